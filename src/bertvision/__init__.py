@@ -1,0 +1,51 @@
+"""BERTVision: very small heads on the hidden states of every layer of a BERT, all of them trained in one pass.
+
+    import bertvision as bv
+    run = bv.run(task="rte", data={…}, encoder="bert-base-uncased", heads=["learned_pooling", "adapter"])
+
+The nouns (Task, Features, Encoder, HiddenStates, Source, Head, Predictions, Run) are imported when they are first used, so
+that `import bertvision` is quick and `bertvision --help` needs no torch.
+"""
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_PLACES = {
+    "run": "bertvision.runs",
+    "Run": "bertvision.runs",
+    "RunConfig": "bertvision.config",
+    "load_config": "bertvision.config",
+    "UserError": "bertvision.errors",
+    "Task": "bertvision.tasks",
+    "TaskConfig": "bertvision.tasks",
+    "Example": "bertvision.tasks",
+    "TargetKind": "bertvision.tasks",
+    "build_task": "bertvision.tasks",
+    "Features": "bertvision.data.windows",
+    "build_features": "bertvision.data.windows",
+    "Encoder": "bertvision.encoder.encoder",
+    "load_encoder": "bertvision.encoder.loading",
+    "HiddenStates": "bertvision.encoder.states",
+    "PackedTokens": "bertvision.encoder.states",
+    "StreamedSource": "bertvision.sources",
+    "KeptSource": "bertvision.sources",
+    "HEADS": "bertvision.heads",
+    "Head": "bertvision.heads",
+    "HeadConfig": "bertvision.heads",
+    "Target": "bertvision.heads",
+    "Predictions": "bertvision.evaluation.predictions",
+    "Predictor": "bertvision.predictor",
+}
+__all__ = ["__version__", *_PLACES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'bertvision' has no attribute '{name}'")
+    return getattr(importlib.import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,27 @@
+"""`python -m bertvision` and the `bertvision` command."""
+
+import sys
+
+
+def main() -> None:
+    """Runs the command line; what a user can put right is said in a sentence, without a traceback."""
+    from bertvision.cli import app
+    from bertvision.errors import UserError
+
+    try:
+        app()
+    except UserError as error:
+        sys.exit(_say(f"error: {error}", 2))
+    except KeyboardInterrupt:
+        sys.exit(_say("\nstopped. What was done is kept: the same command goes on from there.", 130))
+    except BrokenPipeError:
+        sys.exit(1)
+
+
+def _say(text: str, code: int) -> int:
+    print(text, file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    main()

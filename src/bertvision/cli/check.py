@@ -1,0 +1,29 @@
+"""bertvision check CONFIG"""
+
+import typer
+
+from bertvision.cli.output import AsJson, Config, Overrides, load_job, print_json, print_table
+from bertvision.results import Table
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("check", epilog="example: bertvision check configs/rte.toml")(check)
+
+
+def check(config: Config, overrides: Overrides = None, json: AsJson = False) -> None:
+    """Say beforehand whether all is there and what it will cost: seconds, memory, disk."""
+    job = load_job(config, overrides)
+    from bertvision.costs import estimate_costs
+
+    found = estimate_costs(job)
+    if json:
+        print_json(found)
+        return
+    for section, rows in found.items():
+        cells = [[key.replace("_", " "), _value(value)] for key, value in rows.items()]
+        print_table(Table(section, ["", ""], cells, ""))
+    typer.echo("all is there.")
+
+
+def _value(value: object) -> str:
+    return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,20 @@
+"""bertvision demo"""
+
+from importlib.resources import as_file, files
+
+import typer
+
+from bertvision.cli.output import AsJson, Overrides, load_job, print_run
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("demo", epilog="example: bertvision demo finetune.epochs=2 run=runs/longer_demo")(demo)
+
+
+def demo(overrides: Overrides = None, json: AsJson = False) -> None:
+    """The paper in miniature: offline, minutes on a laptop, on a synthetic corpus that ships."""
+    with as_file(files("bertvision") / "demo.toml") as config:
+        job = load_job(str(config), overrides)
+    from bertvision.runs import run_job
+
+    print_run(job, run_job(job), json)

@@ -1,0 +1,57 @@
+"""bertvision evaluate CONFIG|RUN, or --predictions FILE --data FILE"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bertvision.cli.output import AsJson, Overrides, load_job, print_json, print_run, print_table
+from bertvision.errors import UserError
+from bertvision.results import Table
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("evaluate", epilog="example: bertvision evaluate --predictions mine.json --data dev-v2.0.json --json")(
+        evaluate
+    )
+
+
+def evaluate(
+    config: Annotated[str | None, typer.Argument(help="A TOML config, or a run folder.", show_default=False)] = None,
+    overrides: Overrides = None,
+    predictions: Annotated[Path | None, typer.Option(help="A SQuAD 2.0 predictions file: id → text.")] = None,
+    data: Annotated[Path | None, typer.Option(help="The SQuAD-format file the predictions are for.")] = None,
+    json: AsJson = False,
+) -> None:
+    """Score a run's encoder, control and heads; or any SQuAD 2.0 predictions file by the official definition."""
+    if predictions is not None or data is not None:
+        if predictions is None or data is None or config is not None:
+            raise UserError("to score a file give both --predictions FILE and --data FILE, and no config.")
+        _evaluate_file(predictions, data, json)
+        return
+    if config is None:
+        raise UserError("give a config or run folder, or --predictions FILE --data FILE.")
+    job = load_job(config, overrides)
+    from bertvision.runs import score_job
+
+    print_run(job, score_job(job), json)
+
+
+def _evaluate_file(predictions: Path, data: Path, as_json: bool) -> None:
+    from bertvision.evaluation.scores import gold_answers
+    from bertvision.evaluation.squad import score_answers
+    from bertvision.tasks.squad import read_squad
+    from bertvision.tasks.text_files import read_json
+
+    said = read_json(predictions)
+    if not isinstance(said, dict) or not all(isinstance(text, str) for text in said.values()):
+        raise UserError(f'{predictions}: expected one JSON object of question id → answer text ("" = no answer).')
+    examples = read_squad(data)
+    if any(example.answers is None for example in examples):
+        raise UserError(f"{data} has questions without gold answers: it can't be scored against.")
+    scores = score_answers(gold_answers(examples), said)
+    if as_json:
+        print_json(scores)
+    else:
+        rows = [[key, str(value) if isinstance(value, int) else f"{value:.4f}"] for key, value in scores.items()]
+        print_table(Table(f"{predictions} on {data}", ["measure", "value"], rows, ""))

@@ -1,0 +1,21 @@
+"""bertvision finetune CONFIG [section.key=value …]"""
+
+import typer
+
+from bertvision.cli.output import Config, Overrides, load_job
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("finetune", epilog="example: bertvision finetune configs/rte.toml finetune.snapshots='[0.3, 1]'")(
+        finetune
+    )
+
+
+def finetune(config: Config, overrides: Overrides = None) -> None:
+    """Fine-tune the encoder a little and keep it at every snapshot (the first stage of run)."""
+    job = load_job(config, overrides)
+    from bertvision import stages
+
+    stages.open_run(job)
+    stages.finetune(job)
+    typer.echo(f"run folder: {job.folder.path}")

@@ -1,0 +1,79 @@
+"""What commands share: arguments, tables for people, JSON for programs, and a quiet transformers."""
+
+import json
+import logging
+import warnings
+from typing import Annotated, Any
+
+import typer
+
+from bertvision.progress import RichReporter
+from bertvision.results import Table
+
+Config = Annotated[str, typer.Argument(help="A TOML config, or a run folder.", show_default=False)]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="Settings over the config's: section.key=value …", show_default=False)
+]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output instead of tables.")]
+
+
+def load_job(config: str, overrides: list[str] | None) -> Any:
+    """The job a command works on, with progress on the terminal."""
+    from bertvision.config import load_config
+
+    settings = load_config(config, overrides or [])  # before torch is imported: mistakes are answered at once
+    quiet_libraries()
+    from bertvision.job import Job
+
+    return Job(settings, RichReporter())
+
+
+def quiet_libraries() -> None:
+    """transformers' own bars and advice would stand between ours; errors still come through."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    logging.getLogger("accelerate").setLevel(logging.ERROR)
+    warnings.filterwarnings("default", module="bertvision")
+
+
+def print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(table: Table) -> None:
+    """A table that fits the terminal: numbers to the right, the note under it."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table as RichTable
+
+    console = Console()
+    drawn = RichTable(title=table.title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    for number, column in enumerate(table.columns):
+        cells = [row[number] for row in table.rows if number < len(row)]
+        drawn.add_column(column, justify="right" if all(map(_is_figure, cells)) else "left", overflow="fold")
+    for row in table.rows:
+        drawn.add_row(*row)
+    console.print(drawn)
+    if table.note:
+        console.print(table.note, style="dim", highlight=False)
+        console.print()
+
+
+def _is_figure(cell: str) -> bool:
+    return not cell.strip("0123456789.,-+% ")
+
+
+def print_run(job: Any, finished: Any, as_json: bool) -> None:
+    """The scores of a run and where its folder is; only the first process speaks."""
+    from bertvision.results import score_tables
+
+    if not job.machine.is_main:
+        return
+    if as_json:
+        print_json({"run": str(finished.folder), **finished.scores})
+        return
+    for table in score_tables(finished.scores):
+        print_table(table)
+    typer.echo(f"run folder: {finished.folder}")

@@ -1,0 +1,115 @@
+"""bertvision predict RUN [--head NAME] (--file FILE | --text TEXT [--text-pair TEXT] | --submission FOLDER)"""
+
+import json as json_format
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bertvision.cli.output import AsJson, print_json, quiet_libraries
+from bertvision.errors import UserError
+from bertvision.progress import RichReporter
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("predict", epilog="example: bertvision predict runs/demo --text 'Who …?' --text-pair 'In 1891 …'")(
+        predict
+    )
+
+
+def predict(
+    run: Annotated[str, typer.Argument(help="A finished run's folder.", show_default=False)],
+    head: Annotated[str | None, typer.Option(help="A head of the run, or 'encoder'; absent: best on held-out.")] = None,
+    text: Annotated[str | None, typer.Option(help="One text (the question).")] = None,
+    text_pair: Annotated[str | None, typer.Option(help="Its second text (the passage).")] = None,
+    file: Annotated[Path | None, typer.Option(help="CSV, TSV, JSONL or SQuAD-format JSON; also .gz, .xz.")] = None,
+    submission: Annotated[
+        Path | None, typer.Option(help="Write the official submission files into this folder.")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="With --submission: folder with the official test files.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write JSON lines (or SQuAD's id → text .json) here.")] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="No-answer threshold; absent: the one chosen on held-out.")
+    ] = None,
+    epochs: Annotated[float | None, typer.Option(help="Snapshot; absent: the last that has heads.")] = None,
+    json: AsJson = False,
+) -> None:
+    """What a head says of new text: an answer with its place, a label with probabilities, or a score."""
+    given = sum(value is not None for value in (text, file, submission))
+    if given > 1:
+        raise UserError("give one of --text, --file and --submission.")
+    quiet_libraries()
+    from bertvision.predictor import Predictor
+
+    predictor = Predictor(run, head, epochs, RichReporter())
+    limit = predictor.threshold if threshold is None else threshold
+    if submission is not None:
+        _write_submissions(predictor, submission, data, limit)
+    elif file is not None:
+        _predict_file(predictor, file, out, limit, json)
+    elif text is not None:
+        _print_typed(predictor, text, text_pair, limit, json)
+    else:
+        _ask(predictor, limit, json)
+
+
+def _predict_file(predictor: Any, file: Path, out: Path | None, threshold: float, as_json: bool) -> None:
+    from bertvision.rundir import write_json, write_text
+
+    examples = predictor.read(file)
+    rows = predictor.predict(examples).rows(threshold)
+    if out is None:
+        if as_json:
+            print_json(rows)
+        else:
+            for example, row in zip(examples, rows, strict=True):
+                typer.echo(f"{example.id}\t{_sentence(row)}")
+    elif out.suffix == ".json":
+        values = {row["id"]: row.get("answer", row.get("label", row.get("score"))) for row in rows}
+        write_json(out, values)
+    else:
+        write_text(out, "".join(json_format.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    if out is not None:
+        typer.echo(f"{len(rows):,} predictions of {predictor.name} in {out}", err=True)
+
+
+def _print_typed(predictor: Any, text: str, text_pair: str | None, threshold: float, as_json: bool) -> None:
+    from bertvision.tasks import Example
+
+    if predictor.task.windowed and text_pair is None:
+        raise UserError("this run answers questions on a passage: give --text QUESTION --text-pair PASSAGE.")
+    row = predictor.predict([Example("0", text, text_pair)]).rows(threshold)[0]
+    print_json(row) if as_json else typer.echo(_sentence(row))
+
+
+def _ask(predictor: Any, threshold: float, as_json: bool) -> None:
+    """Typed at a prompt, one after the other, until an empty line."""
+    if not sys.stdin.isatty():
+        raise UserError("nothing to predict on: give --text, --file or --submission.")
+    first, second = ("question", "passage") if predictor.task.windowed else ("text", "second text (empty: none)")
+    while text := typer.prompt(first, default="", show_default=False):
+        pair = typer.prompt(second, default="", show_default=False) or None
+        _print_typed(predictor, text, pair, threshold, as_json)
+
+
+def _sentence(row: dict[str, Any]) -> str:
+    if "answer" in row:
+        if not row["answer"]:
+            return f"no answer ({100 * row['probability']:.0f} %)"
+        return f"{row['answer']} ({100 * row['probability']:.0f} %, characters {row['start']} to {row['end']})"
+    if "label" in row:
+        return f"{row['label']} ({', '.join(f'{name} {100 * p:.0f} %' for name, p in row['probabilities'].items())})"
+    return f"{row['score']:.3f}"
+
+
+def _write_submissions(predictor: Any, folder: Path, data: str | None, threshold: float) -> None:
+    """The official form of each unlabelled split that the data has."""
+    from bertvision.tasks.submission import write_submission
+
+    for split, examples in predictor.test_splits(data):
+        predictions = predictor.predict(examples)
+        path = write_submission(
+            predictor.task.name, split, predictor.task.kind, predictions.ids, predictions.outputs(threshold), folder
+        )
+        typer.echo(f"{len(examples):,} predictions of {predictor.name} in {path}")

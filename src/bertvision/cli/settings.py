@@ -1,0 +1,29 @@
+"""bertvision settings"""
+
+import typer
+
+from bertvision.cli.output import AsJson, print_json, print_table
+from bertvision.results import Table
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("settings")(settings)
+
+
+def settings(json: AsJson = False) -> None:
+    """List every setting of a config: what it is, its type and its default."""
+    from bertvision.config import list_settings
+
+    rows = list_settings()
+    if json:
+        print_json([dict(zip(("key", "type", "default", "help"), row, strict=True)) for row in rows])
+        return
+    cells = [[key, "" if default is None else str(default), help] for key, _, default, help in rows]
+    print_table(
+        Table(
+            "settings: [section] key = value in a config, or section.key=value",
+            ["setting", "default", "what"],
+            cells,
+            "",
+        )
+    )

@@ -1,0 +1,67 @@
+"""bertvision tasks [--data DIR]"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bertvision.cli.output import AsJson, print_json, print_table
+from bertvision.results import Table
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("tasks", epilog="example: bertvision tasks --data glue_data")(tasks)
+
+
+def tasks(
+    data: Annotated[Path | None, typer.Option(help="A folder: show what is found in it.")] = None, json: AsJson = False
+) -> None:
+    """List the tasks; with --data the rows, label shares and lengths of what a folder holds."""
+    from bertvision.tasks import TASKS
+    from bertvision.tasks.describe import describe_folder
+
+    if data is not None:
+        found = describe_folder(data)
+        print_json(found) if json else print_table(_found_table(data, found))
+        return
+    rows: list[dict[str, Any]] = [
+        {
+            "name": info.name,
+            "kind": str(info.kind) if info.kind else None,
+            "labels": list(info.labels),
+            "metrics": list(info.metrics),
+            "max_length": info.max_length,
+            "hub": info.hub,
+            "what": info.what,
+        }
+        for info in TASKS.values()
+    ]
+    if json:
+        print_json(rows)
+        return
+    cells = [
+        [r["name"], r["kind"] or "any", str(len(r["labels"]) or ""), ", ".join(r["metrics"]), r["what"]] for r in rows
+    ]
+    print_table(Table("tasks", ["task", "target", "labels", "metrics", "what"], cells, ""))
+
+
+def _found_table(folder: Path, found: list[dict[str, Any]]) -> Table:
+    rows = []
+    for entry in found:
+        if "error" in entry:
+            rows.append([entry["task"], entry["split"], "", "", "", entry["error"]])
+            continue
+        lengths = " / ".join(str(value) for value in entry["words"].values())
+        rows.append([entry["task"], entry["split"], f"{entry['rows']:,}", _targets(entry), lengths, entry["file"]])
+    columns = ["task", "split", "rows", "targets", "words 50/90/98/100 %", "file"]
+    return Table(f"found in {folder}", columns, rows, "")
+
+
+def _targets(entry: dict[str, Any]) -> str:
+    if "labels" in entry:
+        return ", ".join(f"{label} {100 * share:.0f} %" for label, share in entry["labels"].items())
+    if "answerable" in entry:
+        return f"answerable {100 * entry['answerable']:.0f} %"
+    if "scores" in entry:
+        return f"mean {entry['scores']['mean']:.2f}, {entry['scores']['min']:g} to {entry['scores']['max']:g}"
+    return "none"

@@ -1,0 +1,21 @@
+"""bertvision train CONFIG [section.key=value …]"""
+
+import typer
+
+from bertvision.cli.output import Config, Overrides, load_job
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("train", epilog="example: bertvision train runs/rte_embedded")(train)
+
+
+def train(config: Config, overrides: Overrides = None) -> None:
+    """Train every head on the encoder's states in one pass, after fine-tuning where that is not done yet."""
+    job = load_job(config, overrides)
+    from bertvision import stages
+
+    _ = job.members  # mistakes in the heads are said before any work
+    stages.open_run(job)
+    stages.finetune(job)
+    stages.train(job)
+    typer.echo(f"run folder: {job.folder.path}")

@@ -1,0 +1,326 @@
+"""Every setting of a run on one page, and how a TOML file and `section.key=value` words become them.
+
+Defaults < file < overrides; all mistakes are collected and shown at once. Nothing here imports torch, so that a typing
+mistake is answered at once; a head's own settings are checked by `heads.build_members`.
+"""
+
+import dataclasses
+import json
+import tomllib
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bertvision.errors import ConfigError, UserError, suggest
+from bertvision.tasks.base import TargetKind
+from bertvision.tasks.config import TASKS, TaskConfig, check_task_config, files_kind
+
+
+def setting(default: Any, help: str) -> Any:
+    """A field with the sentence that documents it."""
+    if isinstance(default, list | dict):
+        return field(default_factory=lambda: type(default)(default), metadata={"help": help})
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    max_length: int | None = setting(
+        None, "tokens a window holds; absent: the task's own (GLUE 128, RTE 250, SQuAD 384)"
+    )
+    overlap: int = setting(128, "tokens that neighbouring windows of a long passage share")
+    hold_out: float = setting(0.05, "share of train kept away from all training, for thresholds and other choices")
+    limit_train: int | None = setting(None, "use only this many training examples (drawn with `seed`)")
+    limit_dev: int | None = setting(None, "score only this many dev examples (drawn with `seed`)")
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    name: str = setting("embedded", "hub name, local folder, or 'embedded' (all-MiniLM-L6-v2 from the demo extra)")
+    device: str = setting("auto", "'auto', 'cpu', 'cuda', 'mps'")
+    dtype: str = setting("auto", "'auto' (bfloat16 on CUDA from capability 8.0, else float32), 'float32', 'bfloat16'")
+    attention: str = setting("auto", "'auto' (unpadded where the device and model allow it), 'padded'")
+
+
+@dataclass(frozen=True)
+class FinetuneConfig:
+    epochs: float = setting(1.0, "passes over the training windows; 0 leaves the encoder as it is")
+    snapshots: list[float] = setting([], "epochs after which the encoder is kept and scored; the last is always kept")
+    lr: float | None = setting(None, "learning rate; absent: 1e-5 for MNLI, QNLI, QQP, else 2e-5")
+    schedule: str = setting("linear", "'linear' (warm-up, then down to 0) or 'constant' (after the warm-up)")
+    warmup: float = setting(0.1, "share of the steps in which the learning rate rises")
+    decay: float = setting(0.01, "weight decay (not of biases and LayerNorm)")
+    clip: float | None = setting(1.0, "largest norm of the gradient; absent: no clipping")
+    batch_rows: int | None = setting(None, "windows a step; absent: 32, or 16 for RTE, CoLA, STS-B, SQuAD")
+    batch_tokens: int | None = setting(None, "tokens a step instead of windows")
+    memory_tokens: int = setting(32768, "most tokens that go through the encoder at once; halved when memory runs out")
+    checkpoint_seconds: float = setting(120.0, "how often the state is kept, so that a killed run can go on")
+    track: str | None = setting(None, "also log to 'tensorboard' or 'wandb'")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    snapshots: list[float] | None = setting(None, "snapshots whose states the heads are trained on; absent: the last")
+    lr: float = setting(1e-3, "learning rate of a head that gives none of its own")
+    epochs: int | None = setting(None, "passes over the states; absent: 1 for spans, 10 for labels and scores")
+    schedule: str = setting("linear", "'linear' or 'constant'")
+    warmup: float = setting(0.0, "share of the steps in which the learning rate rises")
+    decay: float = setting(0.0, "weight decay")
+    clip: float | None = setting(1.0, "largest norm of a head's gradient; absent: no clipping")
+    batch_rows: int | None = setting(None, "windows a step; absent: 16 for spans, 64 for labels and scores")
+    batch_tokens: int | None = setting(None, "tokens a step instead of windows")
+    encode_tokens: int = setting(8192, "tokens that go through the frozen encoder at once (several steps' worth)")
+    checkpoint_seconds: float = setting(120.0, "how often the heads' state is kept, so that a killed run can go on")
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    n_best: int = setting(20, "answers kept for each question, with probabilities")
+    max_answer_tokens: int = setting(30, "longest answer in tokens")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    task: TaskConfig
+    data: DataConfig = field(default_factory=DataConfig)
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
+    heads: list[Any] = setting(
+        ["learned_pooling", "adapter"], "heads to train: names, or tables with `head` and its settings"
+    )
+    train: TrainConfig = field(default_factory=TrainConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    seed: int = setting(0, "seed of every draw; each head may have its own")
+    run: str | None = setting(None, "the run folder; absent: runs/<task>_<encoder>")
+
+    @property
+    def folder(self) -> Path:
+        encoder = Path(self.encoder.name).name or "encoder"
+        return Path(self.run) if self.run else Path("runs") / f"{self.task.name}_{encoder}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+CHOICES = {
+    "finetune.schedule": ("linear", "constant"),
+    "train.schedule": ("linear", "constant"),
+    "encoder.dtype": ("auto", "float32", "bfloat16"),
+    "encoder.attention": ("auto", "padded"),
+    "finetune.track": ("tensorboard", "wandb"),
+}
+AT_LEAST_ONE = (
+    "data.limit_train", "data.limit_dev", "finetune.batch_rows", "finetune.batch_tokens", "finetune.memory_tokens",
+    "train.epochs", "train.batch_rows", "train.batch_tokens", "train.encode_tokens", "evaluate.n_best",
+    "evaluate.max_answer_tokens",
+)  # fmt: skip
+POSITIVE = ("finetune.lr", "train.lr", "finetune.clip", "train.clip")
+NOT_NEGATIVE = (
+    "finetune.epochs", "finetune.decay", "train.decay", "data.overlap",
+    "finetune.checkpoint_seconds", "train.checkpoint_seconds",
+)  # fmt: skip
+BELOW_ONE = ("finetune.warmup", "train.warmup", "data.hold_out")
+
+
+def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> RunConfig:
+    """The config of a TOML file, of a run folder, or of its config.json, with `section.key=value` words over it."""
+    path = Path(path)
+    if path.is_dir():
+        path = path / "config.json"
+    if not path.is_file():
+        raise UserError(
+            f"no config at '{path}': give a TOML file (see configs/), or a run folder that has a config.json."
+        )
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        tables = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not readable as {path.suffix.lstrip('.').upper() or 'TOML'}: {error}.") from None
+    return build_config(tables, overrides)
+
+
+def build_config(tables: dict[str, Any], overrides: list[str] | tuple[str, ...] = ()) -> RunConfig:
+    """A config from nested tables; raises ConfigError with every mistake found."""
+    mistakes: list[str] = []
+    tables = _with_overrides(tables, overrides, mistakes)
+    config = _build(RunConfig, tables, "", mistakes)
+    mistakes += _check_values(config) + _check_sense(config)
+    if isinstance(config.task, TaskConfig):
+        mistakes += check_task_config(config.task)
+    if mistakes:
+        raise ConfigError(mistakes)
+    return resolve(config)
+
+
+def resolve(config: RunConfig) -> RunConfig:
+    """The config with every 'absent: …' of the recipes filled in (SPEC: batch and learning rate of the 2021 paper)."""
+    task, spans = config.task.name, is_span(config)
+    small = task in ("rte", "cola", "stsb") or task.startswith("squad2")
+    finetune, train = config.finetune, config.train
+    if finetune.lr is None:
+        finetune = dataclasses.replace(finetune, lr=1e-5 if task in ("mnli", "qnli", "qqp") else 2e-5)
+    if finetune.batch_rows is None and finetune.batch_tokens is None:
+        finetune = dataclasses.replace(finetune, batch_rows=16 if small or spans else 32)
+    if train.epochs is None:
+        train = dataclasses.replace(train, epochs=1 if spans else 10)
+    if train.batch_rows is None and train.batch_tokens is None:
+        train = dataclasses.replace(train, batch_rows=16 if spans else 64)
+    return dataclasses.replace(config, finetune=finetune, train=train)
+
+
+def is_span(config: RunConfig) -> bool:
+    kind = files_kind(config.task) if config.task.name == "files" else TASKS[config.task.name].kind
+    return kind is TargetKind.SPAN
+
+
+def list_settings() -> list[tuple[str, str, Any, str]]:
+    """(key, type, default, help) of every setting, for the command line and the docs."""
+    rows = []
+    for section in dataclasses.fields(RunConfig):
+        hint = typing.get_type_hints(RunConfig)[section.name]
+        inner = dataclasses.fields(hint) if dataclasses.is_dataclass(hint) else [section]
+        hints = typing.get_type_hints(hint) if dataclasses.is_dataclass(hint) else {section.name: hint}
+        for item in inner:
+            key = f"{section.name}.{item.name}" if dataclasses.is_dataclass(hint) else item.name
+            default = item.default_factory() if callable(item.default_factory) else item.default
+            default = "required" if default is dataclasses.MISSING else default
+            rows.append((key, _describe(hints[item.name]), default, item.metadata.get("help", "")))
+    return rows
+
+
+def _with_overrides(tables: dict[str, Any], overrides: Any, mistakes: list[str]) -> dict[str, Any]:
+    tables = {key: dict(value) if isinstance(value, dict) else value for key, value in tables.items()}
+    for word in overrides:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            mistakes.append(f"'{word}' is not an override: write section.key=value, for instance finetune.epochs=0.5.")
+            continue
+        section, dot, name = key.strip().partition(".")
+        value = _parse_value(text.strip())
+        if not dot:
+            tables[section] = value
+        elif isinstance(tables.setdefault(section, {}), dict):
+            tables[section][name] = value
+        else:
+            mistakes.append(f"'{section}' in '{word}' is not a section.")
+    return tables
+
+
+def _parse_value(text: str) -> Any:
+    """A TOML value; words without quotes are taken as text, and `none` as absent."""
+    if text.lower() == "none":
+        return None
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _build(cls: Any, table: Any, prefix: str, mistakes: list[str]) -> Any:
+    """A dataclass from a table; wrong keys and types go to `mistakes` and the default stands in."""
+    if not isinstance(table, dict):
+        mistakes.append(f"[{prefix.rstrip('.')}] must be a section with keys, not {table!r}.")
+        table = {}
+    hints, values = typing.get_type_hints(cls), {}
+    for key in table:
+        if key not in hints:
+            mistakes.append(f"there is no setting '{prefix}{key}': {suggest(key, hints)}")
+    for item in dataclasses.fields(cls):
+        hint, key = hints[item.name], prefix + item.name
+        if dataclasses.is_dataclass(hint) and (item.name in table or item.default_factory is dataclasses.MISSING):
+            values[item.name] = _build(hint, table.get(item.name, {}), key + ".", mistakes)
+        elif item.name in table:
+            value, ok = _convert(table[item.name], hint)
+            if ok:
+                values[item.name] = value
+            else:
+                mistakes.append(f"'{key}' must be {_describe(hint)}, not {table[item.name]!r}.")
+        elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
+            mistakes.append(f"'{key}' is missing: {item.metadata.get('help', 'it must be given')}.")
+            values[item.name] = ""
+    return cls(**values)
+
+
+def _convert(value: Any, hint: Any) -> tuple[Any, bool]:
+    """The value as the annotated type, and whether it is one (a whole number is taken for a float)."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return value, True
+    if origin in (types.UnionType, typing.Union):
+        for choice in arguments:
+            converted, ok = _convert(value, choice)
+            if ok:
+                return converted, True
+        return value, False
+    if origin is list:
+        if not isinstance(value, list | tuple):
+            return value, False
+        items = [_convert(item, arguments[0]) for item in value]
+        return [item for item, _ in items], all(ok for _, ok in items)
+    if hint is type(None):
+        return None, value is None
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value), True
+    return value, isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool)
+
+
+def _describe(hint: Any) -> str:
+    words = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "absent"}
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return " or ".join(_describe(choice) for choice in typing.get_args(hint))
+    if typing.get_origin(hint) is list:
+        return f"a list of {_describe(typing.get_args(hint)[0])}"
+    return words.get(hint, "any value")
+
+
+def _get(config: RunConfig, key: str) -> Any:
+    section, name = key.split(".")
+    return getattr(getattr(config, section), name)
+
+
+def _check_values(config: RunConfig) -> list[str]:
+    mistakes = []
+    for key, choices in CHOICES.items():
+        value = _get(config, key)
+        if value is not None and value not in choices:
+            mistakes.append(f"'{key}' is '{value}': {suggest(str(value), choices)}")
+    rules = [
+        (AT_LEAST_ONE, lambda value: value >= 1, "at least 1"),
+        (POSITIVE, lambda value: value > 0, "above 0"),
+        (NOT_NEGATIVE, lambda value: value >= 0, "at least 0"),
+        (BELOW_ONE, lambda value: 0 <= value < 1, "from 0 to less than 1"),
+    ]
+    for keys, holds, words in rules:
+        for key in keys:
+            value = _get(config, key)
+            if value is not None and not holds(value):
+                mistakes.append(f"'{key}' must be {words}, not {value}.")
+    return mistakes
+
+
+def _check_sense(config: RunConfig) -> list[str]:
+    """Settings that are right one by one and wrong together."""
+    mistakes, epochs = [], config.finetune.epochs
+    for snapshot in config.finetune.snapshots:
+        if not 0 <= snapshot <= epochs:
+            mistakes.append(f"'finetune.snapshots' has {snapshot:g}, outside 0 to finetune.epochs = {epochs:g}.")
+    kept = {*config.finetune.snapshots, epochs}
+    for snapshot in config.train.snapshots or []:
+        if snapshot not in kept:
+            known = ", ".join(f"{value:g}" for value in sorted(kept))
+            mistakes.append(f"'train.snapshots' has {snapshot:g}, which fine-tuning does not keep: it keeps {known}.")
+    for section in ("finetune", "train"):
+        if _get(config, f"{section}.batch_rows") and _get(config, f"{section}.batch_tokens"):
+            mistakes.append(f"give '{section}.batch_rows' or '{section}.batch_tokens', not both.")
+    if config.data.max_length is not None and config.data.max_length < 8:
+        mistakes.append(f"'data.max_length' must be at least 8, not {config.data.max_length}.")
+    if config.data.max_length is not None and config.data.overlap >= config.data.max_length:
+        mistakes.append(
+            f"'data.overlap' ({config.data.overlap}) must be less than 'data.max_length' ({config.data.max_length})."
+        )
+    for entry in config.heads:
+        if not isinstance(entry, str | dict) or (isinstance(entry, dict) and not isinstance(entry.get("head"), str)):
+            mistakes.append(f"'heads' has {entry!r}: each must be a name, or a table with `head = \"name\"` in it.")
+    return mistakes

@@ -1,0 +1,1 @@
+"""From examples to batches: windows of tokens, held-out parts, packed batches."""

@@ -1,0 +1,47 @@
+"""Which examples are used for what: limits, and the part of train that is held out for every choice."""
+
+import numpy as np
+
+from bertvision.errors import UserError
+from bertvision.tasks.base import Example
+
+
+def draw(examples: list[Example], count: int | None, seed: int) -> list[Example]:
+    """`count` examples drawn without replacement, in their first order; all of them when there are no more."""
+    if count is None or count >= len(examples):
+        return examples
+    chosen = np.random.default_rng([seed, 1]).choice(len(examples), count, replace=False)
+    return [examples[index] for index in np.sort(chosen)]
+
+
+def hold_out(examples: list[Example], share: float, seed: int) -> tuple[list[Example], list[Example]]:
+    """(kept, held out): whole groups are drawn until the held-out part has at least `share` of the examples.
+
+    An article's questions lean on one another, so they stay on one side. Where groups are so large that a draw would hold
+    out over twice the share (a corpus of one article, say), passages are the groups instead.
+    """
+    if share == 0:
+        return examples, []
+    if len(examples) < 2:
+        raise UserError(f"{len(examples)} training example(s) can't be split: give more, or set data.hold_out=0.")
+    wanted = max(1, round(share * len(examples)))
+    for key in (lambda example: example.group or example.id, lambda example: example.text_pair or example.id):
+        groups: dict[str, list[int]] = {}
+        for index, example in enumerate(examples):
+            groups.setdefault(key(example), []).append(index)
+        held = _draw_groups(list(groups.values()), wanted, seed)
+        if len(held) <= max(2 * wanted, wanted + 2):
+            break
+    if len(held) >= len(examples):
+        held = set(list(held)[: len(examples) // 2])
+    kept = [example for index, example in enumerate(examples) if index not in held]
+    return kept, [examples[index] for index in sorted(held)]
+
+
+def _draw_groups(groups: list[list[int]], wanted: int, seed: int) -> set[int]:
+    held: set[int] = set()
+    for group in np.random.default_rng([seed, 2]).permutation(len(groups)):
+        if len(held) >= wanted:
+            break
+        held.update(groups[group])
+    return held

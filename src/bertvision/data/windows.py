@@ -1,0 +1,315 @@
+"""Features: the token ids of every window, and the way back from tokens to the passage's own characters.
+
+features = build_features(examples, tokenizer, TargetKind.SPAN, windowed=True)
+passage_text(passage, features.offsets[features.tokens_of(window)], start, end) → (text, char_start, char_end)
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from bertvision.errors import UserError
+from bertvision.tasks.base import Example, TargetKind
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+BATCH = 1000  # examples tokenized at once, and between two calls of on_progress
+LONE_SURROGATES = re.compile("[\ud800-\udfff]")
+
+Int32 = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Features:
+    """All windows of a list of examples, packed: the tokens of one window follow those of the one before."""
+
+    input_ids: Int32
+    """(token,)"""
+    type_ids: npt.NDArray[np.int8]
+    """(token,) zeros where the model has no token types"""
+    lengths: Int32
+    """(window,)"""
+    starts: npt.NDArray[np.int64]
+    """(window,) the first token of each window"""
+    example: Int32
+    """(window,) index into the examples, ascending"""
+    offsets: Int32
+    """(token, 2) the tokenizer's character range in the passage; -1, -1 for tokens that are not of the passage"""
+    start: Int32
+    """(window,) first token of the answer, within the window; 0 = no answer here, or not known"""
+    end: Int32
+    """(window,) last token of the answer (inclusive), within the window; 0 = no answer here, or not known"""
+    target: npt.NDArray[np.float32]
+    """(window,) label index or score; NaN for spans and where it is not known"""
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def tokens_of(self, window: int) -> slice:
+        """Where the tokens of a window lie in the packed arrays."""
+        first = int(self.starts[window])
+        return slice(first, first + int(self.lengths[window]))
+
+
+class _Layout(NamedTuple):
+    """How the tokens of one uncut example are laid out: [CLS] question [SEP] | passage | [SEP]."""
+
+    before: int
+    passage: int
+    after: int
+
+
+@dataclass
+class _Batch:
+    """Arrays of one batch of examples, still to be joined."""
+
+    take: list[Int32] = field(default_factory=list)
+    """For each window, which tokens of the uncut batch it holds."""
+    example: list[int] = field(default_factory=list)
+    span: list[tuple[int, int]] = field(default_factory=list)
+    target: list[float] = field(default_factory=list)
+
+
+def build_features(
+    examples: list[Example],
+    tokenizer: "PreTrainedTokenizerBase",
+    task_kind: TargetKind,
+    windowed: bool,
+    max_length: int = 384,
+    overlap: int = 128,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Features:
+    """Tokenize the examples and, if `windowed`, cut long passages into windows that share `overlap` tokens.
+
+    A window without the whole first answer is labelled "no answer": start = end = 0, and label 0 for
+    answerability. Without `windowed`, text and pair are truncated, the longer one first. If any example has a
+    `text_pair`, all are read as pairs.
+    """
+    assert tokenizer.is_fast, "only fast tokenizers know which characters a token came from"
+    assert windowed or task_kind is not TargetKind.SPAN, "spans need windows: truncation could cut the answer off"
+    pairs = windowed or any(example.text_pair is not None for example in examples)
+    _check_settings(tokenizer, windowed, pairs, max_length, overlap)
+    too_long: list[tuple[str, int]] = []
+    parts: list[dict[str, npt.NDArray[Any]]] = []
+    for first in range(0, len(examples), BATCH):
+        batch = examples[first : first + BATCH]
+        encodings = _encode(batch, tokenizer, pairs, None if windowed else max_length)
+        cut = _cut(batch, first, encodings, task_kind, max_length, overlap, too_long)
+        parts.append(_pack(encodings, cut, "token_type_ids" in tokenizer.model_input_names))
+        if on_progress is not None:
+            on_progress(first + len(batch), len(examples))
+    if too_long:
+        raise UserError(_too_long_message(too_long, tokenizer, max_length, overlap))
+    return _join(parts)
+
+
+def _check_settings(
+    tokenizer: "PreTrainedTokenizerBase", windowed: bool, pairs: bool, max_length: int, overlap: int
+) -> None:
+    least = tokenizer.num_special_tokens_to_add(pair=pairs) + 1 + pairs
+    if max_length < least:
+        raise UserError(
+            f"data.max_length must be at least {least} (special tokens and one of each text), but is {max_length}."
+        )
+    if windowed and not 0 <= overlap < max_length:
+        raise UserError(
+            f"data.overlap must be from 0 to data.max_length - 1 = {max_length - 1}, but is {overlap}; 128 is usual."
+        )
+
+
+def _encode(
+    batch: list[Example], tokenizer: "PreTrainedTokenizerBase", pairs: bool, truncate_to: int | None
+) -> list[Any]:
+    """One `tokenizers.Encoding` for each example."""
+    texts = [_encodable(example.text) for example in batch]
+    seconds = [_encodable(example.text_pair or "") for example in batch] if pairs else None
+    truncation = {"truncation": "longest_first", "max_length": truncate_to} if truncate_to else {"truncation": False}
+    # verbose=False: uncut passages may be longer than the model allows, the windows are not.
+    encoded = tokenizer(texts, seconds, padding=False, return_attention_mask=False, verbose=False, **truncation)
+    encodings = encoded.encodings
+    assert encodings is not None
+    assert encodings[0].ids[0] == tokenizer.cls_token_id, "the first token must be [CLS]: 'no answer' points at it"
+    return list(encodings)
+
+
+def _encodable(text: str) -> str:
+    """The text with lone surrogates, which no tokenizer takes, replaced one for one: offsets stay right."""
+    return text if text.isascii() else LONE_SURROGATES.sub("\ufffd", text)
+
+
+def _cut(
+    batch: list[Example],
+    first: int,
+    encodings: list[Any],
+    kind: TargetKind,
+    max_length: int,
+    overlap: int,
+    too_long: list[tuple[str, int]],
+) -> _Batch:
+    """The windows of a batch. Questions that leave no room for the passage are added to `too_long`."""
+    cut = _Batch()
+    base = 0
+    for index, (example, encoding) in enumerate(zip(batch, encodings, strict=True)):
+        sequence = encoding.sequence_ids
+        layout = _layout(sequence)
+        room = max_length - layout.before - layout.after
+        if layout.passage > room and room <= overlap:
+            too_long.append((example.id, sequence.count(0)))
+        else:
+            answer = _answer_tokens(example, encoding.offsets[layout.before : layout.before + layout.passage])
+            for low, high in _ranges(layout.passage, room, overlap):
+                whole = answer if answer is not None and low <= answer[0] and answer[1] < high else None
+                cut.take.append(base + _window_tokens(layout, low, high))
+                cut.example.append(first + index)
+                cut.span.append(_shift(whole, layout.before - low) if kind is TargetKind.SPAN else (0, 0))
+                cut.target.append(_target(example, kind, whole is not None))
+        base += len(sequence)
+    return cut
+
+
+def _layout(sequence: list[int | None]) -> _Layout:
+    if 1 not in sequence:  # a single text, or an empty passage
+        return _Layout(len(sequence), 0, 0)
+    before = sequence.index(1)
+    passage = sequence.count(1)
+    assert sequence[before : before + passage].count(1) == passage, "the passage's tokens must be in one piece"
+    return _Layout(before, passage, len(sequence) - before - passage)
+
+
+def _ranges(tokens: int, room: int, overlap: int) -> Iterator[tuple[int, int]]:
+    """The passage tokens of each window; neighbours share `overlap` of them, the last one ends with the passage."""
+    low = 0
+    while low + room < tokens:
+        yield low, low + room
+        low += room - overlap
+    yield low, tokens
+
+
+def _window_tokens(layout: _Layout, low: int, high: int) -> Int32:
+    before = np.arange(layout.before, dtype=np.int32)
+    passage = np.arange(layout.before + low, layout.before + high, dtype=np.int32)
+    after = np.arange(layout.after, dtype=np.int32) + layout.before + layout.passage
+    return np.concatenate([before, passage, after]).astype(np.int32, copy=False)  # (token,)
+
+
+def _answer_tokens(example: Example, offsets: list[tuple[int, int]]) -> tuple[int, int] | None:
+    """First and last passage token of the first answer: the fewest that cover all its characters."""
+    if not example.answers or example.text_pair is None:
+        return None
+    answer = example.answers[0]
+    # Byte-level and SentencePiece tokens own the space before a word; an answer's outer space must not draw in others.
+    low = answer.start + len(answer.text) - len(answer.text.lstrip())
+    high = answer.start + len(answer.text.rstrip())
+    ranges = np.array(offsets, dtype=np.int32).reshape(-1, 2)  # (token, 2)
+    touched = np.flatnonzero((ranges[:, 0] < high) & (ranges[:, 1] > low) & (ranges[:, 1] > ranges[:, 0]))
+    return (int(touched[0]), int(touched[-1])) if len(touched) else None
+
+
+def _shift(span: tuple[int, int] | None, by: int) -> tuple[int, int]:
+    return (0, 0) if span is None else (span[0] + by, span[1] + by)
+
+
+def _target(example: Example, kind: TargetKind, answer_inside: bool) -> float:
+    if kind is TargetKind.SPAN or example.target is None:
+        return float("nan")
+    if kind is TargetKind.LABEL and example.answers and not answer_inside:
+        return 0.0
+    return float(example.target)
+
+
+def _pack(encodings: list[Any], cut: _Batch, has_types: bool) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of one batch, named as in Features."""
+    take = np.concatenate([*cut.take, np.zeros(0, dtype=np.int32)])  # (token,)
+    ids = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), dtype=np.int32)  # (uncut,)
+    types = np.zeros(len(ids), dtype=np.int8)  # (uncut,)
+    if has_types:
+        types = np.fromiter(chain.from_iterable(encoding.type_ids for encoding in encodings), dtype=np.int8)
+    span = np.array(cut.span, dtype=np.int32).reshape(-1, 2)  # (window, 2)
+    return {
+        "input_ids": ids[take],
+        "type_ids": types[take],
+        "lengths": np.array([len(tokens) for tokens in cut.take], dtype=np.int32),
+        "example": np.array(cut.example, dtype=np.int32),
+        "offsets": _passage_offsets(encodings)[take],
+        "start": span[:, 0],
+        "end": span[:, 1],
+        "target": np.array(cut.target, dtype=np.float32),
+    }
+
+
+def _passage_offsets(encodings: list[Any]) -> Int32:
+    flat = chain.from_iterable(chain.from_iterable(encoding.offsets for encoding in encodings))
+    offsets = np.fromiter(flat, dtype=np.int32).reshape(-1, 2)  # (uncut, 2)
+    position = 0
+    for encoding in encodings:
+        layout = _layout(encoding.sequence_ids)
+        offsets[position : position + layout.before] = -1
+        position += layout.before + layout.passage + layout.after
+        offsets[position - layout.after : position] = -1
+    return offsets
+
+
+def _join(parts: list[dict[str, npt.NDArray[Any]]]) -> Features:
+    """Features of all batches; each field's parts are freed once joined, so the peak stays near the result's size."""
+    empty = _pack([], _Batch(), False)
+    joined = {name: np.concatenate([part.pop(name) for part in parts] or [empty[name]]) for name in empty}
+    ends = np.cumsum(joined["lengths"], dtype=np.int64)  # (window,)
+    return Features(starts=ends - joined["lengths"], **joined)
+
+
+def _too_long_message(
+    too_long: list[tuple[str, int]], tokenizer: "PreTrainedTokenizerBase", max_length: int, overlap: int
+) -> str:
+    shown = ", ".join(f"'{name}' ({tokens} tokens)" for name, tokens in too_long[:3])
+    more = f" and {len(too_long) - 3} more" if len(too_long) > 3 else ""
+    count = "1 question leaves" if len(too_long) == 1 else f"{len(too_long)} questions leave"
+    special = tokenizer.num_special_tokens_to_add(pair=True)
+    return (
+        f"{count} too little room for the passage: {shown}{more}. A window of data.max_length = {max_length} tokens "
+        f"must hold the question, {special} special tokens, and the whole passage or more than data.overlap = "
+        f"{overlap} tokens of it. Raise data.max_length, lower data.overlap, or shorten or leave out these questions."
+    )
+
+
+def passage_text(passage: str, offsets: Int32, start: int, end: int) -> tuple[str, int, int]:
+    """The passage's own characters under tokens `start` to `end` of a window, and their range.
+
+    `offsets` (token, 2) are those of the window. Outer white space that tokens own is left out, and a character is
+    never cut in two: combining marks, emoji sequences, Hangul syllables and the like stay whole even where the
+    tokenizer drops or splits a part of them. Without a visible character the text is empty.
+    """
+    low, high = int(offsets[start, 0]), int(offsets[end, 1])
+    assert low >= 0 and high >= 0, "the tokens are not of the passage"
+    return text_between(passage, low, high)
+
+
+def text_between(passage: str, low: int, high: int) -> tuple[str, int, int]:
+    """The characters from `low` to `high` without outer white space, widened to whole graphemes, and their range."""
+    text = passage[low:high]
+    low += len(text) - len(text.lstrip())
+    text = text.strip()
+    if not text:
+        return "", low, low
+    high = low + len(text)
+    if passage.isascii():
+        return text, low, high
+    edges = _grapheme_edges(passage)
+    low = edges[bisect_right(edges, low) - 1]
+    high = edges[bisect_right(edges, high - 1)]
+    return passage[low:high], low, high
+
+
+@lru_cache(maxsize=64)
+def _grapheme_edges(passage: str) -> list[int]:
+    """Where the extended grapheme clusters (Unicode annex 29) begin, and the passage's end."""
+    import regex  # comes with transformers; the standard library has no \X
+
+    return [match.start() for match in regex.finditer(r"\X", passage, regex.DOTALL)] + [len(passage)]

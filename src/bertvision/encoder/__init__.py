@@ -1,0 +1,1 @@
+"""The encoder: found by name or folder, run packed, with the hidden states of every layer as its output."""

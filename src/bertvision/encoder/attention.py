@@ -1,0 +1,151 @@
+"""Attention over packed sequences, plugged into transformers, and the decision whether an encoder can use it.
+
+Two functions take the place of a model's attention: "bertvision_varlen" (CUDA, half precision, no padding computed) and
+its twin "bertvision_looped", plain SDPA on one sequence after another, which runs anywhere: packing is tested with it.
+Neither drops attention weights in training, since the variable-length kernel cannot; other dropout is as in the model.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface, PretrainedConfig
+
+from bertvision.errors import UserError, suggest
+
+VARLEN, LOOPED = "bertvision_varlen", "bertvision_looped"
+HALF = (torch.float16, torch.bfloat16)
+
+# Model types whose classes hand extra keyword arguments down to the attention function. Others (MPNet, DeBERTa) take an
+# unknown attention function without complaint, ignore it, and would let sequences look at each other.
+PACKED_TYPES = frozenset({"bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "modernbert"})
+
+
+class Route(NamedTuple):
+    """How sequences go through the encoder: "varlen", "looped" or "padded", and why."""
+
+    name: str
+    reason: str
+
+
+def choose_route(
+    config: PretrainedConfig, device: torch.device | str, dtype: torch.dtype, wanted: str = "auto"
+) -> Route:
+    """Decide by capability; `dtype` is the one the arithmetic is done in (the autocast one, if there is autocast)."""
+    if wanted not in ("auto", "varlen", "looped", "padded"):
+        raise UserError(f"encoder.attention: {suggest(wanted, ('auto', 'varlen', 'looped', 'padded'))}")
+    if wanted == "padded":
+        return Route("padded", "asked for")
+    obstacle = _interface_obstacle(config)
+    if wanted != "looped":
+        obstacle = obstacle or _kernel_obstacle(config, torch.device(device), dtype)
+    if obstacle is None:
+        return Route("looped", "asked for") if wanted == "looped" else Route("varlen", "no padding is computed")
+    if wanted == "auto":
+        return Route("padded", obstacle)
+    raise UserError(f"encoder.attention = '{wanted}' is not possible: {obstacle}. Use 'auto' or 'padded'.")
+
+
+def register() -> None:
+    """Make both functions known to transformers; calling it again changes nothing."""
+    for name, function in ((VARLEN, _varlen_attention), (LOOPED, _looped_attention)):
+        AttentionInterface.register(name, function)
+        AttentionMaskInterface.register(name, _no_mask)
+
+
+def _interface_obstacle(config: PretrainedConfig) -> str | None:
+    if config.model_type not in PACKED_TYPES:
+        return f"'{config.model_type}' models compute attention in their own way"
+    return None
+
+
+def _kernel_obstacle(config: PretrainedConfig, device: torch.device, dtype: torch.dtype) -> str | None:
+    """What stands against the variable-length kernel, in words, or None."""
+    if device.type != "cuda":
+        return f"variable-length attention needs CUDA, the device is {device.type}"
+    if torch.version.hip is not None:
+        return "variable-length attention is only used on NVIDIA devices"
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        return "variable-length attention needs a device of compute capability 8.0 or more"
+    if dtype not in HALF:
+        return f"variable-length attention needs half precision, not {str(dtype).removeprefix('torch.')}"
+    parameters = _varlen_parameters()
+    if parameters is None:
+        return f"torch {torch.__version__} has no variable-length attention"
+    if getattr(config, "sliding_window", None) is not None and "window_size" not in parameters:
+        return f"variable-length attention of torch {torch.__version__} has no sliding window"
+    head_size = config.hidden_size // config.num_attention_heads
+    if head_size % 8 or head_size > 256:
+        return f"variable-length attention needs attention heads of 8, 16 … 256 values, not {head_size}"
+    return None
+
+
+def _varlen_parameters() -> frozenset[str] | None:
+    try:
+        return frozenset(inspect.signature(_load_varlen()).parameters)
+    except ImportError:
+        return None
+
+
+def _load_varlen() -> Callable[..., Tensor]:
+    # Imported on use: the module registers CUDA operators and older torch has none.
+    from torch.nn.attention.varlen import varlen_attn
+
+    return varlen_attn  # type: ignore[return-value]  # a Tensor unless auxiliary outputs are asked for
+
+
+def _no_mask(*args: Any, **kwargs: Any) -> None:
+    """The bounds of the sequences take the mask's place."""
+
+
+def _varlen_attention(
+    module: nn.Module,
+    query: Tensor,  # (1, head, token, head size), key and value alike
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    packed_bounds: Tensor | None = None,
+    packed_longest: int = 0,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    assert packed_bounds is not None, "packed attention needs the bounds of the sequences"
+    if value.dtype not in HALF:
+        raise RuntimeError(f"variable-length attention got {value.dtype}: run it in half precision or under autocast")
+    options: dict[str, Any] = {"scale": scaling}
+    if sliding_window is not None:
+        options["window_size"] = (sliding_window - 1, sliding_window - 1)
+    query, key, value = (part[0].transpose(0, 1).to(value.dtype) for part in (query, key, value))  # (token, head, size)
+    bounds, longest = packed_bounds, packed_longest
+    output = _load_varlen()(query, key, value, bounds, bounds, longest, longest, **options)  # (token, head, size)
+    return output.unsqueeze(0), None
+
+
+def _looped_attention(
+    module: nn.Module,
+    query: Tensor,  # (1, head, token, head size), key and value alike
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    packed_bounds: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    assert packed_bounds is not None, "packed attention needs the bounds of the sequences"
+    outputs = []
+    for start, end in zip(packed_bounds[:-1].tolist(), packed_bounds[1:].tolist(), strict=True):
+        one_query, one_key, one_value = (part[:, :, start:end] for part in (query, key, value))  # (1, head, own token)
+        mask = None if sliding_window is None else _window_mask(end - start, sliding_window, query.device)
+        outputs.append(scaled_dot_product_attention(one_query, one_key, one_value, attn_mask=mask, scale=scaling))
+    return torch.cat(outputs, dim=2).transpose(1, 2), None  # (1, token, head, head size)
+
+
+def _window_mask(length: int, sliding_window: int, device: torch.device) -> Tensor:
+    # transformers hands down the window plus one, as flash attention counts it: a token sees this many to each side.
+    positions = torch.arange(length, device=device)
+    return (positions[:, None] - positions[None, :]).abs() < sliding_window  # (token, token)

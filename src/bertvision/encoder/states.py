@@ -1,0 +1,212 @@
+"""PackedTokens go into the encoder, HiddenStates come out: sequences laid end to end, no padding between them.
+
+    tokens = PackedTokens.from_lists([[101, 7, 102], [101, 8, 9, 102]])      7 tokens in 2 sequences
+
+Lengths stay on the CPU, so that nothing here waits for the device; index tensors on the device are in `Packing`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+Part = Literal["tokens", "last", "cls", "mean"]
+Reading = Literal["tokens", "cls", "mean"]
+
+
+@dataclass(frozen=True)
+class StateShape:
+    """The states an encoder gives, known before any weight is loaded."""
+
+    layers: int
+    """Encoder layers plus one: layer 0 is the embedding output."""
+    hidden: int
+    pooled: bool
+    """Whether there is a pooled output, which the [CLS] states then carry as their last entry."""
+
+    def read_layers(self, part: Reading) -> int:
+        """How many states a head finds for each token, [CLS] or mean that it reads."""
+        return self.layers + int(self.pooled and part == "cls")
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Where each sequence lies in a packed batch, as index tensors on the device of the states."""
+
+    starts: Tensor  # (sequence,)
+    bounds: Tensor  # (sequence + 1,) int32, cumulative lengths
+    owners: Tensor  # (token,) the sequence a token belongs to
+    positions: Tensor  # (token,) counted from each sequence's start
+
+    @classmethod
+    def of(cls, lengths: Tensor, device: torch.device | str = "cpu") -> "Packing":
+        assert lengths.device.type == "cpu" and len(lengths) > 0, "lengths are a non-empty CPU tensor"
+        assert int(lengths.min()) > 0, "a packed sequence has at least one token"
+        ends = lengths.cumsum(0)  # (sequence,)
+        starts = ends - lengths  # (sequence,)
+        owners = torch.repeat_interleave(torch.arange(len(lengths)), lengths)  # (token,)
+        positions = torch.arange(int(ends[-1])) - starts[owners]  # (token,)
+        bounds = torch.cat([starts[:1], ends]).to(torch.int32)  # (sequence + 1,)
+        return cls(starts, bounds, owners, positions).to(device)
+
+    def to(self, device: torch.device | str) -> "Packing":
+        parts = (self.starts, self.bounds, self.owners, self.positions)
+        return Packing(*(part.to(device, non_blocking=True) for part in parts))
+
+    def pin_memory(self) -> "Packing":
+        return Packing(*(part.pin_memory() for part in (self.starts, self.bounds, self.owners, self.positions)))
+
+
+@dataclass(frozen=True)
+class PackedTokens:
+    """The encoder's input: token ids and segment ids of all sequences, one after another."""
+
+    input_ids: Tensor  # (token,)
+    type_ids: Tensor  # (token,)
+    lengths: Tensor  # (sequence,) int64, on the CPU
+    packing: Packing
+
+    @classmethod
+    def from_lists(cls, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None) -> "PackedTokens":
+        """Pack token ids; without `types` every segment id is zero."""
+        lengths = torch.tensor([len(sequence) for sequence in ids])  # (sequence,)
+        input_ids = torch.tensor(list(chain.from_iterable(ids)))  # (token,)
+        if types is None:
+            type_ids = torch.zeros_like(input_ids)  # (token,)
+        else:
+            assert [len(sequence) for sequence in types] == lengths.tolist(), "one segment id for each token"
+            type_ids = torch.tensor(list(chain.from_iterable(types)))  # (token,)
+        return cls(input_ids, type_ids, lengths, Packing.of(lengths))
+
+    @property
+    def position_ids(self) -> Tensor:
+        """Positions that restart at each sequence."""
+        return self.packing.positions  # (token,)
+
+    @property
+    def device(self) -> torch.device:
+        return self.input_ids.device
+
+    @cached_property
+    def longest(self) -> int:
+        return int(self.lengths.max())
+
+    def to(self, device: torch.device | str) -> "PackedTokens":
+        """The same tokens on another device; from pinned memory the copy does not wait."""
+        ids, types = (part.to(device, non_blocking=True) for part in (self.input_ids, self.type_ids))
+        return PackedTokens(ids, types, self.lengths, self.packing.to(device))
+
+    def pin_memory(self) -> "PackedTokens":
+        """Page-locked copy. A DataLoader with `pin_memory` calls this by its name."""
+        return PackedTokens(
+            self.input_ids.pin_memory(), self.type_ids.pin_memory(), self.lengths, self.packing.pin_memory()
+        )
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+
+@dataclass
+class HiddenStates:
+    """The states of a packed batch; only the parts that were asked for are there."""
+
+    lengths: Tensor  # (sequence,) int64, on the CPU
+    tokens: Tensor | None = None  # (token, layer, hidden)
+    last: Tensor | None = None  # (token, hidden), the last encoder layer alone
+    cls: Tensor | None = None  # (sequence, layer [+ pooled], hidden)
+    mean: Tensor | None = None  # (sequence, layer, hidden)
+    pooled: bool = False
+    """Whether the last entry of `cls` is the pooled output."""
+    packing: Packing | None = None
+    """Made from the lengths when it is first needed."""
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def device(self) -> torch.device:
+        return self._any_part().device
+
+    @property
+    def starts(self) -> Tensor:
+        """Index of each sequence's first token."""
+        return self._packing().starts  # (sequence,)
+
+    @property
+    def last_tokens(self) -> Tensor:
+        """Each token's state after the last encoder layer."""
+        if self.last is not None:
+            return self.last  # (token, hidden)
+        return self.read("tokens")[:, -1]  # (token, hidden)
+
+    @property
+    def last_cls(self) -> Tensor:
+        """The [CLS] state after the last encoder layer: never the pooled output."""
+        return self.read("cls")[:, -2 if self.pooled else -1]  # (sequence, hidden)
+
+    @property
+    def pooled_output(self) -> Tensor:
+        assert self.pooled, "this encoder has no pooled output"
+        return self.read("cls")[:, -1]  # (sequence, hidden)
+
+    def read(self, part: Reading) -> Tensor:
+        """What a head reads: the states of all tokens, of [CLS], or the mean over tokens."""
+        states = {"tokens": self.tokens, "cls": self.cls, "mean": self.mean}[part]
+        assert states is not None, f"the states '{part}' were not kept"
+        return states  # (token or sequence, layer, hidden)
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "HiddenStates":
+        moved: dict[str, Any] = {
+            name: part.to(device=device, dtype=dtype, non_blocking=True) for name, part in self._parts().items()
+        }
+        packing = self.packing if self.packing is None or device is None else self.packing.to(device)
+        return replace(self, **moved, packing=packing)
+
+    def split(self, sequence_counts: list[int]) -> list["HiddenStates"]:
+        """Cut into consecutive batches of so many sequences each; the states are views."""
+        assert sum(sequence_counts) == len(self), "the counts cover all sequences"
+        lengths = self.lengths.split(sequence_counts)
+        token_counts = [int(part.sum()) for part in lengths]
+        cuts = {
+            name: part.split(token_counts if name in ("tokens", "last") else sequence_counts)
+            for name, part in self._parts().items()
+        }
+        return [
+            HiddenStates(part_lengths, **{name: parts[i] for name, parts in cuts.items()}, pooled=self.pooled)
+            for i, part_lengths in enumerate(lengths)
+        ]
+
+    def pad(self, values: Tensor, fill: float = 0.0) -> tuple[Tensor, Tensor]:
+        """Values of tokens as rows of sequences, and the mask that is true where a token is."""
+        longest = int(self.lengths.max())
+        flat = values.new_full((len(self) * longest, *values.shape[1:]), fill)  # (sequence · longest, …)
+        padded = flat.index_copy(0, self._slots(longest), values)  # (sequence · longest, …)
+        lengths = (self._packing().bounds.diff()).unsqueeze(1)  # (sequence, 1)
+        mask = torch.arange(longest, device=lengths.device) < lengths  # (sequence, longest)
+        return padded.unflatten(0, (len(self), longest)), mask
+
+    def unpad(self, padded: Tensor) -> Tensor:
+        """The inverse of `pad`: rows of sequences back to a line of tokens."""
+        return padded.flatten(0, 1).index_select(0, self._slots(padded.shape[1]))  # (token, …)
+
+    def _slots(self, longest: int) -> Tensor:
+        packing = self._packing()
+        return packing.owners * longest + packing.positions  # (token,)
+
+    def _parts(self) -> dict[str, Tensor]:
+        named = {"tokens": self.tokens, "last": self.last, "cls": self.cls, "mean": self.mean}
+        return {name: part for name, part in named.items() if part is not None}
+
+    def _any_part(self) -> Tensor:
+        parts = self._parts()
+        assert parts, "these states hold no part at all"
+        return next(iter(parts.values()))
+
+    def _packing(self) -> Packing:
+        if self.packing is None:
+            self.packing = Packing.of(self.lengths, self.device)
+        return self.packing

@@ -1,0 +1,107 @@
+"""Predictions: what a model says of each example, with ids: what is scored, ensembled, analysed, saved."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from bertvision.data.windows import Features
+from bertvision.evaluation.metrics import answerable_by_question
+from bertvision.evaluation.spans import SpanAnswer, answers_at, decode_spans
+from bertvision.tasks.base import Example, TargetKind, Task
+
+
+@dataclass(frozen=True)
+class Predictions:
+    kind: TargetKind
+    ids: list[str]
+    answers: list[SpanAnswer] = field(default_factory=list)
+    """Spans: the n best of each question."""
+    probabilities: np.ndarray | None = None  # (example, label)
+    values: np.ndarray | None = None  # (example)
+    labels: tuple[str, ...] = ()
+
+    def label_indices(self) -> np.ndarray:
+        assert self.probabilities is not None
+        return self.probabilities.argmax(axis=1)  # (example)
+
+    def outputs(self, threshold: float = 0.0) -> list[int] | list[float] | list[str]:
+        """The bare prediction of each example: answer text, label index or score."""
+        if self.kind is TargetKind.SPAN:
+            return list(answers_at(self.answers, threshold).values())
+        if self.kind is TargetKind.LABEL:
+            return [int(index) for index in self.label_indices()]
+        assert self.values is not None
+        return [float(value) for value in self.values]
+
+    def rows(self, threshold: float = 0.0) -> list[dict[str, Any]]:
+        """One JSON-able row an example, as users read them."""
+        if self.kind is TargetKind.SPAN:
+            return [_span_row(answer, threshold) for answer in self.answers]
+        if self.kind is TargetKind.SCORE:
+            assert self.values is not None
+            return [{"id": id, "score": round(float(v), 5)} for id, v in zip(self.ids, self.values, strict=True)]
+        assert self.probabilities is not None
+        return [
+            {
+                "id": id,
+                "label": self.labels[int(row.argmax())],
+                "probabilities": {name: round(float(p), 6) for name, p in zip(self.labels, row, strict=True)},
+            }
+            for id, row in zip(self.ids, self.probabilities, strict=True)
+        ]
+
+
+def build_predictions(
+    task: Task, outputs: np.ndarray, features: Features, examples: list[Example], n_best: int = 20, longest: int = 30
+) -> Predictions:
+    """Raw outputs of one model become what it says of each example."""
+    ids = [example.id for example in examples]
+    if task.kind is TargetKind.SPAN:
+        answers = decode_spans(outputs[:, 0], outputs[:, 1], features, examples, n_best, longest)
+        return Predictions(task.kind, ids, answers=answers)
+    if task.kind is TargetKind.SCORE:
+        return Predictions(task.kind, ids, values=outputs[:, 0])
+    probabilities = _softmax(outputs)  # (window, label)
+    if task.windowed:
+        probabilities = answerable_by_question(probabilities, features, examples)  # (example, label)
+    return Predictions(task.kind, ids, probabilities=probabilities, labels=task.labels)
+
+
+def save_predictions(folder: Path, predictions: Predictions, outputs: np.ndarray, threshold: float) -> None:
+    """predictions.jsonl for people and programs, outputs.safetensors (the raw outputs) for ensembles."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "predictions.jsonl").open("w", encoding="utf-8") as file:
+        for row in predictions.rows(threshold):
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    save_file({"outputs": np.ascontiguousarray(outputs)}, folder / "outputs.safetensors")
+
+
+def load_outputs(folder: Path) -> np.ndarray:
+    return load_file(folder / "outputs.safetensors")["outputs"]
+
+
+def _softmax(outputs: np.ndarray) -> np.ndarray:
+    powers = np.exp(outputs.astype(np.float64) - outputs.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)  # (window, label)
+
+
+def _span_row(answer: SpanAnswer, threshold: float) -> dict[str, Any]:
+    is_silent = answer.null_lead > threshold
+    best = answer.n_best[0].probability if answer.n_best else 0.0
+    return {
+        "id": answer.id,
+        "answer": "" if is_silent else answer.text,
+        "probability": round(answer.null_probability if is_silent else best, 6),
+        "start": None if is_silent else answer.start,
+        "end": None if is_silent else answer.end,
+        "null_score": round(answer.null_score, 5),
+        "score": round(answer.score, 5),
+        "n_best": [
+            {"text": c.text, "start": c.start, "end": c.end, "score": round(c.score, 5), "probability": round(c.probability, 6)}
+            for c in answer.n_best
+        ],
+    }  # fmt: skip

@@ -1,0 +1,94 @@
+"""What a head is: a small module from the hidden states of all layers to the task's outputs.
+
+Spans: two logits a token. Labels: one logit a label. Scores: one number. A head is built from its own `Config`, the
+encoder's `StateShape` and the `Target`; the decorator in its file is its only registration.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from bertvision.encoder.states import HiddenStates, StateShape
+from bertvision.registry import Registry
+from bertvision.tasks.base import TargetKind
+
+HEADS: Registry[type["Head"]] = Registry("head")
+READS = ("cls", "mean")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is predicted: its kind and, for labels, how many there are."""
+
+    kind: TargetKind
+    labels: int = 0
+
+    @property
+    def outputs(self) -> int:
+        return {TargetKind.SPAN: 2, TargetKind.LABEL: self.labels, TargetKind.SCORE: 1}[self.kind]
+
+
+@dataclass(frozen=True)
+class HeadConfig:
+    """Settings every head has; a head's own `Config` adds to them."""
+
+    read: str = field(
+        default="cls",
+        metadata={"help": "labels and scores: 'cls' = [CLS] states and pooled output, 'mean' = mean over tokens"},
+    )
+
+    def mistakes(self) -> list[str]:
+        """What is wrong with the values, in the user's words."""
+        return [] if self.read in READS else [f"`read` is '{self.read}': it can be {' or '.join(READS)}"]
+
+
+class Head(nn.Module):
+    Config: ClassVar[type[HeadConfig]] = HeadConfig
+    kinds: ClassVar[frozenset[TargetKind]] = frozenset(TargetKind)
+
+    def __init__(self, config: Any, shape: StateShape, target: Target) -> None:
+        super().__init__()
+        assert target.kind in self.kinds, f"{type(self).__name__} does not take {target.kind}"
+        self.config, self.shape, self.target = config, shape, target
+
+    @property
+    def reads(self) -> str:
+        """Which states the head needs: "tokens", "cls" or "mean"."""
+        return "tokens" if self.target.kind is TargetKind.SPAN else self.config.read
+
+    @property
+    def layers(self) -> int:
+        """How many states a position has; the pooled output is one more beside the [CLS] states."""
+        return self.shape.layers + (self.reads == "cls" and self.shape.pooled)
+
+    def states(self, states: HiddenStates) -> Tensor:
+        """All layers at each position, in the head's own precision."""
+        return self._cast(states.read(self.reads))  # (position, layer, hidden)
+
+    def last(self, states: HiddenStates) -> Tensor:
+        """The last encoder layer at each position, never the pooled output."""
+        return self._cast(states.read(self.reads)[:, self.shape.layers - 1])  # (position, hidden)
+
+    def _cast(self, values: Tensor) -> Tensor:
+        # Under autocast the products choose their own precision; otherwise states in half precision meet float32 weights.
+        if torch.is_autocast_enabled(values.device.type):
+            return values
+        return values.to(next(self.parameters()).dtype)
+
+    def forward(self, states: HiddenStates) -> Tensor:
+        """(token, 2) for spans, (sequence, labels) or (sequence, 1) otherwise."""
+        raise NotImplementedError
+
+
+def count_parameters(module: nn.Module) -> int:
+    """Weights plus batch-norm means and variances (not their step counters)."""
+    buffers = (buffer for name, buffer in module.named_buffers() if not name.endswith("num_batches_tracked"))
+    return sum(tensor.numel() for tensor in (*module.parameters(), *buffers))
+
+
+def head_settings(name: str) -> dict[str, dataclasses.Field[Any]]:
+    """The settings a head takes, by name."""
+    return {item.name: item for item in dataclasses.fields(HEADS[name].Config)}

@@ -1,0 +1,21 @@
+"""last_linear: a fresh linear map of the last layer's state. The control: what all layers add is measured against it.
+
+2,050 parameters at BERT-large for spans. Not in the papers.
+"""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from bertvision.encoder.states import HiddenStates, StateShape
+from bertvision.heads.base import HEADS, Head, Target
+
+
+@HEADS.register("last_linear")
+class LastLinear(Head):
+    def __init__(self, config: Any, shape: StateShape, target: Target) -> None:
+        super().__init__(config, shape, target)
+        self.output = nn.Linear(shape.hidden, target.outputs)
+
+    def forward(self, states: HiddenStates) -> Tensor:
+        return self.output(self.last(states))  # (position, output)

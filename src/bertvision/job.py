@@ -1,0 +1,184 @@
+"""The parts of a run, each made once when first needed: task, examples, features, device, stamps of what made them."""
+
+import dataclasses
+import hashlib
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from bertvision.config import RunConfig
+from bertvision.data.splits import draw, hold_out
+from bertvision.data.windows import Features, build_features
+from bertvision.encoder.loading import load_config, load_tokenizer, resolve
+from bertvision.errors import UserError
+from bertvision.heads import MemberConfig, Target, build_members
+from bertvision.machine import Machine
+from bertvision.progress import Reporter
+from bertvision.rundir import RunFolder, file_fingerprint, fingerprint
+from bertvision.tasks import Example, TargetKind, Task, build_task
+
+HELD_OUT = "held_out"
+# Settings that change how the work is done, not what comes out of it.
+NO_MATTER = ("snapshots", "memory_tokens", "checkpoint_seconds", "track", "encode_tokens")
+
+
+class Job:
+    def __init__(self, config: RunConfig, reporter: Reporter | None = None) -> None:
+        self.config, self.reporter = config, reporter or Reporter()
+        self.folder = RunFolder(config.folder)
+        self._features: dict[str, Features] = {}
+
+    # ------------------------------------------------------------------ parts
+
+    @cached_property
+    def machine(self) -> Machine:
+        encoder = self.config.encoder
+        return Machine(encoder.device, encoder.dtype, self.config.finetune.track, self.folder.path)
+
+    @cached_property
+    def task(self) -> Task:
+        return build_task(self.config.task)
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        return load_tokenizer(self.config.encoder.name)
+
+    @cached_property
+    def target(self) -> Target:
+        return Target(self.task.kind, len(self.task.labels))
+
+    @cached_property
+    def members(self) -> list[MemberConfig]:
+        return build_members(self.config.heads, self.config.train, self.config.seed, self.task.kind)
+
+    @cached_property
+    def snapshots(self) -> list[float]:
+        """Epochs at which the encoder is kept, in order."""
+        return sorted({*self.config.finetune.snapshots, self.config.finetune.epochs})
+
+    @cached_property
+    def head_snapshots(self) -> list[float]:
+        """Snapshots whose states heads are trained on."""
+        return sorted(set(self.config.train.snapshots or [self.snapshots[-1]]))
+
+    @cached_property
+    def dev_splits(self) -> list[str]:
+        if not self.task.dev_splits:
+            raise UserError(f'{self.task.name} has no dev set to score on: give task.dev = "file".')
+        return list(self.task.dev_splits)
+
+    @cached_property
+    def _train_parts(self) -> tuple[list[Example], list[Example]]:
+        if "train" not in self.task.splits:
+            raise UserError(
+                f'{self.task.name} has nothing to train on in {self.task.source}: give task.train = "file".'
+            )
+        examples = draw(self._labelled("train"), self.config.data.limit_train, self.config.seed)
+        return hold_out(examples, self.config.data.hold_out, self.config.seed)
+
+    def _labelled(self, split: str) -> list[Example]:
+        examples = self.task.read(split)
+        missing = [e.id for e in examples if (e.answers if self.task.kind is TargetKind.SPAN else e.target) is None]
+        if missing:
+            raise UserError(
+                f"the {split} split of {self.task.name} has {len(missing)} example(s) without a target, first "
+                f"'{missing[0]}': give labelled data, or `bertvision predict` for unlabelled."
+            )
+        if not examples:
+            raise UserError(f"the {split} split of {self.task.name} is empty ({self.task.source}).")
+        return examples
+
+    @cached_property
+    def _examples(self) -> dict[str, list[Example]]:
+        return {}
+
+    def examples(self, split: str) -> list[Example]:
+        """Examples of "train" (without the held-out part), "held_out", or a dev split."""
+        if split not in self._examples:
+            if split in ("train", HELD_OUT):
+                self._examples["train"], self._examples[HELD_OUT] = self._train_parts
+            else:
+                self._examples[split] = draw(self._labelled(split), self.config.data.limit_dev, self.config.seed)
+        return self._examples[split]
+
+    def features(self, split: str) -> Features:
+        if split not in self._features:
+            examples = self.examples(split)
+            with self.reporter.bar(f"tokenizing {split}", len(examples), "examples") as bar:
+                self._features[split] = self.build_features(examples, lambda done, total, bar=bar: bar.advance(done))
+        return self._features[split]
+
+    def build_features(self, examples: list[Example], on_progress: Any = None) -> Features:
+        if on_progress is not None:
+            so_far, report = [0], on_progress
+
+            def on_progress(done: int, total: int) -> None:  # the bar wants what is new
+                report(done - so_far[0], total)
+                so_far[0] = done
+
+        return build_features(
+            examples, self.tokenizer, self.task.kind, self.task.windowed, self.max_length, self.config.data.overlap,
+            on_progress,
+        )  # fmt: skip
+
+    @property
+    def max_length(self) -> int:
+        return self.config.data.max_length or self.task.max_length
+
+    # ------------------------------------------------------------------ stamps: equal stamp, equal outcome
+
+    @cached_property
+    def encoder_stamp(self) -> str:
+        place = Path(resolve(self.config.encoder.name))
+        if place.is_dir():
+            names = [
+                *sorted(place.glob("*.safetensors")),
+                *sorted(place.glob("tokenizer*.json")),
+                place / "config.json",
+            ]
+            return file_fingerprint([name for name in names if name.is_file()])
+        return fingerprint(
+            self.config.encoder.name, getattr(load_config(self.config.encoder.name), "_commit_hash", None)
+        )
+
+    def data_stamp(self, split: str) -> str:
+        digest = hashlib.sha256()
+        for example in self.examples(split):
+            digest.update(repr((example.id, example.text, example.text_pair, example.target, example.answers)).encode())
+        return fingerprint(
+            digest.hexdigest(), self.task.kind, self.task.labels, self.max_length, self.config.data.overlap
+        )
+
+    @cached_property
+    def finetune_stamp(self) -> str:
+        settings = _what_matters(self.config.finetune)
+        if self.config.finetune.epochs == 0:
+            settings = {"epochs": 0}
+        precision = str(self.machine.dtype), self.config.encoder.attention, self.machine.processes
+        data = self.data_stamp("train")
+        return fingerprint("finetune 1", data, self.encoder_stamp, settings, self.config.seed, precision)
+
+    def member_stamp(self, epochs: float, member: MemberConfig) -> str:
+        train = self.config.train
+        batches = train.batch_rows, train.batch_tokens, self.config.seed
+        own = {key: value for key, value in dataclasses.asdict(member).items() if key != "name"}
+        return fingerprint("train 1", self.finetune_stamp, epochs, batches, own)
+
+    def predictions_stamp(self, model_stamp: str, split: str) -> str:
+        held = self.data_stamp(HELD_OUT) if self.examples(HELD_OUT) else None
+        return fingerprint(
+            "predict 1", model_stamp, self.data_stamp(split), held, dataclasses.asdict(self.config.evaluate)
+        )
+
+    # ------------------------------------------------------------------ facts
+
+    def tokens_of(self, batches: list[np.ndarray], split: str = "train") -> list[int]:
+        lengths = self.features(split).lengths
+        return [int(lengths[batch].sum()) for batch in batches]
+
+
+def _what_matters(section: Any) -> dict[str, Any]:
+    return {key: value for key, value in dataclasses.asdict(section).items() if key not in NO_MATTER}

@@ -1,0 +1,94 @@
+"""Where the work runs: device, precision and processes, through accelerate; the same code from a laptop to many GPUs."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+
+from bertvision.errors import UserError
+
+
+class Machine:
+    """One process's view of the device it has and of the other processes."""
+
+    def __init__(self, device: str = "auto", dtype: str = "auto", track: str | None = None, folder: Path | None = None):
+        try:
+            self.accelerator = Accelerator(log_with=track, project_dir=str(folder) if folder else None)
+        except (ImportError, ValueError) as error:
+            raise UserError(f"finetune.track = '{track}' needs that package: pip install {track} ({error}).") from None
+        self.device = self.accelerator.device if device == "auto" else _explicit_device(device)
+        self.dtype = _choose_dtype(self.device, dtype)
+
+    @property
+    def rank(self) -> int:
+        return self.accelerator.process_index
+
+    @property
+    def processes(self) -> int:
+        return self.accelerator.num_processes
+
+    @property
+    def is_main(self) -> bool:
+        return self.accelerator.is_main_process
+
+    def wait(self) -> None:
+        self.accelerator.wait_for_everyone()
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """Half-precision products over float32 weights, where the dtype is half."""
+        if self.dtype == torch.float32:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, self.dtype)
+
+    def sum_gradients(self, parameters: list[torch.nn.Parameter]) -> None:
+        """Adds the gradients of all processes, each of which saw its own windows of the batch."""
+        if self.processes == 1:
+            return
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])  # (weight)
+        flat = self.accelerator.reduce(flat, "sum")
+        for parameter, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+            parameter.grad = part.view_as(parameter)
+
+    def gather(self, items: list[Any]) -> list[Any]:
+        """The items of all processes, on each of them."""
+        if self.processes == 1:
+            return items
+        from accelerate.utils import gather_object
+
+        return gather_object(items)
+
+    def describe(self) -> str:
+        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
+        many = f", {self.processes} processes" if self.processes > 1 else ""
+        return f"{name}, {str(self.dtype).removeprefix('torch.')}{many}"
+
+
+def _explicit_device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"encoder.device = '{name}' is not usable here ({reason}): try 'auto' or 'cpu'.") from None
+    return device
+
+
+def _choose_dtype(device: torch.device, name: str) -> torch.dtype:
+    if name != "auto":
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0):
+        return torch.bfloat16
+    return torch.float32
+
+
+@contextlib.contextmanager
+def drawing_from(device: torch.device, *seeds: int) -> Iterator[None]:
+    """Draws inside come from these seeds alone, and leave the process's own generator as it was."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(int(np.random.SeedSequence(seeds).generate_state(1)[0]))
+        yield

@@ -1,0 +1,107 @@
+"""What a trained run says of new text: an answer with its place, a label with probabilities, or a score."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bertvision.config import DataConfig, EncoderConfig, EvaluateConfig
+from bertvision.data.windows import build_features
+from bertvision.errors import UserError, suggest
+from bertvision.evaluation.outputs import compute_outputs
+from bertvision.evaluation.predictions import Predictions, build_predictions
+from bertvision.heads import load_head
+from bertvision.job import HELD_OUT
+from bertvision.machine import Machine
+from bertvision.progress import Reporter
+from bertvision.rundir import RunFolder, read_json
+from bertvision.stages import BASELINE, ENCODER, load_snapshot
+from bertvision.tasks import Example, TaskConfig, build_task
+from bertvision.tasks.base import restore_task
+from bertvision.tasks.config import files_columns
+from bertvision.tasks.new_text import read_new_text
+
+
+class Predictor:
+    """One model of a run, ready for new text. The run's data need not be there any more."""
+
+    def __init__(
+        self, folder: Path | str, head: str | None = None, epochs: float | None = None, reporter: Reporter | None = None
+    ) -> None:
+        """`head` absent: the one with the best held-out score. "encoder" is the fine-tuned encoder itself."""
+        self.folder, self.reporter = RunFolder(folder), reporter or Reporter()
+        config, task = read_json(self.folder.path / "config.json"), read_json(self.folder.path / "task.json")
+        scores = read_json(self.folder.path / "scores.json")
+        if config is None or task is None or scores is None:
+            raise UserError(f"'{folder}' is not a finished run: expected config.json, task.json and scores.json in it.")
+        self.task, self.scores = restore_task(task), scores
+        self.task_config = TaskConfig(**config["task"])
+        self.data, self.evaluate = DataConfig(**config["data"]), EvaluateConfig(**config["evaluate"])
+        self.epochs, self.name = self._choose(head, epochs)
+        encoder = EncoderConfig(**config["encoder"])
+        self.machine = Machine(encoder.device, encoder.dtype)
+        self.encoder, self.model = load_snapshot(self.folder.encoder(self.epochs), encoder, self.machine)
+        self.keep = self.model.keep
+        if self.name != ENCODER:
+            self.model = load_head(self.folder.head(self.epochs, self.name))[0].to(self.machine.device)
+            self.keep = (self.model.reads,)
+
+    @property
+    def threshold(self) -> float:
+        """The no-answer threshold chosen on held-out questions, 0 where none was."""
+        found = self.scores["snapshots"][f"{self.epochs:g}"][self.name]["scores"].get(HELD_OUT, {})
+        return float(found.get("threshold", 0.0))
+
+    def predict_texts(self, texts: list[Any]) -> list[dict[str, Any]]:
+        """Rows for strings, or (text, second text) pairs: (question, passage) where that is the task."""
+        pairs = [(text, None) if isinstance(text, str) else tuple(text) for text in texts]
+        examples = [Example(str(number), text, pair) for number, (text, pair) in enumerate(pairs)]
+        if self.task.windowed and any(example.text_pair is None for example in examples):
+            raise UserError("this run answers questions on a passage: give (question, passage) pairs.")
+        return self.predict(examples).rows(self.threshold)
+
+    def predict(self, examples: list[Example]) -> Predictions:
+        """Predictions for examples, targets left aside, in their order."""
+        if not examples:
+            raise UserError("there is no text to predict on.")
+        task, length = self.task, self.data.max_length or self.task.max_length
+        features = build_features(examples, self.encoder.tokenizer, task.kind, task.windowed, length, self.data.overlap)
+        with self.reporter.bar("predicting", int(features.lengths.sum()), "tokens") as bar:
+            outputs = compute_outputs(
+                self.encoder, {self.name: self.model}, self.keep, features, task.kind, self.machine, bar=bar
+            )
+        settings = self.evaluate
+        return build_predictions(
+            task, outputs[self.name], features, examples, settings.n_best, settings.max_answer_tokens
+        )
+
+    def read(self, path: Path) -> list[Example]:
+        """New text from a file in any form the run's task can have."""
+        return read_new_text(self.task, path, files_columns(self.task_config))
+
+    def test_splits(self, data: str | None) -> Iterator[tuple[str, list[Example]]]:
+        """The unlabelled splits of the official data in `data` (absent: where the run's own data was)."""
+        own = self.task_config
+        place = dataclasses.replace(own, data=data, train=None, dev=None, test=None) if data else own
+        task = build_task(place)
+        splits = [split for split in task.splits if split.startswith("test") or split == "ax"]
+        if not splits:
+            raise UserError(f"no test split in {task.source}: it has {', '.join(task.splits)}. Give --data FOLDER.")
+        yield from ((split, task.read(split)) for split in splits)
+
+    def _choose(self, head: str | None, epochs: float | None) -> tuple[float, str]:
+        """The snapshot and model asked for; by default the last snapshot that has heads, and its best on held-out."""
+        snapshots = self.scores["snapshots"]
+        with_heads = [key for key, models in snapshots.items() if set(models) - {BASELINE, ENCODER}]
+        place = f"{epochs:g}" if epochs is not None else (with_heads or list(snapshots))[-1]
+        if place not in snapshots:
+            raise UserError(f"the run has no snapshot of {place} epochs: it has {', '.join(snapshots)}.")
+        models = {name: m for name, m in snapshots[place].items() if name != BASELINE and not m.get("failed")}
+        if head is None:
+            head = max(models, key=lambda name: self._held_out_score(models[name]))
+        if head not in models:
+            raise UserError(f"the run has no model '{head}' at {place} epochs: {suggest(head, models)}")
+        return float(place), head
+
+    def _held_out_score(self, model: dict[str, Any]) -> float:
+        return float(model["scores"].get(HELD_OUT, {}).get(self.task.metrics[0], 0.0))

@@ -1,0 +1,68 @@
+"""How long work tells what it does: silent by default, lines and bars (rate, time left) when the command line asks."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class Bar:
+    """One piece of long work; `advance` is called as it goes."""
+
+    def advance(self, amount: float, note: str = "") -> None:
+        """Says that `amount` more is done; `note` (a loss, say) stands beside the bar."""
+
+
+class Reporter:
+    """Says nothing: what the library uses unless told otherwise."""
+
+    def say(self, text: str) -> None:
+        """One line for the user."""
+
+    @contextmanager
+    def bar(self, title: str, total: float, unit: str) -> Iterator[Bar]:
+        """A progress bar over `total` units of work."""
+        yield Bar()
+
+
+class RichReporter(Reporter):
+    """Lines and bars on the terminal, through rich."""
+
+    def __init__(self, console: Any = None) -> None:
+        from rich.console import Console
+
+        self.console = console or Console(stderr=True)
+
+    def say(self, text: str) -> None:
+        self.console.print(text, highlight=False, markup=False)
+
+    @contextmanager
+    def bar(self, title: str, total: float, unit: str) -> Iterator[Bar]:
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            ProgressColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+        from rich.text import Text
+
+        class Rate(ProgressColumn):
+            def render(self, task: Any) -> Text:
+                speed = task.finished_speed or task.speed
+                return Text(f"{speed:,.0f} {unit}/s" if speed else "")
+
+        columns = (
+            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), Rate(),
+            TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[note]}"),
+        )  # fmt: skip
+        with Progress(*columns, console=self.console, transient=True) as progress:
+            yield _RichBar(progress, progress.add_task(title, total=total, note=""))
+
+
+class _RichBar(Bar):
+    def __init__(self, progress: Any, task: Any) -> None:
+        self.progress, self.task = progress, task
+
+    def advance(self, amount: float, note: str = "") -> None:
+        self.progress.update(self.task, advance=amount, **({"note": note} if note else {}))

@@ -1,0 +1,103 @@
+"""A run's scores as tables for people: on the terminal, and as summary.md in the run folder."""
+
+from dataclasses import dataclass
+from typing import Any
+
+NAMES = {
+    "exact": "EM", "f1": "F1", "accuracy": "accuracy", "matthews": "Matthews", "pearson": "Pearson",
+    "spearman": "Spearman", "f1_macro": "macro F1", "f1_no_answer": "F1 no answer", "f1_has_answer": "F1 has answer",
+}  # fmt: skip
+# (key in the scores, heading) of a span table; a dot leads into `at_threshold`.
+SPAN_COLUMNS = [
+    ("exact", "EM"), ("f1", "F1"), ("HasAns_f1", "F1 has"), ("NoAns_f1", "F1 no"),
+    ("at_threshold.exact", "EM*"), ("at_threshold.f1", "F1*"),
+    ("forced_exact", "forced EM"), ("forced_f1", "forced F1"), ("no_answer_auc", "AUC"),
+]  # fmt: skip
+SPAN_NOTE = (
+    "EM, F1: official definition, threshold 0; 'F1 has' and 'F1 no' on questions with and without an answer. "
+    "EM*, F1*: at the no-answer threshold chosen on held-out training questions. forced: answerable questions, the model "
+    "must answer. AUC: of the no-answer score."
+)
+LABEL_NOTE = "The baseline always gives the majority label (or mean score) of train."
+
+
+@dataclass(frozen=True)
+class Table:
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    note: str
+
+
+def score_tables(scores: dict[str, Any]) -> list[Table]:
+    """A table for each snapshot that has heads and each dev split, and the fine-tuning curve where there is one."""
+    tables = []
+    snapshots = scores["snapshots"]
+    splits = [split for split in next(iter(snapshots.values()))["baseline"]["scores"]]
+    for split in splits:
+        with_heads = {epochs: models for epochs, models in snapshots.items() if len(models) > 2}
+        for epochs, models in (with_heads or {last(snapshots): snapshots[last(snapshots)]}).items():
+            tables.append(_model_table(scores, epochs, models, split))
+        if len(snapshots) > 1:
+            tables.append(_curve_table(scores, snapshots, split))
+    return tables
+
+
+def last(snapshots: dict[str, Any]) -> str:
+    return list(snapshots)[-1]
+
+
+def _model_table(scores: dict[str, Any], epochs: str, models: dict[str, Any], split: str) -> Table:
+    keys = _score_columns(scores, models, split)
+    rows = []
+    for name, model in models.items():
+        found = model["scores"].get(split, {})
+        share = f"{100 * model['share']:.3f}" if "share" in model else ""
+        figures = ["stopped"] if model.get("failed") else [_figure(found, key) for key, _ in keys]
+        rows.append([_model_name(name), f"{model['parameters']:,}", share, *figures, _seconds(model)])
+    columns = ["model", "parameters", "% of encoder", *(heading for _, heading in keys), "seconds"]
+    title = f"{scores['task']} {split}, encoder fine-tuned for {epochs} epochs"
+    return Table(title, columns, rows, SPAN_NOTE if "exact" in scores["metrics"] else LABEL_NOTE)
+
+
+def _curve_table(scores: dict[str, Any], snapshots: dict[str, Any], split: str) -> Table:
+    keys = _score_columns(scores, snapshots[last(snapshots)], split)
+    rows = []
+    for epochs, models in snapshots.items():
+        encoder = models["encoder"]
+        figures = [_figure(encoder["scores"][split], key) for key, _ in keys]
+        rows.append([epochs, *figures, _seconds(encoder)])
+    title = f"{scores['task']} {split}, fine-tuning curve of the encoder itself"
+    return Table(title, ["epochs", *(heading for _, heading in keys), "seconds"], rows, "")
+
+
+def _score_columns(scores: dict[str, Any], models: dict[str, Any], split: str) -> list[tuple[str, str]]:
+    if "exact" not in scores["metrics"]:
+        return [(metric, NAMES.get(metric, metric)) for metric in scores["metrics"]]
+    found = [model["scores"].get(split, {}) for model in models.values()]
+    return [(key, heading) for key, heading in SPAN_COLUMNS if any(_figure(one, key) for one in found)]
+
+
+def _figure(scores: dict[str, Any], key: str) -> str:
+    value: Any = scores
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return "" if value is None else f"{value:.2f}"
+
+
+def _model_name(name: str) -> str:
+    return {"encoder": "encoder itself", "last_linear": "last_linear (control)"}.get(name, name)
+
+
+def _seconds(model: dict[str, Any]) -> str:
+    """Fine-tuning so far for the encoder; for a head its own share of the pass."""
+    return f"{model['seconds']:.1f}" if model["parameters"] else ""
+
+
+def to_markdown(table: Table) -> str:
+    lines = [f"## {table.title}", "", "| " + " | ".join(table.columns) + " |"]
+    lines.append("|" + "|".join(["---"] + ["---:"] * (len(table.columns) - 1)) + "|")
+    for row in table.rows:
+        cells = row + [""] * (len(table.columns) - len(row))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", table.note, ""])

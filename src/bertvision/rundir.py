@@ -1,0 +1,157 @@
+"""The run folder: everything is written atomically, and a finished stage carries the stamp of what made it.
+
+config.json environment.json metrics.jsonl          what was asked, where it ran, what happened
+snapshots/epoch_1/encoder/                          the encoder, in Hugging Face form, and its output layer
+snapshots/epoch_1/heads/<name>/                     head.safetensors, config.json
+snapshots/epoch_1/predictions/<split>/<name>.*      per-example outputs
+snapshots/epoch_1/scores.json, scores.json, summary.md
+"""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bertvision.errors import UserError
+
+
+def fingerprint(*parts: Any) -> str:
+    """A short hash over JSON-able parts: equal parts, equal stamp."""
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def file_fingerprint(paths: list[Path]) -> str:
+    """A hash over the bytes of files, in order."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()[:16]
+
+
+@contextmanager
+def clear_disk_errors(path: Path) -> Iterator[None]:
+    """Turns a full or read-only disk into a sentence. What was there before is untouched: writes go beside it first."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            free = shutil.disk_usage(path if path.exists() else path.parent).free / 1e6
+            raise UserError(
+                f"no room on the disk for '{path}' ({free:.0f} MB free). What was finished is kept: "
+                "make room, or set `run` to a folder on another disk, and start again."
+            ) from None
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+            raise UserError(
+                f"'{path}' can't be written ({error.strerror}): set `run` to a folder you can write."
+            ) from None
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a whole file or nothing: beside it first, then renamed over it."""
+    with clear_disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name, path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """The value in a JSON file, or None where there is no file."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+@contextmanager
+def writing_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder that takes the place of `path` when the block ends well, and vanishes when it does not."""
+    with clear_disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+        try:
+            yield fresh
+            for file in fresh.rglob("*"):
+                if file.is_file():
+                    with file.open("rb") as opened:
+                        os.fsync(opened.fileno())
+            os.chmod(fresh, 0o755)  # mkdtemp makes it private
+            if path.exists():
+                old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
+                os.rename(path, old / "old")
+                os.rename(fresh, path)
+                shutil.rmtree(old, ignore_errors=True)
+            else:
+                os.rename(fresh, path)
+        except BaseException:
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise
+
+
+def snapshot_name(epochs: float) -> str:
+    return f"epoch_{epochs:g}"
+
+
+class RunFolder:
+    """Paths and stamps of one run."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    def snapshot(self, epochs: float) -> Path:
+        return self.path / "snapshots" / snapshot_name(epochs)
+
+    def encoder(self, epochs: float) -> Path:
+        return self.snapshot(epochs) / "encoder"
+
+    def head(self, epochs: float, name: str) -> Path:
+        return self.snapshot(epochs) / "heads" / name
+
+    def predictions(self, epochs: float, split: str) -> Path:
+        return self.snapshot(epochs) / "predictions" / split
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def is_done(self, folder: Path, stamp: str) -> bool:
+        """Whether `folder` was finished by the very settings and inputs that `stamp` stands for."""
+        found = read_json(folder / "stamp.json")
+        return found is not None and found.get("stamp") == stamp
+
+    def sweep(self) -> None:
+        """Removes what a kill left half written."""
+        for left in [path for path in self.path.rglob(".*") if path.is_dir()]:
+            shutil.rmtree(left, ignore_errors=True)
+
+    def log(self, event: str, **values: Any) -> None:
+        """One JSON line in metrics.jsonl, while it runs."""
+        line = json.dumps({"time": round(time.time(), 3), "event": event, **values}, ensure_ascii=False)
+        with clear_disk_errors(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+
+
+def mark_done(folder: Path, stamp: str, **facts: Any) -> None:
+    """Written last into a folder: its presence means that all the rest is there."""
+    write_json(folder / "stamp.json", {"stamp": stamp, **facts})

@@ -1,0 +1,101 @@
+"""The story on one page: text → task → features → encoder, fine-tuned a little → hidden states of every layer → every
+head at once → predictions → scores.
+
+    import bertvision as bv
+    run = bv.run(task="rte", encoder="bert-base-uncased", heads=["learned_pooling", "adapter"])
+    print(run.summary())
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from bertvision import stages
+from bertvision.config import RunConfig, build_config, load_config
+from bertvision.job import Job
+from bertvision.progress import Reporter, RichReporter
+from bertvision.results import score_tables, to_markdown
+from bertvision.rundir import read_json, write_text
+
+
+class Run:
+    """A finished run: its folder, its config and its scores."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        self.config = load_config(self.folder)
+
+    @property
+    def scores(self) -> dict[str, Any]:
+        """What scores.json holds: snapshots → models → splits → figures."""
+        return read_json(self.folder / "scores.json") or {}
+
+    def summary(self) -> str:
+        """The tables, as Markdown."""
+        return "\n".join(to_markdown(table) for table in score_tables(self.scores))
+
+    def predict(self, *texts: Any, head: str | None = None) -> list[dict[str, Any]]:
+        """What a head says of new text: strings, or (text, second text) pairs (question, passage)."""
+        from bertvision.predictor import Predictor
+
+        return Predictor(self.folder, head).predict_texts(list(texts))
+
+
+def run(
+    config: RunConfig | str | Path | None = None,
+    *,
+    task: str | dict[str, Any] | None = None,
+    encoder: str | dict[str, Any] | None = None,
+    heads: list[Any] | None = None,
+    progress: bool = False,
+    **settings: Any,
+) -> Run:
+    """Fine-tunes, trains and scores; what is done already is not done again.
+
+    Takes a config file, a RunConfig, or the sections as keywords: `task="rte"`, `encoder="bert-base-uncased"`,
+    `finetune={"epochs": 0.3}`, `data={"limit_train": 1000}`, `run="runs/mine"` …
+    """
+    if config is None:
+        tables: dict[str, Any] = dict(settings)
+        tables["task"] = {"name": task} if isinstance(task, str) else task or {}
+        if encoder is not None:
+            tables["encoder"] = {"name": encoder} if isinstance(encoder, str) else encoder
+        if heads is not None:
+            tables["heads"] = heads
+        config = build_config(tables)
+    elif not isinstance(config, RunConfig):
+        config = load_config(config)
+    return run_job(Job(config, RichReporter() if progress else Reporter()))
+
+
+def run_job(job: Job) -> Run:
+    """All stages of a job, in order."""
+    _ = job.members  # mistakes in the heads are said before any work
+    stages.open_run(job)
+    stages.finetune(job)
+    stages.train(job)
+    return score_job(job)
+
+
+def score_job(job: Job) -> Run:
+    """The last stage: figures of everything that was trained, scores.json and summary.md."""
+    scores = stages.evaluate(job)
+    if job.machine.is_main:
+        tables = "\n".join(to_markdown(table) for table in score_tables(scores))
+        write_text(job.folder.path / "summary.md", _heading(job) + tables)
+    job.machine.wait()
+    return Run(job.folder.path)
+
+
+def _heading(job: Job) -> str:
+    train, held = len(job.examples("train")), len(job.examples("held_out"))
+    lines = [
+        f"# {job.task.name} with {Path(job.config.encoder.name).name}",
+        "",
+        f"- data: {job.task.source}",
+        f"- trained on {train:,} examples; {held:,} more held out for every choice; seed {job.config.seed}",
+        f"- device: {job.machine.describe()}",
+        f"- settings: `{json.dumps(job.config.to_dict()['finetune'])}`",
+        "",
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,10 @@
+"""Where hidden states come from: streamed from the encoder, or kept in memory where they are small."""
+
+from bertvision.sources.base import Source, StateBatch, Targets, pack_targets, pack_tokens
+from bertvision.sources.kept import KeptSource, KeptStates, kept_bytes
+from bertvision.sources.streamed import StreamedSource
+
+__all__ = [
+    "KeptSource", "KeptStates", "Source", "StateBatch", "StreamedSource", "Targets",
+    "kept_bytes", "pack_targets", "pack_tokens",
+]  # fmt: skip

@@ -1,0 +1,68 @@
+"""Source: an iterable of packed batches of hidden states with their targets, in the order of a plan.
+
+Whoever trains or predicts cannot tell whether the states are streamed from the encoder or kept.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertvision.data.windows import Features
+from bertvision.encoder.states import HiddenStates, PackedTokens, Packing
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What the windows of a batch should give."""
+
+    start: Tensor  # (window) position of the answer's first token, 0 = no answer
+    end: Tensor  # (window)
+    value: Tensor  # (window) label or score
+
+    def to(self, device: torch.device) -> "Targets":
+        return Targets(*(tensor.to(device, non_blocking=True) for tensor in (self.start, self.end, self.value)))
+
+
+@dataclass(frozen=True)
+class StateBatch:
+    windows: np.ndarray
+    """Which windows of the features these are."""
+    states: HiddenStates
+    targets: Targets
+    total: int
+    """Windows of this step over all processes: what the loss is divided by."""
+
+
+class Source(Protocol):
+    @property
+    def steps(self) -> int: ...
+
+    def batches(self, first: int = 0) -> Iterator[StateBatch]:
+        """The batches from step `first` on."""
+        ...
+
+
+def pack_tokens(features: Features, windows: np.ndarray) -> PackedTokens:
+    """The tokens of some windows, one after the other."""
+    lengths = features.lengths[windows].astype(np.int64)  # (window)
+    before = np.cumsum(lengths) - lengths  # (window)
+    index = np.repeat(features.starts[windows] - before, lengths) + np.arange(lengths.sum())  # (token)
+    counts = torch.from_numpy(lengths)
+    return PackedTokens(
+        input_ids=torch.from_numpy(features.input_ids[index].astype(np.int64)),
+        type_ids=torch.from_numpy(features.type_ids[index].astype(np.int64)),
+        lengths=counts,
+        packing=Packing.of(counts),
+    )
+
+
+def pack_targets(features: Features, windows: np.ndarray) -> Targets:
+    return Targets(
+        start=torch.from_numpy(features.start[windows].astype(np.int64)),
+        end=torch.from_numpy(features.end[windows].astype(np.int64)),
+        value=torch.from_numpy(features.target[windows].astype(np.float32)),
+    )

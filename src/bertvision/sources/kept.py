@@ -1,0 +1,67 @@
+"""Kept source: [CLS] or mean states are small, so each window is encoded once and its states stay in memory."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertvision.data.packing import fill_batches
+from bertvision.data.windows import Features
+from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.states import HiddenStates, Part
+from bertvision.progress import Bar
+from bertvision.sources.base import StateBatch, pack_targets, pack_tokens
+
+
+class KeptStates:
+    """The `cls` and `mean` states of all windows of some features."""
+
+    def __init__(self, parts: dict[Part, Tensor], pooled: bool) -> None:
+        self.parts, self.pooled = parts, pooled  # each part (window, layer, hidden)
+
+    @classmethod
+    def encode(
+        cls, encoder: Encoder, features: Features, keep: tuple[Part, ...], tokens: int = 8192, bar: Bar | None = None
+    ) -> "KeptStates":
+        """Runs the frozen encoder over every window, longest first: little padding, and memory fails at once or never."""
+        order = np.argsort(-features.lengths, kind="stable")
+        found: dict[Part, list[Tensor]] = {name: [] for name in keep}
+        for windows in fill_batches(features.lengths, order, tokens=tokens):
+            with torch.no_grad():
+                states = encoder.eval()(pack_tokens(features, windows), keep=keep)
+            for name in keep:
+                found[name].append(states.read(name))
+            if bar:
+                bar.advance(int(features.lengths[windows].sum()))
+        place = torch.from_numpy(np.argsort(order, kind="stable"))
+        return cls(
+            {name: torch.cat(parts)[place.to(parts[0].device)] for name, parts in found.items()}, encoder.shape.pooled
+        )
+
+
+class KeptSource:
+    def __init__(
+        self, kept: KeptStates, features: Features, plan: list[np.ndarray], share: tuple[int, int] = (0, 1)
+    ) -> None:
+        self.kept, self.features, self.plan = kept, features, plan
+        self.rank, self.processes = share
+
+    @property
+    def steps(self) -> int:
+        return len(self.plan)
+
+    def batches(self, first: int = 0) -> Iterator[StateBatch]:
+        device = next(iter(self.kept.parts.values())).device
+        for whole in self.plan[first:]:
+            windows = whole[self.rank :: self.processes]
+            index = torch.from_numpy(windows).to(device)
+            parts = {name: values[index] for name, values in self.kept.parts.items()}
+            lengths = torch.from_numpy(self.features.lengths[windows].astype(np.int64))  # (sequence)
+            states = HiddenStates(lengths, cls=parts.get("cls"), mean=parts.get("mean"), pooled=self.kept.pooled)
+            yield StateBatch(windows, states, pack_targets(self.features, windows).to(device), len(whole))
+
+
+def kept_bytes(windows: int, layers: int, hidden: int, parts: int, itemsize: int = 4) -> int:
+    """What keeping would take in memory."""
+    return windows * layers * hidden * parts * itemsize

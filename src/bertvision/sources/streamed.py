@@ -1,0 +1,57 @@
+"""Streamed source: the frozen encoder runs as the batches are asked for, several steps' windows at a time."""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import torch
+
+from bertvision.data.windows import Features
+from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.states import HiddenStates, Part
+from bertvision.sources.base import StateBatch, pack_targets, pack_tokens
+
+
+class StreamedSource:
+    def __init__(
+        self,
+        encoder: Encoder,
+        features: Features,
+        plan: list[np.ndarray],
+        keep: Iterable[Part],
+        encode_tokens: int = 8192,
+        share: tuple[int, int] = (0, 1),
+    ) -> None:
+        """`plan` holds each step's windows; `keep` what of the states is wanted; `share` = (rank, processes)."""
+        self.encoder, self.features, self.plan = encoder.eval(), features, plan
+        self.keep, self.encode_tokens = tuple(keep), encode_tokens
+        self.rank, self.processes = share
+
+    @property
+    def steps(self) -> int:
+        return len(self.plan)
+
+    def batches(self, first: int = 0) -> Iterator[StateBatch]:
+        for group in self._groups(first):
+            parts = [self.plan[step][self.rank :: self.processes] for step in group]
+            # Steps are small and the encoder likes much at once, so a group goes through together and is cut again.
+            states = self._encode(np.concatenate(parts))
+            for step, windows, cut in zip(group, parts, states.split([len(part) for part in parts]), strict=True):
+                targets = pack_targets(self.features, windows).to(self.encoder.device)
+                yield StateBatch(windows, cut, targets, len(self.plan[step]))
+
+    def _encode(self, windows: np.ndarray) -> HiddenStates:
+        if not len(windows):  # a last batch with fewer windows than processes
+            return HiddenStates(torch.zeros(0, dtype=torch.int64))
+        with torch.no_grad():
+            return self.encoder(pack_tokens(self.features, windows), keep=self.keep)
+
+    def _groups(self, first: int) -> Iterator[range]:
+        """Consecutive steps whose windows hold about `encode_tokens` tokens."""
+        start = first
+        while start < self.steps:
+            stop, tokens = start, 0
+            while stop < self.steps and (stop == start or tokens < self.encode_tokens):
+                tokens += int(self.features.lengths[self.plan[stop]].sum())
+                stop += 1
+            yield range(start, stop)
+            start = stop

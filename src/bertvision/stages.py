@@ -1,0 +1,322 @@
+"""The stages of a run. Each does what is missing, leaves what is done, and can be killed and started again."""
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+
+from bertvision.config import EncoderConfig
+from bertvision.data.packing import plan_batches
+from bertvision.encoder.encoder import Encoder, check_route
+from bertvision.encoder.loading import load_encoder
+from bertvision.encoder.output_layer import build_output_layer, load_output_layer, restore_output_layer
+from bertvision.encoder.states import Part
+from bertvision.environment import describe_environment
+from bertvision.errors import UserError
+from bertvision.evaluation.outputs import compute_outputs
+from bertvision.evaluation.predictions import build_predictions, save_predictions
+from bertvision.evaluation.scores import pick_threshold, score_baseline, score_predictions
+from bertvision.heads import Head, MemberConfig, build_head, count_parameters, load_head, save_head
+from bertvision.job import HELD_OUT, Job
+from bertvision.machine import Machine, drawing_from
+from bertvision.rundir import mark_done, read_json, write_json, writing_folder
+from bertvision.sources import KeptSource, KeptStates, Source, StreamedSource, kept_bytes, pack_tokens
+from bertvision.tasks import TargetKind
+from bertvision.tasks.base import describe_task
+from bertvision.training.checkpoint import Checkpoints
+from bertvision.training.finetune import Cost, Finetuning
+from bertvision.training.heads import Member, train_heads
+
+BASELINE, ENCODER = "baseline", "encoder"
+# States that are kept take at most this share of the memory that is free.
+MEMORY_SHARE = 0.25
+
+
+def open_run(job: Job) -> None:
+    """Writes what was asked and where it runs, before any work."""
+    if job.machine.is_main:
+        job.folder.sweep()
+        write_json(job.folder.path / "config.json", job.config.to_dict())
+        write_json(job.folder.path / "task.json", describe_task(job.task))
+        write_json(job.folder.path / "environment.json", describe_environment(job.machine))
+    job.machine.wait()
+
+
+# ---------------------------------------------------------------------- fine-tuning
+
+
+def finetune(job: Job) -> None:
+    """Fine-tunes the encoder and keeps it at every snapshot."""
+    stamp, say = job.finetune_stamp, job.reporter.say
+    missing = [epochs for epochs in job.snapshots if not job.folder.is_done(job.folder.encoder(epochs), stamp)]
+    if not missing:
+        say(f"fine-tuning: done already (snapshots {', '.join(f'{epochs:g}' for epochs in job.snapshots)}).")
+        return
+    encoder = _load_for_finetuning(job)
+    output = _output_layer(job, encoder)
+    features, config = job.features("train"), job.config.finetune
+    plan = plan_batches(features.lengths, config.epochs, job.config.seed, config.batch_rows, config.batch_tokens)
+
+    def keep(epochs: float, cost: Cost) -> None:
+        if job.machine.is_main and not job.folder.is_done(job.folder.encoder(epochs), stamp):
+            _save_snapshot(job, epochs, encoder, output, stamp, cost)
+        job.machine.wait()
+
+    checkpoints = Checkpoints(job.folder.checkpoints / "finetune", stamp, config.checkpoint_seconds)
+    if config.epochs == 0:
+        keep(0.0, Cost(0.0, 0))
+        return
+    if config.track:
+        job.machine.accelerator.init_trackers("bertvision")
+    work = Finetuning(
+        encoder, output, features, plan, job.task.kind, config, job.config.seed, job.machine, job.reporter
+    )
+    work.run(job.snapshots, keep, checkpoints, job.folder.log)
+    if config.track:
+        job.machine.accelerator.end_training()
+    if job.machine.is_main:
+        checkpoints.clear()
+    say(f"fine-tuning: {work.step:,} steps, {work.tokens:,} tokens, {work.seconds:.0f} s.")
+
+
+def _load_for_finetuning(job: Job) -> Encoder:
+    settings = job.config.encoder
+    encoder = load_encoder(settings.name, job.machine.device, torch.float32, "padded")
+    encoder.take_route(settings.attention, job.machine.dtype)
+    _tell_route(job, encoder)
+    return encoder
+
+
+def _tell_route(job: Job, encoder: Encoder) -> None:
+    """Says how sequences go through, after comparing it with the padded way on a few of them."""
+    features = job.features("train")
+    with job.machine.autocast():
+        check_route(encoder, pack_tokens(features, np.arange(min(4, len(features)))))
+    job.reporter.say(f"encoder {encoder.name} on {job.machine.describe()}, {encoder.route} ({encoder.route_reason}).")
+
+
+def _output_layer(job: Job, encoder: Encoder) -> Any:
+    """The checkpoint's own output layer where it has one for this task, otherwise a fresh one from the seed."""
+    task, device = job.task, job.machine.device
+    own = load_output_layer(job.config.encoder.name, task.kind, len(task.labels))
+    if own is not None:
+        job.reporter.say("the checkpoint brings its own output layer: it is the encoder's row.")
+        own.match_labels(task.labels)
+        return own.to(device)
+    with drawing_from(torch.device("cpu"), job.config.seed, 11):
+        return build_output_layer(task.kind, encoder.shape, job.target.outputs).to(device)
+
+
+def _save_snapshot(job: Job, epochs: float, encoder: Encoder, output: Any, stamp: str, cost: Cost) -> None:
+    with writing_folder(job.folder.encoder(epochs)) as fresh:
+        if epochs == 0:  # the encoder as it came: its name says it all
+            write_json(fresh / "reference.json", {"name": job.config.encoder.name})
+        else:
+            encoder.save(fresh)
+        output.save(fresh)
+        parameters = count_parameters(encoder) + count_parameters(output)
+        mark_done(fresh, stamp, epochs=epochs, parameters=parameters, **dataclasses.asdict(cost))
+    job.folder.log("snapshot", epochs=epochs, **dataclasses.asdict(cost))
+
+
+def load_snapshot(folder: Path, settings: EncoderConfig, machine: Machine) -> tuple[Encoder, Any]:
+    """The frozen encoder of a snapshot's folder, in the machine's precision, and its output layer."""
+    reference = read_json(folder / "reference.json")
+    name = reference["name"] if reference else str(folder)
+    encoder = load_encoder(name, machine.device, machine.dtype, settings.attention)
+    output = restore_output_layer(folder).to(machine.device)
+    return encoder.eval().requires_grad_(False), output.eval()
+
+
+# ---------------------------------------------------------------------- heads
+
+
+def train(job: Job) -> None:
+    """Trains every head that is missing, on each snapshot asked for, in one pass a snapshot."""
+    for epochs in job.head_snapshots:
+        missing = [
+            member
+            for member in job.members
+            if not job.folder.is_done(job.folder.head(epochs, member.name), job.member_stamp(epochs, member))
+        ]
+        if missing:
+            _train_on(job, epochs, missing)
+        else:
+            job.reporter.say(f"heads at {epochs:g} epochs: done already.")
+
+
+def _train_on(job: Job, epochs: float, configs: list[MemberConfig]) -> None:
+    encoder, _ = load_snapshot(job.folder.encoder(epochs), job.config.encoder, job.machine)
+    _tell_route(job, encoder)
+    features, train = job.features("train"), job.config.train
+    longest = max(config.epochs for config in configs)
+    plan = plan_batches(features.lengths, longest, job.config.seed, train.batch_rows, train.batch_tokens)
+    members = [
+        Member(
+            config, build_head(config, encoder.shape, job.target).to(job.machine.device), plan.step_at(config.epochs)
+        )
+        for config in configs
+    ]
+    steps = [batch for batches in plan.epochs for batch in batches]
+    tokens = job.tokens_of(steps)
+    started = time.monotonic()
+    source = _build_source(job, encoder, steps, keep_of([member.head for member in members]), longest)
+    stamp = "-".join(job.member_stamp(epochs, config) for config in configs)
+    checkpoints = Checkpoints(job.folder.checkpoints / f"heads_{epochs:g}", stamp, train.checkpoint_seconds)
+    train_heads(members, source, tokens.__getitem__, job.machine, checkpoints, job.folder.log, job.reporter)
+    seconds = time.monotonic() - started
+    if job.machine.is_main:
+        for member in members:
+            _save_member(job, epochs, member, seconds)
+        checkpoints.clear()
+    job.machine.wait()
+    job.reporter.say(f"heads at {epochs:g} epochs: {len(members)} trained in one pass of {seconds:.0f} s.")
+
+
+def keep_of(heads: list[Head]) -> tuple[Part, ...]:
+    """Which parts of the states these heads read."""
+    return tuple(sorted({head.reads for head in heads}))
+
+
+def _build_source(job: Job, encoder: Encoder, steps: list[np.ndarray], keep: tuple[Part, ...], epochs: int) -> Source:
+    """Kept in memory where the states are small and wanted more than once, otherwise streamed."""
+    features, share = job.features("train"), (job.machine.rank, job.machine.processes)
+    needed = kept_bytes(len(features), encoder.shape.layers + 1, encoder.shape.hidden, len(keep))
+    if "tokens" not in keep and epochs > 1 and needed < MEMORY_SHARE * psutil.virtual_memory().available:
+        with job.reporter.bar("encoding once", int(features.lengths.sum()), "tokens") as bar:
+            kept = KeptStates.encode(encoder, features, keep, job.config.train.encode_tokens, bar)
+        return KeptSource(kept, features, steps, share)
+    return StreamedSource(encoder, features, steps, keep, job.config.train.encode_tokens, share)
+
+
+def _save_member(job: Job, epochs: float, member: Member, pass_seconds: float) -> None:
+    with writing_folder(job.folder.head(epochs, member.config.name)) as fresh:
+        save_head(fresh, member.head, member.config)
+        mark_done(
+            fresh,
+            job.member_stamp(epochs, member.config),
+            seconds=round(member.seconds, 3),
+            pass_seconds=round(pass_seconds, 3),
+            failed=member.failed,
+            parameters=count_parameters(member.head),
+        )
+
+
+# ---------------------------------------------------------------------- scoring
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One model at one snapshot: what its predictions are stamped with, and what it costs."""
+
+    name: str
+    stamp: str
+    facts: dict[str, Any]
+
+
+def evaluate(job: Job) -> dict[str, Any]:
+    """Scores the baseline, the encoder at every snapshot and every head; writes scores.json and gives it back."""
+    scores: dict[str, Any] = {"task": job.task.name, "metrics": list(job.task.metrics), "snapshots": {}}
+    baseline = {s: score_baseline(job.task, job.examples("train"), job.examples(s)) for s in job.dev_splits}
+    for epochs in job.snapshots:
+        rows = _rows(job, epochs)
+        _predict_missing(job, epochs, rows)
+        models = {BASELINE: {"scores": baseline, "parameters": 0, "seconds": 0.0}}
+        for row in rows:
+            models[row.name] = {**row.facts, "scores": _read_scores(job, epochs, row)}
+        scores["snapshots"][f"{epochs:g}"] = models
+    if job.machine.is_main:
+        write_json(job.folder.path / "scores.json", scores)
+    return scores
+
+
+def _rows(job: Job, epochs: float) -> list[Row]:
+    """The models to score at a snapshot: the encoder, and the heads where heads are trained."""
+    found = read_json(job.folder.encoder(epochs) / "stamp.json")
+    if found is None or found["stamp"] != job.finetune_stamp:
+        raise UserError(
+            f"'{job.folder.path}' has no encoder fine-tuned by these settings to {epochs:g} epochs: "
+            "run `bertvision finetune` (or `run`) with this config first."
+        )
+    whole = found["parameters"]
+    facts = {key: found[key] for key in ("parameters", "seconds", "tokens")}
+    rows = [Row(ENCODER, fingerprint_of(found["stamp"], epochs), {**facts, "share": 1.0})]
+    for member in job.members if epochs in job.head_snapshots else []:
+        stamp = job.member_stamp(epochs, member)
+        found = read_json(job.folder.head(epochs, member.name) / "stamp.json")
+        if found is None or found["stamp"] != stamp:
+            raise UserError(
+                f"'{job.folder.path}' has no head '{member.name}' trained by these settings: "
+                "run `bertvision train` (or `run`) with this config first."
+            )
+        keys = ("parameters", "seconds", "pass_seconds", "failed")
+        rows.append(Row(member.name, stamp, {key: found[key] for key in keys} | {"share": found["parameters"] / whole}))
+    return rows
+
+
+def fingerprint_of(stamp: str, epochs: float) -> str:
+    return f"{stamp}@{epochs:g}"
+
+
+def _predict_missing(job: Job, epochs: float, rows: list[Row]) -> None:
+    """One pass a split for all models whose predictions are not there; held-out first, for the threshold."""
+    held = [HELD_OUT] if job.examples(HELD_OUT) else []
+    parts: tuple[Encoder, Any] | None = None
+    for split in [*held, *job.dev_splits]:
+        todo = [row for row in rows if not row.facts.get("failed") and not _is_predicted(job, epochs, split, row)]
+        if not todo:
+            continue
+        parts = parts or load_snapshot(job.folder.encoder(epochs), job.config.encoder, job.machine)
+        encoder, output = parts
+        models: dict[str, Any] = {}
+        keep: set[Part] = set()
+        for row in todo:
+            model = output if row.name == ENCODER else load_head(job.folder.head(epochs, row.name))[0]
+            keep |= set(model.keep if row.name == ENCODER else (model.reads,))
+            models[row.name] = model.to(job.machine.device).eval()
+        features = job.features(split)
+        with job.reporter.bar(f"scoring {len(todo)} models on {split}", int(features.lengths.sum()), "tokens") as bar:
+            outputs = compute_outputs(
+                encoder, models, tuple(sorted(keep)), features, job.task.kind, job.machine,
+                job.config.train.encode_tokens, bar,
+            )  # fmt: skip
+        if job.machine.is_main:
+            for row in todo:
+                _keep_predictions(job, epochs, split, row, outputs[row.name])
+        job.machine.wait()
+
+
+def _is_predicted(job: Job, epochs: float, split: str, row: Row) -> bool:
+    return job.folder.is_done(job.folder.predictions(epochs, split) / row.name, job.predictions_stamp(row.stamp, split))
+
+
+def _keep_predictions(job: Job, epochs: float, split: str, row: Row, outputs: np.ndarray) -> None:
+    examples, settings = job.examples(split), job.config.evaluate
+    predictions = build_predictions(
+        job.task, outputs, job.features(split), examples, settings.n_best, settings.max_answer_tokens
+    )
+    threshold: float | None = None
+    if job.task.kind is TargetKind.SPAN and job.examples(HELD_OUT):
+        if split == HELD_OUT:
+            threshold = pick_threshold(predictions, examples)
+        else:
+            threshold = read_json(job.folder.predictions(epochs, HELD_OUT) / row.name / "stamp.json")["scores"][
+                "threshold"
+            ]
+    scores = score_predictions(job.task, predictions, examples, threshold)
+    with writing_folder(job.folder.predictions(epochs, split) / row.name) as fresh:
+        save_predictions(fresh, predictions, outputs, threshold or 0.0)
+        mark_done(fresh, job.predictions_stamp(row.stamp, split), scores=scores)
+    job.folder.log("scores", epochs=epochs, split=split, model=row.name, scores=scores)
+
+
+def _read_scores(job: Job, epochs: float, row: Row) -> dict[str, Any]:
+    if row.facts.get("failed"):
+        return {}
+    splits = [*([HELD_OUT] if job.examples(HELD_OUT) else []), *job.dev_splits]
+    places = {split: job.folder.predictions(epochs, split) / row.name for split in splits}
+    return {split: read_json(place / "stamp.json")["scores"] for split, place in places.items()}

@@ -1,0 +1,381 @@
+"""The corpus that ships: seeded, synthetic reading comprehension in SQuAD 2.0 format.
+
+    build_corpus("train", 3000) → {"version": …, "data": [{"title", "paragraphs": [{"context", "qas"}]}]}
+
+A passage tells of two entities of one kind, so that the type of an answer never settles which one is meant.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count, islice
+from random import Random
+from typing import Any
+
+from bertvision.errors import UserError, suggest
+from bertvision.tasks.demo_templates import KINDS, Kind, Relation
+from bertvision.tasks.demo_words import POOLS
+
+VERSION = "bertvision-demo-1"
+_WORDS = (60, 110)
+_SENTENCES = (5, 8)
+_MONTHS = (
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
+_TENS = {1: "", 2: "twenty", 3: "thirty", 4: "forty", 5: "fifty", 6: "sixty"}
+_UNITS = (
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
+    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+)
+_CHOICE = re.compile(r"\[([^\]]*)\]")
+_SLOT = re.compile(r"\{(a )?(\w+)('s)?\}")
+
+
+def build_corpus(split: str, questions: int, seed: int = 0) -> dict[str, Any]:
+    """Exactly `questions` questions of `split` ("train" or "dev"), a third of them unanswerable.
+
+    The same arguments give the same corpus; a larger one begins with the smaller one of the same split and seed.
+    """
+    if split not in POOLS:
+        raise UserError(f"there is no split '{split}' in the demo corpus: {suggest(split, POOLS)}")
+    if questions < 1:
+        raise UserError(f"the demo corpus needs 1 question or more, not {questions}: set a larger number of questions.")
+    flags = _unanswerable_flags(split, seed)
+    data: list[dict[str, Any]] = []
+    left = questions
+    for article in count(1):
+        rng = Random(f"{split}/{seed}/{article}")
+        paragraphs: list[dict[str, Any]] = []
+        for number in range(1, rng.randint(4, 6) + 1):
+            passage = _build_passage(split, Random(f"{split}/{seed}/{article}/{number}"))
+            asked = list(islice(flags, min(left, passage.rng.randint(5, 6))))
+            qas = passage.ask(asked, f"{split}-{article:04d}-{number}")
+            paragraphs.append({"context": passage.context, "qas": qas})
+            left -= len(qas)
+            if not left:
+                break
+        data.append({"title": f"Notes from {_Namer(split, rng).place()}", "paragraphs": paragraphs})
+        if not left:
+            break
+    return {"version": VERSION, "data": data}
+
+
+def _unanswerable_flags(split: str, seed: int) -> Iterator[bool]:
+    """One True in every three, at a random place, so that any prefix holds a third to within one question."""
+    rng = Random(f"{split}/{seed}/flags")
+    while True:
+        place = rng.randrange(3)
+        yield from (place == index for index in range(3))
+
+
+# Names and values
+
+
+@dataclass
+class Entity:
+    """One thing a passage tells of (or, in a question about an absent one, does not)."""
+
+    kind: Kind
+    name: str
+    short: str
+    """What stands for the name later on: a surname or 'the town'."""
+    pronoun: str
+    possessive: str
+    facts: tuple[Relation, ...] = ()
+
+
+@dataclass
+class _Namer:
+    """Makes names and values, and picks wordings of one split, never the same one twice in a passage."""
+
+    split: str
+    rng: Random
+    used: set[str] = field(default_factory=set)
+
+    def fresh(self, words: tuple[str, ...]) -> str:
+        """One of the words that the passage has not used yet."""
+        word = self.rng.choice([word for word in words if word not in self.used])
+        self.used.add(word)
+        return word
+
+    def surname(self) -> str:
+        pools = POOLS[self.split]
+        return self.fresh(pools.surname_starts) + self.rng.choice(pools.surname_ends)
+
+    def place(self) -> str:
+        pools = POOLS[self.split]
+        return self.fresh(pools.place_starts) + self.rng.choice(pools.place_ends)
+
+    def title(self) -> str:
+        pools = POOLS[self.split]
+        noun = self.fresh(pools.nouns)
+        if self.split == "train" and self.rng.random() < 0.3:
+            return f"{noun} and {self.fresh(pools.nouns)}"
+        return f"The {self.fresh(pools.adjectives)} {noun}"
+
+    def entity(self, kind: Kind) -> Entity:
+        pools = POOLS[self.split]
+        if kind.pattern == "person":
+            woman = self.rng.random() < 0.5
+            surname = self.surname()
+            name = f"{self.fresh(pools.women if woman else pools.men)} {surname}"
+            return Entity(kind, name, surname, *(("she", "her") if woman else ("he", "his")))
+        makers = {"place": self.place, "title": self.title}
+        name = makers[kind.pattern]() if kind.pattern in makers else self._compose(kind.pattern)
+        return Entity(kind, name, f"the {kind.noun(self.split)}", "it", "its")
+
+    def _compose(self, pattern: str) -> str:
+        pools = POOLS[self.split]
+        parts: dict[str, Callable[[], str]] = {
+            "place": self.place,
+            "surname": self.surname,
+            "venture": lambda: self.fresh(pools.ventures),
+            "art": lambda: self.fresh(pools.arts),
+        }
+        return _SLOT.sub(lambda slot: parts[slot[2]](), pattern)
+
+    def value(self, relation: Relation) -> str:
+        pools = POOLS[self.split]
+        match relation.value:
+            case "person":
+                return f"{self.fresh(pools.women + pools.men)} {self.surname()}"
+            case "place":
+                return self.place()
+            case "title":
+                return self.title()
+            case "trade" | "material" | "goods" | "reason":
+                return self.fresh(getattr(pools, _POOL_OF[relation.value]))
+        number = self._number(relation.low, relation.high)
+        match relation.value:
+            case "year":
+                return str(number)
+            case "date":
+                return f"{self.rng.randint(1, 28)} {self.rng.choice(_MONTHS)} {number}"
+            case "count":
+                return f"{number:,}"
+        assert relation.value == "small", relation.value
+        return spell(number)
+
+    def _number(self, low: int, high: int) -> int:
+        while True:
+            number = self.rng.randint(low, high)
+            if str(number) not in self.used:
+                self.used.add(str(number))
+                return number
+
+
+_POOL_OF = {"trade": "trades", "material": "materials", "goods": "goods", "reason": "reasons"}
+
+
+def spell(number: int) -> str:
+    """A number from 0 to 69 in words."""
+    if number < 20:
+        return _UNITS[number]
+    tens, unit = divmod(number, 10)
+    return _TENS[tens] + (f"-{_UNITS[unit]}" if unit else "")
+
+
+# Wording
+
+
+@dataclass(frozen=True)
+class _Sentence:
+    entity: Entity
+    template: str
+    relations: tuple[Relation, ...]
+
+
+def _pick(template: str, rng: Random) -> str:
+    """The template with every [one|another] decided."""
+    return _CHOICE.sub(lambda choice: rng.choice(choice[1].split("|")), template)
+
+
+def _capitalise(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _fill(template: str, subject: str, possessive: str, values: dict[str, str]) -> tuple[str, dict[str, int]]:
+    """The sentence, and at which character of it each value starts."""
+    text, starts, end = "", {}, 0
+    for slot in _SLOT.finditer(template):
+        article, name, owner = slot.groups()
+        text += template[end : slot.start()]
+        end = slot.end()
+        if name == "S":
+            text += possessive if owner else subject
+            continue
+        if article:
+            text += "an " if values[name][0] in "aeiou" else "a "
+        starts[name] = len(text)
+        text += values[name]
+    return _capitalise(text + template[end:]), starts
+
+
+def _sentences_of(entity: Entity, namer: _Namer) -> list[_Sentence]:
+    """Wordings that state all the entity's facts once, at times two in one sentence; none stands twice in a passage."""
+    split, rng = namer.split, namer.rng
+    left = {relation.name: relation for relation in entity.facts}
+    sentences = []
+    doubles = [
+        text for text in entity.kind.doubles(split) if text not in namer.used and left.keys() >= set(_slots(text))
+    ]
+    if doubles and rng.random() < 0.5:
+        template = namer.fresh(tuple(doubles))
+        sentences.append(_Sentence(entity, template, tuple(left.pop(name) for name in _slots(template))))
+    for relation in left.values():
+        template = namer.fresh(relation.sentences(split)).replace("v}", relation.name + "}")
+        sentences.append(_Sentence(entity, _pick(template, rng), (relation,)))
+    if rng.random() < 0.3:
+        sentences.append(_Sentence(entity, namer.fresh(entity.kind.asides(split)), ()))
+    rng.shuffle(sentences)
+    if not sentences[0].relations:
+        sentences.append(sentences.pop(0))
+    return sentences
+
+
+def _slots(template: str) -> list[str]:
+    return [name for _, name, _ in _SLOT.findall(template) if name != "S"]
+
+
+def _merge(first: list[_Sentence], second: list[_Sentence], rng: Random) -> list[_Sentence]:
+    """Both lists in their order: one after the other, or in turns of a few sentences."""
+    if rng.random() < 0.5:
+        return first + second
+    queues, merged = [first[:], second[:]], []
+    while queues[0] and queues[1]:
+        for _ in range(min(len(queues[0]), rng.randint(1, 3))):
+            merged.append(queues[0].pop(0))
+        queues.reverse()
+    return merged + queues[0] + queues[1]
+
+
+# Passages
+
+
+@dataclass
+class Passage:
+    """A text about two entities, where it states what, and the questions that can be put to it."""
+
+    split: str
+    rng: Random
+    namer: _Namer
+    entities: tuple[Entity, Entity]
+    context: str
+    answers: dict[tuple[str, str], tuple[str, int]]
+    """(entity name, relation name) → the answer as it stands in the context, and where."""
+
+    def ask(self, unanswerable: list[bool], prefix: str) -> list[dict[str, Any]]:
+        """One question for each flag, ids `prefix-1`, `prefix-2`, …; no fact is asked for twice."""
+        stated = [(entity, relation) for entity in self.entities for relation in entity.facts]
+        self.rng.shuffle(stated)
+        missing = self._missing()
+        qas = []
+        for number, flag in enumerate(unanswerable, 1):
+            entity, relation = missing.pop() if flag else stated.pop()
+            text, start = ("", 0) if flag else self.answers[entity.name, relation.name]
+            wording = _pick(self.rng.choice(relation.questions(self.split)), self.rng)
+            question, _ = _fill(wording, entity.name, _own(entity.name), {})
+            answers = [] if flag else [{"text": text, "answer_start": start}]
+            qas.append({"id": f"{prefix}-{number}", "question": question, "answers": answers, "is_impossible": flag})
+        return qas
+
+    def _missing(self) -> list[tuple[Entity, Relation]]:
+        """What the passage does not say, best last: mostly a fact that it states of the other entity."""
+        first, second = self.entities
+        swapped: list[tuple[Entity, Relation]] = []
+        omitted: list[tuple[Entity, Relation]] = []
+        for entity, other in ((first, second), (second, first)):
+            for relation in entity.kind.relations:
+                if relation not in entity.facts:
+                    (swapped if relation in other.facts else omitted).append((entity, relation))
+        self.rng.shuffle(swapped)
+        self.rng.shuffle(omitted)
+        absent = self.namer.entity(first.kind)
+        missing = omitted + swapped
+        # A relation must not give away whether it is answerable, so every missing fact gets its turn now and then.
+        if self.rng.random() < 0.25:
+            self.rng.shuffle(missing)
+        if self.rng.random() < 0.2:
+            missing.append((absent, self.rng.choice(first.facts + second.facts)))
+        return missing
+
+
+def _own(name: str) -> str:
+    return name + ("'" if name.endswith("s") else "'s")
+
+
+def _build_passage(split: str, rng: Random) -> Passage:
+    """Drawn again until the length is right."""
+    while True:
+        passage, sentences = _draw_passage(split, rng)
+        words = len(passage.context.split())
+        if _WORDS[0] <= words <= _WORDS[1] and _SENTENCES[0] <= sentences <= _SENTENCES[1]:
+            return passage
+
+
+def _draw_passage(split: str, rng: Random) -> tuple[Passage, int]:
+    namer = _Namer(split, rng)
+    kind = rng.choice(KINDS)
+    first, second = namer.entity(kind), namer.entity(kind)
+    for entity, facts in zip((first, second), rng.choice([(4, 3), (3, 4), (4, 4)]), strict=True):
+        entity.facts = tuple(rng.sample(kind.relations, facts))
+    sentences = _merge(_sentences_of(first, namer), _sentences_of(second, namer), rng)
+    context, answers = _write(sentences, namer)
+    return Passage(split, rng, namer, (first, second), context, answers), len(sentences)
+
+
+def _write(sentences: list[_Sentence], namer: _Namer) -> tuple[str, dict[tuple[str, str], tuple[str, int]]]:
+    """The context, and the answers as they stand in it."""
+    context, answers = "", {}
+    told: dict[str, set[str]] = {}
+    reported = namer.rng.choice([*sentences, *[None] * len(sentences)])  # half of the passages have one such sentence
+    before: _Sentence | None = None
+    subject = ""
+    for sentence in sentences:
+        entity, template = sentence.entity, sentence.template
+        names = {relation.name for relation in sentence.relations}
+        subject, possessive = _refer(sentence, before, subject, entity.name in told, namer)
+        repeated = names.intersection(*told.values()) if told and entity.name not in told else set()
+        if repeated and template.startswith("{S} ") and namer.rng.random() < 0.5:
+            template = f"{namer.rng.choice(POOLS[namer.split].contrasts)} {template}"
+        elif sentence is reported and names and not template.startswith(("As ", "Because ")):
+            template = f"{namer.rng.choice(POOLS[namer.split].hearsay)} {template[0].lower()}{template[1:]}"
+        values = {relation.name: namer.value(relation) for relation in sentence.relations}
+        text, starts = _fill(template, subject, possessive, values)
+        context += " " if context else ""
+        for name, start in starts.items():
+            end = start + len(values[name])
+            answers[entity.name, name] = (text[start:end], len(context) + start)
+        context += text
+        told.setdefault(entity.name, set()).update(names)
+        before = sentence
+    return context, answers
+
+
+def _refer(sentence: _Sentence, before: _Sentence | None, last: str, known: bool, namer: _Namer) -> tuple[str, str]:
+    """How the sentence names its entity, and the possessive of that."""
+    entity, rng = sentence.entity, namer.rng
+    noun = entity.kind.noun(namer.split)
+    echoes = bool(noun) and noun[:5] in sentence.template.lower()  # not 'the painting was painted'
+    if not known:
+        fits = entity.kind.introduced and not echoes and sentence.template.startswith("{S} ")
+        if fits and rng.random() < 0.6:
+            link = " of " if entity.kind.pattern == "place" else " "
+            return f"the {noun}{link}{entity.name}", _own(entity.name)
+        return entity.name, _own(entity.name)
+    chance = rng.random()
+    if before is None or before.entity is not entity:
+        # Two towns are in play, so 'the town' would not say which; a surname does.
+        name = entity.short if entity.pronoun != "it" and chance < 0.5 else entity.name
+        return name, _own(name)
+    leads = sentence.template.startswith(("{S} ", "{S's} "))
+    # After 'Her teacher was Rosa Varsley' a 'she' could be either, after 'The church of X' an 'it'.
+    if entity.pronoun == "it":
+        clear = "{S}" in before.template and "of {S}" not in before.template
+    else:
+        clear = all(relation.value != "person" for relation in before.relations)
+    if leads and clear and last != entity.pronoun and chance < 0.7:
+        return entity.pronoun, entity.possessive
+    name = entity.name if echoes or (chance > 0.9 and entity.pronoun == "it") else entity.short
+    return name, _own(name)

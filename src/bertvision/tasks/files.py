@@ -1,0 +1,208 @@
+"""A user's own texts: CSV, TSV or JSON lines with columns named in the config.
+
+CSV is quoted as RFC 4180 says. TSV is not quoted at all, as GLUE's files are not: a line is a row, a tab ends a cell;
+a text with tabs or line breaks in it belongs in CSV or JSON lines. CSV and TSV open with a header line.
+"""
+
+import csv
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertvision.errors import UserError, suggest
+from bertvision.tasks.base import Example, TargetKind
+from bertvision.tasks.squad import SPAN_METRICS, check_unique_ids
+from bertvision.tasks.text_files import find_file, plain_suffix, read_lines, read_raw_lines
+
+FORMATS = (".csv", ".tsv", ".jsonl")
+STEMS = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test",)}
+"""How the files of a folder are called, by split."""
+
+Row = tuple[str, Mapping[str, Any]]
+"""Where a row stands, for messages ("train.csv, line 3"), and its cells by column."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    text: str = "text"
+    text_pair: str | None = None
+    label: str = "label"
+    id: str | None = None
+
+
+def read_file(path: Path, columns: Columns, kind: TargetKind, labels: Sequence[str], split: str) -> list[Example]:
+    """Every row of a user's file as an Example; only a test split may lack labels."""
+    return to_examples(read_rows(path), columns, kind, labels, split, str(path))
+
+
+def to_examples(
+    rows: Iterable[Row], columns: Columns, kind: TargetKind, labels: Sequence[str], split: str, where: str
+) -> list[Example]:
+    """Rows from anywhere as Examples; `where` names the file or hub dataset in messages."""
+    examples: list[Example] = []
+    for place, row in rows:
+        text = _text(row, columns.text, "text", place)
+        pair = _text(row, columns.text_pair, "text_pair", place) if columns.text_pair else None
+        identity = _identity(row, columns.id, place) if columns.id else f"{split}-{len(examples)}"
+        target = _target(row, columns.label, kind, labels, place, required=split != "test")
+        examples.append(Example(identity, text, pair, target))
+    if not examples:
+        raise UserError(f"{where} has no rows.")
+    check_unique_ids((example.id for example in examples), where)
+    return examples
+
+
+def discover_labels(rows: Iterable[Row], column: str, where: str) -> tuple[str, ...]:
+    """The labels that occur, sorted."""
+    labels = tuple(sorted({_label(row, column, place) for place, row in rows}))
+    if len(labels) < 2:
+        raise UserError(
+            f"{where}: column '{column}' has {'one label only: ' + labels[0] if labels else 'no labels'}. "
+            "At least two are needed; give all of them with task.labels if the others are in dev."
+        )
+    return labels
+
+
+def metrics_of(kind: TargetKind, labels: Sequence[str]) -> tuple[str, ...]:
+    """The metrics that suit a user's own target."""
+    if kind is TargetKind.LABEL:
+        return ("accuracy", "f1") if len(labels) == 2 else ("accuracy", "f1_macro")
+    return ("pearson", "spearman") if kind is TargetKind.SCORE else SPAN_METRICS
+
+
+def find_files(folder: Path, splits: Iterable[str] = tuple(STEMS)) -> dict[str, Path]:
+    """The file of each split in a folder: train.csv, dev.tsv, test.jsonl.gz …; splits without one are left out."""
+    found = {}
+    for split in splits:
+        paths = [path for stem in STEMS[split] for ending in FORMATS if (path := find_file(folder, stem + ending))]
+        if len(paths) > 1:
+            names = ", ".join(path.name for path in paths)
+            raise UserError(f'{folder} has several {split} files: {names}. Say which with task.{split} = "…".')
+        if paths:
+            found[split] = paths[0]
+    return found
+
+
+def check_columns(path: Path, columns: Columns, labelled: bool) -> list[str]:
+    """What is wrong with the column names, seen from the file's first row; empty if nothing is."""
+    _, row = next(read_rows(path), ("", {}))
+    if not row:
+        return [f"{path} has no rows."]
+    wanted = {"text": columns.text, "text_pair": columns.text_pair, "id": columns.id}
+    if labelled:
+        wanted["label"] = columns.label
+    return [_no_column(row, name, key, str(path)) for key, name in wanted.items() if name and name not in row]
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """Every row of a CSV, TSV or JSON lines file, told apart by its ending."""
+    suffix = plain_suffix(path)
+    if suffix == ".csv":
+        return _tabular(path, _read_csv(path))
+    if suffix == ".tsv":
+        return _tabular(path, ((number, line.split("\t")) for number, line in read_lines(path) if line))
+    if suffix == ".jsonl":
+        return _read_json_lines(path)
+    raise UserError(f"{path} ends in '{suffix}'; it can end in {', '.join(FORMATS)} (then also .gz or .xz).")
+
+
+def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader((line for _, line in read_raw_lines(path)), strict=True)
+    number = 1
+    try:
+        for cells in reader:
+            if cells:  # an empty line holds no row
+                yield number, cells
+            number = reader.line_num + 1
+    except csv.Error as error:
+        raise UserError(
+            f"{path}, line {number}: the row that starts here is not sound CSV ({error}). "
+            'A cell with a comma, a quotation mark or a line break stands in "…", a quotation mark in it is doubled; '
+            "very long texts belong in JSON lines (.jsonl)."
+        ) from error
+
+
+def _tabular(path: Path, lines: Iterator[tuple[int, list[str]]]) -> Iterator[Row]:
+    _, header = next(lines)
+    if len(set(header)) < len(header):
+        raise UserError(f"{path}, line 1: two columns have the same name in the header: {', '.join(header)}.")
+    for number, cells in lines:
+        if len(cells) != len(header):
+            raise UserError(
+                f"{path}, line {number}: expected {len(header)} cells as in the header ({', '.join(header)}), "
+                f"found {len(cells)}."
+            )
+        yield f"{path}, line {number}", dict(zip(header, cells, strict=True))
+
+
+def _read_json_lines(path: Path) -> Iterator[Row]:
+    for number, line in read_lines(path):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise UserError(f"{path}, line {number}: not valid JSON: {error.msg} at column {error.colno}.") from error
+        if not isinstance(row, dict):
+            raise UserError(f"{path}, line {number}: expected an object {{…}}, found {type(row).__name__}.")
+        yield f"{path}, line {number}", row
+
+
+def _no_column(row: Mapping[str, Any], column: str, key: str, place: str) -> str:
+    return f"{place}: there is no column '{column}' (task.{key}); {suggest(column, row)}"
+
+
+def _cell(row: Mapping[str, Any], column: str, key: str, place: str) -> Any:
+    if column not in row:
+        raise UserError(_no_column(row, column, key, place))
+    return row[column]
+
+
+def _text(row: Mapping[str, Any], column: str, key: str, place: str) -> str:
+    cell = _cell(row, column, key, place)
+    if not isinstance(cell, str):
+        raise UserError(f"{place}: column '{column}' (task.{key}) must be text, found {json.dumps(cell, default=str)}.")
+    return cell
+
+
+def _identity(row: Mapping[str, Any], column: str, place: str) -> str:
+    cell = _cell(row, column, "id", place)
+    if cell is None or cell == "":
+        raise UserError(f"{place}: column '{column}' (task.id) is empty. Every row needs an id, or leave task.id out.")
+    return str(cell)
+
+
+def _target(
+    row: Mapping[str, Any], column: str, kind: TargetKind, labels: Sequence[str], place: str, required: bool
+) -> int | float | None:
+    if not required and row.get(column) in (None, ""):
+        return None
+    if kind is TargetKind.SCORE:
+        return _score(row, column, place)
+    label = _label(row, column, place)
+    if label not in labels:
+        raise UserError(f"{place}: unknown label {label!r} in column '{column}'; known: {', '.join(labels)}.")
+    return labels.index(label)
+
+
+def _label(row: Mapping[str, Any], column: str, place: str) -> str:
+    cell = _cell(row, column, "label", place)
+    if cell is None or cell == "":
+        raise UserError(f"{place}: column '{column}' (task.label) is empty. Every row of train and dev needs a label.")
+    if isinstance(cell, list | dict):
+        raise UserError(f"{place}: column '{column}' (task.label) must be one label, found {json.dumps(cell)[:80]}.")
+    return cell if isinstance(cell, str) else json.dumps(cell)
+
+
+def _score(row: Mapping[str, Any], column: str, place: str) -> float:
+    cell = _cell(row, column, "label", place)
+    try:
+        score = math.nan if isinstance(cell, bool) else float(cell)
+    except (TypeError, ValueError):
+        score = math.nan
+    if not math.isfinite(score):
+        raise UserError(f"{place}: column '{column}' (task.label) must be a number, found {cell!r}.")
+    return score

@@ -1,0 +1,220 @@
+"""The nine GLUE tasks from their official TSV files: one row a task says which columns it reads.
+
+The files are not quoted CSV: a line is a row, a tab ends a cell, a quotation mark is a character like any other.
+"""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertvision.errors import UserError
+from bertvision.tasks.base import Example, TargetKind
+from bertvision.tasks.squad import check_unique_ids
+from bertvision.tasks.text_files import find_file, read_lines
+
+HUB = "nyu-mll/glue"
+
+
+@dataclass(frozen=True)
+class GlueTask:
+    name: str
+    folder: str
+    """The official folder, and the stem of the file that the GLUE server takes."""
+    what: str
+    metrics: tuple[str, ...]
+    text: str
+    text_pair: str | None = None
+    label: str = "label"
+    index: str = "index"
+    """Column with the row's own number; files without it are numbered from 0."""
+    labels: tuple[str, ...] = ()
+    """Names in the order of their indices; none = the label is a score from 0 to 5."""
+    values: tuple[str, ...] = ("0", "1")
+    """How the files, and the GLUE server, write the labels."""
+    hub_columns: tuple[str, ...] = ("sentence1", "sentence2")
+    max_length: int = 128
+    headerless: tuple[str, ...] = ()
+    """Columns of train and dev where those files have no header line."""
+    has_broken_rows: bool = False
+    """The official file has a few lines that are torn rows; they are left out with a warning."""
+
+    @property
+    def kind(self) -> TargetKind:
+        return TargetKind.LABEL if self.labels else TargetKind.SCORE
+
+
+NLI = ("entailment", "not_entailment")
+MNLI = ("entailment", "neutral", "contradiction")
+
+GLUE = {
+    row.name: row
+    for row in (
+        GlueTask(
+            "cola", "CoLA", "is this sentence grammatical?", ("matthews",), text="sentence",
+            labels=("unacceptable", "acceptable"), headerless=("source", "label", "mark", "sentence"),
+            hub_columns=("sentence",),
+        ),
+        GlueTask(
+            "sst2", "SST-2", "does this film review sentence praise?", ("accuracy",), text="sentence",
+            labels=("negative", "positive"), hub_columns=("sentence",),
+        ),
+        GlueTask(
+            "mrpc", "MRPC", "do two sentences from the news say the same?", ("accuracy", "f1"),
+            text="#1 String", text_pair="#2 String", label="Quality", labels=("not_equivalent", "equivalent"),
+        ),
+        GlueTask(
+            "stsb", "STS-B", "how alike are two sentences, 0 to 5?", ("pearson", "spearman"), text="sentence1",
+            text_pair="sentence2", label="score",
+        ),
+        GlueTask(
+            "qqp", "QQP", "do two questions ask the same?", ("accuracy", "f1"), text="question1", text_pair="question2",
+            label="is_duplicate", index="id", labels=("not_duplicate", "duplicate"),
+            hub_columns=("question1", "question2"), has_broken_rows=True,
+        ),
+        GlueTask(
+            "mnli", "MNLI", "does the premise entail the hypothesis? Two dev sets", ("accuracy",), text="sentence1",
+            text_pair="sentence2",
+            label="gold_label", labels=MNLI, values=MNLI, hub_columns=("premise", "hypothesis"),
+        ),
+        GlueTask(
+            "qnli", "QNLI", "does the sentence answer the question?", ("accuracy",), text="question",
+            text_pair="sentence", labels=NLI, values=NLI, hub_columns=("question", "sentence"),
+        ),
+        GlueTask(
+            "rte", "RTE", "does the text entail the hypothesis?", ("accuracy",), text="sentence1",
+            text_pair="sentence2",
+            labels=NLI, values=NLI, max_length=250,
+        ),
+        GlueTask(
+            "wnli", "WNLI", "does the sentence follow once its pronoun is filled in?", ("accuracy",), text="sentence1",
+            text_pair="sentence2",
+            labels=("not_entailment", "entailment"),
+        ),
+    )
+}  # fmt: skip
+
+SPLIT_FILES = {"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"}
+MNLI_SPLIT_FILES = {
+    split: f"{split}.tsv" for split in ("train", "dev_matched", "dev_mismatched", "test_matched", "test_mismatched")
+}
+AX_FILES = ("diagnostic.tsv", "AX.tsv")
+"""GLUE's diagnostic set has no labels and is answered by an MNLI model: split "ax" of mnli."""
+
+
+def split_files(task: GlueTask) -> dict[str, str]:
+    """The official file name of each split."""
+    return MNLI_SPLIT_FILES if task.name == "mnli" else SPLIT_FILES
+
+
+def find_glue_files(task: GlueTask, folder: Path) -> dict[str, Path]:
+    """The file of each split in `folder`, which is the task's own or the one that holds all of GLUE."""
+    own = glue_folder(task, folder)
+    found = {split: find_file(own, name) for split, name in split_files(task).items()}
+    if task.name == "mnli":
+        places = [own, own.parent / "diagnostic", own.parent / "AX"] if own != folder else [own]
+        found["ax"] = next((path for place in places for name in AX_FILES if (path := find_file(place, name))), None)
+    return {split: path for split, path in found.items() if path}
+
+
+def glue_folder(task: GlueTask, folder: Path) -> Path:
+    """`folder` itself if it has the task's files, else the folder in it with the official name, in any case."""
+    names = split_files(task).values()
+    inside = [path for path in sorted(folder.iterdir()) if path.is_dir() and is_folder_of(task, path)]
+    for candidate in [folder, *inside]:
+        if any(find_file(candidate, name) for name in names):
+            return candidate
+    raise UserError(
+        f"no {task.folder} files in {folder}: looked for {', '.join(names)} (also .gz, .xz) there and in a folder "
+        f"{task.folder} inside it. Set task.data to the {task.folder} folder or to the one that holds it."
+    )
+
+
+def is_folder_of(task: GlueTask, folder: Path) -> bool:
+    """Whether the folder bears the task's official name, whatever its case and hyphens."""
+    return folder.name.lower().replace("-", "").replace("_", "") == task.folder.lower().replace("-", "")
+
+
+def split_of_file(task: GlueTask, path: Path, split: str) -> str:
+    """The split an explicit file stands for: MNLI's two dev and test sets are told apart by their official names."""
+    if task.name != "mnli" or split == "train":
+        return split
+    stem = path.name.split(".")[0]
+    if split == "test" and stem in {name.split(".")[0] for name in AX_FILES}:
+        return "ax"
+    return stem if stem.startswith(f"{split}_") and stem in MNLI_SPLIT_FILES else split
+
+
+def read_glue(task: GlueTask, path: Path, split: str) -> list[Example]:
+    """Every row of an official file, in order; a test file has no labels, and then targets are None."""
+    labelled = split == "train" or split.startswith("dev")
+    examples: list[Example] = []
+    for number, row in _read_rows(task, path, headerless=bool(task.headerless) and labelled, labelled=labelled):
+        index = row.get(task.index, str(len(examples)))
+        target = _target(task, row[task.label], f"{path}, line {number}") if task.label in row else None
+        pair = row[task.text_pair] if task.text_pair else None
+        examples.append(Example(f"{split}-{index}", row[task.text], pair, target))
+    if not examples:
+        raise UserError(f"{path} has a header but no rows.")
+    check_unique_ids((example.id for example in examples), str(path))
+    return examples
+
+
+def _read_rows(task: GlueTask, path: Path, headerless: bool, labelled: bool) -> Iterator[tuple[int, dict[str, str]]]:
+    """Each row as column → cell, with its line number."""
+    lines = ((number, line.split("\t")) for number, line in read_lines(path) if line)
+    columns = list(task.headerless) if headerless else next(lines)[1]
+    _check_columns(task, columns, path, labelled)
+    broken, count = [], 0
+    for number, cells in lines:
+        count += 1
+        if len(cells) == len(columns):
+            yield number, dict(zip(columns, cells, strict=True))
+        elif task.has_broken_rows:
+            broken.append(number)
+        else:
+            raise UserError(_broken_row(path, number, len(columns), len(cells)))
+    if broken:
+        _report_broken(path, broken, count)
+
+
+def _check_columns(task: GlueTask, columns: list[str], path: Path, labelled: bool) -> None:
+    wanted = [task.text, task.text_pair, task.label if labelled else None]
+    missing = [column for column in wanted if column and column not in columns]
+    if missing:
+        raise UserError(
+            f"{path} is not an official {task.folder} file: its first line has no column {', '.join(missing)}; "
+            f'it has {", ".join(columns)[:200]}. Your own files are read with task.name = "files".'
+        )
+
+
+def _broken_row(path: Path, number: int, expected: int, found: int) -> str:
+    return (
+        f"{path}, line {number}: expected {expected} cells between tabs, found {found}. "
+        "Put the line right, or download the file again."
+    )
+
+
+def _report_broken(path: Path, broken: list[int], count: int) -> None:
+    """A few torn rows are known of in the official file and told; more mean that the file is another one."""
+    lines = ", ".join(map(str, broken[:5])) + (" …" if len(broken) > 5 else "")
+    message = f"{path}: {len(broken)} of {count} lines are torn rows without all columns (line {lines})"
+    if len(broken) > max(3, count // 100):
+        raise UserError(f"{message}; the official file has only a few. Download it again.")
+    warnings.warn(f"{message}; they are left out.", stacklevel=2)
+
+
+def _target(task: GlueTask, cell: str, place: str) -> int | float:
+    if task.kind is TargetKind.LABEL:
+        if cell not in task.values:
+            raise UserError(
+                f"{place}: unknown label {cell!r} in column {task.label}, {task.folder} has {', '.join(task.values)}."
+            )
+        return task.values.index(cell)
+    try:
+        score = float(cell)
+    except ValueError:
+        score = float("nan")
+    if not 0 <= score <= 5:
+        raise UserError(f"{place}: the score must be a number from 0 to 5, found {cell!r}.")
+    return score

@@ -1,0 +1,35 @@
+"""New text to predict on: a user's file in any form the task can have, with or without its targets."""
+
+from pathlib import Path
+
+from bertvision.errors import UserError
+from bertvision.tasks import glue, squad
+from bertvision.tasks.base import Example, TargetKind, Task
+from bertvision.tasks.files import Columns, check_columns, read_file
+from bertvision.tasks.text_files import plain_suffix
+
+QUESTION_COLUMNS = ("question", "passage"), ("question", "context"), ("text", "text_pair")
+
+
+def read_new_text(task: Task, path: Path, columns: Columns) -> list[Example]:
+    """The examples of a file; targets it may have are left aside. `columns` are those of the run's own files."""
+    if not path.is_file():
+        raise UserError(f"there is no file '{path}' to predict on.")
+    suffix = plain_suffix(path)
+    if suffix == ".json":
+        if not task.windowed:
+            raise UserError(
+                f"{path}: SQuAD-format JSON holds questions, but this run predicts {task.name}. Give CSV, TSV or JSONL."
+            )
+        return squad.read_squad(path)
+    if task.name in glue.GLUE:
+        row = glue.GLUE[task.name]
+        if suffix == ".tsv":
+            return glue.read_glue(row, path, glue.split_of_file(row, path, "test"))
+        columns = Columns(row.text, row.text_pair)
+    elif task.windowed:
+        choices = [Columns(*names) for names in QUESTION_COLUMNS]
+        columns = next((choice for choice in choices if not check_columns(path, choice, labelled=False)), choices[0])
+    # The label column is not looked at: whatever stands in it, this text is to be predicted.
+    unlabelled = Columns(columns.text, columns.text_pair, label="\0", id=columns.id)
+    return read_file(path, unlabelled, TargetKind.SCORE, (), "test")

@@ -1,0 +1,128 @@
+"""Reading comprehension in SQuAD's JSON form, 1.1 or 2.0: questions about passages, with answers or without.
+
+The same questions make two tasks: `squad2` asks where the answer is, `squad2_answerable` whether there is one.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bertvision.errors import UserError
+from bertvision.tasks.base import Answer, Example
+from bertvision.tasks.text_files import find_file, read_json
+
+HUB = "rajpurkar/squad_v2"
+MAX_LENGTH = 384
+SPAN_METRICS = ("f1", "exact")
+ANSWERABLE_METRICS = ("accuracy", "f1_no_answer", "f1_has_answer")
+ANSWERABLE_LABELS = ("no_answer", "has_answer")
+
+
+def read_squad(path: Path) -> list[Example]:
+    """All questions of a SQuAD file (.json, .json.gz, .json.xz); a file without answers gives `answers=None`."""
+    return parse_squad(read_json(path), str(path))
+
+
+def parse_squad(document: Any, where: str) -> list[Example]:
+    """All questions of a SQuAD document already in memory; `where` opens every error message."""
+    examples = []
+    for article_number, article in enumerate(_field(document, "data", list, where), start=1):
+        title = article.get("title") if isinstance(article, Mapping) else None
+        place = f"{where}, article {article_number}" + (f" ('{title}')" if title else "")
+        for number, paragraph in enumerate(_field(article, "paragraphs", list, place), start=1):
+            paragraph_place = f"{place}, paragraph {number}"
+            passage = _field(paragraph, "context", str, paragraph_place)
+            for question in _field(paragraph, "qas", list, paragraph_place):
+                examples.append(_parse_question(question, passage, title, where, paragraph_place))
+    if not examples:
+        raise UserError(f"{where} holds no questions.")
+    check_unique_ids((example.id for example in examples), where)
+    return examples
+
+
+def make_question(
+    identity: str, question: str, passage: str, title: str | None, answers: tuple[Answer, ...] | None, where: str
+) -> Example:
+    """One question as an Example, after checking that every answer is where it says."""
+    for text, start in answers or ():
+        found = passage[start : start + len(text)] if start >= 0 else ""
+        if not text or found != text:
+            raise UserError(
+                f"{where}, question {identity}: the answer {text!r} is not in its passage at answer_start {start}; "
+                f"there it says {passage[max(start, 0) : max(start, 0) + max(len(text), 20)]!r}. "
+                "Correct answer_start (in characters, from 0) or the answer's text."
+            )
+    return Example(id=identity, text=question, text_pair=passage, answers=answers, group=title or passage)
+
+
+def to_answerable(examples: Iterable[Example]) -> list[Example]:
+    """The same questions with "is there an answer?" as their target; the answers stay."""
+    return [
+        example if example.answers is None else replace(example, target=int(bool(example.answers)))
+        for example in examples
+    ]
+
+
+def check_unique_ids(ids: Iterable[str], where: str) -> None:
+    """Raises a UserError that names ids found more than once."""
+    repeated = [identity for identity, count in Counter(ids).items() if count > 1]
+    if repeated:
+        more = f" and {len(repeated) - 5} more" if len(repeated) > 5 else ""
+        raise UserError(
+            f"{where}: ids must be unique, these come more than once: {', '.join(repeated[:5])}{more}. "
+            "Rename or remove the copies."
+        )
+
+
+def find_squad_files(folder: Path, splits: Iterable[str] = ("train", "dev", "test")) -> dict[str, Path]:
+    """The file of each split that has one in a folder: the official name, else the only `split*.json`."""
+    found = {}
+    for split in splits:
+        official = find_file(folder, f"{split}-v2.0.json")
+        paths = [official] if official else squad_files(folder, split)
+        if len(paths) > 1:
+            names = ", ".join(path.name for path in paths)
+            raise UserError(f'{folder} has several {split} files: {names}. Say which with task.{split} = "…".')
+        if paths:
+            found[split] = paths[0]
+    return found
+
+
+def squad_files(folder: Path, split: str) -> list[Path]:
+    """Every file in `folder` that may be this split in SQuAD's form, by its name."""
+    pattern = re.compile(rf"{split}.*\.json(\.gz|\.xz)?", re.IGNORECASE)
+    return sorted(path for path in folder.iterdir() if path.is_file() and pattern.fullmatch(path.name))
+
+
+def _parse_question(question: Any, passage: str, title: str | None, where: str, paragraph: str) -> Example:
+    identity = question.get("id") if isinstance(question, Mapping) else None
+    if not isinstance(identity, str | int) or identity == "":
+        raise UserError(f"{paragraph}: a question has no 'id'. Every question needs one of its own.")
+    place = f"{where}, question {identity}"
+    text = _field(question, "question", str, place)
+    answers = None
+    if "answers" in question:
+        found = _field(question, "answers", list, place)
+        answers = tuple(Answer(_field(a, "text", str, place), _field(a, "answer_start", int, place)) for a in found)
+        _check_possible(question.get("is_impossible"), answers, place)
+    return make_question(str(identity), text, passage, title, answers, where)
+
+
+def _check_possible(is_impossible: Any, answers: tuple[Answer, ...], place: str) -> None:
+    if is_impossible is not None and bool(is_impossible) == bool(answers):
+        said = "is_impossible is true but it has answers" if answers else "is_impossible is false but it has no answers"
+        raise UserError(f"{place}: {said}. Correct one of the two.")
+
+
+def _field(thing: Any, key: str, kind: type, place: str) -> Any:
+    """thing[key] of the expected type; the message says where SQuAD's form was left."""
+    if not isinstance(thing, Mapping):
+        raise UserError(f"{place}: expected an object with '{key}' (SQuAD's form), found {type(thing).__name__}.")
+    if key not in thing:
+        raise UserError(f"{place}: '{key}' is missing; it has {', '.join(map(str, thing)) or 'nothing'}.")
+    if not isinstance(thing[key], kind) or isinstance(thing[key], bool):
+        raise UserError(f"{place}: '{key}' must be a {kind.__name__}, found {type(thing[key]).__name__}.")
+    return thing[key]

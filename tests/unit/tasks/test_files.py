@@ -1,0 +1,148 @@
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertvision.errors import UserError
+from bertvision.tasks import TargetKind, TaskConfig, build_task
+from bertvision.tasks.files import Columns, find_files, read_file, read_rows
+
+SQUAD_TINY = Path(__file__).parents[2] / "fixtures" / "squad_tiny"
+CELL = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"))
+
+
+def write(path: Path, text: str) -> str:
+    path.write_bytes(text.encode())
+    return str(path)
+
+
+@given(st.lists(st.tuples(CELL, CELL), min_size=1))
+def test_csv_gives_back_what_pythons_csv_writer_wrote(tmp_path_factory: pytest.TempPathFactory, rows: list) -> None:
+    buffer = io.StringIO(newline="")
+    csv.writer(buffer, quoting=csv.QUOTE_ALL).writerows([("text", "other"), *rows])
+    path = tmp_path_factory.mktemp("csv") / "a.csv"
+    path.write_bytes(buffer.getvalue().encode())
+    assert [(row["text"], row["other"]) for _, row in read_rows(path)] == rows
+
+
+def test_tsv_is_not_quoted(tmp_path: Path) -> None:
+    write(tmp_path / "a.tsv", 'text\tlabel\n"open\tx\nclose"\ty\n')
+    assert [row["text"] for _, row in read_rows(tmp_path / "a.tsv")] == ['"open', 'close"']
+
+
+def test_labels_are_found_in_train_and_sorted(tmp_path: Path) -> None:
+    train = write(tmp_path / "t.csv", "review,stars\nfine,good\npoor,bad\nso so,middling\n")
+    task = build_task(TaskConfig("files", train=train, text="review", label="stars"))
+    assert task.labels == ("bad", "good", "middling") and task.metrics == ("accuracy", "f1_macro")
+    assert [example.target for example in task.read("train")] == [1, 0, 2]
+    assert [example.id for example in task.read("train")] == ["train-0", "train-1", "train-2"]
+
+
+def test_given_labels_keep_their_order(tmp_path: Path) -> None:
+    train = write(tmp_path / "t.csv", "text,label\nfine,good\npoor,bad\n")
+    task = build_task(TaskConfig("files", train=train, labels=["good", "bad"]))
+    assert task.labels == ("good", "bad") and task.metrics == ("accuracy", "f1")
+    assert [example.target for example in task.read("train")] == [0, 1]
+
+
+@pytest.mark.parametrize("labels, names", [([0, 1], ("0", "1")), ([False, True], ("false", "true"))])
+def test_numbers_and_truth_values_in_json_lines_are_labels(labels: list, names: tuple, tmp_path: Path) -> None:
+    rows = [{"text": "a", "label": label} for label in labels]
+    train = write(tmp_path / "t.jsonl", "\n".join(map(json.dumps, rows)) + "\n\n")
+    task = build_task(TaskConfig("files", train=train))
+    assert task.labels == names
+    assert [example.target for example in task.read("train")] == [0, 1]
+
+
+def test_pairs_ids_and_scores(tmp_path: Path) -> None:
+    train = write(tmp_path / "t.jsonl", '{"a": "x", "b": "y", "n": 7, "s": 2}\n{"a": "z", "b": "", "n": 8, "s": 0.5}\n')
+    config = TaskConfig("files", train=train, kind="score", text="a", text_pair="b", label="s", id="n")
+    task = build_task(config)
+    assert task.kind is TargetKind.SCORE and task.metrics == ("pearson", "spearman")
+    assert [(e.id, e.text, e.text_pair, e.target) for e in task.read("train")] == [
+        ("7", "x", "y", 2.0),
+        ("8", "z", "", 0.5),
+    ]
+
+
+def test_a_test_file_may_lack_labels(tmp_path: Path) -> None:
+    train = write(tmp_path / "t.csv", "text,label\nfine,good\npoor,bad\n")
+    test = write(tmp_path / "u.csv", "text\nhm\n")
+    partly = write(tmp_path / "p.csv", "text,label\nhm,\nah,bad\n")
+    assert build_task(TaskConfig("files", train=train, test=test)).read("test")[0].target is None
+    examples = build_task(TaskConfig("files", train=train, test=partly)).read("test")
+    assert [example.target for example in examples] == [None, 0]
+
+
+def test_json_files_hold_spans() -> None:
+    task = build_task(TaskConfig("files", train=str(SQUAD_TINY / "train-v2.0.json")))
+    assert (task.kind, task.windowed, task.max_length) == (TargetKind.SPAN, True, 384)
+    assert task.metrics == ("f1", "exact") and len(task.read("train")) == 9
+    assert len(build_task(TaskConfig("files", data=str(SQUAD_TINY), kind="span")).read("dev")) == 6
+
+
+def test_a_folders_files_are_found_by_split(tmp_path: Path) -> None:
+    for name in ("train.csv", "validation.tsv", "test.jsonl.gz"):
+        (tmp_path / name).touch()
+    assert {split: path.name for split, path in find_files(tmp_path).items()} == {
+        "train": "train.csv",
+        "dev": "validation.tsv",
+        "test": "test.jsonl.gz",
+    }
+    (tmp_path / "train.jsonl").touch()
+    with pytest.raises(UserError, match="several train files: train.csv, train.jsonl"):
+        find_files(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name, text, kind, message",
+    [
+        ("a.csv", "text,label\nx,good\ny,ugly\n", "label", "a.csv, line 3: unknown label 'ugly'.*known: bad, good"),
+        ("a.csv", 'text,label\n"x\ny",good\nz,ugly\n', "label", "a.csv, line 4: unknown label 'ugly'"),
+        ("a.csv", "text,label\nx,\n", "label", "a.csv, line 2: column 'label' .* is empty"),
+        ("a.csv", "text,labels\nx,bad\n", "label", "line 2: there is no column 'label' .*did you mean 'labels'"),
+        ("a.csv", "text,label\nx,bad,more\n", "label", "line 2: expected 2 cells .* found 3"),
+        ("a.csv", 'text,label\nx,bad\n"y,bad\n', "label", "line 3: the row that starts here is not sound CSV"),
+        ("a.csv", "text,text\nx,bad\n", "label", "two columns have the same name"),
+        ("a.csv", "text,label\n", "label", "a.csv has no rows"),
+        ("a.csv", "", "label", "a.csv is empty"),
+        ("a.tsv", "text\tlabel\nx\thigh\n", "score", "a.tsv, line 2: column 'label' .* must be a number, found 'high'"),
+        ("a.tsv", "text\tlabel\nx\tinf\n", "score", "must be a number, found 'inf'"),
+        ("a.tsv", "text\tlabel\nx\t\n", "score", "must be a number, found ''"),
+        ("a.jsonl", '{"text": "x", "label": true}\n', "score", "must be a number, found True"),
+        (
+            "a.jsonl",
+            '{"text": "x", "label": "bad"}\n{"text": "x", "label"\n',
+            "label",
+            "a.jsonl, line 2: not valid JSON",
+        ),
+        ("a.jsonl", '["x", "bad"]\n', "label", "line 1: expected an object .* found list"),
+        ("a.jsonl", '{"text": 3, "label": "bad"}\n', "label", "line 1: column 'text' .* must be text, found 3"),
+        ("a.jsonl", '{"text": "x", "label": null}\n', "label", "line 1: column 'label' .* is empty"),
+        ("a.jsonl", '{"text": "x", "label": ["bad"]}\n', "label", "must be one label"),
+        ("a.xlsx", "x", "label", "ends in '.xlsx'; it can end in .csv, .tsv, .jsonl"),
+    ],
+)
+def test_a_bad_file_is_told_with_file_and_line(name: str, text: str, kind: str, message: str, tmp_path: Path) -> None:
+    write(tmp_path / name, text)
+    with pytest.raises(UserError, match=message):
+        read_file(tmp_path / name, Columns(), TargetKind(kind), ("bad", "good"), "dev")
+
+
+def test_repeated_and_empty_ids_are_named(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", "text,label,n\nx,bad,7\ny,bad,7\n")
+    with pytest.raises(UserError, match="more than once: 7"):
+        read_file(tmp_path / "a.csv", Columns(id="n"), TargetKind.LABEL, ("bad",), "dev")
+    write(tmp_path / "a.csv", "text,label,n\nx,bad,\n")
+    with pytest.raises(UserError, match="line 2: column 'n' .* is empty"):
+        read_file(tmp_path / "a.csv", Columns(id="n"), TargetKind.LABEL, ("bad",), "dev")
+
+
+def test_one_label_alone_is_not_a_task(tmp_path: Path) -> None:
+    train = write(tmp_path / "t.csv", "text,label\nx,bad\ny,bad\n")
+    with pytest.raises(UserError, match="one label only: bad"):
+        build_task(TaskConfig("files", train=train))
