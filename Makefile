@@ -7,8 +7,7 @@ READY = .venv/.ready
 
 setup: $(READY)
 
-# The stamp is written last: an interrupted install is started again. When torch is not there yet the constraint picks
-# the build; constraints.txt pins every package.
+# The stamp is written last, so an interrupted install is started again.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] <= (3, 13) else "BERTVision needs Python 3.11 to 3.13, this is " + sys.version.split()[0] + "; try make PYTHON=python3.12")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -36,9 +35,12 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The installed package, away from the sources: what a user of the wheel gets.
+# The built wheel, installed away from the sources: what a user of the package gets. PYTHONPATH goes before the editable
+# install, and the first line makes sure of it.
 wheel-test: $(READY)
 	rm -rf dist && $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
-	$(PYTHON) -m venv --system-site-packages dist/venv
-	dist/venv/bin/python -m pip install --quiet --no-deps dist/*.whl
-	cd dist && PYTHONPATH=$(CURDIR)/$$(echo ../.venv/lib/python*/site-packages | sed 's,^../,,') venv/bin/python -m bertvision tasks
+	$(BIN)/python -m pip install --quiet --no-deps --target dist/site dist/*.whl
+	cd dist && PYTHONPATH=site ../$(BIN)/python -c 'import bertvision; assert "/dist/site/" in bertvision.__file__'
+	cd dist && PYTHONPATH=$(CURDIR)/dist/site ../$(BIN)/python -m pytest -q ../tests/contracts/test_every_head.py ../tests/contracts/test_every_task.py
+	cd dist && PYTHONPATH=site ../$(BIN)/python -m bertvision demo --help
+	rm -rf dist

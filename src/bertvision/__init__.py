@@ -1,10 +1,10 @@
 """BERTVision: very small heads on the hidden states of every layer of a BERT, all of them trained in one pass.
 
     import bertvision as bv
-    run = bv.run(task="rte", data={…}, encoder="bert-base-uncased", heads=["learned_pooling", "adapter"])
+    run = bv.run(task="rte", encoder="bert-base-uncased", heads=["learned_pooling", "adapter"])
 
-The nouns (Task, Features, Encoder, HiddenStates, Source, Head, Predictions, Run) are imported when they are first used, so
-that `import bertvision` is quick and `bertvision --help` needs no torch.
+The nouns (Task, Features, Encoder, HiddenStates, Source, Head, Predictions, Run) are imported when they are first used,
+so that `import bertvision` is quick and `bertvision --help` needs no torch.
 """
 
 import importlib

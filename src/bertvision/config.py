@@ -6,6 +6,7 @@ mistake is answered at once; a head's own settings are checked by `heads.build_m
 
 import dataclasses
 import json
+import math
 import tomllib
 import types
 import typing
@@ -52,8 +53,10 @@ class FinetuneConfig:
     schedule: str = setting("linear", "'linear' (warm-up, then down to 0) or 'constant' (after the warm-up)")
     warmup: float = setting(0.1, "share of the steps in which the learning rate rises")
     decay: float = setting(0.01, "weight decay (not of biases and LayerNorm)")
-    clip: float | None = setting(1.0, "largest norm of the gradient; absent: no clipping")
-    batch_rows: int | None = setting(None, "windows a step; absent: 32, or 16 for RTE, CoLA, STS-B, SQuAD")
+    clip: float | None = setting(1.0, "largest norm of the gradient; 'none': no clipping")
+    batch_rows: int | None = setting(
+        None, "windows a step; absent: 32, or 16 for RTE, CoLA, STS-B, SQuAD (the papers: 8 for SQuAD with BERT-large)"
+    )
     batch_tokens: int | None = setting(None, "tokens a step instead of windows")
     memory_tokens: int = setting(32768, "most tokens that go through the encoder at once; halved when memory runs out")
     checkpoint_seconds: float = setting(120.0, "how often the state is kept, so that a killed run can go on")
@@ -68,7 +71,7 @@ class TrainConfig:
     schedule: str = setting("linear", "'linear' or 'constant'")
     warmup: float = setting(0.0, "share of the steps in which the learning rate rises")
     decay: float = setting(0.0, "weight decay")
-    clip: float | None = setting(1.0, "largest norm of a head's gradient; absent: no clipping")
+    clip: float | None = setting(1.0, "largest norm of a head's gradient; 'none': no clipping")
     batch_rows: int | None = setting(None, "windows a step; absent: 16 for spans, 64 for labels and scores")
     batch_tokens: int | None = setting(None, "tokens a step instead of windows")
     encode_tokens: int = setting(8192, "tokens that go through the frozen encoder at once (several steps' worth)")
@@ -119,8 +122,9 @@ AT_LEAST_ONE = (
 POSITIVE = ("finetune.lr", "train.lr", "finetune.clip", "train.clip")
 NOT_NEGATIVE = (
     "finetune.epochs", "finetune.decay", "train.decay", "data.overlap",
-    "finetune.checkpoint_seconds", "train.checkpoint_seconds",
+    "finetune.checkpoint_seconds", "train.checkpoint_seconds", "seed",
 )  # fmt: skip
+FINITE = ("finetune.epochs", "finetune.lr", "train.lr", "finetune.decay", "train.decay")
 BELOW_ONE = ("finetune.warmup", "train.warmup", "data.hold_out")
 
 
@@ -138,6 +142,8 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
         tables = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (tomllib.TOMLDecodeError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not readable as {path.suffix.lstrip('.').upper() or 'TOML'}: {error}.") from None
+    if not isinstance(tables, dict):
+        raise UserError(f'{path} holds no settings: expected sections like "task", not {str(tables)[:40]}.')
     return build_config(tables, overrides)
 
 
@@ -173,6 +179,10 @@ def resolve(config: RunConfig) -> RunConfig:
 def is_span(config: RunConfig) -> bool:
     kind = files_kind(config.task) if config.task.name == "files" else TASKS[config.task.name].kind
     return kind is TargetKind.SPAN
+
+
+def _is_windowed(config: RunConfig) -> bool:
+    return config.task.name == "squad2_answerable" or (config.task.name in TASKS and is_span(config))
 
 
 def list_settings() -> list[tuple[str, str, Any, str]]:
@@ -249,6 +259,8 @@ def _convert(value: Any, hint: Any) -> tuple[Any, bool]:
     if hint is Any:
         return value, True
     if origin in (types.UnionType, typing.Union):
+        if type(None) in arguments and value == "none":  # TOML has no word for it
+            return None, True
         for choice in arguments:
             converted, ok = _convert(value, choice)
             if ok:
@@ -276,8 +288,10 @@ def _describe(hint: Any) -> str:
 
 
 def _get(config: RunConfig, key: str) -> Any:
-    section, name = key.split(".")
-    return getattr(getattr(config, section), name)
+    value: Any = config
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
 
 
 def _check_values(config: RunConfig) -> list[str]:
@@ -291,6 +305,7 @@ def _check_values(config: RunConfig) -> list[str]:
         (POSITIVE, lambda value: value > 0, "above 0"),
         (NOT_NEGATIVE, lambda value: value >= 0, "at least 0"),
         (BELOW_ONE, lambda value: 0 <= value < 1, "from 0 to less than 1"),
+        (FINITE, lambda value: not math.isinf(value), "finite"),
     ]
     for keys, holds, words in rules:
         for key in keys:
@@ -316,7 +331,7 @@ def _check_sense(config: RunConfig) -> list[str]:
             mistakes.append(f"give '{section}.batch_rows' or '{section}.batch_tokens', not both.")
     if config.data.max_length is not None and config.data.max_length < 8:
         mistakes.append(f"'data.max_length' must be at least 8, not {config.data.max_length}.")
-    if config.data.max_length is not None and config.data.overlap >= config.data.max_length:
+    if _is_windowed(config) and config.data.max_length is not None and config.data.overlap >= config.data.max_length:
         mistakes.append(
             f"'data.overlap' ({config.data.overlap}) must be less than 'data.max_length' ({config.data.max_length})."
         )

@@ -1,4 +1,4 @@
-"""Errors a user can act on: what was expected, what came, what to do. The command line prints them without a traceback."""
+"""Errors a user can act on: what was expected, what came, what to do. The command line prints no traceback for them."""
 
 import difflib
 from collections.abc import Iterable

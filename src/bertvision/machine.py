@@ -1,4 +1,4 @@
-"""Where the work runs: device, precision and processes, through accelerate; the same code from a laptop to many GPUs."""
+"""Where the work runs: device, precision and processes, through accelerate; one code from a laptop to many GPUs."""
 
 import contextlib
 from collections.abc import Iterator
@@ -53,6 +53,18 @@ class Machine:
         flat = self.accelerator.reduce(flat, "sum")
         for parameter, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
             parameter.grad = part.view_as(parameter)
+
+    def sum_numbers(self, numbers: list[float]) -> list[float]:
+        """Each number added up over all processes."""
+        if self.processes == 1:
+            return numbers
+        mine = torch.tensor(numbers, dtype=torch.float64, device=self.accelerator.device)  # (number)
+        summed: list[float] = self.accelerator.reduce(mine, "sum").tolist()
+        return summed
+
+    def agree(self, *wishes: bool) -> list[bool]:
+        """For each wish whether any process has it: clocks and signals differ, and all must do the same."""
+        return [votes > 0 for votes in self.sum_numbers([float(wish) for wish in wishes])]
 
     def gather(self, items: list[Any]) -> list[Any]:
         """The items of all processes, on each of them."""

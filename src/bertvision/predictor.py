@@ -64,8 +64,9 @@ class Predictor:
         """Predictions for examples, targets left aside, in their order."""
         if not examples:
             raise UserError("there is no text to predict on.")
-        task, length = self.task, self.data.max_length or self.task.max_length
-        features = build_features(examples, self.encoder.tokenizer, task.kind, task.windowed, length, self.data.overlap)
+        task, length, tokenizer = self.task, self.data.max_length or self.task.max_length, self.encoder.tokenizer
+        assert tokenizer is not None
+        features = build_features(examples, tokenizer, task.kind, task.windowed, length, self.data.overlap)
         with self.reporter.bar("predicting", int(features.lengths.sum()), "tokens") as bar:
             outputs = compute_outputs(
                 self.encoder, {self.name: self.model}, self.keep, features, task.kind, self.machine, bar=bar

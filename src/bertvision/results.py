@@ -15,9 +15,10 @@ SPAN_COLUMNS = [
 ]  # fmt: skip
 SPAN_NOTE = (
     "EM, F1: official definition, threshold 0; 'F1 has' and 'F1 no' on questions with and without an answer. "
-    "EM*, F1*: at the no-answer threshold chosen on held-out training questions. forced: answerable questions, the model "
-    "must answer. AUC: of the no-answer score."
+    "EM*, F1*: at the no-answer threshold chosen on held-out training questions. forced: answerable questions, the "
+    "model must answer. AUC: of the no-answer score."
 )
+FIRST_TO_GO = ("forced EM", "F1 has", "F1 no", "seconds", "% of encoder", "forced F1")
 LABEL_NOTE = "The baseline always gives the majority label (or mean score) of train."
 
 
@@ -27,6 +28,8 @@ class Table:
     columns: list[str]
     rows: list[list[str]]
     note: str
+    first_to_go: tuple[str, ...] = ()
+    """Columns left out, in this order, where the terminal is too narrow."""
 
 
 def score_tables(scores: dict[str, Any]) -> list[Table]:
@@ -53,11 +56,13 @@ def _model_table(scores: dict[str, Any], epochs: str, models: dict[str, Any], sp
     for name, model in models.items():
         found = model["scores"].get(split, {})
         share = f"{100 * model['share']:.3f}" if "share" in model else ""
-        figures = ["stopped"] if model.get("failed") else [_figure(found, key) for key, _ in keys]
+        figures = [_figure(found, key) for key, _ in keys]
+        if model.get("failed"):
+            figures[:1] = ["stopped"]
         rows.append([_model_name(name), f"{model['parameters']:,}", share, *figures, _seconds(model)])
     columns = ["model", "parameters", "% of encoder", *(heading for _, heading in keys), "seconds"]
     title = f"{scores['task']} {split}, encoder fine-tuned for {epochs} epochs"
-    return Table(title, columns, rows, SPAN_NOTE if "exact" in scores["metrics"] else LABEL_NOTE)
+    return Table(title, columns, rows, SPAN_NOTE if "exact" in scores["metrics"] else LABEL_NOTE, FIRST_TO_GO)
 
 
 def _curve_table(scores: dict[str, Any], snapshots: dict[str, Any], split: str) -> Table:
@@ -68,7 +73,7 @@ def _curve_table(scores: dict[str, Any], snapshots: dict[str, Any], split: str) 
         figures = [_figure(encoder["scores"][split], key) for key, _ in keys]
         rows.append([epochs, *figures, _seconds(encoder)])
     title = f"{scores['task']} {split}, fine-tuning curve of the encoder itself"
-    return Table(title, ["epochs", *(heading for _, heading in keys), "seconds"], rows, "")
+    return Table(title, ["epochs", *(heading for _, heading in keys), "seconds"], rows, "", FIRST_TO_GO)
 
 
 def _score_columns(scores: dict[str, Any], models: dict[str, Any], split: str) -> list[tuple[str, str]]:

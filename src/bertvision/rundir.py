@@ -11,6 +11,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.errors import UserError
+
+TEMPORARY = ".writing-"
 
 
 def fingerprint(*parts: Any) -> str:
@@ -43,30 +46,45 @@ def clear_disk_errors(path: Path) -> Iterator[None]:
     """Turns a full or read-only disk into a sentence. What was there before is untouched: writes go beside it first."""
     try:
         yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    except Exception as error:
+        number = _error_number(error)
+        if number in (errno.ENOSPC, errno.EDQUOT):
             free = shutil.disk_usage(path if path.exists() else path.parent).free / 1e6
             raise UserError(
                 f"no room on the disk for '{path}' ({free:.0f} MB free). What was finished is kept: "
                 "make room, or set `run` to a folder on another disk, and start again."
             ) from None
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+        if number in (errno.EACCES, errno.EROFS, errno.EPERM):
             raise UserError(
-                f"'{path}' can't be written ({error.strerror}): set `run` to a folder you can write."
+                f"'{path}' can't be written ({os.strerror(number)}): set `run` to a folder you can write."
             ) from None
         raise
+
+
+def _error_number(error: Exception) -> int | None:
+    if isinstance(error, OSError):
+        return error.errno
+    # safetensors has an error of its own, which names the system's at the end of its text.
+    found = re.search(r"\(os error (\d+)\)", str(error)) if type(error).__name__ == "SafetensorError" else None
+    return int(found[1]) if found else None
+
+
+def temporary(path: Path) -> str:
+    """How names begin beside `path` while it is being written; `RunFolder.sweep` knows them by it."""
+    return f"{TEMPORARY}{path.name}-"
 
 
 def write_text(path: Path, text: str) -> None:
     """Writes a whole file or nothing: beside it first, then renamed over it."""
     with clear_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=temporary(path))
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
+            os.chmod(name, 0o644)  # mkstemp makes it private
             os.replace(name, path)
         except BaseException:
             Path(name).unlink(missing_ok=True)
@@ -87,7 +105,7 @@ def writing_folder(path: Path) -> Iterator[Path]:
     """A temporary folder that takes the place of `path` when the block ends well, and vanishes when it does not."""
     with clear_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+        fresh = Path(tempfile.mkdtemp(dir=path.parent, prefix=temporary(path)))
         try:
             yield fresh
             for file in fresh.rglob("*"):
@@ -96,7 +114,7 @@ def writing_folder(path: Path) -> Iterator[Path]:
                         os.fsync(opened.fileno())
             os.chmod(fresh, 0o755)  # mkdtemp makes it private
             if path.exists():
-                old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
+                old = Path(tempfile.mkdtemp(dir=path.parent, prefix=temporary(path)))
                 os.rename(path, old / "old")
                 os.rename(fresh, path)
                 shutil.rmtree(old, ignore_errors=True)
@@ -139,9 +157,12 @@ class RunFolder:
         return found is not None and found.get("stamp") == stamp
 
     def sweep(self) -> None:
-        """Removes what a kill left half written."""
-        for left in [path for path in self.path.rglob(".*") if path.is_dir()]:
-            shutil.rmtree(left, ignore_errors=True)
+        """Removes what a kill left half written, and nothing else: the folder may be one the user has other things in."""
+        for left in list(self.path.rglob(f"{TEMPORARY}*")):
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
 
     def log(self, event: str, **values: Any) -> None:
         """One JSON line in metrics.jsonl, while it runs."""

@@ -56,8 +56,9 @@ def finetune(job: Job) -> None:
     if not missing:
         say(f"fine-tuning: done already (snapshots {', '.join(f'{epochs:g}' for epochs in job.snapshots)}).")
         return
-    encoder = _load_for_finetuning(job)
-    output = _output_layer(job, encoder)
+    encoder = load_for_finetuning(job)
+    _tell_route(job, encoder)
+    output = output_layer(job, encoder)
     features, config = job.features("train"), job.config.finetune
     plan = plan_batches(features.lengths, config.epochs, job.config.seed, config.batch_rows, config.batch_tokens)
 
@@ -83,11 +84,11 @@ def finetune(job: Job) -> None:
     say(f"fine-tuning: {work.step:,} steps, {work.tokens:,} tokens, {work.seconds:.0f} s.")
 
 
-def _load_for_finetuning(job: Job) -> Encoder:
+def load_for_finetuning(job: Job) -> Encoder:
+    """The encoder with float32 weights, on the route its arithmetic allows."""
     settings = job.config.encoder
     encoder = load_encoder(settings.name, job.machine.device, torch.float32, "padded")
     encoder.take_route(settings.attention, job.machine.dtype)
-    _tell_route(job, encoder)
     return encoder
 
 
@@ -99,7 +100,7 @@ def _tell_route(job: Job, encoder: Encoder) -> None:
     job.reporter.say(f"encoder {encoder.name} on {job.machine.describe()}, {encoder.route} ({encoder.route_reason}).")
 
 
-def _output_layer(job: Job, encoder: Encoder) -> Any:
+def output_layer(job: Job, encoder: Encoder) -> Any:
     """The checkpoint's own output layer where it has one for this task, otherwise a fresh one from the seed."""
     task, device = job.task, job.machine.device
     own = load_output_layer(job.config.encoder.name, task.kind, len(task.labels))
@@ -179,7 +180,8 @@ def _train_on(job: Job, epochs: float, configs: list[MemberConfig]) -> None:
 
 def keep_of(heads: list[Head]) -> tuple[Part, ...]:
     """Which parts of the states these heads read."""
-    return tuple(sorted({head.reads for head in heads}))
+    found: set[Part] = {head.reads for head in heads}
+    return tuple(sorted(found))
 
 
 def _build_source(job: Job, encoder: Encoder, steps: list[np.ndarray], keep: tuple[Part, ...], epochs: int) -> Source:
@@ -275,8 +277,8 @@ def _predict_missing(job: Job, epochs: float, rows: list[Row]) -> None:
         models: dict[str, Any] = {}
         keep: set[Part] = set()
         for row in todo:
-            model = output if row.name == ENCODER else load_head(job.folder.head(epochs, row.name))[0]
-            keep |= set(model.keep if row.name == ENCODER else (model.reads,))
+            model: Any = output if row.name == ENCODER else load_head(job.folder.head(epochs, row.name))[0]
+            keep.update(output.keep if row.name == ENCODER else (model.reads,))
             models[row.name] = model.to(job.machine.device).eval()
         features = job.features(split)
         with job.reporter.bar(f"scoring {len(todo)} models on {split}", int(features.lengths.sum()), "tokens") as bar:

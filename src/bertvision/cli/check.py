@@ -20,7 +20,7 @@ def check(config: Config, overrides: Overrides = None, json: AsJson = False) -> 
         print_json(found)
         return
     for section, rows in found.items():
-        cells = [[key.replace("_", " "), _value(value)] for key, value in rows.items()]
+        cells = [[key, _value(value)] for key, value in rows.items()]
         print_table(Table(section, ["", ""], cells, ""))
     typer.echo("all is there.")
 

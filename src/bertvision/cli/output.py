@@ -2,7 +2,9 @@
 
 import json
 import logging
+import sys
 import warnings
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -47,18 +49,36 @@ def print_table(table: Table) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table as RichTable
+    from rich.text import Text
 
-    console = Console()
-    drawn = RichTable(title=table.title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
-    for number, column in enumerate(table.columns):
+    # Into a file or pipe nothing is folded: whoever reads it has room.
+    console = Console() if sys.stdout.isatty() else Console(width=200)
+    shown = _fitting_columns(table, console.width)
+    drawn = RichTable(box=SIMPLE_HEAD, pad_edge=False, show_header=any(table.columns))
+    for number in shown:
         cells = [row[number] for row in table.rows if number < len(row)]
-        drawn.add_column(column, justify="right" if all(map(_is_figure, cells)) else "left", overflow="fold")
+        drawn.add_column(table.columns[number], justify="right" if all(map(_is_figure, cells)) else "left")
     for row in table.rows:
-        drawn.add_row(*row)
+        drawn.add_row(*(Text(row[number]) if number < len(row) else "" for number in shown))
+    console.print(table.title, style="bold", highlight=False, markup=False)
     console.print(drawn)
-    if table.note:
-        console.print(table.note, style="dim", highlight=False)
-        console.print()
+    left_out = [column for number, column in enumerate(table.columns) if number not in shown]
+    notes = [table.note, f"(left out here: {', '.join(left_out)}; see summary.md)" if left_out else ""]
+    console.print(*filter(None, notes), style="dim", highlight=False, markup=False)
+
+
+def _fitting_columns(table: Table, width: int) -> list[int]:
+    sizes = [max(map(len, cells)) + 3 for cells in zip(table.columns, *map(_padded(table), table.rows), strict=True)]
+    shown = list(range(len(table.columns)))
+    for name in table.first_to_go:
+        if sum(sizes[number] for number in shown) <= width:
+            break
+        shown = [number for number in shown if table.columns[number] != name]
+    return shown
+
+
+def _padded(table: Table) -> Callable[[list[str]], list[str]]:
+    return lambda row: row + [""] * (len(table.columns) - len(row))
 
 
 def _is_figure(cell: str) -> bool:

@@ -36,7 +36,7 @@ class BatchPlan:
 def plan_batches(
     lengths: np.ndarray, epochs: float, seed: int, rows: int | None = None, tokens: int | None = None
 ) -> BatchPlan:
-    """Shuffled batches for `epochs` epochs (a started one is planned whole), each of `rows` windows or up to `tokens`."""
+    """Shuffled batches for `epochs` epochs (a started one is planned whole), of `rows` windows or up to `tokens`."""
     orders = (
         np.random.default_rng([seed, 3, epoch]).permutation(len(lengths)) for epoch in range(int(np.ceil(epochs)))
     )
@@ -50,6 +50,7 @@ def fill_batches(
     assert (rows is None) != (tokens is None), "a batch is filled to rows or to tokens"
     if rows is not None:
         return [order[start : start + rows] for start in range(0, len(order), rows)]
+    assert tokens is not None
     batches, start = [], 0
     ends = np.cumsum(lengths[order])  # (window,)
     while start < len(order):

@@ -17,8 +17,8 @@ def draw(examples: list[Example], count: int | None, seed: int) -> list[Example]
 def hold_out(examples: list[Example], share: float, seed: int) -> tuple[list[Example], list[Example]]:
     """(kept, held out): whole groups are drawn until the held-out part has at least `share` of the examples.
 
-    An article's questions lean on one another, so they stay on one side. Where groups are so large that a draw would hold
-    out over twice the share (a corpus of one article, say), passages are the groups instead.
+    An article's questions lean on one another, so they stay on one side. Where groups are so large that a draw would
+    hold out over twice the share (a corpus of one article, say), passages are the groups instead.
     """
     if share == 0:
         return examples, []

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from bertvision.data.windows import Features
 from bertvision.evaluation.metrics import answerable_by_question
-from bertvision.evaluation.spans import SpanAnswer, answers_at, decode_spans
+from bertvision.evaluation.spans import Candidate, SpanAnswer, answers_at, decode_spans
 from bertvision.tasks.base import Example, TargetKind, Task
 
 
@@ -100,8 +100,10 @@ def _span_row(answer: SpanAnswer, threshold: float) -> dict[str, Any]:
         "end": None if is_silent else answer.end,
         "null_score": round(answer.null_score, 5),
         "score": round(answer.score, 5),
-        "n_best": [
-            {"text": c.text, "start": c.start, "end": c.end, "score": round(c.score, 5), "probability": round(c.probability, 6)}
-            for c in answer.n_best
-        ],
-    }  # fmt: skip
+        "n_best": [_candidate_row(candidate) for candidate in answer.n_best],
+    }
+
+
+def _candidate_row(candidate: Candidate) -> dict[str, Any]:
+    rounded = {"score": round(candidate.score, 5), "probability": round(candidate.probability, 6)}
+    return {**candidate._asdict(), **rounded}

@@ -1,7 +1,7 @@
 """adapter: every layer's state through a small non-linear map, all of them side by side into the output.
 
-The 2020 paper's head (the map of Houlsby et al. 2019 without its way up). At BERT-large for spans: size 64 shared 68,802,
-separate 1,643,202; size 386 shared 414,952, separate 9,910,552; the skip adds 2,048.
+The 2020 paper's head (the map of Houlsby et al. 2019 without its way up). At BERT-large for spans: size 64 shared
+68,802, separate 1,643,202; size 386 shared 414,952, separate 9,910,552; the skip adds 2,048.
 """
 
 from dataclasses import dataclass, field

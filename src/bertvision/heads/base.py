@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from bertvision.encoder.states import HiddenStates, StateShape
+from bertvision.encoder.states import HiddenStates, Reading, StateShape
 from bertvision.registry import Registry
 from bertvision.tasks.base import TargetKind
 
@@ -55,9 +55,11 @@ class Head(nn.Module):
         self.config, self.shape, self.target = config, shape, target
 
     @property
-    def reads(self) -> str:
+    def reads(self) -> Reading:
         """Which states the head needs: "tokens", "cls" or "mean"."""
-        return "tokens" if self.target.kind is TargetKind.SPAN else self.config.read
+        if self.target.kind is TargetKind.SPAN:
+            return "tokens"
+        return "mean" if self.config.read == "mean" else "cls"
 
     @property
     def layers(self) -> int:
@@ -73,7 +75,7 @@ class Head(nn.Module):
         return self._cast(states.read(self.reads)[:, self.shape.layers - 1])  # (position, hidden)
 
     def _cast(self, values: Tensor) -> Tensor:
-        # Under autocast the products choose their own precision; otherwise states in half precision meet float32 weights.
+        # Under autocast the products choose their precision; otherwise states in half precision meet float32 weights.
         if torch.is_autocast_enabled(values.device.type):
             return values
         return values.to(next(self.parameters()).dtype)

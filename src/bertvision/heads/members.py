@@ -4,6 +4,8 @@ heads = ["learned_pooling", {head = "adapter", size = 386, skip = true, lr = 5e-
 """
 
 import dataclasses
+import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from bertvision.tasks.base import TargetKind
 CONTROL = "last_linear"
 TRAINING = {"lr": float, "epochs": int, "schedule": str, "warmup": float, "decay": float, "clip": float, "seed": int}
 RESERVED = ("encoder", "baseline")
+NAME = re.compile(r"[^\W\d_][\w.-]*")
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,8 @@ def _build_member(
         wanted = TRAINING.get(key) or (type(fields[key].default) if key in fields else None)
         if wanted is None:
             mistakes.append(f"head '{head}' has no setting '{key}': {suggest(key, [*fields, *TRAINING, 'name'])}")
+        elif key == "clip" and value == "none":
+            training[key] = None
         elif not _is_a(value, wanted):
             mistakes.append(f"`{key}` of head '{head}' must be {_WORDS[wanted]}, not {value!r}.")
         elif key in TRAINING:
@@ -82,12 +87,19 @@ def _build_member(
         mistakes += [f"head '{head}': {mistake}." for mistake in _check_training(training)]
     if kind not in HEADS[head].kinds:
         mistakes.append(f"head '{head}' does not predict a {kind}: it predicts {', '.join(sorted(HEADS[head].kinds))}.")
-    name = given if given is not None else _name(head, table)
-    if not isinstance(name, str) or not name.replace("-", "_").replace(".", "_").isidentifier() or name in RESERVED:
+    if given is not None and not _is_name(given):
         mistakes.append(
-            f"`name` = {name!r} of head '{head}' can't be used: letters, digits, '_', '-', '.', not a reserved word."
+            f"`name` = {given!r} of head '{head}' can't be used: a letter, then letters, digits, '_', '-', '.'; "
+            f"not {' or '.join(RESERVED)}."
         )
-    return MemberConfig(str(name), head, settings, **training) if len(mistakes) == found else None
+    if len(mistakes) > found:
+        return None
+    return MemberConfig(given if given is not None else _name(head, table), head, settings, **training)
+
+
+def _is_name(value: Any) -> bool:
+    """Names become folders, so nothing that could lead out of one or be hidden."""
+    return isinstance(value, str) and NAME.fullmatch(value) is not None and value not in RESERVED
 
 
 _WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
@@ -100,7 +112,15 @@ def _is_a(value: Any, wanted: type) -> bool:
 
 
 def _check_training(training: dict[str, Any]) -> list[str]:
-    mistakes = [f"`{key}` must be above 0, not {training[key]}" for key in ("lr", "epochs") if training[key] <= 0]
+    mistakes = [
+        f"`{key}` must be above 0, not {training[key]}"
+        for key in ("lr", "epochs", "clip")
+        if training[key] is not None and training[key] <= 0
+    ]
+    if training["decay"] < 0:
+        mistakes.append(f"`decay` must be at least 0, not {training['decay']}")
+    if not 0 <= training["warmup"] < 1:
+        mistakes.append(f"`warmup` must be from 0 to less than 1, not {training['warmup']}")
     if training["schedule"] not in ("linear", "constant"):
         mistakes.append(f"`schedule` is '{training['schedule']}': it can be linear or constant")
     return mistakes

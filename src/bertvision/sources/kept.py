@@ -24,7 +24,7 @@ class KeptStates:
     def encode(
         cls, encoder: Encoder, features: Features, keep: tuple[Part, ...], tokens: int = 8192, bar: Bar | None = None
     ) -> "KeptStates":
-        """Runs the frozen encoder over every window, longest first: little padding, and memory fails at once or never."""
+        """Runs the frozen encoder over every window, longest first: little padding, and memory fails early or never."""
         order = np.argsort(-features.lengths, kind="stable")
         found: dict[Part, list[Tensor]] = {name: [] for name in keep}
         for windows in fill_batches(features.lengths, order, tokens=tokens):

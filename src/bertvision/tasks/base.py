@@ -68,9 +68,8 @@ class Task:
     def read(self, split: str) -> list[Example]:
         """All examples of a split, in file order, with unique ids."""
         if split not in self.readers:
-            raise UserError(
-                f"{self.name} has no split '{split}' in {self.source or 'its data'}: it has {', '.join(self.readers) or 'none'}."
-            )
+            there = ", ".join(self.readers) or "none"
+            raise UserError(f"{self.name} has no split '{split}' in {self.source or 'its data'}: it has {there}.")
         return self.readers[split]()
 
 

@@ -215,11 +215,19 @@ def _wrong_values(config: TaskConfig) -> Iterator[str]:
 def _missing_paths(config: TaskConfig) -> Iterator[str]:
     if config.data and not Path(config.data).expanduser().is_dir():
         is_file = Path(config.data).expanduser().is_file()
-        hint = "it is a file: give it as task.train, task.dev or task.test." if is_file else "there is no such folder."
+        hint = (
+            "it is a file: give it as task.train, task.dev or task.test."
+            if is_file
+            else "there is no such folder. Give the one you have: task.data=FOLDER."
+        )
         yield f"task.data = '{config.data}': {hint}"
     for split in SPLITS:
         path = getattr(config, split)
         if path and not Path(path).expanduser().is_file():
             is_folder = Path(path).expanduser().is_dir()
-            hint = "it is a folder: give it as task.data." if is_folder else "there is no such file."
+            hint = (
+                "it is a folder: give it as task.data."
+                if is_folder
+                else f"there is no such file. Give the one you have: task.{split}=FILE."
+            )
             yield f"task.{split} = '{path}': {hint}"

@@ -62,7 +62,7 @@ class Finetuning:
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         assert config.lr is not None, "the config is resolved"
         self.lr = config.lr
-        self.optimizer = build_optimizer(self.parameters, config.lr, config.decay)
+        self.optimizer = build_optimizer(self.model.named_parameters(), config.lr, config.decay)
         self.memory_tokens = config.memory_tokens
         self.step, self.seconds, self.tokens = 0, 0.0, 0
 
@@ -76,26 +76,34 @@ class Finetuning:
         """Trains to the last snapshot; `on_snapshot(epochs, cost)` is called at each, in order (after a kill
         perhaps once more, with the same weights)."""
         self._resume(checkpoints)
-        stops = {self.plan.step_at(epochs): epochs for epochs in sorted(snapshots)}
+        stops: dict[int, list[float]] = {}  # where steps are few, one of them may end several snapshots
+        for epochs in sorted(snapshots):
+            stops.setdefault(self.plan.step_at(epochs), []).append(epochs)
         last = max(stops)
         bar_of_work = self.reporter.bar("fine-tuning", self._tokens_up_to(last), "tokens")
         with bar_of_work as bar, held_interrupts() as asked:
             bar.advance(self.tokens)
-            if self.step == 0 and 0 in stops:
-                on_snapshot(stops[0], self._cost())
+            for epochs in stops.get(0, []) if self.step == 0 else []:
+                on_snapshot(epochs, self._cost())
             while self.step < last:
                 tokens, loss = self._take_timed_step(last)
                 bar.advance(tokens, f"loss {loss:.3f}" if loss is not None else "")
-                if loss is not None:
+                if loss is not None and self.machine.is_main:
                     log("finetune", step=self.step, loss=loss, tokens=self.tokens, seconds=round(self.seconds, 2))
                     self.machine.accelerator.log({"finetune/loss": loss}, step=self.step)
-                if self.step in stops:
-                    # The snapshot first: a kill in between takes the steps since the last checkpoint again.
-                    on_snapshot(stops[self.step], self._cost())
-                if self.step in stops or checkpoints.is_due() or asked:
+                # The snapshot first: a kill in between takes the steps since the last checkpoint again.
+                for epochs in stops.get(self.step, []):
+                    on_snapshot(epochs, self._cost())
+                due, stopped = self.machine.agree(checkpoints.is_due(), bool(asked))
+                if self.step in stops or due or stopped:
                     self._save(checkpoints)
-                if asked:
+                if stopped:
                     raise KeyboardInterrupt
+
+    def measure_step(self, step: int) -> int:
+        """One step out of its turn, to see how long it takes; gives its tokens."""
+        self.step = step
+        return self._take_step(self.plan.steps)[0]
 
     def _take_timed_step(self, steps: int) -> tuple[int, float | None]:
         started = time.monotonic()
@@ -113,12 +121,13 @@ class Finetuning:
                 loss = self._accumulate(windows)
                 break
             except torch.cuda.OutOfMemoryError:
-                # Every process must cut the step alike only in its own micro-batches, so nothing has to be agreed on.
-                if not self._halve_memory():
-                    raise UserError(
-                        "the GPU's memory does not hold one window of this encoder: set a smaller data.max_length, "
-                        "a smaller encoder, or encoder.device=cpu."
-                    ) from None
+                pass  # while it is handled, the error's frames hold the tensors that have to go
+            # Each process cuts only its own part of the step into smaller pieces, so nothing has to be agreed on.
+            if not self._halve_memory():
+                raise UserError(
+                    "the GPU's memory does not hold one window of this encoder: set a smaller data.max_length, "
+                    "a smaller encoder, or encoder.device=cpu."
+                )
         self.machine.sum_gradients(self.parameters)
         if self.config.clip is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.config.clip)

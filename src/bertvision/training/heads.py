@@ -47,7 +47,7 @@ class Member:
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        self.optimizer = build_optimizer(self.head.parameters(), self.config.lr, self.config.decay)
+        self.optimizer = build_optimizer(self.head.named_parameters(), self.config.lr, self.config.decay)
 
     def learn(self, batch: StateBatch, step: int, machine: Machine) -> None:
         """One optimiser step on one batch."""
@@ -69,8 +69,8 @@ class Member:
         self.counted += 1
 
     def take_loss(self) -> float:
-        """Mean loss since the last call."""
-        value = float(self.loss) / max(1, self.counted) if self.loss is not None else math.nan
+        """Mean loss since the last call, of this process's windows."""
+        value = float(self.loss) / self.counted if self.loss is not None else 0.0
         self.loss, self.counted = None, 0
         return value
 
@@ -101,26 +101,36 @@ def train_heads(
             bar.advance(tokens_of(step))
             step += 1
             if step % LOG_STEPS == 0 or step == last:
-                _log_losses(members, step, log, reporter)
-            if checkpoints.is_due() or asked:
+                losses = _take_losses(members, machine, reporter)
+                if machine.is_main:
+                    log("train", step=step, loss=losses)
+            due, stopped = machine.agree(checkpoints.is_due(), bool(asked))
+            if due or stopped:
                 _save(members, step, checkpoints, machine)
-            if asked:
+            if stopped:
                 raise KeyboardInterrupt
-
-
-def _log_losses(members: list[Member], step: int, log: Callable[..., None], reporter: Reporter) -> None:
-    losses = {}
     for member in members:
-        if member.loss is None:
-            continue
-        loss = member.take_loss()
+        # The last step of all, or one before a kill, is followed by no loss that would show it.
+        if not member.failed and not all(bool(weight.isfinite().all()) for weight in member.head.parameters()):
+            _stop(member, "its weights are no longer numbers", reporter)
+
+
+def _take_losses(members: list[Member], machine: Machine, reporter: Reporter) -> dict[str, float | None]:
+    """Mean losses since the last call, by name; a member whose loss is not a number is stopped."""
+    running = [member for member in members if member.counted]
+    losses = machine.sum_numbers([member.take_loss() for member in running])
+    for member, loss in zip(running, losses, strict=True):
         if not math.isfinite(loss):
-            member.failed = True
-            reporter.say(
-                f"head '{member.config.name}' is stopped: its loss is {loss} (a smaller lr may help). The others go on."
-            )
-        losses[member.config.name] = loss if math.isfinite(loss) else None
-    log("train", step=step, loss={name: loss and round(loss, 5) for name, loss in losses.items()})
+            _stop(member, f"its loss is {loss}", reporter)
+    return {
+        member.config.name: round(loss, 5) if math.isfinite(loss) else None
+        for member, loss in zip(running, losses, strict=True)
+    }
+
+
+def _stop(member: Member, why: str, reporter: Reporter) -> None:
+    member.failed = True
+    reporter.say(f"head '{member.config.name}' is stopped: {why} (a smaller lr may help). The others go on.")
 
 
 def _save(members: list[Member], step: int, checkpoints: Checkpoints, machine: Machine) -> None:

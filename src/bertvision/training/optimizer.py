@@ -6,13 +6,15 @@ import torch
 from torch import Tensor, nn
 
 
-def build_optimizer(parameters: Iterable[nn.Parameter], lr: float, decay: float) -> torch.optim.AdamW:
-    """AdamW that decays matrices only: biases and LayerNorm weights, the one-dimensional ones, are left alone."""
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": decay},
-        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
-    ]
+def build_optimizer(named: Iterable[tuple[str, nn.Parameter]], lr: float, decay: float) -> torch.optim.AdamW:
+    """AdamW that decays matrices only: biases, norms and other one-dimensional weights are left alone."""
+    decayed, left = [], []
+    for name, parameter in named:
+        if parameter.requires_grad:
+            # A bias can have two dimensions: one for each layer.
+            is_matrix = parameter.ndim >= 2 and name.split(".")[-1] != "bias"
+            (decayed if is_matrix else left).append(parameter)
+    groups = [{"params": decayed, "weight_decay": decay}, {"params": left, "weight_decay": 0.0}]
     return torch.optim.AdamW([group for group in groups if group["params"]], lr=lr)
 
 

@@ -1,0 +1,84 @@
+"""What all tests stand on: no network, few threads, a tiny encoder with a tokenizer, and tiny tasks in official layouts."""
+
+import os
+
+# Read when transformers and datasets are imported, so they come first.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_DATASETS_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FIXTURES = Path(__file__).parent / "fixtures"
+LOOPBACK = ("127.", "::1", "localhost")
+
+
+def pytest_sessionstart() -> None:
+    import torch
+
+    torch.set_num_threads(min(2, torch.get_num_threads()))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_network() -> Iterator[None]:
+    """Connections leave this machine in no test; Unix sockets and loopback stay open."""
+    before = {name: getattr(socket.socket, name) for name in ("connect", "connect_ex")}
+
+    def guarded(name: str) -> Callable[..., Any]:
+        def call(self: socket.socket, address: Any, *rest: Any) -> Any:
+            if self.family in (socket.AF_INET, socket.AF_INET6) and not str(address[0]).startswith(LOOPBACK):
+                raise ConnectionRefusedError(f"tests use no network: {address}")
+            return before[name](self, address, *rest)
+
+        return call
+
+    for name in before:
+        setattr(socket.socket, name, guarded(name))
+    yield
+    for name, method in before.items():
+        setattr(socket.socket, name, method)
+
+
+@pytest.fixture(scope="session")
+def tiny_encoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT of 3 layers, hidden 32, 2 attention heads, as a Hugging Face folder with its tokenizer."""
+    from tiny_encoders import tiny_model, tiny_tokenizer
+
+    folder = tmp_path_factory.mktemp("tiny_encoder")
+    tiny_model("bert", num_attention_heads=2).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def glue_folder() -> Path:
+    return FIXTURES / "glue_tiny"
+
+
+@pytest.fixture(scope="session")
+def squad_folder() -> Path:
+    return FIXTURES / "squad_tiny"
+
+
+@pytest.fixture(scope="session")
+def tiny_features() -> Callable[[str], Any]:
+    """tiny_features("rte") → the training windows of a tiny task, at most 48 tokens each."""
+    from functools import cache
+
+    from tiny_training import build_tiny_features
+
+    return cache(build_tiny_features)
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder with real data; a test that asks for it is skipped where there is none."""
+    folder = os.environ.get("BERTVISION_REAL_DATA")
+    if not folder:
+        pytest.skip("BERTVISION_REAL_DATA names no folder with real data")
+    return Path(folder)

@@ -1,0 +1,252 @@
+"""The head contract, over every registered head, each target kind it takes and each of its notable settings."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_training import member_of, random_states, random_targets
+
+from bertvision.encoder.states import HiddenStates, StateShape
+from bertvision.heads import HEADS, Head, Target, build_head, count_parameters, load_head, save_head
+from bertvision.tasks.base import TargetKind
+from bertvision.training.losses import compute_loss
+
+LARGE = StateShape(25, 1024, True)
+SHAPES = {"pooler": StateShape(4, 32, True), "no pooler": StateShape(4, 32, False)}
+LENGTHS = [5, 1, 9, 3, 9, 2, 7, 4]
+TARGETS = {
+    TargetKind.SPAN: Target(TargetKind.SPAN),
+    TargetKind.LABEL: Target(TargetKind.LABEL, 3),
+    TargetKind.SCORE: Target(TargetKind.SCORE),
+}
+# Settings that change what a head is made of. A head that is not named is tested with its defaults alone.
+SETTINGS: dict[str, list[dict[str, Any]]] = {
+    "adapter": [{}, {"skip": True}, {"shared": False}, {"shared": False, "skip": True}, {"size": 1}],
+    "pooled_adapter": [{}, {"pooling": "average"}, {"skip": False}],
+}
+
+
+def every_case() -> list[Any]:
+    cases = []
+    for name in HEADS:
+        for kind in sorted(HEADS[name].kinds):
+            reads = ["cls"] if kind is TargetKind.SPAN else ["cls", "mean"]
+            for settings in SETTINGS.get(name, [{}]):
+                for read in reads:
+                    # Only [CLS] states have the pooled output beside them.
+                    for where in SHAPES if kind is not TargetKind.SPAN and read == "cls" else ["pooler"]:
+                        given = {**settings, **({"read": read} if read != "cls" else {})}
+                        words = [name, kind, *(f"{key}={value}" for key, value in given.items()), where]
+                        cases.append(pytest.param((name, kind, given, SHAPES[where]), id="-".join(words)))
+    return cases
+
+
+CASES = every_case()
+
+
+@pytest.fixture(params=CASES)
+def head(request: pytest.FixtureRequest) -> Head:
+    name, kind, settings, shape = request.param
+    return build_head(member_of(name, kind, **settings), shape, TARGETS[kind]).eval()
+
+
+@pytest.fixture
+def states(head: Head) -> HiddenStates:
+    return random_states(head.shape, LENGTHS)
+
+
+def positions(head: Head) -> int:
+    return sum(LENGTHS) if head.target.kind is TargetKind.SPAN else len(LENGTHS)
+
+
+def test_every_registered_head_is_in_the_table() -> None:
+    assert len(HEADS) >= 5 and {case.values[0][0] for case in CASES} == set(HEADS)
+    assert {case.values[0][:2] for case in CASES} == {(name, kind) for name in HEADS for kind in HEADS[name].kinds}
+    assert set(SETTINGS) <= set(HEADS)
+
+
+def test_a_head_s_file_is_called_as_the_head_is() -> None:
+    assert [HEADS[name].__module__ for name in HEADS] == [f"bertvision.heads.{name}" for name in HEADS]
+
+
+@pytest.mark.parametrize("name", list(HEADS))
+def test_builds_from_its_default_config_and_documents_every_setting(name: str) -> None:
+    config = HEADS[name].Config()
+    assert config.mistakes() == [] and all(item.metadata.get("help") for item in dataclasses.fields(config))
+    for kind in HEADS[name].kinds:
+        HEADS[name](config, SHAPES["pooler"], TARGETS[kind])
+
+
+def test_output_shape(head: Head, states: HiddenStates) -> None:
+    outputs = {TargetKind.SPAN: 2, TargetKind.LABEL: 3, TargetKind.SCORE: 1}[head.target.kind]
+    assert head(states).shape == (positions(head), outputs)
+
+
+@torch.no_grad()
+def test_packing_changes_nothing(head: Head, states: HiddenStates) -> None:
+    one_by_one = [head(one) for one in states.split([1] * len(LENGTHS))]
+    torch.testing.assert_close(head(states), torch.cat(one_by_one), rtol=1e-5, atol=1e-6)
+
+
+@torch.no_grad()
+def test_reads_nothing_but_what_it_says_it_reads(head: Head, states: HiddenStates) -> None:
+    parts = {"tokens": states.tokens, "cls": states.cls, "mean": states.mean}
+    alone = HiddenStates(states.lengths, **{head.reads: parts[head.reads]}, pooled=states.pooled)
+    assert torch.equal(head(alone), head(states))
+
+
+@torch.no_grad()
+def test_eval_is_deterministic(head: Head, states: HiddenStates) -> None:
+    assert torch.equal(head(states), head(states))
+
+
+def test_every_trainable_parameter_gets_a_finite_gradient_that_is_not_zero(head: Head, states: HiddenStates) -> None:
+    head.train()
+    outputs = head(states)
+    # Not the span loss: it does not change when all tokens rise alike, so it never moves the output's bias.
+    weights = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(1))
+    (outputs * weights).sum().backward()
+    for name, parameter in head.named_parameters():
+        assert parameter.requires_grad and parameter.grad is not None, name
+        assert torch.isfinite(parameter.grad).all() and parameter.grad.abs().max() > 0, name
+
+
+@torch.no_grad()
+def test_saved_and_loaded_it_gives_identical_output(head: Head, states: HiddenStates, tmp_path: Path) -> None:
+    for parameter in head.parameters():
+        parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)))
+    name = next(name for name in HEADS if isinstance(head, HEADS[name]))
+    settings = {k: v for k, v in dataclasses.asdict(head.config).items() if v != getattr(HEADS[name].Config(), k)}
+    member = member_of(name, head.target.kind, **settings)
+    save_head(tmp_path, head, member)
+    again, found = load_head(tmp_path)
+    assert found == member and again.config == head.config and not again.training
+    assert torch.equal(again(states), head(states))
+    reported = json.loads((tmp_path / "config.json").read_text())["parameters"]
+    assert reported == sum(parameter.numel() for parameter in head.parameters()) == count_parameters(again)
+
+
+@torch.no_grad()
+def test_accepts_half_precision_states(head: Head, states: HiddenStates) -> None:
+    half = states.to(dtype=torch.bfloat16)
+    exact = head(half.to(dtype=torch.float32))
+    assert torch.equal(head(half), exact), "without autocast the states are read in the head's own precision"
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(head(half).float(), exact, rtol=0.05, atol=0.05)
+
+
+def test_initial_weights_come_from_the_member_s_seed_and_leave_the_generator_alone(head: Head) -> None:
+    name = next(name for name in HEADS if isinstance(head, HEADS[name]))
+    settings = {k: v for k, v in dataclasses.asdict(head.config).items() if v != getattr(HEADS[name].Config(), k)}
+
+    def weights(seed: int) -> list[torch.Tensor]:
+        member = member_of(name, head.target.kind, seed=seed, **settings)
+        return list(build_head(member, head.shape, head.target).parameters())
+
+    torch.manual_seed(99)
+    before = torch.get_rng_state()
+    first = weights(1)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(3)
+    assert all(torch.equal(a, b) for a, b in zip(first, weights(1), strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(first, weights(2), strict=True))
+
+
+def test_fits_eight_examples_to_almost_no_loss(head: Head, states: HiddenStates) -> None:
+    targets = random_targets(LENGTHS, labels=3)
+    optimizer = torch.optim.Adam(head.parameters(), lr=0.03)
+    head.train()
+    for _ in range(400):
+        optimizer.zero_grad()
+        loss = compute_loss(head.target.kind, head(states), states, targets, len(LENGTHS))
+        loss.backward()
+        optimizer.step()
+        if loss.item() < 0.02:
+            return
+    raise AssertionError(f"still a loss of {loss.item():.3f}")
+
+
+def count(name: str, target: Target, shape: StateShape = LARGE, **settings: Any) -> int:
+    return count_parameters(HEADS[name](HEADS[name].Config(**settings), shape, target))
+
+
+SPAN, TWO_LABELS = Target(TargetKind.SPAN), Target(TargetKind.LABEL, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "published"),
+    [
+        ("last_linear", {}, 2_050),
+        ("learned_pooling", {}, 2_076),
+        ("average_pooling", {}, 2_050),
+        ("adapter", {"size": 64}, 68_802),
+        ("adapter", {"size": 64, "skip": True}, 70_850),
+        ("adapter", {"size": 64, "shared": False}, 1_643_202),
+        ("adapter", {"size": 64, "shared": False, "skip": True}, 1_645_250),
+        ("adapter", {"size": 386}, 414_952),
+        ("adapter", {"size": 386, "skip": True}, 417_000),
+        ("adapter", {"size": 386, "shared": False}, 9_910_552),
+        ("adapter", {"size": 386, "shared": False, "skip": True}, 9_912_600),
+        ("pooled_adapter", {}, 398_498),
+    ],
+)
+def test_span_heads_at_bert_large_have_the_published_parameters(
+    name: str, settings: dict[str, Any], published: int
+) -> None:
+    assert count(name, SPAN, **settings) == published
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "published"),
+    [
+        ("learned_pooling", {}, 2_077),
+        ("pooled_adapter", {}, 398_499),
+        ("pooled_adapter", {"pooling": "average"}, 398_472),
+    ],
+)
+def test_classification_heads_at_bert_large_have_the_published_parameters(
+    name: str, settings: dict[str, Any], published: int
+) -> None:
+    assert count(name, TWO_LABELS, **settings) == published
+
+
+def test_the_pooled_output_is_one_more_layer_only_beside_cls() -> None:
+    without = StateShape(25, 1024, False)
+    assert count("learned_pooling", TWO_LABELS, without) == 2_076 == count("learned_pooling", TWO_LABELS, read="mean")
+
+
+def test_batch_norm_means_and_variances_count_and_step_counters_do_not() -> None:
+    assert count_parameters(torch.nn.BatchNorm1d(7)) == 4 * 7
+
+
+def test_the_control_reads_the_last_layer_and_never_the_pooled_output() -> None:
+    states = random_states(SHAPES["pooler"], LENGTHS)
+    head = build_head(member_of("last_linear", TargetKind.LABEL), SHAPES["pooler"], TARGETS[TargetKind.LABEL])
+    expected = states.read("cls")[:, 3] @ head.output.weight.T + head.output.bias
+    torch.testing.assert_close(head(states), expected)
+
+
+def test_learned_pooling_is_the_weighted_mean_of_the_formula() -> None:
+    states = random_states(SHAPES["pooler"], LENGTHS)
+    head = build_head(member_of("learned_pooling", TargetKind.SPAN), SHAPES["pooler"], SPAN)
+    with torch.no_grad():
+        head.pooling.scale.fill_(1.7)
+    shares = head.pooling.weights.exp() / head.pooling.weights.exp().sum()
+    pooled = sum(1.7 * shares[layer] * states.read("tokens")[:, layer] for layer in range(4))
+    torch.testing.assert_close(head(states), head.output(pooled))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_an_adapter_is_gelu_of_a_map_for_each_layer_side_by_side_then_the_last_layer(shared: bool) -> None:
+    states = random_states(SHAPES["no pooler"], LENGTHS)
+    member = member_of("adapter", TargetKind.SPAN, size=3, shared=shared, skip=True)
+    head = build_head(member, SHAPES["no pooler"], SPAN)
+    tokens, parts = states.read("tokens"), []
+    for layer in range(4):
+        weight = head.adapter.weight if shared else head.adapter.weight[layer]
+        bias = head.adapter.bias if shared else head.adapter.bias[layer]
+        parts.append(torch.nn.functional.gelu(tokens[:, layer] @ weight.T + bias))
+    torch.testing.assert_close(head(states), head.output(torch.cat([*parts, tokens[:, -1]], dim=1)))

@@ -1,0 +1,37 @@
+"""The map in the README is true: what it names is there, and every part of the package is on it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "bertvision"
+NOT_TOLD = ("__pycache__", "py.typed")
+
+
+def read_map() -> dict[str, str]:
+    """path → purpose, from the lines `path   purpose` of the first fenced block under "## Map"."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = re.search(r"^## Map$.*?^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert found, 'README.md has no fenced block under a heading "## Map"'
+    lines = [line for line in found[1].splitlines() if line.strip()]
+    assert all(line == line.lstrip() for line in lines), "each line of the map starts with a whole path"
+    return {path: purpose.strip() for path, _, purpose in (line.partition(" ") for line in lines)}
+
+
+@pytest.fixture(scope="module")
+def file_map() -> dict[str, str]:
+    return read_map()
+
+
+def test_everything_on_the_map_exists_and_has_a_purpose(file_map: dict[str, str]) -> None:
+    assert len(file_map) >= 10
+    assert not [path for path in file_map if not (ROOT / path).exists()]
+    assert not [path for path, purpose in file_map.items() if not purpose]
+
+
+def test_every_part_of_the_package_is_on_the_map(file_map: dict[str, str]) -> None:
+    parts = {path.relative_to(ROOT).as_posix() for path in PACKAGE.iterdir() if path.name not in NOT_TOLD}
+    assert len(parts) > 10
+    assert not parts - {path.rstrip("/") for path in file_map}

@@ -1,0 +1,127 @@
+"""Imports go one way, in the order of the flow; and what answers at once imports no torch."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[2] / "src"
+PACKAGE = SRC / "bertvision"
+
+# From the ground up: a module imports only from those before its own part, or from its own part.
+ORDER = (
+    "errors", "registry", "progress", "results", "rundir", "machine", "environment",
+    "tasks", "config", "data", "encoder", "sources", "heads", "training", "evaluation",
+    "job", "stages", "costs", "predictor", "runs", "cli", "__main__",
+)  # fmt: skip
+LIGHT = ("errors", "registry", "progress", "results", "rundir", "tasks", "config", "data", "cli", "__init__", "__main__")
+HEAVY = ("torch", "transformers", "accelerate", "datasets", "sklearn", "scipy", "safetensors")
+
+
+def modules() -> dict[str, Path]:
+    """Dotted name → file, of every module of the package."""
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = list(path.relative_to(SRC).with_suffix("").parts)
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+def part_of(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def imported(tree: ast.AST) -> list[str]:
+    """Every module a piece of code imports; `from package import module` gives the module itself."""
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module, "imports are absolute"
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                names.append(inner if inner in MODULES else node.module)
+    return names
+
+
+def at_import(tree: ast.Module) -> ast.Module:
+    """The code that runs when a module is imported: no function bodies, no `if TYPE_CHECKING`."""
+    kept = [
+        node
+        for node in tree.body
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
+    ]
+    return ast.Module(kept, [])
+
+
+def parse(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
+
+
+def test_every_part_has_its_place_in_the_order() -> None:
+    assert len(MODULES) > 40
+    assert {part_of(module) for module in MODULES} - {"__init__"} == set(ORDER)
+
+
+@pytest.mark.parametrize("module", sorted(set(MODULES) - {"bertvision"}))
+def test_imports_go_one_way(module: str) -> None:
+    own = part_of(module)
+    for name in imported(parse(module)):
+        if name.startswith("bertvision."):
+            other = part_of(name)
+            assert other == own or ORDER.index(other) < ORDER.index(own), f"{module} imports {name}, which comes later"
+
+
+def test_no_two_modules_import_each_other_even_inside_a_part() -> None:
+    graph = {m: {n for n in imported(at_import(parse(m))) if n in MODULES and n != m} for m in MODULES}
+    # A package's __init__ gathers its modules: they may name the package to reach a sibling, not the other way round.
+    done: set[str] = set()
+    while ready := [m for m in graph if m not in done and not (graph[m] - done)]:
+        done.update(ready)
+    assert not set(graph) - done, f"a circle among {sorted(set(graph) - done)}"
+
+
+@pytest.mark.parametrize("module", sorted(m for m in MODULES if part_of(m) in LIGHT))
+def test_light_parts_import_no_heavy_library(module: str) -> None:
+    roots = {name.split(".")[0] for name in imported(at_import(parse(module)))}
+    assert not roots & set(HEAVY)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import bertvision",
+        "import bertvision; bertvision.TaskConfig, bertvision.load_config",
+        "run('--help')",
+        "run('run', '--help')",
+        "run('tasks')",
+        "run('settings')",
+        "run('--version')",
+    ],
+)
+def test_what_should_answer_at_once_imports_neither_torch_nor_transformers(code: str) -> None:
+    script = f"""
+import sys
+def run(*words):
+    from bertvision.__main__ import main
+    sys.argv = ["bertvision", *words]
+    try:
+        main()
+    except SystemExit as leave:
+        assert not leave.code, leave.code
+{code}
+heavy = [name for name in ("torch", "transformers", "accelerate", "sklearn", "scipy") if name in sys.modules]
+assert not heavy, heavy
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env={"PYTHONPATH": str(SRC), "PATH": ""}
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,87 @@
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertvision.data.packing import BatchPlan, fill_batches, plan_batches
+
+LENGTHS = st.lists(st.integers(1, 400), min_size=1, max_size=60).map(lambda values: np.array(values, dtype=np.int32))
+SIZES = st.one_of(
+    st.integers(1, 20).map(lambda rows: {"rows": rows}), st.integers(1, 2000).map(lambda tokens: {"tokens": tokens})
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(LENGTHS, SIZES, st.integers(0, 2**31), st.sampled_from([0.3, 1.0, 2.5]))
+def test_every_window_comes_exactly_once_an_epoch(lengths: np.ndarray, size: Any, seed: int, epochs: float) -> None:
+    plan = plan_batches(lengths, epochs, seed, **size)
+    assert len(plan.epochs) == np.ceil(epochs)
+    for batches in plan.epochs:
+        assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(LENGTHS, st.integers(1, 2000), st.integers(0, 100))
+def test_a_batch_holds_as_many_windows_as_fit_and_one_at_least(lengths: np.ndarray, tokens: int, seed: int) -> None:
+    batches = plan_batches(lengths, 1, seed, tokens=tokens).epochs[0]
+    for batch, following in zip(batches, [*batches[1:], None], strict=True):
+        held = lengths[batch].sum()
+        assert held <= tokens or len(batch) == 1
+        assert following is None or held + lengths[following[0]] > tokens
+
+
+@settings(max_examples=30, deadline=None)
+@given(LENGTHS, st.integers(1, 20))
+def test_batches_of_rows_are_full_but_the_last(lengths: np.ndarray, rows: int) -> None:
+    batches = plan_batches(lengths, 1, 0, rows=rows).epochs[0]
+    assert [len(batch) for batch in batches[:-1]] == [rows] * (len(batches) - 1) and 1 <= len(batches[-1]) <= rows
+
+
+def test_the_same_seed_gives_the_same_plan_another_seed_and_another_epoch_others() -> None:
+    lengths = np.full(50, 10, dtype=np.int32)
+
+    def order(plan: BatchPlan, epoch: int) -> list[int]:
+        return [int(window) for window in np.concatenate(plan.epochs[epoch])]
+
+    first, again, other = (plan_batches(lengths, 2, seed, rows=7) for seed in (5, 5, 6))
+    assert order(first, 0) == order(again, 0) and order(first, 1) == order(again, 1)
+    assert order(first, 0) != order(other, 0) and order(first, 0) != order(first, 1)
+
+
+def test_more_epochs_leave_the_first_as_they_were() -> None:
+    lengths = np.arange(1, 41, dtype=np.int32)
+    short, long = plan_batches(lengths, 0.5, 3, tokens=90), plan_batches(lengths, 4, 3, tokens=90)
+    assert [b.tolist() for b in short.epochs[0]] == [b.tolist() for b in long.epochs[0]]
+
+
+def test_sums_of_many_tokens_do_not_overflow() -> None:
+    lengths = np.full(3_000, 2**20, dtype=np.int32)  # 3.1e9 tokens, over 2**31
+    batches = fill_batches(lengths, np.arange(3_000), tokens=2**20 * 10)
+    assert [len(batch) for batch in batches] == [10] * 300
+
+
+def test_steps_are_counted_over_all_epochs() -> None:
+    plan = plan_batches(np.full(10, 5, dtype=np.int32), 3, 0, rows=4)
+    assert plan.steps == 9
+    flat = [batch for batches in plan.epochs for batch in batches]
+    assert all(plan.batch(step).tolist() == flat[step].tolist() for step in range(9))
+    with pytest.raises(IndexError):
+        plan.batch(9)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "steps"), [(0, 0), (0.1, 1), (0.25, 2), (0.3, 3), (0.96, 10), (1, 10), (1.5, 15), (2, 20), (3, 30), (9, 30)]
+)
+def test_a_fraction_of_an_epoch_is_the_nearest_step(epochs: float, steps: int) -> None:
+    plan = plan_batches(np.full(20, 5, dtype=np.int32), 3, 0, rows=2)  # 10 steps an epoch
+    assert plan.step_at(epochs) == steps
+
+
+@settings(max_examples=40, deadline=None)
+@given(LENGTHS, SIZES, st.lists(st.floats(0, 3), min_size=2, max_size=5).map(sorted))
+def test_later_epochs_never_end_at_earlier_steps(lengths: np.ndarray, size: Any, epochs: list[float]) -> None:
+    plan = plan_batches(lengths, 3, 0, **size)
+    steps = [plan.step_at(value) for value in epochs]
+    assert steps == sorted(steps) and 0 <= steps[0] and steps[-1] <= plan.steps == plan.step_at(3)

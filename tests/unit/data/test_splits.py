@@ -1,0 +1,89 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertvision.data.splits import draw, hold_out
+from bertvision.errors import UserError
+from bertvision.tasks.base import Example
+
+
+def articles(sizes: list[int], passages: int = 3) -> list[Example]:
+    """Articles of so many questions, spread over a few passages each."""
+    return [
+        Example(f"{article}-{number}", "q", f"passage {article}.{number % passages}", group=f"article {article}")
+        for article, size in enumerate(sizes)
+        for number in range(size)
+    ]
+
+
+def ids(examples: list[Example]) -> list[str]:
+    return [example.id for example in examples]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=40), st.floats(0.01, 0.6), st.integers(0, 1000))
+def test_kept_and_held_out_are_disjoint_in_order_and_make_up_the_whole(sizes: list[int], share: float, seed: int) -> None:
+    examples = articles(sizes)
+    if len(examples) < 2:
+        return
+    kept, held = hold_out(examples, share, seed)
+    assert kept and held and not set(ids(kept)) & set(ids(held))
+    order = {example.id: place for place, example in enumerate(examples)}
+    for part in (kept, held):
+        assert [order[name] for name in ids(part)] == sorted(order[name] for name in ids(part))
+    assert len(kept) + len(held) == len(examples)
+    again = hold_out(examples, share, seed)
+    assert (ids(again[0]), ids(again[1])) == (ids(kept), ids(held))
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("share", [0.05, 0.2])
+def test_whole_articles_stay_together_and_the_share_is_about_right(share: float, seed: int) -> None:
+    examples = articles([5 + number % 11 for number in range(80)])  # 5 to 15 questions each
+    kept, held = hold_out(examples, share, seed)
+    assert not {example.group for example in kept} & {example.group for example in held}
+    assert share * len(examples) <= len(held) + 1 and len(held) < share * len(examples) + 15
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_where_articles_are_too_large_whole_passages_stay_together(seed: int) -> None:
+    examples = articles([300], passages=60)
+    kept, held = hold_out(examples, 0.05, seed)
+    assert len(held) == 15 and not {example.text_pair for example in kept} & {example.text_pair for example in held}
+
+
+def test_one_passage_alone_is_still_split() -> None:
+    kept, held = hold_out(articles([10], passages=1), 0.05, 0)
+    assert kept and held and len(kept) >= len(held)
+
+
+@pytest.mark.parametrize(("count", "share", "expected"), [(100, 0.05, 5), (2490, 0.05, 124), (10, 0.01, 1), (2, 0.9, 1)])
+def test_examples_without_groups_are_drawn_one_by_one(count: int, share: float, expected: int) -> None:
+    examples = [Example(str(number), "text", target=0) for number in range(count)]
+    assert len(hold_out(examples, share, 0)[1]) == expected
+
+
+def test_pairs_that_share_a_second_text_are_no_group() -> None:
+    examples = [Example(str(number), "text", "the same", target=0) for number in range(100)]
+    assert len(hold_out(examples, 0.1, 0)[1]) == 10
+
+
+def test_another_seed_holds_out_others() -> None:
+    examples = [Example(str(number), "text", target=0) for number in range(100)]
+    assert ids(hold_out(examples, 0.1, 0)[1]) != ids(hold_out(examples, 0.1, 1)[1])
+
+
+def test_nothing_is_held_out_of_no_share_and_too_few_are_refused() -> None:
+    one = [Example("1", "text", target=0)]
+    assert hold_out(one, 0, 0) == (one, [])
+    for few in ([], one):
+        with pytest.raises(UserError, match="data.hold_out=0"):
+            hold_out(few, 0.05, 0)
+
+
+def test_a_draw_is_without_replacement_in_order_and_by_seed() -> None:
+    examples = [Example(str(number), "text", target=0) for number in range(100)]
+    chosen = ids(draw(examples, 30, 1))
+    assert len(set(chosen)) == 30 and [int(name) for name in chosen] == sorted(int(name) for name in chosen)
+    assert chosen == ids(draw(examples, 30, 1)) != ids(draw(examples, 30, 2))
+    assert draw(examples, None, 0) == examples == draw(examples, 100, 0) == draw(examples, 1000, 0)

@@ -1,0 +1,224 @@
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertvision import config as module
+from bertvision.config import RunConfig, build_config, list_settings, load_config
+from bertvision.errors import ConfigError, UserError
+
+RTE = {"task": {"name": "rte"}}
+SPANS = {"task": {"name": "demo"}}
+
+
+def mistakes(tables: dict[str, Any], *overrides: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        build_config(tables, overrides)
+    return caught.value.mistakes
+
+
+def one_mistake(tables: dict[str, Any], *overrides: str) -> str:
+    found = mistakes(tables, *overrides)
+    assert len(found) == 1, found
+    return found[0]
+
+
+def test_all_mistakes_are_shown_at_once() -> None:
+    found = mistakes(
+        {"task": {"name": "rte"}, "trian": {}, "train": {"lr": "fast", "epoch": 3}, "finetune": {"warmup": 2}},
+        "encoder.dtype=float8", "nonsense", "data.limit_train=0",
+    )  # fmt: skip
+    keys = ("trian", "train.lr", "train.epoch", "finetune.warmup", "encoder.dtype", "nonsense", "data.limit_train")
+    assert len(found) == len(keys)
+    assert all(any(f"'{key}'" in line for line in found) for key in keys), found
+
+
+@pytest.mark.parametrize(
+    ("tables", "nearest"),
+    [
+        ({"trian": {}}, "train"),
+        ({"train": {"epoch": 3}}, "epochs"),
+        ({"finetune": {"schedule": "liner"}}, "linear"),
+        ({"task": {"name": "rt"}}, "rte"),
+    ],
+)
+def test_an_unknown_name_suggests_the_nearest(tables: dict[str, Any], nearest: str) -> None:
+    assert f"did you mean '{nearest}'?" in one_mistake({**RTE, **tables})
+
+
+def test_an_unknown_name_with_no_neighbour_lists_what_exists() -> None:
+    line = one_mistake({**RTE, "evaluate": {"zzz": 1}})
+    assert "did you mean" not in line and "max_answer_tokens, n_best" in line
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("train.epochs", 1.5, "a whole number or absent"),
+        ("train.epochs", True, "a whole number or absent"),
+        ("train.lr", True, "a number"),
+        ("train.lr", "1e-3", "a number"),
+        ("train.lr", None, "a number"),
+        ("encoder.name", 7, "text"),
+        ("finetune.snapshots", 1.0, "a list of a number"),
+        ("finetune.snapshots", [0.5, "1"], "a list of a number"),
+        ("finetune.snapshots", [True], "a list of a number"),
+    ],
+)
+def test_a_wrong_type_is_said_in_words(key: str, value: Any, words: str) -> None:
+    section, name = key.split(".")
+    assert one_mistake({**RTE, section: {name: value}}) == f"'{key}' must be {words}, not {value!r}."
+
+
+def test_a_boolean_is_no_seed() -> None:
+    assert "'seed' must be a whole number" in one_mistake({**RTE, "seed": True})
+
+
+def test_a_section_that_is_no_table_is_said() -> None:
+    assert "[train] must be a section" in one_mistake({**RTE, "train": 3})
+    assert "[task] must be a section" in mistakes({"task": "rte"})[0]
+
+
+def test_whole_numbers_are_taken_for_numbers() -> None:
+    built = build_config({**RTE, "finetune": {"epochs": 2, "snapshots": [1]}})
+    assert built.finetune.epochs == 2.0 and isinstance(built.finetune.epochs, float)
+    assert isinstance(built.finetune.snapshots[0], float)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("finetune.lr=0", "above 0"),
+        ("finetune.lr=nan", "above 0"),
+        ("finetune.epochs=-1", "at least 0"),
+        ("finetune.epochs=inf", "finite"),
+        ("train.lr=inf", "finite"),
+        ("train.batch_rows=0", "at least 1"),
+        ("train.clip=0", "above 0"),
+        ("data.hold_out=1", "less than 1"),
+        ("data.hold_out=-0.1", "less than 1"),
+        ("seed=-1", "at least 0"),
+    ],
+)
+def test_values_out_of_range_are_named(override: str, words: str) -> None:
+    line = one_mistake(RTE, override)
+    assert f"'{override.partition('=')[0]}'" in line and words in line
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["finetune.epochs=1", "finetune.snapshots=[1.5]"], "'finetune.snapshots' has 1.5"),
+        (["finetune.snapshots=[-0.1]"], "'finetune.snapshots' has -0.1"),
+        (["train.snapshots=[0.3]"], "'train.snapshots' has 0.3, which fine-tuning does not keep"),
+        (["train.batch_rows=4", "train.batch_tokens=400"], "not both"),
+        (["data.max_length=4", "data.overlap=1"], "at least 8"),
+        (["data.max_length=64", "data.overlap=64"], "must be less than 'data.max_length'"),
+        (["heads=[3]"], "each must be a name"),
+        (['heads=[{size = 3}]'], "each must be a name"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_named(overrides: list[str], words: str) -> None:
+    assert words in one_mistake(RTE, *overrides)
+
+
+def test_defaults_give_way_to_the_file_and_the_file_to_the_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "some.toml"
+    file.write_text('heads = ["adapter"]\n[task]\nname = "rte"\n[train]\nlr = 3e-4\nepochs = 2\n')
+    built = load_config(file, ["train.epochs=5", "encoder.name=bert-base-uncased", "seed = 7"])
+    assert (built.train.lr, built.train.epochs, built.train.decay) == (3e-4, 5, 0.0)
+    assert built.encoder.name == "bert-base-uncased" and built.seed == 7 and built.heads == ["adapter"]
+
+
+def test_overrides_take_lists_tables_text_and_absence() -> None:
+    words = ["finetune.snapshots=[0.5, 1]", 'heads=[{head = "adapter", size = 8}]', "finetune.clip=none", "run=a=b"]
+    built = build_config(RTE, words)
+    assert built.finetune.snapshots == [0.5, 1.0] and built.heads == [{"head": "adapter", "size": 8}]
+    assert built.finetune.clip is None and built.run == "a=b"
+
+
+@pytest.mark.parametrize("word", ["train.lr", "=3", "train.lr.x=3", "seed.x=3"])
+def test_an_override_that_is_none_is_said(word: str) -> None:
+    assert mistakes({**RTE, "seed": 1}, word)
+
+
+def test_tables_that_are_given_are_not_changed() -> None:
+    tables = {"task": {"name": "rte"}, "train": {"lr": 0.1}}
+    build_config(tables, ["train.lr=0.2", "data.hold_out=0.1"])
+    assert tables == {"task": {"name": "rte"}, "train": {"lr": 0.1}}
+
+
+@pytest.mark.parametrize(
+    ("task", "lr", "rows", "head_epochs", "head_rows"),
+    [
+        # SPEC section 2 and 4: the recipe of 2021 for the encoder, of 2020 for heads.
+        ("mnli", 1e-5, 32, 10, 64),
+        ("qnli", 1e-5, 32, 10, 64),
+        ("qqp", 1e-5, 32, 10, 64),
+        ("sst2", 2e-5, 32, 10, 64),
+        ("mrpc", 2e-5, 32, 10, 64),
+        ("rte", 2e-5, 16, 10, 64),
+        ("cola", 2e-5, 16, 10, 64),
+        ("stsb", 2e-5, 16, 10, 64),
+        ("squad2", 2e-5, 16, 1, 16),
+        ("squad2_answerable", 2e-5, 16, 10, 64),
+    ],
+)
+def test_recipes_fill_what_is_absent(task: str, lr: float, rows: int, head_epochs: int, head_rows: int) -> None:
+    built = build_config({"task": {"name": task}})
+    assert (built.finetune.lr, built.finetune.batch_rows) == (lr, rows)
+    assert (built.train.epochs, built.train.batch_rows) == (head_epochs, head_rows)
+
+
+def test_recipes_leave_what_is_given() -> None:
+    built = build_config(SPANS, ["finetune.lr=1e-4", "finetune.batch_tokens=900", "train.epochs=3", "train.batch_rows=5"])
+    assert built.finetune.lr == 1e-4 and built.finetune.batch_rows is None
+    assert (built.train.epochs, built.train.batch_rows) == (3, 5)
+
+
+def test_a_resolved_config_survives_json_and_a_run_folder(tmp_path: Path) -> None:
+    built = build_config(SPANS, ["finetune.snapshots=[0.1, 0.5]", 'heads=["adapter", {head = "adapter", size = 8}]'])
+    (tmp_path / "config.json").write_text(json.dumps(built.to_dict()))
+    assert load_config(tmp_path) == built == load_config(tmp_path / "config.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("a.toml", "x = ["), ("a.json", "{"), ("b.toml", "\xff"), ("b.json", "[]"), ("c.json", "3")]
+)
+def test_a_file_that_is_no_config_names_the_file(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match=re.escape(name)):
+        load_config(tmp_path / name)
+
+
+def test_a_file_that_is_not_there_says_what_to_give(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no config at .*TOML"):
+        load_config(tmp_path / "none.toml")
+    with pytest.raises(UserError, match="config.json"):
+        load_config(tmp_path)
+
+
+def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('[task]\nname = "rte"\n', encoding="utf-8-sig")
+    assert load_config(tmp_path / "a.toml").task.name == "rte"
+
+
+def test_the_run_folder_is_named_after_task_and_encoder() -> None:
+    assert build_config(RTE, ["encoder.name=org/some-bert"]).folder == Path("runs/rte_some-bert")
+    assert build_config(RTE, ["run=there"]).folder == Path("there")
+
+
+def test_every_setting_is_listed_with_its_help() -> None:
+    rows = list_settings()
+    sections = [field for field in dataclasses.fields(RunConfig)]
+    assert len(rows) > 50 and {key.split(".")[0] for key, *_ in rows} == {field.name for field in sections}
+    assert not [key for key, kind, _, help in rows if not help or not kind]
+
+
+def test_every_rule_about_values_names_a_setting_that_exists() -> None:
+    known = {key for key, *_ in list_settings()}
+    rules = (module.AT_LEAST_ONE, module.POSITIVE, module.NOT_NEGATIVE, module.BELOW_ONE, module.FINITE, tuple(module.CHOICES))
+    assert not {key for keys in rules for key in keys} - known

@@ -1,0 +1,55 @@
+"""tests/unit/training has the same for the loops themselves: what is kept after an interrupt is a whole step."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from bertvision.training.interrupts import held_interrupts
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_the_first_interrupt_is_only_noted(number: int) -> None:
+    done = []
+    with held_interrupts() as asked:
+        assert asked == []
+        os.kill(os.getpid(), number)
+        done.append("the step is finished")
+        assert asked == [number]
+    assert done
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_second_interrupt_raises_at_once(number: int) -> None:
+    reached = False
+    with pytest.raises(KeyboardInterrupt), held_interrupts():
+        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), number)
+        reached = True
+    assert not reached
+
+
+def test_the_handlers_that_were_there_come_back() -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    with held_interrupts():
+        assert [signal.getsignal(number) for number in SIGNALS] != before
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+    with pytest.raises(ZeroDivisionError), held_interrupts():
+        raise ZeroDivisionError
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_outside_the_main_thread_it_holds_nothing_and_works() -> None:
+    found: list[list[int]] = []
+
+    def work() -> None:
+        with held_interrupts() as asked:
+            found.append(asked)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [[]]

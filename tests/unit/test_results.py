@@ -1,0 +1,63 @@
+from typing import Any
+
+from bertvision.results import score_tables, to_markdown
+
+
+def model(parameters: int, seconds: float, score: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"parameters": parameters, "seconds": seconds, "scores": score, **more}
+
+
+def scores_of(metrics: list[str], **models: Any) -> dict[str, Any]:
+    return {"task": "rte", "metrics": metrics, "snapshots": {"1": models}}
+
+
+LABELS = scores_of(
+    ["accuracy", "f1"],
+    baseline=model(0, 0.0, {"dev": {"accuracy": 50.0, "f1": 66.666}}),
+    encoder=model(1000, 12.34, {"dev": {"accuracy": 60.0, "f1": 61.0}}, share=1.0),
+    last_linear=model(10, 0.5, {"dev": {"accuracy": 61.5, "f1": 62.0}}, share=0.01),
+    broken=model(20, 0.1, {}, share=0.02, failed=True),
+)
+
+
+def test_every_model_is_a_row_with_its_cost() -> None:
+    (table,) = score_tables(LABELS)
+    assert table.columns == ["model", "parameters", "% of encoder", "accuracy", "F1", "seconds"]
+    assert table.rows[0] == ["baseline", "0", "", "50.00", "66.67", ""]
+    assert table.rows[1] == ["encoder itself", "1,000", "100.000", "60.00", "61.00", "12.3"]
+    assert table.rows[2] == ["last_linear (control)", "10", "1.000", "61.50", "62.00", "0.5"]
+
+
+def test_a_head_that_was_stopped_says_so_and_its_cells_stay_under_their_headings() -> None:
+    (table,) = score_tables(LABELS)
+    assert table.rows[3] == ["broken", "20", "2.000", "stopped", "", "0.1"]
+
+
+def test_two_dev_splits_are_two_tables() -> None:
+    both = {"dev_matched": {"accuracy": 1.0}, "dev_mismatched": {"accuracy": 2.0}}
+    scores = scores_of(["accuracy"], baseline=model(0, 0.0, both), encoder=model(9, 1.0, both))
+    assert ["dev_matched" in table.title for table in score_tables(scores)] == [True, False]
+
+
+def test_several_snapshots_have_a_curve_of_the_encoder_itself() -> None:
+    early = {"baseline": LABELS["snapshots"]["1"]["baseline"], "encoder": LABELS["snapshots"]["1"]["encoder"]}
+    tables = score_tables({**LABELS, "snapshots": {"0.5": early, **LABELS["snapshots"]}})
+    assert len(tables) == 2 and "fine-tuning curve" in tables[1].title
+    assert [row[0] for row in tables[1].rows] == ["0.5", "1"] and tables[1].rows[0][1:3] == ["60.00", "61.00"]
+
+
+def test_spans_show_only_the_columns_that_have_figures() -> None:
+    bare = {"dev": {"exact": 50.07, "f1": 50.07, "HasAns_f1": 0.0, "NoAns_f1": 100.0}}
+    full = {"dev": {**bare["dev"], "at_threshold": {"exact": 60.0, "f1": 61.0}, "no_answer_auc": 0.75}}
+    scores = scores_of(["exact", "f1"], baseline=model(0, 0.0, bare), encoder=model(9, 1.0, full))
+    (table,) = score_tables(scores)
+    assert table.columns[3:] == ["EM", "F1", "F1 has", "F1 no", "EM*", "F1*", "AUC", "seconds"]
+    assert table.rows[0][3:] == ["50.07", "50.07", "0.00", "100.00", "", "", "", ""]
+    assert "official definition" in table.note
+
+
+def test_markdown_has_as_many_cells_in_every_line() -> None:
+    text = to_markdown(score_tables(LABELS)[0])
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(lines) == 6 and {line.count("|") for line in lines} == {7}
+    assert text.startswith("## rte dev, encoder fine-tuned for 1 epochs\n")

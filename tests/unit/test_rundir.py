@@ -1,0 +1,173 @@
+import errno
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import SafetensorError
+
+from bertvision import rundir
+from bertvision.errors import UserError
+from bertvision.rundir import RunFolder, file_fingerprint, fingerprint, mark_done, read_json, snapshot_name
+from bertvision.rundir import write_json, write_text, writing_folder
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_text_is_written_whole_with_folders_above_it(tmp_path: Path) -> None:
+    write_text(tmp_path / "a" / "b.txt", "größe\n")
+    assert (tmp_path / "a" / "b.txt").read_text(encoding="utf-8") == "größe\n" and names(tmp_path / "a") == ["b.txt"]
+
+
+@pytest.mark.parametrize("failing", ["fsync", "replace"])
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    file = tmp_path / "a.json"
+    write_json(file, {"old": 1})
+
+    def fail(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(rundir.os, failing, fail)
+    with pytest.raises(KeyboardInterrupt):
+        write_json(file, {"new": 2})
+    assert read_json(file) == {"old": 1} and names(tmp_path) == ["a.json"]
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(errno.ENOSPC, "no room on the disk"), (errno.EDQUOT, "no room"), (errno.EROFS, "can't be written")]
+)
+def test_a_full_or_read_only_disk_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str
+) -> None:
+    file = tmp_path / "a.json"
+    write_json(file, {"old": 1})
+
+    def full(*args: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(rundir.os, "fsync", full)
+    with pytest.raises(UserError, match=words) as caught:
+        write_json(file, {"new": 2})
+    assert str(file) in str(caught.value) and "`run`" in str(caught.value)
+    assert read_json(file) == {"old": 1} and names(tmp_path) == ["a.json"]
+
+
+def test_other_errors_of_the_system_are_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rundir.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.EIO, "bad disk")))
+    with pytest.raises(OSError, match="bad disk") as caught:
+        write_text(tmp_path / "a", "x")
+    assert not isinstance(caught.value, UserError)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_disk_that_fills_up_while_a_folder_is_written_is_a_sentence(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    with writing_folder(place) as fresh:
+        (fresh / "old").write_text("old")
+    with pytest.raises(UserError, match="no room on the disk"), writing_folder(place) as fresh:
+        (fresh / "full").symlink_to("/dev/full")
+        (fresh / "full").write_text("x" * 100_000)
+    assert names(tmp_path) == ["place"] and names(place) == ["old"]
+
+
+def test_a_disk_that_fills_up_under_safetensors_is_the_same_sentence(tmp_path: Path) -> None:
+    # Its own kind of error, with the system's number in the text: seen on a small tmpfs.
+    full = SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+    with pytest.raises(UserError, match="no room on the disk"), writing_folder(tmp_path / "place"):
+        raise full
+    with pytest.raises(SafetensorError, match="bad header"), writing_folder(tmp_path / "place"):
+        raise SafetensorError("bad header")
+    assert names(tmp_path) == []
+
+
+def test_what_is_written_can_be_read_by_others(tmp_path: Path) -> None:
+    write_text(tmp_path / "file", "x")
+    with writing_folder(tmp_path / "folder") as fresh:
+        write_json(fresh / "inner", 1)
+    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("file", "folder", "folder/inner")]
+    assert modes == [0o644, 0o755, 0o644]
+
+
+def test_a_folder_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        with writing_folder(tmp_path / "a" / "place") as fresh:
+            (fresh / name).write_text(name)
+    assert names(tmp_path / "a" / "place") == ["new"] and names(tmp_path / "a") == ["place"]
+
+
+def test_nothing_is_at_the_place_until_the_block_ends(tmp_path: Path) -> None:
+    with writing_folder(tmp_path / "place") as fresh:
+        assert not (tmp_path / "place").exists() and fresh.parent == tmp_path
+    assert (tmp_path / "place").is_dir()
+
+
+def test_an_error_inside_leaves_the_old_folder_and_nothing_else(tmp_path: Path) -> None:
+    with writing_folder(tmp_path / "place") as fresh:
+        (fresh / "old").write_text("old")
+    with pytest.raises(ZeroDivisionError), writing_folder(tmp_path / "place") as fresh:
+        (fresh / "new").write_text("new")
+        raise ZeroDivisionError
+    assert names(tmp_path) == ["place"] and names(tmp_path / "place") == ["old"]
+
+
+def test_sweeping_removes_what_a_kill_left_and_nothing_of_the_user_s(tmp_path: Path) -> None:
+    mine = [tmp_path / ".git" / "config", tmp_path / "sub" / ".venv" / "x", tmp_path / ".env"]
+    for path in mine:
+        write_text(path, "mine")
+    done = tmp_path / "snapshots" / "epoch_1"
+    write_json(done / "config.json", {})
+    before = {path for path in tmp_path.rglob("*")}
+    block = writing_folder(done / "encoder")
+    (block.__enter__() / "half").write_text("half")  # a kill: the block never ends
+    handle, _ = rundir.tempfile.mkstemp(dir=done, prefix=rundir.temporary(done / "scores.json"))
+    os.close(handle)
+    assert {path for path in tmp_path.rglob("*")} > before
+    RunFolder(tmp_path).sweep()
+    assert {path for path in tmp_path.rglob("*")} == before
+
+
+def test_sweeping_a_folder_that_is_not_there_does_nothing(tmp_path: Path) -> None:
+    RunFolder(tmp_path / "none").sweep()
+    assert names(tmp_path) == []
+
+
+def test_a_stage_is_done_only_by_its_own_stamp(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    assert not run.is_done(tmp_path / "stage", "abc")
+    mark_done(tmp_path / "stage", "abc", seconds=1.5)
+    assert run.is_done(tmp_path / "stage", "abc") and not run.is_done(tmp_path / "stage", "abd")
+    assert read_json(tmp_path / "stage" / "stamp.json") == {"stamp": "abc", "seconds": 1.5}
+
+
+def test_equal_parts_have_equal_fingerprints_and_others_do_not() -> None:
+    assert fingerprint({"a": 1, "b": 2.5}, "x") == fingerprint({"b": 2.5, "a": 1}, "x")
+    others = [fingerprint(*parts) for parts in [(1,), ("1",), (1, 1), ([1],), ({"a": 1},), (None,), (1.5,), ()]]
+    assert len(set(others)) == len(others)
+
+
+def test_a_file_s_fingerprint_is_that_of_its_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x" * 3_000_000)
+    (tmp_path / "b").write_bytes(b"x" * 3_000_000)
+    assert file_fingerprint([tmp_path / "a"]) == file_fingerprint([tmp_path / "b"])
+    (tmp_path / "b").write_bytes(b"x" * 2_999_999 + b"y")
+    assert file_fingerprint([tmp_path / "a"]) != file_fingerprint([tmp_path / "b"])
+
+
+def test_the_log_is_one_json_line_an_event(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run")
+    run.log("train", step=1, loss={"é": None})
+    run.log("train", step=2)
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2] and json.loads(lines[0])["loss"] == {"é": None}
+
+
+def test_snapshots_are_named_by_their_epochs() -> None:
+    assert [snapshot_name(epochs) for epochs in (0, 0.1, 0.3, 1.0, 2.0)] == [
+        "epoch_0", "epoch_0.1", "epoch_0.3", "epoch_1", "epoch_2",
+    ]  # fmt: skip

@@ -1,0 +1,87 @@
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from bertvision.training import checkpoint as module
+from bertvision.training.checkpoint import Checkpoints, named, under
+
+TENSORS = {"a/w": torch.arange(6.0).reshape(2, 3), "a/half": torch.ones(2, dtype=torch.bfloat16)}
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path / "c", "stamp", 100)
+    assert checkpoints.load() is None
+    checkpoints.save(7, TENSORS, {"seconds": 1.25})
+    found = Checkpoints(tmp_path / "c", "stamp", 100).load()
+    assert found is not None and found.step == 7 and found.facts["seconds"] == 1.25
+    assert found.tensors.keys() == TENSORS.keys()
+    assert all(torch.equal(found.tensors[name], TENSORS[name]) for name in TENSORS)
+    assert found.tensors["a/half"].dtype == torch.bfloat16
+
+
+def test_only_the_newest_is_kept(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, "stamp", 100)
+    for step in (9, 10, 1_000):
+        checkpoints.save(step, TENSORS, {})
+    assert [path.name for path in tmp_path.iterdir()] == ["step_000001000"]
+
+
+def test_those_of_other_settings_are_not_taken_and_go_with_the_next_save(tmp_path: Path) -> None:
+    Checkpoints(tmp_path, "other", 100).save(50, TENSORS, {})
+    mine = Checkpoints(tmp_path, "stamp", 100)
+    assert mine.load() is None
+    mine.save(3, TENSORS, {})
+    found = mine.load()
+    assert found is not None and found.step == 3 and len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("failing", ["save_file", "write_json"])
+def test_a_save_that_fails_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    checkpoints = Checkpoints(tmp_path, "stamp", 100)
+    checkpoints.save(3, TENSORS, {})
+
+    def fail(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, failing, fail)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.save(4, TENSORS, {})
+    found = checkpoints.load()
+    assert found is not None and found.step == 3 and len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_checkpoint_is_due_after_its_seconds_and_not_again_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    checkpoints = Checkpoints(tmp_path, "stamp", 60)
+    assert not checkpoints.is_due()
+    now[0] += 60
+    assert checkpoints.is_due()
+    checkpoints.save(1, TENSORS, {})
+    assert not checkpoints.is_due()
+
+
+def test_clearing_forgets_all(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path / "c", "stamp", 100)
+    checkpoints.clear()
+    checkpoints.save(1, TENSORS, {})
+    checkpoints.clear()
+    assert checkpoints.load() is None and not (tmp_path / "c").exists()
+
+
+def test_names_come_back_from_under_their_prefix_alone() -> None:
+    tensors = named("adapter/head", {"w": torch.ones(1)}) | named("adapter/head2", {"w": torch.zeros(1)})
+    assert list(under("adapter/head", tensors)) == ["w"] and under("adapter/head", tensors)["w"] == 1
+
+
+def test_a_transposed_tensor_can_be_saved(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, "stamp", 100)
+    checkpoints.save(1, {"t": torch.arange(6.0).reshape(2, 3).T}, {})
+    found = checkpoints.load()
+    assert found is not None and found.tensors["t"].tolist() == [[0, 3], [1, 4], [2, 5]]

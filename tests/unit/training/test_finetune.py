@@ -1,0 +1,399 @@
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_encoders import tiny_model
+from tiny_training import Listening, checkpoints_in, log_nothing, tiny_finetuning
+from torch.nn.functional import cross_entropy
+from transformers import BertForQuestionAnswering, BertForSequenceClassification, get_linear_schedule_with_warmup
+
+from bertvision.data.windows import Features
+from bertvision.errors import UserError
+from bertvision.progress import Reporter
+from bertvision.tasks.base import TargetKind
+from bertvision.training.finetune import Cost, Finetuning
+
+ROOT = Path(__file__).parents[3]
+Weights = dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def squad(tiny_features: Callable[[str], Features]) -> Features:
+    return tiny_features("squad2")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def weights(work: Finetuning) -> Weights:
+    return {name: tensor.clone() for name, tensor in work.model.state_dict().items()}
+
+
+# Attention does not change when all keys shift alike, nor spans when all tokens do: the gradients of these biases are 0
+# but for rounding, which Adam makes into whole steps, so they are not compared.
+SHIFTS = ("key.bias",)
+SPAN_SHIFTS = (*SHIFTS, "layer.2.output.LayerNorm.bias", "output.linear.bias")
+
+
+def assert_same_steps(found: Weights, expected: Weights, spared: tuple[str, ...] = SPAN_SHIFTS) -> None:
+    """The same up to rounding."""
+    for name, tensor in expected.items():
+        if not name.endswith(spared):
+            torch.testing.assert_close(found[name], tensor, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: name + text)
+
+
+def assert_equal(found: Weights, expected: Weights) -> None:
+    assert found.keys() == expected.keys()
+    different = [name for name in expected if not torch.equal(found[name], expected[name])]
+    assert not different
+
+
+def run(work: Finetuning, folder: Path, snapshots: list[float] | None = None, seconds: float = 1e9) -> list[float]:
+    """Trains; gives the snapshots in the order they came."""
+    seen: list[float] = []
+    work.run(snapshots or [2.0], lambda epochs, cost: seen.append(epochs), checkpoints_in(folder, seconds), log_nothing)
+    return seen
+
+
+# ---------------------------------------------------------------------- against plain transformers
+
+
+def plain_batch(features: Features, windows: np.ndarray) -> dict[str, torch.Tensor]:
+    longest = int(features.lengths[windows].max())
+    batch = {name: torch.zeros(len(windows), longest, dtype=torch.int64) for name in ("input_ids", "token_type_ids")}
+    batch["attention_mask"] = torch.zeros(len(windows), longest, dtype=torch.int64)
+    for row, window in enumerate(windows):
+        place, length = features.tokens_of(window), int(features.lengths[window])
+        batch["input_ids"][row, :length] = torch.from_numpy(features.input_ids[place].astype(np.int64))
+        batch["token_type_ids"][row, :length] = torch.from_numpy(features.type_ids[place].astype(np.int64))
+        batch["attention_mask"][row, :length] = 1
+    return batch
+
+
+def plain_training(model: Any, work: Finetuning, steps: int, loss_of: Callable[[Any, Any, np.ndarray], Any]) -> None:
+    """The usual loop over padded batches, as a user of transformers writes it."""
+    bare = ("bias", "LayerNorm.weight")
+    named = list(model.named_parameters())
+    groups = [
+        {"params": [p for n, p in named if not n.endswith(bare)], "weight_decay": 0.01},
+        {"params": [p for n, p in named if n.endswith(bare)], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=1e-3)
+    scheduler = get_linear_schedule_with_warmup(optimizer, 0, steps)
+    model.train()
+    for step in range(steps):
+        windows = work.plan.batch(step)
+        optimizer.zero_grad()
+        loss_of(model, plain_batch(work.features, windows), windows).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()
+
+
+def copy_into(model: Any, work: Finetuning, output: Any) -> None:
+    model.bert.load_state_dict(work.encoder.model.state_dict(), strict=False)
+    output.load_state_dict(work.output.linear.state_dict())
+
+
+def assert_close(model: Any, output: Any, work: Finetuning) -> None:
+    theirs = {f"encoder.model.{name}": tensor for name, tensor in model.bert.state_dict().items()}
+    assert len(theirs) > 50
+    theirs |= {f"output.linear.{name}": tensor for name, tensor in output.state_dict().items()}
+    assert_same_steps(weights(work), theirs, SPAN_SHIFTS if work.kind is TargetKind.SPAN else SHIFTS)
+
+
+def test_spans_end_in_the_weights_of_a_plain_transformers_loop(squad: Features, tmp_path: Path) -> None:
+    work = tiny_finetuning(squad, TargetKind.SPAN, dropout=0.0, warmup=0.0)
+    no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "num_attention_heads": 2}
+    model = BertForQuestionAnswering(tiny_model("bert", **no_dropout).config)
+    copy_into(model, work, model.qa_outputs)
+    run(work, tmp_path)
+
+    def span_loss(model: Any, batch: Any, windows: np.ndarray) -> torch.Tensor:
+        outputs, padding = model(**batch), batch["attention_mask"] == 0
+        # The model's own loss would let padded tokens take part in the softmax.
+        logits = (outputs.start_logits, outputs.end_logits)
+        targets = (torch.from_numpy(values[windows].astype(np.int64)) for values in (squad.start, squad.end))
+        losses = (cross_entropy(x.masked_fill(padding, -1e30), y) for x, y in zip(logits, targets, strict=True))
+        return sum(losses) / 2  # type: ignore[return-value]
+
+    plain_training(model, work, 6, span_loss)
+    assert work.step == 6
+    assert_close(model, model.qa_outputs, work)
+
+
+@pytest.mark.parametrize(("task", "kind"), [("rte", TargetKind.LABEL), ("stsb", TargetKind.SCORE)])
+def test_labels_and_scores_end_in_the_weights_of_a_plain_transformers_loop(
+    task: str, kind: TargetKind, tiny_features: Callable[[str], Features], tmp_path: Path
+) -> None:
+    features = tiny_features(task)
+    work = tiny_finetuning(features, kind, dropout=0.0, warmup=0.0, batch_rows=3)
+    no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "num_attention_heads": 2}
+    config = tiny_model("bert", num_labels=1 if kind is TargetKind.SCORE else 2, **no_dropout).config
+    model = BertForSequenceClassification(config)
+    copy_into(model, work, model.classifier)
+    run(work, tmp_path)
+    dtype = torch.float32 if kind is TargetKind.SCORE else torch.int64
+
+    def own_loss(model: Any, batch: Any, windows: np.ndarray) -> torch.Tensor:
+        return model(**batch, labels=torch.from_numpy(features.target[windows]).to(dtype)).loss
+
+    plain_training(model, work, 6, own_loss)
+    assert_close(model, model.classifier, work)
+
+
+# ---------------------------------------------------------------------- micro-batches and memory
+
+
+def test_micro_batches_give_the_same_steps_as_one_batch(squad: Features, tmp_path: Path) -> None:
+    whole, pieces = (tiny_finetuning(squad, TargetKind.SPAN, 0.0, memory_tokens=tokens) for tokens in (32768, 50))
+    sizes: list[int] = []
+    backward = pieces._backward
+    pieces._backward = lambda windows, total: (sizes.append(len(windows)), backward(windows, total))[1]  # type: ignore
+    run(whole, tmp_path / "whole")
+    run(pieces, tmp_path / "pieces")
+    assert len(sizes) == 36 and set(sizes) == {1}  # 18 windows twice, one at a time
+    assert_same_steps(weights(pieces), weights(whole))
+
+
+def run_out_of_memory_once(work: Finetuning, at_call: int) -> list[int]:
+    """Makes the backward pass fail at one call; gives a list that fills with the windows of each call."""
+    calls: list[int] = []
+    backward, halve = work._backward, work._halve_memory
+
+    def failing(windows: np.ndarray, total: int) -> torch.Tensor:
+        calls.append(len(windows))
+        if len(calls) == at_call:
+            backward(windows, total)  # gradients of a step that is half done
+            raise torch.cuda.OutOfMemoryError("simulated")
+        return backward(windows, total)
+
+    def checked() -> bool:
+        assert sys.exc_info()[0] is None, "the error's frames would keep the memory"
+        return halve()
+
+    work._backward, work._halve_memory = failing, checked  # type: ignore[method-assign]
+    return calls
+
+
+def test_out_of_memory_halves_the_budget_says_so_and_ends_in_the_same_weights(squad: Features, tmp_path: Path) -> None:
+    listening = Listening()
+    work = tiny_finetuning(squad, TargetKind.SPAN, 0.0, listening, memory_tokens=200)
+    calls = run_out_of_memory_once(work, at_call=4)
+    run(work, tmp_path / "halved")
+    assert work.memory_tokens == 100 and max(calls[:4]) == 4 and max(calls[4:]) == 2
+    assert len(listening.lines) == 1 and "100 tokens at once (finetune.memory_tokens)" in listening.lines[0]
+    plain = tiny_finetuning(squad, TargetKind.SPAN, 0.0)
+    run(plain, tmp_path / "plain")
+    assert_same_steps(weights(work), weights(plain))
+
+
+def test_memory_that_does_not_hold_one_window_is_said(squad: Features, tmp_path: Path) -> None:
+    work = tiny_finetuning(squad, TargetKind.SPAN, memory_tokens=400)
+    tried: list[int] = []
+
+    def never(windows: np.ndarray, total: int) -> torch.Tensor:
+        tried.append(work.memory_tokens)
+        raise torch.cuda.OutOfMemoryError("simulated")
+
+    work._backward = never  # type: ignore[method-assign]
+    with pytest.raises(UserError, match="data.max_length"):
+        run(work, tmp_path)
+    assert tried == [400, 200, 100, 50, 48] and work.step == 0
+
+
+# ---------------------------------------------------------------------- snapshots
+
+
+def test_snapshots_come_in_order_at_their_fraction_of_an_epoch(squad: Features, tmp_path: Path) -> None:
+    work = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3)  # 6 steps an epoch
+    seen: list[tuple[float, int, int]] = []
+
+    def keep(epochs: float, cost: Cost) -> None:
+        seen.append((epochs, work.step, cost.tokens))
+
+    work.run([1.0, 2.0, 0.5, 0.0], keep, checkpoints_in(tmp_path), log_nothing)
+    tokens = np.cumsum([0] + [squad.lengths[work.plan.batch(step)].sum() for step in range(12)])
+    assert seen == [(epochs, step, tokens[step]) for epochs, step in ((0.0, 0), (0.5, 3), (1.0, 6), (2.0, 12))]
+
+
+def test_snapshots_that_end_at_the_same_step_are_all_kept(squad: Features, tmp_path: Path) -> None:
+    work = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=18)  # one step an epoch
+    assert run(work, tmp_path, [0.0, 0.1, 0.2, 0.9, 1.0, 1.1, 2.0]) == [0.0, 0.1, 0.2, 0.9, 1.0, 1.1, 2.0]
+
+
+def test_losses_are_logged_with_steps_tokens_and_seconds(squad: Features, tmp_path: Path) -> None:
+    work = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3)
+    lines: list[dict[str, Any]] = []
+    work.run([2.0], lambda *_: None, checkpoints_in(tmp_path), lambda event, **values: lines.append(values))
+    assert [line["step"] for line in lines] == [10, 12] and lines[-1]["tokens"] == 2 * squad.lengths.sum()
+    assert all(0 < line["loss"] < 20 for line in lines)
+
+
+# ---------------------------------------------------------------------- killed and started again
+
+
+class Killed(BaseException):
+    pass
+
+
+def kill_at(work: Finetuning, step: int) -> None:
+    """Makes the process die, as it were, in the middle of a step."""
+    backward = work._backward
+
+    def dying(windows: np.ndarray, total: int) -> torch.Tensor:
+        if work.step == step:
+            raise Killed
+        return backward(windows, total)
+
+    work._backward = dying  # type: ignore[method-assign]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(squad: Features, tmp_path_factory: pytest.TempPathFactory) -> Weights:
+    torch.set_num_threads(1)
+    work = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3)
+    run(work, tmp_path_factory.mktemp("whole"))
+    return weights(work)
+
+
+@pytest.mark.parametrize("steps", [[0], [1], [5], [11], [2, 3, 7, 8]])
+def test_killed_at_any_step_and_started_again_ends_in_the_same_weights(
+    steps: list[int], squad: Features, uninterrupted: Weights, tmp_path: Path
+) -> None:
+    for step in steps:
+        work = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3)
+        kill_at(work, step)
+        torch.manual_seed(step)  # what else the process draws must not matter
+        with pytest.raises(Killed):
+            run(work, tmp_path, seconds=0)  # a checkpoint after each step
+    listening = Listening()
+    work = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3, reporter=listening)
+    run(work, tmp_path, seconds=0)
+    assert_equal(weights(work), uninterrupted)
+    assert work.tokens == 2 * squad.lengths.sum()
+    assert listening.lines == ([f"fine-tuning goes on at step {steps[-1]:,}."] if steps[-1] else [])
+
+
+def test_killed_long_after_a_checkpoint_the_steps_since_are_taken_again(
+    squad: Features, uninterrupted: Weights, tmp_path: Path
+) -> None:
+    work = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3)
+    kill_at(work, 10)
+    with pytest.raises(Killed):
+        run(work, tmp_path, [0.5, 2.0])  # the only checkpoint is that of the snapshot, at step 3
+    again = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3)
+    assert run(again, tmp_path, [0.5, 2.0]) == [2.0]
+    assert_equal(weights(again), uninterrupted)
+
+
+def test_killed_while_a_snapshot_is_kept_it_is_offered_again_with_the_same_weights(
+    squad: Features, tmp_path: Path
+) -> None:
+    kept: list[Weights] = []
+    for dies in (True, False):
+        work = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3)
+
+        def keep(epochs: float, cost: Cost, work: Finetuning = work, dies: bool = dies) -> None:
+            if epochs == 1.0:
+                kept.append(weights(work))
+                if dies:
+                    raise Killed
+
+        try:
+            work.run([0.5, 1.0, 2.0], keep, checkpoints_in(tmp_path), log_nothing)
+        except Killed:
+            assert dies
+    assert len(kept) == 2
+    assert_equal(*kept)
+
+
+def test_ctrl_c_is_held_until_the_step_is_whole_and_kept(
+    squad: Features, uninterrupted: Weights, tmp_path: Path
+) -> None:
+    work = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3)
+    backward = work._backward
+
+    def interrupted(windows: np.ndarray, total: int) -> torch.Tensor:
+        if work.step == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+        return backward(windows, total)
+
+    work._backward = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        run(work, tmp_path)
+    found = checkpoints_in(tmp_path).load()
+    assert work.step == 5 and found is not None and found.step == 5
+    again = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3)
+    run(again, tmp_path)
+    assert_equal(weights(again), uninterrupted)
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from safetensors.torch import save_file
+from tiny_training import build_tiny_features, checkpoints_in, log_nothing, tiny_finetuning
+from bertvision.tasks.base import TargetKind
+folder = Path(sys.argv[1])
+work = tiny_finetuning(build_tiny_features("squad2"), TargetKind.SPAN, batch_rows=3)
+print("ready", flush=True)
+work.run([2.0], lambda *_: None, checkpoints_in(folder, 0), log_nothing)
+save_file(work.model.state_dict(), folder / "end.safetensors")
+"""
+
+
+def test_a_process_that_is_killed_at_a_random_moment_ends_in_the_same_weights(
+    uninterrupted: Weights, tmp_path: Path
+) -> None:
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests" / "fixtures")])
+    draw = random.Random(os.getpid())
+    for kills in (True, False):
+        process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "ready\n", process.stderr.read()
+        if kills:
+            time.sleep(draw.uniform(0.0, 0.3))
+            process.send_signal(signal.SIGKILL)
+        _, errors = process.communicate(timeout=60)
+        assert kills or process.returncode == 0, errors
+    assert_equal(load_file(tmp_path / "end.safetensors"), uninterrupted)
+
+
+def test_a_seed_alone_decides_dropout(squad: Features, tmp_path: Path) -> None:
+    ends = []
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        work = tiny_finetuning(squad, TargetKind.SPAN, dropout=0.3)
+        work.seed = seed
+        torch.manual_seed(len(ends))
+        state = torch.get_rng_state()
+        run(work, tmp_path / name)
+        assert torch.equal(torch.get_rng_state(), state), "the process's own generator is left alone"
+        ends.append(weights(work))
+    assert_equal(ends[0], ends[1])
+    assert any(not torch.equal(ends[0][name], ends[2][name]) for name in ends[0])
+
+
+def test_reporter_stays_silent_by_default(squad: Features, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tiny_finetuning(squad, TargetKind.SPAN, reporter=Reporter()), tmp_path)
+    assert capsys.readouterr().out == ""
