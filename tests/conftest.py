@@ -1,4 +1,4 @@
-"""What all tests stand on: no network, few threads, a tiny encoder with a tokenizer, and tiny tasks in official layouts."""
+"""What all tests stand on: no network, few threads, a tiny encoder with a tokenizer, tiny tasks in official layouts."""
 
 import os
 

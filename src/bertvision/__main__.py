@@ -13,7 +13,7 @@ def main() -> None:
     except UserError as error:
         sys.exit(_say(f"error: {error}", 2))
     except KeyboardInterrupt:
-        sys.exit(_say("\nstopped. What was done is kept: the same command goes on from there.", 130))
+        sys.exit(_say("\nstopped.", 130))  # before a command began; the commands say more
     except BrokenPipeError:
         sys.exit(1)
 

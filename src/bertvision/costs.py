@@ -18,7 +18,7 @@ from bertvision.errors import UserError
 from bertvision.heads import build_head, count_parameters
 from bertvision.job import HELD_OUT, Job
 from bertvision.sources import StreamedSource
-from bertvision.stages import keep_of, load_for_finetuning, output_layer
+from bertvision.stages import check_length, keep_of, load_for_finetuning, output_layer
 from bertvision.training.finetune import Finetuning
 from bertvision.training.heads import Member
 
@@ -45,7 +45,8 @@ def _try(part: Callable[[], Section], problems: list[str]) -> Section:
     try:
         return part()
     except UserError as error:
-        problems.append(str(error))
+        if str(error) not in problems:  # two parts may miss the same thing
+            problems.append(str(error))
         return {}
 
 
@@ -53,16 +54,17 @@ def _data(job: Job) -> Section:
     splits = ["train", HELD_OUT, *job.dev_splits]
     facts: Section = {"task": job.task.name, "source": job.task.source, "tokens a window": job.max_length}
     facts |= {f"{split.replace('_', ' ')} examples": len(job.examples(split)) for split in splits}
-    for split in ("train", "dev"):
-        named = [split] if split == "train" else job.dev_splits
+    for part, named in {"train": ["train"], "held out": [HELD_OUT], "dev": job.dev_splits}.items():
         windows, tokens = zip(*(_count_tokens(job, name) for name in named), strict=True)
-        facts |= {f"{split} windows": sum(windows), f"{split} tokens": sum(tokens)}
+        facts |= {f"{part} windows": sum(windows), f"{part} tokens": sum(tokens)}
     return facts
 
 
 def _count_tokens(job: Job, split: str) -> tuple[int, int]:
     """Windows and tokens of a split, told from a sample where it is large."""
     examples = job.examples(split)
+    if not examples:  # nothing may be held out
+        return 0, 0
     sample = draw(examples, SAMPLE, job.config.seed)
     features, scale = job.build_features(sample), len(examples) / len(sample)
     return round(scale * len(features)), round(scale * int(features.lengths.sum()))
@@ -70,10 +72,7 @@ def _count_tokens(job: Job, split: str) -> tuple[int, int]:
 
 def _encoder(job: Job) -> Section:
     encoder = load_encoder(job.config.encoder.name, job.machine.device, job.machine.dtype, job.config.encoder.attention)
-    if encoder.max_length is not None and job.max_length > encoder.max_length:
-        raise UserError(
-            f"'{encoder.name}' takes at most {encoder.max_length} tokens: lower data.max_length = {job.max_length}."
-        )
+    check_length(job, encoder)
     return {
         "name": encoder.name,
         "states": f"{encoder.shape.layers} layers of {encoder.shape.hidden}",
@@ -107,7 +106,7 @@ def _cost(job: Job, data: Section) -> Section:
         "fine-tuning": job.config.finetune.epochs * tokens / finetune_rate if finetune_rate else 0.0,
         # [CLS] and mean states are kept, so that further epochs cost the heads' own time alone.
         "heads": trained * tokens * ((1 if kept else epochs) / frozen_rate + epochs / heads_rate),
-        "scoring": scored * data["dev tokens"] / frozen_rate,
+        "scoring": scored * (data["held out tokens"] + data["dev tokens"]) / frozen_rate,
     }
     return {
         **{f"seconds {stage}": round(value, 1) for stage, value in seconds.items()},

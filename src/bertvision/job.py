@@ -28,7 +28,7 @@ NO_MATTER = ("snapshots", "memory_tokens", "checkpoint_seconds", "track", "encod
 class Job:
     def __init__(self, config: RunConfig, reporter: Reporter | None = None) -> None:
         self.config, self.reporter = config, reporter or Reporter()
-        self.folder = RunFolder(config.folder)
+        self.folder = RunFolder(_free_of_files(config.folder))
         self._features: dict[str, Features] = {}
 
     # ------------------------------------------------------------------ parts
@@ -178,6 +178,14 @@ class Job:
     def tokens_of(self, batches: list[np.ndarray], split: str = "train") -> list[int]:
         lengths = self.features(split).lengths
         return [int(lengths[batch].sum()) for batch in batches]
+
+
+def _free_of_files(folder: Path) -> Path:
+    """The run folder, unless a file stands in its way."""
+    for place in (folder, *folder.parents):
+        if place.exists() and not place.is_dir():
+            raise UserError(f"run = '{folder}': '{place}' is a file. Set `run` to a folder, there or to be made.")
+    return folder
 
 
 def _what_matters(section: Any) -> dict[str, Any]:

@@ -49,10 +49,12 @@ class Machine:
         if self.processes == 1:
             return
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        flat = torch.cat([gradient.flatten() for gradient in gradients])  # (weight)
-        flat = self.accelerator.reduce(flat, "sum")
-        for parameter, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
-            parameter.grad = part.view_as(parameter)
+        used = torch.tensor([float(p.grad is not None) for p in parameters], device=gradients[0].device)  # (parameter)
+        flat = torch.cat([used, *(gradient.flatten() for gradient in gradients)])  # (parameter + weight)
+        used, *parts = self.accelerator.reduce(flat, "sum").split([len(used), *(p.numel() for p in parameters)])
+        for parameter, part, count in zip(parameters, parts, used.tolist(), strict=True):
+            # What no process used (a pooler under spans) keeps no gradient: a zero one would still be decayed.
+            parameter.grad = part.view_as(parameter) if count else None
 
     def sum_numbers(self, numbers: list[float]) -> list[float]:
         """Each number added up over all processes."""

@@ -19,6 +19,7 @@ from bertvision.stages import BASELINE, ENCODER, load_snapshot
 from bertvision.tasks import Example, TaskConfig, build_task
 from bertvision.tasks.base import restore_task
 from bertvision.tasks.config import files_columns
+from bertvision.tasks.glue import GLUE
 from bertvision.tasks.new_text import read_new_text
 
 
@@ -43,6 +44,7 @@ class Predictor:
         self.encoder, self.model = load_snapshot(self.folder.encoder(self.epochs), encoder, self.machine)
         self.keep = self.model.keep
         if self.name != ENCODER:
+            self._check_head()
             self.model = load_head(self.folder.head(self.epochs, self.name))[0].to(self.machine.device)
             self.keep = (self.model.reads,)
 
@@ -52,13 +54,32 @@ class Predictor:
         found = self.scores["snapshots"][f"{self.epochs:g}"][self.name]["scores"].get(HELD_OUT, {})
         return float(found.get("threshold", 0.0))
 
-    def predict_texts(self, texts: list[Any]) -> list[dict[str, Any]]:
+    @property
+    def takes_pairs(self) -> bool:
+        """Whether the run was trained on two texts an example."""
+        if self.task.name in GLUE:
+            return GLUE[self.task.name].text_pair is not None
+        return self.task.windowed or self.task_config.text_pair is not None
+
+    def predict_texts(self, texts: list[Any], threshold: float | None = None) -> list[dict[str, Any]]:
         """Rows for strings, or (text, second text) pairs: (question, passage) where that is the task."""
         pairs = [(text, None) if isinstance(text, str) else tuple(text) for text in texts]
         examples = [Example(str(number), text, pair) for number, (text, pair) in enumerate(pairs)]
-        if self.task.windowed and any(example.text_pair is None for example in examples):
-            raise UserError("this run answers questions on a passage: give (question, passage) pairs.")
-        return self.predict(examples).rows(self.threshold)
+        for example in examples:
+            self._check_typed(example)
+        return self.predict(examples).rows(self.threshold if threshold is None else threshold)
+
+    def _check_typed(self, example: Example) -> None:
+        if not example.text.strip() or (example.text_pair is not None and not example.text_pair.strip()):
+            raise UserError("a text to predict on is empty: give some.")
+        if self.takes_pairs and example.text_pair is None:
+            both = ("QUESTION", "PASSAGE") if self.task.windowed else ("TEXT", "TEXT")
+            raise UserError(
+                f"{self.task.name} is about two texts: give both, --text {both[0]} --text-pair {both[1]} "
+                f"(from Python a pair: ({both[0].lower()}, {both[1].lower()}))."
+            )
+        if not self.takes_pairs and example.text_pair is not None:
+            raise UserError(f"this run was trained on single texts ({self.task.name}): give no second one.")
 
     def predict(self, examples: list[Example]) -> Predictions:
         """Predictions for examples, targets left aside, in their order."""
@@ -105,4 +126,16 @@ class Predictor:
         return float(place), head
 
     def _held_out_score(self, model: dict[str, Any]) -> float:
-        return float(model["scores"].get(HELD_OUT, {}).get(self.task.metrics[0], 0.0))
+        """For spans at the chosen threshold, which is the one that answers are given at."""
+        found = model["scores"].get(HELD_OUT, {})
+        return float(found.get("at_threshold", found).get(self.task.metrics[0], 0.0))
+
+    def _check_head(self) -> None:
+        """A head belongs to the weights it was trained on: fine-tuning may have been done anew since."""
+        encoder = read_json(self.folder.encoder(self.epochs) / "stamp.json")
+        head = read_json(self.folder.head(self.epochs, self.name) / "stamp.json")
+        if encoder is None or head is None or head.get("encoder", encoder["stamp"]) != encoder["stamp"]:
+            raise UserError(
+                f"head '{self.name}' in '{self.folder.path}' was not trained on the encoder that is there now: "
+                f"`bertvision run {self.folder.path}` brings the run up to date."
+            )

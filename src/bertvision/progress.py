@@ -1,5 +1,6 @@
 """How long work tells what it does: silent by default, lines and bars (rate, time left) when the command line asks."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -33,10 +34,13 @@ class RichReporter(Reporter):
         self.console = console or Console(stderr=True)
 
     def say(self, text: str) -> None:
-        self.console.print(text, highlight=False, markup=False)
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     @contextmanager
     def bar(self, title: str, total: float, unit: str) -> Iterator[Bar]:
+        if not self.console.is_terminal:
+            yield _LineBar(self, title, total, unit)
+            return
         from rich.progress import (
             BarColumn,
             Progress,
@@ -58,6 +62,28 @@ class RichReporter(Reporter):
         )  # fmt: skip
         with Progress(*columns, console=self.console, transient=True) as progress:
             yield _RichBar(progress, progress.add_task(title, total=total, note=""))
+
+
+class _LineBar(Bar):
+    """For logs and pipes, where a bar can't be redrawn: a line every half a minute."""
+
+    SECONDS = 30.0
+
+    def __init__(self, reporter: Reporter, title: str, total: float, unit: str) -> None:
+        self.reporter, self.title, self.total, self.unit = reporter, title, total, unit
+        self.done = 0.0
+        self.started = self.told = time.monotonic()
+
+    def advance(self, amount: float, note: str = "") -> None:
+        self.done += amount
+        now = time.monotonic()
+        if now - self.told >= self.SECONDS:
+            self.told, rate = now, self.done / (now - self.started)
+            left = (self.total - self.done) / rate if rate else 0.0
+            share = 100 * self.done / max(self.total, 1)
+            self.reporter.say(
+                f"{self.title}: {share:.0f} %, {rate:,.0f} {self.unit}/s, {left:,.0f} s left {note}".rstrip()
+            )
 
 
 class _RichBar(Bar):

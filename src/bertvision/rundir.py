@@ -157,7 +157,7 @@ class RunFolder:
         return found is not None and found.get("stamp") == stamp
 
     def sweep(self) -> None:
-        """Removes what a kill left half written, and nothing else: the folder may be one the user has other things in."""
+        """Removes what a kill left half written and nothing else: the user may keep other things in the folder."""
         for left in list(self.path.rglob(f"{TEMPORARY}*")):
             if left.is_dir():
                 shutil.rmtree(left, ignore_errors=True)

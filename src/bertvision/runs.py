@@ -6,6 +6,7 @@ head at once → predictions → scores.
     print(run.summary())
 """
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ class Run:
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
-        self.config = load_config(self.folder)
+        # The folder may have been moved since it was made.
+        self.config = dataclasses.replace(load_config(self.folder), run=str(self.folder))
 
     @property
     def scores(self) -> dict[str, Any]:
@@ -64,13 +66,13 @@ def run(
             tables["heads"] = heads
         config = build_config(tables)
     elif not isinstance(config, RunConfig):
-        config = load_config(config)
+        config = Run(config).config if Path(config).is_dir() else load_config(config)
     return run_job(Job(config, RichReporter() if progress else Reporter()))
 
 
 def run_job(job: Job) -> Run:
     """All stages of a job, in order."""
-    _ = job.members  # mistakes in the heads are said before any work
+    _ = job.members, job.dev_splits  # mistakes in the heads, or no dev set, are said before any work
     stages.open_run(job)
     stages.finetune(job)
     stages.train(job)

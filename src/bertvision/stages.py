@@ -37,7 +37,9 @@ MEMORY_SHARE = 0.25
 
 
 def open_run(job: Job) -> None:
-    """Writes what was asked and where it runs, before any work."""
+    """Writes what was asked and where it runs, before any work; a mistake in the data is said even before that."""
+    for split in ("train", *job.task.dev_splits):
+        job.examples(split)
     if job.machine.is_main:
         job.folder.sweep()
         write_json(job.folder.path / "config.json", job.config.to_dict())
@@ -59,10 +61,14 @@ def finetune(job: Job) -> None:
     encoder = load_for_finetuning(job)
     _tell_route(job, encoder)
     output = output_layer(job, encoder)
+    for split in (HELD_OUT, *job.task.dev_splits):  # a question that no window holds is told before the work, not after
+        if job.examples(split):
+            job.features(split)
     features, config = job.features("train"), job.config.finetune
     plan = plan_batches(features.lengths, config.epochs, job.config.seed, config.batch_rows, config.batch_tokens)
 
     def keep(epochs: float, cost: Cost) -> None:
+        _refuse_diverged(job, encoder, output, epochs)
         if job.machine.is_main and not job.folder.is_done(job.folder.encoder(epochs), stamp):
             _save_snapshot(job, epochs, encoder, output, stamp, cost)
         job.machine.wait()
@@ -76,7 +82,7 @@ def finetune(job: Job) -> None:
     work = Finetuning(
         encoder, output, features, plan, job.task.kind, config, job.config.seed, job.machine, job.reporter
     )
-    work.run(job.snapshots, keep, checkpoints, job.folder.log)
+    work.run(job.snapshots, keep, checkpoints, job.folder.log, missing)
     if config.track:
         job.machine.accelerator.end_training()
     if job.machine.is_main:
@@ -89,7 +95,16 @@ def load_for_finetuning(job: Job) -> Encoder:
     settings = job.config.encoder
     encoder = load_encoder(settings.name, job.machine.device, torch.float32, "padded")
     encoder.take_route(settings.attention, job.machine.dtype)
+    check_length(job, encoder)
     return encoder
+
+
+def check_length(job: Job, encoder: Encoder) -> None:
+    """Refuses windows that the encoder can't take, before the first long text turns up in the middle of the work."""
+    if encoder.max_length is not None and job.max_length > encoder.max_length:
+        raise UserError(
+            f"'{encoder.name}' takes at most {encoder.max_length} tokens: lower data.max_length = {job.max_length}."
+        )
 
 
 def _tell_route(job: Job, encoder: Encoder) -> None:
@@ -112,10 +127,27 @@ def output_layer(job: Job, encoder: Encoder) -> Any:
         return build_output_layer(task.kind, encoder.shape, job.target.outputs).to(device)
 
 
+def _refuse_diverged(job: Job, encoder: Encoder, output: Any, epochs: float) -> None:
+    """An encoder that gives no numbers any more is worth neither keeping nor training heads on."""
+    features = job.features("train")
+    encoder.eval()
+    output.eval()
+    with torch.no_grad(), job.machine.autocast():
+        some = pack_tokens(features, np.arange(min(4, len(features))))
+        outputs = output(encoder(some, keep=output.keep))  # (token or sequence, output)
+    if not outputs.isfinite().all():
+        raise UserError(
+            f"fine-tuning has diverged before {epochs:g} epochs: the encoder's outputs are no numbers any more. "
+            f"Set finetune.lr lower than {job.config.finetune.lr:g} and start again."
+        )
+
+
 def _save_snapshot(job: Job, epochs: float, encoder: Encoder, output: Any, stamp: str, cost: Cost) -> None:
     with writing_folder(job.folder.encoder(epochs)) as fresh:
         if epochs == 0:  # the encoder as it came: its name says it all
-            write_json(fresh / "reference.json", {"name": job.config.encoder.name})
+            place = Path(job.config.encoder.name).expanduser()
+            name = str(place.absolute()) if place.is_dir() else job.config.encoder.name
+            write_json(fresh / "reference.json", {"name": name})
         else:
             encoder.save(fresh)
         output.save(fresh)
@@ -202,6 +234,7 @@ def _save_member(job: Job, epochs: float, member: Member, pass_seconds: float) -
             fresh,
             job.member_stamp(epochs, member.config),
             seconds=round(member.seconds, 3),
+            encoder=job.finetune_stamp,
             pass_seconds=round(pass_seconds, 3),
             failed=member.failed,
             parameters=count_parameters(member.head),

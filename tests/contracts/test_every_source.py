@@ -83,7 +83,9 @@ def test_states_are_those_of_a_plain_call_of_the_encoder(build: Build, encoder: 
     for batch in build(plan_of(features)).batches():
         for row, window in enumerate(batch.windows):
             place = features.tokens_of(window)
-            ids, types = (torch.tensor(part[place].astype(np.int64))[None] for part in (features.input_ids, features.type_ids))
+            ids, types = (
+                torch.tensor(part[place].astype(np.int64))[None] for part in (features.input_ids, features.type_ids)
+            )
             with torch.no_grad():
                 plain = encoder.model(input_ids=ids, token_type_ids=types, output_hidden_states=True)
             expected = torch.stack([*(layer[0, 0] for layer in plain.hidden_states), plain.pooler_output[0]])
@@ -124,7 +126,9 @@ def test_states_of_all_tokens_can_be_streamed(encoder: Encoder, tiny_features: C
         assert batch.targets.end.tolist() == squad.end[windows].tolist()
 
 
-def test_the_encoder_is_asked_with_dropout_off_and_without_gradients(build: Build, features: Features, encoder: Encoder) -> None:
+def test_the_encoder_is_asked_with_dropout_off_and_without_gradients(
+    build: Build, features: Features, encoder: Encoder
+) -> None:
     encoder.train()
     source = build(plan_of(features))
     assert not encoder.training

@@ -11,13 +11,21 @@ NOT_TOLD = ("__pycache__", "py.typed")
 
 
 def read_map() -> dict[str, str]:
-    """path → purpose, from the lines `path   purpose` of the first fenced block under "## Map"."""
+    """path → purpose, from the lines `path   purpose` of the fenced block under "## Map"."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     found = re.search(r"^## Map$.*?^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert found, 'README.md has no fenced block under a heading "## Map"'
-    lines = [line for line in found[1].splitlines() if line.strip()]
-    assert all(line == line.lstrip() for line in lines), "each line of the map starts with a whole path"
-    return {path: purpose.strip() for path, _, purpose in (line.partition(" ") for line in lines)}
+    paths: dict[str, str] = {}
+    folder = ""
+    for line in filter(str.strip, found[1].splitlines()):
+        path, _, purpose = line.strip().partition(" ")
+        if line == line.lstrip():
+            folder = path
+        else:  # an indented line lies in the folder above it
+            path = folder + path
+        assert path not in paths, f"{path} is on the map twice"
+        paths[path] = purpose.strip()
+    return paths
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +36,8 @@ def file_map() -> dict[str, str]:
 def test_everything_on_the_map_exists_and_has_a_purpose(file_map: dict[str, str]) -> None:
     assert len(file_map) >= 10
     assert not [path for path in file_map if not (ROOT / path).exists()]
-    assert not [path for path, purpose in file_map.items() if not purpose]
+    inner = {str(Path(path).parent) + "/" for path in file_map}
+    assert not [path for path, purpose in file_map.items() if not purpose and path not in inner]
 
 
 def test_every_part_of_the_package_is_on_the_map(file_map: dict[str, str]) -> None:

@@ -16,7 +16,19 @@ ORDER = (
     "tasks", "config", "data", "encoder", "sources", "heads", "training", "evaluation",
     "job", "stages", "costs", "predictor", "runs", "cli", "__main__",
 )  # fmt: skip
-LIGHT = ("errors", "registry", "progress", "results", "rundir", "tasks", "config", "data", "cli", "__init__", "__main__")
+LIGHT = (
+    "errors",
+    "registry",
+    "progress",
+    "results",
+    "rundir",
+    "tasks",
+    "config",
+    "data",
+    "cli",
+    "__init__",
+    "__main__",
+)
 HEAVY = ("torch", "transformers", "accelerate", "datasets", "sklearn", "scipy", "safetensors")
 
 
@@ -122,6 +134,10 @@ heavy = [name for name in ("torch", "transformers", "accelerate", "sklearn", "sc
 assert not heavy, heavy
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env={"PYTHONPATH": str(SRC), "PATH": ""}
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"PYTHONPATH": str(SRC), "PATH": ""},
     )
     assert done.returncode == 0, done.stderr

@@ -116,13 +116,23 @@ def test_values_out_of_range_are_named(override: str, words: str) -> None:
         (["train.snapshots=[0.3]"], "'train.snapshots' has 0.3, which fine-tuning does not keep"),
         (["train.batch_rows=4", "train.batch_tokens=400"], "not both"),
         (["data.max_length=4", "data.overlap=1"], "at least 8"),
-        (["data.max_length=64", "data.overlap=64"], "must be less than 'data.max_length'"),
         (["heads=[3]"], "each must be a name"),
-        (['heads=[{size = 3}]'], "each must be a name"),
+        (["heads=[{size = 3}]"], "each must be a name"),
     ],
 )
 def test_settings_that_contradict_each_other_are_named(overrides: list[str], words: str) -> None:
     assert words in one_mistake(RTE, *overrides)
+
+
+def test_the_overlap_must_fit_where_there_are_windows() -> None:
+    words = ["data.max_length=64", "data.overlap=64"]
+    assert "must be less than 'data.max_length'" in one_mistake(SPANS, *words)
+    assert build_config(RTE, words).data.max_length == 64
+
+
+def test_a_kind_that_does_not_exist_is_a_mistake_like_any_other() -> None:
+    found = mistakes({"task": {"name": "files", "kind": "spam", "data": "."}, "data": {"max_length": 64}, "seed": -1})
+    assert any("task.kind" in line for line in found) and any("'seed'" in line for line in found)
 
 
 def test_defaults_give_way_to_the_file_and_the_file_to_the_command_line(tmp_path: Path) -> None:
@@ -174,7 +184,9 @@ def test_recipes_fill_what_is_absent(task: str, lr: float, rows: int, head_epoch
 
 
 def test_recipes_leave_what_is_given() -> None:
-    built = build_config(SPANS, ["finetune.lr=1e-4", "finetune.batch_tokens=900", "train.epochs=3", "train.batch_rows=5"])
+    built = build_config(
+        SPANS, ["finetune.lr=1e-4", "finetune.batch_tokens=900", "train.epochs=3", "train.batch_rows=5"]
+    )
     assert built.finetune.lr == 1e-4 and built.finetune.batch_rows is None
     assert (built.train.epochs, built.train.batch_rows) == (3, 5)
 
@@ -220,5 +232,12 @@ def test_every_setting_is_listed_with_its_help() -> None:
 
 def test_every_rule_about_values_names_a_setting_that_exists() -> None:
     known = {key for key, *_ in list_settings()}
-    rules = (module.AT_LEAST_ONE, module.POSITIVE, module.NOT_NEGATIVE, module.BELOW_ONE, module.FINITE, tuple(module.CHOICES))
+    rules = (
+        module.AT_LEAST_ONE,
+        module.POSITIVE,
+        module.NOT_NEGATIVE,
+        module.BELOW_ONE,
+        module.FINITE,
+        tuple(module.CHOICES),
+    )
     assert not {key for keys in rules for key in keys} - known

@@ -10,8 +10,17 @@ from safetensors import SafetensorError
 
 from bertvision import rundir
 from bertvision.errors import UserError
-from bertvision.rundir import RunFolder, file_fingerprint, fingerprint, mark_done, read_json, snapshot_name
-from bertvision.rundir import write_json, write_text, writing_folder
+from bertvision.rundir import (
+    RunFolder,
+    file_fingerprint,
+    fingerprint,
+    mark_done,
+    read_json,
+    snapshot_name,
+    write_json,
+    write_text,
+    writing_folder,
+)
 
 
 def names(folder: Path) -> list[str]:
@@ -40,7 +49,8 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
 
 
 @pytest.mark.parametrize(
-    ("number", "words"), [(errno.ENOSPC, "no room on the disk"), (errno.EDQUOT, "no room"), (errno.EROFS, "can't be written")]
+    ("number", "words"),
+    [(errno.ENOSPC, "no room on the disk"), (errno.EDQUOT, "no room"), (errno.EROFS, "can't be written")],
 )
 def test_a_full_or_read_only_disk_is_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str

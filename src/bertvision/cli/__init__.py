@@ -1,11 +1,30 @@
 """The command line: one file a command. Heavy imports wait inside the commands, so that --help answers at once."""
 
+from typing import Any
+
 import typer
+from typer.core import TyperGroup
 
 from bertvision.cli import check, demo, evaluate, finetune, heads, predict, run, settings, tasks, train
 
+RESUMABLE = ("demo", "run", "finetune", "train", "evaluate")
+
+
+class Commands(TyperGroup):
+    """The group of commands; without it typer leaves at Ctrl-C and says nothing."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            kept = " What was done is kept: the same command goes on from there."
+            typer.echo("\nstopped." + (kept if ctx.invoked_subcommand in RESUMABLE else ""), err=True)
+            raise typer.Exit(130) from None
+
+
 app = typer.Typer(
     name="bertvision",
+    cls=Commands,
     help="Train very small heads on the hidden states of every layer of a BERT, all of them in one pass.",
     no_args_is_help=True,
     add_completion=False,
@@ -17,12 +36,17 @@ for module in (demo, run, check, tasks, heads, settings, finetune, train, evalua
     module.add_to(app)
 
 
-@app.callback()
-def options(
-    version: bool = typer.Option(False, "--version", help="Print the version and leave.", is_eager=True),
-) -> None:
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         from bertvision import __version__
 
         typer.echo(__version__)
         raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: bool = typer.Option(
+        False, "--version", help="Print the version and leave.", is_eager=True, callback=_print_version
+    ),
+) -> None: ...

@@ -15,7 +15,7 @@ def add_to(app: typer.Typer) -> None:
 def heads(
     encoder: Annotated[str, typer.Option(help="Name or folder; BERT's sizes are known offline.")] = "bert-base-uncased",
     task: Annotated[str, typer.Option(help="A task that `bertvision tasks` lists.")] = "squad2",
-    labels: Annotated[int, typer.Option(help="For a task of your own: how many labels.")] = 2,
+    labels: Annotated[int, typer.Option(min=2, help="For a task of your own: how many labels.")] = 2,
     json: AsJson = False,
 ) -> None:
     """List the heads with their parameters and their share of the encoder's."""

@@ -1,10 +1,12 @@
 """What commands share: arguments, tables for people, JSON for programs, and a quiet transformers."""
 
+import dataclasses
 import json
 import logging
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -24,6 +26,8 @@ def load_job(config: str, overrides: list[str] | None) -> Any:
     from bertvision.config import load_config
 
     settings = load_config(config, overrides or [])  # before torch is imported: mistakes are answered at once
+    if Path(config).is_dir() and not any(word.startswith("run=") for word in overrides or []):
+        settings = dataclasses.replace(settings, run=config)  # the folder may have been moved since it was made
     quiet_libraries()
     from bertvision.job import Job
 

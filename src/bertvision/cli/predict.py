@@ -39,6 +39,12 @@ def predict(
     given = sum(value is not None for value in (text, file, submission))
     if given > 1:
         raise UserError("give one of --text, --file and --submission.")
+    for option, value, partner, there in (
+        ("--text-pair", text_pair, "--text", text), ("--out", out, "--file", file),
+        ("--data", data, "--submission", submission),
+    ):  # fmt: skip
+        if value is not None and there is None:
+            raise UserError(f"{option} goes with {partner}: give that too, or leave {option} out.")
     quiet_libraries()
     from bertvision.predictor import Predictor
 
@@ -75,11 +81,7 @@ def _predict_file(predictor: Any, file: Path, out: Path | None, threshold: float
 
 
 def _print_typed(predictor: Any, text: str, text_pair: str | None, threshold: float, as_json: bool) -> None:
-    from bertvision.tasks import Example
-
-    if predictor.task.windowed and text_pair is None:
-        raise UserError("this run answers questions on a passage: give --text QUESTION --text-pair PASSAGE.")
-    row = predictor.predict([Example("0", text, text_pair)]).rows(threshold)[0]
+    row = predictor.predict_texts([(text, text_pair)], threshold)[0]
     print_json(row) if as_json else typer.echo(_sentence(row))
 
 
@@ -87,9 +89,9 @@ def _ask(predictor: Any, threshold: float, as_json: bool) -> None:
     """Typed at a prompt, one after the other, until an empty line."""
     if not sys.stdin.isatty():
         raise UserError("nothing to predict on: give --text, --file or --submission.")
-    first, second = ("question", "passage") if predictor.task.windowed else ("text", "second text (empty: none)")
-    while text := typer.prompt(first, default="", show_default=False):
-        pair = typer.prompt(second, default="", show_default=False) or None
+    first, second = ("question", "passage") if predictor.task.windowed else ("text", "second text")
+    while text := typer.prompt(f"{first} (empty: leave)", default="", show_default=False):
+        pair = typer.prompt(second) if predictor.takes_pairs else None
         _print_typed(predictor, text, pair, threshold, as_json)
 
 

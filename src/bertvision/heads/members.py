@@ -115,10 +115,13 @@ def _check_training(training: dict[str, Any]) -> list[str]:
     mistakes = [
         f"`{key}` must be above 0, not {training[key]}"
         for key in ("lr", "epochs", "clip")
-        if training[key] is not None and training[key] <= 0
+        if training[key] is not None and not training[key] > 0
     ]
-    if training["decay"] < 0:
-        mistakes.append(f"`decay` must be at least 0, not {training['decay']}")
+    if math.isinf(training["lr"]):
+        mistakes.append("`lr` must be finite")
+    mistakes += [
+        f"`{key}` must be at least 0, not {training[key]}" for key in ("decay", "seed") if not training[key] >= 0
+    ]
     if not 0 <= training["warmup"] < 1:
         mistakes.append(f"`warmup` must be from 0 to less than 1, not {training['warmup']}")
     if training["schedule"] not in ("linear", "constant"):

@@ -72,10 +72,11 @@ class Finetuning:
         on_snapshot: Callable[[float, Cost], None],
         checkpoints: Checkpoints,
         log: Callable[..., None],
+        missing: list[float] | None = None,
     ) -> None:
         """Trains to the last snapshot; `on_snapshot(epochs, cost)` is called at each, in order (after a kill
-        perhaps once more, with the same weights)."""
-        self._resume(checkpoints)
+        perhaps once more, with the same weights). `missing` are those not kept yet; absent: all."""
+        self._resume(checkpoints, self.plan.step_at(min(missing or snapshots)))
         stops: dict[int, list[float]] = {}  # where steps are few, one of them may end several snapshots
         for epochs in sorted(snapshots):
             stops.setdefault(self.plan.step_at(epochs), []).append(epochs)
@@ -188,9 +189,9 @@ class Finetuning:
             checkpoints.save(self.step, tensors, {"seconds": self.seconds, "tokens": self.tokens})
         self.machine.wait()
 
-    def _resume(self, checkpoints: Checkpoints) -> None:
+    def _resume(self, checkpoints: Checkpoints, first_stop: int) -> None:
         found = checkpoints.load()
-        if found is None:
+        if found is None or found.step > first_stop:  # past a snapshot that was asked for later: begin anew
             return
         self.model.load_state_dict(under("model", found.tensors))
         restore_optimizer(self.optimizer, under("optimizer", found.tensors))

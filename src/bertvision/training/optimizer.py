@@ -8,14 +8,17 @@ from torch import Tensor, nn
 
 def build_optimizer(named: Iterable[tuple[str, nn.Parameter]], lr: float, decay: float) -> torch.optim.AdamW:
     """AdamW that decays matrices only: biases, norms and other one-dimensional weights are left alone."""
-    decayed, left = [], []
+    decayed: list[nn.Parameter] = []
+    left: list[nn.Parameter] = []
     for name, parameter in named:
         if parameter.requires_grad:
             # A bias can have two dimensions: one for each layer.
             is_matrix = parameter.ndim >= 2 and name.split(".")[-1] != "bias"
             (decayed if is_matrix else left).append(parameter)
     groups = [{"params": decayed, "weight_decay": decay}, {"params": left, "weight_decay": 0.0}]
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=lr)
+    # One kernel for the whole step: many times faster than a loop over tensors on a CPU, and no slower on CUDA.
+    fused = all(parameter.device.type in ("cpu", "cuda") for parameter in (*decayed, *left))
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=lr, fused=fused)
 
 
 def learning_rate(step: int, steps: int, lr: float, schedule: str, warmup: float) -> float:
@@ -49,5 +52,8 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tenso
     for name, value in tensors.items():
         place, key = name.split(".")
         parameter = parameters[int(place)]
-        # The step counter stays on the CPU in float32, as AdamW keeps it.
-        optimizer.state[parameter][key] = value if key == "step" else value.to(parameter)
+        # The step counter is float32 whatever the parameter is, and on the CPU unless the step is fused.
+        if key == "step":
+            optimizer.state[parameter][key] = value.to(parameter.device) if optimizer.defaults["fused"] else value
+        else:
+            optimizer.state[parameter][key] = value.to(parameter)

@@ -22,7 +22,9 @@ def ids(examples: list[Example]) -> list[str]:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=40), st.floats(0.01, 0.6), st.integers(0, 1000))
-def test_kept_and_held_out_are_disjoint_in_order_and_make_up_the_whole(sizes: list[int], share: float, seed: int) -> None:
+def test_kept_and_held_out_are_disjoint_in_order_and_make_up_the_whole(
+    sizes: list[int], share: float, seed: int
+) -> None:
     examples = articles(sizes)
     if len(examples) < 2:
         return
@@ -57,7 +59,9 @@ def test_one_passage_alone_is_still_split() -> None:
     assert kept and held and len(kept) >= len(held)
 
 
-@pytest.mark.parametrize(("count", "share", "expected"), [(100, 0.05, 5), (2490, 0.05, 124), (10, 0.01, 1), (2, 0.9, 1)])
+@pytest.mark.parametrize(
+    ("count", "share", "expected"), [(100, 0.05, 5), (2490, 0.05, 124), (10, 0.01, 1), (2, 0.9, 1)]
+)
 def test_examples_without_groups_are_drawn_one_by_one(count: int, share: float, expected: int) -> None:
     examples = [Example(str(number), "text", target=0) for number in range(count)]
     assert len(hold_out(examples, share, 0)[1]) == expected

@@ -38,9 +38,7 @@ def test_those_of_other_settings_are_not_taken_and_go_with_the_next_save(tmp_pat
 
 
 @pytest.mark.parametrize("failing", ["save_file", "write_json"])
-def test_a_save_that_fails_leaves_the_one_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
-) -> None:
+def test_a_save_that_fails_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
     checkpoints = Checkpoints(tmp_path, "stamp", 100)
     checkpoints.save(3, TENSORS, {})
 

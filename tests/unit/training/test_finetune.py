@@ -54,7 +54,9 @@ def assert_same_steps(found: Weights, expected: Weights, spared: tuple[str, ...]
     """The same up to rounding."""
     for name, tensor in expected.items():
         if not name.endswith(spared):
-            torch.testing.assert_close(found[name], tensor, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: name + text)
+            torch.testing.assert_close(
+                found[name], tensor, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: name + text
+            )
 
 
 def assert_equal(found: Weights, expected: Weights) -> None:
@@ -130,7 +132,7 @@ def test_spans_end_in_the_weights_of_a_plain_transformers_loop(squad: Features, 
         logits = (outputs.start_logits, outputs.end_logits)
         targets = (torch.from_numpy(values[windows].astype(np.int64)) for values in (squad.start, squad.end))
         losses = (cross_entropy(x.masked_fill(padding, -1e30), y) for x, y in zip(logits, targets, strict=True))
-        return sum(losses) / 2  # type: ignore[return-value]
+        return sum(losses) / 2
 
     plain_training(model, work, 6, span_loss)
     assert work.step == 6
@@ -164,7 +166,7 @@ def test_micro_batches_give_the_same_steps_as_one_batch(squad: Features, tmp_pat
     whole, pieces = (tiny_finetuning(squad, TargetKind.SPAN, 0.0, memory_tokens=tokens) for tokens in (32768, 50))
     sizes: list[int] = []
     backward = pieces._backward
-    pieces._backward = lambda windows, total: (sizes.append(len(windows)), backward(windows, total))[1]  # type: ignore
+    pieces._backward = lambda windows, total: (sizes.append(len(windows)), backward(windows, total))[1]
     run(whole, tmp_path / "whole")
     run(pieces, tmp_path / "pieces")
     assert len(sizes) == 36 and set(sizes) == {1}  # 18 windows twice, one at a time
@@ -187,7 +189,7 @@ def run_out_of_memory_once(work: Finetuning, at_call: int) -> list[int]:
         assert sys.exc_info()[0] is None, "the error's frames would keep the memory"
         return halve()
 
-    work._backward, work._halve_memory = failing, checked  # type: ignore[method-assign]
+    work._backward, work._halve_memory = failing, checked
     return calls
 
 
@@ -211,7 +213,7 @@ def test_memory_that_does_not_hold_one_window_is_said(squad: Features, tmp_path:
         tried.append(work.memory_tokens)
         raise torch.cuda.OutOfMemoryError("simulated")
 
-    work._backward = never  # type: ignore[method-assign]
+    work._backward = never
     with pytest.raises(UserError, match="data.max_length"):
         run(work, tmp_path)
     assert tried == [400, 200, 100, 50, 48] and work.step == 0
@@ -261,7 +263,7 @@ def kill_at(work: Finetuning, step: int) -> None:
             raise Killed
         return backward(windows, total)
 
-    work._backward = dying  # type: ignore[method-assign]
+    work._backward = dying
 
 
 @pytest.fixture(scope="module")
@@ -302,6 +304,20 @@ def test_killed_long_after_a_checkpoint_the_steps_since_are_taken_again(
     assert_equal(weights(again), uninterrupted)
 
 
+def test_a_snapshot_asked_for_after_its_step_has_passed_is_made_from_the_start(
+    squad: Features, uninterrupted: Weights, tmp_path: Path
+) -> None:
+    work = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3)
+    kill_at(work, 8)
+    with pytest.raises(Killed):
+        run(work, tmp_path, [2.0], seconds=0)
+    again, seen = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3), []
+    steps = checkpoints_in(tmp_path), log_nothing, [0.5, 2.0]
+    again.run([0.5, 2.0], lambda epochs, cost: seen.append((epochs, again.step)), *steps)
+    assert seen == [(0.5, 3), (2.0, 12)]
+    assert_equal(weights(again), uninterrupted)
+
+
 def test_killed_while_a_snapshot_is_kept_it_is_offered_again_with_the_same_weights(
     squad: Features, tmp_path: Path
 ) -> None:
@@ -334,7 +350,7 @@ def test_ctrl_c_is_held_until_the_step_is_whole_and_kept(
             os.kill(os.getpid(), signal.SIGINT)
         return backward(windows, total)
 
-    work._backward = interrupted  # type: ignore[method-assign]
+    work._backward = interrupted
     with pytest.raises(KeyboardInterrupt):
         run(work, tmp_path)
     found = checkpoints_in(tmp_path).load()

@@ -139,7 +139,7 @@ def test_a_member_stops_after_its_own_epochs(features: Features, tmp_path: Path)
             taken[member.config.name] += 1
             learn(batch, step, machine)
 
-        member.learn = counting  # type: ignore[method-assign]
+        member.learn = counting
     run(parts, tmp_path)
     assert taken == {"control": 9, "short": 3, "third": 9, "fourth": 9, "fifth": 6}
 
@@ -157,7 +157,7 @@ def test_a_member_whose_loss_is_no_number_is_stopped_and_the_others_go_on(
         steps[0] += 1
         learn(*arguments)
 
-    parts[0][0].learn = counting  # type: ignore[method-assign]
+    parts[0][0].learn = counting
     members = run(parts, tmp_path, reporter=listening, log=lambda event, **values: lines.append(values))
     assert members[0].failed and not any(member.failed for member in members[1:])
     assert 1 < steps[0] < 9, "it is not trained to the end"
@@ -252,7 +252,11 @@ def test_losses_are_means_over_the_steps_since_they_were_last_logged(
     for every in (1, 4):
         monkeypatch.setattr(module, "LOG_STEPS", every)
         lines: list[Any] = []
-        run(make(features, FIVE[:1]), tmp_path / str(every), log=lambda event, lines=lines, **values: lines.append(values))
+        run(
+            make(features, FIVE[:1]),
+            tmp_path / str(every),
+            log=lambda event, lines=lines, **values: lines.append(values),
+        )
         seen[every] = [line["loss"]["control"] for line in lines]
     assert len(seen[1]) == 9
     assert seen[4] == pytest.approx([np.mean(seen[1][:4]), np.mean(seen[1][4:8]), seen[1][8]], abs=2e-5)

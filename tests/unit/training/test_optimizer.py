@@ -22,7 +22,7 @@ from bertvision.training.optimizer import (
 
 def rates_of(scheduler_of: object, steps: int, *rest: int) -> list[float]:
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.5)
-    scheduler = scheduler_of(optimizer, *rest)  # type: ignore[operator]
+    scheduler = scheduler_of(optimizer, *rest)
     rates = []
     for _ in range(steps):
         rates.append(optimizer.param_groups[0]["lr"])

@@ -1,0 +1,405 @@
+"""The command line as a user meets it: stages alone and together, what is done again and what is not, JSON output."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_encoders import tiny_model, tiny_tokenizer
+from transformers import AutoModelForQuestionAnswering, AutoModelForSequenceClassification
+
+import bertvision as bv
+
+Command = Callable[..., Any]
+
+
+@pytest.fixture
+def rte(tmp_path: Path, write_config: Callable[..., Path], glue_folder: Path) -> Path:
+    return write_config(tmp_path, name="rte", data=glue_folder)
+
+
+def stamps(run: Path) -> dict[str, str]:
+    """Every finished part of a run with the moment it was written."""
+    return {
+        str(path.parent.relative_to(run)): f"{path.stat().st_mtime_ns} {path.stat().st_ino}"
+        for path in run.rglob("stamp.json")
+    }
+
+
+def changed(before: dict[str, str], after: dict[str, str]) -> set[str]:
+    """The parts that are new or were written again, by their last name but encoder/heads/predictions kept."""
+    return {part for part in after if before.get(part) != after[part]}
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+# ---------------------------------------------------------------------- stages and what is done again
+
+
+def test_stages_one_by_one_make_a_run_that_run_then_leaves_alone(rte: Path, command: Command) -> None:
+    run = rte.parent / "run"
+    assert command("check", rte).code == 0
+    assert not run.exists(), "check only looks"
+    assert command("evaluate", rte).code == 2
+    assert command("finetune", rte).code == 0
+    assert set(stamps(run)) == {"snapshots/epoch_1/encoder"}
+    assert command("train", rte).code == 0
+    heads = {f"snapshots/epoch_1/heads/{name}" for name in ("last_linear", "learned_pooling", "adapter_4")}
+    assert set(stamps(run)) == {"snapshots/epoch_1/encoder", *heads}
+    assert command("evaluate", rte).code == 0
+    before, metrics = stamps(run), (run / "metrics.jsonl").read_bytes()
+
+    again = command("run", rte)
+
+    assert again.code == 0
+    assert again.err.count("done already") == 2
+    assert stamps(run) == before
+    assert (run / "metrics.jsonl").read_bytes() == metrics
+
+
+def test_a_run_folder_is_a_config(rte: Path, command: Command) -> None:
+    assert command("run", rte).code == 0
+    before = stamps(rte.parent / "run")
+    for name in ("run", "finetune", "train", "evaluate"):
+        assert command(name, rte.parent / "run").code == 0
+    assert stamps(rte.parent / "run") == before
+
+
+def test_each_changed_setting_redoes_what_hangs_on_it(rte: Path, command: Command) -> None:
+    run, places = rte.parent / "run", {}
+    assert command("run", rte).code == 0
+
+    def redone(*overrides: str) -> set[str]:
+        before = stamps(run)
+        said = command("run", rte, *overrides)
+        assert said.code == 0, said.err
+        return {part.removeprefix("snapshots/epoch_1/") for part in changed(before, stamps(run))}
+
+    places = {
+        name: {f"heads/{name}", f"predictions/dev/{name}", f"predictions/held_out/{name}"}
+        for name in ("last_linear", "learned_pooling", "adapter_4", "average_pooling")
+    }
+    encoder = {"encoder", "predictions/dev/encoder", "predictions/held_out/encoder"}
+
+    no_matter = ("checkpoint_seconds=7", "memory_tokens=64")
+    assert redone(*(f"finetune.{word}" for word in no_matter), "train.encode_tokens=64") == set()
+    more = 'heads=["learned_pooling", {head="adapter", size=4}, "average_pooling"]'
+    assert redone(more) == places["average_pooling"]
+    assert redone('heads=[{head="learned_pooling", lr=0.01, name="learned_pooling"}]') == places["learned_pooling"]
+    assert redone() == places["learned_pooling"], "back to what it was"
+    assert redone("train.lr=0.002") == places["last_linear"] | places["learned_pooling"] | places["adapter_4"]
+    everything = encoder | places["last_linear"] | places["learned_pooling"] | places["adapter_4"]
+    assert redone("finetune.lr=0.002") == everything
+    assert redone("finetune.lr=0.002", "evaluate.n_best=3") == {part for part in everything if "pred" in part}
+
+
+def test_changed_data_is_noticed_and_only_what_hangs_on_it_is_redone(
+    tmp_path: Path, command: Command, write_config: Callable[..., Path]
+) -> None:
+    rows = [f"the king {n},yes\nno river {n},no\n" for n in range(6)]
+    for name in ("train.csv", "dev.csv"):
+        (tmp_path / name).write_text("text,label\n" + "".join(rows))
+    config, run = write_config(tmp_path, name="files", data=tmp_path), tmp_path / "run"
+    assert command("run", config).code == 0
+    before = stamps(run)
+    (tmp_path / "dev.csv").write_text("text,label\n" + "".join(rows[1:]))
+    assert command("run", config).code == 0
+    parts = changed(before, stamps(run))
+    assert parts and all("predictions/dev" in part for part in parts)
+    (tmp_path / "train.csv").write_text("text,label\nthe king 0,no\n" + "".join(rows)[len("the king 0,yes\n") :])
+    before = stamps(run)
+    assert command("run", config).code == 0
+    assert changed(before, stamps(run)) == set(before)
+
+
+# ---------------------------------------------------------------------- the run folder
+
+
+def test_the_run_folder_explains_itself(finished: Callable[..., Path], squad_folder: Path) -> None:
+    run = finished(name="squad2", data=squad_folder)
+    config = json.loads((run / "config.json").read_text())
+    assert config["finetune"]["batch_rows"] == 2
+    assert config["finetune"]["schedule"] == "linear", "defaults are filled in"
+    environment = json.loads((run / "environment.json").read_text())
+    assert environment["packages"]["torch"] == torch.__version__
+    assert environment["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert {"commit", "dirty", "device", "platform"} <= set(environment)
+    events = read_jsonl(run / "metrics.jsonl")
+    assert {"finetune", "snapshot", "scores"} <= {event["event"] for event in events}
+    for name in ("last_linear", "learned_pooling", "adapter_4"):
+        head = run / "snapshots" / "epoch_1" / "heads" / name
+        facts = json.loads((head / "config.json").read_text())
+        weights = load_file(head / "head.safetensors")
+        assert sum(weight.numel() for weight in weights.values()) == facts["parameters"]
+    rows = read_jsonl(run / "snapshots" / "epoch_1" / "predictions" / "dev" / "adapter_4" / "predictions.jsonl")
+    assert [row["id"] for row in rows] == ["dev0a", "dev0b", "dev0c", "dev1a", "dev1b", "dev1c"]
+    models = json.loads((run / "scores.json").read_text())["snapshots"]["1"]
+    assert list(models) == ["baseline", "encoder", "last_linear", "learned_pooling", "adapter_4"]
+    assert models["baseline"]["scores"]["dev"]["exact"] == pytest.approx(100 * 2 / 6)
+    summary = (run / "summary.md").read_text()
+    assert all(name in summary for name in ("baseline", "encoder itself", "last_linear (control)", "adapter_4"))
+    assert not list(run.rglob(".writing-*")), "nothing half written stays"
+    assert not (run / "checkpoints" / "finetune").exists(), "a finished run needs no checkpoint"
+
+
+def test_snapshots_draw_a_curve_and_heads_train_where_asked(
+    tmp_path: Path, command: Command, write_config: Callable[..., Path], glue_folder: Path
+) -> None:
+    config = write_config(tmp_path, name="rte", data=glue_folder)
+    said = command("run", config, "finetune.snapshots=[0, 0.34]", "train.snapshots=[0, 1]", "--json")
+    assert said.code == 0, said.err
+    snapshots = said.json["snapshots"]
+    assert {epochs: len(models) for epochs, models in snapshots.items()} == {"0": 5, "0.34": 2, "1": 5}
+    seconds = [models["encoder"]["tokens"] for models in snapshots.values()]
+    assert seconds == sorted(seconds) and seconds[0] == 0
+
+
+# ---------------------------------------------------------------------- every kind of task
+
+
+@pytest.mark.parametrize("name", ["rte", "stsb", "cola", "mnli", "squad2", "squad2_answerable"])
+def test_official_tasks_run_and_every_table_has_its_rows(
+    name: str, finished: Callable[..., Path], command: Command, glue_folder: Path, squad_folder: Path
+) -> None:
+    run = finished(name=name, data=squad_folder if name.startswith("squad") else glue_folder)
+    scores = command("evaluate", run, "--json").json
+    models = scores["snapshots"]["1"]
+    splits = ["dev_matched", "dev_mismatched"] if name == "mnli" else ["dev"]
+    for model in models.values():
+        assert [split for split in model["scores"] if split != "held_out"] == splits
+        for split in splits:
+            assert set(scores["metrics"]) <= set(model["scores"][split])
+    tables = command("evaluate", run).out
+    assert all(split in tables for split in splits)
+
+
+def test_mnli_scores_each_dev_set_on_its_own_rows(finished: Callable[..., Path], glue_folder: Path) -> None:
+    scores = bv.Run(finished(name="mnli", data=glue_folder)).scores["snapshots"]["1"]["encoder"]["scores"]
+    assert (scores["dev_matched"]["total"], scores["dev_mismatched"]["total"]) == (5, 6)
+
+
+@pytest.mark.parametrize("form", ["csv", "tsv", "jsonl"])
+def test_a_users_own_labelled_files(
+    form: str, tmp_path: Path, command: Command, write_config: Callable[..., Path]
+) -> None:
+    rows = [(f"the king {n}", "the queen", ("fine", "bad", "so so")[n % 3]) for n in range(12)]
+    for split in ("train", "dev"):
+        path = tmp_path / f"{split}.{form}"
+        if form == "jsonl":
+            lines = [json.dumps(dict(zip("abc", row, strict=True))) for row in rows]
+        else:
+            lines = [(",", "\t")[form == "tsv"].join(cells) for cells in ["abc", *rows]]
+        path.write_text("\n".join(lines) + "\n")
+    config = write_config(tmp_path, name="files", data=tmp_path, text="a", text_pair="b", label="c")
+    said = command("run", config, "--json")
+    assert said.code == 0, said.err
+    assert said.json["metrics"] == ["accuracy", "f1_macro"]
+    assert said.json["snapshots"]["1"]["baseline"]["scores"]["dev"]["accuracy"] == pytest.approx(100 / 3)
+
+
+def test_a_users_own_scores_and_spans(
+    tmp_path: Path, command: Command, write_config: Callable[..., Path], squad_json: Callable[..., Any]
+) -> None:
+    (tmp_path / "s.csv").write_text("text,grade\n" + "".join(f"the king {n},{n / 2}\n" for n in range(8)))
+    files = {"train": tmp_path / "s.csv", "dev": tmp_path / "s.csv"}
+    said = command("run", write_config(tmp_path, name="files", kind="score", label="grade", **files), "--json")
+    assert said.code == 0, said.err
+    assert said.json["metrics"] == ["pearson", "spearman"]
+    questions = [(f"who was born in {n}?", f"in {n} the queen was born.", "the queen") for n in range(8)]
+    (tmp_path / "mine.json").write_text(json.dumps(squad_json(*questions, ("who died?", "no man.", None))))
+    files = {"train": tmp_path / "mine.json", "dev": tmp_path / "mine.json"}
+    said = command("run", write_config(tmp_path, name="files", **files), f"run={tmp_path}/spans", "--json")
+    assert said.code == 0, said.err
+    baseline = said.json["snapshots"]["1"]["baseline"]["scores"]["dev"]
+    assert baseline["exact"] == pytest.approx(100 / 9)
+    assert (baseline["HasAns_total"], baseline["NoAns_total"]) == (8, 1)
+
+
+# ---------------------------------------------------------------------- encoders as they came
+
+
+def test_without_fine_tuning_the_encoder_stays_as_it_came(
+    finished: Callable[..., Path], tiny_encoder_folder: Path, glue_folder: Path
+) -> None:
+    run = finished("finetune.epochs=0", name="rte", data=glue_folder)
+    place = run / "snapshots" / "epoch_0" / "encoder"
+    assert json.loads((place / "reference.json").read_text())["name"] == str(tiny_encoder_folder)
+    assert not (place / "model.safetensors").exists(), "no copy of what is there already"
+    assert len(bv.Run(run).scores["snapshots"]["0"]) == 5
+
+
+def test_a_fine_tuned_classifier_is_the_encoder_row(
+    tmp_path: Path, command: Command, write_config: Callable[..., Path], glue_folder: Path
+) -> None:
+    labels = {0: "not_entailment", 1: "entailment"}  # the other way round than the task's
+    model = tiny_model("bert", AutoModelForSequenceClassification, num_attention_heads=2, id2label=labels)
+    tokenizer = tiny_tokenizer()
+    model.save_pretrained(tmp_path / "tuned")
+    tokenizer.save_pretrained(tmp_path / "tuned")
+    config = write_config(tmp_path, encoder=tmp_path / "tuned", name="rte", data=glue_folder)
+    said = command("run", config, "finetune.epochs=0")
+    assert said.code == 0, said.err
+    assert "its own output layer" in said.err
+
+    place = tmp_path / "run" / "snapshots" / "epoch_0" / "predictions" / "dev" / "encoder"
+    rows = read_jsonl(place / "predictions.jsonl")
+    lines = (glue_folder / "RTE" / "dev.tsv").read_text(encoding="utf-8").rstrip("\n").split("\n")[1:]
+    assert len(rows) == len(lines) == 5
+    for row, line in zip(rows, lines, strict=True):
+        _, first, second, _ = line.split("\t")
+        inputs = tokenizer(first, second, truncation=True, max_length=48, return_tensors="pt")
+        with torch.no_grad():
+            expected = model(**inputs).logits[0].softmax(-1)
+        found = [row["probabilities"]["not_entailment"], row["probabilities"]["entailment"]]
+        np.testing.assert_allclose(found, expected.numpy(), atol=2e-6)
+
+
+def test_a_fine_tuned_answerer_is_the_encoder_row(
+    tmp_path: Path, command: Command, write_config: Callable[..., Path], squad_json: Callable[..., Any]
+) -> None:
+    model = tiny_model("bert", AutoModelForQuestionAnswering, num_attention_heads=2)
+    tokenizer = tiny_tokenizer()
+    model.save_pretrained(tmp_path / "tuned")
+    tokenizer.save_pretrained(tmp_path / "tuned")
+    questions = [(f"who was born in {n}?", f"in {n} the queen was born.", "the queen") for n in range(8)]
+    (tmp_path / "mine.json").write_text(json.dumps(squad_json(*questions)))
+    files = {"train": tmp_path / "mine.json", "dev": tmp_path / "mine.json"}
+    config = write_config(tmp_path, encoder=tmp_path / "tuned", name="files", **files)
+    assert command("run", config, "finetune.epochs=0").code == 0
+
+    place = tmp_path / "run" / "snapshots" / "epoch_0" / "predictions" / "dev" / "encoder"
+    for row, (question, passage, _) in zip(read_jsonl(place / "predictions.jsonl"), questions, strict=True):
+        inputs = tokenizer(question, passage, return_tensors="pt", return_offsets_mapping=True)
+        offsets = inputs.pop("offset_mapping")[0].tolist()
+        with torch.no_grad():
+            output = model(**inputs)
+        starts, ends = output.start_logits[0].log_softmax(-1), output.end_logits[0].log_softmax(-1)
+        places = [n for n, part in enumerate(inputs.sequence_ids(0)) if part == 1]
+        spans = [(float(starts[i] + ends[j]), i, j) for i in places for j in places if i <= j < i + 30]
+        score, first, last = max(spans)
+        assert row["n_best"][0]["score"] == pytest.approx(score, abs=1e-4)
+        assert row["null_score"] == pytest.approx(float(starts[0] + ends[0]), abs=1e-4)
+        assert row["n_best"][0]["text"] == passage[offsets[first][0] : offsets[last][1]]
+
+
+# ---------------------------------------------------------------------- scoring a file
+
+
+def test_a_predictions_file_is_scored_by_the_official_definition(
+    tmp_path: Path, command: Command, squad_json: Callable[..., Any]
+) -> None:
+    data = squad_json(
+        ("q", "the old house in the city", "the old house"),  # said "house": EM 0, F1 = 2·1·½/(1+½) = 2/3
+        ("q", "Anna wrote it", "Anna"),  # said "anna!": EM 1 after normalising
+        ("q", "nothing here", None),  # said nothing: right
+        ("q", "nothing there", None),  # said something: wrong
+    )
+    (tmp_path / "data.json").write_text(json.dumps(data))
+    (tmp_path / "said.json").write_text(json.dumps({"q0": "house", "q1": "anna!", "q2": "", "q3": "there"}))
+    said = command("evaluate", "--predictions", tmp_path / "said.json", "--data", tmp_path / "data.json", "--json")
+    scores = said.json
+    expected = {
+        "exact": 50.0, "f1": 100 * (2 / 3 + 1 + 1) / 4, "total": 4,
+        "HasAns_exact": 50.0, "HasAns_f1": 100 * (2 / 3 + 1) / 2, "HasAns_total": 2,
+        "NoAns_exact": 50.0, "NoAns_f1": 50.0, "NoAns_total": 2,
+    }  # fmt: skip
+    assert {key: scores[key] for key in expected} == pytest.approx(expected)
+    table = command("evaluate", "--predictions", tmp_path / "said.json", "--data", tmp_path / "data.json").out
+    assert "HasAns_f1" in table and "83.3333" in table
+
+
+# ---------------------------------------------------------------------- JSON, help, the module, Python
+
+
+def test_json_is_alone_on_standard_output(
+    finished: Callable[..., Path], command: Command, glue_folder: Path, tiny_encoder_folder: Path
+) -> None:
+    run = finished(name="rte", data=glue_folder)
+    words: list[list[object]] = [
+        ["run", run], ["evaluate", run], ["check", run], ["tasks"], ["tasks", "--data", glue_folder], ["settings"],
+        ["heads"], ["heads", "--encoder", tiny_encoder_folder, "--task", "stsb"],
+        ["predict", run, "--text", "a king", "--text-pair", "a man"],
+        ["predict", run, "--file", glue_folder / "RTE" / "test.tsv"],
+    ]  # fmt: skip
+    for line in words:
+        said = command(*line, "--json")
+        assert said.code == 0, said.err
+        assert said.json, line
+
+
+def test_heads_are_counted_for_an_encoder(command: Command) -> None:
+    rows = {row["name"]: row for row in command("heads", "--encoder", "bert-large-uncased", "--json").json}
+    assert rows["learned_pooling"]["parameters"] == 2076
+    assert rows["last_linear"]["parameters"] == 2050
+
+
+def test_the_module_is_the_command_and_help_needs_no_torch() -> None:
+    script = (
+        "import sys; sys.argv = ['bertvision', *sys.argv[1:]]\n"
+        "import runpy\n"
+        "try: runpy.run_module('bertvision', run_name='__main__')\n"
+        "except SystemExit as end: assert not end.code\n"
+        "assert not {'torch', 'transformers'} & set(sys.modules), 'heavy imports'\n"
+    )
+    for word in ("--help", "tasks"):
+        done = subprocess.run([sys.executable, "-c", script, word], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "rte" in done.stdout or "predict" in done.stdout
+
+
+def test_every_command_has_help(command: Command) -> None:
+    names = ("demo", "run", "check", "tasks", "heads", "settings", "finetune", "train", "evaluate", "predict")
+    whole = command("--help").out
+    for name in names:
+        said = command(name, "--help")
+        assert name in whole
+        assert said.code == 0 and "Usage" in said.out
+    assert command("--version").out.strip() == bv.__version__
+
+
+def test_python_does_the_same_as_the_command(tmp_path: Path, tiny_encoder_folder: Path, glue_folder: Path) -> None:
+    run = bv.run(
+        task={"name": "rte", "data": str(glue_folder)},
+        encoder=str(tiny_encoder_folder),
+        heads=["learned_pooling"],
+        data={"max_length": 48, "hold_out": 0.25},
+        finetune={"batch_rows": 2},
+        train={"epochs": 1},
+        run=str(tmp_path / "run"),
+    )
+    assert list(run.scores["snapshots"]["1"]) == ["baseline", "encoder", "last_linear", "learned_pooling"]
+    assert "| learned_pooling |" in run.summary()
+    assert run.summary() in (tmp_path / "run" / "summary.md").read_text()
+    rows = run.predict(("a king", "a man"), ("he", "she"), head="learned_pooling")
+    assert [set(row["probabilities"]) for row in rows] == [{"entailment", "not_entailment"}] * 2
+    with pytest.raises(bv.UserError, match="two texts"):
+        run.predict("a king")
+    before = stamps(tmp_path / "run")
+    again = bv.run(run.config)
+    assert stamps(tmp_path / "run") == before
+    assert again.scores == run.scores
+
+
+def test_a_task_may_be_given_by_name_alone_from_python() -> None:
+    with pytest.raises(bv.UserError, match="did you mean 'rte'"):
+        bv.run(task="rt")
+    with pytest.raises(bv.UserError, match=r"task\.name"):
+        bv.run()
+
+
+def test_a_moved_run_goes_on_where_it_is_now(
+    tmp_path: Path, finished: Callable[..., Path], command: Command, glue_folder: Path
+) -> None:
+    moved = tmp_path / "moved"
+    shutil.copytree(finished(name="rte", data=glue_folder), moved)
+    said = command("evaluate", moved, "--json")
+    assert said.json["run"] == str(moved)

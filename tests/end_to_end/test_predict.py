@@ -1,0 +1,270 @@
+"""Prediction on new text: typed, from files of every form, and the official submission files."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Command = Callable[..., Any]
+PASSAGE = "In 1900 the café of Zürich opened 😀 with 3 tables. “It was loud”, Anna said."
+QUESTION = "When did the café open?"
+
+
+@pytest.fixture
+def squad_run(finished: Callable[..., Path], squad_folder: Path) -> Path:
+    return finished(name="squad2", data=squad_folder)
+
+
+@pytest.fixture
+def rte_run(finished: Callable[..., Path], glue_folder: Path) -> Path:
+    return finished(name="rte", data=glue_folder)
+
+
+def held_out_scores(run: Path) -> dict[str, dict[str, Any]]:
+    models = json.loads((run / "scores.json").read_text())["snapshots"]["1"]
+    return {name: model["scores"]["held_out"] for name, model in models.items() if name != "baseline"}
+
+
+# ---------------------------------------------------------------------- typed
+
+
+@pytest.mark.parametrize("head", ["encoder", "last_linear", "learned_pooling", "adapter_4"])
+def test_an_answer_stands_where_it_says_in_the_passage(head: str, squad_run: Path, command: Command) -> None:
+    typed = ["--text", QUESTION, "--text-pair", PASSAGE, "--head", head]
+    row = command("predict", squad_run, *typed, "--threshold", "1e9", "--json").json
+    assert row["answer"] and PASSAGE[row["start"] : row["end"]] == row["answer"]
+    for candidate in row["n_best"]:
+        assert PASSAGE[candidate["start"] : candidate["end"]] == candidate["text"]
+    assert 0 < sum(candidate["probability"] for candidate in row["n_best"]) <= 1
+    silent = command("predict", squad_run, *typed, "--threshold", "-1e9", "--json").json
+    assert (silent["answer"], silent["start"], silent["end"]) == ("", None, None)
+    total = silent["probability"] + sum(candidate["probability"] for candidate in silent["n_best"])
+    assert total == pytest.approx(1, abs=1e-3)
+    said = command("predict", squad_run, *typed, "--threshold", "1e9").out
+    assert said.startswith(row["answer"]) and f"characters {row['start']} to {row['end']}" in said
+    assert command("predict", squad_run, *typed, "--threshold", "-1e9").out.startswith("no answer")
+
+
+def test_a_label_comes_with_the_probability_of_each(rte_run: Path, command: Command) -> None:
+    row = command("predict", rte_run, "--text", "a king", "--text-pair", "a man", "--json").json
+    assert set(row["probabilities"]) == {"entailment", "not_entailment"}
+    assert sum(row["probabilities"].values()) == pytest.approx(1, abs=1e-5)
+    assert row["label"] == max(row["probabilities"], key=row["probabilities"].get)
+
+
+def test_a_score_is_a_number(finished: Callable[..., Path], command: Command, glue_folder: Path) -> None:
+    run = finished(name="stsb", data=glue_folder)
+    typed = ["--text", "a king", "--text-pair", "a man"]
+    row = command("predict", run, *typed, "--json").json
+    assert float(command("predict", run, *typed).out) == pytest.approx(row["score"], abs=1e-3)
+
+
+def test_answerability_is_a_label(finished: Callable[..., Path], command: Command, squad_folder: Path) -> None:
+    run = finished(name="squad2_answerable", data=squad_folder)
+    row = command("predict", run, "--text", QUESTION, "--text-pair", PASSAGE, "--json").json
+    assert set(row["probabilities"]) == {"no_answer", "has_answer"}
+
+
+@pytest.mark.parametrize(("name", "metric"), [("rte", "accuracy"), ("squad2", "f1")])
+def test_without_a_head_the_best_on_held_out_speaks(
+    name: str, metric: str, finished: Callable[..., Path], command: Command, glue_folder: Path, squad_folder: Path
+) -> None:
+    run = finished(name=name, data=squad_folder if name == "squad2" else glue_folder)
+    scores = {model: found.get("at_threshold", found)[metric] for model, found in held_out_scores(run).items()}
+    out = run.parent / "best.jsonl"
+    test = squad_folder / "test-v2.0.json" if name == "squad2" else glue_folder / "RTE" / "test.tsv"
+    said = command("predict", run, "--file", test, "--out", out)
+    spoke = said.err.split("predictions of ")[1].split()[0]
+    assert scores[spoke] == max(scores.values())
+
+
+def test_the_threshold_is_the_one_chosen_on_held_out(squad_run: Path, command: Command, squad_folder: Path) -> None:
+    for head, scores in held_out_scores(squad_run).items():
+        words = ["predict", squad_run, "--head", head, "--file", squad_folder / "dev-v2.0.json", "--json"]
+        chosen = command(*words).json
+        assert chosen == command(*words, "--threshold", scores["threshold"]).json
+        kept = squad_run / "snapshots" / "epoch_1" / "predictions" / "dev" / head / "predictions.jsonl"
+        answers = [json.loads(line)["answer"] for line in kept.read_text(encoding="utf-8").rstrip("\n").split("\n")]
+        assert [row["answer"] for row in chosen] == answers
+
+
+# ---------------------------------------------------------------------- files
+
+
+def write_pairs(folder: Path, names: tuple[str, str], rows: list[tuple[str, str]]) -> list[Path]:
+    """The same pairs as CSV, TSV and JSON lines."""
+    lines = [dict(zip(names, row, strict=True)) for row in rows]
+    (folder / "p.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for ending, mark in (("csv", ","), ("tsv", "\t")):
+        (folder / f"p.{ending}").write_text("".join(mark.join(row) + "\n" for row in [names, *rows]))
+    return [folder / f"p.{ending}" for ending in ("csv", "tsv", "jsonl")]
+
+
+@pytest.mark.parametrize("names", [("question", "passage"), ("question", "context")])
+def test_questions_come_from_any_form_of_file(
+    names: tuple[str, str], tmp_path: Path, squad_run: Path, command: Command, squad_json: Callable[..., Any]
+) -> None:
+    rows = [("who was born?", "the queen was born in 1900."), ("who died?", "no man died in the old city.")]
+    files = write_pairs(tmp_path, names, rows)
+    (tmp_path / "p.json").write_text(json.dumps(squad_json(*((*row, None) for row in rows))))
+    found = []
+    for file in [*files, tmp_path / "p.json"]:
+        said = command("predict", squad_run, "--head", "adapter_4", "--file", file, "--json")
+        assert said.code == 0, said.err
+        found.append([{**row, "id": None} for row in said.json])
+    assert len(found[0]) == 2
+    assert all(rows == found[0] for rows in found)
+
+
+def test_glue_text_comes_from_any_form_of_file(tmp_path: Path, rte_run: Path, command: Command) -> None:
+    files = write_pairs(tmp_path, ("sentence1", "sentence2"), [("a king", "a man"), ("the river", "a city")])
+    found = [command("predict", rte_run, "--file", file, "--json").json for file in files]
+    assert len(found[0]) == 2
+    assert all([row["probabilities"] for row in rows] == [row["probabilities"] for row in found[0]] for rows in found)
+
+
+def test_a_users_own_columns_and_ids_are_those_of_the_run_even_when_its_data_is_gone(
+    tmp_path: Path, command: Command, write_config: Callable[..., Path]
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    rows = "".join(f"{n},the king {n},{'yes' if n % 2 else 'no'}\n" for n in range(8))
+    for name in ("train.csv", "dev.csv"):
+        (data / name).write_text("number,words,verdict\n" + rows)
+    config = write_config(tmp_path, name="files", data=data, text="words", label="verdict", id="number")
+    assert command("run", config).code == 0
+    shutil.rmtree(data)
+    (tmp_path / "new.csv").write_text("number,words\nx7,the queen\nx2,a river\n")
+    out = tmp_path / "out.jsonl"
+    said = command("predict", tmp_path / "run", "--file", tmp_path / "new.csv", "--out", out)
+    assert said.code == 0, said.err
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [line["id"] for line in lines] == ["x7", "x2"]
+    assert all(line["label"] in ("yes", "no") for line in lines)
+    typed = command("predict", tmp_path / "run", "--text", "the queen", "--json").json
+    assert typed["probabilities"] == lines[0]["probabilities"]
+    gone = command("predict", tmp_path / "run", "--submission", tmp_path / "sub")
+    assert gone.code == 2 and "task.data" in gone.err
+
+
+def test_out_writes_json_lines_or_the_official_json(
+    tmp_path: Path, squad_run: Path, command: Command, squad_folder: Path
+) -> None:
+    file = squad_folder / "test-v2.0.json"
+    for name in ("a.jsonl", "a.json"):
+        said = command("predict", squad_run, "--file", file, "--out", tmp_path / "deep" / name)
+        assert said.code == 0 and said.out == "" and "3 predictions" in said.err
+    lines = [
+        json.loads(line)
+        for line in (tmp_path / "deep" / "a.jsonl").read_text(encoding="utf-8").rstrip("\n").split("\n")
+    ]
+    official = json.loads((tmp_path / "deep" / "a.json").read_text(encoding="utf-8"))
+    assert official == {line["id"]: line["answer"] for line in lines}
+    assert list(official) == ["test0a", "test0b", "test0c"]
+
+
+def test_what_predict_writes_evaluate_scores(
+    tmp_path: Path, squad_run: Path, command: Command, squad_folder: Path
+) -> None:
+    dev, out = squad_folder / "dev-v2.0.json", tmp_path / "said.json"
+    command("predict", squad_run, "--head", "encoder", "--threshold", "0", "--file", dev, "--out", out)
+    scores = command("evaluate", "--predictions", out, "--data", dev, "--json").json
+    table = json.loads((squad_run / "scores.json").read_text())["snapshots"]["1"]["encoder"]["scores"]["dev"]
+    assert {key: table[key] for key in scores} == pytest.approx(scores)
+
+
+# ---------------------------------------------------------------------- official submissions
+
+FORMS = {
+    "cola": ("CoLA.tsv", {"0", "1"}), "sst2": ("SST-2.tsv", {"0", "1"}), "mrpc": ("MRPC.tsv", {"0", "1"}),
+    "qqp": ("QQP.tsv", {"0", "1"}), "wnli": ("WNLI.tsv", {"0", "1"}),
+    "qnli": ("QNLI.tsv", {"entailment", "not_entailment"}), "rte": ("RTE.tsv", {"entailment", "not_entailment"}),
+    "stsb": ("STS-B.tsv", None),
+}  # fmt: skip
+
+
+def submission_of(path: Path) -> tuple[list[str], list[str]]:
+    header, *rows = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
+    assert header == "index\tprediction"
+    indices, values = zip(*(row.split("\t") for row in rows), strict=True)
+    return list(indices), list(values)
+
+
+@pytest.mark.parametrize("name", ["cola", "qnli", "rte", "stsb"])
+def test_glue_submissions_have_the_official_form(
+    name: str, tmp_path: Path, finished: Callable[..., Path], command: Command, glue_folder: Path
+) -> None:
+    run = finished(name=name, data=glue_folder)
+    said = command("predict", run, "--submission", tmp_path)
+    assert said.code == 0, said.err
+    file, labels = FORMS[name]
+    assert [path.name for path in tmp_path.iterdir()] == [file]
+    indices, values = submission_of(tmp_path / file)
+    assert indices == ["0", "1", "2", "3"]
+    assert all(0 <= float(value) <= 5 for value in values) if labels is None else set(values) <= labels
+
+
+def test_mnli_submits_two_test_sets_and_the_diagnostic_one(
+    tmp_path: Path, finished: Callable[..., Path], command: Command, glue_folder: Path
+) -> None:
+    said = command("predict", finished(name="mnli", data=glue_folder), "--submission", tmp_path)
+    assert said.code == 0, said.err
+    rows = {path.name: submission_of(path) for path in tmp_path.iterdir()}
+    assert {name: indices for name, (indices, _) in rows.items()} == {
+        "MNLI-m.tsv": ["0", "1", "2", "3"], "MNLI-mm.tsv": ["0", "1", "2"], "AX.tsv": ["0", "1", "2"],
+    }  # fmt: skip
+    assert {value for _, values in rows.values() for value in values} <= {"entailment", "neutral", "contradiction"}
+
+
+def test_a_submission_takes_its_test_files_from_another_folder(
+    tmp_path: Path, rte_run: Path, command: Command, glue_folder: Path
+) -> None:
+    (tmp_path / "RTE").mkdir()
+    lines = (glue_folder / "RTE" / "test.tsv").read_text(encoding="utf-8").split("\n")
+    (tmp_path / "RTE" / "test.tsv").write_text("\n".join([lines[0], lines[3], lines[1]]) + "\n", encoding="utf-8")
+    said = command("predict", rte_run, "--submission", tmp_path / "out", "--data", tmp_path)
+    assert said.code == 0, said.err
+    assert submission_of(tmp_path / "out" / "RTE.tsv")[0] == ["2", "0"]
+
+
+def test_squad_submission_is_id_to_text(tmp_path: Path, squad_run: Path, command: Command, squad_folder: Path) -> None:
+    assert command("predict", squad_run, "--submission", tmp_path).code == 0
+    (path,) = tmp_path.iterdir()
+    answers = json.loads(path.read_text(encoding="utf-8"))
+    assert list(answers) == ["test0a", "test0b", "test0c"]
+    assert all(answer in PASSAGE for answer in answers.values())
+
+
+# ---------------------------------------------------------------------- a head belongs to its encoder
+
+
+def test_a_head_is_not_used_on_an_encoder_it_was_not_trained_on(
+    tmp_path: Path, rte_run: Path, command: Command
+) -> None:
+    moved = tmp_path / "moved"
+    shutil.copytree(rte_run, moved)
+    assert command("finetune", moved, "finetune.lr=0.01").code == 0
+    typed = ["--text", "a king", "--text-pair", "a man", "--head", "adapter_4"]
+    refused = command("predict", moved, *typed)
+    assert refused.code == 2 and "bertvision run" in refused.err
+    assert command("run", moved).code == 0
+    assert command("predict", moved, *typed).code == 0
+
+
+def test_an_encoder_that_was_not_fine_tuned_is_found_from_another_folder(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: Command,
+    write_config: Callable[..., Path],
+    tiny_encoder_folder: Path,
+    glue_folder: Path,
+) -> None:
+    monkeypatch.chdir(tiny_encoder_folder.parent)
+    config = write_config(tmp_path, encoder=Path(tiny_encoder_folder.name), name="rte", data=glue_folder)
+    assert command("run", config, "finetune.epochs=0").code == 0
+    monkeypatch.chdir(tmp_path)
+    said = command("predict", "run", "--text", "a king", "--text-pair", "a man")
+    assert said.code == 0, said.err

@@ -1,0 +1,98 @@
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertvision.config import TrainConfig
+from bertvision.errors import ConfigError, UserError
+from bertvision.heads import MemberConfig, build_members, load_head
+from bertvision.tasks.base import TargetKind
+
+TRAIN = TrainConfig(lr=0.5, epochs=3, schedule="constant", warmup=0.2, decay=0.1, clip=2.0, batch_rows=4)
+
+
+def members_of(*entries: Any) -> list[MemberConfig]:
+    return build_members(list(entries), TRAIN, 9, TargetKind.LABEL)
+
+
+def mistakes_of(*entries: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        members_of(*entries)
+    return caught.value.mistakes
+
+
+def test_the_control_comes_first_unless_it_is_asked_for() -> None:
+    assert [member.name for member in members_of("adapter")] == ["last_linear", "adapter"]
+    assert [member.name for member in members_of("adapter", "last_linear")] == ["adapter", "last_linear"]
+    assert [member.name for member in members_of()] == ["last_linear"]
+
+
+def test_what_a_head_does_not_say_comes_from_the_train_section() -> None:
+    plain, own = members_of("learned_pooling", {"head": "adapter", "lr": 1, "epochs": 7, "seed": 4, "size": 8})[1:]
+    assert dataclasses.astuple(plain)[3:] == (0.5, 3, "constant", 0.2, 0.1, 2.0, 9)
+    assert (own.lr, own.epochs, own.seed, own.settings) == (1, 7, 4, {"size": 8})
+
+
+@pytest.mark.parametrize(
+    ("entry", "name"),
+    [
+        ({"head": "adapter"}, "adapter"),
+        ({"head": "adapter", "size": 386, "shared": False, "skip": True}, "adapter_386_separate_skip"),
+        ({"head": "adapter", "shared": True, "skip": False}, "adapter_shared_no_skip"),
+        ({"head": "pooled_adapter", "pooling": "average"}, "pooled_adapter_average"),
+        ({"head": "learned_pooling", "lr": 5e-4, "seed": 1}, "learned_pooling_lr0.0005_seed1"),
+        ({"head": "adapter", "name": "my-own.2"}, "my-own.2"),
+    ],
+)
+def test_names_say_what_was_set(entry: dict[str, Any], name: str) -> None:
+    assert members_of(entry)[-1].name == name
+
+
+def test_all_mistakes_of_all_heads_are_shown_at_once() -> None:
+    found = mistakes_of("adaptor", {"head": "adapter", "sise": 3}, {"head": "adapter", "size": "64"})
+    assert len(found) == 3
+    assert "did you mean 'adapter'?" in found[0] and "did you mean 'size'?" in found[1]
+    assert found[2] == "`size` of head 'adapter' must be a whole number, not '64'."
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"size": True}, "a whole number"),
+        ({"size": [64]}, "a whole number"),
+        ({"size": 6.5}, "a whole number"),
+        ({"size": 0}, "`size` must be at least 1"),
+        ({"shared": 1}, "true or false"),
+        ({"read": "max"}, "cls or mean"),
+        ({"lr": "fast"}, "a number"),
+        ({"lr": 0}, "`lr` must be above 0"),
+        ({"lr": float("nan")}, "`lr` must be above 0"),
+        ({"lr": float("inf")}, "`lr` must be finite"),
+        ({"epochs": 0}, "`epochs` must be above 0"),
+        ({"epochs": 1.5}, "a whole number"),
+        ({"schedule": "cosine"}, "linear or constant"),
+        ({"warmup": 1.0}, "`warmup` must be from 0 to less than 1"),
+        ({"decay": -0.1}, "`decay` must be at least 0"),
+        ({"clip": 0}, "`clip` must be above 0"),
+        ({"seed": -1}, "`seed` must be at least 0"),
+    ],
+)
+def test_a_wrong_value_is_one_mistake_in_words(settings: dict[str, Any], words: str) -> None:
+    (found,) = mistakes_of({"head": "adapter", **settings})
+    assert words in found and "adapter" in found
+
+
+@pytest.mark.parametrize("name", ["encoder", "baseline", "", ".", "..", ".hidden", "a/b", "-x", "a b", 7])
+def test_a_name_that_is_no_folder_s_or_is_taken_is_refused(name: Any) -> None:
+    (found,) = mistakes_of({"head": "adapter", "name": name})
+    assert f"`name` = {name!r}" in found
+
+
+def test_two_heads_of_one_name_are_refused() -> None:
+    assert "two heads are called 'adapter'" in mistakes_of("adapter", "adapter")[0]
+
+
+def test_a_folder_without_a_head_says_what_was_expected(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="expected config.json and head.safetensors"):
+        load_head(tmp_path)
