@@ -10,13 +10,14 @@ import math
 import tomllib
 import types
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bertvision.errors import ConfigError, UserError, suggest
 from bertvision.tasks.base import TargetKind
-from bertvision.tasks.config import TASKS, TaskConfig, check_task_config, files_kind
+from bertvision.tasks.config import TASKS, TaskConfig, check_task_config, files_kind_or_none
 
 
 def setting(default: Any, help: str) -> Any:
@@ -90,8 +91,12 @@ class RunConfig:
     data: DataConfig = field(default_factory=DataConfig)
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
-    heads: list[Any] = setting(
-        ["learned_pooling", "adapter"], "heads to train: names, or tables with `head` and its settings"
+    heads: list[Any] = field(
+        default_factory=lambda: ["learned_pooling", "adapter"],
+        metadata={
+            "help": "heads to train: names, or tables with `head` and its settings",
+            "type": "a list of head names or tables",
+        },
     )
     train: TrainConfig = field(default_factory=TrainConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
@@ -106,7 +111,19 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
+    def with_absolute_paths(self) -> "RunConfig":
+        """The same config, right from any working directory: what the run folder keeps."""
+        places = {key: _absolute(getattr(self.task, key)) for key in ("data", "train", "dev", "test")}
+        encoder = dataclasses.replace(self.encoder, name=_absolute(self.encoder.name))
+        return dataclasses.replace(self, task=dataclasses.replace(self.task, **places), encoder=encoder)
 
+
+def _absolute(place: str | None) -> Any:
+    """The full path of what exists here; hub names and absent keys stay as they are."""
+    return str(Path(place).expanduser().absolute()) if place and Path(place).expanduser().exists() else place
+
+
+FindMore = Callable[[RunConfig], list[str]]
 CHOICES = {
     "finetune.schedule": ("linear", "constant"),
     "train.schedule": ("linear", "constant"),
@@ -128,8 +145,13 @@ FINITE = ("finetune.epochs", "finetune.lr", "train.lr", "finetune.decay", "train
 BELOW_ONE = ("finetune.warmup", "train.warmup", "data.hold_out")
 
 
-def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> RunConfig:
-    """The config of a TOML file, of a run folder, or of its config.json, with `section.key=value` words over it."""
+def load_config(
+    path: str | Path, overrides: list[str] | tuple[str, ...] = (), find_more: FindMore | None = None
+) -> RunConfig:
+    """The config of a TOML file, of a run folder, or of its config.json, with `section.key=value` words over it.
+
+    `find_more` finds mistakes that only a later part of the program knows of, to be shown with the others.
+    """
     path = Path(path)
     if path.is_dir():
         path = path / "config.json"
@@ -144,10 +166,12 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
         raise UserError(f"{path} is not readable as {path.suffix.lstrip('.').upper() or 'TOML'}: {error}.") from None
     if not isinstance(tables, dict):
         raise UserError(f'{path} holds no settings: expected sections like "task", not {str(tables)[:40]}.')
-    return build_config(tables, overrides)
+    return build_config(tables, overrides, find_more)
 
 
-def build_config(tables: dict[str, Any], overrides: list[str] | tuple[str, ...] = ()) -> RunConfig:
+def build_config(
+    tables: dict[str, Any], overrides: list[str] | tuple[str, ...] = (), find_more: FindMore | None = None
+) -> RunConfig:
     """A config from nested tables; raises ConfigError with every mistake found."""
     mistakes: list[str] = []
     tables = _with_overrides(tables, overrides, mistakes)
@@ -155,6 +179,8 @@ def build_config(tables: dict[str, Any], overrides: list[str] | tuple[str, ...] 
     mistakes += _check_values(config) + _check_sense(config)
     if isinstance(config.task, TaskConfig):
         mistakes += check_task_config(config.task)
+    if find_more is not None:
+        mistakes += find_more(config)
     if mistakes:
         raise ConfigError(mistakes)
     return resolve(config)
@@ -162,7 +188,7 @@ def build_config(tables: dict[str, Any], overrides: list[str] | tuple[str, ...] 
 
 def resolve(config: RunConfig) -> RunConfig:
     """The config with every 'absent: …' of the recipes filled in (SPEC: batch and learning rate of the 2021 paper)."""
-    task, spans = config.task.name, is_span(config)
+    task, spans = config.task.name, target_kind(config) is TargetKind.SPAN
     small = task in ("rte", "cola", "stsb") or task.startswith("squad2")
     finetune, train = config.finetune, config.train
     if finetune.lr is None:
@@ -176,15 +202,15 @@ def resolve(config: RunConfig) -> RunConfig:
     return dataclasses.replace(config, finetune=finetune, train=train)
 
 
-def is_span(config: RunConfig) -> bool:
-    kind = files_kind(config.task) if config.task.name == "files" else TASKS[config.task.name].kind
-    return kind is TargetKind.SPAN
+def target_kind(config: RunConfig) -> TargetKind | None:
+    """What the config's task predicts; None where the section has mistakes."""
+    if config.task.name == "files":
+        return files_kind_or_none(config.task)
+    return TASKS[config.task.name].kind if config.task.name in TASKS else None
 
 
 def _is_windowed(config: RunConfig) -> bool:
-    if config.task.kind is not None and config.task.kind not in list(TargetKind):
-        return False  # a mistake of its own, found with those of the task
-    return config.task.name == "squad2_answerable" or (config.task.name in TASKS and is_span(config))
+    return config.task.name == "squad2_answerable" or target_kind(config) is TargetKind.SPAN
 
 
 def list_settings() -> list[tuple[str, str, Any, str]]:
@@ -198,7 +224,8 @@ def list_settings() -> list[tuple[str, str, Any, str]]:
             key = f"{section.name}.{item.name}" if dataclasses.is_dataclass(hint) else item.name
             default = item.default_factory() if callable(item.default_factory) else item.default
             default = "required" if default is dataclasses.MISSING else default
-            rows.append((key, _describe(hints[item.name]), default, item.metadata.get("help", "")))
+            kind = item.metadata.get("type") or _describe(hints[item.name])
+            rows.append((key, kind, default, item.metadata.get("help", "")))
     return rows
 
 
@@ -238,7 +265,7 @@ def _build(cls: Any, table: Any, prefix: str, mistakes: list[str]) -> Any:
     hints, values = typing.get_type_hints(cls), {}
     for key in table:
         if key not in hints:
-            mistakes.append(f"there is no setting '{prefix}{key}': {suggest(key, hints)}")
+            mistakes.append(f"there is no setting '{prefix}{key}': {suggest(key, hints, prefix)}")
     for item in dataclasses.fields(cls):
         hint, key = hints[item.name], prefix + item.name
         if dataclasses.is_dataclass(hint) and (item.name in table or item.default_factory is dataclasses.MISSING):
@@ -248,7 +275,8 @@ def _build(cls: Any, table: Any, prefix: str, mistakes: list[str]) -> Any:
             if ok:
                 values[item.name] = value
             else:
-                mistakes.append(f"'{key}' must be {_describe(hint)}, not {table[item.name]!r}.")
+                wanted = item.metadata.get("type") or _describe(hint)
+                mistakes.append(f"'{key}' must be {wanted}, not {table[item.name]!r}.")
         elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
             mistakes.append(f"'{key}' is missing: {item.metadata.get('help', 'it must be given')}.")
             values[item.name] = ""

@@ -113,7 +113,7 @@ def _cost(job: Job, data: Section) -> Section:
         "seconds in all": round(sum(seconds.values()), 1),
         "tokens a second fine-tuning": round(finetune_rate or 0),
         "tokens a second frozen": round(frozen_rate),
-        "memory MB": round(_memory_bytes(job) / 1e6),
+        "memory MB of this process": round(_memory_bytes(job) / 1e6),
         **_disk(job, encoder),
     }
 

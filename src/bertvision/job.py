@@ -30,13 +30,18 @@ class Job:
         self.config, self.reporter = config, reporter or Reporter()
         self.folder = RunFolder(_free_of_files(config.folder))
         self._features: dict[str, Features] = {}
+        self.route_told = ""
+        """The last line on how sequences go through the encoder, said again only when it changes."""
 
     # ------------------------------------------------------------------ parts
 
     @cached_property
     def machine(self) -> Machine:
         encoder = self.config.encoder
-        return Machine(encoder.device, encoder.dtype, self.config.finetune.track, self.folder.path)
+        machine = Machine(encoder.device, encoder.dtype, self.config.finetune.track, self.folder.path)
+        if not machine.is_main:
+            self.reporter = Reporter()  # one of several processes speaks
+        return machine
 
     @cached_property
     def task(self) -> Task:

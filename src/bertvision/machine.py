@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.tracking import get_available_trackers
 
 from bertvision.errors import UserError
 
@@ -16,10 +17,9 @@ class Machine:
     """One process's view of the device it has and of the other processes."""
 
     def __init__(self, device: str = "auto", dtype: str = "auto", track: str | None = None, folder: Path | None = None):
-        try:
-            self.accelerator = Accelerator(log_with=track, project_dir=str(folder) if folder else None)
-        except (ImportError, ValueError) as error:
-            raise UserError(f"finetune.track = '{track}' needs that package: pip install {track} ({error}).") from None
+        if track and track not in {str(getattr(found, "value", found)) for found in get_available_trackers()}:
+            raise UserError(f"finetune.track = '{track}' needs that package: pip install {track}.")
+        self.accelerator = Accelerator(log_with=track, project_dir=str(folder) if folder else None)
         self.device = self.accelerator.device if device == "auto" else _explicit_device(device)
         self.dtype = _choose_dtype(self.device, dtype)
 
@@ -87,7 +87,7 @@ def _explicit_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0][:80]
         raise UserError(f"encoder.device = '{name}' is not usable here ({reason}): try 'auto' or 'cpu'.") from None
     return device
 

@@ -1,5 +1,6 @@
 """A run's scores as tables for people: on the terminal, and as summary.md in the run folder."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +14,21 @@ SPAN_COLUMNS = [
     ("at_threshold.exact", "EM*"), ("at_threshold.f1", "F1*"),
     ("forced_exact", "forced EM"), ("forced_f1", "forced F1"), ("no_answer_auc", "AUC"),
 ]  # fmt: skip
-SPAN_NOTE = (
-    "EM, F1: official definition, threshold 0; 'F1 has' and 'F1 no' on questions with and without an answer. "
-    "EM*, F1*: at the no-answer threshold chosen on held-out training questions. forced: answerable questions, the "
-    "model must answer. AUC: of the no-answer score."
-)
+# What the headings mean; only those that are shown are explained.
+NOTES = {
+    "EM": "EM, F1: official definition, threshold 0.",
+    "F1 has": "F1 has, F1 no: on questions with and without an answer.",
+    "EM*": "EM*, F1*: at the no-answer threshold chosen on held-out training questions.",
+    "forced F1": "forced: on answerable questions, when the model must answer.",
+    "AUC": "AUC: of the no-answer score.",
+    "seconds": "seconds: the encoder's fine-tuning so far, a head's own part of the shared pass.",
+}
 FIRST_TO_GO = ("forced EM", "F1 has", "F1 no", "seconds", "% of encoder", "forced F1")
-LABEL_NOTE = "The baseline always gives the majority label (or mean score) of train."
+BASELINE_NOTES = {
+    "span": "The baseline never answers.",
+    "label": "The baseline always gives the majority label of train.",
+    "score": "The baseline always gives the mean score of train.",
+}
 
 
 @dataclass(frozen=True)
@@ -27,7 +36,7 @@ class Table:
     title: str
     columns: list[str]
     rows: list[list[str]]
-    note: str
+    note: str = ""
     first_to_go: tuple[str, ...] = ()
     """Columns left out, in this order, where the terminal is too narrow."""
 
@@ -61,8 +70,8 @@ def _model_table(scores: dict[str, Any], epochs: str, models: dict[str, Any], sp
             figures[:1] = ["stopped"]
         rows.append([_model_name(name), f"{model['parameters']:,}", share, *figures, _seconds(model)])
     columns = ["model", "parameters", "% of encoder", *(heading for _, heading in keys), "seconds"]
-    title = f"{scores['task']} {split}, encoder fine-tuned for {epochs} epochs"
-    return Table(title, columns, rows, SPAN_NOTE if "exact" in scores["metrics"] else LABEL_NOTE, FIRST_TO_GO)
+    title = f"{scores['task']} {split}, encoder fine-tuned for {epochs} epoch{'' if epochs == '1' else 's'}"
+    return Table(title, columns, rows, BASELINE_NOTES[scores["kind"]], FIRST_TO_GO)
 
 
 def _curve_table(scores: dict[str, Any], snapshots: dict[str, Any], split: str) -> Table:
@@ -73,7 +82,7 @@ def _curve_table(scores: dict[str, Any], snapshots: dict[str, Any], split: str) 
         figures = [_figure(encoder["scores"][split], key) for key, _ in keys]
         rows.append([epochs, *figures, _seconds(encoder)])
     title = f"{scores['task']} {split}, fine-tuning curve of the encoder itself"
-    return Table(title, ["epochs", *(heading for _, heading in keys), "seconds"], rows, "", FIRST_TO_GO)
+    return Table(title, ["epochs", *(heading for _, heading in keys), "seconds"], rows, first_to_go=FIRST_TO_GO)
 
 
 def _score_columns(scores: dict[str, Any], models: dict[str, Any], split: str) -> list[tuple[str, str]]:
@@ -99,10 +108,15 @@ def _seconds(model: dict[str, Any]) -> str:
     return f"{model['seconds']:.1f}" if model["parameters"] else ""
 
 
+def explain(columns: Iterable[str]) -> str:
+    """What the headings mean, in a line."""
+    return " ".join(note for heading, note in NOTES.items() if heading in set(columns))
+
+
 def to_markdown(table: Table) -> str:
     lines = [f"## {table.title}", "", "| " + " | ".join(table.columns) + " |"]
     lines.append("|" + "|".join(["---"] + ["---:"] * (len(table.columns) - 1)) + "|")
     for row in table.rows:
         cells = row + [""] * (len(table.columns) - len(row))
         lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", table.note, ""])
+    return "\n".join([*lines, "", " ".join(filter(None, [table.note, explain(table.columns)])), ""])

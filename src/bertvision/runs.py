@@ -7,12 +7,12 @@ head at once → predictions → scores.
 """
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
 from bertvision import stages
 from bertvision.config import RunConfig, build_config, load_config
+from bertvision.heads import find_mistakes
 from bertvision.job import Job
 from bertvision.progress import Reporter, RichReporter
 from bertvision.results import score_tables, to_markdown
@@ -24,8 +24,12 @@ class Run:
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
+
+    @property
+    def config(self) -> RunConfig:
+        """The settings it was made with; reading them asks for the data to be there still."""
         # The folder may have been moved since it was made.
-        self.config = dataclasses.replace(load_config(self.folder), run=str(self.folder))
+        return dataclasses.replace(load_config(self.folder), run=str(self.folder))
 
     @property
     def scores(self) -> dict[str, Any]:
@@ -64,9 +68,9 @@ def run(
             tables["encoder"] = {"name": encoder} if isinstance(encoder, str) else encoder
         if heads is not None:
             tables["heads"] = heads
-        config = build_config(tables)
+        config = build_config(tables, find_more=find_mistakes)
     elif not isinstance(config, RunConfig):
-        config = Run(config).config if Path(config).is_dir() else load_config(config)
+        config = Run(config).config if Path(config).is_dir() else load_config(config, find_more=find_mistakes)
     return run_job(Job(config, RichReporter() if progress else Reporter()))
 
 
@@ -90,6 +94,8 @@ def score_job(job: Job) -> Run:
 
 
 def _heading(job: Job) -> str:
+    config = job.config.finetune
+    batch = f"{config.batch_rows} windows" if config.batch_rows else f"{config.batch_tokens:,} tokens"
     train, held = len(job.examples("train")), len(job.examples("held_out"))
     lines = [
         f"# {job.task.name} with {Path(job.config.encoder.name).name}",
@@ -97,7 +103,7 @@ def _heading(job: Job) -> str:
         f"- data: {job.task.source}",
         f"- trained on {train:,} examples; {held:,} more held out for every choice; seed {job.config.seed}",
         f"- device: {job.machine.describe()}",
-        f"- settings: `{json.dumps(job.config.to_dict()['finetune'])}`",
+        f"- fine-tuning: {config.epochs:g} epochs, lr {config.lr:g}, {config.schedule}, {batch} a step",
         "",
     ]
     return "\n".join(lines) + "\n"

@@ -42,7 +42,7 @@ def open_run(job: Job) -> None:
         job.examples(split)
     if job.machine.is_main:
         job.folder.sweep()
-        write_json(job.folder.path / "config.json", job.config.to_dict())
+        write_json(job.folder.path / "config.json", job.config.with_absolute_paths().to_dict())
         write_json(job.folder.path / "task.json", describe_task(job.task))
         write_json(job.folder.path / "environment.json", describe_environment(job.machine))
     job.machine.wait()
@@ -112,7 +112,10 @@ def _tell_route(job: Job, encoder: Encoder) -> None:
     features = job.features("train")
     with job.machine.autocast():
         check_route(encoder, pack_tokens(features, np.arange(min(4, len(features)))))
-    job.reporter.say(f"encoder {encoder.name} on {job.machine.describe()}, {encoder.route} ({encoder.route_reason}).")
+    line = f"on {job.machine.describe()}; sequences go through {encoder.route}: {encoder.route_reason}."
+    if line != job.route_told:
+        job.reporter.say(line)
+        job.route_told = line
 
 
 def output_layer(job: Job, encoder: Encoder) -> Any:
@@ -255,7 +258,12 @@ class Row:
 
 def evaluate(job: Job) -> dict[str, Any]:
     """Scores the baseline, the encoder at every snapshot and every head; writes scores.json and gives it back."""
-    scores: dict[str, Any] = {"task": job.task.name, "metrics": list(job.task.metrics), "snapshots": {}}
+    scores: dict[str, Any] = {
+        "task": job.task.name,
+        "kind": str(job.task.kind),
+        "metrics": list(job.task.metrics),
+        "snapshots": {},
+    }
     baseline = {s: score_baseline(job.task, job.examples("train"), job.examples(s)) for s in job.dev_splits}
     for epochs in job.snapshots:
         rows = _rows(job, epochs)

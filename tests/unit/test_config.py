@@ -40,7 +40,7 @@ def test_all_mistakes_are_shown_at_once() -> None:
     ("tables", "nearest"),
     [
         ({"trian": {}}, "train"),
-        ({"train": {"epoch": 3}}, "epochs"),
+        ({"train": {"epoch": 3}}, "train.epochs"),
         ({"finetune": {"schedule": "liner"}}, "linear"),
         ({"task": {"name": "rt"}}, "rte"),
     ],

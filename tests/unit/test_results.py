@@ -1,6 +1,6 @@
 from typing import Any
 
-from bertvision.results import score_tables, to_markdown
+from bertvision.results import explain, score_tables, to_markdown
 
 
 def model(parameters: int, seconds: float, score: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -8,7 +8,8 @@ def model(parameters: int, seconds: float, score: dict[str, Any], **more: Any) -
 
 
 def scores_of(metrics: list[str], **models: Any) -> dict[str, Any]:
-    return {"task": "rte", "metrics": metrics, "snapshots": {"1": models}}
+    kind = "span" if "exact" in metrics else "label"
+    return {"task": "rte", "kind": kind, "metrics": metrics, "snapshots": {"1": models}}
 
 
 LABELS = scores_of(
@@ -53,11 +54,13 @@ def test_spans_show_only_the_columns_that_have_figures() -> None:
     (table,) = score_tables(scores)
     assert table.columns[3:] == ["EM", "F1", "F1 has", "F1 no", "EM*", "F1*", "AUC", "seconds"]
     assert table.rows[0][3:] == ["50.07", "50.07", "0.00", "100.00", "", "", "", ""]
-    assert "official definition" in table.note
+    assert table.note == "The baseline never answers."
+    shown = explain(table.columns)
+    assert "official definition" in shown and "held-out" in shown and "forced" not in shown
 
 
 def test_markdown_has_as_many_cells_in_every_line() -> None:
     text = to_markdown(score_tables(LABELS)[0])
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert len(lines) == 6 and {line.count("|") for line in lines} == {7}
-    assert text.startswith("## rte dev, encoder fine-tuned for 1 epochs\n")
+    assert text.startswith("## rte dev, encoder fine-tuned for 1 epoch\n")

@@ -32,7 +32,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (demo, run, check, tasks, heads, settings, finetune, train, evaluate, predict):
+for module in (demo, run, predict, check, tasks, heads, settings, finetune, train, evaluate):
     module.add_to(app)
 
 

@@ -7,7 +7,7 @@ from bertvision.results import Table
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("check", epilog="example: bertvision check configs/rte.toml")(check)
+    app.command("check", rich_help_panel="Look", epilog="example: bertvision check configs/rte.toml")(check)
 
 
 def check(config: Config, overrides: Overrides = None, json: AsJson = False) -> None:

@@ -8,7 +8,9 @@ from bertvision.cli.output import AsJson, Overrides, load_job, print_run
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("demo", epilog="example: bertvision demo finetune.epochs=2 run=runs/longer_demo")(demo)
+    app.command(
+        "demo", rich_help_panel="Run", epilog="example: bertvision demo finetune.epochs=2 run=runs/longer_demo"
+    )(demo)
 
 
 def demo(overrides: Overrides = None, json: AsJson = False) -> None:

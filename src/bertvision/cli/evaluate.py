@@ -11,9 +11,11 @@ from bertvision.results import Table
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("evaluate", epilog="example: bertvision evaluate --predictions mine.json --data dev-v2.0.json --json")(
-        evaluate
-    )
+    app.command(
+        "evaluate",
+        rich_help_panel="The stages of run",
+        epilog="example: bertvision evaluate --predictions mine.json --data dev-v2.0.json --json",
+    )(evaluate)
 
 
 def evaluate(

@@ -6,9 +6,11 @@ from bertvision.cli.output import Config, Overrides, load_job
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("finetune", epilog="example: bertvision finetune configs/rte.toml finetune.snapshots='[0.3, 1]'")(
-        finetune
-    )
+    app.command(
+        "finetune",
+        rich_help_panel="The stages of run",
+        epilog="example: bertvision finetune configs/rte.toml finetune.snapshots='[0.3, 1]'",
+    )(finetune)
 
 
 def finetune(config: Config, overrides: Overrides = None) -> None:

@@ -9,7 +9,9 @@ from bertvision.results import Table
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("heads", epilog="example: bertvision heads --encoder bert-large-uncased --task squad2")(heads)
+    app.command(
+        "heads", rich_help_panel="Look", epilog="example: bertvision heads --encoder bert-large-uncased --task squad2"
+    )(heads)
 
 
 def heads(
@@ -34,7 +36,7 @@ def _rows(encoder: str, task: str, labels: int) -> tuple[list[dict[str, Any]], i
 
     from bertvision.encoder.loading import shape_of
     from bertvision.errors import UserError, suggest
-    from bertvision.heads import HEADS, Target, count_parameters
+    from bertvision.heads import CONTROL, HEADS, Target, count_parameters
     from bertvision.tasks import TASKS, TargetKind
 
     if task not in TASKS:
@@ -42,18 +44,18 @@ def _rows(encoder: str, task: str, labels: int) -> tuple[list[dict[str, Any]], i
     info, size = TASKS[task], shape_of(encoder)
     target = Target(info.kind or TargetKind.LABEL, len(info.labels) or labels)
     rows = []
-    for name in HEADS:
+    for name in sorted(HEADS, key=lambda name: (name != CONTROL, name)):  # the control first
         if target.kind not in HEADS[name].kinds:
             continue
         head = HEADS[name](HEADS[name].Config(), size.shape, target)
-        what = (sys.modules[HEADS[name].__module__].__doc__ or "").splitlines()[0]
+        what = (sys.modules[HEADS[name].__module__].__doc__ or "").splitlines()[0].partition(": ")[2]
         rows.append(
             {
                 "name": name,
                 "parameters": count_parameters(head),
                 "trainable": sum(p.numel() for p in head.parameters() if p.requires_grad),
                 "share": count_parameters(head) / size.parameters,
-                "what": what.partition(": ")[2],
+                "what": what.split(". ")[0].rstrip("."),
             }
         )
     return rows, size.parameters

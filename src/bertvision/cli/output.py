@@ -12,26 +12,33 @@ from typing import Annotated, Any
 import typer
 
 from bertvision.progress import RichReporter
-from bertvision.results import Table
+from bertvision.results import Table, explain
 
 Config = Annotated[str, typer.Argument(help="A TOML config, or a run folder.", show_default=False)]
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Settings over the config's: section.key=value …", show_default=False)
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output instead of tables.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output.")]
 
 
 def load_job(config: str, overrides: list[str] | None) -> Any:
     """The job a command works on, with progress on the terminal."""
     from bertvision.config import load_config
 
-    settings = load_config(config, overrides or [])  # before torch is imported: mistakes are answered at once
+    settings = load_config(config, overrides or [], find_head_mistakes)
     if Path(config).is_dir() and not any(word.startswith("run=") for word in overrides or []):
         settings = dataclasses.replace(settings, run=config)  # the folder may have been moved since it was made
     quiet_libraries()
     from bertvision.job import Job
 
     return Job(settings, RichReporter())
+
+
+def find_head_mistakes(config: Any) -> list[str]:
+    """Mistakes in the heads, to be shown with those of the other settings."""
+    from bertvision.heads.members import find_mistakes
+
+    return find_mistakes(config)
 
 
 def quiet_libraries() -> None:
@@ -48,7 +55,7 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def print_table(table: Table) -> None:
+def print_table(table: Table, with_notes: bool = True) -> None:
     """A table that fits the terminal: numbers to the right, the note under it."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -67,7 +74,8 @@ def print_table(table: Table) -> None:
     console.print(table.title, style="bold", highlight=False, markup=False)
     console.print(drawn)
     left_out = [column for number, column in enumerate(table.columns) if number not in shown]
-    notes = [table.note, f"(left out here: {', '.join(left_out)}; see summary.md)" if left_out else ""]
+    headings = explain(table.columns[number] for number in shown) if with_notes else ""
+    notes = [table.note, headings, f"(left out here: {', '.join(left_out)}; see summary.md)" if left_out else ""]
     console.print(*filter(None, notes), style="dim", highlight=False, markup=False)
 
 
@@ -98,6 +106,7 @@ def print_run(job: Any, finished: Any, as_json: bool) -> None:
     if as_json:
         print_json({"run": str(finished.folder), **finished.scores})
         return
-    for table in score_tables(finished.scores):
-        print_table(table)
+    tables = score_tables(finished.scores)
+    for table in tables:
+        print_table(table, with_notes=table is tables[-1])  # what headings mean is said once, under the last
     typer.echo(f"run folder: {finished.folder}")

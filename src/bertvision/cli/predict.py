@@ -13,9 +13,11 @@ from bertvision.progress import RichReporter
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("predict", epilog="example: bertvision predict runs/demo --text 'Who …?' --text-pair 'In 1891 …'")(
-        predict
-    )
+    app.command(
+        "predict",
+        rich_help_panel="Run",
+        epilog="example: bertvision predict runs/demo --text 'Who …?' --text-pair 'In 1891 …'",
+    )(predict)
 
 
 def predict(
@@ -49,6 +51,8 @@ def predict(
     from bertvision.predictor import Predictor
 
     predictor = Predictor(run, head, epochs, RichReporter())
+    if head is None:
+        predictor.reporter.say(f"by {predictor.name}, the run's best on held-out training data")
     limit = predictor.threshold if threshold is None else threshold
     if submission is not None:
         _write_submissions(predictor, submission, data, limit)

@@ -6,7 +6,11 @@ from bertvision.cli.output import AsJson, Config, Overrides, load_job, print_run
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("run", epilog="example: bertvision run configs/rte.toml finetune.epochs=0.3 data.limit_train=500")(run)
+    app.command(
+        "run",
+        rich_help_panel="Run",
+        epilog="example: bertvision run configs/rte.toml finetune.epochs=0.3 data.limit_train=500",
+    )(run)
 
 
 def run(config: Config, overrides: Overrides = None, json: AsJson = False) -> None:

@@ -7,11 +7,11 @@ from bertvision.results import Table
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("settings")(settings)
+    app.command("settings", rich_help_panel="Look")(settings)
 
 
 def settings(json: AsJson = False) -> None:
-    """List every setting of a config: what it is, its type and its default."""
+    """List every setting of a config with its default (--json: and its type)."""
     from bertvision.config import list_settings
 
     rows = list_settings()
@@ -19,11 +19,5 @@ def settings(json: AsJson = False) -> None:
         print_json([dict(zip(("key", "type", "default", "help"), row, strict=True)) for row in rows])
         return
     cells = [[key, "" if default is None else str(default), help] for key, _, default, help in rows]
-    print_table(
-        Table(
-            "settings: [section] key = value in a config, or section.key=value",
-            ["setting", "default", "what"],
-            cells,
-            "",
-        )
-    )
+    title = "settings: [section] key = value in a config, or section.key=value"
+    print_table(Table(title, ["setting", "default", "what"], cells))

@@ -10,7 +10,7 @@ from bertvision.results import Table
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("tasks", epilog="example: bertvision tasks --data glue_data")(tasks)
+    app.command("tasks", rich_help_panel="Look", epilog="example: bertvision tasks --data glue_data")(tasks)
 
 
 def tasks(
@@ -52,9 +52,22 @@ def _found_table(folder: Path, found: list[dict[str, Any]]) -> Table:
             rows.append([entry["task"], entry["split"], "", "", "", entry["error"]])
             continue
         lengths = " / ".join(str(value) for value in entry["words"].values())
-        rows.append([entry["task"], entry["split"], f"{entry['rows']:,}", _targets(entry), lengths, entry["file"]])
+        rows.append(
+            [
+                entry["task"],
+                entry["split"],
+                f"{entry['rows']:,}",
+                _targets(entry),
+                lengths,
+                _relative(entry["file"], folder),
+            ]
+        )
     columns = ["task", "split", "rows", "targets", "words 50/90/98/100 %", "file"]
     return Table(f"found in {folder}", columns, rows, "")
+
+
+def _relative(file: str, folder: Path) -> str:
+    return str(Path(file).relative_to(folder)) if Path(file).is_relative_to(folder) else file
 
 
 def _targets(entry: dict[str, Any]) -> str:

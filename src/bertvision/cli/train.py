@@ -6,7 +6,9 @@ from bertvision.cli.output import Config, Overrides, load_job
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("train", epilog="example: bertvision train runs/rte_embedded")(train)
+    app.command("train", rich_help_panel="The stages of run", epilog="example: bertvision train runs/rte_embedded")(
+        train
+    )
 
 
 def train(config: Config, overrides: Overrides = None) -> None:

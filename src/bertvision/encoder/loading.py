@@ -235,6 +235,6 @@ def _unreadable(name: str, part: str, error: Exception) -> UserError:
     if Path(resolve(name)).is_dir():
         return UserError(f"{_told(name)}: its {part} cannot be used: {first}.")
     return UserError(
-        f"looked for the {part} of '{name}' in the cache and on the hub and found none ({first}); "
-        "give a local folder as encoder.name=…"
+        f"looked for the {part} of '{name}' in the cache and on the hub and found none. No network, or another name? "
+        f"A local folder is given with encoder.name=FOLDER. ({first})"
     )

@@ -76,8 +76,16 @@ def save_predictions(folder: Path, predictions: Predictions, outputs: np.ndarray
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "predictions.jsonl").open("w", encoding="utf-8") as file:
         for row in predictions.rows(threshold):
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            file.write(to_json_line(row))
     save_file({"outputs": np.ascontiguousarray(outputs)}, folder / "outputs.safetensors")
+
+
+def to_json_line(row: dict[str, Any]) -> str:
+    """One row as a line: characters that some readers take for the end of a line are escaped."""
+    text = json.dumps(row, ensure_ascii=False)
+    for mark in "\x85\u2028\u2029":
+        text = text.replace(mark, f"\\u{ord(mark):04x}")
+    return text + "\n"
 
 
 def load_outputs(folder: Path) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from bertvision.config import TrainConfig
+from bertvision.config import RunConfig, TrainConfig, target_kind
 from bertvision.encoder.states import StateShape
 from bertvision.errors import ConfigError, UserError, suggest
 from bertvision.heads.base import HEADS, Head, HeadConfig, Target, count_parameters, head_settings
@@ -58,6 +58,19 @@ def build_members(entries: list[Any], train: TrainConfig, seed: int, kind: Targe
     if mistakes:
         raise ConfigError(mistakes)
     return [member for member in members if member is not None]
+
+
+def find_mistakes(config: RunConfig) -> list[str]:
+    """What is wrong with a config's heads, for `config.build_config`; entries that are no heads at all are its own."""
+    entries = [
+        e for e in config.heads if isinstance(e, str) or (isinstance(e, dict) and isinstance(e.get("head"), str))
+    ]
+    try:
+        # What is wrong in [train] itself is told once, not again by every head.
+        build_members(entries, TrainConfig(), 0, target_kind(config) or TargetKind.LABEL)
+    except ConfigError as error:
+        return error.mistakes
+    return []
 
 
 def _build_member(

@@ -31,13 +31,16 @@ class StreamedSource:
         return len(self.plan)
 
     def batches(self, first: int = 0) -> Iterator[StateBatch]:
-        for group in self._groups(first):
+        for group in self._groups():
+            if group.stop <= first:
+                continue
             parts = [self.plan[step][self.rank :: self.processes] for step in group]
             # Steps are small and the encoder likes much at once, so a group goes through together and is cut again.
             states = self._encode(np.concatenate(parts))
             for step, windows, cut in zip(group, parts, states.split([len(part) for part in parts]), strict=True):
-                targets = pack_targets(self.features, windows).to(self.encoder.device)
-                yield StateBatch(windows, cut, targets, len(self.plan[step]))
+                if step >= first:
+                    targets = pack_targets(self.features, windows).to(self.encoder.device)
+                    yield StateBatch(windows, cut, targets, len(self.plan[step]))
 
     def _encode(self, windows: np.ndarray) -> HiddenStates:
         if not len(windows):  # a last batch with fewer windows than processes
@@ -45,9 +48,13 @@ class StreamedSource:
         with torch.no_grad():
             return self.encoder(pack_tokens(self.features, windows), keep=self.keep)
 
-    def _groups(self, first: int) -> Iterator[range]:
-        """Consecutive steps whose windows hold about `encode_tokens` tokens."""
-        start = first
+    def _groups(self) -> Iterator[range]:
+        """Consecutive steps whose windows hold about `encode_tokens` tokens.
+
+        They are counted from the first step wherever a pass begins: other neighbours would round the states otherwise,
+        and a resumed pass would end in other weights.
+        """
+        start = 0
         while start < self.steps:
             stop, tokens = start, 0
             while stop < self.steps and (stop == start or tokens < self.encode_tokens):

@@ -152,7 +152,7 @@ def _read_json_lines(path: Path) -> Iterator[Row]:
 
 
 def _no_column(row: Mapping[str, Any], column: str, key: str, place: str) -> str:
-    return f"{place}: there is no column '{column}' (task.{key}); {suggest(column, row)}"
+    return f"{place}: there is no column '{column}' (task.{key}): {suggest(column, row)}"
 
 
 def _cell(row: Mapping[str, Any], column: str, key: str, place: str) -> Any:

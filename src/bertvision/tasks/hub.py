@@ -94,7 +94,7 @@ def load_hub(name: str, config: str | None, hub_split: str | None) -> Any:
     except ImportError as error:
         raise UserError(
             "hub datasets need the package 'datasets': pip install 'bertvision[hub]', "
-            'or give a local folder with task.data = "folder".'
+            "or give local files with task.data=FOLDER."
         ) from error
     try:
         return datasets.load_dataset(name, config, split=hub_split)
@@ -102,7 +102,7 @@ def load_hub(name: str, config: str | None, hub_split: str | None) -> Any:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
             f"could not load the {describe_hub(name, config, hub_split)}: {reason.rstrip('.')}. "
-            'Check the name and the network, or give a local folder with task.data = "folder".'
+            "No network, or another name? Local files are given with task.data=FOLDER."
         ) from error
 
 

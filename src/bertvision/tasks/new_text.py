@@ -30,6 +30,11 @@ def read_new_text(task: Task, path: Path, columns: Columns) -> list[Example]:
     elif task.windowed:
         choices = [Columns(*names) for names in QUESTION_COLUMNS]
         columns = next((choice for choice in choices if not check_columns(path, choice, labelled=False)), choices[0])
+    wanted = [name for name in (columns.text, columns.text_pair, columns.id) if name]
+    if check_columns(path, columns, labelled=False):
+        raise UserError(
+            f"{path}: a run of {task.name} reads the columns {', '.join(wanted)}; it does not have all of them."
+        )
     # The label column is not looked at: whatever stands in it, this text is to be predicted.
     unlabelled = Columns(columns.text, columns.text_pair, label="\0", id=columns.id)
     return read_file(path, unlabelled, TargetKind.SCORE, (), "test")

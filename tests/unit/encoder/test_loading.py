@@ -77,7 +77,7 @@ def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("load", [load_encoder, load_tokenizer, shape_of])
 def test_a_hub_name_without_network_says_what_was_looked_for(load: Any) -> None:
-    with pytest.raises(UserError, match="of 'nobody/nothing' in the cache and on the hub.*give a local folder"):
+    with pytest.raises(UserError, match="of 'nobody/nothing' in the cache and on the hub.*encoder.name=FOLDER"):
         load("nobody/nothing")
 
 

@@ -49,7 +49,7 @@ def test_a_sound_config_has_no_mistakes(config: TaskConfig) -> None:
         (TaskConfig("rte", data=str(FIXTURES), hub="a/b"), "task.hub and task.data exclude each other"),
         (TaskConfig("files"), "task.train is missing"),
         (TaskConfig("files", train=CSV, kind="lable"), "there is no kind 'lable': did you mean 'label'?"),
-        (TaskConfig("files", train=CSV, text="texts"), "there is no column 'texts' (task.text); did you mean 'text'?"),
+        (TaskConfig("files", train=CSV, text="texts"), "there is no column 'texts' (task.text): did you mean 'text'?"),
         (TaskConfig("files", train=CSV, label="stars", kind="score"), "there is no column 'stars' (task.label)"),
         (TaskConfig("files", train=CSV, labels=["a", "a"]), "two or more different names"),
         (TaskConfig("files", train=CSV, kind="score", labels=["a", "b"]), "task.labels does not apply to scores"),

@@ -74,7 +74,7 @@ def test_many_different_numbers_are_scores(tmp_path: Path) -> None:
 
 def test_own_files_with_other_columns_are_listed_with_what_they_have(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("review,stars\nfine,5\n")
-    assert "no column 'text' (task.text); It can be: review, stars" in by_split(tmp_path)["files", "train"]["error"]
+    assert "no column 'text' (task.text): it can be review, stars" in by_split(tmp_path)["files", "train"]["error"]
 
 
 def test_a_folder_with_nothing_in_it_is_told(tmp_path: Path) -> None:
