@@ -3,13 +3,15 @@
 import shutil
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import torch
 
-from bertvision.data.packing import plan_batches
+from bertvision.data.packing import fill_batches, plan_batches
 from bertvision.data.splits import draw
 from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
@@ -17,11 +19,12 @@ from bertvision.encoder.loading import load_encoder
 from bertvision.errors import UserError
 from bertvision.heads import build_head, count_parameters
 from bertvision.job import HELD_OUT, Job
-from bertvision.sources import StreamedSource
+from bertvision.sources import StreamedSource, pack_tokens
 from bertvision.stages import check_length, keep_of, load_for_finetuning, output_layer
 from bertvision.training.finetune import Finetuning
 from bertvision.training.heads import Member
 
+HEAD_STEPS = 8  # batches of states that are kept to time the heads
 SAMPLE = 1000  # examples that are tokenized to tell the length of all
 Section = dict[str, Any]
 
@@ -95,9 +98,9 @@ def _heads(job: Job) -> Section:
 def _cost(job: Job, data: Section) -> Section:
     """Rates measured on a few batches of this machine, times what there is to do."""
     encoder = load_for_finetuning(job)
-    sample = job.build_features(draw(job.examples("train"), 256, job.config.seed))
+    sample = job.build_features(draw(job.examples("train"), SAMPLE, job.config.seed))
     finetune_rate = _finetune_rate(job, encoder, sample) if job.config.finetune.epochs else None
-    frozen_rate, heads_rate = _heads_rates(job, encoder, sample)
+    frozen_rate, heads_rate = _heads_rates(job, sample)
     scored, trained = len(job.snapshots), len(job.head_snapshots)
     epochs = max(member.epochs for member in job.members)
     kept = "tokens" not in keep_of([build_head(m, encoder.shape, job.target) for m in job.members])
@@ -128,29 +131,31 @@ def _finetune_rate(job: Job, encoder: Encoder, features: Features) -> float:
     return _rate(lambda step: work.measure_step(step), plan.steps, job)
 
 
-def _heads_rates(job: Job, encoder: Encoder, features: Features) -> tuple[float, float]:
+def _heads_rates(job: Job, features: Features) -> tuple[float, float]:
     """Tokens a second of the frozen encoder alone, and of all heads' steps on its states alone."""
-    train, machine = job.config.train, job.machine
-    plan = plan_batches(features.lengths, 1, job.config.seed, train.batch_rows, train.batch_tokens)
+    settings, train, machine = job.config.encoder, job.config.train, job.machine
+    encoder = load_encoder(settings.name, machine.device, machine.dtype, settings.attention).requires_grad_(False)
+    order = np.arange(len(features))
+    groups = fill_batches(features.lengths, order, tokens=train.encode_tokens)
+    steps = fill_batches(features.lengths, order, train.batch_rows, train.batch_tokens)
     members = [
-        Member(config, build_head(config, encoder.shape, job.target).to(machine.device), plan.steps)
+        Member(config, build_head(config, encoder.shape, job.target).to(machine.device), len(steps))
         for config in job.members
     ]
     keep = keep_of([member.head for member in members])
-    source = StreamedSource(encoder, features, plan.epochs[0], keep, encode_tokens=1)
-    states: dict[int, Any] = {}
+    batches = list(islice(StreamedSource(encoder, features, steps, keep, encode_tokens=1).batches(), HEAD_STEPS))
 
     def encode(step: int) -> int:
-        with machine.autocast():
-            states[step] = next(source.batches(step))
-        return int(features.lengths[states[step].windows].sum())
+        with torch.no_grad():
+            encoder(pack_tokens(features, groups[step]), keep=keep)
+        return int(features.lengths[groups[step]].sum())
 
     def learn(step: int) -> int:
         for member in members:
-            member.learn(states[step], step, machine)
-        return int(features.lengths[states[step].windows].sum())
+            member.learn(batches[step], step, machine)
+        return int(features.lengths[batches[step].windows].sum())
 
-    return _rate(encode, plan.steps, job), _rate(learn, len(states), job)
+    return _rate(encode, len(groups), job), _rate(learn, len(batches), job)
 
 
 def _rate(work: Callable[[int], int], steps: int, job: Job, seconds: float = 2.0) -> float:

@@ -110,7 +110,8 @@ def _seconds(model: dict[str, Any]) -> str:
 
 def explain(columns: Iterable[str]) -> str:
     """What the headings mean, in a line."""
-    return " ".join(note for heading, note in NOTES.items() if heading in set(columns))
+    shown = set(columns)
+    return " ".join(note for heading, note in NOTES.items() if heading in shown)
 
 
 def to_markdown(table: Table) -> str:

@@ -124,8 +124,8 @@ def test_passages_and_articles_have_the_promised_size(split: str) -> None:
     articles = corpus(split, 3000)["data"][:-1]
     assert all(4 <= len(article["paragraphs"]) <= 6 for article in articles)
     for paragraph in itertools.chain.from_iterable(article["paragraphs"] for article in articles):
-        assert 60 <= len(paragraph["context"].split()) <= 110
-        assert 5 <= len(re.findall(r"[.](?: |$)", paragraph["context"])) <= 8
+        assert 45 <= len(paragraph["context"].split()) <= 90
+        assert 4 <= len(re.findall(r"[.](?: |$)", paragraph["context"])) <= 7
         assert 5 <= len(paragraph["qas"]) <= 6
 
 
@@ -250,7 +250,7 @@ def test_an_unanswerable_question_usually_finds_a_value_of_its_type_in_the_passa
             match, values = matches[0]
             others = context.replace(match["name"], "")
             found.append(any(re.search(rf"\b(?:{shapes[value]})\b", others, re.IGNORECASE) for value in values))
-    assert len(found) == 300 and sum(found) / len(found) > 0.75
+    assert len(found) == 300 and sum(found) / len(found) > 0.65
 
 
 @pytest.mark.parametrize("split", SPLITS)

@@ -102,7 +102,7 @@ def test_without_network_the_message_says_what_was_looked_for_and_how_to_give_a_
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     for name, words in (("rte", "'nyu-mll/glue', config 'rte', split 'train'"), ("squad2", "'rajpurkar/squad_v2'")):
-        with pytest.raises(UserError, match=f'could not load the hub dataset {words}.*task.data=FOLDER'):
+        with pytest.raises(UserError, match=f"could not load the hub dataset {words}.*task.data=FOLDER"):
             build_task(TaskConfig(name)).read("train")
 
 
