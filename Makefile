@@ -23,8 +23,8 @@ test: $(READY)
 test-all: $(READY)
 	$(BIN)/python -m pytest -q -m 'not gpu'
 
-test-gpu:
-	python3 -m pytest -q -m gpu tests/gpu
+test-gpu: $(READY)
+	$(BIN)/python -m pytest -q -m gpu tests/gpu
 
 check: $(READY)
 	$(BIN)/ruff check .

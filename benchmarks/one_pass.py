@@ -2,9 +2,9 @@
 
     python benchmarks/one_pass.py [--questions 300] [--encoder embedded] [--rounds 3]
 
-The peer is what one does without sets of heads: the same loop, called once a head, the encoder running each time. Rounds
-alternate between the two, and the median of each is shown. The last column is the largest difference between a head's
-weights in the set and alone.
+The peer is what one does without sets of heads: the same loop, called once a head, the encoder running each time.
+Rounds alternate between the two, and the median of each is shown. The last column is the largest difference between a
+head's weights in the set and alone.
 """
 
 import argparse

@@ -29,6 +29,7 @@ _PLACES = {
     "load_encoder": "bertvision.encoder.loading",
     "HiddenStates": "bertvision.encoder.states",
     "PackedTokens": "bertvision.encoder.states",
+    "Source": "bertvision.sources",
     "StreamedSource": "bertvision.sources",
     "KeptSource": "bertvision.sources",
     "HEADS": "bertvision.heads",

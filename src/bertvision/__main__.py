@@ -16,6 +16,11 @@ def main() -> None:
         sys.exit(_say("\nstopped.", 130))  # before a command began; the commands say more
     except BrokenPipeError:
         sys.exit(1)
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # torch's, which is not imported here
+            raise
+        advice = "set smaller train.encode_tokens and finetune.memory_tokens. What was done is kept."
+        sys.exit(_say(f"error: the GPU's memory has run out: {advice}", 2))
 
 
 def _say(text: str, code: int) -> int:

@@ -1,7 +1,7 @@
 """Every setting of a run on one page, and how a TOML file and `section.key=value` words become them.
 
-Defaults < file < overrides; all mistakes are collected and shown at once. Nothing here imports torch, so that a typing
-mistake is answered at once; a head's own settings are checked by `heads.build_members`.
+Defaults < file < overrides; all mistakes are collected and shown at once. Nothing here imports torch; what only the
+heads know is checked through `find_more`.
 """
 
 import dataclasses

@@ -184,7 +184,7 @@ def _memory_bytes(job: Job) -> int:
 
 
 def _disk(job: Job, encoder: Encoder) -> Section:
-    """Snapshots, one checkpoint being written while another is there, and the models' outputs."""
+    """Snapshots, and one checkpoint being written while another is there; predictions are small beside them."""
     weights = 4 * count_parameters(encoder)
     kept = sum(epochs > 0 for epochs in job.snapshots) * weights
     checkpoints = 2 * 3 * weights if job.config.finetune.epochs else 0

@@ -12,16 +12,18 @@ from transformers import PreTrainedTokenizerBase
 from bertvision.config import RunConfig
 from bertvision.data.splits import draw, hold_out
 from bertvision.data.windows import Features, build_features
-from bertvision.encoder.loading import load_config, load_tokenizer, resolve
+from bertvision.encoder.loading import identify, load_tokenizer
 from bertvision.errors import UserError
 from bertvision.heads import MemberConfig, Target, build_members
 from bertvision.machine import Machine
 from bertvision.progress import Reporter
-from bertvision.rundir import RunFolder, file_fingerprint, fingerprint
+from bertvision.rundir import RunFolder, fingerprint
 from bertvision.tasks import Example, TargetKind, Task, build_task
 
 HELD_OUT = "held_out"
-# Settings that change how the work is done, not what comes out of it.
+# What an outcome hangs on besides settings and data: raise a number when the work itself changes its results.
+FINETUNE_VERSION, TRAIN_VERSION, SCORE_VERSION = 1, 1, 1
+# Settings that change how the work is done, not what comes out of it (`memory_tokens` only where dropout falls).
 NO_MATTER = ("snapshots", "memory_tokens", "checkpoint_seconds", "track", "encode_tokens")
 
 
@@ -29,7 +31,9 @@ class Job:
     def __init__(self, config: RunConfig, reporter: Reporter | None = None) -> None:
         self.config, self.reporter = config, reporter or Reporter()
         self.folder = RunFolder(_free_of_files(config.folder))
+        self._examples: dict[str, list[Example]] = {}
         self._features: dict[str, Features] = {}
+        self._data_stamps: dict[str, str] = {}
         self.route_told = ""
         """The last line on how sequences go through the encoder, said again only when it changes."""
 
@@ -96,10 +100,6 @@ class Job:
             raise UserError(f"the {split} split of {self.task.name} is empty ({self.task.source}).")
         return examples
 
-    @cached_property
-    def _examples(self) -> dict[str, list[Example]]:
-        return {}
-
     def examples(self, split: str) -> list[Example]:
         """Examples of "train" (without the held-out part), "held_out", or a dev split."""
         if split not in self._examples:
@@ -137,19 +137,14 @@ class Job:
 
     @cached_property
     def encoder_stamp(self) -> str:
-        place = Path(resolve(self.config.encoder.name))
-        if place.is_dir():
-            names = [
-                *sorted(place.glob("*.safetensors")),
-                *sorted(place.glob("tokenizer*.json")),
-                place / "config.json",
-            ]
-            return file_fingerprint([name for name in names if name.is_file()])
-        return fingerprint(
-            self.config.encoder.name, getattr(load_config(self.config.encoder.name), "_commit_hash", None)
-        )
+        return identify(self.config.encoder.name)
 
     def data_stamp(self, split: str) -> str:
+        if split not in self._data_stamps:
+            self._data_stamps[split] = self._hash_data(split)
+        return self._data_stamps[split]
+
+    def _hash_data(self, split: str) -> str:
         digest = hashlib.sha256()
         for example in self.examples(split):
             digest.update(repr((example.id, example.text, example.text_pair, example.target, example.answers)).encode())
@@ -162,21 +157,21 @@ class Job:
         settings = _what_matters(self.config.finetune)
         if self.config.finetune.epochs == 0:
             settings = {"epochs": 0}
-        precision = str(self.machine.dtype), self.config.encoder.attention, self.machine.processes
-        data = self.data_stamp("train")
-        return fingerprint("finetune 1", data, self.encoder_stamp, settings, self.config.seed, precision)
+        # As asked for, not as found here: a run that was made on a GPU stays finished when it is opened on a laptop.
+        precision = self.config.encoder.dtype, self.config.encoder.attention
+        parts = self.data_stamp("train"), self.encoder_stamp, settings, self.config.seed, precision
+        return fingerprint("finetune", FINETUNE_VERSION, *parts)
 
     def member_stamp(self, epochs: float, member: MemberConfig) -> str:
         train = self.config.train
         batches = train.batch_rows, train.batch_tokens, self.config.seed
         own = {key: value for key, value in dataclasses.asdict(member).items() if key != "name"}
-        return fingerprint("train 1", self.finetune_stamp, epochs, batches, own)
+        return fingerprint("train", TRAIN_VERSION, self.finetune_stamp, epochs, batches, own)
 
     def predictions_stamp(self, model_stamp: str, split: str) -> str:
         held = self.data_stamp(HELD_OUT) if self.examples(HELD_OUT) else None
-        return fingerprint(
-            "predict 1", model_stamp, self.data_stamp(split), held, dataclasses.asdict(self.config.evaluate)
-        )
+        settings = dataclasses.asdict(self.config.evaluate), self.task.metrics, self.task.windowed
+        return fingerprint("score", SCORE_VERSION, model_stamp, self.data_stamp(split), held, settings)
 
     # ------------------------------------------------------------------ facts
 

@@ -103,6 +103,10 @@ def _choose_dtype(device: torch.device, name: str) -> torch.dtype:
 @contextlib.contextmanager
 def drawing_from(device: torch.device, *seeds: int) -> Iterator[None]:
     """Draws inside come from these seeds alone, and leave the process's own generator as it was."""
+    seed = int(np.random.SeedSequence(seeds).generate_state(1)[0])
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(int(np.random.SeedSequence(seeds).generate_state(1)[0]))
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed every device
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
         yield

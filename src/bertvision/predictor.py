@@ -1,6 +1,5 @@
 """What a trained run says of new text: an answer with its place, a label with probabilities, or a score."""
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -104,8 +103,7 @@ class Predictor:
     def test_splits(self, data: str | None) -> Iterator[tuple[str, list[Example]]]:
         """The unlabelled splits of the official data in `data` (absent: where the run's own data was)."""
         own = self.task_config
-        place = dataclasses.replace(own, data=data, train=None, dev=None, test=None) if data else own
-        task = build_task(place)
+        task = build_task(TaskConfig(own.name, data=data) if data else own)
         splits = [split for split in task.splits if split.startswith("test") or split == "ax"]
         if not splits:
             raise UserError(f"no test split in {task.source}: it has {', '.join(task.splits)}. Give --data FOLDER.")
@@ -119,8 +117,11 @@ class Predictor:
         if place not in snapshots:
             raise UserError(f"the run has no snapshot of {place} epochs: it has {', '.join(snapshots)}.")
         models = {name: m for name, m in snapshots[place].items() if name != BASELINE and not m.get("failed")}
+        self.why = "asked for"
         if head is None:
             head = max(models, key=lambda name: self._held_out_score(models[name]))
+            held = HELD_OUT in models[head]["scores"]
+            self.why = "best on held-out training data" if held else "nothing was held out to choose by; give --head"
         if head not in models:
             raise UserError(f"the run has no model '{head}' at {place} epochs: {suggest(head, models)}")
         return float(place), head

@@ -21,7 +21,7 @@ NOTES = {
     "EM*": "EM*, F1*: at the no-answer threshold chosen on held-out training questions.",
     "forced F1": "forced: on answerable questions, when the model must answer.",
     "AUC": "AUC: of the no-answer score.",
-    "seconds": "seconds: the encoder's fine-tuning so far, a head's own part of the shared pass.",
+    "seconds": "seconds: the encoder's fine-tuning so far; a head's pass, which all heads share.",
 }
 FIRST_TO_GO = ("forced EM", "F1 has", "F1 no", "seconds", "% of encoder", "forced F1")
 BASELINE_NOTES = {

@@ -1,10 +1,10 @@
 """The run folder: everything is written atomically, and a finished stage carries the stamp of what made it.
 
-config.json environment.json metrics.jsonl          what was asked, where it ran, what happened
-snapshots/epoch_1/encoder/                          the encoder, in Hugging Face form, and its output layer
-snapshots/epoch_1/heads/<name>/                     head.safetensors, config.json
-snapshots/epoch_1/predictions/<split>/<name>.*      per-example outputs
-snapshots/epoch_1/scores.json, scores.json, summary.md
+config.json task.json environment.json metrics.jsonl    what was asked, where it ran, what happened
+snapshots/epoch_1/encoder/                              the encoder, in Hugging Face form, and its output layer
+snapshots/epoch_1/heads/<name>/                         head.safetensors, config.json
+snapshots/epoch_1/predictions/<split>/<name>/           predictions.jsonl, outputs.safetensors
+scores.json summary.md                                  all figures, and the tables
 """
 
 import errno

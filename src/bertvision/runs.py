@@ -12,6 +12,7 @@ from typing import Any
 
 from bertvision import stages
 from bertvision.config import RunConfig, build_config, load_config
+from bertvision.errors import UserError
 from bertvision.heads import find_mistakes
 from bertvision.job import Job
 from bertvision.progress import Reporter, RichReporter
@@ -38,6 +39,8 @@ class Run:
 
     def summary(self) -> str:
         """The tables, as Markdown."""
+        if not self.scores:
+            raise UserError(f"'{self.folder}' has no scores yet: finish it with bv.run or `bertvision evaluate`.")
         return "\n".join(to_markdown(table) for table in score_tables(self.scores))
 
     def predict(self, *texts: Any, head: str | None = None) -> list[dict[str, Any]]:
@@ -69,6 +72,8 @@ def run(
         if heads is not None:
             tables["heads"] = heads
         config = build_config(tables, find_more=find_mistakes)
+    elif task is not None or encoder is not None or heads is not None or settings:
+        raise UserError("give bv.run a config, or its sections as keywords, not both.")
     elif not isinstance(config, RunConfig):
         config = Run(config).config if Path(config).is_dir() else load_config(config, find_more=find_mistakes)
     return run_job(Job(config, RichReporter() if progress else Reporter()))

@@ -12,8 +12,13 @@ import torch
 from bertvision.config import EncoderConfig
 from bertvision.data.packing import plan_batches
 from bertvision.encoder.encoder import Encoder, check_route
-from bertvision.encoder.loading import load_encoder
-from bertvision.encoder.output_layer import build_output_layer, load_output_layer, restore_output_layer
+from bertvision.encoder.loading import identify, load_encoder
+from bertvision.encoder.output_layer import (
+    CheckpointOutputLayer,
+    build_output_layer,
+    load_output_layer,
+    restore_output_layer,
+)
 from bertvision.encoder.states import Part
 from bertvision.environment import describe_environment
 from bertvision.errors import UserError
@@ -32,7 +37,7 @@ from bertvision.training.finetune import Cost, Finetuning
 from bertvision.training.heads import Member, train_heads
 
 BASELINE, ENCODER = "baseline", "encoder"
-# States that are kept take at most this share of the memory that is free.
+# States that are kept take at most this share of the memory that is free; while they are made they take three times it.
 MEMORY_SHARE = 0.25
 
 
@@ -55,6 +60,7 @@ def finetune(job: Job) -> None:
     """Fine-tunes the encoder and keeps it at every snapshot."""
     stamp, say = job.finetune_stamp, job.reporter.say
     missing = [epochs for epochs in job.snapshots if not job.folder.is_done(job.folder.encoder(epochs), stamp)]
+    job.machine.wait()  # all processes have looked before one of them writes
     if not missing:
         say(f"fine-tuning: done already (snapshots {', '.join(f'{epochs:g}' for epochs in job.snapshots)}).")
         return
@@ -110,8 +116,12 @@ def check_length(job: Job, encoder: Encoder) -> None:
 def _tell_route(job: Job, encoder: Encoder) -> None:
     """Says how sequences go through, after comparing it with the padded way on a few of them."""
     features = job.features("train")
-    with job.machine.autocast():
-        check_route(encoder, pack_tokens(features, np.arange(min(4, len(features)))))
+    try:
+        with job.machine.autocast():
+            check_route(encoder, pack_tokens(features, np.arange(min(4, len(features)))))
+    except RuntimeError as error:
+        encoder.take_route("padded")
+        job.reporter.say(f"{error} It is padded in this run.")
     line = f"on {job.machine.describe()}; sequences go through {encoder.route}: {encoder.route_reason}."
     if line != job.route_told:
         job.reporter.say(line)
@@ -122,12 +132,22 @@ def output_layer(job: Job, encoder: Encoder) -> Any:
     """The checkpoint's own output layer where it has one for this task, otherwise a fresh one from the seed."""
     task, device = job.task, job.machine.device
     own = load_output_layer(job.config.encoder.name, task.kind, len(task.labels))
-    if own is not None:
-        job.reporter.say("the checkpoint brings its own output layer: it is the encoder's row.")
-        own.match_labels(task.labels)
+    if own is not None and _is_for(own, job):
         return own.to(device)
     with drawing_from(torch.device("cpu"), job.config.seed, 11):
         return build_output_layer(task.kind, encoder.shape, job.target.outputs).to(device)
+
+
+def _is_for(own: CheckpointOutputLayer, job: Job) -> bool:
+    """Whether a checkpoint's output layer is one for this task: by its labels' names, where it has names."""
+    say, labels = job.reporter.say, own.labels or ()
+    if job.task.kind is TargetKind.LABEL and not own.match_labels(job.task.labels):
+        if not all(label == f"LABEL_{number}" for number, label in enumerate(labels)):
+            say(f"the checkpoint's output layer is for {', '.join(labels)}, not for this task: a fresh one is trained.")
+            return False
+        say(f"the checkpoint does not name its labels: they are taken for {', '.join(job.task.labels)}, in this order.")
+    say("the checkpoint brings its own output layer: it is the encoder's row.")
+    return True
 
 
 def _refuse_diverged(job: Job, encoder: Encoder, output: Any, epochs: float) -> None:
@@ -150,7 +170,7 @@ def _save_snapshot(job: Job, epochs: float, encoder: Encoder, output: Any, stamp
         if epochs == 0:  # the encoder as it came: its name says it all
             place = Path(job.config.encoder.name).expanduser()
             name = str(place.absolute()) if place.is_dir() else job.config.encoder.name
-            write_json(fresh / "reference.json", {"name": name})
+            write_json(fresh / "reference.json", {"name": name, "stamp": job.encoder_stamp})
         else:
             encoder.save(fresh)
         output.save(fresh)
@@ -163,6 +183,8 @@ def load_snapshot(folder: Path, settings: EncoderConfig, machine: Machine) -> tu
     """The frozen encoder of a snapshot's folder, in the machine's precision, and its output layer."""
     reference = read_json(folder / "reference.json")
     name = reference["name"] if reference else str(folder)
+    if reference and identify(name) != reference["stamp"]:
+        raise UserError(f"the encoder '{name}' is not the one this run was made with: bring that back, or run again.")
     encoder = load_encoder(name, machine.device, machine.dtype, settings.attention)
     output = restore_output_layer(folder).to(machine.device)
     return encoder.eval().requires_grad_(False), output.eval()
@@ -203,8 +225,10 @@ def _train_on(job: Job, epochs: float, configs: list[MemberConfig]) -> None:
     source = _build_source(job, encoder, steps, keep_of([member.head for member in members]), longest)
     stamp = "-".join(job.member_stamp(epochs, config) for config in configs)
     checkpoints = Checkpoints(job.folder.checkpoints / f"heads_{epochs:g}", stamp, train.checkpoint_seconds)
-    train_heads(members, source, tokens.__getitem__, job.machine, checkpoints, job.folder.log, job.reporter)
-    seconds = time.monotonic() - started
+    before = time.monotonic() - started
+    seconds = before + train_heads(
+        members, source, tokens.__getitem__, job.machine, checkpoints, job.folder.log, job.reporter
+    )
     if job.machine.is_main:
         for member in members:
             _save_member(job, epochs, member, seconds)
@@ -223,22 +247,28 @@ def _build_source(job: Job, encoder: Encoder, steps: list[np.ndarray], keep: tup
     """Kept in memory where the states are small and wanted more than once, otherwise streamed."""
     features, share = job.features("train"), (job.machine.rank, job.machine.processes)
     needed = kept_bytes(len(features), encoder.shape.layers + 1, encoder.shape.hidden, len(keep))
-    if "tokens" not in keep and epochs > 1 and needed < MEMORY_SHARE * psutil.virtual_memory().available:
+    if "tokens" not in keep and epochs > 1 and needed < MEMORY_SHARE * _free_memory(job):
         with job.reporter.bar("encoding once", int(features.lengths.sum()), "tokens") as bar:
             kept = KeptStates.encode(encoder, features, keep, job.config.train.encode_tokens, bar)
         return KeptSource(kept, features, steps, share)
     return StreamedSource(encoder, features, steps, keep, job.config.train.encode_tokens, share)
 
 
-def _save_member(job: Job, epochs: float, member: Member, pass_seconds: float) -> None:
+def _free_memory(job: Job) -> float:
+    """Bytes one process may count on, where the states would lie."""
+    if job.machine.device.type == "cuda":
+        return float(torch.cuda.mem_get_info(job.machine.device)[0])
+    return float(psutil.virtual_memory().available) / job.machine.processes
+
+
+def _save_member(job: Job, epochs: float, member: Member, seconds: float) -> None:
     with writing_folder(job.folder.head(epochs, member.config.name)) as fresh:
         save_head(fresh, member.head, member.config)
         mark_done(
             fresh,
             job.member_stamp(epochs, member.config),
-            seconds=round(member.seconds, 3),
             encoder=job.finetune_stamp,
-            pass_seconds=round(pass_seconds, 3),
+            seconds=round(seconds, 3),
             failed=member.failed,
             parameters=count_parameters(member.head),
         )
@@ -287,22 +317,18 @@ def _rows(job: Job, epochs: float) -> list[Row]:
         )
     whole = found["parameters"]
     facts = {key: found[key] for key in ("parameters", "seconds", "tokens")}
-    rows = [Row(ENCODER, fingerprint_of(found["stamp"], epochs), {**facts, "share": 1.0})]
+    rows = [Row(ENCODER, f"{found['stamp']}@{epochs:g}", {**facts, "share": 1.0})]
     for member in job.members if epochs in job.head_snapshots else []:
         stamp = job.member_stamp(epochs, member)
         found = read_json(job.folder.head(epochs, member.name) / "stamp.json")
         if found is None or found["stamp"] != stamp:
-            raise UserError(
-                f"'{job.folder.path}' has no head '{member.name}' trained by these settings: "
-                "run `bertvision train` (or `run`) with this config first."
+            job.reporter.say(
+                f"head '{member.name}' is not trained by these settings: it is left out (`bertvision train`)."
             )
-        keys = ("parameters", "seconds", "pass_seconds", "failed")
+            continue
+        keys = ("parameters", "seconds", "failed")
         rows.append(Row(member.name, stamp, {key: found[key] for key in keys} | {"share": found["parameters"] / whole}))
     return rows
-
-
-def fingerprint_of(stamp: str, epochs: float) -> str:
-    return f"{stamp}@{epochs:g}"
 
 
 def _predict_missing(job: Job, epochs: float, rows: list[Row]) -> None:

@@ -189,7 +189,7 @@ def test_2020_configs_hold_the_published_recipe(
     finetune, train = tables["finetune"], tables["train"]
     assert (finetune["lr"], finetune["schedule"], finetune["batch_rows"]) == (1e-5, "constant", 4)
     assert (finetune["warmup"], finetune["decay"]) == (0, 0)  # AdamW without decay is Adam
-    assert finetune["epochs"] == 6 and finetune["snapshots"] == [*TENTHS, 1, 2, 3, 4, 5, 6]
+    assert finetune["epochs"] == 6 and finetune["snapshots"] == [0, *TENTHS, 1, 2, 3, 4, 5, 6]
     assert (tables["data"]["max_length"], tables["data"]["overlap"]) == (386, 128)
     assert train["snapshots"] == head_snapshots
     assert (train["lr"], train["schedule"], train["warmup"], train["decay"]) == (1e-3, "constant", 0, 0)

@@ -286,7 +286,7 @@ def test_predict_on_what_is_no_finished_run(
     says(refused("predict", tmp_path / "gone", "--text", "x"), "gone", "not a finished run")
     assert command("finetune", rte).code == 0
     says(refused("predict", tmp_path / "run", "--text", "x"), "not a finished run", "scores.json")
-    says(refused("evaluate", tmp_path / "run"), "no head 'last_linear'", "bertvision train")
+    says(refused("evaluate", rte, "finetune.lr=0.5"), "no encoder fine-tuned by these settings", "bertvision finetune")
 
 
 def test_predict_with_wrong_words(

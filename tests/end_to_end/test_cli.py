@@ -263,6 +263,26 @@ def test_a_fine_tuned_classifier_is_the_encoder_row(
         np.testing.assert_allclose(found, expected.numpy(), atol=2e-6)
 
 
+def test_a_classifier_of_another_task_gets_a_fresh_output_layer(
+    tmp_path: Path, command: Command, write_config: Callable[..., Path], glue_folder: Path
+) -> None:
+    for names, line in (("negative positive", "a fresh one is trained"), ("LABEL_0 LABEL_1", "in this order")):
+        labels = dict(enumerate(names.split()))
+        model = tiny_model("bert", AutoModelForSequenceClassification, num_attention_heads=2, id2label=labels)
+        model.save_pretrained(tmp_path / labels[0])
+        tiny_tokenizer().save_pretrained(tmp_path / labels[0])
+        config = write_config(tmp_path, encoder=tmp_path / labels[0], name="rte", data=glue_folder)
+        said = command("finetune", config, "finetune.epochs=0", f"run={tmp_path / 'run'}{labels[0]}")
+        assert said.code == 0 and line in said.err, said.err
+
+
+def test_a_fine_tuned_encoder_is_scored_before_any_head_is_trained(rte: Path, command: Command) -> None:
+    assert command("finetune", rte).code == 0
+    said = command("evaluate", rte, "--json")
+    assert said.code == 0 and set(said.json["snapshots"]["1"]) == {"baseline", "encoder"}
+    assert "head 'adapter_4' is not trained by these settings" in said.err
+
+
 def test_a_fine_tuned_answerer_is_the_encoder_row(
     tmp_path: Path, command: Command, write_config: Callable[..., Path], squad_json: Callable[..., Any]
 ) -> None:
@@ -387,6 +407,16 @@ def test_python_does_the_same_as_the_command(tmp_path: Path, tiny_encoder_folder
     again = bv.run(run.config)
     assert stamps(tmp_path / "run") == before
     assert again.scores == run.scores
+
+
+def test_a_config_and_keywords_exclude_each_other(rte: Path) -> None:
+    with pytest.raises(bv.UserError, match="not both"):
+        bv.run(rte, finetune={"epochs": 0.1})
+
+
+def test_a_folder_without_scores_has_no_summary(tmp_path: Path) -> None:
+    with pytest.raises(bv.UserError, match="no scores yet"):
+        bv.Run(tmp_path).summary()
 
 
 def test_a_task_may_be_given_by_name_alone_from_python() -> None:

@@ -219,6 +219,25 @@ def test_mnli_submits_two_test_sets_and_the_diagnostic_one(
     assert {value for _, values in rows.values() for value in values} <= {"entailment", "neutral", "contradiction"}
 
 
+def test_the_diagnostic_set_is_found_beside_the_mnli_folder(
+    tmp_path: Path, finished: Callable[..., Path], command: Command, glue_folder: Path
+) -> None:
+    run = finished(name="mnli", data=glue_folder)
+    assert command("predict", run, "--submission", tmp_path, "--data", glue_folder / "MNLI").code == 0
+    assert (tmp_path / "AX.tsv").is_file()
+
+
+def test_files_of_cola_are_read_with_and_without_a_header(
+    finished: Callable[..., Path], command: Command, glue_folder: Path
+) -> None:
+    run = finished(name="cola", data=glue_folder)
+    for name in ("dev.tsv", "test.tsv"):
+        said = command("predict", run, "--file", glue_folder / "CoLA" / name, "--json")
+        assert said.code == 0, said.err
+        rows = (glue_folder / "CoLA" / name).read_text(encoding="utf-8").rstrip("\n").split("\n")
+        assert len(said.json) == len(rows) - (name == "test.tsv")
+
+
 def test_a_submission_takes_its_test_files_from_another_folder(
     tmp_path: Path, rte_run: Path, command: Command, glue_folder: Path
 ) -> None:

@@ -47,7 +47,8 @@ def quiet_libraries() -> None:
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    logging.getLogger("accelerate").setLevel(logging.ERROR)
+    for name in ("accelerate", "huggingface_hub"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("default", module="bertvision")
 
 

@@ -52,7 +52,7 @@ def predict(
 
     predictor = Predictor(run, head, epochs, RichReporter())
     if head is None:
-        predictor.reporter.say(f"by {predictor.name}, the run's best on held-out training data")
+        predictor.reporter.say(f"by {predictor.name}: {predictor.why}")
     limit = predictor.threshold if threshold is None else threshold
     if submission is not None:
         _write_submissions(predictor, submission, data, limit)

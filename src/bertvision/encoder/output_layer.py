@@ -64,7 +64,7 @@ class OutputLayer(nn.Module):
         return (_KEEP[self.reads],)
 
     def forward(self, states: HiddenStates) -> Tensor:
-        logits: Tensor = self.linear(self.dropout(_read(states, self.reads)))
+        logits: Tensor = self.linear(self.dropout(_cast(_read(states, self.reads), self.linear.weight)))
         return logits  # (token, 2) or (sequence, outputs)
 
     def save(self, folder: str | Path) -> None:
@@ -113,9 +113,9 @@ class CheckpointOutputLayer(nn.Module):
 
     def forward(self, states: HiddenStates) -> Tensor:
         if self.kind == TargetKind.SPAN:
-            output = self.model(inputs_embeds=states.last_tokens.unsqueeze(0))
+            output = self.model(inputs_embeds=_cast(states.last_tokens, self._weight()).unsqueeze(0))
             return torch.stack([output.start_logits[0], output.end_logits[0]], dim=1)  # (token, 2)
-        given = _read(states, self.reads).unsqueeze(1)  # (sequence, 1, hidden)
+        given = _cast(_read(states, self.reads), self._weight()).unsqueeze(1)  # (sequence, 1, hidden)
         logits: Tensor = self.model(inputs_embeds=given).logits
         return logits if self.order is None else logits[:, self.order]  # (sequence, outputs)
 
@@ -124,6 +124,9 @@ class CheckpointOutputLayer(nn.Module):
         config = {"form": "checkpoint", "kind": str(self.kind), "order": self.order}
         config["model"] = json.loads(self.model.config.to_json_string())
         _write(folder, config, self)
+
+    def _weight(self) -> Tensor:
+        return next(self.parameters())
 
 
 class _GivenStates(nn.Module):
@@ -203,6 +206,11 @@ def _read(states: HiddenStates, reads: Reads) -> Tensor:
     if reads == "pooled":
         return states.pooled_output  # (sequence, hidden)
     return states.last_cls if reads == "cls" else states.read("mean")[:, -1]  # (sequence, hidden)
+
+
+def _cast(values: Tensor, weight: Tensor) -> Tensor:
+    """States in the layer's own precision; under autocast the products choose theirs."""
+    return values if torch.is_autocast_enabled(values.device.type) else values.to(weight.dtype)
 
 
 def _class_for(kind: TargetKind) -> tuple[str, Any]:

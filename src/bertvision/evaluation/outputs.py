@@ -36,7 +36,7 @@ def compute_outputs(
     source = StreamedSource(encoder, features, mine, keep, encode_tokens=1)
     rows: list[tuple[np.ndarray, dict[str, np.ndarray]]] = []
     for batch in source.batches():
-        with torch.no_grad(), machine.autocast():
+        with torch.no_grad():  # in the models' own float32: half precision would tie scores
             outputs = {name: model(batch.states).float().cpu().numpy() for name, model in models.items()}
         rows.append((batch.windows, outputs))
         if bar:

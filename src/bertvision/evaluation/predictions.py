@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from bertvision.data.windows import Features
 from bertvision.evaluation.metrics import answerable_by_question
@@ -86,10 +86,6 @@ def to_json_line(row: dict[str, Any]) -> str:
     for mark in "\x85\u2028\u2029":
         text = text.replace(mark, f"\\u{ord(mark):04x}")
     return text + "\n"
-
-
-def load_outputs(folder: Path) -> np.ndarray:
-    return load_file(folder / "outputs.safetensors")["outputs"]
 
 
 def _softmax(outputs: np.ndarray) -> np.ndarray:

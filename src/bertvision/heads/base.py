@@ -64,7 +64,7 @@ class Head(nn.Module):
     @property
     def layers(self) -> int:
         """How many states a position has; the pooled output is one more beside the [CLS] states."""
-        return self.shape.layers + (self.reads == "cls" and self.shape.pooled)
+        return self.shape.read_layers(self.reads)
 
     def states(self, states: HiddenStates) -> Tensor:
         """All layers at each position, in the head's own precision."""

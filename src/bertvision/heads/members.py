@@ -17,6 +17,7 @@ from bertvision.config import RunConfig, TrainConfig, target_kind
 from bertvision.encoder.states import StateShape
 from bertvision.errors import ConfigError, UserError, suggest
 from bertvision.heads.base import HEADS, Head, HeadConfig, Target, count_parameters, head_settings
+from bertvision.machine import drawing_from
 from bertvision.rundir import read_json, write_json
 from bertvision.tasks.base import TargetKind
 
@@ -158,8 +159,7 @@ def _name(head: str, given: dict[str, Any]) -> str:
 
 def build_head(member: MemberConfig, shape: StateShape, target: Target) -> Head:
     """The member's head with initial weights from the member's own seed, whatever was drawn before."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(member.seed)
+    with drawing_from(torch.device("cpu"), member.seed):
         return HEADS[member.head](member.head_config(), shape, target)
 
 

@@ -112,7 +112,7 @@ def find_glue_files(task: GlueTask, folder: Path) -> dict[str, Path]:
     own = glue_folder(task, folder)
     found = {split: find_file(own, name) for split, name in split_files(task).items()}
     if task.name == "mnli":
-        places = [own, own.parent / "diagnostic", own.parent / "AX"] if own != folder else [own]
+        places = [own, own.parent / "diagnostic", own.parent / "AX"]
         found["ax"] = next((path for place in places for name in AX_FILES if (path := find_file(place, name))), None)
     return {split: path for split, path in found.items() if path}
 

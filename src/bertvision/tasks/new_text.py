@@ -6,7 +6,7 @@ from bertvision.errors import UserError
 from bertvision.tasks import glue, squad
 from bertvision.tasks.base import Example, TargetKind, Task
 from bertvision.tasks.files import Columns, check_columns, read_file
-from bertvision.tasks.text_files import plain_suffix
+from bertvision.tasks.text_files import plain_suffix, read_lines
 
 QUESTION_COLUMNS = ("question", "passage"), ("question", "context"), ("text", "text_pair")
 
@@ -25,7 +25,9 @@ def read_new_text(task: Task, path: Path, columns: Columns) -> list[Example]:
     if task.name in glue.GLUE:
         row = glue.GLUE[task.name]
         if suffix == ".tsv":
-            return glue.read_glue(row, path, glue.split_of_file(row, path, "test"))
+            first = next(read_lines(path))[1].split("\t")
+            labelled = bool(row.headerless) and row.text not in first  # CoLA's train and dev have no header
+            return glue.read_glue(row, path, "dev" if labelled else glue.split_of_file(row, path, "test"))
         columns = Columns(row.text, row.text_pair)
     elif task.windowed:
         choices = [Columns(*names) for names in QUESTION_COLUMNS]

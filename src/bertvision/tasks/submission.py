@@ -1,11 +1,11 @@
 """Predictions in the forms the official servers take: SQuAD's id → text JSON, GLUE's `index, prediction` TSVs."""
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from bertvision.errors import UserError
+from bertvision.rundir import write_text
 from bertvision.tasks.base import TargetKind
 from bertvision.tasks.glue import GLUE, GlueTask
 
@@ -38,7 +38,8 @@ def write_submission(
         text = json.dumps(dict(zip(ids, outputs, strict=True)), ensure_ascii=False, indent=1) + "\n"
     else:
         text = _glue_table(GLUE[task], split, ids, outputs)
-    return _write(folder / name, text)
+    write_text(folder / name, text)
+    return folder / name
 
 
 def _glue_table(task: GlueTask, split: str, ids: Sequence[str], outputs: Sequence[Output]) -> str:
@@ -53,12 +54,3 @@ def _cell(task: GlueTask, output: Output) -> str:
     if task.kind is TargetKind.SCORE:
         return f"{min(max(float(output), 0.0), 5.0):.3f}"
     return task.values[int(output)]
-
-
-def _write(path: Path, text: str) -> Path:
-    """Under another name first, so that a half-written file never looks like a whole one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(path.name + ".partial")
-    unfinished.write_text(text, encoding="utf-8", newline="\n")
-    os.replace(unfinished, path)
-    return path

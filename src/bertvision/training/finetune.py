@@ -1,6 +1,7 @@
 """Fine-tunes an encoder a little: packed batches, snapshots at any fraction of an epoch, killed and resumed to the same
 weights. Every draw of a step comes from (seed, step), so a checkpoint needs no generator state."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -84,11 +85,16 @@ class Finetuning:
         bar_of_work = self.reporter.bar("fine-tuning", self._tokens_up_to(last), "tokens")
         with bar_of_work as bar, held_interrupts() as asked:
             bar.advance(self.tokens)
-            for epochs in stops.get(0, []) if self.step == 0 else []:
+            for epochs in stops.get(self.step, []):  # the step that was resumed at may be one, and not kept yet
                 on_snapshot(epochs, self._cost())
             while self.step < last:
                 tokens, loss = self._take_timed_step(last)
                 bar.advance(tokens, f"loss {loss:.3f}" if loss is not None else "")
+                if loss is not None and not math.isfinite(loss):
+                    raise UserError(
+                        f"fine-tuning has diverged: the loss at step {self.step:,} is {loss}. Set finetune.lr lower "
+                        f"than {self.lr:g} and start again."
+                    )
                 if loss is not None and self.machine.is_main:
                     log("finetune", step=self.step, loss=loss, tokens=self.tokens, seconds=round(self.seconds, 2))
                     self.machine.accelerator.log({"finetune/loss": loss}, step=self.step)
@@ -186,7 +192,8 @@ class Finetuning:
     def _save(self, checkpoints: Checkpoints) -> None:
         if self.machine.is_main:
             tensors = named("model", self.model.state_dict()) | named("optimizer", optimizer_tensors(self.optimizer))
-            checkpoints.save(self.step, tensors, {"seconds": self.seconds, "tokens": self.tokens})
+            facts = {"seconds": self.seconds, "tokens": self.tokens, "memory_tokens": self.memory_tokens}
+            checkpoints.save(self.step, tensors, facts)
         self.machine.wait()
 
     def _resume(self, checkpoints: Checkpoints, first_stop: int) -> None:
@@ -196,4 +203,5 @@ class Finetuning:
         self.model.load_state_dict(under("model", found.tensors))
         restore_optimizer(self.optimizer, under("optimizer", found.tensors))
         self.step, self.seconds, self.tokens = found.step, found.facts["seconds"], found.facts["tokens"]
+        self.memory_tokens = min(self.memory_tokens, found.facts["memory_tokens"])  # what ran out once would again
         self.reporter.say(f"fine-tuning goes on at step {self.step:,}.")

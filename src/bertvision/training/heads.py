@@ -44,7 +44,6 @@ class Member:
     counted: int = 0
     failed: bool = False
     """Its loss stopped being a number; it trains no further."""
-    seconds: float = 0.0
 
     def __post_init__(self) -> None:
         self.optimizer = build_optimizer(self.head.named_parameters(), self.config.lr, self.config.decay)
@@ -83,9 +82,11 @@ def train_heads(
     checkpoints: Checkpoints,
     log: Callable[..., None],
     reporter: Reporter,
-) -> None:
-    """Trains every member in one pass over the source, from the newest checkpoint where there is one."""
-    step = _resume(members, checkpoints)
+) -> float:
+    """Trains every member in one pass over the source, from the newest checkpoint where there is one; gives the
+    seconds of the pass, those before a kill included."""
+    step, before = _resume(members, checkpoints)
+    started = time.monotonic()
     if step:
         reporter.say(f"training of the heads goes on at step {step:,}.")
     last = max(member.steps for member in members)
@@ -95,9 +96,7 @@ def train_heads(
         for batch in source.batches(step):
             for member in members:
                 if step < member.steps and not member.failed:
-                    started = time.monotonic()
                     member.learn(batch, step, machine)
-                    member.seconds += time.monotonic() - started
             bar.advance(tokens_of(step))
             step += 1
             if step % LOG_STEPS == 0 or step == last:
@@ -106,13 +105,16 @@ def train_heads(
                     log("train", step=step, loss=losses)
             due, stopped = machine.agree(checkpoints.is_due(), bool(asked))
             if due or stopped:
-                _save(members, step, checkpoints, machine)
+                _save(members, step, before + time.monotonic() - started, checkpoints, machine)
             if stopped:
                 raise KeyboardInterrupt
+            if all(member.failed for member in members):
+                break
     for member in members:
         # The last step of all, or one before a kill, is followed by no loss that would show it.
         if not member.failed and not all(bool(weight.isfinite().all()) for weight in member.head.parameters()):
             _stop(member, "its weights are no longer numbers", reporter)
+    return before + time.monotonic() - started
 
 
 def _take_losses(members: list[Member], machine: Machine, reporter: Reporter) -> dict[str, float | None]:
@@ -133,25 +135,26 @@ def _stop(member: Member, why: str, reporter: Reporter) -> None:
     reporter.say(f"head '{member.config.name}' is stopped: {why} (a smaller lr may help). The others go on.")
 
 
-def _save(members: list[Member], step: int, checkpoints: Checkpoints, machine: Machine) -> None:
+def _save(members: list[Member], step: int, seconds: float, checkpoints: Checkpoints, machine: Machine) -> None:
     tensors: dict[str, Tensor] = {}
     for member in members:
         name = member.config.name
         tensors |= named(f"{name}/head", member.head.state_dict())
         tensors |= named(f"{name}/optimizer", optimizer_tensors(member.optimizer))
     if machine.is_main:
-        facts = {member.config.name: {"failed": member.failed, "seconds": member.seconds} for member in members}
-        checkpoints.save(step, tensors, {"members": facts})
+        failed = [member.config.name for member in members if member.failed]
+        checkpoints.save(step, tensors, {"seconds": seconds, "failed": failed})
     machine.wait()
 
 
-def _resume(members: list[Member], checkpoints: Checkpoints) -> int:
+def _resume(members: list[Member], checkpoints: Checkpoints) -> tuple[int, float]:
+    """The step to go on at, and the seconds spent until then."""
     found = checkpoints.load()
     if found is None:
-        return 0
+        return 0, 0.0
     for member in members:
         name = member.config.name
         member.head.load_state_dict(under(f"{name}/head", found.tensors))
         restore_optimizer(member.optimizer, under(f"{name}/optimizer", found.tensors))
-        member.failed, member.seconds = found.facts["members"][name]["failed"], found.facts["members"][name]["seconds"]
-    return found.step
+        member.failed = name in found.facts["failed"]
+    return found.step, float(found.facts["seconds"])

@@ -300,7 +300,7 @@ def test_killed_long_after_a_checkpoint_the_steps_since_are_taken_again(
     with pytest.raises(Killed):
         run(work, tmp_path, [0.5, 2.0])  # the only checkpoint is that of the snapshot, at step 3
     again = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3)
-    assert run(again, tmp_path, [0.5, 2.0]) == [2.0]
+    assert run(again, tmp_path, [0.5, 2.0]) == [0.5, 2.0]  # who keeps snapshots knows that it has the first
     assert_equal(weights(again), uninterrupted)
 
 
@@ -316,6 +316,23 @@ def test_a_snapshot_asked_for_after_its_step_has_passed_is_made_from_the_start(
     again.run([0.5, 2.0], lambda epochs, cost: seen.append((epochs, again.step)), *steps)
     assert seen == [(0.5, 3), (2.0, 12)]
     assert_equal(weights(again), uninterrupted)
+
+
+def test_a_snapshot_asked_for_at_the_very_step_of_the_checkpoint_is_kept(squad: Features, tmp_path: Path) -> None:
+    work = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3)
+    kill_at(work, 3)
+    with pytest.raises(Killed):
+        run(work, tmp_path, [2.0], seconds=0)  # the newest checkpoint is at step 3, half an epoch
+    again = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3)
+    assert run(again, tmp_path, [0.5, 2.0]) == [0.5, 2.0]
+
+
+def test_a_loss_that_is_no_number_ends_fine_tuning_with_advice(squad: Features, tmp_path: Path) -> None:
+    work = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3)
+    backward = work._backward
+    work._backward = lambda windows, total: backward(windows, total) * float("nan")
+    with pytest.raises(UserError, match="diverged: the loss at step 10 is nan. Set finetune.lr lower"):
+        run(work, tmp_path)
 
 
 def test_killed_while_a_snapshot_is_kept_it_is_offered_again_with_the_same_weights(
