@@ -11,7 +11,7 @@ import torch
 
 from bertvision.config import EncoderConfig
 from bertvision.data.packing import plan_batches
-from bertvision.encoder.encoder import Encoder, check_route
+from bertvision.encoder.encoder import Encoder, RouteError, check_route
 from bertvision.encoder.loading import identify, load_encoder
 from bertvision.encoder.output_layer import (
     CheckpointOutputLayer,
@@ -119,7 +119,7 @@ def _tell_route(job: Job, encoder: Encoder) -> None:
     try:
         with job.machine.autocast():
             check_route(encoder, pack_tokens(features, np.arange(min(4, len(features)))))
-    except RuntimeError as error:
+    except RouteError as error:
         encoder.take_route("padded")
         job.reporter.say(f"{error} It is padded in this run.")
     line = f"on {job.machine.describe()}; sequences go through {encoder.route}: {encoder.route_reason}."

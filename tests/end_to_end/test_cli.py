@@ -16,6 +16,7 @@ from tiny_encoders import tiny_model, tiny_tokenizer
 from transformers import AutoModelForQuestionAnswering, AutoModelForSequenceClassification
 
 import bertvision as bv
+from bertvision.encoder.encoder import RouteError
 
 Command = Callable[..., Any]
 
@@ -274,6 +275,17 @@ def test_a_classifier_of_another_task_gets_a_fresh_output_layer(
         config = write_config(tmp_path, encoder=tmp_path / labels[0], name="rte", data=glue_folder)
         said = command("finetune", config, "finetune.epochs=0", f"run={tmp_path / 'run'}{labels[0]}")
         assert said.code == 0 and line in said.err, said.err
+
+
+def test_a_packed_route_that_differs_is_told_and_padded_instead(
+    rte: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def differ(encoder: object, batch: object) -> float:
+        raise RouteError("the varlen route differs from the padded one by 0.9.")
+
+    monkeypatch.setattr("bertvision.stages.check_route", differ)
+    said = command("finetune", rte)
+    assert said.code == 0 and "differs" in said.err and "padded: asked for" in said.err
 
 
 def test_a_fine_tuned_encoder_is_scored_before_any_head_is_trained(rte: Path, command: Command) -> None:

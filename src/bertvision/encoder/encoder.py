@@ -129,6 +129,10 @@ class Encoder(nn.Module):
         return flat, output.pooler_output if self.shape.pooled else None
 
 
+class RouteError(RuntimeError):
+    """The packed route does not give what the padded one gives."""
+
+
 @torch.no_grad()
 def check_route(encoder: Encoder, batch: PackedTokens) -> float:
     """Compare the packed route with the padded one on a few sequences; raise if they are further apart than rounding.
@@ -150,7 +154,7 @@ def check_route(encoder: Encoder, batch: PackedTokens) -> float:
         encoder.route_reason = reason
     difference = ((packed - padded).norm(dim=-1) / padded.norm(dim=-1).clamp_min(1e-6)).mean(dim=0).max().item()
     if not difference <= TOLERANCE[compute]:
-        raise RuntimeError(
+        raise RouteError(
             f"the {route} route of {encoder.name or 'the encoder'} differs from the padded one by {difference:.2g} "
             f"(at most {TOLERANCE[compute]:g} is rounding): set encoder.attention = 'padded'."
         )
