@@ -19,6 +19,7 @@ from bertvision.encoder.loading import load_encoder
 from bertvision.errors import UserError
 from bertvision.heads import build_head, count_parameters
 from bertvision.job import HELD_OUT, Job
+from bertvision.results import counted
 from bertvision.sources import StreamedSource, pack_tokens
 from bertvision.stages import check_length, keep_of, load_for_finetuning, output_layer
 from bertvision.training.finetune import Finetuning
@@ -90,7 +91,7 @@ def _heads(job: Job) -> Section:
     shape = load_encoder(job.config.encoder.name, with_tokenizer=False).shape
     return {
         member.name: f"{count_parameters(build_head(member, shape, job.target)):,} parameters, "
-        f"{member.epochs} epochs, lr {member.lr:g}"
+        f"{counted(member.epochs, 'epoch')}, lr {member.lr:g}"
         for member in job.members
     }
 

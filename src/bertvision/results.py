@@ -70,7 +70,7 @@ def _model_table(scores: dict[str, Any], epochs: str, models: dict[str, Any], sp
             figures[:1] = ["stopped"]
         rows.append([_model_name(name), f"{model['parameters']:,}", share, *figures, _seconds(model)])
     columns = ["model", "parameters", "% of encoder", *(heading for _, heading in keys), "seconds"]
-    title = f"{scores['task']} {split}, encoder fine-tuned for {epochs} epoch{'' if epochs == '1' else 's'}"
+    title = f"{scores['task']} {split}, encoder fine-tuned for {counted(float(epochs), 'epoch')}"
     return Table(title, columns, rows, BASELINE_NOTES[scores["kind"]], FIRST_TO_GO)
 
 
@@ -106,6 +106,12 @@ def _model_name(name: str) -> str:
 def _seconds(model: dict[str, Any]) -> str:
     """Fine-tuning so far for the encoder; for a head its own share of the pass."""
     return f"{model['seconds']:.1f}" if model["parameters"] else ""
+
+
+def counted(number: float, noun: str) -> str:
+    """1 epoch, 0.5 epochs, 1,000 steps."""
+    shown = f"{number:,}" if isinstance(number, int) else f"{number:g}"
+    return f"{shown} {noun}{'' if number == 1 else 's'}"
 
 
 def explain(columns: Iterable[str]) -> str:

@@ -16,7 +16,7 @@ from bertvision.errors import UserError
 from bertvision.heads import find_mistakes
 from bertvision.job import Job
 from bertvision.progress import Reporter, RichReporter
-from bertvision.results import score_tables, to_markdown
+from bertvision.results import counted, score_tables, to_markdown
 from bertvision.rundir import read_json, write_text
 
 
@@ -108,7 +108,7 @@ def _heading(job: Job) -> str:
         f"- data: {job.task.source}",
         f"- trained on {train:,} examples; {held:,} more held out for every choice; seed {job.config.seed}",
         f"- device: {job.machine.describe()}",
-        f"- fine-tuning: {config.epochs:g} epochs, lr {config.lr:g}, {config.schedule}, {batch} a step",
+        f"- fine-tuning: {counted(config.epochs, 'epoch')}, lr {config.lr:g}, {config.schedule}, {batch} a step",
         "",
     ]
     return "\n".join(lines) + "\n"

@@ -28,6 +28,7 @@ from bertvision.evaluation.scores import pick_threshold, score_baseline, score_p
 from bertvision.heads import Head, MemberConfig, build_head, count_parameters, load_head, save_head
 from bertvision.job import HELD_OUT, Job
 from bertvision.machine import Machine, drawing_from
+from bertvision.results import counted
 from bertvision.rundir import mark_done, read_json, write_json, writing_folder
 from bertvision.sources import KeptSource, KeptStates, Source, StreamedSource, kept_bytes, pack_tokens
 from bertvision.tasks import TargetKind
@@ -93,7 +94,7 @@ def finetune(job: Job) -> None:
         job.machine.accelerator.end_training()
     if job.machine.is_main:
         checkpoints.clear()
-    say(f"fine-tuning: {work.step:,} steps, {work.tokens:,} tokens, {work.seconds:.0f} s.")
+    say(f"fine-tuning: {counted(work.step, 'step')}, {counted(work.tokens, 'token')}, {work.seconds:.1f} s.")
 
 
 def load_for_finetuning(job: Job) -> Encoder:
@@ -160,7 +161,7 @@ def _refuse_diverged(job: Job, encoder: Encoder, output: Any, epochs: float) -> 
         outputs = output(encoder(some, keep=output.keep))  # (token or sequence, output)
     if not outputs.isfinite().all():
         raise UserError(
-            f"fine-tuning has diverged before {epochs:g} epochs: the encoder's outputs are no numbers any more. "
+            f"fine-tuning has diverged before {counted(epochs, 'epoch')}: its outputs are no numbers any more. "
             f"Set finetune.lr lower than {job.config.finetune.lr:g} and start again."
         )
 
@@ -204,7 +205,7 @@ def train(job: Job) -> None:
         if missing:
             _train_on(job, epochs, missing)
         else:
-            job.reporter.say(f"heads at {epochs:g} epochs: done already.")
+            job.reporter.say(f"heads at {counted(epochs, 'epoch')}: done already.")
 
 
 def _train_on(job: Job, epochs: float, configs: list[MemberConfig]) -> None:
@@ -234,7 +235,7 @@ def _train_on(job: Job, epochs: float, configs: list[MemberConfig]) -> None:
             _save_member(job, epochs, member, seconds)
         checkpoints.clear()
     job.machine.wait()
-    job.reporter.say(f"heads at {epochs:g} epochs: {len(members)} trained in one pass of {seconds:.0f} s.")
+    job.reporter.say(f"heads at {counted(epochs, 'epoch')}: {len(members)} trained in one pass of {seconds:.1f} s.")
 
 
 def keep_of(heads: list[Head]) -> tuple[Part, ...]:
@@ -312,7 +313,7 @@ def _rows(job: Job, epochs: float) -> list[Row]:
     found = read_json(job.folder.encoder(epochs) / "stamp.json")
     if found is None or found["stamp"] != job.finetune_stamp:
         raise UserError(
-            f"'{job.folder.path}' has no encoder fine-tuned by these settings to {epochs:g} epochs: "
+            f"'{job.folder.path}' has no encoder fine-tuned by these settings to {counted(epochs, 'epoch')}: "
             "run `bertvision finetune` (or `run`) with this config first."
         )
     whole = found["parameters"]

@@ -1,6 +1,6 @@
 from typing import Any
 
-from bertvision.results import explain, score_tables, to_markdown
+from bertvision.results import counted, explain, score_tables, to_markdown
 
 
 def model(parameters: int, seconds: float, score: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -64,3 +64,9 @@ def test_markdown_has_as_many_cells_in_every_line() -> None:
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert len(lines) == 6 and {line.count("|") for line in lines} == {7}
     assert text.startswith("## rte dev, encoder fine-tuned for 1 epoch\n")
+
+
+def test_one_of_a_thing_is_not_many() -> None:
+    assert [counted(number, "epoch") for number in (1, 1.0, 0.5, 2, 1000)] == [
+        "1 epoch", "1 epoch", "0.5 epochs", "2 epochs", "1,000 epochs",
+    ]  # fmt: skip
