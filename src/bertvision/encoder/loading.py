@@ -139,6 +139,11 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, use_fast=True, trust_remote_code=False)
     except Exception as error:  # tokenizers raises bare Exception for a broken file
+        if any(package in str(error) for package in ("sentencepiece", "protobuf", "tiktoken")):
+            raise UserError(
+                f"{_told(name)}: its tokenizer is a SentencePiece file, which needs two more packages: "
+                "pip install 'bertvision[hub]' (or sentencepiece and protobuf)."
+            ) from error
         raise _unreadable(name, "tokenizer", error) from error
     if not tokenizer.is_fast:
         raise UserError(f"{_told(name)}: its tokenizer has no fast form (tokenizer.json), which BERTVision needs.")
