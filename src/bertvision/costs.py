@@ -15,7 +15,7 @@ from bertvision.data.packing import fill_batches, plan_batches
 from bertvision.data.splits import draw
 from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.loading import load_encoder
+from bertvision.encoder.loading import load_encoder, shape_of
 from bertvision.errors import UserError
 from bertvision.heads import build_head, count_parameters
 from bertvision.job import HELD_OUT, Job
@@ -88,7 +88,7 @@ def _encoder(job: Job) -> Section:
 
 
 def _heads(job: Job) -> Section:
-    shape = load_encoder(job.config.encoder.name, with_tokenizer=False).shape
+    shape = shape_of(job.config.encoder.name).shape
     return {
         member.name: f"{count_parameters(build_head(member, shape, job.target)):,} parameters, "
         f"{counted(member.epochs, 'epoch')}, lr {member.lr:g}"

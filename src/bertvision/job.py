@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -113,21 +114,12 @@ class Job:
         if split not in self._features:
             examples = self.examples(split)
             with self.reporter.bar(f"tokenizing {split}", len(examples), "examples") as bar:
-                self._features[split] = self.build_features(examples, lambda done, total, bar=bar: bar.advance(done))
+                self._features[split] = self.build_features(examples, bar.advance)
         return self._features[split]
 
-    def build_features(self, examples: list[Example], on_progress: Any = None) -> Features:
-        if on_progress is not None:
-            so_far, report = [0], on_progress
-
-            def on_progress(done: int, total: int) -> None:  # the bar wants what is new
-                report(done - so_far[0], total)
-                so_far[0] = done
-
-        return build_features(
-            examples, self.tokenizer, self.task.kind, self.task.windowed, self.max_length, self.config.data.overlap,
-            on_progress,
-        )  # fmt: skip
+    def build_features(self, examples: list[Example], on_progress: Callable[[int], None] | None = None) -> Features:
+        task, overlap = self.task, self.config.data.overlap
+        return build_features(examples, self.tokenizer, task.kind, task.windowed, self.max_length, overlap, on_progress)
 
     @property
     def max_length(self) -> int:

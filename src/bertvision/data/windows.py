@@ -85,13 +85,13 @@ def build_features(
     windowed: bool,
     max_length: int = 384,
     overlap: int = 128,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> Features:
     """Tokenize the examples and, if `windowed`, cut long passages into windows that share `overlap` tokens.
 
     A window without the whole first answer is labelled "no answer": start = end = 0, and label 0 for
     answerability. Without `windowed`, text and pair are truncated, the longer one first. If any example has a
-    `text_pair`, all are read as pairs.
+    `text_pair`, all are read as pairs. `on_progress` is told how many more examples are done.
     """
     assert tokenizer.is_fast, "only fast tokenizers know which characters a token came from"
     assert windowed or task_kind is not TargetKind.SPAN, "spans need windows: truncation could cut the answer off"
@@ -105,7 +105,7 @@ def build_features(
         cut = _cut(batch, first, encodings, task_kind, max_length, overlap, too_long)
         parts.append(_pack(encodings, cut, "token_type_ids" in tokenizer.model_input_names))
         if on_progress is not None:
-            on_progress(first + len(batch), len(examples))
+            on_progress(len(batch))
     if too_long:
         raise UserError(_too_long_message(too_long, tokenizer, max_length, overlap))
     return _join(parts)

@@ -57,9 +57,6 @@ class Packing:
         parts = (self.starts, self.bounds, self.owners, self.positions)
         return Packing(*(part.to(device, non_blocking=True) for part in parts))
 
-    def pin_memory(self) -> "Packing":
-        return Packing(*(part.pin_memory() for part in (self.starts, self.bounds, self.owners, self.positions)))
-
 
 @dataclass(frozen=True)
 class PackedTokens:
@@ -96,15 +93,9 @@ class PackedTokens:
         return int(self.lengths.max())
 
     def to(self, device: torch.device | str) -> "PackedTokens":
-        """The same tokens on another device; from pinned memory the copy does not wait."""
+        """The same tokens on another device."""
         ids, types = (part.to(device, non_blocking=True) for part in (self.input_ids, self.type_ids))
         return PackedTokens(ids, types, self.lengths, self.packing.to(device))
-
-    def pin_memory(self) -> "PackedTokens":
-        """Page-locked copy. A DataLoader with `pin_memory` calls this by its name."""
-        return PackedTokens(
-            self.input_ids.pin_memory(), self.type_ids.pin_memory(), self.lengths, self.packing.pin_memory()
-        )
 
     def __len__(self) -> int:
         return len(self.lengths)

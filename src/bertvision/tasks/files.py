@@ -14,7 +14,7 @@ from typing import Any
 
 from bertvision.errors import UserError, suggest
 from bertvision.tasks.base import Example, TargetKind
-from bertvision.tasks.squad import SPAN_METRICS, check_unique_ids
+from bertvision.tasks.squad import check_unique_ids
 from bertvision.tasks.text_files import find_file, plain_suffix, read_lines, read_raw_lines
 
 FORMATS = (".csv", ".tsv", ".jsonl")
@@ -67,10 +67,10 @@ def discover_labels(rows: Iterable[Row], column: str, where: str) -> tuple[str, 
 
 
 def metrics_of(kind: TargetKind, labels: Sequence[str]) -> tuple[str, ...]:
-    """The metrics that suit a user's own target."""
-    if kind is TargetKind.LABEL:
-        return ("accuracy", "f1") if len(labels) == 2 else ("accuracy", "f1_macro")
-    return ("pearson", "spearman") if kind is TargetKind.SCORE else SPAN_METRICS
+    """The metrics that suit a user's own labels or scores."""
+    if kind is TargetKind.SCORE:
+        return ("pearson", "spearman")
+    return ("accuracy", "f1") if len(labels) == 2 else ("accuracy", "f1_macro")
 
 
 def find_files(folder: Path, splits: Iterable[str] = tuple(STEMS)) -> dict[str, Path]:
