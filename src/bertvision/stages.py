@@ -223,7 +223,7 @@ def _train_on(job: Job, epochs: float, configs: list[MemberConfig]) -> None:
     steps = [batch for batches in plan.epochs for batch in batches]
     tokens = job.tokens_of(steps)
     started = time.monotonic()
-    source = _build_source(job, encoder, steps, keep_of([member.head for member in members]), longest)
+    source = _build_source(job, encoder, steps, keep_of([member.head for member in members]))
     stamp = "-".join(job.member_stamp(epochs, config) for config in configs)
     checkpoints = Checkpoints(job.folder.checkpoints / f"heads_{epochs:g}", stamp, train.checkpoint_seconds)
     before = time.monotonic() - started
@@ -244,11 +244,12 @@ def keep_of(heads: list[Head]) -> tuple[Part, ...]:
     return tuple(sorted(found))
 
 
-def _build_source(job: Job, encoder: Encoder, steps: list[np.ndarray], keep: tuple[Part, ...], epochs: int) -> Source:
-    """Kept in memory where the states are small and wanted more than once, otherwise streamed."""
+def _build_source(job: Job, encoder: Encoder, steps: list[np.ndarray], keep: tuple[Part, ...]) -> Source:
+    """Kept in memory where the states are small, otherwise streamed. The number of epochs has no say in it: the two
+    round otherwise, and a head must not end elsewhere because another one trains longer."""
     features, share = job.features("train"), (job.machine.rank, job.machine.processes)
     needed = kept_bytes(len(features), encoder.shape.layers + 1, encoder.shape.hidden, len(keep))
-    if "tokens" not in keep and epochs > 1 and needed < MEMORY_SHARE * _free_memory(job):
+    if "tokens" not in keep and needed < MEMORY_SHARE * _free_memory(job):
         with job.reporter.bar("encoding once", int(features.lengths.sum()), "tokens") as bar:
             kept = KeptStates.encode(encoder, features, keep, job.config.train.encode_tokens, bar)
         return KeptSource(kept, features, steps, share)
