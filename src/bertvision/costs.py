@@ -129,7 +129,7 @@ def _finetune_rate(job: Job, encoder: Encoder, features: Features) -> float:
         encoder, output_layer(job, encoder), features, plan, job.task.kind, config, job.config.seed, job.machine,
         job.reporter,
     )  # fmt: skip
-    return _rate(lambda step: work.measure_step(step), plan.steps, job)
+    return _rate(work.measure_step, plan.steps, job)
 
 
 def _heads_rates(job: Job, features: Features) -> tuple[float, float]:

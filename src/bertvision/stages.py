@@ -375,9 +375,8 @@ def _keep_predictions(job: Job, epochs: float, split: str, row: Row, outputs: np
         if split == HELD_OUT:
             threshold = pick_threshold(predictions, examples)
         else:
-            threshold = read_json(job.folder.predictions(epochs, HELD_OUT) / row.name / "stamp.json")["scores"][
-                "threshold"
-            ]
+            chosen = read_json(job.folder.predictions(epochs, HELD_OUT) / row.name / "stamp.json")
+            threshold = chosen["scores"]["threshold"]
     scores = score_predictions(job.task, predictions, examples, threshold)
     with writing_folder(job.folder.predictions(epochs, split) / row.name) as fresh:
         save_predictions(fresh, predictions, outputs, threshold or 0.0)
