@@ -23,7 +23,7 @@ from bertvision.results import counted
 from bertvision.sources import StreamedSource, pack_tokens
 from bertvision.stages import check_length, keep_of, load_for_finetuning, output_layer
 from bertvision.training.finetune import Finetuning
-from bertvision.training.heads import Member
+from bertvision.training.stack import Member, build_units
 
 HEAD_STEPS = 8  # batches of states that are kept to time the heads
 SAMPLE = 1000  # examples that are tokenized to tell the length of all
@@ -140,7 +140,7 @@ def _heads_rates(job: Job, features: Features) -> tuple[float, float]:
     groups = fill_batches(features.lengths, order, tokens=train.encode_tokens)
     steps = fill_batches(features.lengths, order, train.batch_rows, train.batch_tokens)
     members = [
-        Member(config, build_head(config, encoder.shape, job.target).to(machine.device), len(steps))
+        Member(config, build_head(config, encoder.shape, job.target).to(machine.device), range(len(steps) + 2))
         for config in job.members
     ]
     keep = keep_of([member.head for member in members])
@@ -151,9 +151,11 @@ def _heads_rates(job: Job, features: Features) -> tuple[float, float]:
             encoder(pack_tokens(features, groups[step]), keep=keep)
         return int(features.lengths[groups[step]].sum())
 
+    units = build_units(members, train.stack)
+
     def learn(step: int) -> int:
-        for member in members:
-            member.learn(batches[step], step, machine)
+        for unit in units:
+            unit.learn(batches[step], machine)
         return int(features.lengths[batches[step].windows].sum())
 
     return _rate(encode, len(groups), job), _rate(learn, len(batches), job)

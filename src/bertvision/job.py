@@ -157,8 +157,7 @@ class Job:
     def member_stamp(self, epochs: float, member: MemberConfig) -> str:
         train = self.config.train
         batches = train.batch_rows, train.batch_tokens, self.config.seed
-        own = {key: value for key, value in dataclasses.asdict(member).items() if key != "name"}
-        return fingerprint("train", TRAIN_VERSION, self.finetune_stamp, epochs, batches, own)
+        return fingerprint("train", TRAIN_VERSION, self.finetune_stamp, epochs, batches, member.what_matters())
 
     def predictions_stamp(self, model_stamp: str, split: str) -> str:
         held = self.data_stamp(HELD_OUT) if self.examples(HELD_OUT) else None

@@ -1,7 +1,7 @@
 """Where the work runs: device, precision and processes, through accelerate; one code from a laptop to many GPUs."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ class Machine:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, self.dtype)
 
-    def sum_gradients(self, parameters: list[torch.nn.Parameter]) -> None:
+    def sum_gradients(self, parameters: Sequence[torch.Tensor]) -> None:
         """Adds the gradients of all processes, each of which saw its own windows of the batch."""
         if self.processes == 1:
             return

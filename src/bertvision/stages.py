@@ -10,7 +10,7 @@ import psutil
 import torch
 
 from bertvision.config import EncoderConfig
-from bertvision.data.packing import plan_batches
+from bertvision.data.packing import plan_batches, plan_pass
 from bertvision.encoder.encoder import Encoder, RouteError, check_route
 from bertvision.encoder.loading import identify, load_encoder
 from bertvision.encoder.output_layer import (
@@ -35,7 +35,8 @@ from bertvision.tasks import TargetKind
 from bertvision.tasks.base import describe_task
 from bertvision.training.checkpoint import Checkpoints
 from bertvision.training.finetune import Cost, Finetuning
-from bertvision.training.heads import Member, train_heads
+from bertvision.training.heads import Judge, train_heads
+from bertvision.training.stack import Member
 
 BASELINE, ENCODER = "baseline", "encoder"
 # States that are kept take at most this share of the memory that is free; while they are made they take three times it.
@@ -211,31 +212,56 @@ def train(job: Job) -> None:
 def _train_on(job: Job, epochs: float, configs: list[MemberConfig]) -> None:
     encoder, _ = load_snapshot(job.folder.encoder(epochs), job.config.encoder, job.machine)
     _tell_route(job, encoder)
-    features, train = job.features("train"), job.config.train
-    longest = max(config.epochs for config in configs)
-    plan = plan_batches(features.lengths, longest, job.config.seed, train.batch_rows, train.batch_tokens)
-    members = [
-        Member(
-            config, build_head(config, encoder.shape, job.target).to(job.machine.device), plan.step_at(config.epochs)
-        )
-        for config in configs
-    ]
-    steps = [batch for batches in plan.epochs for batch in batches]
-    tokens = job.tokens_of(steps)
+    reads = {config.name: build_head(config, encoder.shape, job.target).reads for config in configs}
+    for part in ("tokens", "sequences"):  # a head on kept [CLS] states must not be streamed for the sake of others
+        some = [config for config in configs if (reads[config.name] == "tokens") == (part == "tokens")]
+        if not some:
+            continue
+        stamp = "-".join(job.member_stamp(epochs, config) for config in some)
+        folder = job.folder.checkpoints / f"heads_{epochs:g}_{part}"
+        checkpoints = Checkpoints(folder, stamp, job.config.train.checkpoint_seconds)
+        members, seconds = train_members(job, encoder, some, checkpoints)
+        if job.machine.is_main:
+            for member in members:
+                _save_member(job, epochs, member, seconds)
+            checkpoints.clear()
+        job.machine.wait()
+        heads = counted(len(members), "head")
+        job.reporter.say(f"{heads} at {counted(epochs, 'epoch')} trained in one pass of {seconds:.1f} s.")
+
+
+def train_members(
+    job: Job,
+    encoder: Encoder,
+    configs: list[MemberConfig],
+    checkpoints: Checkpoints,
+    kept: KeptStates | None = None,
+    judge: Judge | None = None,
+) -> tuple[list[Member], float]:
+    """Trains these members in one pass over the train split; gives them and the seconds it took. States that were kept
+    before, by `keep_states`, are not encoded again."""
+    train, lengths = job.config.train, job.features("train").lengths
+    wanted = {(config.epochs, config.data_fraction) for config in configs}
+    whole = plan_pass(lengths, wanted, job.config.seed, train.batch_rows, train.batch_tokens)
+    members = []
+    for config in configs:
+        head = build_head(config, encoder.shape, job.target).to(job.machine.device)
+        members.append(Member(config, head, whole.courses[config.epochs, config.data_fraction]))
     started = time.monotonic()
-    source = _build_source(job, encoder, steps, keep_of([member.head for member in members]))
-    stamp = "-".join(job.member_stamp(epochs, config) for config in configs)
-    checkpoints = Checkpoints(job.folder.checkpoints / f"heads_{epochs:g}", stamp, train.checkpoint_seconds)
+    keep = keep_of([member.head for member in members])
+    kept = kept or keep_states(job, encoder, keep)
+    tokens = job.tokens_of(whole.steps)
+    features, share = job.features("train"), (job.machine.rank, job.machine.processes)
+    source: Source
+    if kept is not None:
+        source = KeptSource(kept, features, whole.steps, share)
+    else:
+        source = StreamedSource(encoder, features, whole.steps, keep, train.encode_tokens, share, whole.starts)
     before = time.monotonic() - started
-    seconds = before + train_heads(
-        members, source, tokens.__getitem__, job.machine, checkpoints, job.folder.log, job.reporter
+    seconds = train_heads(
+        members, source, tokens.__getitem__, job.machine, checkpoints, job.folder.log, job.reporter, train.stack, judge
     )
-    if job.machine.is_main:
-        for member in members:
-            _save_member(job, epochs, member, seconds)
-        checkpoints.clear()
-    job.machine.wait()
-    job.reporter.say(f"heads at {counted(epochs, 'epoch')}: {len(members)} trained in one pass of {seconds:.1f} s.")
+    return members, before + seconds
 
 
 def keep_of(heads: list[Head]) -> tuple[Part, ...]:
@@ -244,16 +270,15 @@ def keep_of(heads: list[Head]) -> tuple[Part, ...]:
     return tuple(sorted(found))
 
 
-def _build_source(job: Job, encoder: Encoder, steps: list[np.ndarray], keep: tuple[Part, ...]) -> Source:
-    """Kept in memory where the states are small, otherwise streamed. The number of epochs has no say in it: the two
-    round otherwise, and a head must not end elsewhere because another one trains longer."""
-    features, share = job.features("train"), (job.machine.rank, job.machine.processes)
+def keep_states(job: Job, encoder: Encoder, keep: tuple[Part, ...], split: str = "train") -> KeptStates | None:
+    """The states of a split, encoded once, where they are small; None where they are streamed. The number of epochs has
+    no say in it: the two round otherwise, and a head must not end elsewhere because another one trains longer."""
+    features = job.features(split)
     needed = kept_bytes(len(features), encoder.shape.layers + 1, encoder.shape.hidden, len(keep))
-    if "tokens" not in keep and needed < MEMORY_SHARE * _free_memory(job):
-        with job.reporter.bar("encoding once", int(features.lengths.sum()), "tokens") as bar:
-            kept = KeptStates.encode(encoder, features, keep, job.config.train.encode_tokens, bar)
-        return KeptSource(kept, features, steps, share)
-    return StreamedSource(encoder, features, steps, keep, job.config.train.encode_tokens, share)
+    if "tokens" in keep or needed >= MEMORY_SHARE * _free_memory(job):
+        return None
+    with job.reporter.bar(f"encoding {split} once", int(features.lengths.sum()), "tokens") as bar:
+        return KeptStates.encode(encoder, features, keep, job.config.train.encode_tokens, bar)
 
 
 def _free_memory(job: Job) -> float:

@@ -5,18 +5,18 @@ The 2020 paper's head (the map of Houlsby et al. 2019 without its way up). At BE
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from bertvision.encoder.states import HiddenStates, StateShape
-from bertvision.heads.base import HEADS, Head, HeadConfig, Target
+from bertvision.heads.base import HEADS, Head, ReadConfig, Target
 from bertvision.heads.blocks import SeparateAdapter, SharedAdapter
 
 
 @dataclass(frozen=True)
-class AdapterConfig(HeadConfig):
+class AdapterConfig(ReadConfig):
     size: int = field(default=64, metadata={"help": "values a layer's state becomes"})
     shared: bool = field(default=True, metadata={"help": "one map for all layers, or one for each", "off": "separate"})
     skip: bool = field(default=False, metadata={"help": "the last layer's state goes to the output too"})
@@ -28,6 +28,16 @@ class AdapterConfig(HeadConfig):
 @HEADS.register("adapter")
 class Adapter(Head):
     Config = AdapterConfig
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "adapter_64": {"size": 64},
+        "adapter_64_skip": {"size": 64, "skip": True},
+        "adapter_64_separate": {"size": 64, "shared": False},
+        "adapter_64_separate_skip": {"size": 64, "shared": False, "skip": True},
+        "adapter_386": {"size": 386},
+        "adapter_386_skip": {"size": 386, "skip": True},
+        "adapter_386_separate": {"size": 386, "shared": False},
+        "adapter_386_separate_skip": {"size": 386, "shared": False, "skip": True},
+    }
 
     def __init__(self, config: Any, shape: StateShape, target: Target) -> None:
         super().__init__(config, shape, target)

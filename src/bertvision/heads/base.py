@@ -4,7 +4,6 @@ Spans: two logits a token. Labels: one logit a label. Scores: one number. A head
 encoder's `StateShape` and the `Target`; the decorator in its file is its only registration.
 """
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -33,7 +32,16 @@ class Target:
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """Settings every head has; a head's own `Config` adds to them."""
+    """What a head's own `Config` extends; on its own it is that of a head which reads all tokens for any target."""
+
+    def mistakes(self) -> list[str]:
+        """What is wrong with the values, in the user's words."""
+        return []
+
+
+@dataclass(frozen=True)
+class ReadConfig(HeadConfig):
+    """Settings of a head that takes one position at a time: a token for spans, a sequence otherwise."""
 
     read: str = field(
         default="cls",
@@ -41,13 +49,16 @@ class HeadConfig:
     )
 
     def mistakes(self) -> list[str]:
-        """What is wrong with the values, in the user's words."""
         return [] if self.read in READS else [f"`read` is '{self.read}': it can be {' or '.join(READS)}"]
 
 
 class Head(nn.Module):
-    Config: ClassVar[type[HeadConfig]] = HeadConfig
+    Config: ClassVar[type[HeadConfig]] = ReadConfig
     kinds: ClassVar[frozenset[TargetKind]] = frozenset(TargetKind)
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}
+    """Names that stand for settings: the papers' rows. A head without any is its own row, with its defaults."""
+    mixes_tokens: ClassVar[bool] = False
+    """Whether a token's output hangs on its neighbours'."""
 
     def __init__(self, config: Any, shape: StateShape, target: Target) -> None:
         super().__init__()
@@ -57,9 +68,16 @@ class Head(nn.Module):
     @property
     def reads(self) -> Reading:
         """Which states the head needs: "tokens", "cls" or "mean"."""
-        if self.target.kind is TargetKind.SPAN:
+        if self.target.kind is TargetKind.SPAN or not hasattr(self.config, "read"):
             return "tokens"
         return "mean" if self.config.read == "mean" else "cls"
+
+    @property
+    def stackable(self) -> bool:
+        """Whether members can run as one (`vmap`): nothing is drawn while training, nothing kept but weights, and
+        nothing along tokens, whose kernels know no further dimension."""
+        draws = any(isinstance(module, nn.Dropout) and module.p > 0 for module in self.modules())
+        return not draws and not self.mixes_tokens and next(self.buffers(), None) is None
 
     @property
     def layers(self) -> int:
@@ -89,8 +107,3 @@ def count_parameters(module: nn.Module) -> int:
     """Weights plus batch-norm means and variances (not their step counters)."""
     buffers = (buffer for name, buffer in module.named_buffers() if not name.endswith("num_batches_tracked"))
     return sum(tensor.numel() for tensor in (*module.parameters(), *buffers))
-
-
-def head_settings(name: str) -> dict[str, dataclasses.Field[Any]]:
-    """The settings a head takes, by name."""
-    return {item.name: item for item in dataclasses.fields(HEADS[name].Config)}

@@ -1,28 +1,31 @@
-"""A set of heads: each member is one head with its own settings, optimiser, schedule and seed.
+"""A set of heads: each member is one head with its own settings, optimiser, schedule, seed and share of the data.
 
-heads = ["learned_pooling", {head = "adapter", size = 386, skip = true, lr = 5e-4, seed = 1}]
+heads = [
+    "learned_pooling",                                                          a head, with its defaults
+    "adapter_386_skip",                                                         a preset: one of the papers' rows
+    { head = "adapter", size = [16, 64], lr = [3e-4, 1e-3], seeds = 5 },        a grid: 2 × 2 × 5 members
+    { head = "adapter_64", data_fraction = [0.1, 0.3, 1.0] },                   the less-data curve
+]
 """
 
 import dataclasses
+import itertools
 import math
 import re
+import typing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import load_file, save_file
-
-from bertvision.config import RunConfig, TrainConfig, target_kind
-from bertvision.encoder.states import StateShape
-from bertvision.errors import ConfigError, UserError, suggest
-from bertvision.heads.base import HEADS, Head, HeadConfig, Target, count_parameters, head_settings
-from bertvision.machine import drawing_from
-from bertvision.rundir import read_json, write_json
+from bertvision.config import RunConfig, TrainConfig, convert, describe_type, target_kind
+from bertvision.errors import ConfigError, suggest
+from bertvision.heads.base import HEADS, HeadConfig
 from bertvision.tasks.base import TargetKind
 
 CONTROL = "last_linear"
-TRAINING = {"lr": float, "epochs": int, "schedule": str, "warmup": float, "decay": float, "clip": float, "seed": int}
+TRAINING: dict[str, Any] = {
+    "lr": float, "epochs": int, "schedule": str, "warmup": float, "decay": float, "clip": float | None,
+    "data_fraction": float, "seed": int,
+}  # fmt: skip
 RESERVED = ("encoder", "baseline")
 NAME = re.compile(r"[^\W\d_][\w.-]*")
 
@@ -41,18 +44,37 @@ class MemberConfig:
     decay: float
     clip: float | None
     seed: int
+    data_fraction: float = 1.0
+    group: str = ""
+    """The name without the seed: members of one group differ in nothing else."""
 
     def head_config(self) -> HeadConfig:
-        return HEADS[self.head].Config(**self.settings)
+        values = {key: tuple(value) if isinstance(value, list) else value for key, value in self.settings.items()}
+        return HEADS[self.head].Config(**values)
+
+    def what_matters(self) -> dict[str, Any]:
+        """All that its weights hang on."""
+        return {key: value for key, value in dataclasses.asdict(self).items() if key not in ("name", "group")}
+
+
+def list_presets() -> dict[str, tuple[str, dict[str, Any]]]:
+    """Every named row: its head and the settings it stands for. A head without presets is a row of its own."""
+    rows: dict[str, tuple[str, dict[str, Any]]] = {}
+    for head in HEADS:
+        for name, settings in (HEADS[head].presets or {head: {}}).items():
+            assert name not in rows and (name == head or name not in HEADS), f"two rows are called '{name}'"
+            rows[name] = head, settings
+    return rows
 
 
 def build_members(entries: list[Any], train: TrainConfig, seed: int, kind: TargetKind) -> list[MemberConfig]:
     """The members a config asks for, with the last-layer control first; raises ConfigError with every mistake."""
     mistakes: list[str] = []
     tables = [{"head": entry} if isinstance(entry, str) else dict(entry) for entry in entries]
-    if not any(table["head"] == CONTROL for table in tables):
+    if not any(CONTROL in _as_list(table["head"]) for table in tables):
         tables.insert(0, {"head": CONTROL})
-    members = [_build_member(table, train, seed, kind, mistakes) for table in tables]
+    singles = [single for table in tables for single in _expand(table, train, seed, mistakes)]
+    members = [_build_member(*single, train, seed, kind, mistakes) for single in singles]
     names = [member.name for member in members if member is not None]
     for name in sorted({name for name in names if names.count(name) > 1}):
         mistakes.append(f"two heads are called '{name}': give one of them another `name`.")
@@ -63,9 +85,7 @@ def build_members(entries: list[Any], train: TrainConfig, seed: int, kind: Targe
 
 def find_mistakes(config: RunConfig) -> list[str]:
     """What is wrong with a config's heads, for `config.build_config`; entries that are no heads at all are its own."""
-    entries = [
-        e for e in config.heads if isinstance(e, str) or (isinstance(e, dict) and isinstance(e.get("head"), str))
-    ]
+    entries = [e for e in config.heads if isinstance(e, str) or (isinstance(e, dict) and _is_head(e.get("head")))]
     try:
         # What is wrong in [train] itself is told once, not again by every head.
         build_members(entries, TrainConfig(), 0, target_kind(config) or TargetKind.LABEL)
@@ -74,55 +94,131 @@ def find_mistakes(config: RunConfig) -> list[str]:
     return []
 
 
-def _build_member(
-    table: dict[str, Any], train: TrainConfig, seed: int, kind: TargetKind, mistakes: list[str]
-) -> MemberConfig | None:
-    head, given = table.pop("head"), table.pop("name", None)
-    if head not in HEADS:
-        mistakes.append(f"there is no head '{head}': {suggest(head, HEADS)}")
+def _is_head(value: Any) -> bool:
+    return bool(value) and all(isinstance(name, str) for name in _as_list(value))
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+# ---------------------------------------------------------------------- grids
+
+
+def _expand(
+    table: dict[str, Any], train: TrainConfig, seed: int, mistakes: list[str]
+) -> list[tuple[str, dict[str, Any], set[str]]]:
+    """The members of an entry: head or preset, its settings, and which of them the grid varies."""
+    found: list[tuple[str, dict[str, Any], set[str]]] = []
+    for name in _as_list(table["head"]):
+        given = {key: value for key, value in table.items() if key != "head"}
+        if name not in list_presets() and name not in HEADS:
+            mistakes.append(f"there is no head '{name}': {suggest(name, [*HEADS, *list_presets()])}")
+            continue
+        hints = setting_types(_head_of(name)) | TRAINING
+        seeds = _seeds(name, given, train, seed, mistakes)
+        if seeds is not None:
+            given["seed"] = seeds
+        choices = {key: _choices(value, hints.get(key)) for key, value in given.items()}
+        varied = {key for key, values in choices.items() if len(values) > 1}
+        if isinstance(table["head"], list) and len(table["head"]) > 1:
+            varied.add("head")
+        found += [
+            (name, dict(zip(given, point, strict=True)), varied) for point in itertools.product(*choices.values())
+        ]
+    return found
+
+
+def _seeds(
+    name: str, given: dict[str, Any], train: TrainConfig, seed: int, mistakes: list[str]
+) -> int | list[int] | None:
+    """The seeds that `seeds = 5` of an entry, or of [train], stands for; None where the entry names its own."""
+    own = given.pop("seeds", None)
+    if own is None:
+        return None if "seed" in given or train.seeds == 1 else list(range(seed, seed + train.seeds))
+    if isinstance(own, bool) or not isinstance(own, int) or own < 1:
+        mistakes.append(f"`seeds` of head '{name}' must be a whole number of at least 1, not {own!r}.")
         return None
-    fields, found = head_settings(head), len(mistakes)
-    training = {key: getattr(train, key) for key in TRAINING if key != "seed"} | {"seed": seed}
-    settings: dict[str, Any] = {}
+    first = given.get("seed", seed)
+    if not isinstance(first, int):
+        mistakes.append(f"head '{name}': give `seed` as a list, or `seeds` as a number, not both.")
+        return None
+    return list(range(first, first + own)) if own > 1 else first
+
+
+def _choices(value: Any, hint: Any) -> list[Any]:
+    """The values of one setting: a list is a grid, unless the setting itself is a list."""
+    if isinstance(value, list) and value and (hint is None or not convert(value, hint)[1]):
+        return value
+    return [value]
+
+
+# ---------------------------------------------------------------------- one member
+
+
+def _head_of(name: str) -> str:
+    return name if name in HEADS else list_presets()[name][0]
+
+
+def setting_types(head: str) -> dict[str, Any]:
+    """The settings a head takes, by name, and the type of each."""
+    hints = typing.get_type_hints(HEADS[head].Config)
+    return {item.name: hints[item.name] for item in dataclasses.fields(HEADS[head].Config)}
+
+
+def _build_member(
+    name: str,
+    table: dict[str, Any],
+    varied: set[str],
+    train: TrainConfig,
+    seed: int,
+    kind: TargetKind,
+    mistakes: list[str],
+) -> MemberConfig | None:
+    own_name = table.pop("name", None)
+    head = _head_of(name)
+    settings = {} if name in HEADS else dict(list_presets()[name][1])
+    hints, found = setting_types(head), len(mistakes)
+    training: dict[str, Any] = {key: getattr(train, key, None) for key in TRAINING}
+    training |= {"seed": seed, "data_fraction": 1.0}
     for key, value in table.items():
-        wanted = TRAINING.get(key) or (type(fields[key].default) if key in fields else None)
+        wanted = TRAINING.get(key) or hints.get(key)
         if wanted is None:
-            mistakes.append(f"head '{head}' has no setting '{key}': {suggest(key, [*fields, *TRAINING, 'name'])}")
-        elif key == "clip" and value == "none":
-            training[key] = None
-        elif not _is_a(value, wanted):
-            mistakes.append(f"`{key}` of head '{head}' must be {_WORDS[wanted]}, not {value!r}.")
-        elif key in TRAINING:
-            training[key] = value
+            mistakes.append(
+                f"head '{name}' has no setting '{key}': {suggest(key, [*hints, *TRAINING, 'seeds', 'name'])}"
+            )
+            continue
+        converted, fits = convert(value, wanted)
+        if not fits:
+            mistakes.append(f"`{key}` of head '{name}' must be {describe_type(wanted)}, not {value!r}.")
         else:
-            settings[key] = value
+            (training if key in TRAINING else settings)[key] = converted
+    member = MemberConfig("", head, settings, **training)
     if len(mistakes) == found:
-        mistakes += [f"head '{head}': {mistake}." for mistake in HEADS[head].Config(**settings).mistakes()]
-        mistakes += [f"head '{head}': {mistake}." for mistake in _check_training(training)]
+        mistakes += [f"head '{name}': {mistake}." for mistake in member.head_config().mistakes()]
+        mistakes += [f"head '{name}': {mistake}." for mistake in _check_training(training)]
     if kind not in HEADS[head].kinds:
-        mistakes.append(f"head '{head}' does not predict a {kind}: it predicts {', '.join(sorted(HEADS[head].kinds))}.")
-    if given is not None and not _is_name(given):
+        mistakes.append(f"head '{name}' does not predict a {kind}: it predicts {', '.join(sorted(HEADS[head].kinds))}.")
+    if own_name is not None and not _is_name(own_name):
         mistakes.append(
-            f"`name` = {given!r} of head '{head}' can't be used: a letter, then letters, digits, '_', '-', '.'; "
+            f"`name` = {own_name!r} of head '{name}' can't be used: a letter, then letters, digits, '_', '-', '.'; "
             f"not {' or '.join(RESERVED)}."
         )
     if len(mistakes) > found:
         return None
-    return MemberConfig(given if given is not None else _name(head, table), head, settings, **training)
+    if own_name is None:
+        start, told = name, table
+    else:  # a grid's members still need names of their own
+        start = f"{own_name}_{name}" if "head" in varied else own_name
+        told = {key: value for key, value in table.items() if key in varied}
+    whole = _name(start, head, told)
+    group = _name(start, head, {key: value for key, value in told.items() if key != "seed"})
+    return dataclasses.replace(member, name=whole, group=group)
 
 
 def _is_name(value: Any) -> bool:
     """Names become folders, so nothing that could lead out of one or be hidden."""
     return isinstance(value, str) and NAME.fullmatch(value) is not None and value not in RESERVED
-
-
-_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-
-
-def _is_a(value: Any, wanted: type) -> bool:
-    if isinstance(value, bool):
-        return wanted is bool
-    return isinstance(value, int | float) if wanted is float else isinstance(value, wanted)
 
 
 def _check_training(training: dict[str, Any]) -> list[str]:
@@ -138,51 +234,25 @@ def _check_training(training: dict[str, Any]) -> list[str]:
     ]
     if not 0 <= training["warmup"] < 1:
         mistakes.append(f"`warmup` must be from 0 to less than 1, not {training['warmup']}")
+    if not 0 < training["data_fraction"] <= 1:
+        mistakes.append(f"`data_fraction` must be above 0 and at most 1, not {training['data_fraction']}")
     if training["schedule"] not in ("linear", "constant"):
         mistakes.append(f"`schedule` is '{training['schedule']}': it can be linear or constant")
     return mistakes
 
 
-def _name(head: str, given: dict[str, Any]) -> str:
+def _name(start: str, head: str, given: dict[str, Any]) -> str:
     """adapter with size = 386, shared = false, skip = true → adapter_386_separate_skip."""
-    words = [head]
+    fields = {item.name: item for item in dataclasses.fields(HEADS[head].Config)}
+    words = [start]
     for key, value in given.items():
-        off = head_settings(head)[key].metadata.get("off", f"no_{key}") if key in head_settings(head) else f"no_{key}"
         if isinstance(value, bool):
+            off = fields[key].metadata.get("off", f"no_{key}") if key in fields else f"no_{key}"
             words.append(key if value else off)
+        elif isinstance(value, int | float):
+            words.append(f"{value:g}" if key == "size" else f"{key}{value:g}")
+        elif isinstance(value, list | tuple):
+            words.append(key + "-".join(str(part).replace("-", "m") for part in value))
         else:
-            words.append(
-                f"{value:g}" if key == "size" else f"{key}{value:g}" if isinstance(value, int | float) else str(value)
-            )
+            words.append(str(value) if value is not None else f"no_{key}")
     return "_".join(words)
-
-
-def build_head(member: MemberConfig, shape: StateShape, target: Target) -> Head:
-    """The member's head with initial weights from the member's own seed, whatever was drawn before."""
-    with drawing_from(torch.device("cpu"), member.seed):
-        return HEADS[member.head](member.head_config(), shape, target)
-
-
-def save_head(folder: Path, head: Head, member: MemberConfig) -> None:
-    """head.safetensors and config.json: enough to build it again, nothing that can run code."""
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file({name: tensor.contiguous() for name, tensor in head.state_dict().items()}, folder / "head.safetensors")
-    facts = {
-        "member": dataclasses.asdict(member),
-        "shape": dataclasses.asdict(head.shape),
-        "target": {"kind": str(head.target.kind), "labels": head.target.labels},
-        "parameters": count_parameters(head),
-    }
-    write_json(folder / "config.json", facts)
-
-
-def load_head(folder: Path) -> tuple[Head, MemberConfig]:
-    """A head saved by `save_head`, ready to predict."""
-    facts = read_json(folder / "config.json")
-    if facts is None or not (folder / "head.safetensors").is_file():
-        raise UserError(f"no head in '{folder}': expected config.json and head.safetensors there.")
-    member = MemberConfig(**facts["member"])
-    target = Target(TargetKind(facts["target"]["kind"]), facts["target"]["labels"])
-    head = build_head(member, StateShape(**facts["shape"]), target)
-    head.load_state_dict(load_file(folder / "head.safetensors"))
-    return head.eval(), member

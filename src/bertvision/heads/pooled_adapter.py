@@ -5,18 +5,18 @@ pooling 398,472.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from bertvision.encoder.states import HiddenStates, StateShape
-from bertvision.heads.base import HEADS, Head, HeadConfig, Target
+from bertvision.heads.base import HEADS, Head, ReadConfig, Target
 from bertvision.heads.blocks import POOLINGS, SharedAdapter, build_pooling
 
 
 @dataclass(frozen=True)
-class PooledAdapterConfig(HeadConfig):
+class PooledAdapterConfig(ReadConfig):
     size: int = field(default=386, metadata={"help": "values the pooled state becomes"})
     pooling: str = field(default="learned", metadata={"help": "'learned' or 'average' over the layers"})
     skip: bool = field(default=True, metadata={"help": "the last layer's state goes to the output too"})
@@ -33,6 +33,10 @@ class PooledAdapterConfig(HeadConfig):
 @HEADS.register("pooled_adapter")
 class PooledAdapter(Head):
     Config = PooledAdapterConfig
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "pooled_adapter_386": {"size": 386},
+        "pooled_adapter_386_average": {"size": 386, "pooling": "average"},
+    }
 
     def __init__(self, config: Any, shape: StateShape, target: Target) -> None:
         super().__init__(config, shape, target)

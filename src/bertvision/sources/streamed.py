@@ -20,11 +20,14 @@ class StreamedSource:
         keep: Iterable[Part],
         encode_tokens: int = 8192,
         share: tuple[int, int] = (0, 1),
+        starts: Iterable[int] = (),
     ) -> None:
-        """`plan` holds each step's windows; `keep` what of the states is wanted; `share` = (rank, processes)."""
+        """`plan` holds each step's windows; `keep` what of the states is wanted; `share` = (rank, processes); `starts`
+        the steps that never go through the encoder with the one before them."""
         self.encoder, self.features, self.plan = encoder.eval(), features, plan
         self.keep, self.encode_tokens = tuple(keep), encode_tokens
         self.rank, self.processes = share
+        self.starts = frozenset(starts)
 
     @property
     def steps(self) -> int:
@@ -51,13 +54,13 @@ class StreamedSource:
     def _groups(self) -> Iterator[range]:
         """Consecutive steps whose windows hold about `encode_tokens` tokens.
 
-        They are counted from the first step wherever a pass begins: other neighbours would round the states otherwise,
-        and a resumed pass would end in other weights.
+        They are counted from the first step wherever a pass begins, and end with an epoch: other neighbours would round
+        the states otherwise, and a resumed or longer pass would end in other weights.
         """
         start = 0
         while start < self.steps:
             stop, tokens = start, 0
-            while stop < self.steps and (stop == start or tokens < self.encode_tokens):
+            while stop < self.steps and (stop == start or (tokens < self.encode_tokens and stop not in self.starts)):
                 tokens += int(self.features.lengths[self.plan[stop]].sum())
                 stop += 1
             yield range(start, stop)

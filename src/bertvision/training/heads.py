@@ -1,77 +1,37 @@
 """The one loop that trains a set of heads: each batch's states are made once and every member learns from them.
 
-A member has its own optimiser, schedule, epochs and seed, and draws from no shared generator: among others or alone it
-ends in the same weights.
+A member has its own optimiser, schedule, epochs, seed and share of the data, and draws from no shared generator: among
+others or alone it ends in the same weights, to rounding where it runs in a stack (`training/stack.py`) and to the bit
+elsewhere.
 """
 
 import math
 import time
+from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from bertvision.heads import Head, MemberConfig
-from bertvision.machine import Machine, drawing_from
+from bertvision.machine import Machine
 from bertvision.progress import Reporter
-from bertvision.sources import Source, StateBatch
-from bertvision.training.checkpoint import Checkpoints, named, under
+from bertvision.sources import Source
+from bertvision.training.checkpoint import Checkpoint, Checkpoints, named, under
 from bertvision.training.interrupts import held_interrupts
-from bertvision.training.losses import compute_loss
-from bertvision.training.optimizer import (
-    build_optimizer,
-    learning_rate,
-    optimizer_tensors,
-    restore_optimizer,
-    set_learning_rate,
-)
+from bertvision.training.stack import Alone, Member, Stack, build_units
 
 LOG_STEPS = 50
 
 
-@dataclass
-class Member:
-    """One head on its way through the pass."""
+class Judge(Protocol):
+    """Looks at the members on the way and says which of them are not worth going on with."""
 
-    config: MemberConfig
-    head: Head
-    steps: int
-    """Steps until its own last epoch ends."""
-    optimizer: torch.optim.Optimizer = field(init=False)
-    loss: Tensor | None = None
-    """Sum of the losses since they were last logged."""
-    counted: int = 0
-    failed: bool = False
-    """Its loss stopped being a number; it trains no further."""
+    def is_due(self, step: int) -> bool: ...
 
-    def __post_init__(self) -> None:
-        self.optimizer = build_optimizer(self.head.named_parameters(), self.config.lr, self.config.decay)
-
-    def learn(self, batch: StateBatch, step: int, machine: Machine) -> None:
-        """One optimiser step on one batch."""
-        self.head.train()
-        config, parameters = self.config, list(self.head.parameters())
-        self.optimizer.zero_grad(set_to_none=True)
-        if len(batch.windows):
-            # Dropout is drawn from the member's own seed and step, whoever else is in the set.
-            with drawing_from(machine.device, config.seed, step, machine.rank), machine.autocast():
-                outputs = self.head(batch.states)
-            loss = compute_loss(self.head.target.kind, outputs, batch.states, batch.targets, batch.total)
-            loss.backward()
-            self.loss = loss.detach() if self.loss is None else self.loss + loss.detach()
-        machine.sum_gradients(parameters)
-        if config.clip is not None:
-            nn.utils.clip_grad_norm_(parameters, config.clip)
-        set_learning_rate(self.optimizer, learning_rate(step, self.steps, config.lr, config.schedule, config.warmup))
-        self.optimizer.step()
-        self.counted += 1
-
-    def take_loss(self) -> float:
-        """Mean loss since the last call, of this process's windows."""
-        value = float(self.loss) / self.counted if self.loss is not None else 0.0
-        self.loss, self.counted = None, 0
-        return value
+    def drop(self, step: int, members: list[Member]) -> list[Member]:
+        """The members to drop, of those still learning after `step` steps; their heads hold their weights."""
+        ...
 
 
 def train_heads(
@@ -82,33 +42,44 @@ def train_heads(
     checkpoints: Checkpoints,
     log: Callable[..., None],
     reporter: Reporter,
+    stack: int | None = None,
+    judge: Judge | None = None,
 ) -> float:
     """Trains every member in one pass over the source, from the newest checkpoint where there is one; gives the
     seconds of the pass, those before a kill included."""
-    step, before = _resume(members, checkpoints)
-    started = time.monotonic()
-    if step:
+    found = checkpoints.load()
+    step, before = _resume(members, found)
+    units = build_units([member for member in members if not member.is_over], stack)
+    if found is not None:
+        for unit in units:
+            unit.restore({member.name: under(f"{member.name}/optimizer", found.tensors) for member in unit.members})
         reporter.say(f"training of the heads goes on at step {step:,}.")
-    last = max(member.steps for member in members)
+    started = time.monotonic()
+    last = max(member.steps[-1] for member in members) + 1
     bar_of_work = reporter.bar(f"training {len(members)} heads", sum(tokens_of(s) for s in range(last)), "tokens")
     with bar_of_work as bar, held_interrupts() as asked:
         bar.advance(sum(tokens_of(done) for done in range(step)))
-        for batch in source.batches(step):
-            for member in members:
-                if step < member.steps and not member.failed:
-                    member.learn(batch, step, machine)
+        for batch in source.batches(step) if units else ():
+            for unit in units:
+                if unit.is_due(step):
+                    unit.learn(batch, machine)
             bar.advance(tokens_of(step))
             step += 1
             if step % LOG_STEPS == 0 or step == last:
-                losses = _take_losses(members, machine, reporter)
+                losses = _take_losses(units, machine, reporter)
                 if machine.is_main:
                     log("train", step=step, loss=losses)
+            if judge is not None and judge.is_due(step):
+                _ask(judge, step, units)
+            for unit in units:
+                unit.let_go()
+            units = [unit for unit in units if unit.members]
             due, stopped = machine.agree(checkpoints.is_due(), bool(asked))
             if due or stopped:
-                _save(members, step, before + time.monotonic() - started, checkpoints, machine)
+                _save(members, units, step, before + time.monotonic() - started, checkpoints, machine)
             if stopped:
                 raise KeyboardInterrupt
-            if all(member.failed for member in members):
+            if not units:
                 break
     for member in members:
         # The last step of all, or one before a kill, is followed by no loss that would show it.
@@ -117,44 +88,69 @@ def train_heads(
     return before + time.monotonic() - started
 
 
-def _take_losses(members: list[Member], machine: Machine, reporter: Reporter) -> dict[str, float | None]:
+def _ask(judge: Judge, step: int, units: list[Alone | Stack]) -> None:
+    for unit in units:
+        unit.write_back()
+    running = [member for unit in units for member in unit.members if not member.is_over]
+    for member in judge.drop(step, running) if running else []:
+        member.dropped = True
+
+
+def _take_losses(units: list[Alone | Stack], machine: Machine, reporter: Reporter) -> dict[str, float | None]:
     """Mean losses since the last call, by name; a member whose loss is not a number is stopped."""
-    running = [member for member in members if member.counted]
-    losses = machine.sum_numbers([member.take_loss() for member in running])
-    for member, loss in zip(running, losses, strict=True):
+    running = [unit for unit in units if unit.counted]
+    members = [member for unit in running for member in unit.members]
+    if not members:
+        return {}
+    # One look at the device for all of them.
+    means = torch.cat([unit.take_losses() for unit in running]).tolist()
+    losses = machine.sum_numbers(means)
+    for member, loss in zip(members, losses, strict=True):
         if not math.isfinite(loss):
             _stop(member, f"its loss is {loss}", reporter)
     return {
-        member.config.name: round(loss, 5) if math.isfinite(loss) else None
-        for member, loss in zip(running, losses, strict=True)
+        member.name: round(loss, 5) if math.isfinite(loss) else None
+        for member, loss in zip(members, losses, strict=True)
     }
 
 
 def _stop(member: Member, why: str, reporter: Reporter) -> None:
     member.failed = True
-    reporter.say(f"head '{member.config.name}' is stopped: {why} (a smaller lr may help). The others go on.")
+    reporter.say(f"head '{member.name}' is stopped: {why} (a smaller lr may help). The others go on.")
 
 
-def _save(members: list[Member], step: int, seconds: float, checkpoints: Checkpoints, machine: Machine) -> None:
+def _save(
+    members: list[Member],
+    units: list[Alone | Stack],
+    step: int,
+    seconds: float,
+    checkpoints: Checkpoints,
+    machine: Machine,
+) -> None:
     tensors: dict[str, Tensor] = {}
+    for unit in units:
+        unit.write_back()
+        for name, memory in unit.memory().items():
+            tensors |= named(f"{name}/optimizer", memory)
     for member in members:
-        name = member.config.name
-        tensors |= named(f"{name}/head", member.head.state_dict())
-        tensors |= named(f"{name}/optimizer", optimizer_tensors(member.optimizer))
+        tensors |= named(f"{member.name}/head", member.head.state_dict())
     if machine.is_main:
-        failed = [member.config.name for member in members if member.failed]
-        checkpoints.save(step, tensors, {"seconds": seconds, "failed": failed})
+        facts = {
+            "seconds": seconds,
+            "failed": [member.name for member in members if member.failed],
+            "dropped": [member.name for member in members if member.dropped],
+        }
+        checkpoints.save(step, tensors, facts)
     machine.wait()
 
 
-def _resume(members: list[Member], checkpoints: Checkpoints) -> tuple[int, float]:
+def _resume(members: list[Member], found: Checkpoint | None) -> tuple[int, float]:
     """The step to go on at, and the seconds spent until then."""
-    found = checkpoints.load()
     if found is None:
         return 0, 0.0
     for member in members:
-        name = member.config.name
-        member.head.load_state_dict(under(f"{name}/head", found.tensors))
-        restore_optimizer(member.optimizer, under(f"{name}/optimizer", found.tensors))
-        member.failed = name in found.facts["failed"]
+        member.head.load_state_dict(under(f"{member.name}/head", found.tensors))
+        member.failed = member.name in found.facts["failed"]
+        member.dropped = member.name in found.facts["dropped"]
+        member.taken = bisect_left(member.steps, found.step)
     return found.step, float(found.facts["seconds"])

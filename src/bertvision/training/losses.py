@@ -8,24 +8,36 @@ from torch import Tensor
 from torch.nn import functional
 
 from bertvision.encoder.states import HiddenStates
-from bertvision.sources.base import Targets
+from bertvision.sources.base import StateBatch, Targets
 from bertvision.tasks.base import TargetKind
 
 
 def compute_loss(kind: TargetKind, outputs: Tensor, states: HiddenStates, targets: Targets, total: int) -> Tensor:
-    """A head's or output layer's loss, in float32."""
+    """A model's loss from its outputs (position, output), in float32."""
+    return _losses(kind, outputs.unsqueeze(0), states, targets)[0] / total
+
+
+def compute_losses(kind: TargetKind, outputs: Tensor, batch: StateBatch) -> Tensor:
+    """The loss of each member of a stack from outputs (member, position, output), in float32."""
+    return _losses(kind, outputs, batch.states, batch.targets) / batch.total  # (member)
+
+
+def _losses(kind: TargetKind, outputs: Tensor, states: HiddenStates, targets: Targets) -> Tensor:
     outputs = outputs.float()
     if kind is TargetKind.SPAN:
-        return span_loss(outputs, states, targets) / total
+        return span_losses(outputs, states, targets)
+    members = len(outputs)
     if kind is TargetKind.LABEL:
-        return functional.cross_entropy(outputs, targets.value.long(), reduction="sum") / total
-    return functional.mse_loss(outputs.squeeze(1), targets.value, reduction="sum") / total
+        labels = targets.value.long().repeat(members)  # (member · sequence)
+        losses = functional.cross_entropy(outputs.flatten(0, 1), labels, reduction="none")  # (member · sequence)
+        return losses.unflatten(0, (members, -1)).sum(1)  # (member)
+    return (outputs.squeeze(2) - targets.value).square().sum(1)  # (member)
 
 
-def span_loss(outputs: Tensor, states: HiddenStates, targets: Targets) -> Tensor:
+def span_losses(outputs: Tensor, states: HiddenStates, targets: Targets) -> Tensor:
     """Cross-entropy over the tokens of each window, the mean of start and end, summed over windows."""
-    padded, mask = states.pad(outputs)  # (window, longest, 2), (window, longest)
-    padded = padded.masked_fill(~mask.unsqueeze(-1), torch.finfo(padded.dtype).min)
-    start = functional.cross_entropy(padded[..., 0], targets.start, reduction="sum")
-    end = functional.cross_entropy(padded[..., 1], targets.end, reduction="sum")
-    return (start + end) / 2
+    padded, mask = states.pad(outputs.transpose(0, 1))  # (window, longest, member, 2), (window, longest)
+    padded = padded.masked_fill(~mask[..., None, None], torch.finfo(padded.dtype).min)
+    wanted = torch.stack([targets.start, targets.end], dim=1).unsqueeze(1)  # (window, 1, 2)
+    losses = functional.cross_entropy(padded, wanted.expand(-1, len(outputs), -1), reduction="none")
+    return losses.sum(0).mean(1)  # (window, member, 2) → (member)

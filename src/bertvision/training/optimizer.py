@@ -12,13 +12,16 @@ def build_optimizer(named: Iterable[tuple[str, nn.Parameter]], lr: float, decay:
     left: list[nn.Parameter] = []
     for name, parameter in named:
         if parameter.requires_grad:
-            # A bias can have two dimensions: one for each layer.
-            is_matrix = parameter.ndim >= 2 and name.split(".")[-1] != "bias"
-            (decayed if is_matrix else left).append(parameter)
+            (decayed if is_decayed(name, parameter.ndim) else left).append(parameter)
     groups = [{"params": decayed, "weight_decay": decay}, {"params": left, "weight_decay": 0.0}]
     # One kernel for the whole step: many times faster than a loop over tensors on a CPU, and no slower on CUDA.
     fused = all(parameter.device.type in ("cpu", "cuda") for parameter in (*decayed, *left))
     return torch.optim.AdamW([group for group in groups if group["params"]], lr=lr, fused=fused)
+
+
+def is_decayed(name: str, dimensions: int) -> bool:
+    """Whether a weight is a matrix. A bias can have two dimensions too: one for each layer."""
+    return dimensions >= 2 and name.split(".")[-1] != "bias"
 
 
 def learning_rate(step: int, steps: int, lr: float, schedule: str, warmup: float) -> float:
@@ -57,3 +60,64 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tenso
             optimizer.state[parameter][key] = value.to(parameter.device) if optimizer.defaults["fused"] else value
         else:
             optimizer.state[parameter][key] = value.to(parameter)
+
+
+class StackedAdamW:
+    """AdamW over weights with a member dimension in front: each member has its own learning rate and decay.
+
+    The same arithmetic as `torch.optim.AdamW`, which knows one rate for a whole tensor. Moments are given out and taken
+    back under the names that `optimizer_tensors` uses.
+    """
+
+    betas, epsilon = (0.9, 0.999), 1e-8
+
+    def __init__(self, weights: dict[str, Tensor], decays: list[float]) -> None:
+        self.weights, self.count = weights, 0
+        self.means = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+        self.squares = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+        self.decays = torch.tensor(decays, device=next(iter(weights.values())).device)  # (member)
+
+    @torch.no_grad()
+    def step(self, rates: Tensor) -> None:
+        """One step of every member with its rate of `rates` (member)."""
+        self.count += 1
+        first, second = self.betas
+        correction = (1 - second**self.count) ** 0.5
+        shrink, pace = 1 - rates * self.decays, rates / (1 - first**self.count)  # (member), (member)
+        for name, weight in self.weights.items():
+            gradient, mean, square = weight.grad, self.means[name], self.squares[name]  # (member, …)
+            if gradient is None:
+                continue
+            rows = (-1, *[1] * (weight.ndim - 1))
+            if is_decayed(name, weight.ndim - 1):
+                weight.mul_(shrink.view(rows))
+            mean.lerp_(gradient, 1 - first)
+            square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
+            width = square.sqrt().div_(correction).add_(self.epsilon)  # (member, …)
+            weight.sub_((mean / width).mul_(pace.view(rows)))
+
+    def keep(self, weights: dict[str, Tensor], index: Tensor) -> None:
+        """Goes on with the members in `index`, whose weights are given anew."""
+        self.weights, self.decays = weights, self.decays[index]
+        self.means = {name: values[index] for name, values in self.means.items()}
+        self.squares = {name: values[index] for name, values in self.squares.items()}
+
+    def tensors(self, place: int) -> dict[str, Tensor]:
+        """One member's memory, as `optimizer_tensors` names it."""
+        found = {}
+        for number, name in enumerate(self._order()):
+            found[f"{number}.step"] = torch.tensor(float(self.count))
+            found[f"{number}.exp_avg"] = self.means[name][place]
+            found[f"{number}.exp_avg_sq"] = self.squares[name][place]
+        return found
+
+    def restore(self, members: list[dict[str, Tensor]]) -> None:
+        self.count = int(members[0]["0.step"])
+        for number, name in enumerate(self._order()):
+            device = self.weights[name].device
+            self.means[name] = torch.stack([one[f"{number}.exp_avg"] for one in members]).to(device)
+            self.squares[name] = torch.stack([one[f"{number}.exp_avg_sq"] for one in members]).to(device)
+
+    def _order(self) -> list[str]:
+        """Matrices first, then the rest: the order in which `build_optimizer` files them."""
+        return sorted(self.weights, key=lambda name: not is_decayed(name, self.weights[name].ndim - 1))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertvision.data.packing import BatchPlan, fill_batches, plan_batches
+from bertvision.data.packing import BatchPlan, fill_batches, plan_batches, plan_pass
 
 LENGTHS = st.lists(st.integers(1, 400), min_size=1, max_size=60).map(lambda values: np.array(values, dtype=np.int32))
 SIZES = st.one_of(
@@ -86,3 +86,48 @@ def test_later_epochs_never_end_at_earlier_steps(lengths: np.ndarray, size: Any,
     plan = plan_batches(lengths, 3, 0, **size)
     steps = [plan.step_at(value) for value in epochs]
     assert steps == sorted(steps) and steps[0] >= 0 and steps[-1] <= plan.steps == plan.step_at(3)
+
+
+SHARES = st.sampled_from([0.1, 0.25, 0.3, 0.5, 0.9, 1.0])
+WANTED = st.sets(st.tuples(st.integers(1, 4), SHARES), min_size=1, max_size=6)
+
+
+@settings(max_examples=80, deadline=None)
+@given(LENGTHS, SIZES, WANTED, st.integers(0, 100))
+def test_a_member_s_steps_are_the_same_in_any_company(lengths: np.ndarray, size: Any, wanted: Any, seed: int) -> None:
+    together = plan_pass(lengths, wanted, seed, **size)
+    for one in wanted:
+        alone = plan_pass(lengths, {one}, seed, **size)
+        mine = [alone.steps[step].tolist() for step in alone.courses[one]]
+        assert mine == [together.steps[step].tolist() for step in together.courses[one]]
+
+
+@settings(max_examples=80, deadline=None)
+@given(LENGTHS, SIZES, WANTED, st.integers(0, 100))
+def test_each_epoch_goes_once_over_a_share_that_begins_the_first_one(
+    lengths: np.ndarray, size: Any, wanted: Any, seed: int
+) -> None:
+    whole = plan_pass(lengths, wanted, seed, **size)
+    order = np.concatenate(plan_batches(lengths, 1, seed, **size).epochs[0]).tolist()
+    for (epochs, share), course in whole.courses.items():
+        assert course == sorted(set(course)) and course[-1] < len(whole.steps)
+        taken = np.concatenate([whole.steps[step] for step in course]).tolist()
+        assert len(taken) % epochs == 0
+        each = len(taken) // epochs
+        assert each >= 1 and (share < 1 or each == len(lengths))
+        for epoch in range(epochs):
+            assert sorted(taken[epoch * each : (epoch + 1) * each]) == sorted(order[:each])
+        if share < 1 and epochs > 1 and each > 20:
+            assert taken[each : 2 * each] != order[:each], "further epochs are shuffled"
+
+
+def test_a_share_is_that_part_of_the_first_epoch_s_full_batches() -> None:
+    whole = plan_pass(np.full(1000, 7), {(1, 0.3), (1, 0.1), (2, 1.0)}, 5, rows=10)
+    assert whole.courses[1, 0.3] == list(range(30)) and whole.courses[1, 0.1] == list(range(10))
+    assert all(len(whole.steps[step]) == 10 for step in whole.courses[1, 0.3])
+    assert whole.courses[2, 1.0] == list(range(200)) and len(whole.steps) == 200
+
+
+def test_what_nobody_takes_is_not_in_the_pass_beyond_the_next_tenth() -> None:
+    assert len(plan_pass(np.full(1000, 7), {(1, 0.25)}, 5, rows=10).steps) == 30
+    assert len(plan_pass(np.full(1000, 7), {(3, 0.2)}, 5, rows=10).steps) == 60

@@ -6,7 +6,7 @@ import pytest
 
 from bertvision.config import TrainConfig
 from bertvision.errors import ConfigError, UserError
-from bertvision.heads import MemberConfig, build_members, load_head
+from bertvision.heads import HEADS, MemberConfig, build_members, list_presets, load_head
 from bertvision.tasks.base import TargetKind
 
 TRAIN = TrainConfig(lr=0.5, epochs=3, schedule="constant", warmup=0.2, decay=0.1, clip=2.0, batch_rows=4)
@@ -30,7 +30,7 @@ def test_the_control_comes_first_unless_it_is_asked_for() -> None:
 
 def test_what_a_head_does_not_say_comes_from_the_train_section() -> None:
     plain, own = members_of("learned_pooling", {"head": "adapter", "lr": 1, "epochs": 7, "seed": 4, "size": 8})[1:]
-    assert dataclasses.astuple(plain)[3:] == (0.5, 3, "constant", 0.2, 0.1, 2.0, 9)
+    assert dataclasses.astuple(plain)[3:-1] == (0.5, 3, "constant", 0.2, 0.1, 2.0, 9, 1.0)
     assert (own.lr, own.epochs, own.seed, own.settings) == (1, 7, 4, {"size": 8})
 
 
@@ -49,6 +49,55 @@ def test_names_say_what_was_set(entry: dict[str, Any], name: str) -> None:
     assert members_of(entry)[-1].name == name
 
 
+def test_a_preset_is_its_head_with_its_settings_and_may_be_changed() -> None:
+    plain, changed = members_of("adapter_386_skip", {"head": "adapter_386_skip", "skip": False, "lr": 0.25})[1:]
+    assert (plain.name, plain.head, plain.settings) == ("adapter_386_skip", "adapter", {"size": 386, "skip": True})
+    assert changed.settings == {"size": 386, "skip": False} and changed.lr == 0.25
+    assert changed.name == "adapter_386_skip_no_skip_lr0.25"
+
+
+def test_lists_are_grids_and_every_point_is_a_member() -> None:
+    found = members_of({"head": "adapter", "size": [8, 16], "lr": [0.5, 0.25], "seed": [1, 2, 3], "skip": True})[1:]
+    points = {(member.settings["size"], member.lr, member.seed) for member in found}
+    assert len(found) == 12 == len({member.name for member in found})
+    assert points == {(size, lr, seed) for size in (8, 16) for lr in (0.5, 0.25) for seed in (1, 2, 3)}
+    assert all(member.settings["skip"] for member in found)
+    groups = {f"adapter_{size}_lr{lr}_skip" for size in (8, 16) for lr in (0.5, 0.25)}
+    assert {member.group for member in found} == groups
+
+
+def test_a_grid_may_run_over_heads_and_a_name_then_begins_each_member_s() -> None:
+    found = members_of({"head": ["adapter_64", "learned_pooling"], "data_fraction": [0.3, 1.0], "name": "less"})[1:]
+    assert [(member.name, member.data_fraction) for member in found] == [
+        ("less_adapter_64_data_fraction0.3", 0.3),
+        ("less_adapter_64_data_fraction1", 1.0),
+        ("less_learned_pooling_data_fraction0.3", 0.3),
+        ("less_learned_pooling_data_fraction1", 1.0),
+    ]
+
+
+def test_seeds_of_an_entry_count_from_its_own_or_the_run_s_seed() -> None:
+    plain = members_of({"head": "adapter", "seeds": 3})[1:]
+    own = members_of({"head": "adapter", "seeds": 2, "seed": 40})[1:]
+    assert [member.seed for member in plain] == [9, 10, 11] and [member.seed for member in own] == [40, 41]
+    assert {member.group for member in plain} == {"adapter"} and plain[1].name == "adapter_seed10"
+
+
+def test_seeds_of_the_train_section_are_every_head_s_the_control_s_too_unless_it_has_its_own() -> None:
+    train = dataclasses.replace(TRAIN, seeds=2)
+    found = build_members(["learned_pooling", {"head": "adapter", "seed": 5}], train, 0, TargetKind.LABEL)
+    assert [(member.group, member.seed) for member in found] == [
+        ("last_linear", 0), ("last_linear", 1), ("learned_pooling", 0), ("learned_pooling", 1), ("adapter", 5),
+    ]  # fmt: skip
+
+
+def test_no_preset_takes_a_head_s_name_or_another_preset_s() -> None:
+    rows = list_presets()
+    named = [name for head in HEADS for name in HEADS[head].presets]
+    assert len(named) == len(set(named)) and not set(named) & set(HEADS)
+    assert {head for head, _ in rows.values()} == set(HEADS)
+
+
 def test_all_mistakes_of_all_heads_are_shown_at_once() -> None:
     found = mistakes_of("adaptor", {"head": "adapter", "sise": 3}, {"head": "adapter", "size": "64"})
     assert len(found) == 3
@@ -60,7 +109,12 @@ def test_all_mistakes_of_all_heads_are_shown_at_once() -> None:
     ("settings", "words"),
     [
         ({"size": True}, "a whole number"),
-        ({"size": [64]}, "a whole number"),
+        ({"size": []}, "a whole number"),
+        ({"size": [64, "many"]}, "a whole number"),
+        ({"data_fraction": 0.0}, "`data_fraction` must be above 0 and at most 1"),
+        ({"data_fraction": 1.5}, "`data_fraction` must be above 0 and at most 1"),
+        ({"seeds": 0}, "`seeds` of head 'adapter' must be a whole number of at least 1"),
+        ({"seeds": 2, "seed": [1, 2]}, "not both"),
         ({"size": 6.5}, "a whole number"),
         ({"size": 0}, "`size` must be at least 1"),
         ({"shared": 1}, "true or false"),

@@ -1,25 +1,24 @@
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tiny_training import Listening, checkpoints_in, log_nothing, member_of, random_states
+from tiny_sets import SHAPE, Killed, Weights, die, dying, make, same, weights
+from tiny_training import Listening, checkpoints_in, log_nothing
 
-from bertvision.data.packing import plan_batches
 from bertvision.data.windows import Features
-from bertvision.encoder.states import StateShape
-from bertvision.heads import HEADS, Target, build_head
+from bertvision.heads import HEADS, build_head
 from bertvision.machine import Machine
-from bertvision.sources import KeptSource, KeptStates, StateBatch, pack_targets
+from bertvision.sources import StateBatch
 from bertvision.tasks.base import TargetKind
 from bertvision.training import heads as module
-from bertvision.training.heads import Member, train_heads
+from bertvision.training.heads import train_heads
+from bertvision.training.stack import Alone, Member
 
-SHAPE = StateShape(3, 16, True)
 FIVE = [
     {"head": "last_linear", "name": "control"},
     {"head": "learned_pooling", "epochs": 1, "name": "short"},
@@ -27,8 +26,6 @@ FIVE = [
     {"head": "adapter", "size": 5, "shared": False, "skip": True, "decay": 0.1, "warmup": 0.3, "name": "fourth"},
     {"head": "pooled_adapter", "size": 6, "epochs": 2, "clip": 0.1, "name": "fifth"},
 ]
-EPOCHS, ROWS = 3, 3  # 8 windows: 3 steps an epoch
-Weights = dict[str, torch.Tensor]
 
 
 @pytest.fixture(scope="module")
@@ -36,55 +33,11 @@ def features(tiny_features: Callable[[str], Features]) -> Features:
     return tiny_features("rte")
 
 
-class SpanSource:
-    """States of all tokens, the same for a window each time."""
-
-    def __init__(self, features: Features, plan: list[np.ndarray]) -> None:
-        self.features, self.plan = features, plan
-        self.windows = random_states(SHAPE, features.lengths.tolist()).split([1] * len(features))
-
-    @property
-    def steps(self) -> int:
-        return len(self.plan)
-
-    def batches(self, first: int = 0) -> Iterator[StateBatch]:
-        for windows in self.plan[first:]:
-            parts = [self.windows[window] for window in windows]
-            states = random_states(SHAPE, self.features.lengths[windows].tolist())
-            states.tokens = torch.cat([part.read("tokens") for part in parts])
-            yield StateBatch(windows, states, pack_targets(self.features, windows), len(windows))
-
-
-def make(
-    features: Features, entries: list[dict[str, Any]], kind: TargetKind = TargetKind.LABEL
-) -> tuple[list[Member], Any, Callable[[int], int]]:
-    """Members, a source over the plan of the longest of them, and the tokens of a step."""
-    plan = plan_batches(features.lengths, EPOCHS, 0, rows=ROWS)
-    steps = [batch for batches in plan.epochs for batch in batches]
-    target = Target(kind, 2 if kind is TargetKind.LABEL else 0)
-    configs = [member_of(**{"kind": kind, "epochs": EPOCHS, **entry}) for entry in entries]
-    members = [Member(c, build_head(c, SHAPE, target), plan.step_at(c.epochs)) for c in configs]
-    if kind is TargetKind.SPAN:
-        source: Any = SpanSource(features, steps)
-    else:
-        states = random_states(SHAPE, features.lengths.tolist())
-        source = KeptSource(KeptStates({"cls": states.read("cls")}, True), features, steps)
-    return members, source, lambda step: int(features.lengths[steps[step]].sum())
-
-
 def run(parts: Any, folder: Path, seconds: float = 1e9, reporter: Any = None, log: Any = log_nothing) -> list[Member]:
     members, source, tokens_of = parts
     checkpoints = checkpoints_in(folder, seconds)
-    train_heads(members, source, tokens_of, Machine("cpu", "float32"), checkpoints, log, reporter or Listening())
+    train_heads(members, source, tokens_of, Machine("cpu", "float32"), checkpoints, log, reporter or Listening(), 1)
     return members
-
-
-def weights(member: Member) -> Weights:
-    return {name: tensor.clone() for name, tensor in member.head.state_dict().items()}
-
-
-def same(one: Weights, other: Weights) -> bool:
-    return all(torch.equal(one[name], other[name]) for name in other) and one.keys() == other.keys()
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +60,12 @@ def test_alone_or_among_five_a_member_ends_in_the_same_weights(
 def test_every_head_ends_in_the_same_weights_in_any_company(
     name: str, tiny_features: Callable[[str], Features], tmp_path: Path
 ) -> None:
-    entries = [{"head": other, "name": other} for other in reversed(list(HEADS))]
-    squad = tiny_features("squad2")
-    among = {m.config.name: m for m in run(make(squad, entries, TargetKind.SPAN), tmp_path / "among")}
-    (alone,) = run(make(squad, [{"head": name}], TargetKind.SPAN), tmp_path / "alone")
+    kind = TargetKind.SPAN if TargetKind.SPAN in HEADS[name].kinds else TargetKind.LABEL
+    others = [other for other in reversed(list(HEADS)) if kind in HEADS[other].kinds]
+    entries = [{"head": other, "name": other} for other in others]
+    features = tiny_features("squad2" if kind is TargetKind.SPAN else "rte")
+    among = {m.config.name: m for m in run(make(features, entries, kind), tmp_path / "among")}
+    (alone,) = run(make(features, [{"head": name}], kind), tmp_path / "alone")
     assert same(weights(alone), weights(among[name]))
 
 
@@ -129,80 +84,57 @@ def test_a_member_is_what_a_plain_loop_makes_of_it(features: Features, tmp_path:
         torch.testing.assert_close(member.head.state_dict()[name], tensor, rtol=1e-5, atol=1e-6)
 
 
-def test_a_member_stops_after_its_own_epochs(features: Features, tmp_path: Path) -> None:
-    parts = make(features, FIVE)
-    taken = {member.config.name: 0 for member in parts[0]}
-    for member in parts[0]:
-        learn = member.learn
+@pytest.fixture
+def after_learning(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Alone, Member], None]], None]:
+    """Sets what happens after each step that a member takes."""
+    learn = Alone.learn
 
-        def counting(batch: Any, step: int, machine: Any, member: Any = member, learn: Any = learn) -> None:
-            taken[member.config.name] += 1
-            learn(batch, step, machine)
+    def set_it(act: Callable[[Alone, Member], None]) -> None:
+        def acting(unit: Alone, batch: StateBatch, machine: Machine) -> None:
+            learn(unit, batch, machine)
+            act(unit, unit.members[0])
 
-        member.learn = counting
-    run(parts, tmp_path)
+        monkeypatch.setattr(Alone, "learn", acting)
+
+    return set_it
+
+
+def test_a_member_stops_after_its_own_epochs(features: Features, tmp_path: Path, after_learning: Any) -> None:
+    taken: dict[str, int] = {}
+    after_learning(lambda unit, member: taken.update({member.name: taken.get(member.name, 0) + 1}))
+    run(make(features, FIVE), tmp_path)
     assert taken == {"control": 9, "short": 3, "third": 9, "fourth": 9, "fifth": 6}
 
 
 def test_a_member_whose_loss_is_no_number_is_stopped_and_the_others_go_on(
-    features: Features, together: dict[str, Weights], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    features: Features, together: dict[str, Weights], tmp_path: Path, monkeypatch: Any, after_learning: Any
 ) -> None:
     monkeypatch.setattr(module, "LOG_STEPS", 2)
     poisoned = {"head": "adapter", "size": 4, "lr": 1e37, "clip": 1e9, "name": "poisoned"}
     parts, listening, lines = make(features, [poisoned, *FIVE]), Listening(), []
-    steps = [0]
-    learn = parts[0][0].learn
-
-    def counting(*arguments: Any) -> None:
-        steps[0] += 1
-        learn(*arguments)
-
-    parts[0][0].learn = counting
+    steps = []
+    after_learning(lambda unit, member: steps.append(1) if member.name == "poisoned" else None)
     members = run(parts, tmp_path, reporter=listening, log=lambda event, **values: lines.append(values))
     assert members[0].failed and not any(member.failed for member in members[1:])
-    assert 1 < steps[0] < 9, "it is not trained to the end"
+    assert 1 < len(steps) < 9, "it is not trained to the end"
     assert len(listening.lines) == 1 and "head 'poisoned' is stopped" in listening.lines[0]
     assert all(same(weights(member), together[member.config.name]) for member in members[1:])
     assert [line["step"] for line in lines] == [2, 4, 6, 8, 9]
     assert any(line["loss"].get("poisoned", 0) is None for line in lines) and "poisoned" not in lines[-1]["loss"]
 
 
-def test_weights_that_the_last_step_breaks_are_found(features: Features, tmp_path: Path) -> None:
+def test_weights_that_the_last_step_breaks_are_found(features: Features, tmp_path: Path, after_learning: Any) -> None:
     listening = Listening()
     parts = make(features, [{"head": "last_linear", "name": "poisoned"}, FIVE[0]])
-    learn = parts[0][0].learn
 
-    def breaking(batch: Any, step: int, machine: Any) -> None:
-        learn(batch, step, machine)
-        if step == 8:
-            parts[0][0].head.output.weight.data[0, 3] = torch.inf
+    def break_it(unit: Alone, member: Member) -> None:
+        if member.name == "poisoned" and member.taken == 9:
+            member.head.output.weight.data[0, 3] = torch.inf
 
-    parts[0][0].learn = breaking
+    after_learning(break_it)
     members = run(parts, tmp_path, reporter=listening)
     assert members[0].failed and not members[1].failed
     assert "head 'poisoned' is stopped: its weights are no longer numbers" in listening.lines[0]
-
-
-class Killed(BaseException):
-    pass
-
-
-def dying(source: Any, at: int, act: Callable[[], None]) -> Any:
-    """The source, with something happening before the batch of a step is given."""
-    batches = source.batches
-
-    def given(first: int = 0) -> Iterator[StateBatch]:
-        for step, batch in enumerate(batches(first), first):
-            if step == at:
-                act()
-            yield batch
-
-    source.batches = given
-    return source
-
-
-def die() -> None:
-    raise Killed
 
 
 @pytest.mark.parametrize("kills", [[0], [1], [4], [8], [2, 3, 7]])

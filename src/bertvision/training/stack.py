@@ -1,0 +1,244 @@
+"""Members of a set at work: alone, or stacked with others whose weights have the same shapes.
+
+A stack runs its members as one (`torch.func.functional_call` under `vmap`): one product for fifty small heads instead
+of fifty. It pays where a head's work is small beside the cost of starting it; `stack_limit` says where.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from bertvision.heads import Head, MemberConfig
+from bertvision.machine import Machine, drawing_from
+from bertvision.sources import StateBatch
+from bertvision.training.losses import compute_losses
+from bertvision.training.optimizer import (
+    StackedAdamW,
+    build_optimizer,
+    learning_rate,
+    optimizer_tensors,
+    restore_optimizer,
+    set_learning_rate,
+)
+
+
+@dataclass(eq=False)
+class Member:
+    """One head on its way through the pass."""
+
+    config: MemberConfig
+    head: Head
+    steps: Sequence[int]
+    """Which steps of the pass it takes, in order."""
+    taken: int = 0
+    failed: bool = False
+    """Its loss stopped being a number; it trains no further."""
+    dropped: bool = False
+    """It was judged not worth going on with."""
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def is_over(self) -> bool:
+        return self.failed or self.dropped or self.taken == len(self.steps)
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of its next step."""
+        config = self.config
+        return learning_rate(self.taken, len(self.steps), config.lr, config.schedule, config.warmup)
+
+
+class Alone:
+    """One member and its own optimiser."""
+
+    def __init__(self, member: Member) -> None:
+        self.members = [member]
+        self.optimizer = build_optimizer(member.head.named_parameters(), member.config.lr, member.config.decay)
+        self.losses: Tensor | None = None  # (1) sum since they were last taken
+        self.counted = 0
+
+    def is_due(self, step: int) -> bool:
+        return _is_due(self.members, step)
+
+    def learn(self, batch: StateBatch, machine: Machine) -> None:
+        """One optimiser step on one batch."""
+        (member,) = self.members
+        head, config = member.head.train(), member.config
+        parameters = list(head.parameters())
+        self.optimizer.zero_grad(set_to_none=True)
+        if len(batch.windows):
+            # Dropout is drawn from the member's own seed and step, whoever else is in the set.
+            with drawing_from(machine.device, config.seed, member.taken, machine.rank), machine.autocast():
+                outputs = head(batch.states)  # (position, output)
+            losses = compute_losses(head.target.kind, outputs.unsqueeze(0), batch)  # (1)
+            losses.sum().backward()
+            self.losses = losses.detach() if self.losses is None else self.losses + losses.detach()
+        machine.sum_gradients(parameters)
+        if config.clip is not None:
+            nn.utils.clip_grad_norm_(parameters, config.clip)
+        set_learning_rate(self.optimizer, member.rate)
+        self.optimizer.step()
+        member.taken += 1
+        self.counted += 1
+
+    def take_losses(self) -> Tensor:
+        """The member's mean loss since the last call, of this process's windows."""
+        (member,) = self.members
+        device = next(member.head.parameters()).device
+        mean = self.losses / self.counted if self.losses is not None else torch.zeros(1, device=device)  # (1)
+        self.losses, self.counted = None, 0
+        return mean
+
+    def let_go(self) -> None:
+        """Forgets a member that learns no further, and its optimiser's memory with it."""
+        self.members = [member for member in self.members if not member.is_over]
+
+    def write_back(self) -> None:
+        """The head's weights are the ones that learn: nothing to write."""
+
+    def memory(self) -> dict[str, dict[str, Tensor]]:
+        """The optimiser's memory, by member."""
+        return {member.name: optimizer_tensors(self.optimizer) for member in self.members}
+
+    def restore(self, memory: dict[str, dict[str, Tensor]]) -> None:
+        restore_optimizer(self.optimizer, memory[self.members[0].name])
+
+
+class Stack:
+    """Members whose weights have the same shapes: each weight carries a member dimension in front."""
+
+    def __init__(self, members: list[Member]) -> None:
+        self.members = list(members)
+        heads = [dict(member.head.named_parameters()) for member in members]
+        self.weights = {
+            name: torch.stack([head[name].detach() for head in heads]).requires_grad_() for name in heads[0]
+        }  # each (member, …)
+        configs = [member.config for member in members]
+        self.device = next(iter(self.weights.values())).device
+        self.optimizer = StackedAdamW(self.weights, [config.decay for config in configs])
+        self.clip = self._row([float("inf") if config.clip is None else config.clip for config in configs])  # (member)
+        self.losses = self._row([0.0] * len(members))  # (member) sums since they were last taken
+        self.counted = 0
+        self._plan_rates()
+
+    def is_due(self, step: int) -> bool:
+        return _is_due(self.members, step)
+
+    def learn(self, batch: StateBatch, machine: Machine) -> None:
+        """One optimiser step of every member on one batch."""
+        head, weights = self.members[0].head, list(self.weights.values())
+        for weight in weights:
+            weight.grad = None
+        if len(batch.windows):
+            with machine.autocast():
+                outputs = vmap(lambda own: functional_call(head, own, (batch.states,)))(self.weights)
+                # (member, position, output)
+            losses = compute_losses(head.target.kind, outputs, batch)  # (member)
+            losses.sum().backward()
+            self.losses += losses.detach()
+        machine.sum_gradients(weights)
+        self._clip_gradients(weights)
+        self.optimizer.step(self.rates[self.members[0].taken - self.first])
+        for member in self.members:
+            member.taken += 1
+        self.counted += 1
+
+    def _clip_gradients(self, weights: list[Tensor]) -> None:
+        """Each member's own norm, as `clip_grad_norm_` takes it."""
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients]).norm(dim=0)  # (member)
+        factors = (self.clip / (norms + 1e-6)).clamp(max=1.0)  # (member)
+        for gradient in gradients:
+            gradient.mul_(factors.view(-1, *[1] * (gradient.ndim - 1)))
+
+    def _plan_rates(self) -> None:
+        """The learning rates of all steps to come, laid out on the device: no wait for it at each step."""
+        self.first = self.members[0].taken
+        most = max(len(member.steps) for member in self.members)
+        table = []
+        for member in self.members:
+            config, steps = member.config, len(member.steps)
+            rates = [
+                learning_rate(s, steps, config.lr, config.schedule, config.warmup) for s in range(self.first, steps)
+            ]
+            table.append(rates + [0.0] * (most - steps))
+        self.rates = torch.tensor(table, device=self.device).T.contiguous()  # (step, member)
+
+    def take_losses(self) -> Tensor:
+        """Each member's mean loss since the last call, of this process's windows."""
+        means = self.losses / self.counted  # (member)
+        self.losses, self.counted = torch.zeros_like(self.losses), 0
+        return means
+
+    def let_go(self) -> None:
+        """Writes the weights of members that learn no further into their heads, and goes on without them."""
+        kept = [place for place, member in enumerate(self.members) if not member.is_over]
+        if len(kept) == len(self.members):
+            return
+        self.write_back()
+        self.members = [self.members[place] for place in kept]
+        if not kept:
+            return
+        index = torch.tensor(kept, device=self.device)  # (member)
+        self.weights = {name: weight.detach()[index].requires_grad_() for name, weight in self.weights.items()}
+        self.optimizer.keep(self.weights, index)
+        self.clip, self.losses = self.clip[index], self.losses[index]
+        self._plan_rates()
+
+    @torch.no_grad()
+    def write_back(self) -> None:
+        """Each member's weights into its head."""
+        for name, weight in self.weights.items():
+            for member, own in zip(self.members, weight, strict=True):
+                member.head.get_parameter(name).copy_(own)
+
+    def memory(self) -> dict[str, dict[str, Tensor]]:
+        """The optimiser's memory, by member: what `Alone` would give."""
+        return {member.name: self.optimizer.tensors(place) for place, member in enumerate(self.members)}
+
+    def restore(self, memory: dict[str, dict[str, Tensor]]) -> None:
+        self.optimizer.restore([memory[member.name] for member in self.members])
+
+    def _row(self, values: list[float]) -> Tensor:
+        return torch.tensor(values, device=self.device)  # (member)
+
+
+def _is_due(members: list[Member], step: int) -> bool:
+    """Whether members that take the same steps, some of them fewer, take this one."""
+    return bool(members) and members[0].steps[members[0].taken] == step
+
+
+def build_units(members: list[Member], wanted: int | None = None) -> list[Alone | Stack]:
+    """Members with equal heads and equal steps to come in stacks of up to `wanted`, the others alone."""
+    groups: dict[object, list[Member]] = {}
+    for member in members:
+        groups.setdefault(_kind_of_member(member) if member.head.stackable else id(member), []).append(member)
+    units: list[Alone | Stack] = []
+    for group in groups.values():
+        # Even parts: 65 members are better run as 33 and 32 than as 64 and 1.
+        parts = -(-len(group) // (wanted or _stack_limit(group[0].head)))
+        for part in range(parts):
+            some = group[part::parts]
+            units.append(Stack(some) if len(some) > 1 else Alone(some[0]))
+    return units
+
+
+def _kind_of_member(member: Member) -> object:
+    config = member.config
+    # With a share of the data and several epochs a member takes steps of its own (`data.packing.plan_pass`).
+    own_steps = config.data_fraction if config.data_fraction < 1 and config.epochs > 1 else None
+    return type(member.head), member.head.config, member.head.reads, own_steps
+
+
+def _stack_limit(head: Head) -> int:
+    """How many members run as one. On a CPU token-level heads are bound by arithmetic and run faster one by one, while
+    their states are in the cache (LOG.md); everywhere else starting the work costs more than the work."""
+    if head.reads == "tokens":
+        return 1 if next(head.parameters()).device.type == "cpu" else 8
+    return 64
