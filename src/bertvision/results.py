@@ -1,5 +1,6 @@
 """A run's scores as tables for people: on the terminal, and as summary.md in the run folder."""
 
+import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ NOTES = {
     "seconds": "seconds: the encoder's fine-tuning so far; a head's pass, which all heads share.",
 }
 FIRST_TO_GO = ("forced EM", "F1 has", "F1 no", "seconds", "% of encoder", "forced F1")
+SEEDS_NOTE = "±: standard deviation over the seeds, which change a head's start and dropout; the data's order is one."
 BASELINE_NOTES = {
     "span": "The baseline never answers.",
     "label": "The baseline always gives the majority label of train.",
@@ -61,17 +63,26 @@ def last(snapshots: dict[str, Any]) -> str:
 
 def _model_table(scores: dict[str, Any], epochs: str, models: dict[str, Any], split: str) -> Table:
     keys = _score_columns(scores, models, split)
-    rows = []
+    groups: dict[str, list[str]] = {}
     for name, model in models.items():
-        found = model["scores"].get(split, {})
+        groups.setdefault(model.get("group", name), []).append(name)
+    rows = []
+    for group, names in groups.items():
+        model = models[names[0]]
         share = f"{100 * model['share']:.3f}" if "share" in model else ""
-        figures = [_figure(found, key) for key, _ in keys]
-        if model.get("failed"):
-            figures[:1] = ["stopped"]
-        rows.append([_model_name(name), f"{model['parameters']:,}", share, *figures, _seconds(model)])
+        well = [models[name]["scores"].get(split, {}) for name in names if not models[name].get("failed")]
+        figures = [_spread([_value(found, key) for found in well]) for key, _ in keys] if well else ["stopped"]
+        if len(names) > 1:
+            stopped = f", {len(names) - len(well)} stopped" if len(well) < len(names) else ""
+            shown = f"{_model_name(group)}, {len(names)} seeds{stopped}"
+        else:
+            shown = _model_name(names[0])
+        figures += [""] * (len(keys) - len(figures))
+        rows.append([shown, f"{model['parameters']:,}", share, *figures, _seconds(model)])
     columns = ["model", "parameters", "% of encoder", *(heading for _, heading in keys), "seconds"]
     title = f"{scores['task']} {split}, encoder fine-tuned for {counted(float(epochs), 'epoch')}"
-    return Table(title, columns, rows, BASELINE_NOTES[scores["kind"]], FIRST_TO_GO)
+    spread = [SEEDS_NOTE] if any(len(names) > 1 for names in groups.values()) else []
+    return Table(title, columns, rows, " ".join([BASELINE_NOTES[scores["kind"]], *spread]), FIRST_TO_GO)
 
 
 def _curve_table(scores: dict[str, Any], snapshots: dict[str, Any], split: str) -> Table:
@@ -92,11 +103,23 @@ def _score_columns(scores: dict[str, Any], models: dict[str, Any], split: str) -
     return [(key, heading) for key, heading in SPAN_COLUMNS if any(_figure(one, key) for one in found)]
 
 
-def _figure(scores: dict[str, Any], key: str) -> str:
+def _value(scores: dict[str, Any], key: str) -> float | None:
     value: Any = scores
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
-    return "" if value is None else f"{value:.2f}"
+    return value
+
+
+def _figure(scores: dict[str, Any], key: str) -> str:
+    return _spread([_value(scores, key)])
+
+
+def _spread(values: list[float | None]) -> str:
+    """One figure, or the mean of several and their standard deviation."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return f"{known[0]:.2f}" if known else ""
+    return f"{statistics.mean(known):.2f} ± {statistics.stdev(known):.2f}"
 
 
 def _model_name(name: str) -> str:

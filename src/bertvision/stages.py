@@ -354,7 +354,8 @@ def _rows(job: Job, epochs: float) -> list[Row]:
             )
             continue
         keys = ("parameters", "seconds", "failed")
-        rows.append(Row(member.name, stamp, {key: found[key] for key in keys} | {"share": found["parameters"] / whole}))
+        own = {"share": found["parameters"] / whole, "group": member.group, "seed": member.seed}
+        rows.append(Row(member.name, stamp, {key: found[key] for key in keys} | own))
     return rows
 
 

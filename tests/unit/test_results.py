@@ -34,6 +34,20 @@ def test_a_head_that_was_stopped_says_so_and_its_cells_stay_under_their_headings
     assert table.rows[3] == ["broken", "20", "2.000", "stopped", "", "0.1"]
 
 
+def test_seeds_of_a_head_are_one_row_with_mean_and_spread() -> None:
+    made = {
+        f"adapter_seed{seed}": model(5, 1.0, {"dev": {"accuracy": value, "f1": 50.0}}, share=0.1, group="adapter")
+        for seed, value in enumerate([60.0, 64.0, 62.0])
+    }
+    broken = {"adapter_seed3": model(5, 1.0, {}, share=0.1, group="adapter", failed=True)}
+    scores = scores_of(["accuracy", "f1"], baseline=LABELS["snapshots"]["1"]["baseline"], **made)
+    (table,) = score_tables(scores)
+    assert table.rows[1] == ["adapter, 3 seeds", "5", "10.000", "62.00 ± 2.00", "50.00 ± 0.00", "1.0"]
+    assert "standard deviation over the seeds" in table.note and len(table.rows) == 2
+    (table,) = score_tables({**scores, "snapshots": {"1": {**scores["snapshots"]["1"], **broken}}})
+    assert table.rows[1][0] == "adapter, 4 seeds, 1 stopped" and table.rows[1][3] == "62.00 ± 2.00"
+
+
 def test_two_dev_splits_are_two_tables() -> None:
     both = {"dev_matched": {"accuracy": 1.0}, "dev_mismatched": {"accuracy": 2.0}}
     scores = scores_of(["accuracy"], baseline=model(0, 0.0, both), encoder=model(9, 1.0, both))

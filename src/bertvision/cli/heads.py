@@ -1,4 +1,4 @@
-"""bertvision heads [--encoder NAME] [--task NAME]"""
+"""bertvision heads [NAME] [--encoder NAME] [--task NAME]"""
 
 from typing import Annotated, Any
 
@@ -15,28 +15,32 @@ def add_to(app: typer.Typer) -> None:
 
 
 def heads(
+    name: Annotated[str | None, typer.Argument(help="One head: what it is, and its settings.")] = None,
     encoder: Annotated[str, typer.Option(help="Name or folder; BERT's sizes are known offline.")] = "bert-base-uncased",
     task: Annotated[str, typer.Option(help="A task that `bertvision tasks` lists.")] = "squad2",
     labels: Annotated[int, typer.Option(min=2, help="For a task of your own: how many labels.")] = 2,
     json: AsJson = False,
 ) -> None:
-    """List the heads with their parameters and their share of the encoder's."""
+    """List the heads with their parameters and their share of the encoder's, or tell about one of them."""
+    quiet_libraries()
+    if name is not None:
+        _tell(name, json)
+        return
     rows, whole = _rows(encoder, task, labels)
     if json:
         print_json(rows)
         return
-    cells = [[r["name"], f"{r['parameters']:,}", f"{100 * r['share']:.3f}", r["what"]] for r in rows]
+    cells = [[r["name"], f"{r['parameters']:,}", f"{100 * r['share']:.3f}", r["head"], r["what"]] for r in rows]
     title = f"heads for {task} on {encoder} ({whole:,} parameters)"
-    print_table(Table(title, ["head", "parameters", "% of encoder", "what"], cells, ""))
+    note = "`bertvision heads NAME` tells of one head and its settings; every name can stand in a config's `heads`."
+    print_table(Table(title, ["name", "parameters", "% of encoder", "head", "what"], cells, note, ("what", "head")))
 
 
 def _rows(encoder: str, task: str, labels: int) -> tuple[list[dict[str, Any]], int]:
-    quiet_libraries()
-    import sys
-
+    """Every named row that takes the task's target, smallest first, and the encoder's parameters."""
     from bertvision.encoder.loading import shape_of
     from bertvision.errors import UserError, suggest
-    from bertvision.heads import CONTROL, HEADS, Target, count_parameters
+    from bertvision.heads import CONTROL, HEADS, Target, count_parameters, list_presets
     from bertvision.tasks import TASKS, TargetKind
 
     if task not in TASKS:
@@ -44,18 +48,78 @@ def _rows(encoder: str, task: str, labels: int) -> tuple[list[dict[str, Any]], i
     info, size = TASKS[task], shape_of(encoder)
     target = Target(info.kind or TargetKind.LABEL, len(info.labels) or labels)
     rows = []
-    for name in sorted(HEADS, key=lambda name: (name != CONTROL, name)):  # the control first
-        if target.kind not in HEADS[name].kinds:
+    for name, (head, settings) in list_presets().items():
+        if target.kind not in HEADS[head].kinds:
             continue
-        head = HEADS[name](HEADS[name].Config(), size.shape, target)
-        what = (sys.modules[HEADS[name].__module__].__doc__ or "").splitlines()[0].partition(": ")[2]
+        built = _build_on_meta(head, settings, size.shape, target)
         rows.append(
             {
                 "name": name,
-                "parameters": count_parameters(head),
-                "trainable": sum(p.numel() for p in head.parameters() if p.requires_grad),
-                "share": count_parameters(head) / size.parameters,
-                "what": what.split(". ")[0].rstrip("."),
+                "parameters": count_parameters(built),
+                "trainable": sum(p.numel() for p in built.parameters() if p.requires_grad),
+                "share": count_parameters(built) / size.parameters,
+                "head": head,
+                "settings": settings,
+                "what": _what(head)[0],
             }
         )
-    return rows, size.parameters
+    return sorted(rows, key=lambda row: (row["name"] != CONTROL, row["parameters"])), size.parameters
+
+
+def _build_on_meta(head: str, settings: dict[str, Any], shape: Any, target: Any) -> Any:
+    """The head without its weights: twenty million numbers need not be drawn to be counted."""
+    import torch
+
+    from bertvision.heads import HEADS
+
+    with torch.device("meta"):
+        return HEADS[head](HEADS[head].Config(**settings), shape, target)
+
+
+def _what(head: str) -> tuple[str, str]:
+    """The first sentence of a head's file, and the rest of its text."""
+    import sys
+
+    from bertvision.heads import HEADS
+
+    text = (sys.modules[HEADS[head].__module__].__doc__ or "").partition(": ")[2]
+    first, _, rest = text.partition("\n\n")
+    return " ".join(first.split()).split(". ")[0].rstrip("."), " ".join(f"{first}\n{rest}".split())
+
+
+def _tell(name: str, as_json: bool) -> None:
+    import dataclasses
+
+    from bertvision.config import describe_type
+    from bertvision.errors import UserError, suggest
+    from bertvision.heads import HEADS, list_presets
+    from bertvision.heads.members import setting_types
+
+    if name not in HEADS and name not in list_presets():
+        raise UserError(f"there is no head '{name}': {suggest(name, [*HEADS, *list_presets()])}")
+    head, given = (name, {}) if name in HEADS else list_presets()[name]
+    types, config = setting_types(head), HEADS[head].Config(**given)
+    settings = [
+        {
+            "name": item.name,
+            "type": describe_type(types[item.name]),
+            "value": getattr(config, item.name),
+            "help": item.metadata["help"],
+        }
+        for item in dataclasses.fields(config)
+    ]
+    facts: dict[str, Any] = {
+        "name": name,
+        "head": head,
+        "what": _what(head)[1],
+        "predicts": sorted(str(kind) for kind in HEADS[head].kinds),
+        "presets": HEADS[head].presets,
+        "settings": settings,
+    }
+    if as_json:
+        print_json(facts)
+        return
+    cells = [[s["name"], str(s["value"]), s["type"], s["help"]] for s in settings]
+    presets = f" Presets: {', '.join(HEADS[head].presets)}." if HEADS[head].presets else ""
+    note = f"{facts['what']} Predicts: {', '.join(facts['predicts'])}.{presets}"
+    print_table(Table(name, ["setting", "value" if given else "default", "type", "what it does"], cells, note))

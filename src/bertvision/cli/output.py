@@ -95,7 +95,7 @@ def _padded(table: Table) -> Callable[[list[str]], list[str]]:
 
 
 def _is_figure(cell: str) -> bool:
-    return not cell.strip("0123456789.,-+% ")
+    return not cell.strip("0123456789.,-+±% ")
 
 
 def print_run(job: Any, finished: Any, as_json: bool) -> None:

@@ -1,0 +1,47 @@
+"""flat_adapter: an adapter on every token and layer, everything side by side into one linear map.
+
+The GLUE head of 2021. At BERT-base for two labels, 128 tokens and size 128: 524,418 parameters; at BERT-large 950,402.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bertvision.encoder.states import HiddenStates, StateShape
+from bertvision.heads.base import HEADS, Head, HeadConfig, Target
+from bertvision.heads.blocks import SharedAdapter
+from bertvision.tasks.base import TargetKind
+
+
+@dataclass(frozen=True)
+class FlatAdapterConfig(HeadConfig):
+    tokens: int = field(default=128, metadata={"help": "tokens it reads of each sequence, from the first"})
+    size: int = field(default=128, metadata={"help": "values a layer's state becomes"})
+
+    def mistakes(self) -> list[str]:
+        found = super().mistakes()
+        for name, value in (("tokens", self.tokens), ("size", self.size)):
+            if value < 1:
+                found.append(f"`{name}` must be at least 1, not {value}")
+        return found
+
+
+@HEADS.register("flat_adapter")
+class FlatAdapter(Head):
+    Config = FlatAdapterConfig
+    kinds = frozenset({TargetKind.LABEL, TargetKind.SCORE})
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"flat_adapter_128": {"tokens": 128, "size": 128}}
+
+    def __init__(self, config: Any, shape: StateShape, target: Target) -> None:
+        super().__init__(config, shape, target)
+        self.adapter = SharedAdapter(shape.hidden, config.size)
+        self.output = nn.Linear(config.tokens * self.layers * config.size, target.outputs)
+
+    def forward(self, states: HiddenStates) -> Tensor:
+        adapted = self.adapter(self.states(states)).flatten(1)  # (token, layer * size)
+        padded, _ = states.pad(adapted)  # (sequence, longest, layer * size)
+        flat = padded[:, : self.config.tokens].flatten(1)  # (sequence, token * layer * size)
+        # Tokens that no sequence has are zeros: their weights need not be read.
+        return functional.linear(flat, self.output.weight[:, : flat.shape[1]], self.output.bias)  # (sequence, output)

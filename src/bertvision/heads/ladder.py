@@ -1,0 +1,159 @@
+"""ladder: a narrow transformer beside the encoder, which reads a layer's state at each rung and mixes tokens there.
+
+A side network (Sung et al. 2022, "LST: Ladder Side-Tuning") of pre-norm blocks (Vaswani et al. 2017) for encoders that
+were fine-tuned little or not at all. At BERT-large for spans: width 64 2,472,258, width 128 6,582,914, of which the
+projections (1024 to width, one for each of 25 layers) are 1,640,000 and 3,280,000; `shared` leaves one of them.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bertvision.encoder.states import HiddenStates, StateShape
+from bertvision.errors import UserError
+from bertvision.heads.base import HEADS, Head, HeadConfig, Target
+from bertvision.heads.token_attention import attend
+from bertvision.tasks.base import TargetKind
+
+
+@dataclass(frozen=True)
+class LadderConfig(HeadConfig):
+    width: int = field(default=128, metadata={"help": "values a token has in the ladder"})
+    attention_heads: int = field(default=4, metadata={"help": "attention heads that share the width"})
+    expand: int = field(default=2, metadata={"help": "how many times as wide a block's MLP is inside"})
+    layers: tuple[int, ...] | None = field(
+        default=None,
+        metadata={"help": "layers to read, in this order: 0 = embeddings, -1 = the last; absent: all of them"},
+    )
+    blocks: int | None = field(
+        default=None,
+        metadata={"help": "absent: one a layer; fewer: each reads a share of the layers; further ones read nothing"},
+    )
+    shared: bool = field(
+        default=False, metadata={"help": "one projection for all layers, or one for each", "off": "separate"}
+    )
+    shared_blocks: bool = field(default=False, metadata={"help": "one block's weights at every rung"})
+    normalised: bool = field(
+        default=True, metadata={"help": "states are normalised before they are projected", "off": "raw"}
+    )
+    dropout: float = field(default=0.0, metadata={"help": "share dropped of what attention and MLP add, in training"})
+
+    def mistakes(self) -> list[str]:
+        counts = {"width": self.width, "attention_heads": self.attention_heads, "expand": self.expand}
+        if self.blocks is not None:
+            counts["blocks"] = self.blocks
+        mistakes = [f"`{name}` must be at least 1, not {value}" for name, value in counts.items() if value < 1]
+        if not mistakes and (self.width % (8 * self.attention_heads) or self.width > 256 * self.attention_heads):
+            mistakes.append(
+                f"`width` {self.width} can't be shared by {self.attention_heads} `attention_heads`: "
+                "each needs 8, 16, 24 … 256 values"
+            )
+        if self.layers is not None and not self.layers:
+            mistakes.append("`layers` is empty: name at least one, or leave it out to read all")
+        if not 0 <= self.dropout < 1:
+            mistakes.append(f"`dropout` must be from 0 to less than 1, not {self.dropout}")
+        return mistakes
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + MLP(norm(x)). Both begin near nothing, so that x begins as what was read."""
+
+    def __init__(self, width: int, attention_heads: int, expand: int, dropout: float, scale: float) -> None:
+        super().__init__()
+        self.attention_heads = attention_heads
+        self.attention_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        # No bias: one on the keys would add the same to all scores of a query, and softmax does not see that.
+        self.query_key_value = nn.Linear(width, 3 * width, bias=False)
+        self.gather = nn.Linear(width, width)
+        self.widen, self.narrow = nn.Linear(width, expand * width), nn.Linear(expand * width, width)
+        self.dropout = nn.Dropout(dropout)
+        for last in (self.gather, self.narrow):
+            nn.init.normal_(last.weight, std=scale)
+            nn.init.zeros_(last.bias)
+
+    def forward(self, x: Tensor, states: HiddenStates) -> Tensor:
+        projected = self.query_key_value(self.attention_norm(x))  # (token, 3 * width)
+        query, key, value = projected.unflatten(1, (3, self.attention_heads, -1)).unbind(1)  # (token, head, size)
+        found = attend(query, key, value, states)  # (token, head, size)
+        x = x + self.dropout(self.gather(found.flatten(1)))  # (token, width)
+        inner = functional.gelu(self.widen(self.mlp_norm(x)))  # (token, expand * width)
+        return x + self.dropout(self.narrow(inner))  # (token, width)
+
+
+@HEADS.register("ladder")
+class Ladder(Head):
+    """Spans are read off at each token, labels and scores at the first one, [CLS]."""
+
+    Config = LadderConfig
+    mixes_tokens = True
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"ladder_64": {"width": 64}, "ladder_128": {"width": 128}}
+
+    def __init__(self, config: Any, shape: StateShape, target: Target) -> None:
+        super().__init__(config, shape, target)
+        layers = find_layers(config.layers, shape.layers)
+        blocks, width = config.blocks or len(layers), config.width
+        self.rungs = share_layers(layers, blocks)
+        names = ["shared"] if config.shared else [str(layer) for layer in layers]
+        self.projections = nn.ModuleDict({name: build_projection(shape.hidden, width) for name in names})
+        scale = 0.02 / (2 * blocks) ** 0.5
+        self.blocks = nn.ModuleList(
+            Block(width, config.attention_heads, config.expand, config.dropout, scale)
+            for _ in range(1 if config.shared_blocks else blocks)
+        )
+        self.norm = nn.LayerNorm(width)
+        self.output = nn.Linear(width, target.outputs)
+
+    def forward(self, states: HiddenStates) -> Tensor:
+        tokens = states.read(self.reads)  # (token, layer, hidden)
+        # In the weights' precision also under autocast: rounding would add up from rung to rung.
+        x = tokens.new_zeros(len(tokens), self.config.width, dtype=self.output.weight.dtype)  # (token, width)
+        for rung, layers in enumerate(self.rungs):
+            for layer in layers:
+                x = x + self._project(layer, tokens[:, layer])  # (token, width)
+            x = self.blocks[rung % len(self.blocks)](x, states)  # (token, width)
+        if self.target.kind is not TargetKind.SPAN:
+            x = x[states.starts]  # (sequence, width)
+        return self.output(self.norm(x))  # (position, output)
+
+    def _project(self, layer: int, state: Tensor) -> Tensor:
+        state = self._cast(state)  # (token, hidden)
+        if self.config.normalised:
+            # A few dimensions of an encoder's states are far larger than the rest. The norm computes in float32 inside;
+            # without autocast its output stays in the states' precision, and no float32 copy is made of them.
+            with torch.autocast(state.device.type, enabled=False):
+                state = functional.layer_norm(state, state.shape[1:])  # (token, hidden)
+        return self.projections["shared" if self.config.shared else str(layer)](state)  # (token, width)
+
+
+def build_projection(hidden: int, width: int) -> nn.Linear:
+    """A projection that gives values of unit scale from values of unit scale."""
+    linear = nn.Linear(hidden, width)
+    nn.init.normal_(linear.weight, std=hidden**-0.5)
+    nn.init.zeros_(linear.bias)
+    return linear
+
+
+def find_layers(wanted: tuple[int, ...] | None, count: int) -> list[int]:
+    """The layers to read, counted from 0, out of `count`; raises UserError where one is not there or is there twice."""
+    if wanted is None:
+        return list(range(count))
+    missing = [layer for layer in wanted if not -count <= layer < count]
+    if missing:
+        raise UserError(
+            f"head 'ladder': there is no layer {', '.join(map(str, missing))} to read: this encoder has layers 0 "
+            f"(embeddings) to {count - 1}, or {-count} to -1 counted from the end."
+        )
+    found = [layer % count for layer in wanted]
+    if len(set(found)) < len(found):
+        raise UserError(f"head 'ladder': `layers` = {list(wanted)} names a layer twice; this encoder has {count}.")
+    return found
+
+
+def share_layers(layers: list[int], blocks: int) -> list[list[int]]:
+    """Consecutive shares, the first ones one longer where they can't be equal; blocks beyond the layers get none."""
+    size, longer = divmod(len(layers), blocks)
+    ends = [block * size + min(block, longer) for block in range(blocks + 1)]
+    return [layers[start:end] for start, end in zip(ends, ends[1:], strict=False)]

@@ -1,0 +1,44 @@
+"""pooled_cnn: the layers pooled into one state, then the 1×N CNN along its hidden axis.
+
+From the 2020 paper, of which name, share and scores survive; the layout is ours inside the published share: that of
+`cnn` with one channel. At BERT-large for spans: 310,128 parameters, with average pooling 310,102 (published: 0.093 %).
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from bertvision.encoder.states import HiddenStates, StateShape
+from bertvision.heads.base import HEADS, Head, Target
+from bertvision.heads.blocks import POOLINGS, build_pooling
+from bertvision.heads.convolutions import WidthCnn, WidthCnnConfig
+
+
+@dataclass(frozen=True)
+class PooledCnnConfig(WidthCnnConfig):
+    pooling: str = field(default="learned", metadata={"help": "'learned' or 'average' over the layers"})
+
+    def mistakes(self) -> list[str]:
+        right = self.pooling in POOLINGS
+        wrong = f"`pooling` is '{self.pooling}': it can be {' or '.join(POOLINGS)}"
+        return super().mistakes() + ([] if right else [wrong])
+
+
+@HEADS.register("pooled_cnn")
+class PooledCnn(Head):
+    Config = PooledCnnConfig
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "pooled_cnn_1xn": {},
+        "pooled_cnn_1xn_average": {"pooling": "average"},
+    }
+
+    def __init__(self, config: Any, shape: StateShape, target: Target) -> None:
+        super().__init__(config, shape, target)
+        self.pooling = build_pooling(config.pooling, self.layers)
+        self.cnn = WidthCnn(1, shape.hidden, (30, 50), (7, 7), config.dropout)
+        self.output = nn.Linear(self.cnn.features, target.outputs)
+
+    def forward(self, states: HiddenStates) -> Tensor:
+        pooled = self.pooling(self.states(states))  # (position, hidden)
+        return self.output(self.cnn(pooled.unsqueeze(1)))  # (position, output)

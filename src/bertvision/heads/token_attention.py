@@ -1,0 +1,82 @@
+"""Attention among the tokens of each sequence of a packed batch (Vaswani et al. 2017), for heads.
+
+Three routes to the same values, up to rounding: variable-length (CUDA, half precision, no padding computed), padded,
+and looped, one sequence after another, on a CPU where padding would cost more than the calls.
+"""
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from bertvision.encoder.attention import HALF
+from bertvision.encoder.states import HiddenStates, Packing
+
+# On a CPU the attention calls of one more sequence take about as long as this many padded pairs of tokens.
+PAIRS_A_CALL = 5000
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, states: HiddenStates) -> Tensor:
+    """Softmax attention, scaled by the root of the size; each of the three is (token, head, size)."""
+    if _kernel_takes(value):
+        return _attend_unpadded(query, key, value, states)  # (token, head, size)
+    if value.device.type == "cpu" and _padded_pairs(states) > PAIRS_A_CALL * len(states):
+        return _attend_looped(query, key, value, states)  # (token, head, size)
+    return _attend_padded(query, key, value, states)  # (token, head, size)
+
+
+def _kernel_takes(value: Tensor) -> bool:
+    """Whether the variable-length kernel runs on such values, here."""
+    if value.device.type != "cuda" or value.dtype not in HALF or value.shape[2] % 8 or value.shape[2] > 256:
+        return False
+    return _kernel_runs_on(value.device)
+
+
+@functools.cache
+def _kernel_runs_on(device: torch.device) -> bool:
+    if torch.version.hip is not None or torch.cuda.get_device_capability(device) < (8, 0):
+        return False
+    try:
+        _load_varlen()
+    except ImportError:
+        return False
+    return True
+
+
+def _load_varlen() -> Callable[..., Tensor]:
+    # Imported on use: the module registers CUDA operators and older torch has none.
+    from torch.nn.attention.varlen import varlen_attn
+
+    return varlen_attn  # type: ignore[return-value]  # a Tensor unless auxiliary outputs are asked for
+
+
+def _attend_unpadded(query: Tensor, key: Tensor, value: Tensor, states: HiddenStates) -> Tensor:
+    if states.packing is None:
+        states.packing = Packing.of(states.lengths, value.device)
+    bounds, longest = states.packing.bounds, int(states.lengths.max())
+    return _load_varlen()(query, key, value, bounds, bounds, longest, longest)  # (token, head, size)
+
+
+def _attend_padded(query: Tensor, key: Tensor, value: Tensor, states: HiddenStates) -> Tensor:
+    (rows, mask), (keys, _), (values, _) = (states.pad(part) for part in (query, key, value))
+    rows, keys, values = (part.transpose(1, 2) for part in (rows, keys, values))  # (sequence, head, longest, size)
+    # Only keys are masked: a padded query looks at real tokens, and what it finds is dropped.
+    found = scaled_dot_product_attention(rows, keys, values, attn_mask=mask[:, None, None])
+    return states.unpad(found.transpose(1, 2))  # (token, head, size)
+
+
+def _attend_looped(query: Tensor, key: Tensor, value: Tensor, states: HiddenStates) -> Tensor:
+    lengths = states.lengths.tolist()
+    found = []
+    for parts in zip(query.split(lengths), key.split(lengths), value.split(lengths), strict=True):
+        rows, keys, values = (part.transpose(0, 1).unsqueeze(0) for part in parts)  # (1, head, own token, size)
+        found.append(scaled_dot_product_attention(rows, keys, values)[0].transpose(0, 1))  # (own token, head, size)
+    return torch.cat(found)  # (token, head, size)
+
+
+def _padded_pairs(states: HiddenStates) -> int:
+    """Pairs of tokens that padding adds to those inside sequences."""
+    longest = int(states.lengths.max())
+    return len(states) * longest**2 - int(states.lengths.square().sum())

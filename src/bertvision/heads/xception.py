@@ -1,0 +1,55 @@
+"""xception: the full Xception along the hidden axis of [CLS], the layers as channels.
+
+From the 2020 paper; the network is that of Chollet 2017 in one dimension, with ReLU before every separable convolution.
+At BERT-large for two labels: 20,716,634 parameters, 20,662,106 of them trainable.
+"""
+
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bertvision.encoder.states import HiddenStates, StateShape
+from bertvision.heads.base import HEADS, Head, Target
+from bertvision.heads.convolutions import Convolution, HalvingBlock, Separable
+from bertvision.tasks.base import TargetKind
+
+
+class MiddleBlock(nn.Module):
+    """Three separable convolutions, ReLU before each, added to what came in."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.separables = nn.ModuleList(Separable(channels, channels) for _ in range(3))
+
+    def forward(self, values: Tensor) -> Tensor:
+        mixed = values  # (sequence, channel, width)
+        for separable in self.separables:
+            mixed = separable(functional.relu(mixed))  # (sequence, channel, width)
+        return mixed + values  # (sequence, channel, width)
+
+
+@HEADS.register("xception")
+class Xception(Head):
+    kinds = frozenset({TargetKind.LABEL, TargetKind.SCORE})
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"xception_full": {}}
+
+    def __init__(self, config: Any, shape: StateShape, target: Target) -> None:
+        super().__init__(config, shape, target)
+        pool = nn.MaxPool1d(3, stride=2, padding=1)
+        self.first = Convolution(self.layers, 32, size=3, stride=2)
+        self.second = Convolution(32, 64, size=3)
+        self.blocks = nn.Sequential(
+            HalvingBlock(64, 128, 128, pool),
+            HalvingBlock(128, 256, 256, pool),
+            HalvingBlock(256, 728, 728, pool),
+            *(MiddleBlock(728) for _ in range(8)),
+            HalvingBlock(728, 728, 1024, pool),
+        )
+        self.exit = nn.Sequential(nn.ReLU(), Separable(1024, 1536), nn.ReLU(), Separable(1536, 2048), nn.ReLU())
+        self.output = nn.Linear(2048, target.outputs)
+
+    def forward(self, states: HiddenStates) -> Tensor:
+        values = functional.relu(self.first(self.states(states)))  # (sequence, channel, width)
+        values = self.blocks(functional.relu(self.second(values)))  # (sequence, channel, width)
+        return self.output(self.exit(values).mean(dim=2))  # (sequence, output)

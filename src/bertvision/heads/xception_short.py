@@ -1,0 +1,48 @@
+"""xception_short: a short Xception along the hidden axis of [CLS], the layers as channels ("Xception abbreviated").
+
+From the 2020 paper, with the parts of Chollet 2017. At BERT-large for two labels: 267,010 parameters, 264,066 of them
+trainable; with the last layer's [CLS] beside the result 269,058.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bertvision.encoder.states import HiddenStates, StateShape
+from bertvision.heads.base import HEADS, Head, ReadConfig, Target
+from bertvision.heads.convolutions import Convolution, HalvingBlock
+from bertvision.tasks.base import TargetKind
+
+
+@dataclass(frozen=True)
+class XceptionShortConfig(ReadConfig):
+    skip: bool = field(default=False, metadata={"help": "the last layer's state goes to the output too"})
+
+
+@HEADS.register("xception_short")
+class XceptionShort(Head):
+    Config = XceptionShortConfig
+    kinds = frozenset({TargetKind.LABEL, TargetKind.SCORE})
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "xception_abbreviated": {},
+        "xception_abbreviated_cls": {"skip": True},
+    }
+
+    def __init__(self, config: Any, shape: StateShape, target: Target) -> None:
+        super().__init__(config, shape, target)
+        self.first = Convolution(self.layers, 64, size=3, stride=3)
+        self.second = Convolution(64, 128, size=3)
+        # Values outside the width do not count as zeros in the mean.
+        self.block = HalvingBlock(128, 256, 512, nn.AvgPool1d(3, stride=2, padding=1, count_include_pad=False))
+        self.output = nn.Linear(512 + config.skip * shape.hidden, target.outputs)
+
+    def forward(self, states: HiddenStates) -> Tensor:
+        values = functional.relu(self.first(self.states(states)))  # (sequence, channel, width)
+        values = self.block(functional.relu(self.second(values)))  # (sequence, channel, width)
+        features = functional.relu(values).mean(dim=2)  # (sequence, channel)
+        if self.config.skip:
+            features = torch.cat([features, self.last(states).to(features.dtype)], dim=1)
+        return self.output(features)  # (sequence, output)

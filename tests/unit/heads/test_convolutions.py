@@ -1,0 +1,180 @@
+"""The parts that convolve, each against torch's own convolution or plain loops."""
+
+import numpy as np
+import pytest
+import torch
+from tiny_training import random_states
+from torch.nn import functional
+
+from bertvision.encoder.states import HiddenStates, StateShape
+from bertvision.heads.convolutions import (
+    BatchNorm,
+    Convolution,
+    HalvingBlock,
+    Kernels,
+    Neighbours,
+    Separable,
+    TokenConvolution,
+    TokenSeparable,
+    WidthCnn,
+)
+
+LENGTHS = [5, 1, 9, 2]
+pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
+
+
+def packed_states() -> HiddenStates:
+    return random_states(StateShape(2, 6, False), LENGTHS)
+
+
+def draw(*shape: int, seed: int = 1) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def each_alone(values: torch.Tensor) -> list[torch.Tensor]:
+    """The sequences as torch's convolutions want them."""
+    return [sequence.T.unsqueeze(0) for sequence in values.split(LENGTHS)]  # (1, channel, token) each
+
+
+def convolve_with_loops(values: np.ndarray, weight: np.ndarray, stride: int, dilation: int) -> np.ndarray:
+    """One position, (channel, width): kernel place k of N lies (k - (N - 1) // 2) · dilation away; outside is zero."""
+    outputs, inputs, size = weight.shape
+    width = values.shape[1]
+    result = np.zeros((outputs, -(-width // stride)))
+    for column in range(result.shape[1]):
+        for place in range(size):
+            at = column * stride + (place - (size - 1) // 2) * dilation
+            if 0 <= at < width:
+                result[:, column] += weight[:, :, place] @ values[:, at]
+    return result
+
+
+@pytest.mark.parametrize(("stride", "dilation"), [(1, 1), (7, 1), (3, 2)])
+def test_kernels_of_all_sizes_are_the_convolutions_they_stand_for(stride: int, dilation: int) -> None:
+    kernels, values = Kernels(3, 2), draw(1, 3, 23)
+    expected = [convolve_with_loops(values[0].numpy(), w.detach().numpy(), stride, dilation) for w in kernels.weights]
+    with torch.no_grad():
+        kernels.bias.copy_(draw(14))
+        found = kernels.along_width(values, stride, dilation)[0]
+    bias = kernels.bias.detach().numpy()[:, None]
+    np.testing.assert_allclose(found.numpy(), np.concatenate(expected) + bias, rtol=1e-4, atol=1e-5)
+
+
+def test_kernels_have_the_sizes_one_to_seven() -> None:
+    assert [tuple(weight.shape) for weight in Kernels(3, 2).weights] == [(2, 3, size) for size in range(1, 8)]
+
+
+@torch.no_grad()
+def test_kernels_along_tokens_are_torch_s_same_convolution_of_each_sequence_alone() -> None:
+    states, values, kernels = packed_states(), draw(sum(LENGTHS), 6), Kernels(6, 2)
+    expected = [
+        torch.cat([functional.conv1d(one, weight, padding="same") for weight in kernels.weights], dim=1)[0].T
+        for one in each_alone(values)
+    ]
+    found = kernels.along_tokens(values, Neighbours(states, len(values), 3))
+    torch.testing.assert_close(found, torch.cat(expected), rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("size", [1, 3, 5])
+def test_a_token_convolution_is_torch_s_of_each_sequence_alone(size: int) -> None:
+    states, values, layer = packed_states(), draw(sum(LENGTHS), 6), TokenConvolution(6, 4, size).eval()
+    layer.norm.running_mean.copy_(draw(4, seed=2))
+    alone = [functional.conv1d(one, layer.weight, padding=size // 2)[0].T for one in each_alone(values)]
+    # Untrained, the norm takes the mean off and divides by the root of 1 + eps.
+    expected = ((torch.cat(alone) - layer.norm.running_mean) / (1 + layer.norm.eps) ** 0.5).clamp(min=0)
+    torch.testing.assert_close(layer(values, Neighbours(states, len(values), 2)), expected, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_separable_token_convolution_is_torch_s_of_each_sequence_alone() -> None:
+    states, values, layer = packed_states(), draw(sum(LENGTHS), 6), TokenSeparable(6, 4).eval()
+    depthwise = [functional.conv1d(one, layer.depthwise, padding=1, groups=6) for one in each_alone(values)]
+    pointwise = [functional.conv1d(one, layer.pointwise.unsqueeze(2))[0].T for one in depthwise]
+    expected = torch.cat(pointwise) / (1 + layer.norm.eps) ** 0.5
+    torch.testing.assert_close(layer(values, Neighbours(states, len(values), 1)), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_neighbours_stop_at_the_ends_of_a_sequence() -> None:
+    values = torch.arange(1.0, 6.0).unsqueeze(1)  # (token, 1)
+    states = HiddenStates(torch.tensor([3, 2]), tokens=torch.zeros(5, 1, 1))
+    around = Neighbours(states, 5, reach=2).around(values, 1).squeeze(2)
+    assert around.tolist() == [[0, 1, 2], [1, 2, 3], [2, 3, 0], [0, 4, 5], [4, 5, 0]]
+
+
+def test_gradients_do_not_cross_sequences() -> None:
+    states, values = packed_states(), draw(sum(LENGTHS), 6).requires_grad_()
+    found = Kernels(6, 2).along_tokens(values, Neighbours(states, len(values), 3))
+    found[5].sum().backward()  # the sequence of one token
+    assert values.grad is not None and values.grad.abs().sum(dim=1).nonzero().flatten().tolist() == [5]
+
+
+def test_batch_norm_over_packed_tokens_has_the_mean_and_variance_of_the_real_tokens() -> None:
+    values, layer = draw(sum(LENGTHS), 6) * 3 + 2, TokenConvolution(6, 4, 3).train()
+    seen = torch.cat([functional.conv1d(one, layer.weight, padding=1)[0].T for one in each_alone(values)])
+    layer(values, Neighbours(packed_states(), len(values), 1))
+    running_mean, running_var = layer.norm.running_mean, layer.norm.running_var
+    torch.testing.assert_close(running_mean, 0.1 * seen.mean(dim=0).detach())
+    torch.testing.assert_close(running_var, 0.9 + 0.1 * seen.var(dim=0).detach())
+
+
+def test_batch_norm_of_one_value_a_channel_takes_the_running_statistics_and_leaves_them() -> None:
+    norm = BatchNorm(3).train()
+    norm.running_mean.copy_(torch.tensor([1.0, 2.0, 3.0]))
+    norm.running_var.copy_(torch.tensor([4.0, 4.0, 4.0]))
+    found = norm(torch.tensor([[3.0, 2.0, 1.0]]))
+    torch.testing.assert_close(found, torch.tensor([[1.0, 0.0, -1.0]]), rtol=1e-4, atol=1e-4)
+    assert norm.running_mean.tolist() == [1, 2, 3] and norm.running_var.tolist() == [4, 4, 4]
+    found.sum().backward()
+    assert norm.bias.grad.tolist() == [1, 1, 1]
+
+
+def test_batch_norm_of_more_values_is_torch_s() -> None:
+    ours, torchs, values = BatchNorm(3).train(), torch.nn.BatchNorm1d(3).train(), draw(5, 3, 4)
+    assert torch.equal(ours(values), torchs(values)) and torch.equal(ours.running_var, torchs.running_var)
+
+
+@torch.no_grad()
+def test_the_1xn_cnn_is_two_layers_of_convolutions_of_one_position() -> None:
+    cnn, values = WidthCnn(3, 20, channels=(2, 4), strides=(3, 2), dropout=0.5).eval(), draw(1, 3, 20)
+    layer = values[0].numpy()
+    for kernels, stride in ((cnn.first, 3), (cnn.second, 2)):
+        layer = np.concatenate([convolve_with_loops(layer, w.numpy(), stride, 1) for w in kernels.weights])
+        layer = functional.gelu(torch.from_numpy(layer)).numpy()
+    assert cnn.features == 7 * 4 * 4 == layer.size  # 20 wide → 7 → 4
+    np.testing.assert_allclose(cnn(values)[0].numpy(), layer.flatten(), rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_the_dilated_cnn_reads_every_other_value_and_one_plain_kernel_those_between() -> None:
+    cnn, values = WidthCnn(3, 20, (2, 4), (1, 1), dropout=0.0, dilated=True).eval(), draw(1, 3, 20)
+    first = functional.gelu(
+        torch.cat([functional.conv1d(values, w, padding="same") for w in cnn.first.weights], dim=1)
+    )  # (1, channel, width)
+    # torch's "same" puts the odd zero of an even dilated kernel elsewhere: loops instead.
+    parts = [convolve_with_loops(first[0].numpy(), w.numpy(), 1, dilation=2) for w in cnn.second.weights]
+    parts.append(convolve_with_loops(first[0].numpy(), cnn.between.weights[0].numpy(), 1, dilation=1))
+    expected = functional.gelu(torch.from_numpy(np.concatenate(parts))).flatten()
+    assert cnn.features == 8 * 4 * 20
+    np.testing.assert_allclose(cnn(values)[0].numpy(), expected.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("width", [8, 9])
+def test_a_halving_block_is_two_separables_and_a_pool_beside_a_strided_map(width: int) -> None:
+    block = HalvingBlock(3, 4, 5, torch.nn.MaxPool1d(3, stride=2, padding=1)).eval()
+    values, scale = draw(2, 3, width), (1 + 1e-5) ** -0.5
+    mixed = values
+    for layer in (block.first, block.second):
+        deep = functional.conv1d(mixed.clamp(min=0), layer.depthwise.weight, padding=1, groups=mixed.shape[1])
+        mixed = torch.einsum("oc,pcw->pow", layer.pointwise.weight[..., 0], deep) * scale
+    columns = range(0, width, 2)
+    pooled = torch.stack([mixed[:, :, max(at - 1, 0) : at + 2].amax(dim=2) for at in columns], dim=2)
+    beside = torch.einsum("oc,pcw->pow", block.residual.convolution.weight[..., 0], values[:, :, ::2]) * scale
+    torch.testing.assert_close(block(values), pooled + beside, rtol=1e-5, atol=1e-5)
+
+
+def test_no_convolution_before_a_batch_norm_has_a_bias() -> None:
+    layers = [Convolution(3, 4, 3), Separable(3, 4), TokenConvolution(3, 4, 3), TokenSeparable(3, 4)]
+    weights = [3 * 4 * 3, 3 * 3 + 3 * 4, 3 * 4 * 3, 3 * 3 + 3 * 4]
+    assert [sum(p.numel() for p in layer.parameters()) for layer in layers] == [count + 2 * 4 for count in weights]

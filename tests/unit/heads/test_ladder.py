@@ -1,0 +1,265 @@
+"""The ladder against a plain one written with torch's own functions, and attention that stays inside its sequence."""
+
+from typing import Any
+
+import pytest
+import torch
+from tiny_training import random_states
+from torch import Tensor
+from torch.nn import functional
+
+from bertvision.encoder.states import HiddenStates, StateShape
+from bertvision.errors import UserError
+from bertvision.heads import HEADS, Target, count_parameters
+from bertvision.heads import token_attention as attention
+from bertvision.machine import drawing_from
+from bertvision.tasks.base import TargetKind
+
+SHAPE = StateShape(5, 24, True)
+LENGTHS = [5, 1, 9, 3]
+SPAN, LABEL = Target(TargetKind.SPAN), Target(TargetKind.LABEL, 3)
+ROUTES = {
+    "chosen": attention.attend,
+    "padded": attention._attend_padded,
+    "looped": attention._attend_looped,
+}
+
+
+def ladder(target: Target = SPAN, shape: StateShape = SHAPE, **settings: Any) -> Any:
+    """A ladder whose weights are all far from their start, so that each of them shows."""
+    config = HEADS["ladder"].Config(**{"width": 16, "attention_heads": 2, **settings})
+    assert config.mistakes() == []
+    with drawing_from(torch.device("cpu"), 3), torch.no_grad():
+        head = HEADS["ladder"](config, shape, target)
+        for parameter in head.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    return head.eval()
+
+
+def random_parts(lengths: list[int], heads: int = 2, size: int = 8) -> tuple[list[Tensor], HiddenStates]:
+    generator = torch.Generator().manual_seed(1)
+    parts = [torch.randn(sum(lengths), heads, size, generator=generator) for _ in range(3)]
+    return parts, HiddenStates(torch.tensor(lengths), tokens=torch.zeros(sum(lengths), 1, 1))
+
+
+def attend_alone(parts: list[Tensor], lengths: list[int]) -> Tensor:
+    """torch's attention on one sequence after another."""
+    found, start = [], 0
+    for length in lengths:
+        query, key, value = (part[start : start + length].transpose(0, 1) for part in parts)
+        found.append(functional.scaled_dot_product_attention(query, key, value).transpose(0, 1))
+        start += length
+    return torch.cat(found)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("lengths", [LENGTHS, [1], [7, 7, 7], [150, 2, 2, 2]], ids=str)
+def test_attention_in_a_batch_is_torch_s_on_each_sequence_alone(route: str, lengths: list[int]) -> None:
+    parts, states = random_parts(lengths)
+    torch.testing.assert_close(ROUTES[route](*parts, states), attend_alone(parts, lengths))
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_gradients_of_attention_are_those_of_each_sequence_alone(route: str) -> None:
+    parts, states = random_parts(LENGTHS)
+    weights = torch.randn(parts[0].shape, generator=torch.Generator().manual_seed(2))
+    ours, theirs = ([part.clone().requires_grad_() for part in parts] for _ in range(2))
+    (ROUTES[route](*ours, states) * weights).sum().backward()
+    (attend_alone(theirs, LENGTHS) * weights).sum().backward()
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine.grad, other.grad)
+
+
+@pytest.mark.parametrize(("lengths", "expected"), [([150, 2, 2, 2], "looped"), ([90, 90, 88], "padded")], ids=str)
+def test_on_a_cpu_sequences_go_one_by_one_only_where_padding_is_much(
+    lengths: list[int], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = []
+    for route in ("padded", "looped"):
+        monkeypatch.setattr(attention, f"_attend_{route}", lambda *parts, route=route: taken.append(route))
+    parts, states = random_parts(lengths)
+    attention.attend(*parts, states)
+    assert taken == [expected]
+
+
+def reference(head: Any, tokens: Tensor, rungs: list[list[int]], heads: int = 2) -> Tensor:
+    """One sequence through the ladder, from its weights by name; gives the tokens after the last norm."""
+    weights = head.state_dict()
+    width = weights["norm.weight"].shape[0]
+
+    def norm(name: str, x: Tensor) -> Tensor:
+        return functional.layer_norm(x, (width,), weights[f"{name}.weight"], weights[f"{name}.bias"])
+
+    def linear(name: str, x: Tensor) -> Tensor:
+        return x @ weights[f"{name}.weight"].T + weights.get(f"{name}.bias", torch.zeros(1))
+
+    x = torch.zeros(len(tokens), width)
+    for rung, layers in enumerate(rungs):
+        for layer in layers:
+            state = tokens[:, layer]
+            if head.config.normalised:
+                spread = (state.var(dim=1, unbiased=False, keepdim=True) + 1e-5).sqrt()
+                state = (state - state.mean(dim=1, keepdim=True)) / spread
+            x = x + linear("projections.shared" if head.config.shared else f"projections.{layer}", state)
+        block = f"blocks.{0 if head.config.shared_blocks else rung}"
+        projected = linear(f"{block}.query_key_value", norm(f"{block}.attention_norm", x))
+        query, key, value = (part.unflatten(1, (heads, -1)).transpose(0, 1) for part in projected.chunk(3, dim=1))
+        scores = query @ key.transpose(1, 2) / (width // heads) ** 0.5
+        x = x + linear(f"{block}.gather", (scores.softmax(dim=2) @ value).transpose(0, 1).flatten(1))
+        inner = functional.gelu(linear(f"{block}.widen", norm(f"{block}.mlp_norm", x)))
+        x = x + linear(f"{block}.narrow", inner)
+    return norm("norm", x)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rungs"),
+    [
+        ({}, [[0], [1], [2], [3], [4]]),
+        ({"normalised": False}, [[0], [1], [2], [3], [4]]),
+        ({"shared": True, "shared_blocks": True}, [[0], [1], [2], [3], [4]]),
+        ({"blocks": 2}, [[0, 1, 2], [3, 4]]),
+        ({"blocks": 3, "layers": (-1,)}, [[4], [], []]),
+        ({"layers": (0, -2, 2), "expand": 3}, [[0], [3], [2]]),
+        ({"layers": (4, 3, 1), "blocks": 2, "shared": True}, [[4, 3], [1]]),
+    ],
+    ids=str,
+)
+@torch.no_grad()
+def test_a_sequence_alone_gives_what_the_plain_ladder_gives(settings: dict[str, Any], rungs: list[list[int]]) -> None:
+    states = random_states(SHAPE, [7])
+    tokens = states.read("tokens")
+    span, label = ladder(**settings), ladder(LABEL, **settings)
+    expected = reference(span, tokens, rungs) @ span.output.weight.T + span.output.bias
+    torch.testing.assert_close(span(states), expected, rtol=1e-4, atol=1e-5)
+    expected = reference(label, tokens, rungs)[:1] @ label.output.weight.T + label.output.bias
+    torch.testing.assert_close(label(states), expected, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_token_is_seen_by_its_own_sequence_and_by_no_other() -> None:
+    states, head = random_states(SHAPE, LENGTHS), ladder()
+    before = head(states)
+    states.read("tokens")[8] *= -1.0  # inside the third sequence, tokens 6 to 14
+    changed = (head(states) != before).any(dim=1)
+    assert changed[6:15].all() and not changed[:6].any() and not changed[15:].any()
+
+
+@torch.no_grad()
+def test_labels_are_read_at_the_first_token_and_hang_on_the_others() -> None:
+    states, head = random_states(SHAPE, LENGTHS), ladder(LABEL)
+    before = head(states)
+    states.read("tokens")[14] *= -1.0  # the last token of the third sequence
+    changed = (head(states) != before).any(dim=1)
+    assert changed.tolist() == [False, False, True, False]
+
+
+def count(shape: StateShape = SHAPE, target: Target = SPAN, **settings: Any) -> int:
+    return count_parameters(HEADS["ladder"](HEADS["ladder"].Config(**settings), shape, target))
+
+
+def expected_count(hidden: int, width: int, projections: int, blocks: int, expand: int = 2, outputs: int = 2) -> int:
+    attention = 3 * width * width + (width + 1) * width
+    mlp = (width + 1) * expand * width + (expand * width + 1) * width
+    norms = 2 * 2 * width
+    return (hidden + 1) * width * projections + (attention + mlp + norms) * blocks + 2 * width + (width + 1) * outputs
+
+
+@pytest.mark.parametrize(
+    ("settings", "projections", "blocks"),
+    [
+        ({}, 5, 5),
+        ({"shared": True}, 1, 5),
+        ({"shared_blocks": True}, 5, 1),
+        ({"blocks": 2}, 5, 2),
+        ({"blocks": 7}, 5, 7),
+        ({"layers": (0, 2, -1)}, 3, 3),
+        ({"layers": (-1,), "blocks": 4, "shared": True}, 1, 4),
+        ({"layers": (0, 2, -1), "blocks": 2, "shared": True, "shared_blocks": True}, 1, 1),
+    ],
+    ids=str,
+)
+def test_parameters_are_as_many_as_projections_and_blocks_have(
+    settings: dict[str, Any], projections: int, blocks: int
+) -> None:
+    assert count(width=32, **settings) == expected_count(24, 32, projections, blocks)
+    assert count(target=LABEL, width=32, **settings) == expected_count(24, 32, projections, blocks, outputs=3)
+    assert count(width=32, expand=4, **settings) == expected_count(24, 32, projections, blocks, expand=4)
+    assert count(width=32, attention_heads=1, **settings) == count(width=32, attention_heads=2, **settings)
+
+
+def test_the_counts_in_the_docstring_are_true() -> None:
+    from bertvision.heads import ladder as module
+
+    assert module.__doc__ is not None
+    for name, settings in HEADS["ladder"].presets.items():
+        parameters = count(StateShape(25, 1024, True), **settings)
+        assert parameters == expected_count(1024, settings["width"], 25, 25) and name == f"ladder_{settings['width']}"
+        assert f"width {settings['width']} {parameters:,}" in module.__doc__
+        assert f"{25 * 1025 * settings['width']:,}" in module.__doc__
+
+
+def test_negative_layers_count_from_the_end() -> None:
+    first, second = ladder(layers=(0, 3, 4)), ladder(layers=(0, -2, -1))
+    states = random_states(SHAPE, LENGTHS)
+    assert torch.equal(first(states), second(states))
+
+
+def test_at_the_start_a_ladder_is_near_the_sum_of_unit_projections() -> None:
+    with drawing_from(torch.device("cpu"), 0):
+        head: Any = HEADS["ladder"](HEADS["ladder"].Config(), StateShape(7, 384, True), SPAN)
+    states = random_states(head.shape, [40, 30])
+    kept: list[Tensor] = []
+    head.norm.register_forward_pre_hook(lambda module, inputs: kept.append(inputs[0]))
+    with torch.no_grad():
+        head(states)
+        normalised = functional.layer_norm(states.read("tokens"), (384,))
+        read = sum(head.projections[str(layer)](normalised[:, layer]) for layer in range(7))
+    assert 0.9 < kept[0].std().item() / 7**0.5 < 1.1
+    assert (kept[0] - read).norm() / read.norm() < 0.1
+
+
+def test_dropout_draws_in_training_and_only_then() -> None:
+    states, head = random_states(SHAPE, LENGTHS), ladder(dropout=0.5)
+    assert torch.equal(head(states), head(states)) and torch.equal(head(states), ladder()(states))
+    head.train()
+    with drawing_from(torch.device("cpu"), 0):
+        assert not torch.equal(head(states), head(states))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"width": 0}, ["`width` must be at least 1, not 0"]),
+        (
+            {"attention_heads": 0, "expand": 0, "blocks": 0},
+            ["`attention_heads` must", "`expand` must", "`blocks` must"],
+        ),
+        ({"width": 100}, ["`width` 100 can't be shared by 4 `attention_heads`"]),
+        ({"width": 48}, ["each needs 8, 16, 24 … 256 values"]),
+        ({"width": 1024, "attention_heads": 2}, ["each needs 8, 16, 24 … 256 values"]),
+        ({"layers": ()}, ["`layers` is empty"]),
+        ({"dropout": 1.0}, ["`dropout` must be from 0 to less than 1, not 1.0"]),
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_be_are_told_in_words(settings: dict[str, Any], words: list[str]) -> None:
+    mistakes = HEADS["ladder"].Config(**settings).mistakes()
+    assert len(mistakes) == len(words)
+    assert all(word in mistake for word, mistake in zip(words, mistakes, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [
+        ((0, 5, 9), "no layer 5, 9 to read: this encoder has layers 0 (embeddings) to 4, or -5 to -1"),
+        ((-6,), "no layer -6"),
+        ((4, 0, -1), "names a layer twice"),
+    ],
+    ids=str,
+)
+def test_layers_this_encoder_does_not_have_are_told_where_the_head_is_built(
+    layers: tuple[int, ...], words: str
+) -> None:
+    with pytest.raises(UserError) as error:
+        ladder(layers=layers)
+    assert words in str(error.value)
