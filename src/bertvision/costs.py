@@ -151,7 +151,7 @@ def _heads_rates(job: Job, features: Features) -> tuple[float, float]:
             encoder(pack_tokens(features, groups[step]), keep=keep)
         return int(features.lengths[groups[step]].sum())
 
-    units = build_units(members, train.stack)
+    units = build_units(members, train.stack, int(features.lengths[steps[0]].sum()))
 
     def learn(step: int) -> int:
         for unit in units:

@@ -30,6 +30,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "flat_adapter": [{"tokens": 3, "size": 4}],
     "ladder": [
         {"width": 16, "attention_heads": 2, "blocks": 2, "shared": True},
+        {"width": 16, "attention_heads": 2, "kernel": 5},
         {"width": 16, "attention_heads": 2, "layers": [0, -1], "shared_blocks": True},
     ],
 }

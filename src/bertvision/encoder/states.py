@@ -128,6 +128,11 @@ class HiddenStates:
         return self._packing().starts  # (sequence,)
 
     @property
+    def bounds(self) -> Tensor:
+        """Where each sequence begins, and where the last one ends."""
+        return self._packing().bounds  # (sequence + 1,) int32
+
+    @property
     def last_tokens(self) -> Tensor:
         """Each token's state after the last encoder layer."""
         if self.last is not None:

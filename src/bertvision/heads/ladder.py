@@ -1,8 +1,9 @@
 """ladder: a narrow transformer beside the encoder, which reads a layer's state at each rung and mixes tokens there.
 
-A side network (Sung et al. 2022, "LST: Ladder Side-Tuning") of pre-norm blocks (Vaswani et al. 2017) for encoders that
-were fine-tuned little or not at all. At BERT-large for spans: width 64 2,472,258, width 128 6,582,914, of which the
-projections (1024 to width, one for each of 25 layers) are 1,640,000 and 3,280,000; `shared` leaves one of them.
+A side network (Sung et al. 2022, "LST: Ladder Side-Tuning") for encoders that were fine-tuned little or not at all. Its
+pre-norm blocks convolve over a few tokens (Gulati et al. 2020, "Conformer") and attend over all of a sequence (Vaswani
+et al. 2017). At BERT-large for spans: ladder_64 2,590,658, ladder_128 7,024,514, which are mostly projections (1024 to
+the width, one a layer); ladder_128_last4 1,124,354. LOG.md has what each part is worth.
 """
 
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from torch.nn import functional
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.errors import UserError
 from bertvision.heads.base import HEADS, Head, HeadConfig, Target
+from bertvision.heads.convolutions import Neighbours
 from bertvision.heads.token_attention import attend
 from bertvision.tasks.base import TargetKind
 
@@ -24,6 +26,9 @@ class LadderConfig(HeadConfig):
     width: int = field(default=128, metadata={"help": "values a token has in the ladder"})
     attention_heads: int = field(default=4, metadata={"help": "attention heads that share the width"})
     expand: int = field(default=2, metadata={"help": "how many times as wide a block's MLP is inside"})
+    kernel: int = field(
+        default=7, metadata={"help": "tokens that each block convolves over before it attends, odd; 1: no convolution"}
+    )
     layers: tuple[int, ...] | None = field(
         default=None,
         metadata={"help": "layers to read, in this order: 0 = embeddings, -1 = the last; absent: all of them"},
@@ -51,6 +56,8 @@ class LadderConfig(HeadConfig):
                 f"`width` {self.width} can't be shared by {self.attention_heads} `attention_heads`: "
                 "each needs 8, 16, 24 … 256 values"
             )
+        if self.kernel < 1 or self.kernel % 2 == 0:
+            mistakes.append(f"`kernel` must be odd and at least 1, not {self.kernel}")
         if self.layers is not None and not self.layers:
             mistakes.append("`layers` is empty: name at least one, or leave it out to read all")
         if not 0 <= self.dropout < 1:
@@ -58,23 +65,47 @@ class LadderConfig(HeadConfig):
         return mistakes
 
 
-class Block(nn.Module):
-    """x + attention(norm(x)), then x + MLP(norm(x)). Both begin near nothing, so that x begins as what was read."""
+class TokenMixing(nn.Module):
+    """Each channel over a few neighbouring tokens, GELU, a map of the channels: where a span begins and ends shows in
+    its surroundings (the convolution of the Conformer, without its gate and batch norm)."""
 
-    def __init__(self, width: int, attention_heads: int, expand: int, dropout: float, scale: float) -> None:
+    def __init__(self, width: int, size: int) -> None:
+        super().__init__()
+        self.reach = size // 2
+        self.norm = nn.LayerNorm(width)
+        self.depthwise = nn.Parameter(torch.randn(size, width) * size**-0.5)  # (neighbour, width)
+        self.pointwise = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, neighbours: Neighbours) -> Tensor:
+        around = neighbours.around(self.norm(x), self.reach)  # (token, neighbour, width)
+        mixed = (around * self.depthwise.to(around.dtype)).sum(dim=1)  # (token, width)
+        return self.pointwise(functional.gelu(mixed))  # (token, width)
+
+
+class Block(nn.Module):
+    """x + convolution(x), where there is one, x + attention(norm(x)), then x + MLP(norm(x)). All begin near nothing, so
+    that x begins as what was read."""
+
+    def __init__(
+        self, width: int, attention_heads: int, expand: int, kernel: int, dropout: float, scale: float
+    ) -> None:
         super().__init__()
         self.attention_heads = attention_heads
+        self.mixing = TokenMixing(width, kernel) if kernel > 1 else None
         self.attention_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         # No bias: one on the keys would add the same to all scores of a query, and softmax does not see that.
         self.query_key_value = nn.Linear(width, 3 * width, bias=False)
         self.gather = nn.Linear(width, width)
         self.widen, self.narrow = nn.Linear(width, expand * width), nn.Linear(expand * width, width)
         self.dropout = nn.Dropout(dropout)
-        for last in (self.gather, self.narrow):
+        for last in (self.gather, self.narrow, *([self.mixing.pointwise] if self.mixing else [])):
             nn.init.normal_(last.weight, std=scale)
             nn.init.zeros_(last.bias)
 
-    def forward(self, x: Tensor, states: HiddenStates) -> Tensor:
+    def forward(self, x: Tensor, states: HiddenStates, neighbours: Neighbours | None) -> Tensor:
+        if self.mixing is not None:
+            assert neighbours is not None, "a block that convolves needs to know the neighbours"
+            x = x + self.dropout(self.mixing(x, neighbours))  # (token, width)
         projected = self.query_key_value(self.attention_norm(x))  # (token, 3 * width)
         query, key, value = projected.unflatten(1, (3, self.attention_heads, -1)).unbind(1)  # (token, head, size)
         found = attend(query, key, value, states)  # (token, head, size)
@@ -89,7 +120,11 @@ class Ladder(Head):
 
     Config = LadderConfig
     mixes_tokens = True
-    presets: ClassVar[dict[str, dict[str, Any]]] = {"ladder_64": {"width": 64}, "ladder_128": {"width": 128}}
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "ladder_64": {"width": 64},
+        "ladder_128": {"width": 128},
+        "ladder_128_last4": {"width": 128, "layers": (-4, -3, -2, -1)},
+    }
 
     def __init__(self, config: Any, shape: StateShape, target: Target) -> None:
         super().__init__(config, shape, target)
@@ -100,7 +135,7 @@ class Ladder(Head):
         self.projections = nn.ModuleDict({name: build_projection(shape.hidden, width) for name in names})
         scale = 0.02 / (2 * blocks) ** 0.5
         self.blocks = nn.ModuleList(
-            Block(width, config.attention_heads, config.expand, config.dropout, scale)
+            Block(width, config.attention_heads, config.expand, config.kernel, config.dropout, scale)
             for _ in range(1 if config.shared_blocks else blocks)
         )
         self.norm = nn.LayerNorm(width)
@@ -110,10 +145,12 @@ class Ladder(Head):
         tokens = states.read(self.reads)  # (token, layer, hidden)
         # In the weights' precision also under autocast: rounding would add up from rung to rung.
         x = tokens.new_zeros(len(tokens), self.config.width, dtype=self.output.weight.dtype)  # (token, width)
+        # Found once for all blocks.
+        neighbours = Neighbours(states, len(tokens), self.config.kernel // 2) if self.config.kernel > 1 else None
         for rung, layers in enumerate(self.rungs):
             for layer in layers:
                 x = x + self._project(layer, tokens[:, layer])  # (token, width)
-            x = self.blocks[rung % len(self.blocks)](x, states)  # (token, width)
+            x = self.blocks[rung % len(self.blocks)](x, states, neighbours)  # (token, width)
         if self.target.kind is not TargetKind.SPAN:
             x = x[states.starts]  # (sequence, width)
         return self.output(self.norm(x))  # (position, output)

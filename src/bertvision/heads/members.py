@@ -113,7 +113,7 @@ def _expand(
     for name in _as_list(table["head"]):
         given = {key: value for key, value in table.items() if key != "head"}
         if name not in list_presets() and name not in HEADS:
-            mistakes.append(f"there is no head '{name}': {suggest(name, [*HEADS, *list_presets()])}")
+            mistakes.append(f"there is no head '{name}': {suggest(name, sorted({*HEADS, *list_presets()}))}")
             continue
         hints = setting_types(_head_of(name)) | TRAINING
         seeds = _seeds(name, given, train, seed, mistakes)
@@ -177,7 +177,7 @@ def _build_member(
 ) -> MemberConfig | None:
     own_name = table.pop("name", None)
     head = _head_of(name)
-    settings = {} if name in HEADS else dict(list_presets()[name][1])
+    settings = {} if name in HEADS else _plain(list_presets()[name][1])
     hints, found = setting_types(head), len(mistakes)
     training: dict[str, Any] = {key: getattr(train, key, None) for key in TRAINING}
     training |= {"seed": seed, "data_fraction": 1.0}
@@ -214,6 +214,11 @@ def _build_member(
     whole = _name(start, head, told)
     group = _name(start, head, {key: value for key, value in told.items() if key != "seed"})
     return dataclasses.replace(member, name=whole, group=group)
+
+
+def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+    """As JSON has them, so that a member read from a file equals the one that was written."""
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in settings.items()}
 
 
 def _is_name(value: Any) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from bertvision.encoder.attention import HALF
-from bertvision.encoder.states import HiddenStates, Packing
+from bertvision.encoder.states import HiddenStates
 
 # On a CPU the attention calls of one more sequence take about as long as this many padded pairs of tokens.
 PAIRS_A_CALL = 5000
@@ -53,9 +53,7 @@ def _load_varlen() -> Callable[..., Tensor]:
 
 
 def _attend_unpadded(query: Tensor, key: Tensor, value: Tensor, states: HiddenStates) -> Tensor:
-    if states.packing is None:
-        states.packing = Packing.of(states.lengths, value.device)
-    bounds, longest = states.packing.bounds, int(states.lengths.max())
+    bounds, longest = states.bounds, int(states.lengths.max())
     return _load_varlen()(query, key, value, bounds, bounds, longest, longest)  # (token, head, size)
 
 

@@ -49,7 +49,7 @@ def train_heads(
     seconds of the pass, those before a kill included."""
     found = checkpoints.load()
     step, before = _resume(members, found)
-    units = build_units([member for member in members if not member.is_over], stack)
+    units = build_units([member for member in members if not member.is_over], stack, tokens_of(0))
     if found is not None:
         for unit in units:
             unit.restore({member.name: under(f"{member.name}/optimizer", found.tensors) for member in unit.members})

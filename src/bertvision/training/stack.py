@@ -24,6 +24,10 @@ from bertvision.training.optimizer import (
     set_learning_rate,
 )
 
+MOST = 64
+# States that a stack of token-level heads reads on a GPU, counted once for each member.
+STACKED_VALUES = 500_000_000
+
 
 @dataclass(eq=False)
 class Member:
@@ -214,15 +218,16 @@ def _is_due(members: list[Member], step: int) -> bool:
     return bool(members) and members[0].steps[members[0].taken] == step
 
 
-def build_units(members: list[Member], wanted: int | None = None) -> list[Alone | Stack]:
-    """Members with equal heads and equal steps to come in stacks of up to `wanted`, the others alone."""
+def build_units(members: list[Member], wanted: int | None = None, tokens: int = 0) -> list[Alone | Stack]:
+    """Members with equal heads and equal steps to come in stacks of up to `wanted`, the others alone; where nothing is
+    wanted, as many as are fast at about so many tokens a step."""
     groups: dict[object, list[Member]] = {}
     for member in members:
         groups.setdefault(_kind_of_member(member) if member.head.stackable else id(member), []).append(member)
     units: list[Alone | Stack] = []
     for group in groups.values():
         # Even parts: 65 members are better run as 33 and 32 than as 64 and 1.
-        parts = -(-len(group) // (wanted or _stack_limit(group[0].head)))
+        parts = -(-len(group) // (wanted or _stack_limit(group[0].head, tokens)))
         for part in range(parts):
             some = group[part::parts]
             units.append(Stack(some) if len(some) > 1 else Alone(some[0]))
@@ -236,9 +241,16 @@ def _kind_of_member(member: Member) -> object:
     return type(member.head), member.head.config, member.head.reads, own_steps
 
 
-def _stack_limit(head: Head) -> int:
-    """How many members run as one. On a CPU token-level heads are bound by arithmetic and run faster one by one, while
-    their states are in the cache (LOG.md); everywhere else starting the work costs more than the work."""
-    if head.reads == "tokens":
-        return 1 if next(head.parameters()).device.type == "cpu" else 8
-    return 64
+def _stack_limit(head: Head, tokens: int) -> int:
+    """How many members run as one, by what was measured (LOG.md).
+
+    On [CLS] states and means starting the work costs more than the work, so all of them. Token-level heads are bound by
+    arithmetic on a CPU and run faster one by one, while their states are in the cache; on a GPU that holds for large
+    states, and small ones are bound by starting the work again.
+    """
+    if head.reads != "tokens":
+        return MOST
+    if next(head.parameters()).device.type == "cpu":
+        return 1
+    values = max(1, tokens) * head.layers * head.shape.hidden
+    return max(1, min(MOST, STACKED_VALUES // values))

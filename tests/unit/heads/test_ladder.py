@@ -102,6 +102,11 @@ def reference(head: Any, tokens: Tensor, rungs: list[list[int]], heads: int = 2)
                 state = (state - state.mean(dim=1, keepdim=True)) / spread
             x = x + linear("projections.shared" if head.config.shared else f"projections.{layer}", state)
         block = f"blocks.{0 if head.config.shared_blocks else rung}"
+        if head.config.kernel > 1:
+            kernel = weights[f"{block}.mixing.depthwise"].T.unsqueeze(1)  # (width, 1, neighbour)
+            line = norm(f"{block}.mixing.norm", x).T.unsqueeze(0)  # (1, width, token)
+            mixed = functional.conv1d(line, kernel, padding="same", groups=width)[0].T
+            x = x + linear(f"{block}.mixing.pointwise", functional.gelu(mixed))
         projected = linear(f"{block}.query_key_value", norm(f"{block}.attention_norm", x))
         query, key, value = (part.unflatten(1, (heads, -1)).transpose(0, 1) for part in projected.chunk(3, dim=1))
         scores = query @ key.transpose(1, 2) / (width // heads) ** 0.5
@@ -115,7 +120,8 @@ def reference(head: Any, tokens: Tensor, rungs: list[list[int]], heads: int = 2)
     ("settings", "rungs"),
     [
         ({}, [[0], [1], [2], [3], [4]]),
-        ({"normalised": False}, [[0], [1], [2], [3], [4]]),
+        ({"normalised": False, "kernel": 3}, [[0], [1], [2], [3], [4]]),
+        ({"kernel": 1}, [[0], [1], [2], [3], [4]]),
         ({"shared": True, "shared_blocks": True}, [[0], [1], [2], [3], [4]]),
         ({"blocks": 2}, [[0, 1, 2], [3, 4]]),
         ({"blocks": 3, "layers": (-1,)}, [[4], [], []]),
@@ -157,11 +163,15 @@ def count(shape: StateShape = SHAPE, target: Target = SPAN, **settings: Any) -> 
     return count_parameters(HEADS["ladder"](HEADS["ladder"].Config(**settings), shape, target))
 
 
-def expected_count(hidden: int, width: int, projections: int, blocks: int, expand: int = 2, outputs: int = 2) -> int:
+def expected_count(
+    hidden: int, width: int, projections: int, blocks: int, expand: int = 2, outputs: int = 2, kernel: int = 7
+) -> int:
+    mixing = (kernel * width + (width + 1) * width + 2 * width) if kernel > 1 else 0
     attention = 3 * width * width + (width + 1) * width
     mlp = (width + 1) * expand * width + (expand * width + 1) * width
     norms = 2 * 2 * width
-    return (hidden + 1) * width * projections + (attention + mlp + norms) * blocks + 2 * width + (width + 1) * outputs
+    each = mixing + attention + mlp + norms
+    return (hidden + 1) * width * projections + each * blocks + 2 * width + (width + 1) * outputs
 
 
 @pytest.mark.parametrize(
@@ -184,6 +194,7 @@ def test_parameters_are_as_many_as_projections_and_blocks_have(
     assert count(width=32, **settings) == expected_count(24, 32, projections, blocks)
     assert count(target=LABEL, width=32, **settings) == expected_count(24, 32, projections, blocks, outputs=3)
     assert count(width=32, expand=4, **settings) == expected_count(24, 32, projections, blocks, expand=4)
+    assert count(width=32, kernel=1, **settings) == expected_count(24, 32, projections, blocks, kernel=1)
     assert count(width=32, attention_heads=1, **settings) == count(width=32, attention_heads=2, **settings)
 
 
@@ -191,11 +202,12 @@ def test_the_counts_in_the_docstring_are_true() -> None:
     from bertvision.heads import ladder as module
 
     assert module.__doc__ is not None
+    rungs = {"ladder_64": 25, "ladder_128": 25, "ladder_128_last4": 4}
+    assert rungs.keys() == HEADS["ladder"].presets.keys()
     for name, settings in HEADS["ladder"].presets.items():
         parameters = count(StateShape(25, 1024, True), **settings)
-        assert parameters == expected_count(1024, settings["width"], 25, 25) and name == f"ladder_{settings['width']}"
-        assert f"width {settings['width']} {parameters:,}" in module.__doc__
-        assert f"{25 * 1025 * settings['width']:,}" in module.__doc__
+        assert parameters == expected_count(1024, settings["width"], rungs[name], rungs[name])
+        assert f"{name} {parameters:,}" in " ".join(module.__doc__.split())
 
 
 def test_negative_layers_count_from_the_end() -> None:
@@ -238,6 +250,7 @@ def test_dropout_draws_in_training_and_only_then() -> None:
         ({"width": 48}, ["each needs 8, 16, 24 … 256 values"]),
         ({"width": 1024, "attention_heads": 2}, ["each needs 8, 16, 24 … 256 values"]),
         ({"layers": ()}, ["`layers` is empty"]),
+        ({"kernel": 4}, ["`kernel` must be odd and at least 1, not 4"]),
         ({"dropout": 1.0}, ["`dropout` must be from 0 to less than 1, not 1.0"]),
     ],
     ids=str,
