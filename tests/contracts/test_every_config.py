@@ -33,7 +33,7 @@ def read_tables(path: Path) -> dict[str, Any]:
 
 
 def test_no_config_is_overlooked() -> None:
-    assert (len(PAPER), len(LOCAL), len(DEMO)) == (22, 8, 1)
+    assert (len(PAPER), len(LOCAL), len(DEMO)) == (22, 12, 1)
     assert {*PAPER.values(), *LOCAL.values()} == {*(ROOT / "configs").rglob("*.toml")}
     assert all(path.is_file() for path in CONFIGS.values())
 
@@ -84,7 +84,8 @@ def load_small(path: Path, folder: Path, encoder: Path) -> RunConfig:
         "encoder.name": encoder, "encoder.device": "cpu", "run": folder / "run",
         "data.limit_train": 8, "data.limit_dev": 4,
         "finetune.epochs": 1, "finetune.snapshots": [0.5] if several else [], "finetune.batch_rows": 4,
-        "train.epochs": 2, "train.snapshots": [0.5, 1] if several else [1],
+        "train.epochs": 2, "train.snapshots": [0.5, 1] if several else [1], "train.batch_rows": 64,
+        "train.batch_tokens": "none",
     }  # fmt: skip
     return load_config(path, [*(f"{key}={value}" for key, value in small.items()), *data_overrides(tables, folder)])
 
@@ -99,14 +100,16 @@ def test_two_steps_of_every_config_give_scores_of_every_model(name: str, wide_en
     config = load_small(CONFIGS[name], tmp_path, wide_encoder)
     job = Job(config)
     run_job(job)
-    assert steps_taken(tmp_path / "run") == {"finetune": 2, "train": 2}
-    scores = json.loads((tmp_path / "run" / "scores.json").read_text(encoding="utf-8"))["snapshots"]
     members = build_members(config.heads, config.train, config.seed, job.task.kind)
-    assert len(members) == 1 + len(config.heads)
+    # The second epoch of a member with a share of the data is a step of its own.
+    shares = {member.data_fraction for member in members if member.data_fraction < 1}
+    assert steps_taken(tmp_path / "run") == {"finetune": 2, "train": 2 + len(shares)}
+    scores = json.loads((tmp_path / "run" / "scores.json").read_text(encoding="utf-8"))["snapshots"]
     assert list(scores) == [f"{epochs:g}" for epochs in job.snapshots]
     for epochs in config.train.snapshots or []:
         models = scores[f"{epochs:g}"]
-        assert set(models) == {"baseline", "encoder", "last_linear", *(member.name for member in members)}
+        assert set(models) == {"baseline", "encoder", *(member.name for member in members)}
+        assert any(member.head == "last_linear" for member in members)
         for model in models.values():
             for split in job.dev_splits:
                 figures = [value for value in model["scores"][split].values() if isinstance(value, int | float)]
@@ -136,9 +139,11 @@ RECIPE_2021 = {
 }
 # Parameters of the 2020 heads at BERT-large: spans, then answerability; the last-layer control is first.
 COUNTS_SPAN = [
-    2_050, 2_076, 2_050, 68_802, 70_850, 1_643_202, 1_645_250, 414_952, 417_000, 9_910_552, 9_912_600, 398_498,
+    2_050, 2_076, 2_050, 68_802, 70_850, 1_643_202, 1_645_250, 414_952, 417_000, 9_910_552, 9_912_600, 398_498, 811_400,
 ]  # fmt: skip
-COUNTS_ANSWERABLE = [2_050, 2_077, 398_499, 398_472]
+COUNTS_ANSWERABLE = [2_050, 2_077, 398_499, 398_472, 20_716_634, 267_010, 269_058]
+# Of the heads after those the share of BERT-large is known, in percent; then comes the less-data curve of one of them.
+SHARES_SPAN = ["0.099", "0.121", "0.099", "0.093", "0.093", "0.207", "0.332", "1.994", "1.970"]
 
 
 def test_the_paper_configs_are_the_published_experiments() -> None:
@@ -174,8 +179,10 @@ def test_2021_configs_hold_the_published_recipe(task: str, size: str) -> None:
     assert finetune["epochs"] == 1
     assert tables["data"]["max_length"] == length
     assert (train["lr"], train["batch_rows"], train["epochs"]) == ((1e-3, 16, 1) if is_span else (1e-3, 64, 10))
-    adapters = [entry for entry in tables["heads"] if isinstance(entry, dict) and not is_span]
-    assert all(8 <= entry["size"] <= 32 and 3e-4 <= entry["lr"] <= 1e-3 for entry in adapters)
+    grids = [entry for entry in tables["heads"] if isinstance(entry, dict)]
+    assert [entry["head"] for entry in grids] == ([] if is_span else ["adapter", "flat_adapter"])
+    assert all(entry["size"] == [8, 16, 32] and entry["lr"] == [3e-4, 1e-3] for entry in grids)
+    assert is_span or grids[1]["tokens"] == length
 
 
 @pytest.mark.parametrize(
@@ -208,4 +215,12 @@ def test_2020_heads_have_the_published_parameter_counts(task: str, target: Targe
     members = build_members(config.heads, config.train, config.seed, target.kind)
     with torch.device("meta"):
         heads = [build_head(member, StateShape(25, 1024, True), target) for member in members]
-    assert [count_parameters(head) for head in heads] == counts
+    found = [count_parameters(head) for head in heads]
+    assert found[: len(counts)] == counts
+    rest = found[len(counts) :]
+    if task == "squad2":
+        assert [f"{100 * parameters / 335_143_938:.3f}" for parameters in rest[:9]] == SHARES_SPAN
+        fractions = [member.data_fraction for member in members[-9:]]
+        assert rest[9:] == [417_000] * 9 and fractions == TENTHS
+    else:
+        assert not rest

@@ -14,7 +14,7 @@ PACKAGE = SRC / "bertvision"
 ORDER = (
     "errors", "registry", "progress", "results", "rundir", "machine", "environment",
     "tasks", "config", "data", "encoder", "sources", "heads", "training", "evaluation",
-    "job", "stages", "costs", "predictor", "runs", "cli", "__main__",
+    "job", "stages", "costs", "predictor", "runs", "search", "cli", "__main__",
 )  # fmt: skip
 LIGHT = (
     "errors",
@@ -29,7 +29,7 @@ LIGHT = (
     "__init__",
     "__main__",
 )
-HEAVY = ("torch", "transformers", "accelerate", "datasets", "sklearn", "scipy", "safetensors")
+HEAVY = ("torch", "transformers", "accelerate", "datasets", "sklearn", "scipy", "safetensors", "optuna", "altair")
 
 
 def modules() -> dict[str, Path]:
