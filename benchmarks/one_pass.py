@@ -1,79 +1,148 @@
-"""Six heads in one pass of the encoder against six passes with one head each: seconds and ratio, in one run.
+"""k heads in one pass of the encoder against k passes with one head each: seconds, ratio and peak memory, in one run.
 
-    python benchmarks/one_pass.py [--questions 300] [--encoder embedded] [--rounds 3]
+    python benchmarks/one_pass.py [--questions 100] [--encoder embedded] [--members 1 5 20 50] [--only spans labels]
 
-The peer is what one does without sets of heads: the same loop, called once a head, the encoder running each time.
-Rounds alternate between the two, and the median of each is shown. The last column is the largest difference between a
-head's weights in the set and alone.
+The peer is what one does without sets of heads: the same loop, called once a head, the encoder running each time. All
+passes of the peer are alike, so at most --peer-passes of them are run; where k is larger their mean is taken k times
+(≈). Spans: members differ in learning rate and seed; "small" is a mixed set of at most adapter 64's size. Labels: [CLS]
+states are encoded once and kept, ten epochs; members of one shape are stacked. Memory is the process's peak during the
+work beyond what it held before. The last column is the largest difference between the first member's weights in the set
+and alone.
 """
 
 import argparse
+import dataclasses
+import gc
 import statistics
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from rich.console import Console
 from rich.table import Table
 
 from bertvision.config import TrainConfig
-from bertvision.data.packing import plan_batches
-from bertvision.data.windows import build_features
+from bertvision.data.packing import plan_pass
+from bertvision.data.windows import Features, build_features
+from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.loading import load_encoder
-from bertvision.heads import Target, build_head, build_members
-from bertvision.heads.members import MemberConfig
+from bertvision.heads import MemberConfig, Target, build_head, build_members
 from bertvision.machine import Machine
 from bertvision.progress import Reporter
-from bertvision.sources import StreamedSource
+from bertvision.sources import KeptSource, KeptStates, StreamedSource
 from bertvision.tasks import TargetKind, TaskConfig, build_task
 from bertvision.training.checkpoint import Checkpoints
-from bertvision.training.heads import Member, train_heads
+from bertvision.training.heads import train_heads
+from bertvision.training.stack import Member
 
-HEADS = [
-    "last_linear",
-    "learned_pooling",
-    "average_pooling",
-    {"head": "adapter", "size": 64},
-    {"head": "adapter", "size": 64, "skip": True},
-    "pooled_adapter",
-]
+RATES = [1e-3, 5e-4, 2e-3, 3e-4, 1.5e-3]
+SMALL = ["adapter_64", "learned_pooling", "last_linear", "average_pooling"]
+FAMILIES = {
+    "spans": ["small", "adapter_64", "adapter_386"],
+    "labels": ["learned_pooling", "adapter_64", "pooled_adapter"],
+}
+
+
+@dataclasses.dataclass
+class Result:
+    """What one pass took."""
+
+    encoding: float
+    """Seconds until the states were there, where they are kept."""
+    seconds: float
+    memory: float
+    """MB at the peak beyond what was there before."""
+    members: list[Member]
 
 
 class Bench:
-    def __init__(self, encoder: str, questions: int) -> None:
-        self.machine = Machine()
+    def __init__(self, encoder: str, questions: int, kind: TargetKind) -> None:
+        self.machine, self.kind = Machine(), kind
+        self.target = Target(kind, 2 if kind is TargetKind.LABEL else 0)
         self.encoder = load_encoder(encoder, self.machine.device, self.machine.dtype).requires_grad_(False)
-        task = build_task(TaskConfig("demo", train_questions=questions))
-        tokenizer = self.encoder.tokenizer
-        assert tokenizer is not None
-        self.features = build_features(task.read("train"), tokenizer, task.kind, task.windowed, task.max_length)
-        self.plan = plan_batches(self.features.lengths, 1, 0, rows=16)
-        train = TrainConfig(epochs=1, batch_rows=16)
-        self.configs = build_members(HEADS, train, 0, TargetKind.SPAN)
+        self.features = _features(self.encoder, questions, kind)
+        self.train = TrainConfig(
+            epochs=1 if kind is TargetKind.SPAN else 10, batch_rows=16 if kind is TargetKind.SPAN else 64
+        )
 
-    def train(self, configs: list[MemberConfig]) -> tuple[float, list[Member]]:
-        """Seconds of one pass with these heads, and the trained heads."""
-        target = Target(TargetKind.SPAN)
-        members = [
-            Member(config, build_head(config, self.encoder.shape, target).to(self.machine.device), self.plan.steps)
-            for config in configs
+    def configs(self, family: str, count: int) -> list[MemberConfig]:
+        heads = SMALL if family == "small" else [family]
+        entries = [
+            {"head": heads[i % len(heads)], "lr": RATES[i % len(RATES)], "seed": i, "name": f"member{i}"}
+            for i in range(count)
         ]
-        steps = self.plan.epochs[0]
-        source = StreamedSource(self.encoder, self.features, steps, ("tokens",))
-        tokens = [int(self.features.lengths[batch].sum()) for batch in steps]
-        with tempfile.TemporaryDirectory() as folder:
-            never = Checkpoints(Path(folder), "", seconds=np.inf)
-            self._finish()
-            started = time.monotonic()
-            train_heads(members, source, tokens.__getitem__, self.machine, never, _nowhere, Reporter())
-            self._finish()
-        return time.monotonic() - started, members
+        members = build_members(
+            ["last_linear", *entries], self.train, 0, self.kind
+        )  # the control is named, so none joins
+        return members[1:]
 
-    def _finish(self) -> None:
-        if self.machine.device.type == "cuda":
-            torch.cuda.synchronize()
+    def run(self, configs: list[MemberConfig]) -> Result:
+        """One pass with these heads."""
+        whole = plan_pass(self.features.lengths, {(self.train.epochs or 1, 1.0)}, 0, self.train.batch_rows)
+        members = []
+        for config in configs:
+            head = build_head(config, self.encoder.shape, self.target).to(self.machine.device)
+            members.append(Member(config, head, range(len(whole.steps))))
+        tokens = [int(self.features.lengths[batch].sum()) for batch in whole.steps]
+        with tempfile.TemporaryDirectory() as folder, peak_memory(self.machine.device) as peak:
+            never = Checkpoints(Path(folder), "", seconds=np.inf)
+            started = time.monotonic()
+            if self.kind is TargetKind.SPAN:
+                source: Any = StreamedSource(self.encoder, self.features, whole.steps, ("tokens",), starts=whole.starts)
+            else:
+                source = KeptSource(
+                    KeptStates.encode(self.encoder, self.features, ("cls",)), self.features, whole.steps
+                )
+            encoding = time.monotonic() - started
+            train_heads(members, source, tokens.__getitem__, self.machine, never, _nowhere, Reporter())
+            if self.machine.device.type == "cuda":
+                torch.cuda.synchronize()
+            seconds = time.monotonic() - started
+        return Result(encoding, seconds, peak[0], members)
+
+
+def _features(encoder: Encoder, questions: int, kind: TargetKind) -> Features:
+    """Questions of the demo's corpus: their spans, or whether they can be answered."""
+    task = build_task(TaskConfig("demo", train_questions=questions))
+    examples = task.read("train")
+    assert encoder.tokenizer is not None
+    if kind is TargetKind.SPAN:
+        return build_features(examples, encoder.tokenizer, kind, task.windowed, task.max_length)
+    labelled = [dataclasses.replace(example, target=int(bool(example.answers)), answers=None) for example in examples]
+    return build_features(labelled, encoder.tokenizer, kind, False, 128)
+
+
+@contextmanager
+def peak_memory(device: torch.device) -> Iterator[list[float]]:
+    """A list that holds, after the block, the MB at its peak beyond those before it."""
+    gc.collect()
+    peak, process, done = [0.0], psutil.Process(), threading.Event()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        yield peak
+        peak[0] = (torch.cuda.max_memory_allocated() - before) / 1e6
+        return
+    before = process.memory_info().rss
+
+    def watch() -> None:
+        while not done.wait(0.02):
+            peak[0] = max(peak[0], (process.memory_info().rss - before) / 1e6)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        done.set()
+        watcher.join()
 
 
 def _nowhere(*_: object, **__: object) -> None:
@@ -85,32 +154,58 @@ def largest_difference(one: Member, other: Member) -> float:
     return max(float((a - b).detach().abs().max()) for a, b in pairs)
 
 
+def compare(bench: Bench, family: str, counts: list[int], most: int) -> Table:
+    """A table of one family of heads: one pass with k of them, and k passes."""
+    bench.run(bench.configs(family, 1))  # to warm up
+    alone = [bench.run([config]) for config in bench.configs(family, min(max(counts), most))]
+    tokens = int(bench.features.lengths.sum())
+    title = f"{bench.kind} head {family}: {len(bench.features)} windows, {tokens:,} tokens, {bench.machine.describe()}"
+    table = Table(title=title, title_justify="left")
+    columns = ["members", "k passes s", "one pass s", "ratio", "of it encoding s", "ms a member and step", "peak MB"]
+    for column in [*columns, "peak MB, one member", "largest difference"]:
+        table.add_column(column, justify="right")
+    steps = len(alone[0].members[0].steps)
+    for count in counts:
+        together = bench.run(bench.configs(family, count))
+        passes = sum(one.seconds for one in alone[:count])
+        if count > len(alone):
+            passes = count * statistics.mean(one.seconds for one in alone)
+        single = encoding_seconds(bench) if bench.kind is TargetKind.SPAN else together.encoding
+        own = (together.seconds - single) / count / steps
+        table.add_row(
+            str(count), f"{'≈' if count > len(alone) else ''}{passes:.1f}", f"{together.seconds:.1f}",
+            f"{passes / together.seconds:.1f} ×", f"{single:.1f}", f"{1000 * own:.2f}", f"{together.memory:.0f}",
+            f"{alone[0].memory:.0f}", f"{largest_difference(together.members[0], alone[0].members[0]):.1g}",
+        )  # fmt: skip
+    return table
+
+
+def encoding_seconds(bench: Bench) -> float:
+    """The pass without any head."""
+    whole = plan_pass(bench.features.lengths, {(1, 1.0)}, 0, bench.train.batch_rows)
+    started = time.monotonic()
+    for _ in StreamedSource(bench.encoder, bench.features, whole.steps, ("tokens",), starts=whole.starts).batches():
+        pass
+    if bench.machine.device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.monotonic() - started
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--questions", type=int, default=300)
+    parser.add_argument("--questions", type=int, default=100, help="for spans; three times as many for labels")
     parser.add_argument("--encoder", default="embedded")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--members", type=int, nargs="+", default=[1, 5, 20, 50])
+    parser.add_argument("--peer-passes", type=int, default=20)
+    parser.add_argument("--only", nargs="+", default=["spans", "labels"], choices=["spans", "labels"])
     options = parser.parse_args()
-    bench = Bench(options.encoder, options.questions)
-    together_seconds, alone_seconds = [], []
-    for _ in range(options.rounds):
-        seconds, together = bench.train(bench.configs)
-        together_seconds.append(seconds)
-        alone = [bench.train([config]) for config in bench.configs]
-        alone_seconds.append(sum(seconds for seconds, _ in alone))
-        differences = [largest_difference(one, other[0]) for one, (_, other) in zip(together, alone, strict=True)]
-    one_pass, passes = statistics.median(together_seconds), statistics.median(alone_seconds)
-    tokens = int(bench.features.lengths.sum())
-    table = Table(title=f"{len(HEADS)} span heads, {tokens:,} tokens, {options.encoder}, {bench.machine.describe()}")
-    for column in ("how", "seconds", "tokens a second", "ratio", "largest difference in weights"):
-        table.add_column(column, justify="left" if column == "how" else "right")
-    count = len(HEADS)
-    table.add_row(f"{count} passes, one head each", f"{passes:.2f}", f"{tokens * count / passes:,.0f}", "1", "")
-    table.add_row(
-        f"one pass, {count} heads", f"{one_pass:.2f}", f"{tokens / one_pass:,.0f}", f"{passes / one_pass:.2f} ×",
-        f"{max(differences):.2g}",
-    )  # fmt: skip
-    Console(width=120).print(table)
+    console = Console(width=150)
+    for kind in options.only:
+        spans = kind == "spans"
+        questions = options.questions * (1 if spans else 3)
+        bench = Bench(options.encoder, questions, TargetKind.SPAN if spans else TargetKind.LABEL)
+        for family in FAMILIES[kind]:
+            console.print(compare(bench, family, options.members, options.peer_passes))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ Defaults < file < overrides; all mistakes are collected and shown at once. Nothi
 heads know is checked through `find_more`.
 """
 
+import copy
 import dataclasses
 import json
 import math
@@ -69,12 +70,16 @@ class TrainConfig:
     snapshots: list[float] | None = setting(None, "snapshots whose states the heads are trained on; absent: the last")
     lr: float = setting(1e-3, "learning rate of a head that gives none of its own")
     epochs: int | None = setting(None, "passes over the states; absent: 1 for spans, 10 for labels and scores")
+    seeds: int = setting(1, "how many times each head is trained, with seeds from `seed` on; tables show the spread")
     schedule: str = setting("linear", "'linear' or 'constant'")
     warmup: float = setting(0.0, "share of the steps in which the learning rate rises")
     decay: float = setting(0.0, "weight decay")
     clip: float | None = setting(1.0, "largest norm of a head's gradient; 'none': no clipping")
     batch_rows: int | None = setting(None, "windows a step; absent: 16 for spans, 64 for labels and scores")
     batch_tokens: int | None = setting(None, "tokens a step instead of windows")
+    stack: int | None = setting(
+        None, "heads of equal shapes that run as one, at most; 1: one after the other; absent: what is fast here"
+    )
     encode_tokens: int = setting(8192, "tokens that go through the frozen encoder at once (several steps' worth)")
     checkpoint_seconds: float = setting(120.0, "how often the heads' state is kept, so that a killed run can go on")
 
@@ -83,6 +88,25 @@ class TrainConfig:
 class EvaluateConfig:
     n_best: int = setting(20, "answers kept for each question, with probabilities")
     max_answer_tokens: int = setting(30, "longest answer in tokens")
+
+
+@dataclass(frozen=True)
+class SearchConfig:
+    sampler: str = setting("tpe", "what proposes members: 'tpe' (learns from those before) or 'random'")
+    members: int | None = setting(50, "how many members are tried; 'none': as many as `seconds` allow")
+    seconds: float | None = setting(None, "no population is begun after so many seconds of search")
+    population: int = setting(25, "members that train together, in one pass of the encoder")
+    prune: bool = setting(True, "drop the worse half of the members at each rung of the pass")
+    rungs: list[float] = setting([0.25, 0.5], "shares of a member's steps after which it is judged")
+    metric: str | None = setting(None, "held-out score to choose by; absent: the task's first (spans: F1)")
+    snapshot: float | None = setting(None, "snapshot whose states are searched on; absent: the last")
+    space: dict | None = field(
+        default=None,
+        metadata={
+            "help": "settings to try: a list = choices, {low=, high=, log=} = a range; absent: one for the task",
+            "type": "a table or absent",
+        },
+    )
 
 
 @dataclass(frozen=True)
@@ -100,6 +124,7 @@ class RunConfig:
     )
     train: TrainConfig = field(default_factory=TrainConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    search: SearchConfig = field(default_factory=SearchConfig)
     seed: int = setting(0, "seed of every draw; each head may have its own")
     run: str | None = setting(None, "the run folder; absent: runs/<task>_<encoder>")
 
@@ -130,13 +155,14 @@ CHOICES = {
     "encoder.dtype": ("auto", "float32", "bfloat16"),
     "encoder.attention": ("auto", "padded"),
     "finetune.track": ("tensorboard", "wandb"),
+    "search.sampler": ("tpe", "random"),
 }
 AT_LEAST_ONE = (
     "data.limit_train", "data.limit_dev", "finetune.batch_rows", "finetune.batch_tokens", "finetune.memory_tokens",
-    "train.epochs", "train.batch_rows", "train.batch_tokens", "train.encode_tokens", "evaluate.n_best",
-    "evaluate.max_answer_tokens",
+    "train.epochs", "train.seeds", "train.stack", "train.batch_rows", "train.batch_tokens", "train.encode_tokens",
+    "evaluate.n_best", "evaluate.max_answer_tokens", "search.members", "search.population",
 )  # fmt: skip
-POSITIVE = ("finetune.lr", "train.lr", "finetune.clip", "train.clip")
+POSITIVE = ("finetune.lr", "train.lr", "finetune.clip", "train.clip", "search.seconds")
 NOT_NEGATIVE = (
     "finetune.epochs", "finetune.decay", "train.decay", "data.overlap",
     "finetune.checkpoint_seconds", "train.checkpoint_seconds", "seed",
@@ -224,26 +250,29 @@ def list_settings() -> list[tuple[str, str, Any, str]]:
             key = f"{section.name}.{item.name}" if dataclasses.is_dataclass(hint) else item.name
             default = item.default_factory() if callable(item.default_factory) else item.default
             default = "required" if default is dataclasses.MISSING else default
-            kind = item.metadata.get("type") or _describe(hints[item.name])
+            kind = item.metadata.get("type") or describe_type(hints[item.name])
             rows.append((key, kind, default, item.metadata.get("help", "")))
     return rows
 
 
 def _with_overrides(tables: dict[str, Any], overrides: Any, mistakes: list[str]) -> dict[str, Any]:
-    tables = {key: dict(value) if isinstance(value, dict) else value for key, value in tables.items()}
+    tables = copy.deepcopy(tables)
     for word in overrides:
         key, equals, text = word.partition("=")
         if not equals or not key:
             mistakes.append(f"'{word}' is not an override: write section.key=value, for instance finetune.epochs=0.5.")
             continue
-        section, dot, name = key.strip().partition(".")
-        value = _parse_value(text.strip())
-        if not dot:
-            tables[section] = value
-        elif isinstance(tables.setdefault(section, {}), dict):
-            tables[section][name] = value
+        *sections, name = key.strip().split(".")
+        place: Any = tables
+        for section in sections:
+            if isinstance(place, dict):
+                if place.get(section) is None:
+                    place[section] = {}
+                place = place[section]
+        if isinstance(place, dict):
+            place[name] = _parse_value(text.strip())
         else:
-            mistakes.append(f"'{section}' in '{word}' is not a section.")
+            mistakes.append(f"'{'.'.join(sections)}' in '{word}' is not a section.")
     return tables
 
 
@@ -271,11 +300,11 @@ def _build(cls: Any, table: Any, prefix: str, mistakes: list[str]) -> Any:
         if dataclasses.is_dataclass(hint) and (item.name in table or item.default_factory is dataclasses.MISSING):
             values[item.name] = _build(hint, table.get(item.name, {}), key + ".", mistakes)
         elif item.name in table:
-            value, ok = _convert(table[item.name], hint)
+            value, ok = convert(table[item.name], hint)
             if ok:
                 values[item.name] = value
             else:
-                wanted = item.metadata.get("type") or _describe(hint)
+                wanted = item.metadata.get("type") or describe_type(hint)
                 mistakes.append(f"'{key}' must be {wanted}, not {table[item.name]!r}.")
         elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
             mistakes.append(f"'{key}' is missing: {item.metadata.get('help', 'it must be given')}.")
@@ -283,7 +312,7 @@ def _build(cls: Any, table: Any, prefix: str, mistakes: list[str]) -> Any:
     return cls(**values)
 
 
-def _convert(value: Any, hint: Any) -> tuple[Any, bool]:
+def convert(value: Any, hint: Any) -> tuple[Any, bool]:
     """The value as the annotated type, and whether it is one (a whole number is taken for a float)."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
@@ -292,14 +321,14 @@ def _convert(value: Any, hint: Any) -> tuple[Any, bool]:
         if type(None) in arguments and value == "none":  # TOML has no word for it
             return None, True
         for choice in arguments:
-            converted, ok = _convert(value, choice)
+            converted, ok = convert(value, choice)
             if ok:
                 return converted, True
         return value, False
-    if origin is list:
+    if origin in (list, tuple):
         if not isinstance(value, list | tuple):
             return value, False
-        items = [_convert(item, arguments[0]) for item in value]
+        items = [convert(item, arguments[0]) for item in value]
         return [item for item, _ in items], all(ok for _, ok in items)
     if hint is type(None):
         return None, value is None
@@ -308,12 +337,12 @@ def _convert(value: Any, hint: Any) -> tuple[Any, bool]:
     return value, isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool)
 
 
-def _describe(hint: Any) -> str:
+def describe_type(hint: Any) -> str:
     words = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "absent"}
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        return " or ".join(_describe(choice) for choice in typing.get_args(hint))
-    if typing.get_origin(hint) is list:
-        return f"a list of {_describe(typing.get_args(hint)[0])}"
+        return " or ".join(describe_type(choice) for choice in typing.get_args(hint))
+    if typing.get_origin(hint) in (list, tuple):
+        return f"a list of {describe_type(typing.get_args(hint)[0])}"
     return words.get(hint, "any value")
 
 
@@ -356,6 +385,16 @@ def _check_sense(config: RunConfig) -> list[str]:
         if snapshot not in kept:
             known = ", ".join(f"{value:g}" for value in sorted(kept))
             mistakes.append(f"'train.snapshots' has {snapshot:g}, which fine-tuning does not keep: it keeps {known}.")
+    if config.search.snapshot is not None and config.search.snapshot not in kept:
+        known = ", ".join(f"{value:g}" for value in sorted(kept))
+        mistakes.append(
+            f"'search.snapshot' is {config.search.snapshot:g}, which fine-tuning does not keep: it keeps {known}."
+        )
+    for rung in config.search.rungs:
+        if not 0 < rung < 1:
+            mistakes.append(f"'search.rungs' has {rung:g}: each must be above 0 and less than 1.")
+    if config.search.members is None and config.search.seconds is None:
+        mistakes.append("'search.members' and 'search.seconds' are both absent: a search needs one of them to end.")
     for section in ("finetune", "train"):
         if _get(config, f"{section}.batch_rows") and _get(config, f"{section}.batch_tokens"):
             mistakes.append(f"give '{section}.batch_rows' or '{section}.batch_tokens', not both.")
@@ -366,6 +405,8 @@ def _check_sense(config: RunConfig) -> list[str]:
             f"'data.overlap' ({config.data.overlap}) must be less than 'data.max_length' ({config.data.max_length})."
         )
     for entry in config.heads:
-        if not isinstance(entry, str | dict) or (isinstance(entry, dict) and not isinstance(entry.get("head"), str)):
+        head = entry.get("head") if isinstance(entry, dict) else entry
+        names = head if isinstance(entry, dict) and isinstance(head, list) else [head]
+        if not names or not all(isinstance(name, str) for name in names):
             mistakes.append(f"'heads' has {entry!r}: each must be a name, or a table with `head = \"name\"` in it.")
     return mistakes

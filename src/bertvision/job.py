@@ -1,5 +1,6 @@
 """The parts of a run, each made once when first needed: task, examples, features, device, stamps of what made them."""
 
+import copy
 import dataclasses
 import hashlib
 from collections.abc import Callable
@@ -124,6 +125,15 @@ class Job:
     @property
     def max_length(self) -> int:
         return self.config.data.max_length or self.task.max_length
+
+    def with_heads(self, heads: list[Any], snapshots: list[float]) -> "Job":
+        """The same job with other heads on the states of these snapshots; data, features and device are shared."""
+        other = copy.copy(self)
+        for name in ("members", "head_snapshots"):
+            other.__dict__.pop(name, None)
+        train = dataclasses.replace(self.config.train, snapshots=snapshots)
+        other.config = dataclasses.replace(self.config, heads=heads, train=train)
+        return other
 
     # ------------------------------------------------------------------ stamps: equal stamp, equal outcome
 

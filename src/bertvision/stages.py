@@ -67,7 +67,7 @@ def finetune(job: Job) -> None:
         say(f"fine-tuning: done already (snapshots {', '.join(f'{epochs:g}' for epochs in job.snapshots)}).")
         return
     encoder = load_for_finetuning(job)
-    _tell_route(job, encoder)
+    tell_route(job, encoder)
     output = output_layer(job, encoder)
     for split in (HELD_OUT, *job.task.dev_splits):  # a question that no window holds is told before the work, not after
         if job.examples(split):
@@ -115,7 +115,7 @@ def check_length(job: Job, encoder: Encoder) -> None:
         )
 
 
-def _tell_route(job: Job, encoder: Encoder) -> None:
+def tell_route(job: Job, encoder: Encoder) -> None:
     """Says how sequences go through, after comparing it with the padded way on a few of them."""
     features = job.features("train")
     try:
@@ -211,7 +211,7 @@ def train(job: Job) -> None:
 
 def _train_on(job: Job, epochs: float, configs: list[MemberConfig]) -> None:
     encoder, _ = load_snapshot(job.folder.encoder(epochs), job.config.encoder, job.machine)
-    _tell_route(job, encoder)
+    tell_route(job, encoder)
     reads = {config.name: build_head(config, encoder.shape, job.target).reads for config in configs}
     for part in ("tokens", "sequences"):  # a head on kept [CLS] states must not be streamed for the sake of others
         some = [config for config in configs if (reads[config.name] == "tokens") == (part == "tokens")]

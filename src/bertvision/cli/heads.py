@@ -96,7 +96,7 @@ def _tell(name: str, as_json: bool) -> None:
     from bertvision.heads.members import setting_types
 
     if name not in HEADS and name not in list_presets():
-        raise UserError(f"there is no head '{name}': {suggest(name, [*HEADS, *list_presets()])}")
+        raise UserError(f"there is no head '{name}': {suggest(name, sorted({*HEADS, *list_presets()}))}")
     head, given = (name, {}) if name in HEADS else list_presets()[name]
     types, config = setting_types(head), HEADS[head].Config(**given)
     settings = [

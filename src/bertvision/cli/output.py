@@ -21,11 +21,11 @@ Overrides = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output.")]
 
 
-def load_job(config: str, overrides: list[str] | None) -> Any:
-    """The job a command works on, with progress on the terminal."""
+def load_job(config: str, overrides: list[str] | None, find_more: Callable[[Any], list[str]] | None = None) -> Any:
+    """The job a command works on, with progress on the terminal; `find_more` finds mistakes besides the heads'."""
     from bertvision.config import load_config
 
-    settings = load_config(config, overrides or [], find_head_mistakes)
+    settings = load_config(config, overrides or [], find_more or find_head_mistakes)
     if Path(config).is_dir() and not any(word.startswith("run=") for word in overrides or []):
         settings = dataclasses.replace(settings, run=config)  # the folder may have been moved since it was made
     quiet_libraries()

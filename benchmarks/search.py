@@ -1,0 +1,135 @@
+"""A search in populations against plain Optuna with one member at a time: seconds, ratio, and what was found.
+
+    python benchmarks/search.py --task rte --data FOLDER [--members 50] [--population 25] [--peer-trials 3] [KEY=VALUE]
+
+The peer is what one writes without populations: Optuna's `optimize`, the same sampler, space, data and training loop,
+no pruning. It comes twice: with an objective that runs the encoder for each trial (once, not once an epoch), and with
+the encoder's states kept between trials, which is the most that one at a time can do. A few of its trials are measured
+and scaled to all members. Fine-tuning and the winner's own run are the same for all and not in the seconds.
+"""
+
+import argparse
+import math
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import optuna
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from bertvision import stages
+from bertvision.cli.output import quiet_libraries
+from bertvision.config import load_config
+from bertvision.job import HELD_OUT, Job
+from bertvision.progress import RichReporter
+from bertvision.search.flow import Passes, SearchResult, search, try_members
+from bertvision.search.judge import HeldOut
+from bertvision.search.space import build_member, find_mistakes
+from bertvision.search.study import quiet_optuna
+from bertvision.training.checkpoint import Checkpoints
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+
+
+class OneByOne:
+    """Plain Optuna: each trial is a pass of its own."""
+
+    def __init__(self, job: Job, folder: Path, keep: bool) -> None:
+        """`keep`: the states of train and held-out are encoded before the first trial and stay."""
+        self.job, self.folder = job, folder
+        self.passes = Passes(job, None, job.config.search.metric or job.task.metrics[0])  # for its parts alone
+        _ = self.passes.encoder
+        started = time.monotonic()
+        self.kept = self.passes._kept if keep else None
+        self.held_out = self.passes._held_out["sequences"] if keep else None
+        self.seconds_before = time.monotonic() - started
+
+    def run(self, trials: int) -> float:
+        """Seconds of the mean trial."""
+        sampler = optuna.samplers.TPESampler(seed=self.job.config.seed, multivariate=True, group=True)
+        study = optuna.create_study(direction="maximize", sampler=sampler)
+        started = time.monotonic()
+        study.optimize(self.objective, n_trials=trials)
+        self._finish()
+        return (time.monotonic() - started) / trials
+
+    def objective(self, trial: optuna.Trial) -> float:
+        job, passes = self.job, self.passes
+        entry = passes.space.draw(trial)
+        config = build_member(entry, "alone", passes.train, job.config.seed, job.task.kind)
+        never = Checkpoints(self.folder / "never", "", math.inf)
+        (member,), _ = stages.train_members(job, passes.encoder, [config], never, self.kept)
+        held_out = self.held_out or HeldOut(job, passes.encoder, (member.head.reads,), passes.metric)
+        return held_out.score([member])[member.name]
+
+    def _finish(self) -> None:
+        if self.job.machine.device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", choices=["rte", "cola"], default="rte")
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--members", type=int, default=50)
+    parser.add_argument("--population", type=int, default=25)
+    parser.add_argument("--peer-trials", type=int, default=3)
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="further settings, as for the command line")
+    options = parser.parse_args()
+    quiet_libraries()
+    quiet_optuna()
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        words = [
+            f"task.data={options.data}", f"run={folder / 'run'}", f"search.members={options.members}",
+            f"search.population={options.population}", *options.overrides,
+        ]  # fmt: skip
+        job = Job(load_config(CONFIGS / f"search_{options.task}.toml", words, find_mistakes), RichReporter())
+        stages.open_run(job)
+        stages.finetune(job)
+        started = time.monotonic()
+        try_members(job)
+        together = time.monotonic() - started
+        alone = OneByOne(job, folder, keep=False).run(options.peer_trials)
+        keeping = OneByOne(job, folder, keep=True)
+        kept = keeping.run(options.peer_trials)
+        found = search(job)  # all is tried: the winner is trained and scored
+        print_seconds(options, job, together, alone * options.members, keeping.seconds_before + kept * options.members)
+        print_scores(job, found)
+
+
+def print_seconds(options: Any, job: Job, together: float, alone: float, kept: float) -> None:
+    members, trials = options.members, options.peer_trials
+    examples = f"{len(job.examples('train')):,} examples"
+    table = Table(title=f"{options.task}, {members} members, {examples}, {job.machine.describe()}")
+    for column in ("how", "seconds", "ratio"):
+        table.add_column(column, justify="left" if column == "how" else "right")
+    scaled = f"scaled from {trials} trials"
+    table.add_row(f"plain Optuna, encoder at each trial ({scaled})", f"{alone:.1f}", "1")
+    table.add_row(f"plain Optuna, states kept ({scaled})", f"{kept:.1f}", f"{alone / kept:.2f} ×")
+    how = f"populations of {options.population}" + (", dropped by halves" if job.config.search.prune else "")
+    table.add_row(how, f"{together:.1f}", f"{alone / together:.2f} ×")
+    Console(width=120).print(table)
+
+
+def print_scores(job: Job, found: SearchResult) -> None:
+    metric = found.history.metric
+    models = found.run.scores["snapshots"][f"{found.history.snapshot:g}"]
+    split = job.dev_splits[0]
+    table = Table(title=f"winner: {found.winner.name} {found.winner.entry}", title_justify="left")
+    for column in ("model", "parameters", f"held-out {metric}", f"{split} {metric}"):
+        table.add_column(column, justify="left" if column == "model" else "right")
+    for name, model in models.items():
+        scores = model["scores"]
+        figures = [f"{scores[part][metric]:.2f}" if part in scores else "" for part in (HELD_OUT, split)]
+        table.add_row(name, f"{model['parameters']:,}", *figures)
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""bertvision search CONFIG [section.key=value …]"""
+
+from typing import Any
+
+import typer
+
+from bertvision.cli.output import AsJson, Config, Overrides, load_job, print_json, print_run, print_table
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        "search",
+        rich_help_panel="Run",
+        epilog="example: bertvision search configs/search_rte.toml search.members=100 search.sampler=random",
+    )(search)
+
+
+def search(config: Config, overrides: Overrides = None, json: AsJson = False) -> None:
+    """Try populations of heads, one pass each, choose on held-out training data, score the winner on dev once."""
+    job = load_job(config, overrides, _find_mistakes)
+    from bertvision.search.flow import search as run_search
+    from bertvision.search.study import quiet_optuna
+
+    quiet_optuna()
+    found = run_search(job)
+    if not job.machine.is_main:
+        return
+    if json:
+        print_json({"run": str(found.run.folder), "search": found.history.to_dict(), **found.run.scores})
+        return
+    print_table(found.history.to_table())
+    typer.echo(f"history: {job.folder.path / 'search'} (history.csv, history.svg, study.db)\n")
+    print_run(job, found.run, as_json=False)
+
+
+def _find_mistakes(config: Any) -> list[str]:
+    from bertvision.search.space import find_mistakes
+
+    return find_mistakes(config)

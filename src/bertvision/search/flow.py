@@ -1,0 +1,269 @@
+"""A search on one page: fine-tune → propose a population → one pass trains and judges it on held-out data → propose
+again … → train the winner and score it on dev, once.
+
+    result = search(Job(load_config("configs/search_rte.toml")))
+
+Killed at any moment, the same call goes on with the population it was at, from its newest checkpoint.
+"""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from bertvision import stages
+from bertvision.data.packing import plan_pass
+from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.states import Part
+from bertvision.errors import UserError, suggest
+from bertvision.heads import CONTROL, MemberConfig, build_head
+from bertvision.job import HELD_OUT, Job
+from bertvision.results import counted
+from bertvision.rundir import fingerprint
+from bertvision.runs import Run, score_job
+from bertvision.search.history import History, write_history, write_picture
+from bertvision.search.judge import Halving, HeldOut, plan_rungs
+from bertvision.search.space import Space, build_member, build_space, given_space
+from bertvision.search.study import Study, Tried
+from bertvision.sources import KeptStates
+from bertvision.training.checkpoint import Checkpoints
+from bertvision.training.stack import Member
+
+SEARCH_VERSION = 1  # raised when the same settings come to try or to score other members
+WINNER = "winner"
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    history: History
+    winner: Tried
+    run: Run
+    """The run of the winner beside the encoder and the control."""
+
+
+def search(job: Job) -> SearchResult:
+    """Tries members until the budget is spent, then trains the best and scores it on dev."""
+    _ = job.dev_splits, _find_metric(job)  # what is missing is said before any work
+    stages.open_run(job)
+    stages.finetune(job)
+    history = try_members(job)
+    winner = history.best()
+    if winner is None:
+        raise UserError("no member of the search came to an end with a score: try smaller learning rates.")
+    if job.machine.is_main:
+        write_picture(history, job.folder.path / "search")
+    job.reporter.say(
+        f"search: {winner.name} is the best of {counted(len(history.tried), 'member')} on "
+        f"{counted(len(job.examples(HELD_OUT)), 'held-out example')}, {history.metric} {winner.score:.2f}."
+    )
+    return SearchResult(history, winner, _run_winner(job, winner))
+
+
+def try_members(job: Job) -> History:
+    """The search itself, on the snapshot of a fine-tuned encoder: populations until the budget is spent."""
+    metric = _find_metric(job)
+    study = _open_study(job, metric)
+    passes = Passes(job, study, metric)
+    while population := _agreed(job, lambda: _next_population(job, study)):
+        passes.try_population(population)
+        _write_history(job, study, metric)
+    return _write_history(job, study, metric)
+
+
+def _run_winner(job: Job, winner: Tried) -> Run:
+    """The rest of an ordinary run, whose heads are the control and the winner."""
+    last = job.with_heads([CONTROL, {**winner.entry, "name": WINNER}], [_snapshot(job)])
+    stages.open_run(last)
+    stages.train(last)
+    return score_job(last)
+
+
+def _find_metric(job: Job) -> str:
+    metric = job.config.search.metric or job.task.metrics[0]
+    if metric not in job.task.metrics:
+        raise UserError(f"'search.metric' is '{metric}': {suggest(metric, job.task.metrics)}")
+    if not job.examples(HELD_OUT):
+        raise UserError("a search chooses on held-out training data: set 'data.hold_out' above 0.")
+    return metric
+
+
+def _snapshot(job: Job) -> float:
+    wanted = job.config.search.snapshot
+    return job.snapshots[-1] if wanted is None else wanted
+
+
+# ---------------------------------------------------------------------- the study
+
+
+def _open_study(job: Job, metric: str) -> Study:
+    """The study of these very settings and data. Others stay in the file, and it is said in what they differ."""
+    made_of = _made_of(job, metric)
+    name, config = f"search_{fingerprint(made_of)}", job.config
+    path = job.folder.path / "search" / "study.db"
+    study = Study(path, name, build_space(config), config.search.sampler, config.seed)
+    if job.machine.is_main:
+        tried, others = study.tried(), study.others()
+        if tried:
+            job.reporter.say(f"search: goes on after {counted(len(tried), 'member')}.")
+        elif others:
+            before = list(others.values())[-1].get("made_of", {})
+            differs = ", ".join(key for key, value in made_of.items() if before.get(key) != value)
+            job.reporter.say(f"search: begins anew beside the one before, which differs in {differs} and is kept.")
+        study.note("made_of", made_of)
+    return study
+
+
+def _made_of(job: Job, metric: str) -> dict[str, Any]:
+    """All that scores and proposals hang on; the budget is not part of it."""
+    config = job.config
+    no_matter = ("snapshots", "seeds", "stack", "encode_tokens", "checkpoint_seconds")
+    train = {key: value for key, value in dataclasses.asdict(config.train).items() if key not in no_matter}
+    settings = dataclasses.asdict(config.search)
+    kept = {key: settings[key] for key in ("sampler", "population", "prune", "rungs")}
+    return {
+        "version": SEARCH_VERSION,
+        "encoder, fine-tuning or training set": f"{job.finetune_stamp}@{_snapshot(job):g}",
+        "held-out part": job.data_stamp(HELD_OUT),
+        "seed": config.seed,
+        "[train]": train,
+        "[evaluate]": dataclasses.asdict(config.evaluate),
+        "[search]": {**kept, "metric": metric},
+        "space": given_space(config),
+    }
+
+
+def _next_population(job: Job, study: Study) -> list[Tried]:
+    """The members to try next; none when the budget is spent."""
+    settings, tried = job.config.search, study.tried()
+    count = settings.population
+    if all(one.state != "running" for one in tried):  # what was begun is ended, whatever the budget
+        if settings.members is not None:
+            count = min(count, settings.members - len(tried))
+        if settings.seconds is not None and sum(study.facts.get("seconds", {}).values()) >= settings.seconds:
+            count = 0
+    return study.take_population(count) if count > 0 else []
+
+
+def _write_history(job: Job, study: Study, metric: str) -> History:
+    def write() -> History:
+        facts = job.task.name, metric, study.name, _snapshot(job)
+        history = History(*facts, study.tried(), study.facts.get("seconds", {}))
+        write_history(history, job.folder.path / "search")
+        return history
+
+    found: History = _agreed(job, write)
+    return found
+
+
+def _agreed(job: Job, ask: Callable[[], Any]) -> Any:
+    """What the first process says: the study is its alone."""
+    return job.machine.gather([ask()] if job.machine.is_main else [])[0]
+
+
+# ---------------------------------------------------------------------- passes
+
+
+class Passes:
+    """Trains populations on the states of one snapshot, which are encoded once where they are small."""
+
+    def __init__(self, job: Job, study: Study, metric: str) -> None:
+        self.job, self.study, self.metric = job, study, metric
+        self.space: Space = build_space(job.config)
+        self.train = dataclasses.replace(job.config.train, seeds=1)
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        job = self.job
+        encoder, _ = stages.load_snapshot(job.folder.encoder(_snapshot(job)), job.config.encoder, job.machine)
+        stages.tell_route(job, encoder)
+        return encoder
+
+    def try_population(self, population: list[Tried]) -> None:
+        """Trains, judges and scores a population; heads on tokens and heads on kept states each in a pass of theirs."""
+        first, last = population[0], population[-1]
+        names = first.name if first is last else f"{first.name} to {last.name}"
+        self.job.reporter.say(f"search: population {first.population + 1}, {names}.")
+        for part in ("tokens", "sequences"):
+            some = [one for one in population if (self._reads(self._member(one)) == "tokens") == (part == "tokens")]
+            if any(one.state == "running" for one in some):  # else it was over before a kill
+                self._try_in_one_pass(some, part)
+
+    def _try_in_one_pass(self, some: list[Tried], part: str) -> None:
+        job, configs = self.job, [self._member(one) for one in some]
+        numbers = {one.name: one.number for one in some}
+
+        def report(scores: dict[str, tuple[int, float]]) -> None:
+            if job.machine.is_main:
+                self.study.report({numbers[name]: found for name, found in scores.items()})
+
+        started = time.monotonic()
+        held_out, kept = self._held_out[part], self._kept if part == "sequences" else None
+        encoding = time.monotonic() - started
+        judge = Halving(self._rungs(configs), held_out.score, report) if job.config.search.prune else None
+        stamp = fingerprint(self.study.name, list(numbers))
+        folder = job.folder.checkpoints / "search" / part
+        checkpoints = Checkpoints(folder, stamp, job.config.train.checkpoint_seconds)
+        members, seconds = stages.train_members(job, self.encoder, configs, checkpoints, kept, judge)
+        started = time.monotonic()
+        whole = [member for member in members if not member.failed and not member.dropped]
+        scores = held_out.score(whole)
+        seconds += encoding + time.monotonic() - started
+        if job.machine.is_main:
+            outcomes = self._tell(members, numbers, scores, f"{some[0].population}/{part}", seconds)
+            checkpoints.clear()
+            states = [state for _, state, _ in outcomes]
+            best = max((score for _, state, score in outcomes if state == "complete"), default=math.nan)
+            job.reporter.say(
+                f"{counted(len(members), 'head')} tried in one pass of {seconds:.1f} s: "
+                f"{states.count('dropped')} dropped, {states.count('failed')} failed; the best has {best:.2f}."
+            )
+        job.machine.wait()
+
+    def _tell(
+        self, members: list[Member], numbers: dict[str, int], scores: dict[str, float], key: str, seconds: float
+    ) -> list[tuple[int, str, float]]:
+        """Writes down how a pass ended, for each member (number, state, score)."""
+        self.study.note("seconds", {**self.study.facts.get("seconds", {}), key: round(seconds, 3)})
+        tried = self.study.tried()
+        outcomes = []
+        for member in members:
+            number, score = numbers[member.name], scores.get(member.name, math.nan)
+            if member.dropped and not member.failed and tried[number].score is not None:
+                outcomes.append((number, "dropped", score))
+            else:
+                outcomes.append((number, "failed" if math.isnan(score) else "complete", score))
+        self.study.finish(outcomes)
+        return outcomes
+
+    def _member(self, one: Tried) -> MemberConfig:
+        return build_member(one.entry, one.name, self.train, self.job.config.seed, self.job.task.kind)
+
+    def _reads(self, config: MemberConfig) -> str:
+        return build_head(config, self.encoder.shape, self.job.target).reads
+
+    @cached_property
+    def _parts(self) -> tuple[Part, ...]:
+        """All that members on kept states may read: encoded once for the whole search."""
+        job = self.job
+        ways = [build_member(way, "x", self.train, 0, job.task.kind) for way in self.space.readings()]
+        heads = [build_head(way, self.encoder.shape, job.target) for way in ways]
+        return stages.keep_of([head for head in heads if head.reads != "tokens"])
+
+    @cached_property
+    def _kept(self) -> KeptStates | None:
+        return stages.keep_states(self.job, self.encoder, self._parts)
+
+    @cached_property
+    def _held_out(self) -> dict[str, HeldOut]:
+        parts: dict[str, tuple[Part, ...]] = {"tokens": ("tokens",), "sequences": self._parts}
+        return {part: HeldOut(self.job, self.encoder, keep, self.metric) for part, keep in parts.items() if keep}
+
+    def _rungs(self, configs: list[MemberConfig]) -> dict[tuple[int, float], list[int]]:
+        """The same plan of the pass as training makes, for where each course has its rungs."""
+        job, train = self.job, self.job.config.train
+        wanted = {(config.epochs, config.data_fraction) for config in configs}
+        plan = plan_pass(job.features("train").lengths, wanted, job.config.seed, train.batch_rows, train.batch_tokens)
+        return plan_rungs(plan.courses, job.config.search.rungs)

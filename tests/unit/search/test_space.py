@@ -1,0 +1,138 @@
+from typing import Any
+
+import pytest
+from optuna.trial import FixedTrial
+
+from bertvision.config import TrainConfig, build_config
+from bertvision.errors import ConfigError
+from bertvision.heads import build_members
+from bertvision.search.space import DEFAULTS, build_member, build_space, find_mistakes, given_space
+from bertvision.tasks.base import TargetKind
+
+RTE = {"task": {"name": "rte"}}
+TASKS = {TargetKind.LABEL: "rte", TargetKind.SCORE: "stsb", TargetKind.SPAN: "demo"}
+
+
+def config_with(space: dict[str, Any], **search: Any) -> Any:
+    return build_config({**RTE, "search": {**search, "space": space}}, find_more=find_mistakes)
+
+
+def mistakes(space: dict[str, Any], **search: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        config_with(space, **search)
+    return caught.value.mistakes
+
+
+def test_lists_are_choices_tables_are_ranges_and_the_rest_is_fixed() -> None:
+    space = build_space(
+        config_with(
+            {
+                "head": ["adapter", "learned_pooling"], "lr": {"low": 1e-4, "high": 1e-2, "log": True},
+                "size": {"low": 4, "high": 64, "log": True}, "decay": 0.1, "skip": [True, False], "epochs": [2, 3],
+            }
+        )
+    )  # fmt: skip
+    values = {"head": "adapter", "adapter.size": 9, "adapter.skip": False, "lr": 2e-3, "epochs": 3}
+    trial = FixedTrial(values)
+    assert space.draw(trial) == {
+        "head": "adapter", "size": 9, "skip": False, "lr": 2e-3, "decay": 0.1, "epochs": 3,
+    }  # fmt: skip
+    assert trial.params == values, "what is fixed is no parameter of the study"
+
+
+def test_a_setting_is_drawn_only_for_heads_that_have_it() -> None:
+    space = build_space(config_with({"head": ["adapter", "learned_pooling"], "size": [4, 8], "lr": [1e-3, 1e-2]}))
+    trial = FixedTrial({"head": "learned_pooling", "lr": 1e-2})  # it would raise if asked for a size
+    assert space.draw(trial) == {"head": "learned_pooling", "lr": 1e-2}
+
+
+def test_a_preset_keeps_the_settings_it_stands_for() -> None:
+    space = build_space(config_with({"head": ["adapter_64_skip", "adapter"], "size": [4, 8], "skip": [True, False]}))
+    assert space.draw(FixedTrial({"head": "adapter_64_skip"})) == {"head": "adapter_64_skip"}
+    member = build_member({"head": "adapter_64_skip"}, "trial_000", TrainConfig(epochs=1), 0, TargetKind.LABEL)
+    assert (member.name, member.head, member.settings) == ("trial_000", "adapter", {"size": 64, "skip": True})
+
+
+def test_a_setting_that_is_a_list_has_lists_as_choices() -> None:
+    layers = [[0, 1], [2]]
+    space = build_space(config_with({"head": "ladder", "layers": layers}))
+    assert space.draw(FixedTrial({"ladder.layers": "[2]"})) == {"head": "ladder", "layers": [2]}
+    fixed = build_space(config_with({"head": "ladder", "layers": [0, 1]}))
+    assert fixed.draw(FixedTrial({})) == {"head": "ladder", "layers": [0, 1]}
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_the_space_that_stands_in_is_without_mistakes(kind: TargetKind) -> None:
+    config = build_config({"task": {"name": TASKS[kind]}}, find_more=find_mistakes)
+    assert given_space(config) == DEFAULTS[kind]
+    entries = [{"head": head} for head in build_space(config).heads]
+    assert len(build_members(entries, TrainConfig(epochs=1), 0, kind)) == 1 + len(entries)
+
+
+def test_every_way_of_reading_is_known_beforehand() -> None:
+    space = build_space(config_with({"head": ["adapter", "ladder"], "read": ["cls", "mean"]}))
+    assert space.readings() == [
+        {"head": "adapter", "read": "cls"}, {"head": "adapter", "read": "mean"}, {"head": "ladder"},
+    ]  # fmt: skip
+
+
+def test_all_mistakes_of_a_search_are_shown_at_once_with_the_others() -> None:
+    with pytest.raises(ConfigError) as caught:
+        build_config(
+            {
+                **RTE, "data": {"hold_out": 0}, "train": {"lr": -1}, "heads": ["nonsense"],
+                "search": {
+                    "sampler": "grid", "members": None, "population": 0, "metric": "f1", "rungs": [1.5],
+                    "snapshot": 0.3, "seconds": None,
+                    "space": {
+                        "head": ["adapter", "adaptor"], "lr": {"low": 1.0}, "size": [], "decay": {"low": 2, "high": 1},
+                    },
+                },
+            },
+            find_more=find_mistakes,
+        )  # fmt: skip
+    found = caught.value.mistakes
+    keys = (
+        "data.hold_out", "train.lr", "nonsense", "search.sampler", "search.members", "search.population",
+        "search.metric", "search.rungs", "search.snapshot", "search.space.head", "search.space.lr",
+        "search.space.size", "search.space.decay",
+    )  # fmt: skip
+    assert len(found) == len(keys), found
+    assert all(any(f"'{key}'" in line for line in found) for key in keys), found
+
+
+@pytest.mark.parametrize(
+    ("space", "words"),
+    [
+        ({"head": "adapter", "sise": [4]}, "did you mean 'search.space.size'?"),
+        ({"head": ["learned_pooling"], "size": [4]}, "'search.space.size' is no setting of learned_pooling"),
+        ({"head": "adapter", "size": [4, 0]}, "`size` must be at least 1, not 0"),
+        ({"head": "adapter", "size": {"low": 0, "high": 4}}, "`size` must be at least 1, not 0"),
+        ({"head": "adapter", "size": {"low": 1.5, "high": 4}}, "must be whole numbers"),
+        ({"head": "adapter", "lr": {"low": 0, "high": 1, "log": True}}, "above 0 where `log` is true"),
+        ({"head": "adapter", "lr": {"low": 1, "high": 2, "logg": True}}, "must be a table"),
+        ({"head": "adapter", "read": {"low": 1, "high": 2}}, "can't be a range"),
+        ({"head": "adapter", "read": ["cls", "men"]}, "`read` is 'men'"),
+        ({"head": "adapter", "schedule": ["linear", "cosine"]}, "`schedule` is 'cosine'"),
+        ({"head": "adapter", "lr": ["fast"]}, "`lr` of head 'adapter' must be a number"),
+        ({"head": [], "lr": [1]}, "'search.space.head' must be a head or a list of heads"),
+        ({"head": "adapter", "seeds": [3]}, "'search.space.seeds' is no setting of adapter"),
+        ({"head": "ladder", "width": [64], "attention_heads": [4, 16]}, "`width` 64 can't be shared by 16"),
+    ],
+)
+def test_one_mistake_is_told_once_in_the_users_words(space: dict[str, Any], words: str) -> None:
+    found = mistakes(space)
+    assert len(found) == 1 and words in found[0], found
+
+
+def test_settings_are_checked_together_not_with_the_others_at_their_defaults() -> None:
+    config_with({"head": "ladder", "width": [8], "attention_heads": [1]})  # 8 does not go with the default of 4
+
+
+def test_nested_settings_can_be_given_as_words() -> None:
+    words = ['search.space.head=["adapter"]', "search.space.lr={low=1e-4, high=1e-3}", "search.members=7"]
+    config = build_config(RTE, words, find_mistakes)
+    assert config.search.space == {"head": ["adapter"], "lr": {"low": 1e-4, "high": 1e-3}}
+    assert config.search.members == 7
+    with pytest.raises(ConfigError, match="'search.members' in 'search.members.x=3' is not a section"):
+        build_config({**RTE, "search": {"members": 4}}, ["search.members.x=3"])

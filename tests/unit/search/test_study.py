@@ -1,0 +1,106 @@
+import math
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from bertvision.search.space import Choices, Range, Space
+from bertvision.search.study import Study, Tried
+
+SPACE = Space(
+    training={"lr": Range(1e-4, 1e-2, True, False)},
+    heads={"adapter": {"size": Choices((4, 8, 16))}, "learned_pooling": {}},
+)
+
+
+def open_study(folder: Path, sampler: str = "random", seed: int = 0) -> Study:
+    return Study(folder / "study.db", "one", SPACE, sampler, seed)
+
+
+def finish(study: Study, population: list[Tried]) -> None:
+    """The score is the head's size: all that a sampler needs is that scores differ."""
+    study.finish((one.number, "complete", float(one.entry.get("size", 0))) for one in population)
+
+
+def entries(study: Study) -> list[dict[str, Any]]:
+    return [one.entry for one in study.tried()]
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+def test_populations_hang_on_the_seed_and_what_was_before_alone(sampler: str, tmp_path: Path) -> None:
+    whole = open_study(tmp_path / "whole", sampler)
+    for _ in range(4):
+        finish(whole, whole.take_population(5))
+    for _ in range(4):  # every population by a study opened anew, as after a kill
+        again = open_study(tmp_path / "parts", sampler)
+        finish(again, again.take_population(5))
+    assert len(entries(whole)) == 20
+    assert entries(again) == entries(whole)
+    assert len({str(entry) for entry in entries(whole)}) == 20
+    other = open_study(tmp_path / "other", sampler, seed=1)
+    finish(other, other.take_population(5))
+    assert entries(other) != entries(whole)[:5]
+
+
+def test_tpe_learns_and_random_does_not(tmp_path: Path) -> None:
+    """The score falls with the distance of lr from 1e-3: later proposals of TPE come nearer."""
+    distance = {}
+    for sampler in ("random", "tpe"):
+        study, far = open_study(tmp_path / sampler, sampler), []
+        for _ in range(4):
+            population = study.take_population(20)
+            far = [abs(math.log10(one.entry["lr"]) + 3) for one in population]
+            study.finish((one.number, "complete", -by) for one, by in zip(population, far, strict=True))
+        distance[sampler] = sum(far) / len(far)
+    assert distance["tpe"] < 0.7 * distance["random"]  # at random it is 0.5 on average
+
+
+def test_a_kill_while_a_population_is_written_down_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = open_study(tmp_path / "whole")
+    expected = [one.entry for one in whole.take_population(4)]
+    monkeypatch.setattr(optuna.Study, "add_trials", lambda study, trials: [study.add_trial(t) for t in trials[:2]])
+    open_study(tmp_path / "killed").take_population(4)
+    monkeypatch.undo()
+    again = open_study(tmp_path / "killed")
+    assert [one.entry for one in again.take_population(9)] == expected, "the size it was begun with stands"
+
+
+def test_an_unfinished_population_is_given_again_whole(tmp_path: Path) -> None:
+    study = open_study(tmp_path)
+    first = study.take_population(3)
+    finish(study, first)
+    second = study.take_population(3)
+    study.report({second[0].number: (1, 10.0)})
+    study.finish([(second[0].number, "dropped", math.nan)])
+    again = open_study(tmp_path).take_population(3)
+    assert [one.number for one in again] == [3, 4, 5]
+    assert [one.state for one in again] == ["dropped", "running", "running"]
+
+
+def test_states_and_scores_are_those_of_optuna(tmp_path: Path) -> None:
+    study = open_study(tmp_path)
+    a, b, c, d = (one.number for one in study.take_population(4))
+    study.report({a: (1, 10.0), b: (1, 20.0), c: (1, math.nan)})
+    study.report({a: (1, 99.0), b: (2, 30.0)})  # after a kill a rung is judged again, and the first score stands
+    study.finish([(a, "dropped", math.nan), (b, "complete", 40.0), (c, "failed", math.nan), (d, "complete", 5.0)])
+    study.finish([(a, "dropped", math.nan), (b, "complete", 41.0)])  # told already
+
+    plain = optuna.load_study(study_name="one", storage=f"sqlite:///{tmp_path / 'study.db'}")
+
+    assert [trial.state.name for trial in plain.trials] == ["PRUNED", "COMPLETE", "FAIL", "COMPLETE"]
+    assert [trial.value for trial in plain.trials] == [10.0, 40.0, None, 5.0]
+    assert plain.best_trial.number == b
+    found = [(one.state, one.score, one.rung) for one in study.tried()]
+    assert found == [("dropped", 10.0, 1), ("complete", 40.0, 2), ("failed", None, 1), ("complete", 5.0, 0)]
+
+
+def test_studies_of_other_settings_stay_in_the_file(tmp_path: Path) -> None:
+    one = open_study(tmp_path)
+    finish(one, one.take_population(2))
+    one.note("made_of", {"seed": 0})
+    other = Study(tmp_path / "study.db", "two", SPACE, "random", 1)
+    assert other.tried() == [] and other.others() == {"one": {"made_of": {"seed": 0}}}
+    assert len(open_study(tmp_path).tried()) == 2
