@@ -5,20 +5,19 @@
 The peer is what one does without sets of heads: the same loop, called once a head, the encoder running each time. All
 passes of the peer are alike, so at most --peer-passes of them are run; where k is larger their mean is taken k times
 (≈). Spans: members differ in learning rate and seed; "small" is a mixed set of at most adapter 64's size. Labels: [CLS]
-states are encoded once and kept, ten epochs; members of one shape are stacked. Memory is the process's peak during the
-work beyond what it held before. The last column is the largest difference between the first member's weights in the set
-and alone.
+states are encoded once and kept, ten epochs; members of one shape are stacked. Memory is what a process with that one
+pass takes at its peak beyond the encoder and data. The last column is the largest difference between the first member's
+weights in the set and alone.
 """
 
 import argparse
 import dataclasses
-import gc
+import multiprocessing
+import resource
 import statistics
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +56,6 @@ class Result:
     encoding: float
     """Seconds until the states were there, where they are kept."""
     seconds: float
-    memory: float
-    """MB at the peak beyond what was there before."""
     members: list[Member]
 
 
@@ -91,7 +88,7 @@ class Bench:
             head = build_head(config, self.encoder.shape, self.target).to(self.machine.device)
             members.append(Member(config, head, range(len(whole.steps))))
         tokens = [int(self.features.lengths[batch].sum()) for batch in whole.steps]
-        with tempfile.TemporaryDirectory() as folder, peak_memory(self.machine.device) as peak:
+        with tempfile.TemporaryDirectory() as folder:
             never = Checkpoints(Path(folder), "", seconds=np.inf)
             started = time.monotonic()
             if self.kind is TargetKind.SPAN:
@@ -105,7 +102,7 @@ class Bench:
             if self.machine.device.type == "cuda":
                 torch.cuda.synchronize()
             seconds = time.monotonic() - started
-        return Result(encoding, seconds, peak[0], members)
+        return Result(encoding, seconds, members)
 
 
 def _features(encoder: Encoder, questions: int, kind: TargetKind) -> Features:
@@ -119,30 +116,19 @@ def _features(encoder: Encoder, questions: int, kind: TargetKind) -> Features:
     return build_features(labelled, encoder.tokenizer, kind, False, 128)
 
 
-@contextmanager
-def peak_memory(device: torch.device) -> Iterator[list[float]]:
-    """A list that holds, after the block, the MB at its peak beyond those before it."""
-    gc.collect()
-    peak, process, done = [0.0], psutil.Process(), threading.Event()
-    if device.type == "cuda":
+def peak_memory(encoder: str, questions: int, kind: TargetKind, family: str, count: int) -> float:
+    """MB that one pass takes at its peak beyond what the encoder and data hold; asked in a process of its own, since
+    memory that was once taken stays with a process."""
+    bench = Bench(encoder, questions, kind)
+    configs = bench.configs(family, count)
+    if bench.machine.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        yield peak
-        peak[0] = (torch.cuda.max_memory_allocated() - before) / 1e6
-        return
-    before = process.memory_info().rss
-
-    def watch() -> None:
-        while not done.wait(0.02):
-            peak[0] = max(peak[0], (process.memory_info().rss - before) / 1e6)
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield peak
-    finally:
-        done.set()
-        watcher.join()
+        bench.run(configs)
+        return (torch.cuda.max_memory_allocated() - before) / 1e6
+    before = psutil.Process().memory_info().rss
+    bench.run(configs)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6 - before / 1e6
 
 
 def _nowhere(*_: object, **__: object) -> None:
@@ -154,18 +140,18 @@ def largest_difference(one: Member, other: Member) -> float:
     return max(float((a - b).detach().abs().max()) for a, b in pairs)
 
 
-def compare(bench: Bench, family: str, counts: list[int], most: int) -> Table:
-    """A table of one family of heads: one pass with k of them, and k passes."""
+def compare(bench: Bench, family: str, counts: list[int], most: int, memory: list[float]) -> Table:
+    """A table of one family of heads: one pass with k of them, and k passes; `memory` is that of the passes with k."""
     bench.run(bench.configs(family, 1))  # to warm up
     alone = [bench.run([config]) for config in bench.configs(family, min(max(counts), most))]
     tokens = int(bench.features.lengths.sum())
     title = f"{bench.kind} head {family}: {len(bench.features)} windows, {tokens:,} tokens, {bench.machine.describe()}"
     table = Table(title=title, title_justify="left")
     columns = ["members", "k passes s", "one pass s", "ratio", "of it encoding s", "ms a member and step", "peak MB"]
-    for column in [*columns, "peak MB, one member", "largest difference"]:
+    for column in [*columns, "largest difference"]:
         table.add_column(column, justify="right")
     steps = len(alone[0].members[0].steps)
-    for count in counts:
+    for count, peak in zip(counts, memory, strict=True):
         together = bench.run(bench.configs(family, count))
         passes = sum(one.seconds for one in alone[:count])
         if count > len(alone):
@@ -174,8 +160,8 @@ def compare(bench: Bench, family: str, counts: list[int], most: int) -> Table:
         own = (together.seconds - single) / count / steps
         table.add_row(
             str(count), f"{'≈' if count > len(alone) else ''}{passes:.1f}", f"{together.seconds:.1f}",
-            f"{passes / together.seconds:.1f} ×", f"{single:.1f}", f"{1000 * own:.2f}", f"{together.memory:.0f}",
-            f"{alone[0].memory:.0f}", f"{largest_difference(together.members[0], alone[0].members[0]):.1g}",
+            f"{passes / together.seconds:.1f} ×", f"{single:.1f}", f"{1000 * own:.2f}", f"{peak:.0f}",
+            f"{largest_difference(together.members[0], alone[0].members[0]):.1g}",
         )  # fmt: skip
     return table
 
@@ -205,7 +191,12 @@ def main() -> None:
         questions = options.questions * (1 if spans else 3)
         bench = Bench(options.encoder, questions, TargetKind.SPAN if spans else TargetKind.LABEL)
         for family in FAMILIES[kind]:
-            console.print(compare(bench, family, options.members, options.peer_passes))
+            memory = []
+            for count in options.members:
+                with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+                    work = pool.submit(peak_memory, options.encoder, questions, bench.kind, family, count)
+                    memory.append(work.result())
+            console.print(compare(bench, family, options.members, options.peer_passes, memory))
 
 
 if __name__ == "__main__":
