@@ -75,7 +75,6 @@ class Alone:
         (member,) = self.members
         head, config = member.head.train(), member.config
         parameters = list(head.parameters())
-        self.optimizer.zero_grad(set_to_none=True)
         if len(batch.windows):
             # Dropout is drawn from the member's own seed and step, whoever else is in the set.
             with drawing_from(machine.device, config.seed, member.taken, machine.rank), machine.autocast():
@@ -88,6 +87,7 @@ class Alone:
             nn.utils.clip_grad_norm_(parameters, config.clip)
         set_learning_rate(self.optimizer, member.rate)
         self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)  # not before the next step: others need the memory
         member.taken += 1
         self.counted += 1
 
@@ -137,8 +137,6 @@ class Stack:
     def learn(self, batch: StateBatch, machine: Machine) -> None:
         """One optimiser step of every member on one batch."""
         head, weights = self.members[0].head, list(self.weights.values())
-        for weight in weights:
-            weight.grad = None
         if len(batch.windows):
             with machine.autocast():
                 outputs = vmap(lambda own: functional_call(head, own, (batch.states,)))(self.weights)
@@ -149,6 +147,8 @@ class Stack:
         machine.sum_gradients(weights)
         self._clip_gradients(weights)
         self.optimizer.step(self.rates[self.members[0].taken - self.first])
+        for weight in weights:
+            weight.grad = None
         for member in self.members:
             member.taken += 1
         self.counted += 1

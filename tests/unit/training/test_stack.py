@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_sets import SHAPE, Killed, die, dying, make, same, weights
+from tiny_sets import Killed, die, dying, make, same, weights
 from tiny_training import Listening, checkpoints_in, log_nothing, member_of
 
 from bertvision.data.windows import Features
+from bertvision.encoder.states import StateShape
 from bertvision.heads import HEADS, Target, build_head
 from bertvision.machine import Machine
 from bertvision.tasks.base import TargetKind
@@ -68,7 +69,7 @@ def test_heads_that_draw_or_keep_more_than_weights_are_not_stacked(features: Fea
             if TargetKind.LABEL not in HEADS[name].kinds:
                 continue
             member = member_of(name, TargetKind.LABEL, **preset)
-            head = build_head(member, SHAPE, Target(TargetKind.LABEL, 2))
+            head = build_head(member, StateShape(4, 16, True), Target(TargetKind.LABEL, 2))
             draws = any(isinstance(module, torch.nn.Dropout) and module.p for module in head.modules())
             normed = any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in head.modules())
             assert not (head.stackable and (draws or normed))
