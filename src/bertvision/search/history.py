@@ -127,7 +127,12 @@ def build_chart(history: History) -> Any:
     panels = [(line + points(altair.X("number:Q", title="member"))).properties(width=420, height=280)]
     rates = {row["lr"] for row in rows if row.get("lr") is not None}
     if len(rates) > 1:
-        lr = altair.X("lr:Q", title="learning rate", scale=altair.Scale(type="log"), axis=altair.Axis(tickCount=5))
+        lr = altair.X(
+            "lr:Q",
+            title="learning rate",
+            scale=altair.Scale(type="log"),
+            axis=altair.Axis(format="~e", labelOverlap="greedy"),
+        )
         panels.append(points(lr).properties(width=320, height=280))
     title = f"{history.task}: {counted(len(history.tried), 'member')} tried (hollow: dropped on the way)"
     return altair.hconcat(*panels).properties(title=title)

@@ -112,11 +112,11 @@ class Halving:
 
 
 def halve(scores: dict[str, float]) -> set[str]:
-    """The names of the worse half, the smaller one where they are odd; of equals those that come first stay. What is
-    no number goes in any case."""
-    numbers = [name for name, score in scores.items() if not math.isnan(score)]
-    best = sorted(numbers, key=lambda name: -scores[name])[: math.ceil(len(scores) / 2)]
-    return set(scores) - set(best)
+    """The names of the worse half, the smaller one where they are odd. Who equals the last that stays, stays too: early
+    in a pass many say the same of every example, and nothing is known of them yet. What is no number goes."""
+    numbers = sorted((score for score in scores.values() if not math.isnan(score)), reverse=True)
+    cut = numbers[: math.ceil(len(scores) / 2)][-1] if numbers else math.inf
+    return {name for name, score in scores.items() if not score >= cut}
 
 
 def plan_rungs(courses: dict[Course, list[int]], shares: Sequence[float]) -> dict[Course, list[int]]:
