@@ -103,13 +103,11 @@ def _cost(job: Job, data: Section) -> Section:
     finetune_rate = _finetune_rate(job, encoder, sample) if job.config.finetune.epochs else None
     frozen_rate, heads_rate = _heads_rates(job, sample)
     scored, trained = len(job.snapshots), len(job.head_snapshots)
-    epochs = max(member.epochs for member in job.members)
-    kept = "tokens" not in keep_of([build_head(m, encoder.shape, job.target) for m in job.members])
+    encoded, learned = _passes(job, encoder)
     tokens = data["train tokens"]
     seconds = {
         "fine-tuning": job.config.finetune.epochs * tokens / finetune_rate if finetune_rate else 0.0,
-        # [CLS] and mean states are kept, so that further epochs cost the heads' own time alone.
-        "heads": trained * tokens * ((1 if kept else epochs) / frozen_rate + epochs / heads_rate),
+        "heads": trained * tokens * (encoded / frozen_rate + learned / heads_rate),
         "scoring": scored * (data["held out tokens"] + data["dev tokens"]) / frozen_rate,
     }
     return {
@@ -120,6 +118,20 @@ def _cost(job: Job, data: Section) -> Section:
         "memory MB of this process": round(_memory_bytes(job) / 1e6),
         **_disk(job, encoder),
     }
+
+
+def _passes(job: Job, encoder: Encoder) -> tuple[float, float]:
+    """How many times train goes through the encoder for the heads, and how many times through the mean head."""
+    encoded = 0.0
+    streamed = [m for m in job.members if build_head(m, encoder.shape, job.target).reads == "tokens"]
+    if len(streamed) < len(job.members):  # [CLS] and mean states are kept: further epochs cost the heads' time alone
+        encoded += 1
+    if streamed:
+        shares = {m.data_fraction for m in streamed}
+        encoded += max((m.epochs for m in streamed if m.data_fraction == 1), default=max(shares))
+        for share in shares - {1.0}:  # its first epoch is part of the others', further ones are its own
+            encoded += share * (max(m.epochs for m in streamed if m.data_fraction == share) - 1)
+    return encoded, sum(m.epochs * m.data_fraction for m in job.members) / len(job.members)
 
 
 def _finetune_rate(job: Job, encoder: Encoder, features: Features) -> float:

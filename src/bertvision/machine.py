@@ -56,6 +56,12 @@ class Machine:
             # What no process used (a pooler under spans) keeps no gradient: a zero one would still be decayed.
             parameter.grad = part.view_as(parameter) if count else None
 
+    def average(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Makes each tensor the mean of all processes'."""
+        if self.processes > 1:
+            for tensor in tensors:
+                tensor.copy_(self.accelerator.reduce(tensor, "mean"))
+
     def sum_numbers(self, numbers: list[float]) -> list[float]:
         """Each number added up over all processes."""
         if self.processes == 1:

@@ -28,7 +28,8 @@ class Predictor:
     def __init__(
         self, folder: Path | str, head: str | None = None, epochs: float | None = None, reporter: Reporter | None = None
     ) -> None:
-        """`head` absent: the one with the best held-out score. "encoder" is the fine-tuned encoder itself."""
+        """`head` absent: the one with the best held-out score; a name without its seed: the best of the seeds.
+        "encoder" is the fine-tuned encoder itself."""
         self.folder, self.reporter = RunFolder(folder), reporter or Reporter()
         config, task = read_json(self.folder.path / "config.json"), read_json(self.folder.path / "task.json")
         scores = read_json(self.folder.path / "scores.json")
@@ -122,6 +123,10 @@ class Predictor:
             head = max(models, key=lambda name: self._held_out_score(models[name]))
             held = HELD_OUT in models[head]["scores"]
             self.why = "best on held-out training data" if held else "nothing was held out to choose by; give --head"
+        seeds = {name: model for name, model in models.items() if model.get("group") == head}
+        if head not in models and seeds:
+            head = max(seeds, key=lambda name: self._held_out_score(seeds[name]))
+            self.why = f"of {len(seeds)} seeds the best on held-out training data"
         if head not in models:
             raise UserError(f"the run has no model '{head}' at {place} epochs: {suggest(head, models)}")
         return float(place), head

@@ -74,9 +74,9 @@ def _model_table(scores: dict[str, Any], epochs: str, models: dict[str, Any], sp
         figures = [_spread([_value(found, key) for found in well]) for key, _ in keys] if well else ["stopped"]
         if len(names) > 1:
             stopped = f", {len(names) - len(well)} stopped" if len(well) < len(names) else ""
-            shown = f"{_model_name(group)}, {len(names)} seeds{stopped}"
+            shown = f"{_model_name(group, model)}, {len(names)} seeds{stopped}"
         else:
-            shown = _model_name(names[0])
+            shown = _model_name(names[0], model)
         figures += [""] * (len(keys) - len(figures))
         rows.append([shown, f"{model['parameters']:,}", share, *figures, _seconds(model)])
     columns = ["model", "parameters", "% of encoder", *(heading for _, heading in keys), "seconds"]
@@ -122,8 +122,10 @@ def _spread(values: list[float | None]) -> str:
     return f"{statistics.mean(known):.2f} ± {statistics.stdev(known):.2f}"
 
 
-def _model_name(name: str) -> str:
-    return {"encoder": "encoder itself", "last_linear": "last_linear (control)"}.get(name, name)
+def _model_name(name: str, model: dict[str, Any]) -> str:
+    if name == "encoder":
+        return "encoder itself"
+    return f"{name} (control)" if model.get("head") == "last_linear" else name
 
 
 def _seconds(model: dict[str, Any]) -> str:

@@ -82,6 +82,7 @@ def run(
 def run_job(job: Job) -> Run:
     """All stages of a job, in order."""
     _ = job.members, job.dev_splits  # mistakes in the heads, or no dev set, are said before any work
+    stages.check_heads(job)
     stages.open_run(job)
     stages.finetune(job)
     stages.train(job)

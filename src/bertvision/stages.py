@@ -12,7 +12,7 @@ import torch
 from bertvision.config import EncoderConfig
 from bertvision.data.packing import plan_batches, plan_pass
 from bertvision.encoder.encoder import Encoder, RouteError, check_route
-from bertvision.encoder.loading import identify, load_encoder
+from bertvision.encoder.loading import identify, load_encoder, shape_of
 from bertvision.encoder.output_layer import (
     CheckpointOutputLayer,
     build_output_layer,
@@ -195,6 +195,14 @@ def load_snapshot(folder: Path, settings: EncoderConfig, machine: Machine) -> tu
 # ---------------------------------------------------------------------- heads
 
 
+def check_heads(job: Job) -> None:
+    """Builds every head without its weights: what does not fit this encoder is said before any work."""
+    shape = shape_of(job.config.encoder.name).shape
+    with torch.device("meta"):
+        for member in job.members:
+            build_head(member, shape, job.target)
+
+
 def train(job: Job) -> None:
     """Trains every head that is missing, on each snapshot asked for, in one pass a snapshot."""
     for epochs in job.head_snapshots:
@@ -217,7 +225,7 @@ def _train_on(job: Job, epochs: float, configs: list[MemberConfig]) -> None:
         some = [config for config in configs if (reads[config.name] == "tokens") == (part == "tokens")]
         if not some:
             continue
-        stamp = "-".join(job.member_stamp(epochs, config) for config in some)
+        stamp = "-".join(f"{config.name}={job.member_stamp(epochs, config)}" for config in some)
         folder = job.folder.checkpoints / f"heads_{epochs:g}_{part}"
         checkpoints = Checkpoints(folder, stamp, job.config.train.checkpoint_seconds)
         members, seconds = train_members(job, encoder, some, checkpoints)
@@ -275,7 +283,8 @@ def keep_states(job: Job, encoder: Encoder, keep: tuple[Part, ...], split: str =
     no say in it: the two round otherwise, and a head must not end elsewhere because another one trains longer."""
     features = job.features(split)
     needed = kept_bytes(len(features), encoder.shape.layers + 1, encoder.shape.hidden, len(keep))
-    if "tokens" in keep or needed >= MEMORY_SHARE * _free_memory(job):
+    (too_large,) = job.machine.agree(needed >= MEMORY_SHARE * _free_memory(job))
+    if "tokens" in keep or too_large:
         return None
     with job.reporter.bar(f"encoding {split} once", int(features.lengths.sum()), "tokens") as bar:
         return KeptStates.encode(encoder, features, keep, job.config.train.encode_tokens, bar)
@@ -354,7 +363,7 @@ def _rows(job: Job, epochs: float) -> list[Row]:
             )
             continue
         keys = ("parameters", "seconds", "failed")
-        own = {"share": found["parameters"] / whole, "group": member.group, "seed": member.seed}
+        own = {"share": found["parameters"] / whole, "head": member.head, "group": member.group, "seed": member.seed}
         rows.append(Row(member.name, stamp, {key: found[key] for key in keys} | own))
     return rows
 

@@ -199,6 +199,15 @@ def test_no_network(rte: Path, refused: Callable[..., str]) -> None:
 # ---------------------------------------------------------------------- config
 
 
+def test_a_head_that_does_not_fit_the_encoder_is_told_before_any_work(
+    rte: Path, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    for command in ("run", "train"):
+        says(refused(command, rte, 'heads=[{head="ladder", layers=[-9]}]'), "no layer -9", "layers 0")
+    says(refused("search", rte, 'search.space={head="ladder", layers=[[-9], [-1]]}'), "no layer -9")
+    assert not list(tmp_path.rglob("encoder/stamp.json"))
+
+
 def test_unknown_names_suggest_the_nearest(rte: Path, refused: Callable[..., str]) -> None:
     says(refused("run", rte, "finetune.epoch=2"), "'finetune.epoch'", "did you mean 'finetune.epochs'")
     says(refused("run", rte, "finetun.epochs=2"), "'finetun'", "did you mean 'finetune'")

@@ -81,6 +81,20 @@ def test_without_a_head_the_best_on_held_out_speaks(
     assert scores[spoke] == max(scores.values())
 
 
+def test_a_name_without_its_seed_is_the_best_of_the_seeds(
+    rte_run: Path, command: Command, tmp_path: Path
+) -> None:
+    run = shutil.copytree(rte_run, tmp_path / "run")
+    scores = json.loads((run / "scores.json").read_text())
+    (models,) = scores["snapshots"].values()
+    heads = ["last_linear", "learned_pooling"]
+    for place, name in enumerate(heads):
+        models[name] |= {"group": "pair", "scores": {"held_out": {"accuracy": 40.0 + place}}}
+    (run / "scores.json").write_text(json.dumps(scores))
+    said = command("predict", run, "--head", "pair", "--text", "a king", "--text-pair", "a river")
+    assert "learned_pooling" in said.err + said.out and "of 2 seeds the best" in said.err + said.out
+
+
 def test_the_threshold_is_the_one_chosen_on_held_out(squad_run: Path, command: Command, squad_folder: Path) -> None:
     for head, scores in held_out_scores(squad_run).items():
         words = ["predict", squad_run, "--head", head, "--file", squad_folder / "dev-v2.0.json", "--json"]

@@ -16,7 +16,7 @@ LABELS = scores_of(
     ["accuracy", "f1"],
     baseline=model(0, 0.0, {"dev": {"accuracy": 50.0, "f1": 66.666}}),
     encoder=model(1000, 12.34, {"dev": {"accuracy": 60.0, "f1": 61.0}}, share=1.0),
-    last_linear=model(10, 0.5, {"dev": {"accuracy": 61.5, "f1": 62.0}}, share=0.01),
+    last_linear=model(10, 0.5, {"dev": {"accuracy": 61.5, "f1": 62.0}}, share=0.01, head="last_linear"),
     broken=model(20, 0.1, {}, share=0.02, failed=True),
 )
 

@@ -51,7 +51,10 @@ def _rows(encoder: str, task: str, labels: int) -> tuple[list[dict[str, Any]], i
     for name, (head, settings) in list_presets().items():
         if target.kind not in HEADS[head].kinds:
             continue
-        built = _build_on_meta(head, settings, size.shape, target)
+        try:
+            built = _build_on_meta(head, settings, size.shape, target)
+        except UserError:  # a row that asks for more layers than this encoder has
+            continue
         rows.append(
             {
                 "name": name,

@@ -16,7 +16,7 @@ def train(config: Config, overrides: Overrides = None) -> None:
     job = load_job(config, overrides)
     from bertvision import stages
 
-    _ = job.members  # mistakes in the heads are said before any work
+    stages.check_heads(job)  # mistakes in the heads are said before any work
     stages.open_run(job)
     stages.finetune(job)
     stages.train(job)

@@ -75,11 +75,12 @@ def plan_pass(
     steps: list[np.ndarray] = []
     starts: list[int] = []
     for batches in plan.epochs:
-        starts += [len(steps) + tenth for tenth in tenths[:-1]]
+        starts += [len(steps) + tenth for tenth in tenths[:-1] if tenth < len(batches)]
         steps += batches
     firsts = {share: max(1, round(share * count)) for _, share in wanted if share < 1}
     if all(share < 1 for _, share in wanted):  # nobody takes the rest of the epoch
         steps = steps[: min(tenth for tenth in tenths if tenth >= max(firsts.values()))]
+        starts = [start for start in starts if start < len(steps)]
     courses = {(epochs, share): list(range(plan.step_at(epochs))) for epochs, share in wanted if share == 1}
     for share, first in sorted(firsts.items()):
         ends = [list(range(first))]

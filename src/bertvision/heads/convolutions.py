@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bertvision.encoder.states import HiddenStates
+from bertvision.errors import UserError
 from bertvision.heads.base import HeadConfig, ReadConfig
 
 SIZES = (1, 2, 3, 4, 5, 6, 7)
@@ -37,6 +38,12 @@ class TokenCnnConfig(HeadConfig):
 
     def mistakes(self) -> list[str]:
         return super().mistakes() + ([] if self.size >= 1 else [f"`size` must be at least 1, not {self.size}"])
+
+
+def check_width(head: str, hidden: int, least: int) -> None:
+    """Refuses states that convolutions without padding would shrink to nothing."""
+    if hidden < least:
+        raise UserError(f"head '{head}' needs hidden states of at least {least} values, not {hidden}.")
 
 
 class BatchNorm(nn.BatchNorm1d):

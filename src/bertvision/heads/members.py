@@ -71,15 +71,27 @@ def build_members(entries: list[Any], train: TrainConfig, seed: int, kind: Targe
     """The members a config asks for, with the last-layer control first; raises ConfigError with every mistake."""
     mistakes: list[str] = []
     tables = [{"head": entry} if isinstance(entry, str) else dict(entry) for entry in entries]
-    if not any(CONTROL in _as_list(table["head"]) for table in tables):
-        tables.insert(0, {"head": CONTROL})
-    singles = [single for table in tables for single in _expand(table, train, seed, mistakes)]
-    members = [_build_member(*single, train, seed, kind, mistakes) for single in singles]
-    names = [member.name for member in members if member is not None]
+    members = _build_all(tables, train, seed, kind, mistakes)
+    if not any(member.head == CONTROL and member.data_fraction == 1 for member in members):
+        members = _build_all([{"head": CONTROL}], train, seed, kind, mistakes) + members
+    names = [member.name for member in members]
     for name in sorted({name for name in names if names.count(name) > 1}):
-        mistakes.append(f"two heads are called '{name}': give one of them another `name`.")
+        mistakes.append(f"two heads are called '{name}': a value is there twice, or one of them needs another `name`.")
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for member in members:
+        groups.setdefault(member.group, []).append({**member.what_matters(), "seed": None})
+    for group in sorted(group for group, alike in groups.items() if any(one != alike[0] for one in alike)):
+        mistakes.append(f"heads that differ in more than their seed are called '{group}': give one another `name`.")
     if mistakes:
         raise ConfigError(mistakes)
+    return members
+
+
+def _build_all(
+    tables: list[dict[str, Any]], train: TrainConfig, seed: int, kind: TargetKind, mistakes: list[str]
+) -> list[MemberConfig]:
+    singles = [single for table in tables for single in _expand(table, train, seed, mistakes)]
+    members = [_build_member(*single, train, seed, kind, mistakes) for single in singles]
     return [member for member in members if member is not None]
 
 
@@ -115,7 +127,7 @@ def _expand(
         if name not in list_presets() and name not in HEADS:
             mistakes.append(f"there is no head '{name}': {suggest(name, sorted({*HEADS, *list_presets()}))}")
             continue
-        hints = setting_types(_head_of(name)) | TRAINING
+        hints = setting_types(_head_of(name)) | TRAINING | {"name": list}
         seeds = _seeds(name, given, train, seed, mistakes)
         if seeds is not None:
             given["seed"] = seeds
@@ -192,7 +204,7 @@ def _build_member(
         if not fits:
             mistakes.append(f"`{key}` of head '{name}' must be {describe_type(wanted)}, not {value!r}.")
         else:
-            (training if key in TRAINING else settings)[key] = converted
+            (training if key in TRAINING else settings)[key] = table[key] = converted
     member = MemberConfig("", head, settings, **training)
     if len(mistakes) == found:
         mistakes += [f"head '{name}': {mistake}." for mistake in member.head_config().mistakes()]
@@ -232,8 +244,7 @@ def _check_training(training: dict[str, Any]) -> list[str]:
         for key in ("lr", "epochs", "clip")
         if training[key] is not None and not training[key] > 0
     ]
-    if math.isinf(training["lr"]):
-        mistakes.append("`lr` must be finite")
+    mistakes += [f"`{key}` must be finite" for key in ("lr", "decay") if math.isinf(training[key])]
     mistakes += [
         f"`{key}` must be at least 0, not {training[key]}" for key in ("decay", "seed") if not training[key] >= 0
     ]
@@ -246,6 +257,12 @@ def _check_training(training: dict[str, Any]) -> list[str]:
     return mistakes
 
 
+def _figure(value: float) -> str:
+    """As short as it can be told apart, without signs that a folder's name should not have."""
+    short = f"{value:g}"
+    return (short if float(short) == value else repr(value)).replace("+", "")
+
+
 def _name(start: str, head: str, given: dict[str, Any]) -> str:
     """adapter with size = 386, shared = false, skip = true → adapter_386_separate_skip."""
     fields = {item.name: item for item in dataclasses.fields(HEADS[head].Config)}
@@ -255,7 +272,7 @@ def _name(start: str, head: str, given: dict[str, Any]) -> str:
             off = fields[key].metadata.get("off", f"no_{key}") if key in fields else f"no_{key}"
             words.append(key if value else off)
         elif isinstance(value, int | float):
-            words.append(f"{value:g}" if key == "size" else f"{key}{value:g}")
+            words.append(_figure(value) if key == "size" else f"{key}{_figure(value)}")
         elif isinstance(value, list | tuple):
             words.append(key + "-".join(str(part).replace("-", "m") for part in value))
         else:

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, Target
-from bertvision.heads.convolutions import Convolution, HalvingBlock, Separable
+from bertvision.heads.convolutions import Convolution, HalvingBlock, Separable, check_width
 from bertvision.tasks.base import TargetKind
 
 
@@ -36,6 +36,7 @@ class Xception(Head):
 
     def __init__(self, config: Any, shape: StateShape, target: Target) -> None:
         super().__init__(config, shape, target)
+        check_width("xception", shape.hidden, 7)
         pool = nn.MaxPool1d(3, stride=2, padding=1)
         self.first = Convolution(self.layers, 32, size=3, stride=2)
         self.second = Convolution(32, 64, size=3)

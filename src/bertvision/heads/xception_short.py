@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, ReadConfig, Target
-from bertvision.heads.convolutions import Convolution, HalvingBlock
+from bertvision.heads.convolutions import Convolution, HalvingBlock, check_width
 from bertvision.tasks.base import TargetKind
 
 
@@ -33,6 +33,7 @@ class XceptionShort(Head):
 
     def __init__(self, config: Any, shape: StateShape, target: Target) -> None:
         super().__init__(config, shape, target)
+        check_width("xception_short", shape.hidden, 9)
         self.first = Convolution(self.layers, 64, size=3, stride=3)
         self.second = Convolution(64, 128, size=3)
         # Values outside the width do not count as zeros in the mean.

@@ -14,11 +14,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import torch
+
 from bertvision import stages
+from bertvision.config import TrainConfig
 from bertvision.data.packing import plan_pass
 from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.loading import shape_of
 from bertvision.encoder.states import Part
-from bertvision.errors import UserError, suggest
+from bertvision.errors import ConfigError, UserError, suggest
 from bertvision.heads import CONTROL, MemberConfig, build_head
 from bertvision.job import HELD_OUT, Job
 from bertvision.results import counted
@@ -26,7 +30,7 @@ from bertvision.rundir import fingerprint
 from bertvision.runs import Run, score_job
 from bertvision.search.history import History, write_history, write_picture
 from bertvision.search.judge import Halving, HeldOut, plan_rungs
-from bertvision.search.space import Space, build_member, build_space, given_space
+from bertvision.search.space import Space, build_member, build_space, ends, given_space
 from bertvision.search.study import Study, Tried
 from bertvision.sources import KeptStates
 from bertvision.training.checkpoint import Checkpoints
@@ -47,6 +51,7 @@ class SearchResult:
 def search(job: Job) -> SearchResult:
     """Tries members until the budget is spent, then trains the best and scores it on dev."""
     _ = job.dev_splits, _find_metric(job)  # what is missing is said before any work
+    _check_space(job)
     stages.open_run(job)
     stages.finetune(job)
     history = try_members(job)
@@ -79,6 +84,20 @@ def _run_winner(job: Job, winner: Tried) -> Run:
     stages.open_run(last)
     stages.train(last)
     return score_job(last)
+
+
+def _check_space(job: Job) -> None:
+    """Builds every head of the space once for each of its values, without weights: what does not fit this encoder is
+    said before any work."""
+    shape = shape_of(job.config.encoder.name).shape
+    for head, own in build_space(job.config).heads.items():
+        for point in [{}, *({key: value} for key, entry in own.items() for value in ends(entry))]:
+            try:
+                config = build_member({"head": head, **point}, "x", TrainConfig(epochs=1), 0, job.task.kind)
+            except ConfigError:  # right only beside another value
+                continue
+            with torch.device("meta"):
+                build_head(config, shape, job.target)
 
 
 def _find_metric(job: Job) -> str:

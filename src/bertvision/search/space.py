@@ -198,7 +198,10 @@ def _space_mistakes(config: RunConfig) -> list[str]:
             mistakes.append(f"'search.space.{key}' is no setting of {heads}: {suggest(key, hints, 'search.space.')}")
     if mistakes:
         return mistakes
-    return [f"search.space: {mistake}" for mistake in _value_mistakes(config)]
+    own = {key for entries in build_space(config).heads.values() for key in entries}
+    for key in sorted(set(tables) - {"head", *TRAINING} - own):
+        mistakes.append(f"'search.space.{key}' is fixed by each preset that is named: name the head itself to vary it.")
+    return mistakes + [f"search.space: {mistake}" for mistake in _value_mistakes(config)]
 
 
 def _entry_mistakes(key: str, value: Any, hint: Any) -> list[str]:
@@ -226,10 +229,10 @@ def _value_mistakes(config: RunConfig) -> list[str]:
     space, found = build_space(config), []
     kind = target_kind(config) or TargetKind.LABEL
     for number, (head, own) in enumerate(space.heads.items()):
-        combinations = itertools.product(*([(key, value) for value in _ends(entry)] for key, entry in own.items()))
+        combinations = itertools.product(*([(key, value) for value in ends(entry)] for key, entry in own.items()))
         points = [dict(point) for point in itertools.islice(combinations, MOST_COMBINATIONS)]
         if number == 0:
-            points += [{key: value} for key, entry in space.training.items() for value in _ends(entry)]
+            points += [{key: value} for key, entry in space.training.items() for value in ends(entry)]
         for point in points:
             try:
                 build_members([{"head": head, **point}], TrainConfig(epochs=1), 0, kind)
@@ -238,5 +241,6 @@ def _value_mistakes(config: RunConfig) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _ends(entry: Entry) -> tuple[Any, ...]:
+def ends(entry: Entry) -> tuple[Any, ...]:
+    """The choices, or where the range begins and ends."""
     return entry.values if isinstance(entry, Choices) else (entry.low, entry.high)

@@ -35,15 +35,17 @@ class StreamedSource:
 
     def batches(self, first: int = 0) -> Iterator[StateBatch]:
         for group in self._groups():
-            if group.stop <= first:
-                continue
-            parts = [self.plan[step][self.rank :: self.processes] for step in group]
-            # Steps are small and the encoder likes much at once, so a group goes through together and is cut again.
-            states = self._encode(np.concatenate(parts))
-            for step, windows, cut in zip(group, parts, states.split([len(part) for part in parts]), strict=True):
-                if step >= first:
-                    targets = pack_targets(self.features, windows).to(self.encoder.device)
-                    yield StateBatch(windows, cut, targets, len(self.plan[step]))
+            if group.stop > first:
+                yield from self._batches_of(group, first)  # its states go with it, before the next group's come
+
+    def _batches_of(self, group: range, first: int) -> Iterator[StateBatch]:
+        parts = [self.plan[step][self.rank :: self.processes] for step in group]
+        # Steps are small and the encoder likes much at once, so a group goes through together and is cut again.
+        cuts = self._encode(np.concatenate(parts)).split([len(part) for part in parts])
+        for step, windows, cut in zip(group, parts, cuts, strict=True):
+            if step >= first:
+                targets = pack_targets(self.features, windows).to(self.encoder.device)
+                yield StateBatch(windows, cut, targets, len(self.plan[step]))
 
     def _encode(self, windows: np.ndarray) -> HiddenStates:
         if not len(windows):  # a last batch with fewer windows than processes

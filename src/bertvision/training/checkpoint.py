@@ -30,6 +30,10 @@ class Checkpoints:
     def is_due(self) -> bool:
         return time.monotonic() - self.saved_at >= self.seconds
 
+    def skip(self) -> None:
+        """For a process that does not write: another one has saved, and the clock starts again."""
+        self.saved_at = time.monotonic()
+
     def save(self, step: int, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         place = self.folder / f"step_{step:09d}"
         with writing_folder(place) as fresh:

@@ -194,6 +194,8 @@ class Finetuning:
             tensors = named("model", self.model.state_dict()) | named("optimizer", optimizer_tensors(self.optimizer))
             facts = {"seconds": self.seconds, "tokens": self.tokens, "memory_tokens": self.memory_tokens}
             checkpoints.save(self.step, tensors, facts)
+        else:
+            checkpoints.skip()
         self.machine.wait()
 
     def _resume(self, checkpoints: Checkpoints, first_stop: int) -> None:

@@ -49,11 +49,12 @@ def train_heads(
     seconds of the pass, those before a kill included."""
     found = checkpoints.load()
     step, before = _resume(members, found)
-    units = build_units([member for member in members if not member.is_over], stack, tokens_of(0))
+    units = _let_go(build_units(members, stack, tokens_of(0)))
     if found is not None:
         for unit in units:
             unit.restore({member.name: under(f"{member.name}/optimizer", found.tensors) for member in unit.members})
         reporter.say(f"training of the heads goes on at step {step:,}.")
+        del found  # all weights and moments once more
     started = time.monotonic()
     last = max(member.steps[-1] for member in members) + 1
     bar_of_work = reporter.bar(f"training {len(members)} heads", sum(tokens_of(s) for s in range(last)), "tokens")
@@ -65,15 +66,15 @@ def train_heads(
                     unit.learn(batch, machine)
             bar.advance(tokens_of(step))
             step += 1
-            if step % LOG_STEPS == 0 or step == last:
+            ended = any(member.is_over for unit in units for member in unit.members)
+            if step % LOG_STEPS == 0 or step == last or ended:
                 losses = _take_losses(units, machine, reporter)
                 if machine.is_main:
                     log("train", step=step, loss=losses)
             if judge is not None and judge.is_due(step):
                 _ask(judge, step, units)
-            for unit in units:
-                unit.let_go()
-            units = [unit for unit in units if unit.members]
+            units = _let_go(units)
+            del batch  # its states may go before the next ones come
             due, stopped = machine.agree(checkpoints.is_due(), bool(asked))
             if due or stopped:
                 _save(members, units, step, before + time.monotonic() - started, checkpoints, machine)
@@ -81,11 +82,24 @@ def train_heads(
                 raise KeyboardInterrupt
             if not units:
                 break
+    _average_buffers(members, machine)
     for member in members:
         # The last step of all, or one before a kill, is followed by no loss that would show it.
         if not member.failed and not all(bool(weight.isfinite().all()) for weight in member.head.parameters()):
             _stop(member, "its weights are no longer numbers", reporter)
     return before + time.monotonic() - started
+
+
+def _let_go(units: list[Alone | Stack]) -> list[Alone | Stack]:
+    """Units without the members that learn no further; a stack stays one, so that a resumed pass rounds alike."""
+    for unit in units:
+        unit.let_go()
+    return [unit for unit in units if unit.members]
+
+
+def _average_buffers(members: list[Member], machine: Machine) -> None:
+    """Batch norms see each process's own windows: what they remember of them is averaged."""
+    machine.average([buffer for member in members for buffer in member.head.buffers() if buffer.is_floating_point()])
 
 
 def _ask(judge: Judge, step: int, units: list[Alone | Stack]) -> None:
@@ -128,6 +142,7 @@ def _save(
     machine: Machine,
 ) -> None:
     tensors: dict[str, Tensor] = {}
+    _average_buffers(members, machine)
     for unit in units:
         unit.write_back()
         for name, memory in unit.memory().items():
@@ -141,6 +156,8 @@ def _save(
             "dropped": [member.name for member in members if member.dropped],
         }
         checkpoints.save(step, tensors, facts)
+    else:
+        checkpoints.skip()
     machine.wait()
 
 

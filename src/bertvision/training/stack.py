@@ -171,7 +171,7 @@ class Stack:
             rates = [
                 learning_rate(s, steps, config.lr, config.schedule, config.warmup) for s in range(self.first, steps)
             ]
-            table.append(rates + [0.0] * (most - steps))
+            table.append(rates + [0.0] * (most - self.first - len(rates)))
         self.rates = torch.tensor(table, device=self.device).T.contiguous()  # (step, member)
 
     def take_losses(self) -> Tensor:

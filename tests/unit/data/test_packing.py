@@ -100,6 +100,9 @@ def test_a_member_s_steps_are_the_same_in_any_company(lengths: np.ndarray, size:
         alone = plan_pass(lengths, {one}, seed, **size)
         mine = [alone.steps[step].tolist() for step in alone.courses[one]]
         assert mine == [together.steps[step].tolist() for step in together.courses[one]]
+        # Nor do they go through the encoder with other neighbours.
+        begins = [[step in plan.starts for step in plan.courses[one]] for plan in (alone, together)]
+        assert begins[0] == begins[1]
 
 
 @settings(max_examples=80, deadline=None)

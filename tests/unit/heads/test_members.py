@@ -91,6 +91,30 @@ def test_seeds_of_the_train_section_are_every_head_s_the_control_s_too_unless_it
     ]  # fmt: skip
 
 
+def test_numbers_that_differ_give_names_that_differ_and_no_name_has_a_plus() -> None:
+    seeds = members_of({"head": "adapter", "seed": 20240101, "seeds": 2}, {"head": "adapter", "lr": [0.3, 0.3000001]})
+    assert [member.name for member in seeds[1:]] == [
+        "adapter_seed20240101", "adapter_seed20240102", "adapter_lr0.3", "adapter_lr0.3000001",
+    ]  # fmt: skip
+    assert members_of({"head": "adapter", "lr": 1e6})[-1].name == "adapter_lr1e06"
+    assert members_of({"head": "adapter", "clip": "none"})[-1].name == "adapter_no_clip"
+
+
+def test_the_control_joins_unless_one_of_the_members_is_it() -> None:
+    less = members_of({"head": "last_linear", "data_fraction": [0.1, 0.5]})
+    assert [member.data_fraction for member in less] == [1.0, 0.1, 0.5]
+    whole = members_of({"head": "last_linear", "data_fraction": [0.1, 1.0]})
+    assert [member.data_fraction for member in whole] == [0.1, 1.0]
+
+
+def test_members_of_one_group_differ_in_their_seed_alone() -> None:
+    (found,) = mistakes_of(
+        {"head": "adapter", "size": 16, "seed": 1, "name": "mine"},
+        {"head": "adapter", "size": 64, "seeds": 2, "seed": 5, "name": "mine"},
+    )
+    assert "differ in more than their seed are called 'mine'" in found
+
+
 def test_no_preset_takes_a_head_s_name_or_another_preset_s() -> None:
     rows = list_presets()
     named = [name for head in HEADS for name in HEADS[head].presets]
@@ -128,6 +152,7 @@ def test_all_mistakes_of_all_heads_are_shown_at_once() -> None:
         ({"schedule": "cosine"}, "linear or constant"),
         ({"warmup": 1.0}, "`warmup` must be from 0 to less than 1"),
         ({"decay": -0.1}, "`decay` must be at least 0"),
+        ({"decay": float("inf")}, "`decay` must be finite"),
         ({"clip": 0}, "`clip` must be above 0"),
         ({"seed": -1}, "`seed` must be at least 0"),
     ],
@@ -137,7 +162,7 @@ def test_a_wrong_value_is_one_mistake_in_words(settings: dict[str, Any], words: 
     assert words in found and "adapter" in found
 
 
-@pytest.mark.parametrize("name", ["encoder", "baseline", "", ".", "..", ".hidden", "a/b", "-x", "a b", 7])
+@pytest.mark.parametrize("name", ["encoder", "baseline", "", ".", "..", ".hidden", "a/b", "-x", "a b", 7, ["a", "b"]])
 def test_a_name_that_is_no_folder_s_or_is_taken_is_refused(name: Any) -> None:
     (found,) = mistakes_of({"head": "adapter", "name": name})
     assert f"`name` = {name!r}" in found

@@ -83,3 +83,11 @@ def test_a_transposed_tensor_can_be_saved(tmp_path: Path) -> None:
     checkpoints.save(1, {"t": torch.arange(6.0).reshape(2, 3).T}, {})
     found = checkpoints.load()
     assert found is not None and found.tensors["t"].tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
+def test_a_process_that_does_not_write_starts_its_clock_again_too(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, "stamp", seconds=0.05)
+    time.sleep(0.06)
+    assert checkpoints.is_due()
+    checkpoints.skip()
+    assert not checkpoints.is_due()

@@ -138,6 +138,24 @@ def test_killed_and_started_again_a_stack_ends_in_the_same_weights(
     assert all(same(weights(one), weights(other)) for one, other in zip(again, whole, strict=True))
 
 
+def test_a_stack_of_which_one_is_left_goes_on_as_a_stack_after_a_kill(features: Features, tmp_path: Path) -> None:
+    two = [FIVE[0], FIVE[3]]  # the second ends after 3 of 9 steps
+    whole = run(make(features, two), tmp_path / "whole")
+    members, source, tokens_of = make(features, two)
+    with pytest.raises(Killed):
+        run((members, dying(source, 5, die), tokens_of), tmp_path, seconds=0)
+    again = run(make(features, two), tmp_path)
+    assert all(same(weights(one), weights(other)) for one, other in zip(again, whole, strict=True))
+
+
+def test_losses_of_a_member_that_ends_early_are_told(features: Features, tmp_path: Path) -> None:
+    for stack in (1, 64):
+        lines: list[Any] = []
+        log = lambda event, lines=lines, **values: lines.append((values["step"], sorted(values["loss"])))  # noqa: E731
+        run(make(features, [FIVE[0], FIVE[3]]), tmp_path / str(stack), stack=stack, log=log)
+        assert lines == [(3, ["first", "short"]), (9, ["first"])]
+
+
 def test_a_checkpoint_of_a_stack_is_gone_on_with_by_members_alone(features: Features, tmp_path: Path) -> None:
     members, source, tokens_of = make(features, FIVE)
     with pytest.raises(Killed):
