@@ -44,8 +44,8 @@ class OneByOne:
         self.passes = Passes(job, None, job.config.search.metric or job.task.metrics[0])  # for its parts alone
         _ = self.passes.encoder
         started = time.monotonic()
-        self.kept = self.passes._kept if keep else None
-        self.held_out = self.passes._held_out["sequences"] if keep else None
+        self.kept = self.passes.kept if keep else None
+        self.held_out = self.passes.held_out["sequences"] if keep else None
         self.seconds_before = time.monotonic() - started
 
     def run(self, trials: int) -> float:

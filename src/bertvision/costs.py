@@ -17,7 +17,7 @@ from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.loading import load_encoder, shape_of
 from bertvision.errors import UserError
-from bertvision.heads import build_head, count_parameters
+from bertvision.heads import build_head, count_parameters, outline_head
 from bertvision.job import HELD_OUT, Job
 from bertvision.results import counted
 from bertvision.sources import StreamedSource, pack_tokens
@@ -90,7 +90,7 @@ def _encoder(job: Job) -> Section:
 def _heads(job: Job) -> Section:
     shape = shape_of(job.config.encoder.name).shape
     return {
-        member.name: f"{count_parameters(build_head(member, shape, job.target)):,} parameters, "
+        member.name: f"{count_parameters(outline_head(member, shape, job.target)):,} parameters, "
         f"{counted(member.epochs, 'epoch')}, lr {member.lr:g}"
         for member in job.members
     }
@@ -123,14 +123,14 @@ def _cost(job: Job, data: Section) -> Section:
 def _passes(job: Job, encoder: Encoder) -> tuple[float, float]:
     """How many times train goes through the encoder for the heads, and how many times through the mean head."""
     encoded = 0.0
-    streamed = [m for m in job.members if build_head(m, encoder.shape, job.target).reads == "tokens"]
+    streamed = [m for m in job.members if outline_head(m, encoder.shape, job.target).reads == "tokens"]
     if len(streamed) < len(job.members):  # [CLS] and mean states are kept: further epochs cost the heads' time alone
         encoded += 1
     if streamed:
-        shares = {m.data_fraction for m in streamed}
-        encoded += max((m.epochs for m in streamed if m.data_fraction == 1), default=max(shares))
-        for share in shares - {1.0}:  # its first epoch is part of the others', further ones are its own
-            encoded += share * (max(m.epochs for m in streamed if m.data_fraction == share) - 1)
+        fractions = {m.data_fraction for m in streamed}
+        encoded += max((m.epochs for m in streamed if m.data_fraction == 1), default=max(fractions))
+        for fraction in fractions - {1.0}:  # its first epoch is part of the others', further ones are its own
+            encoded += fraction * (max(m.epochs for m in streamed if m.data_fraction == fraction) - 1)
     return encoded, sum(m.epochs * m.data_fraction for m in job.members) / len(job.members)
 
 

@@ -25,7 +25,7 @@ from bertvision.errors import UserError
 from bertvision.evaluation.outputs import compute_outputs
 from bertvision.evaluation.predictions import build_predictions, save_predictions
 from bertvision.evaluation.scores import pick_threshold, score_baseline, score_predictions
-from bertvision.heads import Head, MemberConfig, build_head, count_parameters, load_head, save_head
+from bertvision.heads import Head, MemberConfig, build_head, count_parameters, load_head, outline_head, save_head
 from bertvision.job import HELD_OUT, Job
 from bertvision.machine import Machine, drawing_from
 from bertvision.results import counted
@@ -198,9 +198,8 @@ def load_snapshot(folder: Path, settings: EncoderConfig, machine: Machine) -> tu
 def check_heads(job: Job) -> None:
     """Builds every head without its weights: what does not fit this encoder is said before any work."""
     shape = shape_of(job.config.encoder.name).shape
-    with torch.device("meta"):
-        for member in job.members:
-            build_head(member, shape, job.target)
+    for member in job.members:
+        outline_head(member, shape, job.target)
 
 
 def train(job: Job) -> None:
@@ -220,7 +219,7 @@ def train(job: Job) -> None:
 def _train_on(job: Job, epochs: float, configs: list[MemberConfig]) -> None:
     encoder, _ = load_snapshot(job.folder.encoder(epochs), job.config.encoder, job.machine)
     tell_route(job, encoder)
-    reads = {config.name: build_head(config, encoder.shape, job.target).reads for config in configs}
+    reads = {config.name: outline_head(config, encoder.shape, job.target).reads for config in configs}
     for part in ("tokens", "sequences"):  # a head on kept [CLS] states must not be streamed for the sake of others
         some = [config for config in configs if (reads[config.name] == "tokens") == (part == "tokens")]
         if not some:

@@ -346,7 +346,7 @@ def test_the_command_prints_the_best_and_the_dev_scores(
     words = ["search.members=4", "search.population=4", 'search.space.head=["adapter"]', "search.space.size=[2,4]"]
     said = command("search", config, *words)
     assert said.code == 0, said.err
-    assert "trial_000" in said.out and "held-out accuracy" in said.out and "last_linear (control)" in said.out
+    assert "member_000" in said.out and "held-out accuracy" in said.out and "last_linear (control)" in said.out
     assert (tmp_path / "run" / "search" / "history.svg").is_file()
     again = command("search", tmp_path / "run", "--json")
     assert again.code == 0, again.err

@@ -96,11 +96,11 @@ def _tell(name: str, as_json: bool) -> None:
     from bertvision.config import describe_type
     from bertvision.errors import UserError, suggest
     from bertvision.heads import HEADS, list_presets
-    from bertvision.heads.members import setting_types
+    from bertvision.heads.members import find_row, setting_types
 
     if name not in HEADS and name not in list_presets():
         raise UserError(f"there is no head '{name}': {suggest(name, sorted({*HEADS, *list_presets()}))}")
-    head, given = (name, {}) if name in HEADS else list_presets()[name]
+    head, given = find_row(name)
     types, config = setting_types(head), HEADS[head].Config(**given)
     settings = [
         {

@@ -52,7 +52,7 @@ class Pass:
     starts: list[int]
     """The steps at which a tenth of an epoch begins: steps before and after never go through the encoder together."""
     courses: dict[tuple[int, float], list[int]]
-    """The steps of a member with so many epochs and such a share of the data."""
+    """The steps of a member with so many epochs and such a fraction of the data."""
 
 
 def plan_pass(
@@ -62,13 +62,13 @@ def plan_pass(
     rows: int | None = None,
     tokens: int | None = None,
 ) -> Pass:
-    """The pass in which members with these (epochs, share of the data) train.
+    """The pass in which members with these (epochs, data_fraction) train.
 
-    A member with all data takes every step of its epochs. One with a share takes the first steps of the first epoch, so
-    shares are nested; its further epochs go over those same windows, in steps of their own at the pass's end. Whoever
-    else takes part, a member's steps are the same.
+    A member with all data takes every step of its epochs. One with a fraction takes the first steps of the first epoch,
+    so fractions are nested; its further epochs go over those same windows, in steps of their own at the pass's end.
+    Whoever else takes part, a member's steps are the same.
     """
-    whole = max([epochs for epochs, share in wanted if share == 1], default=1)
+    whole = max([epochs for epochs, fraction in wanted if fraction == 1], default=1)
     plan = plan_batches(lengths, whole, seed, rows, tokens)
     count = len(plan.epochs[0])
     tenths = [round(tenth * count / 10) for tenth in range(11)]
@@ -77,20 +77,20 @@ def plan_pass(
     for batches in plan.epochs:
         starts += [len(steps) + tenth for tenth in tenths[:-1] if tenth < len(batches)]
         steps += batches
-    firsts = {share: max(1, round(share * count)) for _, share in wanted if share < 1}
-    if all(share < 1 for _, share in wanted):  # nobody takes the rest of the epoch
+    firsts = {fraction: max(1, round(fraction * count)) for _, fraction in wanted if fraction < 1}
+    if all(fraction < 1 for _, fraction in wanted):  # nobody takes the rest of the epoch
         steps = steps[: min(tenth for tenth in tenths if tenth >= max(firsts.values()))]
         starts = [start for start in starts if start < len(steps)]
-    courses = {(epochs, share): list(range(plan.step_at(epochs))) for epochs, share in wanted if share == 1}
-    for share, first in sorted(firsts.items()):
+    courses = {(epochs, fraction): list(range(plan.step_at(epochs))) for epochs, fraction in wanted if fraction == 1}
+    for fraction, first in sorted(firsts.items()):
         ends = [list(range(first))]
         windows = np.concatenate(steps[:first])
-        for epoch in range(1, max(epochs for epochs, other in wanted if other == share)):
+        for epoch in range(1, max(epochs for epochs, other in wanted if other == fraction)):
             order = windows[np.random.default_rng([seed, 4, epoch]).permutation(len(windows))]
             starts.append(len(steps))
             steps += fill_batches(lengths, order, rows, tokens)
             ends.append([*ends[-1], *range(starts[-1], len(steps))])
-        courses |= {(epochs, other): ends[epochs - 1] for epochs, other in wanted if other == share}
+        courses |= {(epochs, other): ends[epochs - 1] for epochs, other in wanted if other == fraction}
     return Pass(steps, starts, courses)
 
 

@@ -5,12 +5,13 @@ import pkgutil
 
 from bertvision.heads.base import HEADS, Head, HeadConfig, ReadConfig, Target, count_parameters
 from bertvision.heads.members import CONTROL, MemberConfig, build_members, find_mistakes, list_presets
-from bertvision.heads.saved import build_head, load_head, save_head
+from bertvision.heads.saved import build_head, load_head, outline_head, save_head
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
     "CONTROL", "HEADS", "Head", "HeadConfig", "MemberConfig", "ReadConfig", "Target",
-    "build_head", "build_members", "count_parameters", "find_mistakes", "list_presets", "load_head", "save_head",
+    "build_head", "build_members", "count_parameters", "find_mistakes", "list_presets", "load_head", "outline_head",
+    "save_head",
 ]  # fmt: skip

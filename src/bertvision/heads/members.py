@@ -67,6 +67,11 @@ def list_presets() -> dict[str, tuple[str, dict[str, Any]]]:
     return rows
 
 
+def find_row(name: str) -> tuple[str, dict[str, Any]]:
+    """The head that a name stands for, and the settings that come with it."""
+    return (name, {}) if name in HEADS else list_presets()[name]
+
+
 def build_members(entries: list[Any], train: TrainConfig, seed: int, kind: TargetKind) -> list[MemberConfig]:
     """The members a config asks for, with the last-layer control first; raises ConfigError with every mistake."""
     mistakes: list[str] = []
@@ -107,10 +112,10 @@ def find_mistakes(config: RunConfig) -> list[str]:
 
 
 def _is_head(value: Any) -> bool:
-    return bool(value) and all(isinstance(name, str) for name in _as_list(value))
+    return bool(value) and all(isinstance(name, str) for name in as_list(value))
 
 
-def _as_list(value: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
@@ -122,12 +127,12 @@ def _expand(
 ) -> list[tuple[str, dict[str, Any], set[str]]]:
     """The members of an entry: head or preset, its settings, and which of them the grid varies."""
     found: list[tuple[str, dict[str, Any], set[str]]] = []
-    for name in _as_list(table["head"]):
+    for name in as_list(table["head"]):
         given = {key: value for key, value in table.items() if key != "head"}
         if name not in list_presets() and name not in HEADS:
             mistakes.append(f"there is no head '{name}': {suggest(name, sorted({*HEADS, *list_presets()}))}")
             continue
-        hints = setting_types(_head_of(name)) | TRAINING | {"name": list}
+        hints = setting_types(find_row(name)[0]) | TRAINING | {"name": list}
         seeds = _seeds(name, given, train, seed, mistakes)
         if seeds is not None:
             given["seed"] = seeds
@@ -168,10 +173,6 @@ def _choices(value: Any, hint: Any) -> list[Any]:
 # ---------------------------------------------------------------------- one member
 
 
-def _head_of(name: str) -> str:
-    return name if name in HEADS else list_presets()[name][0]
-
-
 def setting_types(head: str) -> dict[str, Any]:
     """The settings a head takes, by name, and the type of each."""
     hints = typing.get_type_hints(HEADS[head].Config)
@@ -188,8 +189,8 @@ def _build_member(
     mistakes: list[str],
 ) -> MemberConfig | None:
     own_name = table.pop("name", None)
-    head = _head_of(name)
-    settings = {} if name in HEADS else _plain(list_presets()[name][1])
+    head, fixed = find_row(name)
+    settings = _plain(fixed)
     hints, found = setting_types(head), len(mistakes)
     training: dict[str, Any] = {key: getattr(train, key, None) for key in TRAINING}
     training |= {"seed": seed, "data_fraction": 1.0}

@@ -21,6 +21,12 @@ def build_head(member: MemberConfig, shape: StateShape, target: Target) -> Head:
         return HEADS[member.head](member.head_config(), shape, target)
 
 
+def outline_head(member: MemberConfig, shape: StateShape, target: Target) -> Head:
+    """The member's head without its weights: to be asked what it reads, counted, or refused."""
+    with torch.device("meta"):
+        return HEADS[member.head](member.head_config(), shape, target)
+
+
 def save_head(folder: Path, head: Head, member: MemberConfig) -> None:
     """head.safetensors and config.json: enough to build it again."""
     folder.mkdir(parents=True, exist_ok=True)

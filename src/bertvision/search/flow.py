@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import torch
-
 from bertvision import stages
 from bertvision.config import TrainConfig
 from bertvision.data.packing import plan_pass
@@ -23,7 +21,7 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.loading import shape_of
 from bertvision.encoder.states import Part
 from bertvision.errors import ConfigError, UserError, suggest
-from bertvision.heads import CONTROL, MemberConfig, build_head
+from bertvision.heads import CONTROL, MemberConfig, outline_head
 from bertvision.job import HELD_OUT, Job
 from bertvision.results import counted
 from bertvision.rundir import fingerprint
@@ -96,8 +94,7 @@ def _check_space(job: Job) -> None:
                 config = build_member({"head": head, **point}, "x", TrainConfig(epochs=1), 0, job.task.kind)
             except ConfigError:  # right only beside another value
                 continue
-            with torch.device("meta"):
-                build_head(config, shape, job.target)
+            outline_head(config, shape, job.target)
 
 
 def _find_metric(job: Job) -> str:
@@ -219,7 +216,7 @@ class Passes:
                 self.study.report({numbers[name]: found for name, found in scores.items()})
 
         started = time.monotonic()
-        held_out, kept = self._held_out[part], self._kept if part == "sequences" else None
+        held_out, kept = self.held_out[part], self.kept if part == "sequences" else None
         encoding = time.monotonic() - started
         judge = Halving(self._rungs(configs), held_out.score, report) if job.config.search.prune else None
         stamp = fingerprint(self.study.name, list(numbers))
@@ -261,22 +258,22 @@ class Passes:
         return build_member(one.entry, one.name, self.train, self.job.config.seed, self.job.task.kind)
 
     def _reads(self, config: MemberConfig) -> str:
-        return build_head(config, self.encoder.shape, self.job.target).reads
+        return outline_head(config, self.encoder.shape, self.job.target).reads
 
     @cached_property
     def _parts(self) -> tuple[Part, ...]:
         """All that members on kept states may read: encoded once for the whole search."""
         job = self.job
         ways = [build_member(way, "x", self.train, 0, job.task.kind) for way in self.space.readings()]
-        heads = [build_head(way, self.encoder.shape, job.target) for way in ways]
+        heads = [outline_head(way, self.encoder.shape, job.target) for way in ways]
         return stages.keep_of([head for head in heads if head.reads != "tokens"])
 
     @cached_property
-    def _kept(self) -> KeptStates | None:
+    def kept(self) -> KeptStates | None:
         return stages.keep_states(self.job, self.encoder, self._parts)
 
     @cached_property
-    def _held_out(self) -> dict[str, HeldOut]:
+    def held_out(self) -> dict[str, HeldOut]:
         parts: dict[str, tuple[Part, ...]] = {"tokens": ("tokens",), "sequences": self._parts}
         return {part: HeldOut(self.job, self.encoder, keep, self.metric) for part, keep in parts.items() if keep}
 

@@ -3,14 +3,13 @@
 import csv
 import dataclasses
 import io
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bertvision.errors import UserError
 from bertvision.results import NAMES, Table, counted
-from bertvision.rundir import clear_disk_errors, temporary, write_json, write_text
+from bertvision.rundir import write_bytes, write_json, write_text
 from bertvision.search.study import Tried
 
 try:
@@ -103,11 +102,7 @@ def write_picture(history: History, folder: Path) -> None:
     chart.save(drawn, format="svg")
     write_text(folder / "history.svg", drawn.getvalue())
     chart.save(pixels, format="png", scale_factor=2)
-    path = folder / "history.png"
-    with clear_disk_errors(path):
-        fresh = path.with_name(temporary(path))
-        fresh.write_bytes(pixels.getvalue())
-        os.replace(fresh, path)
+    write_bytes(folder / "history.png", pixels.getvalue())
 
 
 def build_chart(history: History) -> Any:

@@ -15,7 +15,7 @@ from bertvision.config import RunConfig, TrainConfig, convert, target_kind
 from bertvision.errors import ConfigError, suggest
 from bertvision.heads import HEADS, build_members, list_presets
 from bertvision.heads import find_mistakes as find_head_mistakes
-from bertvision.heads.members import TRAINING, MemberConfig, setting_types
+from bertvision.heads.members import TRAINING, MemberConfig, as_list, find_row, setting_types
 from bertvision.tasks.base import TargetKind
 from bertvision.tasks.config import TASKS
 from bertvision.tasks.files import metrics_of
@@ -108,8 +108,8 @@ def build_space(config: RunConfig) -> Space:
     """The space of a config that `find_mistakes` found none in."""
     tables = given_space(config)
     heads = {}
-    for name in _as_list(tables["head"]):
-        head, fixed = _head_of(name)
+    for name in as_list(tables["head"]):
+        head, fixed = find_row(name)
         hints = setting_types(head)
         heads[name] = {
             key: _build_entry(value, hints[key]) for key, value in tables.items() if key in hints and key not in fixed
@@ -130,15 +130,6 @@ def build_member(entry: dict[str, Any], name: str, train: TrainConfig, seed: int
     named = [member for member in build_members([{**entry, "name": name}], train, seed, kind) if member.name == name]
     assert len(named) == 1, "an entry is one member"
     return named[0]
-
-
-def _head_of(name: str) -> tuple[str, dict[str, Any]]:
-    """The head and the settings that a name fixes."""
-    return (name, {}) if name in HEADS else list_presets()[name]
-
-
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 def _build_entry(value: Any, hint: Any) -> Entry:
@@ -181,13 +172,13 @@ def _known_metrics(config: RunConfig) -> tuple[str, ...]:
 
 def _space_mistakes(config: RunConfig) -> list[str]:
     tables = given_space(config)
-    names, mistakes = _as_list(tables["head"]), []
+    names, mistakes = as_list(tables["head"]), []
     if not names or not all(isinstance(name, str) for name in names):
         return [f"'search.space.head' must be a head or a list of heads, not {tables['head']!r}."]
     known = [name for name in names if name in HEADS or name in list_presets()]
     for name in sorted(set(names) - set(known)):
         mistakes.append(f"'search.space.head' has '{name}': {suggest(name, {*HEADS, *list_presets()})}")
-    hints = TRAINING | {key: hint for name in known for key, hint in setting_types(_head_of(name)[0]).items()}
+    hints = TRAINING | {key: hint for name in known for key, hint in setting_types(find_row(name)[0]).items()}
     for key, value in tables.items():
         if key == "head":
             continue

@@ -48,7 +48,7 @@ class Tried:
 
     @property
     def name(self) -> str:
-        return f"trial_{self.number:03d}"
+        return f"member_{self.number:03d}"
 
 
 class Study:

@@ -51,11 +51,10 @@ class Member:
     def is_over(self) -> bool:
         return self.failed or self.dropped or self.taken == len(self.steps)
 
-    @property
-    def rate(self) -> float:
-        """The learning rate of its next step."""
+    def rate_at(self, step: int) -> float:
+        """The learning rate of its own step `step`."""
         config = self.config
-        return learning_rate(self.taken, len(self.steps), config.lr, config.schedule, config.warmup)
+        return learning_rate(step, len(self.steps), config.lr, config.schedule, config.warmup)
 
 
 class Alone:
@@ -85,7 +84,7 @@ class Alone:
         machine.sum_gradients(parameters)
         if config.clip is not None:
             nn.utils.clip_grad_norm_(parameters, config.clip)
-        set_learning_rate(self.optimizer, member.rate)
+        set_learning_rate(self.optimizer, member.rate_at(member.taken))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)  # not before the next step: others need the memory
         member.taken += 1
@@ -167,10 +166,7 @@ class Stack:
         most = max(len(member.steps) for member in self.members)
         table = []
         for member in self.members:
-            config, steps = member.config, len(member.steps)
-            rates = [
-                learning_rate(s, steps, config.lr, config.schedule, config.warmup) for s in range(self.first, steps)
-            ]
+            rates = [member.rate_at(step) for step in range(self.first, len(member.steps))]
             table.append(rates + [0.0] * (most - self.first - len(rates)))
         self.rates = torch.tensor(table, device=self.device).T.contiguous()  # (step, member)
 

@@ -43,15 +43,15 @@ def test_csv_and_json_hold_every_member(tmp_path: Path) -> None:
     assert (rows[1]["size"], rows[1]["state"], rows[1]["score"]) == ("", "dropped", "75.0")
     assert (rows[0]["seconds_population"], rows[4]["seconds_population"]) == ("1.5", "2.25")
     found = json.loads((tmp_path / "history.json").read_text())
-    assert found["best"] == "trial_003"
+    assert found["best"] == "member_003"
     assert [one["entry"] for one in found["members"]] == [one.entry for one in TRIED]
 
 
 def test_the_table_shows_the_best_first() -> None:
     table = HISTORY.to_table()
     assert table.columns == ["member", "head", "size", "lr", "held-out accuracy", "state"]
-    assert table.rows[0] == ["trial_003", "adapter", "4", "0.005", "70.00", "complete"]
-    assert [row[0] for row in table.rows] == ["trial_003", "trial_005", "trial_000", "trial_004", "trial_001"]
+    assert table.rows[0] == ["member_003", "adapter", "4", "0.005", "70.00", "complete"]
+    assert [row[0] for row in table.rows] == ["member_003", "member_005", "member_000", "member_004", "member_001"]
     assert "3 complete, 2 dropped, 1 failed" in table.note
 
 

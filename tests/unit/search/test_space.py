@@ -49,8 +49,8 @@ def test_a_setting_is_drawn_only_for_heads_that_have_it() -> None:
 def test_a_preset_keeps_the_settings_it_stands_for() -> None:
     space = build_space(config_with({"head": ["adapter_64_skip", "adapter"], "size": [4, 8], "skip": [True, False]}))
     assert space.draw(FixedTrial({"head": "adapter_64_skip"})) == {"head": "adapter_64_skip"}
-    member = build_member({"head": "adapter_64_skip"}, "trial_000", TrainConfig(epochs=1), 0, TargetKind.LABEL)
-    assert (member.name, member.head, member.settings) == ("trial_000", "adapter", {"size": 64, "skip": True})
+    member = build_member({"head": "adapter_64_skip"}, "member_000", TrainConfig(epochs=1), 0, TargetKind.LABEL)
+    assert (member.name, member.head, member.settings) == ("member_000", "adapter", {"size": 64, "skip": True})
 
 
 def test_a_setting_that_is_a_list_has_lists_as_choices() -> None:
