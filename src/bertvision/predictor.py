@@ -1,5 +1,6 @@
 """What a trained run says of new text: an answer with its place, a label with probabilities, or a score."""
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,9 @@ class Predictor:
         self.task_config = TaskConfig(**config["task"])
         self.data, self.evaluate = DataConfig(**config["data"]), EvaluateConfig(**config["evaluate"])
         self.epochs, self.name = self._choose(head, epochs)
-        encoder = EncoderConfig(**config["encoder"])
+        # A head reads the layers it was trained on: the config may have been given others since.
+        trained = read_json(self.folder.head(self.epochs, self.name) / "stamp.json") or {}
+        encoder = dataclasses.replace(EncoderConfig(**config["encoder"]), layers=trained.get("layers"))
         self.machine = Machine(encoder.device, encoder.dtype)
         self.encoder, self.model = load_snapshot(self.folder.encoder(self.epochs), encoder, self.machine)
         self.keep = self.model.keep

@@ -3,9 +3,10 @@
     states = encoder(tokens, keep=("cls",))
 
 Layer 0 is the embedding output; the last is the model's `last_hidden_state`, so a final norm (ModernBERT) is in it.
+An encoder that is given `layers` hands out the states of those alone.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,15 +34,19 @@ class Encoder(nn.Module):
         name: str = "",
         attention: str = "auto",
         padded_tokens: int | None = None,
+        layers: Sequence[int] | None = None,
     ) -> None:
-        """`padded_tokens` bounds a padded micro-batch; None is 2,048 on a CPU and 65,536 elsewhere."""
+        """`padded_tokens` bounds a padded micro-batch; None is 2,048 on a CPU and 65,536 elsewhere. `layers` are those
+        whose states are given, the last one among them; None is all."""
         super().__init__()
         self.model = model
         self.tokenizer = tokenizer
         self.name = name
         self.padded_tokens = padded_tokens
         pooled = getattr(model, "pooler", None) is not None
-        self.shape = StateShape(model.config.num_hidden_layers + 1, model.config.hidden_size, pooled)
+        self.model_layers = model.config.num_hidden_layers + 1
+        self.layers = choose_layers(layers, self.model_layers, name)
+        self.shape = StateShape(len(self.layers), model.config.hidden_size, pooled)
         self.position_offset, self.max_length = _positions(model)
         self._has_types = _has_types(model)
         self._own_attention = model.config._attn_implementation
@@ -117,16 +122,40 @@ class Encoder(nn.Module):
     def _run(
         self, inputs: dict[str, Any], type_ids: Tensor, keep: Collection[Part]
     ) -> tuple[list[Tensor], Tensor | None]:
-        """One call of the model: each layer flat, `(slot, hidden)`, and the pooled output of each row."""
+        """One call of the model: each layer to be given, flat, `(slot, hidden)`, and the pooled output of each row."""
         if self._has_types:
             inputs = {**inputs, "token_type_ids": type_ids}
-        all_layers = set(keep) != {"last"}
-        output = self.model(**inputs, output_hidden_states=all_layers)
+        inner = self.layers[:-1] if set(keep) != {"last"} else ()
+        output = self.model(**inputs, output_hidden_states=bool(inner))
         last = output.last_hidden_state  # (row, slot, hidden)
-        layers = [last] if not all_layers else [*output.hidden_states[:-1], last]
-        assert not all_layers or len(layers) == self.shape.layers, f"{self.name} gave {len(layers)} states"
+        found = output.hidden_states if inner else ()  # each (row, slot, hidden)
+        assert not inner or len(found) == self.model_layers, f"{self.name} gave {len(found)} states"
+        layers = [*(found[layer] for layer in inner), last]
         flat = [layer.flatten(0, 1).to(last.dtype) for layer in layers]  # each (slot, hidden)
         return flat, output.pooler_output if self.shape.pooled else None
+
+
+def choose_layers(wanted: Sequence[int] | None, count: int, name: str = "") -> tuple[int, ...]:
+    """The layers to give, counted from 0, out of a model's `count`; raises UserError where they do not fit it."""
+    if wanted is None:
+        return tuple(range(count))
+    found = tuple(layer + count if layer < 0 else layer for layer in wanted)
+    missing = [str(layer) for layer in wanted if not -count <= layer < count]
+    twice = [str(layer) for layer in sorted(set(found)) if found.count(layer) > 1]
+    if missing:
+        problem = f"there is no layer {', '.join(missing)}"
+    elif twice:
+        problem = f"layer {', '.join(twice)} is named twice"
+    elif list(found) != sorted(found):
+        problem = f"write them in ascending order, {sorted(found)}"
+    elif count - 1 not in found:
+        problem = "add -1, the last layer: the control, a head's `skip` and the encoder's own output layer read it"
+    else:
+        return found
+    raise UserError(
+        f"encoder.layers = {list(wanted)} does not fit {name or 'this encoder'}: {problem}. "
+        f"It has layers 0 (embeddings) to {count - 1} (the last, also -1)."
+    )
 
 
 class RouteError(RuntimeError):

@@ -8,6 +8,7 @@ Only safetensors and JSON are read; nothing that is loaded can run code.
 import importlib.util
 import inspect
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 from transformers.utils.hub import cached_file, extract_commit_hash
 
-from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.encoder import Encoder, choose_layers
 from bertvision.encoder.states import StateShape
 from bertvision.errors import UserError
 from bertvision.rundir import file_fingerprint, fingerprint
@@ -55,6 +56,8 @@ class EncoderSize(NamedTuple):
     shape: StateShape
     parameters: int
     """All of them, with a linear output layer of two values: the denominator of every share."""
+    layers: tuple[int, ...]
+    """Which of the model's layers the states are of, counted from 0, the embeddings."""
 
 
 def resolve(name: str) -> str:
@@ -84,13 +87,29 @@ def identify(name: str) -> str:
     return fingerprint(place, commit)
 
 
+def weights_stamp(name: str) -> str:
+    """A hash of what the states of a text's tokens hang on: weights and config, not the tokenizer."""
+    place = resolve(name)
+    if not Path(place).is_dir():
+        return identify(name)
+    folder = Path(place)
+    return file_fingerprint([folder / "config.json", *sorted(folder.glob("model*.safetensors"))])
+
+
+def tokenizer_stamp(tokenizer: PreTrainedTokenizerBase) -> str:
+    """A hash of all that a fast tokenizer does; how long it was last asked to cut texts is no part of it."""
+    rules = json.loads(tokenizer.backend_tokenizer.to_str())
+    return fingerprint({key: value for key, value in rules.items() if key not in ("truncation", "padding")})
+
+
 def _matters(path: Path) -> bool:
     """Whether a file of an encoder's folder has a say in its outputs: weights, config, everything of the tokenizer."""
     return path.is_file() and (path.suffix in (".safetensors", ".model") or path.name in _IDENTITY_FILES)
 
 
-def shape_of(name: str) -> EncoderSize:
-    """Shape and parameter count from the config alone; BERT base and large need no file at all."""
+def shape_of(name: str, layers: Sequence[int] | None = None) -> EncoderSize:
+    """Shape and parameter count from the config alone; BERT base and large need no file at all. With `layers` the
+    states are of these alone; the parameters are the whole encoder's."""
     known = KNOWN_CONFIGS.get(name.removeprefix("google-bert/"))
     if known is not None and not Path(name).is_dir():
         config: PretrainedConfig = BertConfig(**known)
@@ -103,9 +122,10 @@ def shape_of(name: str) -> EncoderSize:
         model = AutoModel.from_config(config)
     if not has_pooler and getattr(model, "pooler", None) is not None:
         model.pooler = None
-    shape = StateShape(config.num_hidden_layers + 1, config.hidden_size, getattr(model, "pooler", None) is not None)
+    chosen = choose_layers(layers, config.num_hidden_layers + 1, name)
+    shape = StateShape(len(chosen), config.hidden_size, getattr(model, "pooler", None) is not None)
     output_layer = 2 * (config.hidden_size + 1)
-    return EncoderSize(shape, sum(weight.numel() for weight in model.parameters()) + output_layer)
+    return EncoderSize(shape, sum(weight.numel() for weight in model.parameters()) + output_layer, chosen)
 
 
 def load_encoder(
@@ -115,8 +135,10 @@ def load_encoder(
     attention: str = "auto",
     with_tokenizer: bool = True,
     padded_tokens: int | None = None,
+    layers: Sequence[int] | None = None,
 ) -> Encoder:
-    """Load an encoder in evaluation mode; pooler weights the checkpoint lacks leave it without a pooler."""
+    """Load an encoder in evaluation mode; pooler weights the checkpoint lacks leave it without a pooler. `layers` are
+    those whose states it gives, 0 = embeddings, -1 = the last; None: all."""
     config = load_config(name)
     tokenizer = load_tokenizer(name) if with_tokenizer else None
     if tokenizer is not None and len(tokenizer) > config.vocab_size:
@@ -128,7 +150,7 @@ def load_encoder(
     if missing and all(key.startswith("pooler.") for key in missing):
         missing = _drop_pooler(model, missing)
     refuse_missing(name, missing)
-    return Encoder(model.to(device).eval(), tokenizer, name, attention, padded_tokens)
+    return Encoder(model.to(device).eval(), tokenizer, name, attention, padded_tokens, layers)
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:

@@ -23,7 +23,7 @@ class StateShape:
     """The states an encoder gives, known before any weight is loaded."""
 
     layers: int
-    """Encoder layers plus one: layer 0 is the embedding output."""
+    """Layers whose states are given. All of them are the encoder's plus one: layer 0 is the embedding output."""
     hidden: int
     pooled: bool
     """Whether there is a pooled output, which the [CLS] states then carry as their last entry."""
