@@ -4,6 +4,8 @@ config.json task.json environment.json metrics.jsonl    what was asked, where it
 snapshots/epoch_1/encoder/                              the encoder, in Hugging Face form, and its output layer
 snapshots/epoch_1/heads/<name>/                         head.safetensors, config.json
 snapshots/epoch_1/predictions/<split>/<name>/           predictions.jsonl, outputs.safetensors
+states/train_epoch_1_tokens/                            a store of hidden states, where storing them pays
+sources.json                                            where the states came from, and why
 scores.json summary.md                                  all figures, and the tables
 """
 
@@ -42,8 +44,9 @@ def file_fingerprint(paths: list[Path]) -> str:
 
 
 @contextmanager
-def clear_disk_errors(path: Path) -> Iterator[None]:
-    """Turns a full or read-only disk into a sentence. What was there before is untouched: writes go beside it first."""
+def clear_disk_errors(path: Path, setting: str = "run") -> Iterator[None]:
+    """Turns a full or read-only disk into a sentence that names the setting to change. What was there before is
+    untouched: writes go beside it first."""
     try:
         yield
     except Exception as error:
@@ -52,12 +55,14 @@ def clear_disk_errors(path: Path) -> Iterator[None]:
             free = shutil.disk_usage(path if path.exists() else path.parent).free / 1e6
             raise UserError(
                 f"no room on the disk for '{path}' ({free:.0f} MB free). What was finished is kept: "
-                "make room, or set `run` to a folder on another disk, and start again."
+                f"make room, or set `{setting}` to a folder on another disk, and start again."
             ) from None
         if number in (errno.EACCES, errno.EROFS, errno.EPERM):
             raise UserError(
-                f"'{path}' can't be written ({os.strerror(number)}): set `run` to a folder you can write."
+                f"'{path}' can't be written ({os.strerror(number)}): set `{setting}` to a folder you can write."
             ) from None
+        if number in (errno.EEXIST, errno.ENOTDIR):
+            raise UserError(f"'{path}' can't be made, a file stands in its way: set `{setting}` elsewhere.") from None
         raise
 
 
@@ -160,14 +165,20 @@ class RunFolder:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
+    @property
+    def states(self) -> Path:
+        """Where stores go unless `store.path` says otherwise."""
+        return self.path / "states"
+
     def is_done(self, folder: Path, stamp: str) -> bool:
         """Whether `folder` was finished by the very settings and inputs that `stamp` stands for."""
         found = read_json(folder / "stamp.json")
         return found is not None and found.get("stamp") == stamp
 
     def sweep(self) -> None:
-        """Removes what a kill left half written and nothing else: the user may keep other things in the folder."""
-        for left in list(self.path.rglob(f"{TEMPORARY}*")):
+        """Removes what a kill left half written and nothing else: the user may keep other things in the folder, and
+        other processes may be writing states just now (a store sees to its own)."""
+        for left in [left for left in self.path.rglob(f"{TEMPORARY}*") if self.states not in left.parents]:
             if left.is_dir():
                 shutil.rmtree(left, ignore_errors=True)
             else:

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+# A block shuffle takes runs of so many neighbouring windows in random order, and mixes so many runs at a time.
+RUN, POOL = 8, 64
+
 
 @dataclass(frozen=True)
 class BatchPlan:
@@ -34,13 +37,38 @@ class BatchPlan:
 
 
 def plan_batches(
-    lengths: np.ndarray, epochs: float, seed: int, rows: int | None = None, tokens: int | None = None
+    lengths: np.ndarray,
+    epochs: float,
+    seed: int,
+    rows: int | None = None,
+    tokens: int | None = None,
+    shuffle: str = "windows",
 ) -> BatchPlan:
     """Shuffled batches for `epochs` epochs (a started one is planned whole), of `rows` windows or up to `tokens`."""
-    orders = (
-        np.random.default_rng([seed, 3, epoch]).permutation(len(lengths)) for epoch in range(int(np.ceil(epochs)))
-    )
+    orders = (draw_order(len(lengths), shuffle, seed, 3, epoch) for epoch in range(int(np.ceil(epochs))))
     return BatchPlan([fill_batches(lengths, order, rows, tokens) for order in orders])
+
+
+def draw_order(count: int, shuffle: str, *seeds: int) -> np.ndarray:
+    """All windows in random order. "windows": any order is as likely as any other. "blocks": runs of neighbours come
+    together and are mixed with a pool of others, so that a disk reads whole runs; windows of one pool are never far."""
+    draws = np.random.default_rng(seeds)
+    if shuffle == "windows":
+        return draws.permutation(count)
+    assert shuffle == "blocks"
+    runs = draws.permutation(-(-count // RUN))  # (run)
+    pools = []
+    for first in range(0, len(runs), POOL):
+        windows = (runs[first : first + POOL, None] * RUN + np.arange(RUN)).ravel()  # (window of the pool)
+        pools.append(draws.permutation(windows[windows < count]))
+    return np.concatenate([np.zeros(0, dtype=np.int64), *pools])  # (window)
+
+
+def find_pools(batches: list[np.ndarray]) -> list[int]:
+    """The steps of an epoch shuffled by blocks at which a pool begins."""
+    sizes = np.array([len(windows) for windows in batches])  # (step)
+    pools = (np.cumsum(sizes) - sizes) // (RUN * POOL)  # (step) of each step's first window
+    return np.flatnonzero(np.diff(pools, prepend=-1)).tolist()
 
 
 @dataclass(frozen=True)
@@ -53,6 +81,8 @@ class Pass:
     """The steps at which a tenth of an epoch begins: steps before and after never go through the encoder together."""
     courses: dict[tuple[int, float], list[int]]
     """The steps of a member with so many epochs and such a fraction of the data."""
+    pools: list[int]
+    """Where blocks are shuffled, the steps at which others begin: what lies between is read together."""
 
 
 def plan_pass(
@@ -61,6 +91,7 @@ def plan_pass(
     seed: int,
     rows: int | None = None,
     tokens: int | None = None,
+    shuffle: str = "windows",
 ) -> Pass:
     """The pass in which members with these (epochs, data_fraction) train.
 
@@ -69,29 +100,34 @@ def plan_pass(
     Whoever else takes part, a member's steps are the same.
     """
     whole = max([epochs for epochs, fraction in wanted if fraction == 1], default=1)
-    plan = plan_batches(lengths, whole, seed, rows, tokens)
+    plan = plan_batches(lengths, whole, seed, rows, tokens, shuffle)
     count = len(plan.epochs[0])
     tenths = [round(tenth * count / 10) for tenth in range(11)]
     steps: list[np.ndarray] = []
     starts: list[int] = []
+    pools: list[int] = []
     for batches in plan.epochs:
+        pools += [len(steps) + pool for pool in find_pools(batches)]
         starts += [len(steps) + tenth for tenth in tenths[:-1] if tenth < len(batches)]
         steps += batches
     firsts = {fraction: max(1, round(fraction * count)) for _, fraction in wanted if fraction < 1}
     if all(fraction < 1 for _, fraction in wanted):  # nobody takes the rest of the epoch
         steps = steps[: min(tenth for tenth in tenths if tenth >= max(firsts.values()))]
-        starts = [start for start in starts if start < len(steps)]
+        starts, pools = ([step for step in found if step < len(steps)] for found in (starts, pools))
     courses = {(epochs, fraction): list(range(plan.step_at(epochs))) for epochs, fraction in wanted if fraction == 1}
     for fraction, first in sorted(firsts.items()):
         ends = [list(range(first))]
         windows = np.concatenate(steps[:first])
         for epoch in range(1, max(epochs for epochs, other in wanted if other == fraction)):
-            order = windows[np.random.default_rng([seed, 4, epoch]).permutation(len(windows))]
+            neighbours = np.sort(windows) if shuffle == "blocks" else windows
+            order = neighbours[draw_order(len(windows), shuffle, seed, 4, epoch)]
+            batches = fill_batches(lengths, order, rows, tokens)
+            pools += [len(steps) + pool for pool in find_pools(batches)]
             starts.append(len(steps))
-            steps += fill_batches(lengths, order, rows, tokens)
+            steps += batches
             ends.append([*ends[-1], *range(starts[-1], len(steps))])
         courses |= {(epochs, other): ends[epochs - 1] for epochs, other in wanted if other == fraction}
-    return Pass(steps, starts, courses)
+    return Pass(steps, starts, courses, pools if shuffle == "blocks" else [])
 
 
 def fill_batches(

@@ -1,4 +1,4 @@
-"""Kept source: [CLS] or mean states are small, so each window is encoded once and its states stay in memory."""
+"""Kept source: [CLS] or mean states are small, so they are encoded or read from a store once, and stay in memory."""
 
 from collections.abc import Iterator
 
@@ -12,13 +12,16 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.states import HiddenStates, Part
 from bertvision.progress import Bar
 from bertvision.sources.base import StateBatch, pack_targets, pack_tokens
+from bertvision.sources.store.dtypes import from_stored
+from bertvision.sources.store.reader import Store
 
 
 class KeptStates:
     """The `cls` and `mean` states of all windows of some features."""
 
-    def __init__(self, parts: dict[Part, Tensor], pooled: bool) -> None:
-        self.parts, self.pooled = parts, pooled  # each part (window, layer, hidden)
+    def __init__(self, parts: dict[Part, Tensor], pooled: bool, origin: str = "") -> None:
+        """`origin` says in words where the states came from."""
+        self.parts, self.pooled, self.origin = parts, pooled, origin  # each part (window, layer, hidden)
 
     @classmethod
     def encode(
@@ -35,9 +38,24 @@ class KeptStates:
             if bar:
                 bar.advance(int(features.lengths[windows].sum()))
         place = torch.from_numpy(np.argsort(order, kind="stable"))
-        return cls(
-            {name: torch.cat(parts)[place.to(parts[0].device)] for name, parts in found.items()}, encoder.shape.pooled
-        )
+        joined = {name: torch.cat(parts)[place.to(parts[0].device)] for name, parts in found.items()}
+        return cls(joined, encoder.shape.pooled, "they are small, and encoded once")
+
+    @classmethod
+    def load(
+        cls, store: Store, keep: tuple[Part, ...], features: Features, device: torch.device, dtype: torch.dtype
+    ) -> "KeptStates":
+        """All states of a store, a shard's worth of windows at a time."""
+        found: dict[Part, list[Tensor]] = {name: [] for name in keep}
+        first = 0
+        for shard in store.manifest.shards:
+            windows = range(first, first + shard.windows)
+            for name in keep:
+                stored = store.read(name, windows, features.lengths)
+                found[name].append(from_stored(stored.to(device), dtype))
+            first += shard.windows
+        parts = {name: torch.cat(tensors) for name, tensors in found.items()}
+        return cls(parts, store.contents.pooled, f"they are small, and read from {store.place}")
 
 
 class KeptSource:

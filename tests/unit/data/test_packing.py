@@ -5,7 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertvision.data.packing import BatchPlan, fill_batches, plan_batches, plan_pass
+from bertvision.data.packing import (
+    POOL,
+    RUN,
+    BatchPlan,
+    draw_order,
+    fill_batches,
+    find_pools,
+    plan_batches,
+    plan_pass,
+)
 
 LENGTHS = st.lists(st.integers(1, 400), min_size=1, max_size=60).map(lambda values: np.array(values, dtype=np.int32))
 SIZES = st.one_of(
@@ -134,3 +143,39 @@ def test_a_share_is_that_part_of_the_first_epoch_s_full_batches() -> None:
 def test_what_nobody_takes_is_not_in_the_pass_beyond_the_next_tenth() -> None:
     assert len(plan_pass(np.full(1000, 7), {(1, 0.25)}, 5, rows=10).steps) == 30
     assert len(plan_pass(np.full(1000, 7), {(3, 0.2)}, 5, rows=10).steps) == 60
+
+
+# ---------------------------------------------------------------------- block shuffle
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 3000), st.integers(0, 100))
+def test_a_block_shuffle_gives_every_window_once(count: int, seed: int) -> None:
+    assert sorted(draw_order(count, "blocks", seed, 3, 0).tolist()) == list(range(count))
+
+
+def test_the_plain_shuffle_is_the_generators_permutation() -> None:
+    expected = np.random.default_rng([7, 3, 1]).permutation(1000)
+    assert draw_order(1000, "windows", 7, 3, 1).tolist() == expected.tolist()
+
+
+def test_neighbours_of_a_run_stay_in_one_pool_and_pools_are_mixed() -> None:
+    order = draw_order(RUN * POOL * 5, "blocks", 0)
+    pools = order.reshape(5, RUN * POOL)
+    for pool in pools:
+        runs, counts = np.unique(pool // RUN, return_counts=True)
+        assert len(runs) == POOL and set(counts.tolist()) == {RUN}, "whole runs: a disk reads each at once"
+        assert np.abs(np.diff(pool)).mean() > RUN * POOL / 2, "mixed: the next window is from another run"
+    assert not np.array_equal(np.sort(np.unique(pools[0] // RUN)), np.arange(POOL)), "runs from all over the data"
+
+
+@pytest.mark.parametrize("size", [{"rows": 16}, {"rows": 100}, {"tokens": 900}])
+def test_pools_begin_at_the_steps_that_hold_their_first_window(size: dict[str, int]) -> None:
+    lengths = np.full(RUN * POOL * 3 + 5, 50, dtype=np.int32)
+    plan = plan_pass(lengths, {(2, 1.0), (2, 0.5)}, 0, **size, shuffle="blocks")
+    assert plan.pools[0] == 0 and plan.pools == sorted(set(plan.pools)) and plan.pools[-1] < len(plan.steps)
+    epoch = plan_batches(lengths, 1, 0, **size, shuffle="blocks").epochs[0]
+    before = np.cumsum([0, *map(len, epoch)])
+    for number, step in enumerate(find_pools(epoch)):
+        assert before[step] >= number * RUN * POOL > (before[step - 1] if step else -1)
+    assert plan_pass(lengths, {(1, 1.0)}, 0, **size).pools == []

@@ -1,0 +1,167 @@
+"""A store as one HDF5 file, for people who work with the original's files: padded float32, one window a chunk.
+
+    embeds      (window, layer, position, hidden) float32   states of all tokens, zeros behind a window's end
+    cls         (window, layer, hidden) float32             states of [CLS]; attribute `pooled`: and pooled output
+    mean        (window, layer, hidden) float32             means over tokens
+    lengths     (window) int64                              tokens
+    start_ids   (window) int64                              first token of the answer (span tasks)
+    end_ids     (window) int64                              its last token (span tasks)
+    labels      (window) float32                            label or score; NaN in span tasks
+    indices     (window) int64                              number of the window's example
+    ids         (example) UTF-8                             the examples' ids
+    layers      (layer) int64                               layers of the encoder, 0 = embeddings
+
+Of the first three, those that the store keeps. `embeds`, `labels`, `start_ids`, `end_ids` have the original's names,
+axes and chunks; it kept each in a file of its own.
+"""
+
+import importlib
+import io
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertvision.encoder.states import Part
+from bertvision.errors import UserError
+from bertvision.progress import Bar
+from bertvision.rundir import clear_disk_errors, temporary
+from bertvision.sources.store.dtypes import from_stored
+from bertvision.sources.store.facts import read_facts
+from bertvision.sources.store.reader import Reading, Store
+
+MEMORY = 128 << 20  # bytes of padded states made at once, one window at least
+SMALL = 1 << 20  # room for the file's own tables, beside 64 bytes a chunk
+FACTS = {"lengths": "lengths", "start_ids": "start", "end_ids": "end", "labels": "target", "indices": "example"}
+
+
+def export_hdf5(store: Store, file: str | Path, bar: Bar | None = None) -> None:
+    """Writes a store's states, padded and in float32, into a new HDF5 file; the module says what is in it.
+
+    `bar` goes forward by windows, once for each part.
+    """
+    h5py = _import_h5py()
+    path = _check_file(file)
+    facts, ids = read_facts(store)
+    _check_room(path, count_bytes(store, facts["lengths"]))
+    with _writing(path) as output, h5py.File(output, "w") as made:
+        made.attrs["store"] = store.manifest.fingerprint
+        made.attrs["dtype"] = store.contents.dtype
+        made.create_dataset("ids", data=ids, dtype=h5py.string_dtype())
+        made.create_dataset("layers", data=np.array(store.contents.layers, dtype=np.int64))
+        for name, fact in FACTS.items():
+            made.create_dataset(name, data=facts[fact])
+        for part in store.contents.parts:
+            _export_part(made, store, part, facts["lengths"], output, bar or Bar())
+
+
+def count_bytes(store: Store, lengths: np.ndarray) -> int:
+    """What the file will take, padded and in float32."""
+    contents, longest = store.contents, int(lengths.max(initial=0))
+    rows = {part: contents.rows(part) * (longest if part == "tokens" else 1) for part in contents.parts}
+    states = sum(4 * len(lengths) * count * contents.hidden for count in rows.values())
+    return states + SMALL + 64 * len(lengths) * (len(rows) + len(FACTS))
+
+
+def _export_part(made: Any, store: Store, part: Part, lengths: np.ndarray, output: "_Output", bar: Bar) -> None:
+    contents = store.contents
+    rows, longest = contents.rows(part), int(lengths.max(initial=0))
+    shape = (rows, longest, contents.hidden) if part == "tokens" else (rows, contents.hidden)
+    name = "embeds" if part == "tokens" else part
+    dataset = made.create_dataset(name, (len(lengths), *shape), np.float32, chunks=(1, *shape))
+    dataset.attrs["pooled"] = contents.pooled and part == "cls"
+    reading, step = Reading(store, (part,), lengths), max(1, MEMORY // (4 * int(np.prod(shape))))
+    for first in range(0, len(lengths), step):
+        windows = np.arange(first, min(first + step, len(lengths)))
+        stored = reading.fetch([windows])[0][part]
+        states = from_stored(stored, torch.float32).numpy()  # (token or window, layer, hidden)
+        dataset[windows[0] : windows[-1] + 1] = _pad(states, lengths[windows], longest) if part == "tokens" else states
+        output.check()
+        bar.advance(len(windows))
+
+
+def _pad(states: np.ndarray, lengths: np.ndarray, longest: int) -> np.ndarray:
+    padded = np.zeros((len(lengths), states.shape[1], longest, states.shape[2]), dtype=np.float32)
+    ends = np.cumsum(lengths)
+    for window, (end, length) in enumerate(zip(ends, lengths, strict=True)):
+        padded[window, :, :length] = states[end - length : end].transpose(1, 0, 2)
+    return padded  # (window, layer, position, hidden)
+
+
+def _import_h5py() -> Any:
+    try:
+        return importlib.import_module("h5py")
+    except ImportError:
+        raise UserError("an HDF5 file needs the package h5py: pip install 'bertvision[hdf5]'.") from None
+
+
+def _check_file(file: str | Path) -> Path:
+    if "://" in str(file):
+        raise UserError(f"--hdf5 is '{file}': expected a file of this machine, from where it can be copied.")
+    path = Path(file).expanduser()
+    if path.exists():
+        raise UserError(f"--hdf5: '{path}' is there already, and nothing is written over: name another file.")
+    if path.parent.exists() and not path.parent.is_dir():
+        raise UserError(f"--hdf5: '{path.parent}' is no folder.")
+    return path
+
+
+def _check_room(path: Path, needed: int) -> None:
+    folder = path.parent.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise UserError(
+            f"padded and in float32 the states need {needed / 1e6:,.0f} MB, {free / 1e6:,.0f} MB are free in "
+            f"'{folder}': make room, or give --hdf5 a file on another disk."
+        )
+
+
+class _Output(io.FileIO):
+    """The file that HDF5 writes to. HDF5 crashes on a full disk, so it never hears of one: `check` tells."""
+
+    failed: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        left = memoryview(data).cast("B")
+        try:
+            while self.failed is None and len(left):
+                left = left[super().write(left) :]
+        except OSError as error:
+            self.failed = error
+        return len(data)
+
+    def truncate(self, size: int | None = None) -> int:
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.failed = self.failed or error
+            return size or 0
+
+    def check(self) -> None:
+        if self.failed is not None:
+            raise self.failed
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[_Output]:
+    """A file beside `path` that takes its name when all went well, and vanishes when it did not."""
+    with clear_disk_errors(path, "--hdf5"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=temporary(path))
+        try:
+            with _Output(handle, "r+") as output:
+                yield output
+                output.check()
+                os.fsync(handle)
+            os.chmod(name, 0o644)  # mkstemp makes it private
+            os.replace(name, path)
+        finally:
+            Path(name).unlink(missing_ok=True)

@@ -1,0 +1,28 @@
+"""What a store says of its windows besides their states: for people who have the store and not the data."""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bertvision.sources.store.layout import read_header
+
+if TYPE_CHECKING:
+    from bertvision.sources.store.reader import Store
+
+NUMPY: dict[str, Any] = {"I64": np.dtype("<i8"), "F32": np.dtype("<f4")}
+
+
+def read_facts(store: "Store") -> tuple[dict[str, np.ndarray], list[str]]:
+    """`lengths`, `example`, `start`, `end`, `target` of every window, and the examples' ids."""
+    found: dict[str, list[np.ndarray]] = {name: [] for name in ("lengths", "example", "start", "end", "target")}
+    ids: list[str] = []
+    for shard in store.manifest.shards:
+        header, begin = read_header(store.place, shard.file)
+        ids += json.loads(header["__metadata__"]["ids"])
+        for name in ("offsets", "example", "start", "end", "target"):
+            first, last = header[name]["data_offsets"]
+            data = store.place.read(shard.file, begin + first, begin + last)
+            values = np.frombuffer(data, NUMPY[header[name]["dtype"]])
+            found["lengths" if name == "offsets" else name].append(np.diff(values) if name == "offsets" else values)
+    return {name: np.concatenate(parts) for name, parts in found.items()}, ids

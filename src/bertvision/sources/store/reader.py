@@ -1,0 +1,299 @@
+"""Reading a store: batches of states in any order, read ahead by a thread while the heads learn.
+
+A reader looks some steps ahead and fetches their windows in the order of the disk, each straight into its batch. So the
+batches are those of the plan, shuffled as it says, and the disk still goes forward: see docs/store_format.md for what
+that is worth on a spinning one.
+"""
+
+import math
+from bisect import bisect_left, bisect_right, insort
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from threading import Lock
+from typing import Any
+from weakref import finalize
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertvision.data.windows import Features
+from bertvision.encoder.states import HiddenStates, Part
+from bertvision.errors import UserError
+from bertvision.sources.base import StateBatch, pack_targets
+from bertvision.sources.store.dtypes import TORCH, from_stored
+from bertvision.sources.store.identity import refuse_other
+from bertvision.sources.store.layout import DAMAGED, MANIFEST, Contents, Manifest, Shard, unseal
+from bertvision.sources.store.places import Buffer, Place, Run, open_place
+
+MEMORY = 1 << 30  # of the states read ahead and those in use together
+PAGE = 4096
+THREADS = 4  # reads under way at once: disks and servers answer several together faster than one by one
+
+
+class Store:
+    """A whole store, open for reading by any number of threads and processes."""
+
+    def __init__(self, place: Place, manifest: Manifest) -> None:
+        self.place, self.manifest = place, manifest
+        self.contents: Contents = manifest.contents
+
+    @classmethod
+    def open(cls, path: str | Path | Place, identity: dict[str, Any] | None = None) -> "Store":
+        """The store at a path; it must be whole and, where an identity is given, be of those very states."""
+        place = path if isinstance(path, Place) else open_place(path)
+        sizes = place.sizes()
+        if MANIFEST not in sizes:
+            begun = "only a part of it is written: `bertvision encode` goes on" if sizes else "there is nothing"
+            raise UserError(f"no store at '{place}': expected {MANIFEST}, but {begun}.")
+        manifest = Manifest.parse(place.read(MANIFEST), f"{place}/{MANIFEST}")
+        if identity is not None:
+            refuse_other(str(place), manifest.identity, identity)
+        _refuse_broken(place, manifest, sizes)
+        return cls(place, manifest)
+
+    def __len__(self) -> int:
+        """Windows."""
+        return self.manifest.windows
+
+    def read(self, part: Part, windows: Iterable[int], lengths: np.ndarray) -> Tensor:
+        """Stored states of some windows, one after the other; `lengths` (window) are those of all windows."""
+        chosen = np.fromiter(windows, dtype=np.int64)
+        return Reading(self, (part,), lengths).fetch([chosen])[0][part]
+
+    def facts(self) -> dict[str, np.ndarray]:
+        """`lengths`, `example`, `start`, `end` and `target` of every window, from the shards themselves."""
+        from bertvision.sources.store.facts import read_facts
+
+        return read_facts(self)[0]
+
+    def ids(self) -> list[str]:
+        """The examples' ids, in order."""
+        from bertvision.sources.store.facts import read_facts
+
+        return read_facts(self)[1]
+
+
+def _refuse_broken(place: Place, manifest: Manifest, sizes: dict[str, int]) -> None:
+    """Raises where a shard is missing, cut off, or known to be damaged."""
+    damaged = unseal(place.read(DAMAGED), f"{place}/{DAMAGED}")["files"] if DAMAGED in sizes else []
+    for shard in manifest.shards:
+        size = sizes.get(shard.file)
+        why = "is missing" if size is None else f"has {size:,} bytes, not {shard.bytes:,}"
+        if size != shard.bytes or shard.file in damaged:
+            why = "is damaged" if size == shard.bytes else why
+            raise UserError(
+                f"the store '{place}' can't be read: {shard.file} ({shard.examples}) {why}. `bertvision store verify` "
+                "says all that is wrong, and `bertvision encode` writes it again."
+            )
+
+
+class Buffers:
+    """Memory that is used again once nobody holds it: fresh pages would cost as much time as the reading itself."""
+
+    def __init__(self) -> None:
+        self.free: list[np.ndarray] = []  # the smallest first
+        self.back: deque[np.ndarray] = deque()  # no longer held, in any thread and at any moment: so without a lock
+        self.lock = Lock()
+
+    def take(self, size: int) -> Tensor:
+        """So many bytes; they come back when the tensor and all views of it are gone."""
+        with self.lock:
+            while self.back:
+                insort(self.free, self.back.popleft(), key=len)
+            fitting = bisect_left(self.free, size, key=len)
+            if fitting == len(self.free):  # none is large enough: a larger one takes the place of the smallest
+                del self.free[:1]
+                whole = _aligned(size + size // 8)
+            else:
+                whole = self.free.pop(fitting)
+        lent = whole[:size]
+        finalize(lent, self.back.append, whole).atexit = False
+        return torch.from_numpy(lent)  # (byte)
+
+
+def _aligned(size: int) -> np.ndarray:
+    """Bytes that begin with a page: the system copies into them a third faster."""
+    room = np.empty(size + PAGE, dtype=np.uint8)
+    first = -room.ctypes.data % PAGE
+    return room[first : first + size]
+
+
+class Reading:
+    """Where each window's states lie in a store, and how they are fetched."""
+
+    def __init__(self, store: Store, parts: tuple[Part, ...], lengths: np.ndarray) -> None:
+        contents, shards = store.contents, store.manifest.shards
+        missing = set(parts) - set(contents.parts)
+        assert not missing, f"the store keeps {contents.parts}, not {missing}"
+        assert len(lengths) == len(store) and lengths.sum() == store.manifest.tokens, "the lengths are the store's"
+        self.store, self.parts = store, parts
+        self.buffers = Buffers()
+        self.lengths = lengths.astype(np.int64)  # (window)
+        counts = np.array([shard.windows for shard in shards])  # (shard)
+        self.shard = np.repeat(np.arange(len(shards)), counts)  # (window)
+        first_window = np.repeat(np.cumsum(counts) - counts, counts)  # (window)
+        before = np.cumsum(self.lengths) - self.lengths  # (window) tokens before it in the store
+        tokens = np.array([shard.tokens for shard in shards])  # (shard)
+        token_in_shard = before - np.repeat(np.cumsum(tokens) - tokens, counts)  # (window)
+        window_in_shard = np.arange(len(self.lengths)) - first_window  # (window)
+        self.start: dict[Part, np.ndarray] = {}  # each (window) byte of the shard
+        self.size: dict[Part, np.ndarray] = {}  # each (window) bytes
+        for part in parts:
+            at, record = np.repeat([shard.at[part] for shard in shards], counts), contents.record_bytes(part)
+            position = token_in_shard if part == "tokens" else window_in_shard
+            self.start[part] = at + position * record
+            self.size[part] = self.lengths * record if part == "tokens" else np.full_like(self.lengths, record)
+
+    def bytes_of(self, windows: np.ndarray) -> int:
+        return sum(int(self.size[part][windows].sum()) for part in self.parts)
+
+    def fetch(
+        self, batches: list[np.ndarray], pinned: bool = False, pool: ThreadPoolExecutor | None = None
+    ) -> list[dict[Part, Tensor]]:
+        """The stored states of each batch's windows, read in the order of the disk."""
+        contents = self.store.contents
+        found: list[dict[Part, Tensor]] = []
+        wanted: list[tuple[np.ndarray, np.ndarray, list[Buffer]]] = []  # shards, starts and buffers of a batch's part
+        for windows in batches:
+            made: dict[Part, Tensor] = {}
+            for part in self.parts:
+                shape = contents.shape(part, len(windows), int(self.lengths[windows].sum()))
+                made[part] = self._make(shape, pinned)
+                wanted.append((self.shard[windows], self.start[part][windows], self._cut(made[part], part, windows)))
+            found.append(made)
+        shards = np.concatenate([entry[0] for entry in wanted])
+        starts = np.concatenate([entry[1] for entry in wanted])
+        buffers = [buffer for entry in wanted for buffer in entry[2]]
+        self._read(shards, starts, buffers, pool)
+        return found
+
+    def _make(self, shape: tuple[int, int, int], pinned: bool) -> Tensor:
+        dtype = TORCH[self.store.contents.dtype]
+        if pinned:  # such memory is kept and used again by torch itself
+            return torch.empty(shape, dtype=dtype, pin_memory=True)
+        return self.buffers.take(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
+
+    def _cut(self, made: Tensor, part: Part, windows: np.ndarray) -> list[Buffer]:
+        """Each window's own bytes of a batch."""
+        numbers: Any = made.view(torch.uint8).numpy().reshape(-1)
+        whole = memoryview(numbers) if made.numel() else memoryview(b"")
+        ends = np.cumsum(self.size[part][windows]).tolist()
+        return [whole[first:last] for first, last in zip([0, *ends], ends, strict=False)]
+
+    def _read(
+        self, shards: np.ndarray, starts: np.ndarray, buffers: list[Buffer], pool: ThreadPoolExecutor | None
+    ) -> None:
+        order = np.lexsort((starts, shards)).tolist()
+        jobs: list[tuple[Shard, list[Run]]] = []
+        shard_of, start_of = shards.tolist(), starts.tolist()
+        run: list[Buffer] = []
+        last, end, used = -1, -1, 0
+        for index in order:
+            # Jobs are taken in the order of the disk: small ones keep the threads that take them near each other.
+            if shard_of[index] != last or used > self.store.place.at_once:
+                last, end, used = shard_of[index], -1, 0
+                jobs.append((self.store.manifest.shards[last], []))
+            if start_of[index] != end:  # windows side by side are one read
+                run = []
+                jobs[-1][1].append(Run(start_of[index], run))
+            run.append(buffers[index])
+            end = start_of[index] + len(buffers[index])
+            used += len(buffers[index])
+        if pool is None:
+            for job in jobs:
+                self._read_runs(*job)
+        else:
+            list(pool.map(self._read_runs, *zip(*jobs, strict=True)))
+
+    def _read_runs(self, shard: Shard, runs: list[Run]) -> None:
+        place = self.store.place
+        try:
+            place.read_into(shard.file, runs)
+        except (OSError, EOFError) as error:
+            raise UserError(
+                f"{shard.file} of the store '{place}' ({shard.examples}) can't be read ({error}): `bertvision store "
+                "verify` says what is wrong, and `bertvision encode` writes it again."
+            ) from error
+
+
+class StoredSource:
+    """The batches of a plan, from a store: a `Source` like the streamed one."""
+
+    def __init__(
+        self,
+        store: Store,
+        features: Features,
+        plan: list[np.ndarray],
+        keep: Iterable[Part],
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        share: tuple[int, int] = (0, 1),
+        memory: int = MEMORY,
+        pools: Iterable[int] = (),
+    ) -> None:
+        """`dtype` is that of the states given, whatever they are stored as; `memory` bounds what is read ahead; what
+        lies between two steps of `pools` is best read together."""
+        self.store, self.features, self.plan = store, features, plan
+        self.device, self.dtype, self.memory = torch.device(device), dtype, memory
+        self.rank, self.processes = share
+        self.reading = Reading(store, tuple(keep), features.lengths)
+        self.pools = sorted(pools)
+
+    @property
+    def steps(self) -> int:
+        return len(self.plan)
+
+    def batches(self, first: int = 0) -> Iterator[StateBatch]:
+        return map(self._batch, count(first), self.stored(first))
+
+    def stored(self, first: int = 0) -> Iterator[dict[Part, Tensor]]:
+        """What is read for each step from `first` on, as it is stored."""
+        groups = self.groups(first)
+        # One thread keeps a group ahead; it hands the reads themselves to a few others.
+        with ThreadPoolExecutor(1, "store-ahead") as ahead, ThreadPoolExecutor(THREADS, "store-read") as readers:
+            group = next(groups, None)
+            coming = ahead.submit(self._fetch, group, readers) if group is not None else None
+            while group is not None and coming is not None:
+                fetched = coming.result()
+                group = next(groups, None)
+                coming = ahead.submit(self._fetch, group, readers) if group is not None else None
+                fetched.reverse()
+                while fetched:
+                    yield fetched.pop()
+
+    def _fetch(self, group: range, readers: ThreadPoolExecutor) -> list[dict[Part, Tensor]]:
+        return self.reading.fetch([self._mine(step) for step in group], self.device.type == "cuda", readers)
+
+    def _batch(self, step: int, stored: dict[Part, Tensor]) -> StateBatch:
+        windows = self._mine(step)
+        parts: dict[str, Any] = {
+            part: from_stored(values.to(self.device, non_blocking=True), self.dtype) for part, values in stored.items()
+        }
+        lengths = torch.from_numpy(self.features.lengths[windows].astype(np.int64))  # (sequence)
+        states = HiddenStates(lengths, **parts, pooled="cls" in parts and self.store.contents.pooled)
+        return StateBatch(windows, states, pack_targets(self.features, windows).to(self.device), len(self.plan[step]))
+
+    def _mine(self, step: int) -> np.ndarray:
+        return self.plan[step][self.rank :: self.processes]
+
+    def groups(self, first: int = 0) -> Iterator[range]:
+        """Consecutive steps whose states fill half of the memory: one group is in use while the next is read. The first
+        ones are smaller, so that the first batch is soon there."""
+        start, most = first, self.memory // 32
+        while start < self.steps:
+            stop, used = start, 0
+            while stop < self.steps:
+                size = self.reading.bytes_of(self._mine(stop))
+                if stop > start and used + size > most:
+                    break
+                used += size
+                stop += 1
+            whole = bisect_right(self.pools, stop) - 1
+            if stop < self.steps and whole >= 0 and self.pools[whole] > start:
+                stop = self.pools[whole]
+            yield range(start, stop)
+            start, most = stop, min(2 * most, self.memory // 2)

@@ -1,0 +1,389 @@
+"""A place keeps what a store needs: files whole or not at all, ranges exactly, and nobody else's work untouched."""
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from bertvision.errors import UserError
+from bertvision.sources.store import places
+from bertvision.sources.store.places import Address, Folder, Place, Run, open_place
+
+DATA = bytes(range(256)) * 40
+
+
+@pytest.fixture(params=["folder", "address"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "folder":
+        return open_place(tmp_path / "deep" / "store")
+    return open_place(f"memory://{uuid.uuid4()}/store")
+
+
+def pieces(*parts: bytes) -> list[memoryview]:
+    return [memoryview(part) for part in parts]
+
+
+def read_scattered(place: Place, name: str, wanted: Sequence[tuple[int, Sequence[int]]]) -> list[bytes]:
+    """Reads runs (start, sizes of the buffers) and gives what each buffer got."""
+    buffers = [[bytearray(size) for size in sizes] for _, sizes in wanted]
+    runs = [Run(start, [memoryview(one) for one in some]) for (start, _), some in zip(wanted, buffers, strict=True)]
+    place.read_into(name, runs)
+    return [bytes(one) for some in buffers for one in some]
+
+
+# ---------------------------------------------------------------------- both kinds
+
+
+def test_a_place_that_is_not_there_holds_nothing(place: Place) -> None:
+    assert place.sizes() == {} and place.subplaces() == []
+    place.remove("anything")
+
+
+def test_what_is_written_is_there_with_its_size_and_bytes(place: Place) -> None:
+    place.write("a.bin", pieces(DATA[:100], DATA[100:101], DATA[101:]))
+    place.write("b.json", pieces(b"{}"))
+    assert place.sizes() == {"a.bin": len(DATA), "b.json": 2}
+    assert place.read("a.bin") == DATA
+    assert place.read("a.bin", 0, 8) == DATA[:8]
+    assert place.read("a.bin", 300, 557) == DATA[300:557]
+    assert place.read("a.bin", len(DATA) - 3) == DATA[-3:]
+
+
+def test_a_file_written_again_is_the_new_one(place: Place) -> None:
+    place.write("a.bin", pieces(DATA))
+    place.write("a.bin", pieces(b"new"))
+    assert place.sizes() == {"a.bin": 3} and place.read("a.bin") == b"new"
+
+
+def test_runs_fill_their_buffers_in_order(place: Place) -> None:
+    place.write("a.bin", pieces(DATA))
+    found = read_scattered(place, "a.bin", [(5, [3, 1, 200]), (1000, [1]), (2, [7]), (len(DATA) - 9, [4, 5])])
+    expected = [(5, 8), (8, 9), (9, 209), (1000, 1001), (2, 9), (len(DATA) - 9, len(DATA) - 5), (len(DATA) - 5, None)]
+    assert found == [DATA[first:last] for first, last in expected]
+
+
+def test_one_run_may_have_more_buffers_than_the_system_takes_at_once(place: Place) -> None:
+    place.write("a.bin", pieces(DATA))
+    sizes = [1 + number % 4 for number in range(3000)]
+    assert b"".join(read_scattered(place, "a.bin", [(17, sizes)])) == DATA[17 : 17 + sum(sizes)]
+
+
+@pytest.mark.parametrize("wanted", [(len(DATA) - 3, [4]), (len(DATA) - 3, [3, 1]), (len(DATA), [1]), (10**9, [5])])
+def test_a_file_that_ends_too_early_is_an_error(place: Place, wanted: tuple[int, list[int]]) -> None:
+    place.write("a.bin", pieces(DATA))
+    with pytest.raises((EOFError, UserError)):
+        read_scattered(place, "a.bin", [wanted])
+
+
+def test_a_missing_file_is_an_error_of_the_system(place: Place) -> None:
+    place.write("a.bin", pieces(DATA))
+    for read in (lambda: place.read("b.bin"), lambda: read_scattered(place, "b.bin", [(0, [1])])):
+        with pytest.raises(FileNotFoundError):
+            read()
+
+
+def test_files_are_removed_one_by_one_or_all_together(place: Place) -> None:
+    for name in ("a", "b", "c"):
+        place.write(name, pieces(b"x"))
+    place.remove("a")
+    place.remove("a")
+    assert set(place.sizes()) == {"b", "c"}
+    place.remove_all()
+    assert place.sizes() == {}
+
+
+def test_folders_in_a_place_are_places(place: Place) -> None:
+    for name in ("b", "a"):
+        open_place(f"{place}/{name}").write("manifest.json", pieces(b"{}"))
+    place.write("file", pieces(b"x"))
+    assert place.subplaces() == [f"{place}/a", f"{place}/b"]
+    assert place.sizes() == {"file": 1}
+    assert [open_place(inner).read("manifest.json") for inner in place.subplaces()] == [b"{}", b"{}"]
+
+
+# ---------------------------------------------------------------------- folders
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    found = open_place(tmp_path / "store")
+    assert isinstance(found, Folder)
+    return found
+
+
+def test_paths_may_be_written_as_users_write_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for text in ("~/store", "store", "./store", f"file://{tmp_path}/store", tmp_path / "store", f"{tmp_path}/store/"):
+        open_place(text).write("a", pieces(b"x"))
+        assert (tmp_path / "store" / "a").read_bytes() == b"x"
+        (tmp_path / "store" / "a").unlink()
+
+
+def test_others_may_read_what_was_written(folder: Folder) -> None:
+    folder.write("a.bin", pieces(DATA))
+    assert stat.S_IMODE((folder.folder / "a.bin").stat().st_mode) == 0o644
+
+
+def test_a_write_is_on_the_disk_before_its_name_is_given_and_its_name_after(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def note_fsync(handle: int) -> None:
+        done.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else f"file of {os.fstat(handle).st_size}")
+        fsync(handle)
+
+    def note_replace(*names: Any) -> None:
+        done.append("rename")
+        replace(*names)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "replace", note_replace)
+    folder.write("a.bin", pieces(DATA))
+    assert done == [f"file of {len(DATA)}", "rename", "folder"]
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace", "chmod"])
+@pytest.mark.parametrize(("number", "says"), [(errno.ENOSPC, "no room on the disk"), (errno.EROFS, "can't be written")])
+def test_a_write_that_fails_leaves_what_was_there_and_no_rubbish(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, step: str, number: int, says: str
+) -> None:
+    folder.write("a.bin", pieces(b"old"))
+
+    def fail(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, step, fail)
+    with pytest.raises(UserError, match=says) as caught:
+        folder.write("a.bin", pieces(DATA))
+    assert "store.path" in str(caught.value)
+    monkeypatch.undo()
+    assert os.listdir(folder.folder) == ["a.bin"] and folder.read("a.bin") == b"old"
+
+
+def test_an_interrupted_write_leaves_no_rubbish(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        folder.write("a.bin", pieces(DATA))
+    assert os.listdir(folder.folder) == []
+
+
+@pytest.mark.parametrize("inner", ["", "deeper"])
+def test_a_file_where_the_folder_should_be_is_said(tmp_path: Path, inner: str) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match=r"store\.path"):
+        open_place(tmp_path / "file" / inner).write("a.bin", pieces(DATA))
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_half_written_files_are_not_among_the_files(folder: Folder) -> None:
+    folder.write("a.bin", pieces(DATA))
+    (folder.folder / ".writing-a.bin@host-1-x").write_bytes(b"half")
+    assert set(folder.sizes()) == {"a.bin"}
+
+
+def test_a_file_that_vanishes_during_a_look_is_no_error(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process that ends its work removes its notes while this one lists the folder."""
+    for name in ("a.bin", "writing.json"):
+        folder.write(name, pieces(b"x"))
+    scandir = os.scandir
+
+    class Entries:
+        def __init__(self, entries: Any) -> None:
+            self.entries = entries
+
+        def __enter__(self) -> Any:
+            found = list(self.entries)
+            (folder.folder / "writing.json").unlink(missing_ok=True)
+            return iter(found)
+
+        def __exit__(self, *_: Any) -> None:
+            self.entries.close()
+
+    monkeypatch.setattr(os, "scandir", lambda path: Entries(scandir(path)))
+    assert folder.sizes() == {"a.bin": 1}
+
+
+def test_room_is_told_of_a_folder_that_is_not_there_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 7 if path == tmp_path else 0})())
+    assert open_place(tmp_path / "a" / "b").free_bytes() == 7
+    monkeypatch.chdir(tmp_path)
+    assert open_place("a/b").free_bytes() == 7
+    assert open_place("memory://a/b").free_bytes() is None
+
+
+# ---------------------------------------------------------------------- reading as systems do it
+
+
+def test_a_system_without_preadv_reads_the_same(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.write("a.bin", pieces(DATA))
+    wanted = [(5, [3, 1, 200]), (1000, [1] * 700), (2, [7])]
+    expected = read_scattered(folder, "a.bin", wanted)
+    monkeypatch.delattr(os, "preadv")
+    assert read_scattered(folder, "a.bin", wanted) == expected
+    with pytest.raises(EOFError):
+        read_scattered(folder, "a.bin", [(len(DATA) - 3, [2, 2])])
+
+
+@pytest.mark.parametrize("most", [1, 3, 64, 100])
+def test_reads_that_give_less_than_asked_go_on(folder: Folder, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    folder.write("a.bin", pieces(DATA))
+    calls = 0
+
+    def short(handle: int, buffers: Sequence[memoryview], place: int) -> int:
+        nonlocal calls
+        calls += 1
+        data, count = os.pread(handle, most, place), 0
+        for buffer in buffers:
+            some = data[count : count + len(buffer)]
+            buffer[: len(some)] = some
+            count += len(some)
+        return count
+
+    monkeypatch.setattr(os, "preadv", short)
+    found = read_scattered(folder, "a.bin", [(5, [3, 64, 200, 1]), (1000, [100, 100])])
+    assert found == [DATA[5:8], DATA[8:72], DATA[72:272], DATA[272:273], DATA[1000:1100], DATA[1100:1200]]
+    assert calls >= 268 // most + 200 // most
+
+
+# ---------------------------------------------------------------------- what killed processes leave
+
+
+@pytest.fixture
+def leave(folder: Folder) -> Callable[..., Path]:
+    """leave(name, process, host=…) → a file half written, as a process would have it."""
+    folder.folder.mkdir()
+
+    def make(name: str, process: int, host: str = "") -> Path:
+        path = folder.folder / f".writing-{name}@{host or places._host()}-{process}-abc_12"
+        path.write_bytes(b"half")
+        return path
+
+    return make
+
+
+def dead_process() -> int:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    return child.pid
+
+
+STEM = "states-000000000-000000003-"
+
+
+def test_files_of_dead_processes_are_swept(folder: Folder, leave: Callable[..., Path]) -> None:
+    path = leave(f"{STEM}0123456789abcdef.safetensors", dead_process())
+    folder.sweep([STEM])
+    assert not path.exists()
+
+
+def test_files_of_living_processes_are_left(folder: Folder, leave: Callable[..., Path]) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        path = leave(f"{STEM}0123456789abcdef.safetensors", child.pid)
+        folder.sweep([STEM])
+        assert path.exists()
+    finally:
+        child.communicate(b"\n")
+    folder.sweep([STEM])
+    assert not path.exists()
+
+
+def test_files_of_other_machines_and_other_ranges_are_left(folder: Folder, leave: Callable[..., Path]) -> None:
+    """On a shared disk another machine's processes can't be asked; other ranges are other processes' work."""
+    process = dead_process()
+    others = [
+        leave(f"{STEM}0123456789abcdef.safetensors", process, "elsewhere"),
+        leave("states-000000003-000000005-0123456789abcdef.safetensors", process),
+    ]
+    folder.write("states-000000000-000000003-0123456789abcdef.safetensors", pieces(DATA))
+    folder.sweep([STEM])
+    assert all(path.exists() for path in others)
+    assert folder.sizes() == {"states-000000000-000000003-0123456789abcdef.safetensors": len(DATA)}
+
+
+def test_a_file_under_way_bears_the_name_that_is_swept(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(os, "replace", lambda source, _: seen.append(Path(source).name))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "getpid", dead_process)  # what a process that is dead by now would have written
+        folder.write(f"{STEM}0123456789abcdef.safetensors", pieces(DATA))
+    assert os.listdir(folder.folder) == seen
+    folder.sweep([STEM])
+    assert os.listdir(folder.folder) == []
+
+
+@pytest.mark.parametrize("host", ["my-machine", "a@b-c", "x-1-2"])
+def test_any_name_of_a_machine_will_do(folder: Folder, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: host)
+    folder.folder.mkdir()
+    left = folder.folder / f"{places._temporary(STEM + 'x.safetensors')}{dead_process()}-abc"
+    left.write_bytes(b"half")
+    folder.sweep([STEM])
+    assert not left.exists()
+
+
+# ---------------------------------------------------------------------- addresses
+
+
+def test_an_address_nobody_knows_is_said() -> None:
+    with pytest.raises(UserError, match="no address that fsspec knows"):
+        open_place("nosuch://bucket/store")
+
+
+@pytest.mark.parametrize(("address", "says"), [("s3://bucket/x", r"bertvision\[s3\]"), ("gs://bucket/x", "gcsfs")])
+def test_an_address_whose_package_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, address: str, says: str) -> None:
+    def missing(*_: Any, **__: Any) -> None:
+        raise ImportError("Please install gcsfs")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", missing)
+    with pytest.raises(UserError, match=says):
+        open_place(address)
+
+
+def test_an_address_that_moves_files_shows_them_whole_alone(tmp_path: Path) -> None:
+    """A server that shows files while they grow (SFTP, a mounted disk) gets them under another name first."""
+    place = Address(f"local://{tmp_path}/store")
+    assert not place.atomic
+    seen: list[list[str]] = []
+    move = place.files.mv
+    place.files.mv = lambda *names: (seen.append(os.listdir(tmp_path / "store")), move(*names))
+    try:
+        place.write("a.bin", pieces(DATA[:5], DATA[5:]))
+    finally:
+        del place.files.mv
+    assert len(seen) == 1 and seen[0][0].startswith(".writing-a.bin")
+    assert place.sizes() == {"a.bin": len(DATA)} and place.read("a.bin") == DATA
+
+
+def test_an_address_that_fails_says_what_to_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = open_place(f"memory://{uuid.uuid4()}")
+    assert isinstance(place, Address)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("the server is on fire\nTraceback")
+
+    for name, act in {
+        "ls": lambda: place.sizes(),
+        "cat_file": lambda: place.read("a"),
+        "cat_ranges": lambda: read_scattered(place, "a", [(0, [1])]),
+        "pipe_file": lambda: place.write("a", pieces(b"x")),
+    }.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(type(place.files), name, fail)
+            with pytest.raises(UserError, match="credentials") as caught:
+                act()
+        assert "on fire" in str(caught.value) and "Traceback" not in str(caught.value)

@@ -1,0 +1,264 @@
+"""Reading a store: only whole ones, every window's own bytes, and the disk gone over forwards."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_stores import TinyStore, begin_tiny_store, write_tiny_store
+
+from bertvision.data.packing import plan_batches
+from bertvision.encoder.states import Part
+from bertvision.errors import UserError
+from bertvision.sources.store import STORED, Store, StoredSource
+from bertvision.sources.store.dtypes import from_stored
+from bertvision.sources.store.layout import DAMAGED, MANIFEST, seal
+from bertvision.sources.store.places import Folder, Run
+from bertvision.sources.store.reader import Reading
+
+PARTS: tuple[Part, ...] = ("tokens", "cls", "mean")
+TOKEN = 4 * 32 * 4  # bytes of a token's states in float32
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyStore:
+    return write_tiny_store(tmp_path_factory.mktemp("store"), "float32", PARTS)
+
+
+@pytest.fixture(scope="module")
+def store(tiny: TinyStore) -> Store:
+    found = Store.open(tiny.place, tiny.identity)
+    assert len(found.manifest.shards) == 9
+    return found
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[tuple[int, int]]]]:
+    """Every call that reads states: the file, and the bytes from and to of each run."""
+    found: list[tuple[str, list[tuple[int, int]]]] = []
+    read_into = Folder.read_into
+
+    def note(self: Folder, name: str, runs: list[Run]) -> None:
+        found.append((name, [(run.start, run.stop) for run in runs]))
+        read_into(self, name, runs)
+
+    monkeypatch.setattr(Folder, "read_into", note)
+    return found
+
+
+# ---------------------------------------------------------------------- opening
+
+
+def test_nothing_is_no_store(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no store at .*expected manifest\.json, but there is nothing"):
+        Store.open(tmp_path / "gone")
+
+
+def test_an_unfinished_store_is_no_store(tmp_path: Path) -> None:
+    tiny = begin_tiny_store(tmp_path)
+    tiny.writer.write()
+    with pytest.raises(UserError, match="only a part of it is written: `bertvision encode` goes on"):
+        Store.open(tmp_path)
+    assert tiny.writer.finish()
+    Store.open(tmp_path)
+
+
+def test_a_file_is_no_store(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match="no store at"):
+        Store.open(tmp_path / "file")
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"not json", b'{"format": 1}', b"\xff\xfe"])
+def test_a_manifest_that_is_none_is_refused(tmp_path: Path, data: bytes) -> None:
+    write_tiny_store(tmp_path)
+    (tmp_path / MANIFEST).write_bytes(data)
+    with pytest.raises(UserError, match=r"manifest\.json is damaged .*bertvision encode"):
+        Store.open(tmp_path)
+
+
+def break_by(how: str) -> Callable[[Path], None]:
+    return {
+        "is missing": lambda path: path.unlink(),
+        "bytes, not": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+        "is damaged": lambda path: (path.parent / DAMAGED).write_bytes(seal({"files": [path.name]})) and None,
+    }[how]
+
+
+@pytest.mark.parametrize("how", ["is missing", "bytes, not", "is damaged"])
+def test_a_broken_shard_is_refused_with_its_examples(tmp_path: Path, how: str) -> None:
+    write_tiny_store(tmp_path, shard_bytes=60_000)
+    shard = Store.open(tmp_path).manifest.shards[1]
+    assert shard.stop - shard.first > 1
+    break_by(how)(tmp_path / shard.file)
+    with pytest.raises(UserError, match=how) as caught:
+        Store.open(tmp_path)
+    for word in (shard.file, f"examples {shard.first} to {shard.stop - 1}", "store verify", "bertvision encode"):
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("how", ["is missing", "bytes, not"])
+def test_a_shard_that_breaks_after_the_store_was_opened_is_named(tmp_path: Path, how: str) -> None:
+    tiny = write_tiny_store(tmp_path)
+    store = Store.open(tmp_path)
+    shard = store.manifest.shards[3]
+    break_by(how)(tmp_path / shard.file)
+    windows = np.flatnonzero(tiny.features.example == 3)
+    with pytest.raises(UserError, match="can't be read") as caught:
+        store.read("tokens", windows, tiny.features.lengths)
+    for word in (shard.file, "examples 3 to 3", "store verify", "bertvision encode"):
+        assert word in str(caught.value)
+    assert len(store.read("tokens", [0], tiny.features.lengths)) == tiny.features.lengths[0]
+
+
+# ---------------------------------------------------------------------- what is read
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("dtype", STORED)
+def test_windows_come_in_the_order_asked_each_with_its_own_states(tmp_path: Path, dtype: str, part: Part) -> None:
+    tiny = write_tiny_store(tmp_path, dtype, PARTS)
+    wanted = [17, 0, 5, 4, 5, 16]  # some neighbours, one twice, from both ends
+    found = from_stored(Store.open(tmp_path).read(part, wanted, tiny.features.lengths), torch.float32)
+    expected = torch.from_numpy(np.concatenate([tiny.states_of(window, part) for window in wanted]))
+    tolerance = {"float32": 1e-5, "float16": 2**-10, "bfloat16": 2**-7, "int8": 1 / 100}[dtype]
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()))
+
+
+def test_no_windows_give_no_states(store: Store, tiny: TinyStore) -> None:
+    assert store.read("tokens", [], tiny.features.lengths).shape == (0, 4, 32)
+    assert store.read("cls", [], tiny.features.lengths).shape == (0, 5, 32)
+
+
+def test_a_store_says_what_it_is_of(store: Store, tiny: TinyStore) -> None:
+    facts, features = store.facts(), tiny.features
+    assert len(store) == len(features) == 18
+    for name in ("lengths", "example", "start", "end"):
+        assert facts[name].tolist() == getattr(features, name).tolist()
+    np.testing.assert_array_equal(facts["target"], features.target)
+    assert store.ids() == tiny.ids
+
+
+def test_parts_that_are_not_kept_are_a_mistake_of_ours(tmp_path: Path) -> None:
+    tiny = write_tiny_store(tmp_path, parts=("cls",))
+    with pytest.raises(AssertionError, match="keeps"):
+        StoredSource(Store.open(tmp_path), tiny.features, [np.arange(3)], ("mean",))
+
+
+def test_other_windows_than_the_stores_are_a_mistake_of_ours(store: Store, tiny: TinyStore) -> None:
+    for lengths in (tiny.features.lengths[:-1], tiny.features.lengths + 1):
+        with pytest.raises(AssertionError, match="lengths"):
+            store.read("tokens", [0], lengths)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_batches_come_in_the_dtype_of_the_heads(store: Store, tiny: TinyStore, dtype: torch.dtype) -> None:
+    plan = [np.array([3, 1]), np.array([2])]
+    exact = StoredSource(store, tiny.features, plan, PARTS)
+    for found, expected in zip(
+        StoredSource(store, tiny.features, plan, PARTS, dtype=dtype).batches(), exact.batches(), strict=True
+    ):
+        for part in PARTS:
+            assert torch.equal(found.states.read(part), expected.states.read(part).to(dtype))
+
+
+def test_a_part_without_the_pooled_output_says_so(store: Store, tiny: TinyStore) -> None:
+    plan = [np.arange(4)]
+    assert next(StoredSource(store, tiny.features, plan, ("cls",)).batches()).states.pooled
+    assert not next(StoredSource(store, tiny.features, plan, ("mean",)).batches()).states.pooled
+
+
+# ---------------------------------------------------------------------- how it is read
+
+
+def test_a_group_of_steps_is_read_forwards_and_every_byte_once(
+    store: Store, tiny: TinyStore, reads: list[tuple[str, list[tuple[int, int]]]]
+) -> None:
+    order = np.random.default_rng(0).permutation(18)
+    Reading(store, ("tokens",), tiny.features.lengths).fetch([order[:7], order[7:12], order[12:]])
+    names = [shard.file for shard in store.manifest.shards]
+    assert [name for name, _ in reads] == names, "each shard once, in the order of the disk"
+    for shard, (_, runs) in zip(store.manifest.shards, reads, strict=True):
+        begin = shard.at["tokens"]
+        assert runs == [(begin, begin + shard.tokens * TOKEN)], "both windows side by side are one read"
+
+
+def test_only_what_is_asked_for_is_read(
+    store: Store, tiny: TinyStore, reads: list[tuple[str, list[tuple[int, int]]]]
+) -> None:
+    Reading(store, ("tokens", "mean"), tiny.features.lengths).fetch([np.array([5, 2]), np.array([9])])
+    lengths, shards = tiny.features.lengths, store.manifest.shards
+    mean = 4 * 32 * 4
+    expected = []
+    for window in (2, 5, 9):  # two windows a shard: the second begins behind the first
+        shard, second = shards[window // 2], window % 2
+        tokens = shard.at["tokens"] + second * int(lengths[window - 1]) * TOKEN
+        means = shard.at["mean"] + second * mean
+        expected.append((shard.file, [(tokens, tokens + int(lengths[window]) * TOKEN), (means, means + mean)]))
+    assert reads == expected
+
+
+@pytest.mark.parametrize(("memory", "groups"), [(10**9, 1), (1, 6)])
+def test_steps_are_read_together_as_far_as_memory_goes(
+    store: Store, tiny: TinyStore, memory: int, groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = [batch for batch in plan_batches(tiny.features.lengths, 1, 0, rows=3).epochs[0]]
+    fetched: list[int] = []
+    fetch = Reading.fetch
+
+    def note(self: Reading, batches: list[np.ndarray], *rest: Any) -> Any:
+        fetched.append(len(batches))
+        return fetch(self, batches, *rest)
+
+    monkeypatch.setattr(Reading, "fetch", note)
+    source = StoredSource(store, tiny.features, plan, ("tokens",), memory=memory)
+    assert len(list(source.batches())) == 6 and len(fetched) == groups and sum(fetched) == 6
+    fetched.clear()
+    assert len(list(source.batches(4))) == 2 and sum(fetched) == 2, "what lies before is not read"
+
+
+def test_a_group_ends_where_a_pool_of_the_shuffle_does(
+    store: Store, tiny: TinyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[int] = []
+    fetch = Reading.fetch
+
+    def note(self: Reading, batches: list[np.ndarray], *rest: Any) -> Any:
+        fetched.append(len(batches))
+        return fetch(self, batches, *rest)
+
+    monkeypatch.setattr(Reading, "fetch", note)
+    plan = [np.array([window % 18]) for window in range(60)]
+    memory = 32 * 5 * 48 * TOKEN  # the first group, the smallest, has room for five steps
+    pools = list(range(0, 60, 4))
+    batches = list(StoredSource(store, tiny.features, plan, ("tokens",), memory=memory, pools=pools).batches())
+    assert len(fetched) > 2 and set(np.cumsum(fetched).tolist()) <= {*pools, 60}
+    assert [int(batch.windows[0]) for batch in batches] == [step % 18 for step in range(60)]
+
+
+def test_what_somebody_still_holds_is_never_read_over(store: Store, tiny: TinyStore) -> None:
+    """Memory of batches that are gone is used again; a piece of one that is not is held by it."""
+    plan = sum(plan_batches(tiny.features.lengths, 6, 0, rows=4).epochs, [])
+    held, copies = [], []
+    for number, batch in enumerate(StoredSource(store, tiny.features, plan, PARTS, memory=100_000).batches()):
+        if number % 3 == 0:
+            for part in PARTS:
+                piece = batch.states.read(part)[1:3, -1, ::2]
+                held.append(piece.numpy() if number % 2 else piece)
+                copies.append(torch.as_tensor(piece).clone())
+        del batch
+    assert len(held) > 20
+    for piece, copy in zip(held, copies, strict=True):
+        assert torch.equal(torch.as_tensor(piece), copy)
+
+
+def test_a_pass_of_no_steps_gives_nothing(store: Store, tiny: TinyStore) -> None:
+    source = StoredSource(store, tiny.features, [np.arange(3)], ("cls",))
+    assert list(source.batches(1)) == [] and list(StoredSource(store, tiny.features, [], ("cls",)).batches()) == []
+
+
+def test_stores_can_be_opened_by_path_text_and_place(tiny: TinyStore) -> None:
+    for path in (tiny.place, str(tiny.place), Path(str(tiny.place)), f"file://{tiny.place}"):
+        assert Store.open(path).manifest.fingerprint == tiny.writer.fingerprint

@@ -1,0 +1,337 @@
+"""A store at an address: a real S3 server on loopback, and memory, give what a folder gives."""
+
+import hashlib
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_stores import TinyStore, begin_tiny_store, write_tiny_store
+
+from bertvision.data.packing import plan_batches
+from bertvision.errors import UserError
+from bertvision.sources.store import Store, StoredSource, open_place
+from bertvision.sources.store.layout import DAMAGED, MANIFEST, WRITING
+from bertvision.sources.store.places import Address
+from bertvision.sources.store.upkeep import list_stores, remove_store, verify_store
+
+s3fs = pytest.importorskip("s3fs")
+moto_server = pytest.importorskip("moto.server")
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    """A server that speaks S3; nothing of it is left when the tests are over."""
+    before = set(threading.enumerate())
+    server = moto_server.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+    server._server.server_close()
+    stop_loop()
+    left = [thread for thread in set(threading.enumerate()) - before if thread.is_alive() and not thread.daemon]
+    assert not left
+
+
+def stop_loop() -> None:
+    """Ends fsspec's own thread; it starts another when it needs one."""
+    from fsspec import asyn
+
+    s3fs.S3FileSystem.clear_instance_cache()
+    loop, thread = asyn.loop[0], asyn.iothread[0]
+    if loop is None:
+        return
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(10)
+    assert not thread.is_alive()
+    loop.close()
+    asyn.reset_lock()
+
+
+@pytest.fixture(autouse=True)
+def credentials(endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """As users give them; no file of theirs is read."""
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": str(tmp_path / "none"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none"),
+    }.items():
+        monkeypatch.setenv(name, value)
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    s3fs.S3FileSystem.clear_instance_cache()  # it remembers the endpoint it was made with
+    yield
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def bucket() -> str:
+    name = f"bucket-{uuid.uuid4()}"
+    s3fs.S3FileSystem().mkdir(name)
+    return f"s3://{name}"
+
+
+@pytest.fixture(params=["s3", "memory"])
+def address(request: pytest.FixtureRequest) -> str:
+    if request.param == "s3":
+        return f"{request.getfixturevalue('bucket')}/runs/store"
+    return f"memory://{uuid.uuid4()}/runs/store"
+
+
+def files_of(path: str | Path) -> dict[str, str]:
+    place = open_place(path)
+    return {name: hashlib.sha256(place.read(name)).hexdigest() for name in place.sizes()}
+
+
+def shards_of(path: str | Path) -> dict[str, str]:
+    return {name: digest for name, digest in files_of(path).items() if name.startswith("states-")}
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> TinyStore:
+    return write_tiny_store(tmp_path_factory.mktemp("local"), "float16", ("tokens", "mean"))
+
+
+def begin(address: str, **changes: Any) -> TinyStore:
+    return begin_tiny_store(address, "float16", ("tokens", "mean"), **changes)
+
+
+def write(address: str) -> TinyStore:
+    return write_tiny_store(address, "float16", ("tokens", "mean"))
+
+
+def flip(address: str, name: str, place: int) -> None:
+    files = open_place(address)
+    data = bytearray(files.read(name))
+    data[place] ^= 8
+    files.write(name, [memoryview(bytes(data))])
+
+
+# ---------------------------------------------------------------------- whole stores
+
+
+def test_a_store_at_an_address_has_the_files_of_a_local_one(address: str, local: TinyStore) -> None:
+    write(address)
+    assert shards_of(address) == shards_of(str(local.place))
+    assert files_of(address).keys() == files_of(str(local.place)).keys()
+
+
+def test_batches_read_from_an_address_are_those_of_a_local_store(address: str, local: TinyStore) -> None:
+    tiny = write(address)
+    plan = sum(plan_batches(tiny.features.lengths, 2, 0, rows=4).epochs, [])
+    sources = (
+        StoredSource(store, tiny.features, plan, ("tokens", "mean"), memory=100_000)
+        for store in (Store.open(address, tiny.identity), Store.open(local.place, local.identity))
+    )
+    count = 0
+    for found, expected in zip(*(source.batches() for source in sources), strict=True):
+        assert found.windows.tolist() == expected.windows.tolist()
+        for part in ("tokens", "mean"):
+            assert torch.equal(found.states.read(part), expected.states.read(part))
+        count += 1
+    assert count == len(plan)
+
+
+def test_facts_and_ids_are_read_from_an_address(address: str, local: TinyStore) -> None:
+    write(address)
+    found, expected = Store.open(address), Store.open(local.place)
+    assert found.ids() == expected.ids() == local.ids
+    facts = found.facts()
+    for name, values in expected.facts().items():
+        np.testing.assert_array_equal(facts[name], values)
+
+
+# ---------------------------------------------------------------------- cut off and damaged
+
+
+class CutOffError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("done", [0, 5, 10])
+def test_a_write_cut_off_goes_on_where_it_was(
+    address: str, local: TinyStore, done: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    write_file = Address.write
+
+    def cut(self: Address, name: str, pieces: Any) -> None:
+        if len(written) == done:
+            raise CutOffError
+        write_file(self, name, pieces)
+        written.append(name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Address, "write", cut)
+        with pytest.raises(CutOffError):
+            write(address)
+    assert sorted(open_place(address).sizes()) == sorted(written)
+    with pytest.raises(UserError, match="no store at"):
+        Store.open(address)
+    again: list[str] = []
+
+    def note(self: Address, name: str, pieces: Any) -> None:
+        again.append(name)
+        write_file(self, name, pieces)
+
+    monkeypatch.setattr(Address, "write", note)
+    tiny = begin(address)
+    tiny.writer.write()
+    assert tiny.writer.finish()
+    assert not {name for name in written if name.startswith("states-")} & set(again)
+    assert shards_of(address) == shards_of(str(local.place)) and verify_store(address) == []
+
+
+def test_several_writers_share_an_address(address: str, local: TinyStore) -> None:
+    one, other = begin(address), begin(address)
+    one.writer.write((0, 2))
+    assert not one.writer.finish()
+    other.writer.write((1, 2))
+    assert other.writer.finish()
+    assert shards_of(address) == shards_of(str(local.place))
+    assert files_of(address).keys() == files_of(str(local.place)).keys()
+
+
+def test_damage_at_an_address_is_found_and_put_right(address: str, local: TinyStore) -> None:
+    write(address)
+    names = sorted(shards_of(address))
+    place = open_place(address)
+    flip(address, names[1], 3000)
+    place.write(names[4], [memoryview(place.read(names[4])[:-10])])
+    place.write(names[5], [])
+    place.remove(names[7])
+    found = verify_store(address)
+    assert [(entry.file, entry.first, entry.stop) for entry in found] == [(names[n], n, n + 1) for n in (1, 4, 5, 7)]
+    with pytest.raises(UserError, match="examples 1 to 1"):
+        Store.open(address)
+    tiny = begin(address)
+    assert [shard.first for shard in tiny.writer.missing()] == [1, 4, 5, 7]
+    tiny.writer.write()
+    assert tiny.writer.finish()
+    assert shards_of(address) == shards_of(str(local.place)) and verify_store(address) == []
+    assert DAMAGED not in place.sizes()
+
+
+def test_a_damaged_manifest_at_an_address_is_made_again(address: str, local: TinyStore) -> None:
+    write(address)
+    flip(address, MANIFEST, 50)
+    assert [entry.file for entry in verify_store(address)] == [MANIFEST]
+    tiny = begin(address)
+    assert tiny.writer.missing() == [] and tiny.writer.write() == 0 and tiny.writer.finish()
+    Store.open(address, tiny.identity)
+
+
+def test_a_shard_that_ends_early_is_named_when_it_is_read(address: str) -> None:
+    tiny = write(address)
+    store = Store.open(address)
+    shard = store.manifest.shards[3]
+    store.place.write(shard.file, [memoryview(store.place.read(shard.file)[:5000])])
+    windows = np.flatnonzero(tiny.features.example == 3)
+    with pytest.raises(UserError) as caught:
+        store.read("tokens", windows, tiny.features.lengths)
+    assert shard.file in str(caught.value) and "examples 3 to 3" in str(caught.value)
+    store.place.remove(shard.file)
+    with pytest.raises(UserError) as caught:
+        store.read("tokens", windows, tiny.features.lengths)
+    assert shard.file in str(caught.value) and "examples 3 to 3" in str(caught.value)
+
+
+# ---------------------------------------------------------------------- upkeep
+
+
+def test_stores_at_an_address_are_listed_and_removed(bucket: str) -> None:
+    for name in ("a", "deep/b"):
+        write(f"{bucket}/runs/{name}")
+    open_place(f"{bucket}/runs").write("notes.txt", [memoryview(b"mine")])
+    found = list_stores(f"{bucket}/runs")
+    assert [entry.path for entry in found] == [f"{bucket}/runs/a", f"{bucket}/runs/deep/b"]
+    assert all(entry.state == "whole" and entry.examples == 9 for entry in found)
+    remove_store(f"{bucket}/runs/a")
+    assert [entry.path for entry in list_stores(bucket)] == [f"{bucket}/runs/deep/b"]
+    assert open_place(f"{bucket}/runs/a").sizes() == {}
+    assert open_place(f"{bucket}/runs").read("notes.txt") == b"mine"
+    with pytest.raises(UserError, match="no store at"):
+        remove_store(f"{bucket}/runs/a")
+
+
+def test_an_unfinished_store_at_an_address_is_listed_as_such(address: str) -> None:
+    begin(address).writer.write((0, 2))
+    (found,) = list_stores(address)
+    assert found.state == "unfinished" and "5 of 9 shards" in found.detail
+    assert WRITING in open_place(address).sizes()
+
+
+# ---------------------------------------------------------------------- servers that do not do what they should
+
+
+def test_nothing_at_an_address_is_said(bucket: str) -> None:
+    with pytest.raises(UserError, match="no store at .*there is nothing"):
+        Store.open(f"{bucket}/nothing")
+
+
+def test_a_bucket_that_is_not_there_is_said() -> None:
+    address = f"s3://no-such-bucket-{uuid.uuid4()}/store"
+    with pytest.raises(UserError) as caught:
+        Store.open(address)
+    assert address in str(caught.value)
+    with pytest.raises(UserError) as caught:
+        write(address)
+    assert address in str(caught.value) and "check the address" in str(caught.value)
+
+
+def test_a_server_that_does_not_answer_is_said_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # taken and not listened to: nobody answers here
+        monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{unused.getsockname()[1]}")
+        s3fs.S3FileSystem.clear_instance_cache()
+        started = time.monotonic()
+        for act in (Store.open, write):
+            with pytest.raises(UserError, match="check the address, the network and the credentials"):
+                act("s3://bucket/store")
+        assert time.monotonic() - started < 30
+
+
+def test_credentials_that_are_missing_are_said(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    s3fs.S3FileSystem.clear_instance_cache()
+    with pytest.raises(UserError, match="credentials"):
+        write(f"{bucket}/store")
+
+
+def test_a_server_that_fails_in_the_middle_loses_nothing(
+    bucket: str, local: TinyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, calls = f"{bucket}/store", 0
+    pipe = s3fs.S3FileSystem._pipe_file
+
+    async def fail(self: Any, *arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > 4:
+            raise OSError(5, "We encountered an internal error. Please try again.")
+        return await pipe(self, *arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(s3fs.S3FileSystem, "_pipe_file", fail)
+        s3fs.S3FileSystem.clear_instance_cache()
+        with pytest.raises(UserError, match="internal error.*what was finished there is kept"):
+            write(address)
+    s3fs.S3FileSystem.clear_instance_cache()
+    assert len(shards_of(address)) == 3
+    tiny = begin(address)
+    assert len(tiny.writer.missing()) == 6
+    tiny.writer.write()
+    assert tiny.writer.finish() and shards_of(address) == shards_of(str(local.place))
