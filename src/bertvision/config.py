@@ -45,6 +45,9 @@ class EncoderConfig:
     device: str = setting("auto", "'auto', 'cpu', 'cuda', 'mps'")
     dtype: str = setting("auto", "'auto' (bfloat16 on CUDA from capability 8.0, else float32), 'float32', 'bfloat16'")
     attention: str = setting("auto", "'auto' (unpadded where the device and model allow it), 'padded'")
+    layers: list[int] | None = setting(
+        None, "layers whose states the heads read, 0 = embeddings, -1 = the last; absent: all"
+    )
 
 
 @dataclass(frozen=True)
@@ -80,8 +83,30 @@ class TrainConfig:
     stack: int | None = setting(
         None, "heads of equal shapes that run as one, at most; 1: one after the other; absent: what is fast here"
     )
+    source: str = setting(
+        "auto", "where states come from: 'streamed' (the encoder), 'stored' (a disk), 'auto' (what is cheaper here)"
+    )
+    shuffle: str = setting(
+        "windows", "'windows' (any order), or 'blocks' (runs of neighbours, well mixed): for a store on a slow disk"
+    )
     encode_tokens: int = setting(8192, "tokens that go through the frozen encoder at once (several steps' worth)")
     checkpoint_seconds: float = setting(120.0, "how often the heads' state is kept, so that a killed run can go on")
+
+
+@dataclass(frozen=True)
+class StoreConfig:
+    path: str | None = setting(
+        None, "folder or fsspec address (s3://…) that the stores go to; absent: 'states' in the run folder"
+    )
+    dtype: str = setting(
+        "auto",
+        "'auto' (bfloat16 where the encoder computes in it, else float16), 'float32', 'bfloat16', 'float16', 'int8'",
+    )
+    keep: list[str] | None = setting(
+        None, "what `encode` keeps: 'tokens', 'cls' (with the pooled output), 'mean'; absent: what the heads read"
+    )
+    shard_mb: int = setting(256, "MB of a shard at most: what a kill while writing can cost")
+    memory_mb: int = setting(1024, "MB of states that are read ahead and in use, at most")
 
 
 @dataclass(frozen=True)
@@ -123,6 +148,7 @@ class RunConfig:
         },
     )
     train: TrainConfig = field(default_factory=TrainConfig)
+    store: StoreConfig = field(default_factory=StoreConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
     seed: int = setting(0, "seed of every draw; each head may have its own")
@@ -140,7 +166,13 @@ class RunConfig:
         """The same config, right from any working directory: what the run folder keeps."""
         places = {key: _absolute(getattr(self.task, key)) for key in ("data", "train", "dev", "test")}
         encoder = dataclasses.replace(self.encoder, name=_absolute(self.encoder.name))
-        return dataclasses.replace(self, task=dataclasses.replace(self.task, **places), encoder=encoder)
+        store = dataclasses.replace(self.store, path=_absolute_place(self.store.path))
+        return dataclasses.replace(self, task=dataclasses.replace(self.task, **places), encoder=encoder, store=store)
+
+
+def _absolute_place(place: str | None) -> str | None:
+    """The full path of a folder, there or to be made; addresses (s3://…) stay as they are."""
+    return place if place is None or "://" in place else str(Path(place).expanduser().absolute())
 
 
 def _absolute(place: str | None) -> Any:
@@ -156,11 +188,16 @@ CHOICES = {
     "encoder.attention": ("auto", "padded"),
     "finetune.track": ("tensorboard", "wandb"),
     "search.sampler": ("tpe", "random"),
+    "train.source": ("auto", "streamed", "stored"),
+    "train.shuffle": ("windows", "blocks"),
+    "store.dtype": ("auto", "float32", "bfloat16", "float16", "int8"),
 }
+STORE_PARTS = ("tokens", "cls", "mean")
 AT_LEAST_ONE = (
     "data.limit_train", "data.limit_dev", "finetune.batch_rows", "finetune.batch_tokens", "finetune.memory_tokens",
     "train.epochs", "train.seeds", "train.stack", "train.batch_rows", "train.batch_tokens", "train.encode_tokens",
     "evaluate.n_best", "evaluate.max_answer_tokens", "search.members", "search.population",
+    "store.shard_mb", "store.memory_mb",
 )  # fmt: skip
 POSITIVE = ("finetune.lr", "train.lr", "finetune.clip", "train.clip", "search.seconds")
 NOT_NEGATIVE = (
@@ -404,6 +441,16 @@ def _check_sense(config: RunConfig) -> list[str]:
         mistakes.append(
             f"'data.overlap' ({config.data.overlap}) must be less than 'data.max_length' ({config.data.max_length})."
         )
+    for part in config.store.keep or []:
+        if part not in STORE_PARTS:
+            mistakes.append(f"'store.keep' has '{part}': {suggest(part, STORE_PARTS)}")
+    if config.store.keep is not None and not config.store.keep:
+        mistakes.append("'store.keep' is empty: name what to keep, or leave it out to keep what the heads read.")
+    layers = config.encoder.layers
+    if layers is not None and not layers:
+        mistakes.append("'encoder.layers' is empty: name the last layer, -1, at least, or leave it out to read all.")
+    if layers is not None and len(set(layers)) < len(layers):
+        mistakes.append(f"'encoder.layers' is {layers}: name each layer once.")
     for entry in config.heads:
         head = entry.get("head") if isinstance(entry, dict) else entry
         names = head if isinstance(entry, dict) and isinstance(head, list) else [head]

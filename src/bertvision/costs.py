@@ -1,8 +1,10 @@
 """Whether all is there and what a run will cost, measured on a few batches: seconds, memory, disk."""
 
+import dataclasses
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,17 +18,21 @@ from bertvision.data.splits import draw
 from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.loading import load_encoder, shape_of
+from bertvision.encoder.states import Part
 from bertvision.errors import UserError
-from bertvision.heads import build_head, count_parameters, outline_head
+from bertvision.heads import MemberConfig, build_head, count_parameters, outline_head
 from bertvision.job import HELD_OUT, Job
 from bertvision.results import counted
-from bertvision.sources import StreamedSource, pack_tokens
+from bertvision.sources import StreamedSource
+from bertvision.sources.cost import Choice, Rates, measure_place, weigh
+from bertvision.sourcing import KEPT, STORED, contents_of, fits_in_memory, measure_encoder, place_of
 from bertvision.stages import check_length, keep_of, load_for_finetuning, output_layer
 from bertvision.training.finetune import Finetuning
 from bertvision.training.stack import Member, build_units
 
 HEAD_STEPS = 8  # batches of states that are kept to time the heads
-SAMPLE = 1000  # examples that are tokenized to tell the length of all
+SAMPLE = 5000  # examples that are tokenized to tell the length of all; the mean of so many is right to about 1 %
+FACT_BYTES = 72  # of a window in a store besides its states: where it lies, its target, its id
 Section = dict[str, Any]
 
 
@@ -39,7 +45,7 @@ def estimate_costs(job: Job) -> dict[str, Section]:
         "heads": _try(lambda: _heads(job), problems),
     }
     if not problems:
-        found["cost"] = _try(lambda: _cost(job, found["data"]), problems)
+        found |= _try(lambda: _cost(job, found["data"]), problems)
     if problems:
         raise UserError("this run can't start yet:\n" + "\n".join(f"  - {problem}" for problem in problems))
     return found
@@ -75,7 +81,8 @@ def _count_tokens(job: Job, split: str) -> tuple[int, int]:
 
 
 def _encoder(job: Job) -> Section:
-    encoder = load_encoder(job.config.encoder.name, job.machine.device, job.machine.dtype, job.config.encoder.attention)
+    settings, machine = job.config.encoder, job.machine
+    encoder = load_encoder(settings.name, machine.device, machine.dtype, settings.attention, layers=settings.layers)
     check_length(job, encoder)
     return {
         "name": encoder.name,
@@ -88,7 +95,7 @@ def _encoder(job: Job) -> Section:
 
 
 def _heads(job: Job) -> Section:
-    shape = shape_of(job.config.encoder.name).shape
+    shape = shape_of(job.config.encoder.name, job.config.encoder.layers).shape
     return {
         member.name: f"{count_parameters(outline_head(member, shape, job.target)):,} parameters, "
         f"{counted(member.epochs, 'epoch')}, lr {member.lr:g}"
@@ -96,42 +103,85 @@ def _heads(job: Job) -> Section:
     }
 
 
-def _cost(job: Job, data: Section) -> Section:
+def _cost(job: Job, data: Section) -> dict[str, Section]:
     """Rates measured on a few batches of this machine, times what there is to do."""
     encoder = load_for_finetuning(job)
     sample = job.build_features(draw(job.examples("train"), SAMPLE, job.config.seed))
     finetune_rate = _finetune_rate(job, encoder, sample) if job.config.finetune.epochs else None
-    frozen_rate, heads_rate = _heads_rates(job, sample)
+    frozen, frozen_rate, heads_rate = _heads_rates(job, sample)
     scored, trained = len(job.snapshots), len(job.head_snapshots)
-    encoded, learned = _passes(job, encoder)
     tokens = data["train tokens"]
+    supplies = _supplies(job, frozen, data, frozen_rate)
+    learned = sum(member.epochs * member.data_fraction for member in job.members) / len(job.members)
     seconds = {
         "fine-tuning": job.config.finetune.epochs * tokens / finetune_rate if finetune_rate else 0.0,
-        "heads": trained * tokens * (encoded / frozen_rate + learned / heads_rate),
+        "heads": trained * (sum(supply.seconds for supply in supplies) + tokens * learned / heads_rate),
         "scoring": scored * (data["held out tokens"] + data["dev tokens"]) / frozen_rate,
     }
-    return {
+    cost = {
         **{f"seconds {stage}": round(value, 1) for stage, value in seconds.items()},
         "seconds in all": round(sum(seconds.values()), 1),
         "tokens a second fine-tuning": round(finetune_rate or 0),
         "tokens a second frozen": round(frozen_rate),
         "memory MB of this process": round(_memory_bytes(job) / 1e6),
-        **_disk(job, encoder),
+        **_disk(job, encoder, trained * sum(supply.stored_bytes for supply in supplies)),
     }
+    return {"states": {name: fact for supply in supplies for name, fact in supply.facts().items()}, "cost": cost}
 
 
-def _passes(job: Job, encoder: Encoder) -> tuple[float, float]:
-    """How many times train goes through the encoder for the heads, and how many times through the mean head."""
-    encoded = 0.0
-    streamed = [m for m in job.members if outline_head(m, encoder.shape, job.target).reads == "tokens"]
-    if len(streamed) < len(job.members):  # [CLS] and mean states are kept: further epochs cost the heads' time alone
-        encoded += 1
-    if streamed:
-        fractions = {m.data_fraction for m in streamed}
-        encoded += max((m.epochs for m in streamed if m.data_fraction == 1), default=max(fractions))
-        for fraction in fractions - {1.0}:  # its first epoch is part of the others', further ones are its own
-            encoded += fraction * (max(m.epochs for m in streamed if m.data_fraction == fraction) - 1)
-    return encoded, sum(m.epochs * m.data_fraction for m in job.members) / len(job.members)
+@dataclass(frozen=True)
+class Supply:
+    """Where the states of some heads would come from, and what that costs."""
+
+    keep: tuple[Part, ...]
+    choice: Choice
+    seconds: float
+    store_bytes: int
+    """What they take in a store, whether there is one or not."""
+
+    @property
+    def stored_bytes(self) -> int:
+        return self.store_bytes if self.choice.source == STORED else 0
+
+    def facts(self) -> Section:
+        name = ", ".join(self.keep)
+        facts: Section = {name: f"{self.choice.source}: {self.choice.reason}"}
+        facts |= {f"{name}: {key}": value for key, value in self.choice.figures.items()}
+        return facts | {f"{name}: MB in a store": round(self.store_bytes / 1e6, 1)}
+
+
+def _supplies(job: Job, encoder: Encoder, data: Section, frozen_rate: float) -> list[Supply]:
+    """Heads on tokens and heads on [CLS] or means get their states each in a pass of theirs."""
+    tokens, windows = data["train tokens"], data["train windows"]
+    heads = {member.name: outline_head(member, encoder.shape, job.target) for member in job.members}
+    found = []
+    for on_tokens in (True, False):
+        members = [member for member in job.members if (heads[member.name].reads == "tokens") == on_tokens]
+        if not members:
+            continue
+        keep, passes = keep_of([heads[member.name] for member in members]), _passes(members)
+        size = contents_of(job, encoder, keep).bytes_of(windows, tokens) + windows * FACT_BYTES
+        if fits_in_memory(job, encoder, keep, windows):
+            once = Choice(KEPT, "they are small, and encoded once")
+            found.append(Supply(keep, once, tokens / frozen_rate, size))
+            continue
+        place = place_of(job, job.head_snapshots[-1], "train", keep)
+        rates = Rates(frozen_rate, *measure_place(place, size < psutil.virtual_memory().available / 2))
+        choice = weigh(passes, tokens, size, 1.0, rates, place.free_bytes())
+        asked = job.config.train.source
+        if asked != "auto":
+            choice = dataclasses.replace(choice, source=asked, reason=f'train.source = "{asked}"; {choice.reason}')
+        found.append(Supply(keep, choice, choice.figures[f"seconds {choice.source}"], size))
+    return found
+
+
+def _passes(members: list[MemberConfig]) -> float:
+    """How many times the states of train are asked for by members that read tokens."""
+    fractions = {member.data_fraction for member in members}
+    passes = max((m.epochs for m in members if m.data_fraction == 1), default=max(fractions))
+    for fraction in fractions - {1.0}:  # its first epoch is part of the others', further ones are its own
+        passes += fraction * (max(m.epochs for m in members if m.data_fraction == fraction) - 1)
+    return float(passes)
 
 
 def _finetune_rate(job: Job, encoder: Encoder, features: Features) -> float:
@@ -144,12 +194,13 @@ def _finetune_rate(job: Job, encoder: Encoder, features: Features) -> float:
     return _rate(work.measure_step, plan.steps, job)
 
 
-def _heads_rates(job: Job, features: Features) -> tuple[float, float]:
-    """Tokens a second of the frozen encoder alone, and of all heads' steps on its states alone."""
+def _heads_rates(job: Job, features: Features) -> tuple[Encoder, float, float]:
+    """The frozen encoder, its tokens a second alone, and those of all heads' steps on its states alone."""
     settings, train, machine = job.config.encoder, job.config.train, job.machine
-    encoder = load_encoder(settings.name, machine.device, machine.dtype, settings.attention).requires_grad_(False)
+    encoder = load_encoder(
+        settings.name, machine.device, machine.dtype, settings.attention, layers=settings.layers
+    ).requires_grad_(False)
     order = np.arange(len(features))
-    groups = fill_batches(features.lengths, order, tokens=train.encode_tokens)
     steps = fill_batches(features.lengths, order, train.batch_rows, train.batch_tokens)
     members = [
         Member(config, build_head(config, encoder.shape, job.target).to(machine.device), range(len(steps) + 2))
@@ -158,11 +209,6 @@ def _heads_rates(job: Job, features: Features) -> tuple[float, float]:
     keep = keep_of([member.head for member in members])
     batches = list(islice(StreamedSource(encoder, features, steps, keep, encode_tokens=1).batches(), HEAD_STEPS))
 
-    def encode(step: int) -> int:
-        with torch.no_grad():
-            encoder(pack_tokens(features, groups[step]), keep=keep)
-        return int(features.lengths[groups[step]].sum())
-
     units = build_units(members, train.stack, int(features.lengths[steps[0]].sum()))
 
     def learn(step: int) -> int:
@@ -170,7 +216,7 @@ def _heads_rates(job: Job, features: Features) -> tuple[float, float]:
             unit.learn(batches[step], machine)
         return int(features.lengths[batches[step].windows].sum())
 
-    return _rate(encode, len(groups), job), _rate(learn, len(batches), job)
+    return encoder, measure_encoder(job, encoder, features, keep), _rate(learn, len(batches), job)
 
 
 def _rate(work: Callable[[int], int], steps: int, job: Job, seconds: float = 2.0) -> float:
@@ -198,10 +244,11 @@ def _memory_bytes(job: Job) -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def _disk(job: Job, encoder: Encoder) -> Section:
-    """Snapshots, and one checkpoint being written while another is there; predictions are small beside them."""
+def _disk(job: Job, encoder: Encoder, stored: int) -> Section:
+    """Snapshots, stored states where they go into the run folder, and one checkpoint being written while another is
+    there; predictions are small beside them."""
     weights = 4 * count_parameters(encoder)
-    kept = sum(epochs > 0 for epochs in job.snapshots) * weights
+    kept = sum(epochs > 0 for epochs in job.snapshots) * weights + (0 if job.config.store.path else stored)
     checkpoints = 2 * 3 * weights if job.config.finetune.epochs else 0
     place = Path(job.folder.path).absolute()
     while not place.exists():

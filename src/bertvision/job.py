@@ -14,12 +14,12 @@ from transformers import PreTrainedTokenizerBase
 from bertvision.config import RunConfig
 from bertvision.data.splits import draw, hold_out
 from bertvision.data.windows import Features, build_features
-from bertvision.encoder.loading import identify, load_tokenizer
+from bertvision.encoder.loading import identify, load_tokenizer, shape_of, weights_stamp
 from bertvision.errors import UserError
 from bertvision.heads import MemberConfig, Target, build_members
 from bertvision.machine import Machine
 from bertvision.progress import Reporter
-from bertvision.rundir import RunFolder, fingerprint
+from bertvision.rundir import RunFolder, fingerprint, read_json
 from bertvision.tasks import Example, TargetKind, Task, build_task
 
 HELD_OUT = "held_out"
@@ -36,8 +36,11 @@ class Job:
         self._examples: dict[str, list[Example]] = {}
         self._features: dict[str, Features] = {}
         self._data_stamps: dict[str, str] = {}
+        self._hashes: dict[tuple[str, Any], str] = {}
         self.route_told = ""
         """The last line on how sequences go through the encoder, said again only when it changes."""
+        self.source_told = ""
+        """The last line on where states come from."""
 
     # ------------------------------------------------------------------ parts
 
@@ -60,6 +63,12 @@ class Job:
     @cached_property
     def target(self) -> Target:
         return Target(self.task.kind, len(self.task.labels))
+
+    @cached_property
+    def layers(self) -> tuple[int, ...] | None:
+        """The layers that heads read, counted from 0, where `encoder.layers` names some; None: all."""
+        wanted = self.config.encoder.layers
+        return None if wanted is None else shape_of(self.config.encoder.name, wanted).layers
 
     @cached_property
     def members(self) -> list[MemberConfig]:
@@ -147,12 +156,39 @@ class Job:
         return self._data_stamps[split]
 
     def _hash_data(self, split: str) -> str:
-        digest = hashlib.sha256()
-        for example in self.examples(split):
-            digest.update(repr((example.id, example.text, example.text_pair, example.target, example.answers)).encode())
         return fingerprint(
-            digest.hexdigest(), self.task.kind, self.task.labels, self.max_length, self.config.data.overlap
+            self.hash_examples(split), self.task.kind, self.task.labels, self.max_length, self.config.data.overlap
         )
+
+    def hash_examples(self, split: str) -> str:
+        """A hash of the examples alone, however they are cut into windows."""
+        key = ("examples", split)
+        if key not in self._hashes:
+            digest = hashlib.sha256()
+            for example in self.examples(split):
+                parts = (example.id, example.text, example.text_pair, example.target, example.answers)
+                digest.update(repr(parts).encode())
+            self._hashes[key] = digest.hexdigest()
+        return self._hashes[key]
+
+    def hash_tokens(self, split: str) -> str:
+        """A hash of the windows as the encoder sees them, and of their targets."""
+        key = ("tokens", split)
+        if key not in self._hashes:
+            digest, features = hashlib.sha256(), self.features(split)
+            for name in ("input_ids", "type_ids", "lengths", "example", "start", "end", "target"):
+                digest.update(getattr(features, name).tobytes())
+            self._hashes[key] = digest.hexdigest()[:16]
+        return self._hashes[key]
+
+    def hash_weights(self, epochs: float) -> str:
+        """A hash of the weights of a snapshot."""
+        key = ("weights", epochs)
+        if key not in self._hashes:
+            folder = self.folder.encoder(epochs)
+            reference = read_json(folder / "reference.json")
+            self._hashes[key] = weights_stamp(reference["name"] if reference else str(folder))
+        return self._hashes[key]
 
     @cached_property
     def finetune_stamp(self) -> str:
@@ -167,7 +203,21 @@ class Job:
     def member_stamp(self, epochs: float, member: MemberConfig) -> str:
         train = self.config.train
         batches = train.batch_rows, train.batch_tokens, self.config.seed
-        return fingerprint("train", TRAIN_VERSION, self.finetune_stamp, epochs, batches, member.what_matters())
+        asked = self.asked_of_states.items()
+        return fingerprint("train", TRAIN_VERSION, self.finetune_stamp, epochs, batches, member.what_matters(), *asked)
+
+    @property
+    def asked_of_states(self) -> dict[str, Any]:
+        """What is asked of the states and their order besides the defaults: nothing, as runs made before had it."""
+        train = self.config.train
+        asked: dict[str, Any] = {}
+        if self.layers is not None:
+            asked["encoder.layers"] = list(self.layers)
+        if train.shuffle != "windows":
+            asked["train.shuffle"] = train.shuffle
+        if train.source == "stored":  # "auto" streams or stores as it finds cheaper; a head's facts say which it was
+            asked["train.source"] = "stored", self.config.store.dtype
+        return asked
 
     def predictions_stamp(self, model_stamp: str, split: str) -> str:
         held = self.data_stamp(HELD_OUT) if self.examples(HELD_OUT) else None

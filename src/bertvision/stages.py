@@ -3,10 +3,9 @@
 import dataclasses
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-import psutil
 import torch
 
 from bertvision.config import EncoderConfig
@@ -30,7 +29,8 @@ from bertvision.job import HELD_OUT, Job
 from bertvision.machine import Machine, drawing_from
 from bertvision.results import counted
 from bertvision.rundir import mark_done, read_json, write_json, writing_folder
-from bertvision.sources import KeptSource, KeptStates, Source, StreamedSource, kept_bytes, pack_tokens
+from bertvision.sources import KeptStates, Store, pack_tokens
+from bertvision.sourcing import encode_states, open_source
 from bertvision.tasks import TargetKind
 from bertvision.tasks.base import describe_task
 from bertvision.training.checkpoint import Checkpoints
@@ -39,12 +39,12 @@ from bertvision.training.heads import Judge, train_heads
 from bertvision.training.stack import Member
 
 BASELINE, ENCODER = "baseline", "encoder"
-# States that are kept take at most this share of the memory that is free; while they are made they take three times it.
-MEMORY_SHARE = 0.25
 
 
 def open_run(job: Job) -> None:
-    """Writes what was asked and where it runs, before any work; a mistake in the data is said even before that."""
+    """Writes what was asked and where it runs, before any work; a mistake in the data is said even before that, and so
+    are layers that the encoder does not have."""
+    _ = job.layers
     for split in ("train", *job.task.dev_splits):
         job.examples(split)
     if job.machine.is_main:
@@ -99,7 +99,8 @@ def finetune(job: Job) -> None:
 
 
 def load_for_finetuning(job: Job) -> Encoder:
-    """The encoder with float32 weights, on the route its arithmetic allows."""
+    """The encoder with float32 weights, on the route its arithmetic allows; with all its layers, so that nothing in
+    fine-tuning hangs on `encoder.layers`."""
     settings = job.config.encoder
     encoder = load_encoder(settings.name, job.machine.device, torch.float32, "padded")
     encoder.take_route(settings.attention, job.machine.dtype)
@@ -187,7 +188,7 @@ def load_snapshot(folder: Path, settings: EncoderConfig, machine: Machine) -> tu
     name = reference["name"] if reference else str(folder)
     if reference and identify(name) != reference["stamp"]:
         raise UserError(f"the encoder '{name}' is not the one this run was made with: bring that back, or run again.")
-    encoder = load_encoder(name, machine.device, machine.dtype, settings.attention)
+    encoder = load_encoder(name, machine.device, machine.dtype, settings.attention, layers=settings.layers)
     output = restore_output_layer(folder).to(machine.device)
     return encoder.eval().requires_grad_(False), output.eval()
 
@@ -197,7 +198,7 @@ def load_snapshot(folder: Path, settings: EncoderConfig, machine: Machine) -> tu
 
 def check_heads(job: Job) -> None:
     """Builds every head without its weights: what does not fit this encoder is said before any work."""
-    shape = shape_of(job.config.encoder.name).shape
+    shape = shape_of(job.config.encoder.name, job.config.encoder.layers).shape
     for member in job.members:
         outline_head(member, shape, job.target)
 
@@ -227,48 +228,64 @@ def _train_on(job: Job, epochs: float, configs: list[MemberConfig]) -> None:
         stamp = "-".join(f"{config.name}={job.member_stamp(epochs, config)}" for config in some)
         folder = job.folder.checkpoints / f"heads_{epochs:g}_{part}"
         checkpoints = Checkpoints(folder, stamp, job.config.train.checkpoint_seconds)
-        members, seconds = train_members(job, encoder, some, checkpoints)
+        members, seconds, states = train_members(job, encoder, epochs, some, checkpoints)
         if job.machine.is_main:
             for member in members:
-                _save_member(job, epochs, member, seconds)
+                _save_member(job, epochs, member, seconds, states)
             checkpoints.clear()
         job.machine.wait()
         heads = counted(len(members), "head")
         job.reporter.say(f"{heads} at {counted(epochs, 'epoch')} trained in one pass of {seconds:.1f} s.")
 
 
+def encode(job: Job, split: str = "train", part: tuple[int, int] = (0, 1)) -> list[Store]:
+    """Writes the states of a split that heads read to stores, for each snapshot that has heads. What is there is
+    compared with its checksums, and only what is missing or wrong is written; `part` = (number, of how many) leaves the
+    rest to other commands."""
+    stores = []
+    for epochs in job.head_snapshots:
+        encoder, _ = load_snapshot(job.folder.encoder(epochs), job.config.encoder, job.machine)
+        tell_route(job, encoder)
+        heads = [outline_head(config, encoder.shape, job.target) for config in job.members]
+        wanted = job.config.store.keep or keep_of(heads)
+        for parts in (("tokens",), ("cls", "mean")):  # as heads are trained: those on tokens apart from the others
+            keep = cast(tuple[Part, ...], tuple(name for name in parts if name in wanted))
+            if keep:
+                stores.append(encode_states(job, encoder, epochs, keep, split, part, verify=True))
+    return stores
+
+
 def train_members(
     job: Job,
     encoder: Encoder,
+    epochs: float,
     configs: list[MemberConfig],
     checkpoints: Checkpoints,
     kept: KeptStates | None = None,
     judge: Judge | None = None,
-) -> tuple[list[Member], float]:
-    """Trains these members in one pass over the train split; gives them and the seconds it took. States that were kept
-    before, by `keep_states`, are not encoded again."""
-    train, lengths = job.config.train, job.features("train").lengths
+    repeats: float = 1.0,
+) -> tuple[list[Member], float, str]:
+    """Trains these members in one pass over the train split, on the states of a snapshot; gives them, the seconds it
+    took, and where the states came from. States that were kept before are not encoded again; `repeats` says how many
+    such passes are to come."""
+    train, features = job.config.train, job.features("train")
     wanted = {(config.epochs, config.data_fraction) for config in configs}
-    whole = plan_pass(lengths, wanted, job.config.seed, train.batch_rows, train.batch_tokens)
+    whole = plan_pass(
+        features.lengths, wanted, job.config.seed, train.batch_rows, train.batch_tokens, train.shuffle
+    )  # fmt: skip
     members = []
     for config in configs:
         head = build_head(config, encoder.shape, job.target).to(job.machine.device)
         members.append(Member(config, head, whole.courses[config.epochs, config.data_fraction]))
     started = time.monotonic()
     keep = keep_of([member.head for member in members])
-    kept = kept or keep_states(job, encoder, keep)
+    source, choice = open_source(job, encoder, epochs, whole, keep, kept, repeats)
     tokens = job.tokens_of(whole.steps)
-    features, share = job.features("train"), (job.machine.rank, job.machine.processes)
-    source: Source
-    if kept is not None:
-        source = KeptSource(kept, features, whole.steps, share)
-    else:
-        source = StreamedSource(encoder, features, whole.steps, keep, train.encode_tokens, share, whole.starts)
     before = time.monotonic() - started
     seconds = train_heads(
         members, source, tokens.__getitem__, job.machine, checkpoints, job.folder.log, job.reporter, train.stack, judge
     )
-    return members, before + seconds
+    return members, before + seconds, choice.source
 
 
 def keep_of(heads: list[Head]) -> tuple[Part, ...]:
@@ -277,32 +294,15 @@ def keep_of(heads: list[Head]) -> tuple[Part, ...]:
     return tuple(sorted(found))
 
 
-def keep_states(job: Job, encoder: Encoder, keep: tuple[Part, ...], split: str = "train") -> KeptStates | None:
-    """The states of a split, encoded once, where they are small; None where they are streamed. The number of epochs has
-    no say in it: the two round otherwise, and a head must not end elsewhere because another one trains longer."""
-    features = job.features(split)
-    needed = kept_bytes(len(features), encoder.shape.layers + 1, encoder.shape.hidden, len(keep))
-    (too_large,) = job.machine.agree(needed >= MEMORY_SHARE * _free_memory(job))
-    if "tokens" in keep or too_large:
-        return None
-    with job.reporter.bar(f"encoding {split} once", int(features.lengths.sum()), "tokens") as bar:
-        return KeptStates.encode(encoder, features, keep, job.config.train.encode_tokens, bar)
-
-
-def _free_memory(job: Job) -> float:
-    """Bytes one process may count on, where the states would lie."""
-    if job.machine.device.type == "cuda":
-        return float(torch.cuda.mem_get_info(job.machine.device)[0])
-    return float(psutil.virtual_memory().available) / job.machine.processes
-
-
-def _save_member(job: Job, epochs: float, member: Member, seconds: float) -> None:
+def _save_member(job: Job, epochs: float, member: Member, seconds: float, states: str) -> None:
     with writing_folder(job.folder.head(epochs, member.config.name)) as fresh:
         save_head(fresh, member.head, member.config)
         mark_done(
             fresh,
             job.member_stamp(epochs, member.config),
             encoder=job.finetune_stamp,
+            layers=job.layers,
+            states=states,
             seconds=round(seconds, 3),
             failed=member.failed,
             parameters=count_parameters(member.head),

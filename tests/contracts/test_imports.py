@@ -14,7 +14,7 @@ PACKAGE = SRC / "bertvision"
 ORDER = (
     "errors", "registry", "progress", "results", "rundir", "machine", "environment",
     "tasks", "config", "data", "encoder", "sources", "heads", "training", "evaluation",
-    "job", "stages", "costs", "predictor", "runs", "search", "cli", "__main__",
+    "job", "sourcing", "stages", "costs", "predictor", "runs", "search", "cli", "__main__",
 )  # fmt: skip
 LIGHT = (
     "errors",

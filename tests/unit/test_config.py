@@ -66,6 +66,8 @@ def test_an_unknown_name_with_no_neighbour_lists_what_exists() -> None:
         ("finetune.snapshots", 1.0, "a list of a number"),
         ("finetune.snapshots", [0.5, "1"], "a list of a number"),
         ("finetune.snapshots", [True], "a list of a number"),
+        ("encoder.layers", 3, "a list of a whole number or absent"),
+        ("encoder.layers", [0, 1.5], "a list of a whole number or absent"),
     ],
 )
 def test_a_wrong_type_is_said_in_words(key: str, value: Any, words: str) -> None:
@@ -118,6 +120,8 @@ def test_values_out_of_range_are_named(override: str, words: str) -> None:
         (["data.max_length=4", "data.overlap=1"], "at least 8"),
         (["heads=[3]"], "each must be a name"),
         (["heads=[{size = 3}]"], "each must be a name"),
+        (["encoder.layers=[]"], "'encoder.layers' is empty"),
+        (["encoder.layers=[0, 3, 0, -1]"], "'encoder.layers' is [0, 3, 0, -1]: name each layer once"),
     ],
 )
 def test_settings_that_contradict_each_other_are_named(overrides: list[str], words: str) -> None:
@@ -189,6 +193,12 @@ def test_recipes_leave_what_is_given() -> None:
     )
     assert built.finetune.lr == 1e-4 and built.finetune.batch_rows is None
     assert (built.train.epochs, built.train.batch_rows) == (3, 5)
+
+
+def test_layers_are_all_unless_some_are_named() -> None:
+    assert build_config(RTE).encoder.layers is None
+    assert build_config(RTE, ["encoder.layers=[0, 3, -1]"]).encoder.layers == [0, 3, -1]
+    assert build_config({**RTE, "encoder": {"layers": [0]}}, ["encoder.layers=none"]).encoder.layers is None
 
 
 def test_a_resolved_config_survives_json_and_a_run_folder(tmp_path: Path) -> None:

@@ -5,9 +5,23 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from bertvision.cli import check, demo, evaluate, finetune, heads, predict, run, search, settings, tasks, train
+from bertvision.cli import (
+    check,
+    demo,
+    encode,
+    evaluate,
+    finetune,
+    heads,
+    predict,
+    run,
+    search,
+    settings,
+    store,
+    tasks,
+    train,
+)
 
-RESUMABLE = ("demo", "run", "search", "finetune", "train", "evaluate")
+RESUMABLE = ("demo", "run", "search", "finetune", "encode", "train", "evaluate")
 
 
 class Commands(TyperGroup):
@@ -32,7 +46,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (demo, run, search, predict, check, tasks, heads, settings, finetune, train, evaluate):
+for module in (demo, run, search, predict, check, tasks, heads, settings, store, finetune, encode, train, evaluate):
     module.add_to(app)
 
 

@@ -76,7 +76,7 @@ def print_table(table: Table, with_notes: bool = True) -> None:
     console.print(drawn)
     left_out = [column for number, column in enumerate(table.columns) if number not in shown]
     headings = explain(table.columns[number] for number in shown) if with_notes else ""
-    notes = [table.note, headings, f"(left out here: {', '.join(left_out)}; see summary.md)" if left_out else ""]
+    notes = [table.note, headings, f"(left out here: {', '.join(left_out)}; --json has all)" if left_out else ""]
     console.print(*filter(None, notes), style="dim", highlight=False, markup=False)
 
 

@@ -31,6 +31,7 @@ from bertvision.search.judge import Halving, HeldOut, plan_rungs
 from bertvision.search.space import Space, build_member, build_space, ends, given_space
 from bertvision.search.study import Study, Tried
 from bertvision.sources import KeptStates
+from bertvision.sourcing import keep_states
 from bertvision.training.checkpoint import Checkpoints
 from bertvision.training.stack import Member
 
@@ -87,7 +88,7 @@ def _run_winner(job: Job, winner: Tried) -> Run:
 def _check_space(job: Job) -> None:
     """Builds every head of the space once for each of its values, without weights: what does not fit this encoder is
     said before any work."""
-    shape = shape_of(job.config.encoder.name).shape
+    shape = shape_of(job.config.encoder.name, job.config.encoder.layers).shape
     for head, own in build_space(job.config).heads.items():
         for point in [{}, *({key: value} for key, entry in own.items() for value in ends(entry))]:
             try:
@@ -126,7 +127,7 @@ def _open_study(job: Job, metric: str) -> Study:
             job.reporter.say(f"search: goes on after {counted(len(tried), 'member')}.")
         elif others:
             before = list(others.values())[-1].get("made_of", {})
-            differs = ", ".join(key for key, value in made_of.items() if before.get(key) != value)
+            differs = ", ".join(key for key in {**before, **made_of} if before.get(key) != made_of.get(key))
             job.reporter.say(f"search: begins anew beside the one before, which differs in {differs} and is kept.")
         study.note("made_of", made_of)
     return study
@@ -135,7 +136,7 @@ def _open_study(job: Job, metric: str) -> Study:
 def _made_of(job: Job, metric: str) -> dict[str, Any]:
     """All that scores and proposals hang on; the budget is not part of it."""
     config = job.config
-    no_matter = ("snapshots", "seeds", "stack", "encode_tokens", "checkpoint_seconds")
+    no_matter = ("snapshots", "seeds", "stack", "encode_tokens", "checkpoint_seconds", "source", "shuffle")
     train = {key: value for key, value in dataclasses.asdict(config.train).items() if key not in no_matter}
     settings = dataclasses.asdict(config.search)
     kept = {key: settings[key] for key in ("sampler", "population", "prune", "rungs")}
@@ -148,6 +149,7 @@ def _made_of(job: Job, metric: str) -> dict[str, Any]:
         "[evaluate]": dataclasses.asdict(config.evaluate),
         "[search]": {**kept, "metric": metric},
         "space": given_space(config),
+        **job.asked_of_states,
     }
 
 
@@ -222,7 +224,9 @@ class Passes:
         stamp = fingerprint(self.study.name, list(numbers))
         folder = job.folder.checkpoints / "search" / part
         checkpoints = Checkpoints(folder, stamp, job.config.train.checkpoint_seconds)
-        members, seconds = stages.train_members(job, self.encoder, configs, checkpoints, kept, judge)
+        members, seconds, _ = stages.train_members(
+            job, self.encoder, _snapshot(job), configs, checkpoints, kept, judge, self._populations()
+        )
         started = time.monotonic()
         whole = [member for member in members if not member.failed and not member.dropped]
         scores = held_out.score(whole)
@@ -270,16 +274,22 @@ class Passes:
 
     @cached_property
     def kept(self) -> KeptStates | None:
-        return stages.keep_states(self.job, self.encoder, self._parts)
+        return keep_states(self.job, self.encoder, self._parts, "train", _snapshot(self.job))
 
     @cached_property
     def held_out(self) -> dict[str, HeldOut]:
         parts: dict[str, tuple[Part, ...]] = {"tokens": ("tokens",), "sequences": self._parts}
         return {part: HeldOut(self.job, self.encoder, keep, self.metric) for part, keep in parts.items() if keep}
 
+    def _populations(self) -> float:
+        """How many passes a search makes; two at least where only its time is bounded."""
+        settings = self.job.config.search
+        return 2.0 if settings.members is None else float(math.ceil(settings.members / settings.population))
+
     def _rungs(self, configs: list[MemberConfig]) -> dict[tuple[int, float], list[int]]:
         """The same plan of the pass as training makes, for where each course has its rungs."""
         job, train = self.job, self.job.config.train
         wanted = {(config.epochs, config.data_fraction) for config in configs}
-        plan = plan_pass(job.features("train").lengths, wanted, job.config.seed, train.batch_rows, train.batch_tokens)
+        batches = train.batch_rows, train.batch_tokens, train.shuffle
+        plan = plan_pass(job.features("train").lengths, wanted, job.config.seed, *batches)
         return plan_rungs(plan.courses, job.config.search.rungs)

@@ -18,7 +18,8 @@ from bertvision.evaluation.predictions import build_predictions
 from bertvision.evaluation.scores import pick_threshold, score_predictions
 from bertvision.job import HELD_OUT, Job
 from bertvision.sources import KeptSource
-from bertvision.stages import keep_of, keep_states
+from bertvision.sourcing import keep_states
+from bertvision.stages import keep_of
 from bertvision.tasks import TargetKind
 from bertvision.training.stack import Member
 

@@ -1,0 +1,67 @@
+"""bertvision encode CONFIG [section.key=value …] [--split NAME] [--part K/N]"""
+
+from typing import Annotated
+
+import typer
+
+from bertvision.cli.output import Config, Overrides, load_job
+from bertvision.errors import UserError
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        "encode",
+        rich_help_panel="The stages of run",
+        epilog="example: bertvision encode configs/rte.toml store.dtype=int8",
+    )(encode)
+
+
+def encode(
+    config: Config,
+    overrides: Overrides = None,
+    split: Annotated[str, typer.Option(help="train, held_out, or a dev split.")] = "train",
+    part: Annotated[
+        str, typer.Option(help="K/N: write the K-th of N parts, others are left to other commands.")
+    ] = "1/1",
+) -> None:
+    """Write the hidden states that heads read to a store, after fine-tuning where that is not done yet.
+
+    What is there already is compared with its checksums; what is missing or wrong is written again.
+    """
+    number = _parse_part(part)
+    job = load_job(config, overrides)
+    from bertvision import stages
+    from bertvision.sourcing import UnfinishedError
+
+    _check_split(job, split)
+    stages.check_heads(job)
+    stages.open_run(job)
+    stages.finetune(job)
+    try:
+        stores = stages.encode(job, split, number)
+    except UnfinishedError as waits:
+        typer.echo(str(waits))
+        return
+    for store in stores:
+        facts = store.manifest
+        typer.echo(
+            f"{store.place}: {facts.windows:,} windows, {facts.tokens:,} tokens, {facts.bytes / 1e6:,.1f} MB, "
+            f"{facts.contents.dtype}"
+        )
+
+
+def _parse_part(part: str) -> tuple[int, int]:
+    number, _, parts = part.partition("/")
+    if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
+        raise UserError(f"--part is '{part}': write K/N, for instance 2/4 for the second of four parts.")
+    return int(number) - 1, int(parts)
+
+
+def _check_split(job: object, split: str) -> None:
+    from bertvision.errors import suggest
+    from bertvision.job import HELD_OUT, Job
+
+    assert isinstance(job, Job)
+    known = ["train", *([HELD_OUT] if job.examples(HELD_OUT) else []), *job.task.dev_splits]
+    if split not in known:
+        raise UserError(f"there is no split '{split}' of {job.task.name}: {suggest(split, known)}")

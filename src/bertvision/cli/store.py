@@ -1,0 +1,154 @@
+"""bertvision store ls | verify | rm | export"""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bertvision.cli.output import AsJson, print_json, print_table
+from bertvision.results import Table
+
+StorePath = Annotated[str, typer.Argument(help="The store: a folder, or an address such as s3://…", show_default=False)]
+
+
+def add_to(app: typer.Typer) -> None:
+    group = typer.Typer(help="Stores of hidden states: list, verify, remove, export.", no_args_is_help=True)
+    group.command("ls", epilog="example: bertvision store ls runs")(ls)
+    group.command("verify", epilog="example: bertvision store verify runs/rte/states/train_epoch_1_cls")(verify)
+    group.command("rm", epilog="example: bertvision store rm runs/rte/states/train_epoch_1_cls")(rm)
+    group.command("export", epilog="example: bertvision store export runs/rte/states/train_epoch_1_cls --hdf5 rte.h5")(
+        export
+    )
+    app.add_typer(group, name="store", rich_help_panel="Look")
+
+
+def ls(
+    path: Annotated[str, typer.Argument(help="A store, or a folder or address with stores.")] = "runs",
+    json: AsJson = False,
+) -> None:
+    """List stores: their sizes, what is in them, what made them."""
+    from dataclasses import asdict
+
+    from bertvision.sources.store.upkeep import list_stores
+
+    found = list_stores(path)
+    if json:
+        print_json([asdict(store) for store in found])
+        return
+    if not found:
+        typer.echo(f"no stores in '{path}'.")
+        return
+    columns = [
+        "store",
+        "state",
+        "size",
+        "examples",
+        "windows",
+        "tokens",
+        "kept",
+        "layers",
+        "dtype",
+        "made by",
+        "written",
+    ]
+    details = [f"{store.path}: {store.detail}." for store in found if store.detail]
+    first_to_go = ("tokens", "windows", "written", "layers", "made by", "examples")
+    title = f"{len(found)} {'store' if len(found) == 1 else 'stores'}, {_say_size(sum(s.bytes for s in found))}"
+    print_table(Table(title, columns, [_row(store) for store in found], "\n".join(details), first_to_go))
+
+
+def _row(store: Any) -> list[str]:
+    counts = [f"{count:,}" if count is not None else "" for count in (store.examples, store.windows, store.tokens)]
+    kept = [", ".join(store.parts), _say_layers(store.layers), store.dtype or ""]
+    return [store.path, store.state, _say_size(store.bytes), *counts, *kept, _say_maker(store.about), _say_time(store)]
+
+
+def verify(path: StorePath, json: AsJson = False) -> None:
+    """Read every byte of a store and say what is damaged; exit code 1 if anything is."""
+    from dataclasses import asdict
+
+    from bertvision.progress import RichReporter
+    from bertvision.sources.store.upkeep import describe_store, find_leftovers, verify_store
+
+    reporter, store = RichReporter(), describe_store(path)
+    with reporter.bar(f"verifying {path}", store.bytes, "bytes") as bar:
+        damages = verify_store(path, bar, reporter)
+    leftovers = find_leftovers(path)
+    if json:
+        rows = [{**asdict(damage), "examples": damage.examples} for damage in damages]
+        print_json({"path": store.path, "whole": not damages, "damages": rows, "leftovers": leftovers})
+    else:
+        for damage in damages:
+            examples = f" ({damage.examples})" if damage.stop > damage.first else ""
+            typer.echo(f"{damage.file}{examples} {damage.why}.")
+        advice = f"{len(damages)} damaged: `bertvision encode` writes them again, and only them."
+        typer.echo(advice if damages else f"{path}: whole, {_say_size(store.bytes)}, every byte as it was written.")
+        if leftovers:
+            typer.echo(f"not of the store, and harmless: {', '.join(leftovers)}.")
+    if damages:
+        raise typer.Exit(1)
+
+
+def rm(
+    path: StorePath, yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove it without asking.")] = False
+) -> None:
+    """Remove a store: its own files, and its folder if nothing else is in it."""
+    from bertvision.errors import UserError
+    from bertvision.sources.store.upkeep import describe_store, remove_store
+
+    store = describe_store(path)
+    maker = _say_maker(store.about)
+    what = f"{store.path}: {_say_size(store.bytes)}, {store.state}{', made by ' + maker if maker else ''}"
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UserError(f"{what}. Nobody is there to ask whether to remove it: say --yes.")
+        typer.confirm(f"{what}. Remove it?", abort=True)
+    remove_store(path)
+    typer.echo(f"removed {what}.")
+
+
+def export(
+    path: StorePath,
+    hdf5: Annotated[Path, typer.Option(metavar="FILE", help="The HDF5 file to write.", show_default=False)],
+) -> None:
+    """Write a store's states into one HDF5 file, padded and in float32, as the original kept them."""
+    from bertvision.progress import RichReporter
+    from bertvision.sources.store import Store
+    from bertvision.sources.store.export import export_hdf5
+
+    store = Store.open(path)
+    with RichReporter().bar(f"writing {hdf5}", len(store) * len(store.contents.parts), "windows") as bar:
+        export_hdf5(store, hdf5, bar)
+    typer.echo(f"{hdf5}: {len(store):,} windows, {_say_size(hdf5.expanduser().stat().st_size)}.")
+
+
+# ---------------------------------------------------------------------- in words
+
+
+def _say_size(count: float) -> str:
+    units = ["bytes", "kB", "MB", "GB", "TB"]
+    while count >= 999.5 and len(units) > 1:
+        count, units = count / 1000, units[1:]
+    return f"{count:.0f} {units[0]}" if units[0] == "bytes" or count >= 99.95 else f"{count:.1f} {units[0]}"
+
+
+def _say_layers(layers: list[int]) -> str:
+    """'0-12' for neighbours, all of them named otherwise."""
+    if len(layers) > 2 and layers == list(range(layers[0], layers[-1] + 1)):
+        return f"{layers[0]}-{layers[-1]}"
+    return ", ".join(map(str, layers))
+
+
+def _say_maker(about: dict[str, Any]) -> str:
+    """'rte train, bert-base-uncased after 1 epoch, run runs/rte', as far as it is known."""
+    task = " ".join(str(about[key]) for key in ("task", "split") if key in about)
+    encoder, epochs = str(about.get("encoder", "")), about.get("epochs")
+    if encoder and isinstance(epochs, int | float):
+        encoder += f" after {epochs:g} {'epoch' if epochs == 1 else 'epochs'}"
+    run = f"run {about['run']}" if "run" in about else ""
+    return ", ".join(filter(None, [task, encoder, run]))
+
+
+def _say_time(store: Any) -> str:
+    return str(store.written or "")[:16].replace("T", " ")

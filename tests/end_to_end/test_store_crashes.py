@@ -1,0 +1,443 @@
+"""A store comes through kills, flipped bits and a full disk: never a wrong state, and nothing finished is lost."""
+
+import dataclasses
+import hashlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from store_writers import DONE, UNFINISHED, Writers, begin_long_store
+from tiny_stores import TinyStore, begin_tiny_store, write_tiny_store
+
+from bertvision.errors import UserError
+from bertvision.sources.store import Manifest, Store
+from bertvision.sources.store.layout import DAMAGED, MANIFEST, WRITING, unseal
+from bertvision.sources.store.places import Folder
+from bertvision.sources.store.upkeep import verify_store
+
+SHARDS = 18
+LONG, FEW = {"times": 2}, {"shard_bytes": 80_000}  # so many shards, and three
+
+
+@pytest.fixture(scope="module")
+def writers() -> Iterator[Writers]:
+    with Writers() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def long_store(writers: Writers, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of many shards whose writer was never killed."""
+    folder = tmp_path_factory.mktemp("never_killed") / "store"
+    assert writers.write(folder, **LONG) == DONE
+    assert len(shards_in(folder)) == SHARDS
+    return folder
+
+
+@pytest.fixture(scope="module")
+def small_store(writers: Writers, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("never_killed") / "small"
+    assert writers.write(folder, **FEW) == DONE
+    assert len(shards_in(folder)) == 3
+    return folder
+
+
+def shards_in(folder: Path) -> list[str]:
+    return sorted(name for name in os.listdir(folder) if name.startswith("states-")) if folder.exists() else []
+
+
+def half_written(folder: Path) -> list[str]:
+    return [name for name in os.listdir(folder) if name.startswith(".")] if folder.exists() else []
+
+
+def all_states(folder: Path) -> torch.Tensor:
+    store = Store.open(folder)
+    return store.read("tokens", range(len(store)), store.facts()["lengths"])
+
+
+def assert_nothing_wrong(folder: Path, reference: Path) -> None:
+    """What is there after a kill is right, or known to be wrong, or refused."""
+    known = unseal((folder / DAMAGED).read_bytes(), DAMAGED)["files"] if (folder / DAMAGED).exists() else []
+    for name in shards_in(folder):
+        data = (folder / name).read_bytes()
+        right = hashlib.sha256(data).hexdigest()[:16] == name.removesuffix(".safetensors")[-16:]
+        assert right or name in known
+        assert not right or data == (reference / name).read_bytes()
+    try:
+        found = all_states(folder)
+    except UserError:
+        return
+    assert (folder / MANIFEST).exists() and torch.equal(found, all_states(reference))
+
+
+def assert_same_store(folder: Path, reference: Path) -> None:
+    """Byte for byte, but for the time of writing; and nothing beside it."""
+    assert sorted(os.listdir(folder)) == sorted(os.listdir(reference))
+    for name in shards_in(reference):
+        assert (folder / name).read_bytes() == (reference / name).read_bytes()
+    one, other = (Manifest.parse((place / MANIFEST).read_bytes(), "there") for place in (folder, reference))
+    assert one.about.keys() == other.about.keys()
+    assert dataclasses.replace(one, about={}) == dataclasses.replace(other, about={})
+
+
+def phase_of(folder: Path) -> str:
+    """How far a writer of a long store had come when it was killed."""
+    if (folder / MANIFEST).exists():
+        return "manifest"
+    count = len(shards_in(folder))
+    if not count:
+        return "notes" if (folder / WRITING).exists() else "nothing"
+    return "all shards" if count == SHARDS else f"{3 * count // SHARDS + 1}. third"
+
+
+# ---------------------------------------------------------------------- kills
+
+
+def kill_at(writers: Writers, folder: Path, moment: float, seconds: float) -> int:
+    """Kills a writer when so many shards are there (the fraction is that of the time a shard takes); gives how it
+    ended. By shards, since the machine may be busy with other things than a moment before."""
+    wanted = min(SHARDS, len(shards_in(folder)) + int(moment))
+    process = writers.start(folder, **LONG)
+    deadline = time.monotonic() + 60
+    while len(shards_in(folder)) < wanted:
+        assert time.monotonic() < deadline
+        time.sleep(0.0005)
+    time.sleep(moment % 1 * seconds)
+    os.kill(process, signal.SIGKILL)
+    return writers.wait(process)
+
+
+def test_a_writer_killed_at_fifty_random_moments_never_leaves_a_wrong_state(
+    writers: Writers, long_store: Path, tmp_path: Path
+) -> None:
+    started = time.monotonic()
+    assert writers.write(tmp_path / "timed", **LONG) == DONE
+    seconds = (time.monotonic() - started) / SHARDS
+    draws = random.Random(0)
+    phases: Counter[str] = Counter()
+    hit = cut = 0
+    for number in range(50):
+        folder = tmp_path / f"{number}"
+        ended = kill_at(writers, folder, draws.uniform(0, SHARDS + 1), seconds)
+        assert ended in (-signal.SIGKILL, DONE)
+        hit += ended == -signal.SIGKILL
+        cut += bool(half_written(folder))
+        phases[phase_of(folder)] += 1
+        assert_nothing_wrong(folder, long_store)
+        assert writers.write(folder, **LONG) == DONE
+        assert_same_store(folder, long_store)
+        shutil.rmtree(folder)
+    assert hit >= 40, f"only {hit} of 50 kills fell into the write"
+    assert cut >= 5, f"only {cut} kills cut a file in two"
+    assert {"1. third", "2. third", "3. third"} <= set(phases), phases
+    assert sum(phases[name] for name in ("nothing", "notes", "all shards", "manifest")) < 25, phases
+
+
+def test_one_store_killed_again_and_again_gets_done(writers: Writers, long_store: Path, tmp_path: Path) -> None:
+    folder, draws, kills = tmp_path / "store", random.Random(1), 0
+    while not (folder / MANIFEST).exists():
+        kills += kill_at(writers, folder, draws.uniform(1, 6), 0.01) == -signal.SIGKILL
+        assert_nothing_wrong(folder, long_store)
+    assert kills > 3
+    assert writers.write(folder, **LONG) == DONE
+    assert_same_store(folder, long_store)
+
+
+def test_a_writer_killed_at_any_step_of_its_work_is_gone_on_from(
+    writers: Writers, small_store: Path, tmp_path: Path
+) -> None:
+    """Before every call that changes the disk, and in the middle of every file."""
+    seen: Counter[str] = Counter()
+    for step in range(1000):
+        folder = tmp_path / f"{step}"
+        ended = writers.write(folder, **FEW, die_at=step)
+        if ended == DONE:
+            break
+        assert ended == -signal.SIGKILL
+        names = os.listdir(folder)
+        seen["cut shard"] += any(name.startswith(".writing-states-") for name in names)
+        seen["cut manifest"] += any(name.startswith(f".writing-{MANIFEST}") for name in names)
+        seen["shards and no manifest"] += len(shards_in(folder)) == 3 and MANIFEST not in names
+        seen["manifest and notes"] += MANIFEST in names and WRITING in names
+        assert_nothing_wrong(folder, small_store)
+        assert writers.write(folder, **FEW) == DONE
+        assert_same_store(folder, small_store)
+    assert step > 25 and all(seen.values()) and len(seen) == 4, seen
+
+
+def damage(folder: Path, numbers: list[int]) -> None:
+    """Flips a bit in some shards, and notes it as `verify` does."""
+    names = [shards_in(folder)[number] for number in numbers]
+    for name in names:
+        flip(folder / name, -9, 3)
+    found = verify_store(folder)
+    assert sorted(entry.file for entry in found) == names and (folder / DAMAGED).exists()
+
+
+def flip(path: Path, place: int, bit: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1 << bit
+    path.write_bytes(bytes(data))
+
+
+def test_a_repair_killed_at_any_step_is_gone_on_from(writers: Writers, small_store: Path, tmp_path: Path) -> None:
+    seen: Counter[str] = Counter()
+    for step in range(1000):
+        folder = tmp_path / f"{step}"
+        shutil.copytree(small_store, folder)
+        damage(folder, [0, 2])
+        ended = writers.write(folder, **FEW, die_at=step)
+        if ended == DONE:
+            break
+        assert ended == -signal.SIGKILL
+        assert_nothing_wrong(folder, small_store)
+        seen["cut"] += any(name.startswith(".writing-states-") for name in os.listdir(folder))
+        seen["noted"] += (folder / DAMAGED).exists()
+        assert writers.write(folder, **FEW) == DONE
+        assert_same_store(folder, small_store)
+    assert step > 10 and seen["cut"] and seen["noted"]
+
+
+def test_a_repair_killed_at_random_moments_is_gone_on_from(writers: Writers, long_store: Path, tmp_path: Path) -> None:
+    draws = random.Random(2)
+    for number in range(6):
+        folder = tmp_path / f"{number}"
+        shutil.copytree(long_store, folder)
+        damage(folder, sorted(draws.sample(range(SHARDS), SHARDS // 2)))
+        process = writers.start(folder, **LONG)
+        time.sleep(draws.uniform(0, 0.12))
+        os.kill(process, signal.SIGKILL)
+        assert writers.wait(process) in (-signal.SIGKILL, DONE)
+        assert_nothing_wrong(folder, long_store)
+        assert writers.write(folder, **LONG) == DONE
+        assert_same_store(folder, long_store)
+
+
+# ---------------------------------------------------------------------- several processes
+
+
+def test_several_processes_write_disjoint_ranges_and_the_last_one_finishes(
+    writers: Writers, long_store: Path, tmp_path: Path
+) -> None:
+    for count in (2, 3):
+        folder = tmp_path / f"{count}"
+        processes = [writers.start(folder, **LONG, share=(rank, count)) for rank in range(count)]
+        ends = [writers.wait(process) for process in processes]
+        assert set(ends) <= {DONE, UNFINISHED} and DONE in ends
+        assert_same_store(folder, long_store)
+
+
+def test_one_of_several_processes_may_be_killed(writers: Writers, long_store: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    processes = [writers.start(folder, **LONG, share=(rank, 3)) for rank in range(3)]
+    while len(shards_in(folder)) < 5:
+        time.sleep(0.001)
+    os.kill(processes[1], signal.SIGKILL)
+    assert [writers.wait(process) for process in processes] == [UNFINISHED, -signal.SIGKILL, UNFINISHED]
+    assert_nothing_wrong(folder, long_store)
+    before = {name: (folder / name).stat().st_ino for name in shards_in(folder)}
+    assert writers.write(folder, **LONG, share=(1, 3)) == DONE
+    assert before.items() <= {name: (folder / name).stat().st_ino for name in shards_in(folder)}.items()
+    assert_same_store(folder, long_store)
+
+
+def test_processes_that_begin_and_end_at_odd_times_do_each_other_no_harm(
+    writers: Writers, long_store: Path, tmp_path: Path
+) -> None:
+    """All of them take every range: what a hasty user does."""
+    draws = random.Random(4)
+    for number in range(4):
+        folder = tmp_path / f"{number}"
+        processes = []
+        for _ in range(3):
+            processes.append(writers.start(folder, **LONG))
+            time.sleep(draws.uniform(0, 0.2))
+        assert [writers.wait(process) for process in processes] == [DONE] * 3
+        assert_same_store(folder, long_store)
+
+
+# ---------------------------------------------------------------------- flipped bits
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> TinyStore:
+    return write_tiny_store(tmp_path / "store")
+
+
+def repair(tiny: TinyStore, folder: Path) -> list[int]:
+    """The examples that a new writer finds missing and writes, until the store is whole."""
+    writer = begin_tiny_store(folder).writer
+    missing = [shard.first for shard in writer.missing()]
+    writer.write()
+    assert writer.finish()
+    return missing
+
+
+def test_any_flipped_bit_is_found_and_its_shard_alone_is_written_again(tiny: TinyStore, tmp_path: Path) -> None:
+    folder, reference = tmp_path / "store", tmp_path / "reference"
+    shutil.copytree(folder, reference)
+    draws, names = random.Random(0), [*shards_in(folder), MANIFEST]
+    sizes = [(reference / name).stat().st_size for name in names]
+    hit: Counter[str] = Counter()
+    for number in range(200):
+        # Every tenth in the manifest, which is small; the others wherever a byte lies, the shards' heads included.
+        name = MANIFEST if number % 10 == 0 else draws.choices(names, sizes)[0]
+        place = draws.randrange(4096) if number % 5 == 1 else draws.randrange((reference / name).stat().st_size)
+        place %= (reference / name).stat().st_size
+        hit[name] += 1
+        nodes = {name: (folder / name).stat().st_ino for name in shards_in(folder)}
+        flip(folder / name, place, draws.randrange(8))
+        (found,) = verify_store(folder)
+        assert found.file == name and found.why
+        with pytest.raises(UserError):
+            Store.open(folder)
+        if name == MANIFEST:
+            assert (found.first, found.stop) == (0, 0) and repair(tiny, folder) == []
+        else:
+            first, stop = (int(text) for text in name.split("-")[1:3])
+            assert (found.first, found.stop) == (first, stop) and repair(tiny, folder) == [first]
+        after = {name: (folder / name).stat().st_ino for name in shards_in(folder)}
+        assert {other for other in names[:-1] if nodes[other] != after[other]} <= {name}
+        assert verify_store(folder) == []
+        assert_same_store(folder, reference)
+    assert len(hit) == len(names)
+
+
+def test_any_flipped_bit_of_a_shards_first_bytes_is_found(tiny: TinyStore, tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    name = shards_in(folder)[4]
+    for place in range(16):
+        for bit in range(8):
+            flip(folder / name, place, bit)
+            assert [(found.file, found.first, found.stop) for found in verify_store(folder)] == [(name, 4, 5)]
+            with pytest.raises(UserError, match="examples 4 to 4"):
+                Store.open(folder)
+            flip(folder / name, place, bit)
+    assert verify_store(folder) == [] and not (folder / DAMAGED).exists()
+
+
+def test_several_damages_are_all_found(tiny: TinyStore, tmp_path: Path) -> None:
+    folder, reference = tmp_path / "store", tmp_path / "reference"
+    shutil.copytree(folder, reference)
+    names = shards_in(folder)
+    flip(folder / names[1], 5000, 0)
+    (folder / names[3]).unlink()
+    os.truncate(folder / names[6], 1000)
+    flip(folder / MANIFEST, 100, 2)
+    found = {entry.file: (entry.first, entry.stop) for entry in verify_store(folder)}
+    assert found.keys() >= {names[1], names[6], MANIFEST} and found[names[1]] == (1, 2)
+    assert repair(tiny, folder) == [1, 3, 6]
+    assert verify_store(folder) == []
+    assert_same_store(folder, reference)
+
+
+def test_a_flipped_bit_in_an_unfinished_store_ends_in_a_right_one(tmp_path: Path) -> None:
+    """Of its notes; shards are checked when it is done."""
+    reference, draws = tmp_path / "reference", random.Random(5)
+    write_tiny_store(reference)
+    for number in range(8):
+        folder = tmp_path / f"{number}"
+        tiny = begin_tiny_store(folder)
+        tiny.writer.write((0, 2))
+        flip(folder / WRITING, draws.randrange((folder / WRITING).stat().st_size), draws.randrange(8))
+        repair(tiny, folder)
+        assert verify_store(folder) == []
+        assert_same_store(folder, reference)
+
+
+def test_a_bit_flipped_while_writing_goes_on_is_found_when_all_is_done(tmp_path: Path) -> None:
+    folder, reference = tmp_path / "store", tmp_path / "reference"
+    write_tiny_store(reference)
+    tiny = begin_tiny_store(folder)
+    tiny.writer.write((0, 2))
+    flip(folder / shards_in(folder)[2], 9999, 4)
+    repair(tiny, folder)
+    assert [found.first for found in verify_store(folder)] == [4]
+    assert repair(tiny, folder) == [4]
+    assert_same_store(folder, reference)
+
+
+# ---------------------------------------------------------------------- no room
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 512 kB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if shutil.which("mount") is None or os.name != "posix":
+        pytest.skip("no mount command to make a small disk with")
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(place)], capture_output=True)
+    if done.returncode:
+        pytest.skip("a small disk can't be mounted here")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_disk_that_fills_up_loses_nothing_wherever_the_room_ends(
+    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference, folder, filler = tmp_path / "reference", small_disk / "store", small_disk / "filler"
+    needed = sum(shard.bytes for shard in write_tiny_store(reference).writer.shards)
+    free = Folder.free_bytes
+    ended: Counter[int] = Counter()
+    for room in range(0, needed + 32_768, 8192):
+        with monkeypatch.context() as patch:
+            # There is room when it is asked for; then somebody else takes it.
+            patch.setattr(Folder, "free_bytes", lambda _: 10**9)
+            tiny = begin_tiny_store(folder)
+            filler.write_bytes(bytes(max(0, (free(tiny.place) or 0) - room)))
+            try:
+                tiny.writer.write()
+                assert tiny.writer.finish()
+            except UserError as error:
+                assert "no room on the disk" in str(error) and "store.path" in str(error) and "kept" in str(error)
+                assert error.__suppress_context__
+            else:
+                break
+        ended[len(shards_in(folder))] += 1
+        assert not half_written(folder), "half-written files would keep the room"
+        assert_nothing_wrong(folder, reference)
+        before = {name: (folder / name).stat().st_ino for name in shards_in(folder)}
+        filler.unlink()
+        writer = begin_tiny_store(folder).writer
+        assert len(writer.missing()) == 9 - len(before)
+        writer.write()
+        assert writer.finish()
+        assert before.items() <= {name: (folder / name).stat().st_ino for name in shards_in(folder)}.items()
+        assert_same_store(folder, reference)
+        shutil.rmtree(folder)
+    assert room > needed and len(ended) >= 9, ended
+    assert_same_store(folder, reference)
+
+
+def test_too_little_room_is_said_before_anything_is_written(small_disk: Path) -> None:
+    (small_disk / "filler").write_bytes(bytes(400_000))
+    tiny = begin_tiny_store(small_disk / "store")
+    with pytest.raises(UserError, match="make room"):
+        tiny.writer.write()
+    assert os.listdir(small_disk) == ["filler"]
+    (small_disk / "filler").unlink()
+    tiny.writer.write()
+    assert tiny.writer.finish()
+
+
+def test_a_long_store_is_the_short_one_several_times_over(tmp_path: Path) -> None:
+    """What the kills above are tried on holds the states it should."""
+    tiny = begin_long_store(tmp_path, times=2)
+    tiny.writer.write()
+    assert tiny.writer.finish() and len(tiny.features) == 2 * 18
+    states = all_states(tmp_path)
+    half = int(tiny.features.lengths[:18].sum())
+    assert torch.equal(states[:half], states[half:])
+    expected = np.concatenate([tiny.states_of(window, "tokens") for window in range(18)])
+    torch.testing.assert_close(states[:half].float(), torch.from_numpy(expected), rtol=2e-3, atol=2e-3)
