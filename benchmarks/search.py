@@ -62,7 +62,8 @@ class OneByOne:
         entry = passes.space.draw(trial)
         config = build_member(entry, "alone", passes.train, job.config.seed, job.task.kind)
         never = Checkpoints(self.folder / "never", "", math.inf)
-        (member,), _ = stages.train_members(job, passes.encoder, [config], never, self.kept)
+        epochs = job.head_snapshots[-1]
+        (member,), _, _ = stages.train_members(job, passes.encoder, epochs, [config], never, self.kept)
         held_out = self.held_out or HeldOut(job, passes.encoder, (member.head.reads,), passes.metric)
         return held_out.score([member])[member.name]
 

@@ -33,7 +33,7 @@ def read_tables(path: Path) -> dict[str, Any]:
 
 
 def test_no_config_is_overlooked() -> None:
-    assert (len(PAPER), len(LOCAL), len(DEMO)) == (22, 12, 1)
+    assert (len(PAPER), len(LOCAL), len(DEMO)) == (22, 13, 1)
     assert {*PAPER.values(), *LOCAL.values()} == {*(ROOT / "configs").rglob("*.toml")}
     assert all(path.is_file() for path in CONFIGS.values())
 

@@ -315,6 +315,25 @@ def test_files_of_other_machines_and_other_ranges_are_left(folder: Folder, leave
     assert folder.sizes() == {"states-000000000-000000003-0123456789abcdef.safetensors": len(DATA)}
 
 
+def test_a_sweep_looks_at_the_folder_once_however_many_ranges_there_are(
+    folder: Folder, leave: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large store has thousands of shards, and as many files to go through at each look."""
+    process, looks = dead_process(), 0
+    stems = [f"states-{number:09d}-{number + 1:09d}-" for number in range(200)]
+    left = [leave(f"{stem}0123456789abcdef.safetensors", process) for stem in stems[::50]]
+    scandir = os.scandir
+
+    def counted(path: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", counted)
+    folder.sweep(stems)
+    assert 1 <= looks <= 3 and not any(path.exists() for path in left)
+
+
 def test_a_file_under_way_bears_the_name_that_is_swept(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     monkeypatch.setattr(os, "replace", lambda source, _: seen.append(Path(source).name))

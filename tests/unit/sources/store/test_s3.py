@@ -1,5 +1,6 @@
 """A store at an address: a real S3 server on loopback, and memory, give what a folder gives."""
 
+import gc
 import hashlib
 import socket
 import threading
@@ -40,11 +41,20 @@ def endpoint() -> Iterator[str]:
     assert not left
 
 
+def forget_server() -> None:
+    """Hangs up: a filesystem that was made once is used again, with the server and credentials of that time."""
+    for files in list(s3fs.S3FileSystem._cache.values()):
+        if files._s3 is not None:
+            files.close_session(files.loop, files._s3creator)
+    s3fs.S3FileSystem.clear_instance_cache()
+    gc.collect()
+
+
 def stop_loop() -> None:
     """Ends fsspec's own thread; it starts another when it needs one."""
     from fsspec import asyn
 
-    s3fs.S3FileSystem.clear_instance_cache()
+    forget_server()
     loop, thread = asyn.loop[0], asyn.iothread[0]
     if loop is None:
         return
@@ -70,9 +80,9 @@ def credentials(endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         monkeypatch.setenv(name, value)
     for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3"):
         monkeypatch.delenv(name, raising=False)
-    s3fs.S3FileSystem.clear_instance_cache()  # it remembers the endpoint it was made with
+    forget_server()
     yield
-    s3fs.S3FileSystem.clear_instance_cache()
+    forget_server()
 
 
 @pytest.fixture
@@ -203,6 +213,19 @@ def test_several_writers_share_an_address(address: str, local: TinyStore) -> Non
     assert files_of(address).keys() == files_of(str(local.place)).keys()
 
 
+def test_what_others_write_or_remove_at_an_address_is_seen_at_once(bucket: str) -> None:
+    place = open_place(f"{bucket}/store")
+    place.write("a", [memoryview(b"x")])
+    assert set(place.sizes()) == {"a"} and place.subplaces() == []
+    others = s3fs.S3FileSystem(skip_instance_cache=True)  # as another process has it
+    root = f"{bucket.removeprefix('s3://')}/store"
+    others.pipe_file(f"{root}/b", b"yy")
+    others.pipe_file(f"{root}/deep/c", b"")
+    others.rm_file(f"{root}/a")
+    assert place.sizes() == {"b": 2} and place.subplaces() == [f"{bucket}/store/deep"]
+    place.remove("a")
+
+
 def test_damage_at_an_address_is_found_and_put_right(address: str, local: TinyStore) -> None:
     write(address)
     names = sorted(shards_of(address))
@@ -295,7 +318,7 @@ def test_a_server_that_does_not_answer_is_said_soon(monkeypatch: pytest.MonkeyPa
         unused.bind(("127.0.0.1", 0))  # taken and not listened to: nobody answers here
         monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{unused.getsockname()[1]}")
-        s3fs.S3FileSystem.clear_instance_cache()
+        forget_server()
         started = time.monotonic()
         for act in (Store.open, write):
             with pytest.raises(UserError, match="check the address, the network and the credentials"):
@@ -306,7 +329,7 @@ def test_a_server_that_does_not_answer_is_said_soon(monkeypatch: pytest.MonkeyPa
 def test_credentials_that_are_missing_are_said(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    s3fs.S3FileSystem.clear_instance_cache()
+    forget_server()
     with pytest.raises(UserError, match="credentials"):
         write(f"{bucket}/store")
 
@@ -326,10 +349,10 @@ def test_a_server_that_fails_in_the_middle_loses_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(s3fs.S3FileSystem, "_pipe_file", fail)
-        s3fs.S3FileSystem.clear_instance_cache()
+        forget_server()
         with pytest.raises(UserError, match="internal error.*what was finished there is kept"):
             write(address)
-    s3fs.S3FileSystem.clear_instance_cache()
+    forget_server()
     assert len(shards_of(address)) == 3
     tiny = begin(address)
     assert len(tiny.writer.missing()) == 6

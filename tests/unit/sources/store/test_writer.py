@@ -312,6 +312,18 @@ def test_broken_shards_are_named_and_they_alone_are_written_again(
     Store.open(tmp_path, tiny.identity)
 
 
+def test_a_shard_written_anew_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
+    """Whatever else is written with it: in float32 other neighbours in a batch would be seen."""
+    tiny = write_tiny_store(tmp_path, "float32", PARTS, shard_bytes=100_000, encode_tokens=100)
+    before = hashes(tmp_path)
+    assert 3 < len(before) < 9
+    for name in before:
+        (tmp_path / name).unlink()
+        writer = again(tiny, encode_tokens=100)
+        writer.write()
+        assert writer.finish() and hashes(tmp_path) == before
+
+
 def test_a_shard_known_to_be_damaged_is_written_again_and_the_store_is_whole(tmp_path: Path) -> None:
     tiny = write_tiny_store(tmp_path)
     names, before, nodes = shards_in(tmp_path), hashes(tmp_path), inodes(tmp_path)
