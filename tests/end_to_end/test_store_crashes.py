@@ -236,9 +236,7 @@ def test_several_processes_write_disjoint_ranges_and_the_last_one_finishes(
 
 def test_one_of_several_processes_may_be_killed(writers: Writers, long_store: Path, tmp_path: Path) -> None:
     folder = tmp_path / "store"
-    processes = [
-        writers.start(folder, **LONG, share=(rank, 3), die_at=15 if rank == 1 else None) for rank in range(3)
-    ]
+    processes = [writers.start(folder, **LONG, share=(rank, 3), die_at=15 if rank == 1 else None) for rank in range(3)]
     assert [writers.wait(process) for process in processes] == [UNFINISHED, -signal.SIGKILL, UNFINISHED]
     assert_nothing_wrong(folder, long_store)
     assert 0 < len(shards_in(folder)) < SHARDS

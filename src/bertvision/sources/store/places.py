@@ -161,8 +161,9 @@ class Folder(Place):
         return place
 
     def sweep(self, stems: Sequence[str]) -> None:
-        for stem in stems:
-            for left in self.folder.glob(f"{TEMPORARY}{stem}*"):
+        begun = tuple(f"{TEMPORARY}{stem}" for stem in stems)
+        for left in self.folder.glob(f"{TEMPORARY}*"):  # one look at a folder that may hold thousands of files
+            if left.name.startswith(begun):
                 host, process = left.name.split("@")[-1].split("-")[:2]
                 # Another process may be at work on the same range: what a living one writes is not touched.
                 if host == _host() and not psutil.pid_exists(int(process)):

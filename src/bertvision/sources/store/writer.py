@@ -92,7 +92,8 @@ class StoreWriter:
         """Writes this process's share (rank, processes) of what is missing; gives the bytes written."""
         missing = self.missing()
         # By the plan, not by what is missing: processes look at different moments and must not meet.
-        mine = [shard for number, shard in enumerate(self.shards) if number % share[1] == share[0] and shard in missing]
+        gone = {shard.first for shard in missing}
+        mine = [shard for shard in self.shards[share[0] :: share[1]] if shard.first in gone]
         self._check_room(sum(shard.bytes for shard in missing))
         if mine:
             if WRITING not in self.place.sizes():

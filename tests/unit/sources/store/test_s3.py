@@ -33,6 +33,7 @@ def endpoint() -> Iterator[str]:
     server = moto_server.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
+    forget_server()
     yield f"http://{host}:{port}"
     server.stop()
     server._server.server_close()
@@ -66,7 +67,7 @@ def stop_loop() -> None:
 
 
 @pytest.fixture(autouse=True)
-def credentials(endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def credentials(endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As users give them; no file of theirs is read."""
     for name, value in {
         "AWS_ACCESS_KEY_ID": "key",
@@ -80,6 +81,11 @@ def credentials(endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         monkeypatch.setenv(name, value)
     for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def new_client() -> Iterator[None]:
+    """For tests that change how the server is reached."""
     forget_server()
     yield
     forget_server()
@@ -313,6 +319,7 @@ def test_a_bucket_that_is_not_there_is_said() -> None:
     assert address in str(caught.value) and "check the address" in str(caught.value)
 
 
+@pytest.mark.usefixtures("new_client")
 def test_a_server_that_does_not_answer_is_said_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # taken and not listened to: nobody answers here
@@ -326,6 +333,7 @@ def test_a_server_that_does_not_answer_is_said_soon(monkeypatch: pytest.MonkeyPa
         assert time.monotonic() - started < 30
 
 
+@pytest.mark.usefixtures("new_client")
 def test_credentials_that_are_missing_are_said(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
@@ -334,6 +342,7 @@ def test_credentials_that_are_missing_are_said(bucket: str, monkeypatch: pytest.
         write(f"{bucket}/store")
 
 
+@pytest.mark.usefixtures("new_client")
 def test_a_server_that_fails_in_the_middle_loses_nothing(
     bucket: str, local: TinyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
