@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertvision.sources.store.layout import read_header
+from bertvision.sources.store.layout import parse_header
 
 if TYPE_CHECKING:
     from bertvision.sources.store.reader import Store
@@ -18,11 +18,11 @@ def read_facts(store: "Store") -> tuple[dict[str, np.ndarray], list[str]]:
     found: dict[str, list[np.ndarray]] = {name: [] for name in ("lengths", "example", "start", "end", "target")}
     ids: list[str] = []
     for shard in store.manifest.shards:
-        header, begin = read_header(store.place, shard.file)
+        data = store.place.read(shard.file, 0, min(shard.at.values()))  # all that lies before the states
+        header, begin = parse_header(data)
         ids += json.loads(header["__metadata__"]["ids"])
         for name in ("offsets", "example", "start", "end", "target"):
             first, last = header[name]["data_offsets"]
-            data = store.place.read(shard.file, begin + first, begin + last)
-            values = np.frombuffer(data, NUMPY[header[name]["dtype"]])
+            values = np.frombuffer(data[begin + first : begin + last], NUMPY[header[name]["dtype"]])
             found["lengths" if name == "offsets" else name].append(np.diff(values) if name == "offsets" else values)
     return {name: np.concatenate(parts) for name, parts in found.items()}, ids

@@ -26,7 +26,7 @@ SHARD_BYTES = 256 << 20
 SHARD_TOKENS = 1 << 17  # [CLS] states are small: a shard ends here too, so that a kill costs little
 ALIGN = 64
 DIGITS = 16  # of a SHA-256, in hexadecimal
-HEADER_GUESS = 1 << 16
+HEADER_GUESS, HEADER_MOST = 1 << 16, 100_000_000
 BLOCK = 4 << 20  # bytes that are hashed at once
 PARTS: tuple[Part, ...] = ("tokens", "cls", "mean")
 Data = bytes  # what is in a file; `bytes` is also how many a store takes
@@ -265,11 +265,17 @@ def outline_shard(
 
 
 def read_header(place: Place, name: str) -> tuple[dict[str, Any], int]:
-    """The safetensors header of a shard, and the byte at which its data begins."""
+    """The safetensors header of a shard, and the byte at which its arrays begin."""
     data = place.read(name, 0, HEADER_GUESS)  # most headers are in it: one question is enough
+    needed = 8 + int.from_bytes(data[:8], "little")
+    if len(data) < needed < HEADER_MOST:
+        data = place.read(name, 0, needed)
+    return parse_header(data)
+
+
+def parse_header(data: Data) -> tuple[dict[str, Any], int]:
+    """The same from a shard's first bytes."""
     size = int.from_bytes(data[:8], "little")
-    if not 0 < size < 100_000_000:
+    if not 0 < size < HEADER_MOST:
         raise ValueError("it has no safetensors header")
-    if len(data) < 8 + size:
-        data = place.read(name, 0, 8 + size)
     return json.loads(data[8 : 8 + size]), 8 + size

@@ -270,9 +270,11 @@ class StoreWriter:
                 f"the encoder gives states that are no numbers (NaN or infinite) for example {named}: nothing can be "
                 "learned from them. Fine-tuning may have diverged (lower finetune.lr)."
             )
+        dtype, largest = self.contents.dtype, float(values.abs().max())
+        others = "float32" if dtype == "bfloat16" else "bfloat16, int8 or float32"
         raise UserError(
-            f"a state of example {named} is too large for float16 ({float(values.abs().max()):.3g}; at most 65,504): "
-            "set store.dtype = 'bfloat16' (or 'int8', 'float32')."
+            f"a state of example {named} is too large for {dtype} ({largest:.3g}; at most "
+            f"{torch.finfo(TORCH[dtype]).max:,.5g}): set store.dtype to {others}."
         )
 
     def _write_shard(self, shard: Shard, states: dict[Part, Tensor]) -> None:
