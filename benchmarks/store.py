@@ -1,0 +1,398 @@
+"""The store against a raw memmap, the original's HDF5 files and zarr: bytes and rates of shuffled batches, in one run.
+
+    python benchmarks/store.py [--megabytes 2000] [--folder FOLDER] [--rounds 3]
+
+All hold the same random numbers, once drawn, in the shape of all-MiniLM-L6-v2's states (7 layers of 384) and with the
+lengths of SQuAD 2.0's train windows (`reading_order.read_train`), every n-th of them until the unpadded float32 numbers
+are --megabytes. Nine times as much is written, and removed at the end.
+
+- ours: `StoredSource` as it comes, each dtype.
+- memmap: one file of the same stored bytes, (token, layer, hidden); each window is copied from the mapping into a batch
+  of its own, nothing is read ahead. It is the limit that ours is measured by.
+- hdf5: the original's layout, (window, 384, layer, hidden) in padded float32, one window a chunk; the file is opened
+  once, or for each batch as the original did.
+- zarr: (token, layer, hidden), unpadded, in chunks of 1 MB, with and without its default compression; random numbers
+  hardly compress, so only the time it takes counts. It has no bfloat16.
+
+An epoch is every window once, shuffled, 16 in a batch. "stored" ends when a batch lies in memory as it was stored,
+contiguous; "float32" when it is a float32 tensor. Cold: no page of the files is in memory (they are dropped, and the
+system is asked), and the reader is opened in a process of its own. Warm: the same reader goes over the epoch again.
+Rounds go over all readers in turn; the median counts. The last table, of `reading_order`, says what a spinning disk
+would make of it.
+"""
+
+import argparse
+import ctypes
+import mmap
+import multiprocessing
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from reading_order import (
+    BERT_LARGE,
+    MAX_LENGTH,
+    MINILM,
+    ROWS,
+    Train,
+    build_table,
+    contents_of,
+    make_features,
+    read_train,
+    tabulate_order,
+)
+from rich.console import Console
+from rich.table import Table
+
+from bertvision.data.packing import plan_batches
+from bertvision.encoder.states import HiddenStates, PackedTokens
+from bertvision.sources.store import STORED, Store, StoredSource, StoreWriter, build_identity, open_place
+from bertvision.sources.store.dtypes import TORCH, from_stored, to_stored
+
+try:
+    import h5py
+    import zarr
+except ImportError as error:
+    raise SystemExit(f"{error.name} is missing: pip install h5py 'zarr>=3'") from None
+
+TRAIN_QUESTIONS = 130_319  # of SQuAD 2.0's official train set
+TARGETS = {"bfloat16": 0.23, "float16": 0.23, "int8": 0.12}
+NUMPY = {"float32": np.float32, "bfloat16": np.int16, "float16": np.float16, "int8": np.int8}
+HDF5, HDF5_AGAIN = "hdf5, padded, opened once", "hdf5, padded, opened for each batch"
+ZARR, ZARR_COMPRESSED = "zarr, no compression", "zarr, default compression"
+CHUNK = 1 << 20  # bytes, of zarr
+PIECE = 1 << 14  # tokens written at once
+
+Epoch = Callable[[], Iterator[Any]]
+
+
+def token_bytes(dtype: str) -> int:
+    return contents_of(MINILM, dtype).record_bytes("tokens")
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Where each window's states lie in a line of tokens, and the batches of an epoch."""
+
+    lengths: np.ndarray  # (window)
+
+    @property
+    def tokens(self) -> int:
+        return int(self.lengths.sum())
+
+    @property
+    def plan(self) -> list[np.ndarray]:
+        return plan_batches(self.lengths, 1, 0, rows=ROWS).epochs[0]
+
+    def shape(self, dtype: str) -> tuple[int, int, int]:
+        return contents_of(MINILM, dtype).shape("tokens", len(self.lengths), self.tokens)
+
+    def gather(self, stored: Any) -> Iterator[np.ndarray]:
+        """Each batch's windows, one after the other in an array of their own."""
+        starts = np.cumsum(self.lengths) - self.lengths  # (window)
+        for windows in self.plan:
+            batch = np.empty((int(self.lengths[windows].sum()), *stored.shape[1:]), stored.dtype)
+            place = 0
+            for window in windows:
+                start, length = starts[window], self.lengths[window]
+                batch[place : place + length] = stored[start : start + length]
+                place += length
+            yield batch  # (token, layer, hidden)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One way to have the batches."""
+
+    name: str
+    dtype: str
+    path: Path
+
+    @property
+    def padded(self) -> bool:
+        return self.name in (HDF5, HDF5_AGAIN)
+
+    @property
+    def files(self) -> list[Path]:
+        return [path for path in self.path.rglob("*") if path.is_file()] if self.path.is_dir() else [self.path]
+
+    @property
+    def bytes(self) -> int:
+        return sum(path.stat().st_size for path in self.files)
+
+    def open(self, windows: Windows, form: str) -> Epoch:
+        """What reads an epoch, as it is "stored" or in "float32"."""
+        if self.name == "ours":
+            source = StoredSource(Store.open(self.path), make_features(windows.lengths), windows.plan, ("tokens",))
+            return source.stored if form == "stored" else source.batches
+        epoch = self._open_stored(windows)
+        if form == "stored":
+            return epoch
+        return lambda: (from_stored(torch.from_numpy(x).view(TORCH[self.dtype]), torch.float32) for x in epoch())
+
+    def _open_stored(self, windows: Windows) -> Epoch:
+        if self.name == "memmap":
+            mapped = np.memmap(self.path, NUMPY[self.dtype], "r", shape=windows.shape(self.dtype))
+            return lambda: windows.gather(mapped)
+        if not self.padded:
+            array = zarr.open_array(self.path, mode="r")
+            return lambda: windows.gather(array)
+        if self.name == HDF5:
+            opened = h5py.File(self.path, "r")
+            return lambda: (read_padded(opened, batch) for batch in windows.plan)
+        return lambda: (read_padded(self.path, batch) for batch in windows.plan)
+
+
+def read_padded(file: Any, windows: np.ndarray) -> np.ndarray:
+    """A batch of the original's layout from an open file, or from a path."""
+    if isinstance(file, Path):
+        with h5py.File(file, "r") as opened:
+            return read_padded(opened, windows)
+    data = file["hidden_states"]
+    batch = np.empty((len(windows), *data.shape[1:]), np.float32)  # (window, token, layer, hidden)
+    for row, window in enumerate(windows):
+        data.read_direct(batch, np.s_[window], np.s_[row])
+    return batch
+
+
+# ---------------------------------------------------------------------- writing
+
+
+class Numbers:
+    """The numbers, drawn once, and how each form of them is written."""
+
+    def __init__(self, folder: Path, windows: Windows) -> None:
+        self.folder, self.windows = folder, windows
+        self.drawn = np.memmap(folder / "drawn", np.float32, "w+", shape=windows.shape("float32"))
+        generator = np.random.default_rng(0)
+        for first in range(0, windows.tokens, PIECE):
+            piece = self.drawn[first : first + PIECE]  # (token, layer, hidden)
+            piece[:] = generator.standard_normal(piece.shape, np.float32)
+
+    def write_all(self) -> list[Reader]:
+        readers = []
+        for dtype in STORED:
+            readers += [self.write_memmap(dtype), self.write_ours(dtype)]
+        padded = self.write_padded()
+        readers += [Reader(HDF5, "float32", padded), Reader(HDF5_AGAIN, "float32", padded)]
+        readers += [
+            self.write_zarr(*form) for form in ((ZARR, "float32"), (ZARR, "float16"), (ZARR_COMPRESSED, "float32"))
+        ]
+        os.sync()  # pages that are not on the disk yet could not be dropped
+        return readers
+
+    def stored(self, dtype: str) -> Iterator[tuple[slice, np.ndarray]]:
+        """The numbers as they are stored, some at a time."""
+        for first in range(0, self.windows.tokens, PIECE):
+            some = slice(first, min(first + PIECE, self.windows.tokens))
+            stored = to_stored(torch.from_numpy(np.array(self.drawn[some])), dtype)  # (token, layer, width)
+            yield some, stored.view(torch.int16).numpy() if dtype == "bfloat16" else stored.numpy()
+
+    def write_memmap(self, dtype: str) -> Reader:
+        path = self.folder / f"memmap-{dtype}"
+        with path.open("wb") as file:
+            for _, stored in self.stored(dtype):
+                file.write(stored.data)
+        return Reader("memmap", dtype, path)
+
+    def write_ours(self, dtype: str) -> Reader:
+        path, contents = self.folder / f"ours-{dtype}", contents_of(MINILM, dtype)
+        identity = build_identity(contents, "drawn", "none", "drawn", {"max_length": MAX_LENGTH}, "drawn", "float32")
+        features, encoder = make_features(self.windows.lengths), LookUp(self.drawn)
+        ids = [str(window) for window in range(len(features))]
+        writer = StoreWriter(open_place(path), encoder, features, ids, contents, identity)  # type: ignore[arg-type]
+        writer.write()
+        assert writer.finish()
+        return Reader("ours", dtype, path)
+
+    def write_zarr(self, name: str, dtype: str) -> Reader:
+        path, shape = self.folder / f"{name}-{dtype}", self.windows.shape(dtype)
+        chunks = (CHUNK // token_bytes(dtype), *shape[1:])
+        how = None if name == ZARR else "auto"
+        array = zarr.create_array(path, shape=shape, chunks=chunks, dtype=dtype, compressors=how)
+        for some, stored in self.stored(dtype):
+            array[some] = stored
+        return Reader(name, dtype, path)
+
+    def write_padded(self) -> Path:
+        path, lengths = self.folder / "padded.h5", self.windows.lengths
+        shape = (len(lengths), MAX_LENGTH, MINILM.layers, MINILM.hidden)
+        with h5py.File(path, "w") as file:
+            data = file.create_dataset("hidden_states", shape, "float32", chunks=(1, *shape[1:]))
+            for window, stop in enumerate(np.cumsum(lengths)):
+                padded = np.zeros(shape[1:], np.float32)  # (token, layer, hidden)
+                padded[: lengths[window]] = self.drawn[stop - lengths[window] : stop]
+                data[window] = padded
+        return path
+
+
+class LookUp:
+    """Stands in for an encoder: a token's id is the place of its states among the drawn numbers."""
+
+    shape = MINILM
+
+    def __init__(self, drawn: np.ndarray) -> None:
+        self.drawn = drawn  # (token, layer, hidden)
+
+    def eval(self) -> "LookUp":
+        return self
+
+    def __call__(self, tokens: PackedTokens, keep: Iterable[str]) -> HiddenStates:
+        return HiddenStates(tokens.lengths, tokens=torch.from_numpy(self.drawn[tokens.input_ids.numpy()]))
+
+
+# ---------------------------------------------------------------------- measuring
+
+
+def check_alike(readers: list[Reader], windows: Windows) -> None:
+    """Ours and the memmap give the same stored bytes, batch for batch."""
+    for dtype in STORED:
+        memmap, ours = (
+            r.open(windows, "stored")() for r in readers if r.dtype == dtype and r.name in ("memmap", "ours")
+        )
+        for one, other in zip(memmap, ours, strict=True):
+            assert one.tobytes() == other["tokens"].view(torch.uint8).numpy().tobytes()
+
+
+def measure(readers: list[Reader], windows: Windows, rounds: int) -> dict[tuple[Reader, str], tuple[float, float]]:
+    """Median seconds of an epoch, cold and warm, for each reader and "stored" or "float32"."""
+    found: dict[tuple[Reader, str], list[tuple[float, float]]] = {}
+    # Memory that a process has freed makes its next reader faster or slower: each has a process of its own.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["bertvision.sources.store", "bertvision.encoder.loading", "h5py", "zarr"])
+    for _ in range(rounds):
+        for reader in readers:
+            for form in ("stored", "float32"):
+                drop_pages(reader.files)
+                with ProcessPoolExecutor(1, context) as pool:
+                    seconds = pool.submit(time_epochs, reader, windows, form).result()
+                found.setdefault((reader, form), []).append(seconds)
+            drop_pages(reader.files)  # makes room for the next one's
+    return {
+        key: (statistics.median(t[0] for t in times), statistics.median(t[1] for t in times))
+        for key, times in found.items()
+    }
+
+
+def time_epochs(reader: Reader, windows: Windows, form: str) -> tuple[float, float]:
+    """Seconds of the first epoch, opening included, and of the second."""
+    times = [time.perf_counter()]
+    epoch = reader.open(windows, form)
+    for _ in range(2):
+        for _ in epoch():
+            pass
+        times.append(time.perf_counter())
+    return times[1] - times[0], times[2] - times[1]
+
+
+def drop_pages(files: list[Path]) -> None:
+    """Takes the files out of memory; what is mapped by a process, or not on the disk yet, would stay."""
+    left = 0
+    for path in files:
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            left += count_resident(file)
+    assert left * mmap.PAGESIZE < 1 << 20, f"{left:,} pages of {files[0]} stay in memory: nothing would be cold"
+
+
+def count_resident(file: Any) -> int:
+    """Pages of a file that are in memory."""
+    size = os.fstat(file.fileno()).st_size
+    if not size:
+        return 0
+    pages = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
+    mapped = np.memmap(file, np.uint8, "r")
+    assert not ctypes.CDLL(None).mincore(ctypes.c_void_p(mapped.ctypes.data), ctypes.c_size_t(size), pages)
+    return int((np.frombuffer(pages, np.uint8) & 1).sum())
+
+
+# ---------------------------------------------------------------------- tables
+
+
+def tabulate_sizes(readers: list[Reader], windows: Windows, train: Train) -> Table:
+    padded = len(windows.lengths) * MAX_LENGTH * token_bytes("float32")
+    scale = TRAIN_QUESTIONS / train.questions
+    tokens_there, windows_there = scale * int(train.features.lengths.sum()), scale * len(train.features)
+    note = (
+        f"{len(windows.lengths):,} windows, {windows.tokens:,} tokens. Whole train set and BERT-large (25 layers of "
+        f"1,024): not written but reckoned, bytes a token times {tokens_there:,.0f} tokens ({TRAIN_QUESTIONS:,} "
+        "questions with the windows and lengths of those read)."
+    )
+    columns = ("form", "dtype", "MB", "of padded float32", "target", "train set GB", "BERT-large GB")
+    table = build_table("Size", note, columns, left=2)
+    for reader in readers:
+        if reader.name == HDF5_AGAIN:  # the same file
+            continue
+        here = padded if reader.padded else windows.tokens * token_bytes(reader.dtype)
+        entries = (windows_there * MAX_LENGTH if reader.padded else tokens_there) * reader.bytes / here
+        whole = [entries * contents_of(s, reader.dtype).record_bytes("tokens") for s in (MINILM, BERT_LARGE)]
+        target = TARGETS.get(reader.dtype) if reader.name == "ours" else None
+        table.add_row(
+            reader.name, reader.dtype, f"{reader.bytes / 1e6:,.0f}", f"{reader.bytes / padded:.3f}",
+            f"≤ {target}" if target else "", *(f"{size / 1e9:,.0f}" for size in whole),
+        )  # fmt: skip
+    return table
+
+
+def tabulate_rates(
+    readers: list[Reader],
+    windows: Windows,
+    seconds: dict[tuple[Reader, str], tuple[float, float]],
+    temperature: str,
+) -> Table:
+    minute, quarter = os.getloadavg()[0], os.getloadavg()[2]
+    note = (
+        f"{len(windows.plan)} batches of {ROWS} windows; load average {minute:.1f} (1 minute), {quarter:.1f} (15) on "
+        f"{os.cpu_count()} cores; {torch.get_num_threads()} threads of torch. MB are those that arrive in the batch, "
+        "padding too. ×: windows a second against the memmap of the same dtype; the target for ours is 0.8. Ours reads "
+        "with several threads, the others with one."
+    )
+    columns = ["form", "dtype"]
+    for form in ("stored", "float32"):
+        columns += [f"{form} MB/s", "windows/s", "tokens/s", "×"]
+    table = build_table(f"Shuffled batches, {temperature}", note, columns, left=2)
+    limits = {reader.dtype: reader for reader in readers if reader.name == "memmap"}
+    which = ("cold", "warm").index(temperature)
+    for reader in readers:
+        size = (len(windows.lengths) * MAX_LENGTH if reader.padded else windows.tokens) * token_bytes(reader.dtype)
+        row = [reader.name, reader.dtype]
+        for form in ("stored", "float32"):
+            took, limit = seconds[reader, form][which], seconds[limits[reader.dtype], form][which]
+            rates = size / 1e6 / took, len(windows.lengths) / took, windows.tokens / took
+            row += [*(f"{rate:,.0f}" for rate in rates), f"{limit / took:.2f}"]
+        table.add_row(*row)
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=float, default=2000)
+    parser.add_argument("--folder", help="on the disk to measure; absent: where temporary files go")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    console = Console(width=150)
+    train = read_train()
+    console.print(train.origin)
+    lengths = train.features.lengths.astype(np.int64)  # (window)
+    count = min(len(lengths), round(1e6 * options.megabytes / token_bytes("float32") / lengths.mean()))
+    windows = Windows(lengths[np.linspace(0, len(lengths) - 1, count).astype(int)])
+    with tempfile.TemporaryDirectory(prefix="store-", dir=options.folder) as folder:
+        readers = Numbers(Path(folder), windows).write_all()
+        check_alike(readers, windows)
+        console.print(tabulate_sizes(readers, windows, train))
+        seconds = measure(readers, windows, options.rounds)
+        for temperature in ("cold", "warm"):
+            console.print(tabulate_rates(readers, windows, seconds, temperature))
+    console.print(tabulate_order(train))
+
+
+if __name__ == "__main__":
+    main()
