@@ -283,7 +283,7 @@ class StoredSource:
     def groups(self, first: int = 0) -> Iterator[range]:
         """Consecutive steps whose states fill half of the memory: one group is in use while the next is read. The first
         ones are smaller, so that the first batch is soon there."""
-        start, most = first, self.memory // 32
+        start, most = first, self.memory // 8
         while start < self.steps:
             stop, used = start, 0
             while stop < self.steps:
