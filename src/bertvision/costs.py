@@ -24,8 +24,17 @@ from bertvision.heads import MemberConfig, build_head, count_parameters, outline
 from bertvision.job import HELD_OUT, Job
 from bertvision.results import counted
 from bertvision.sources import StreamedSource
-from bertvision.sources.cost import Choice, Rates, measure_place, weigh
-from bertvision.sourcing import KEPT, STORED, contents_of, fits_in_memory, measure_encoder, place_of
+from bertvision.sources.cost import Choice, Rates, weigh
+from bertvision.sourcing import (
+    KEPT,
+    STORED,
+    contents_of,
+    fits_in_memory,
+    measure_disk,
+    measure_encoder,
+    place_of,
+    there_already,
+)
 from bertvision.stages import check_length, keep_of, load_for_finetuning, output_layer
 from bertvision.training.finetune import Finetuning
 from bertvision.training.stack import Member, build_units
@@ -138,10 +147,11 @@ class Supply:
     seconds: float
     store_bytes: int
     """What they take in a store, whether there is one or not."""
+    is_written: bool
 
     @property
     def stored_bytes(self) -> int:
-        return self.store_bytes if self.choice.source == STORED else 0
+        return self.store_bytes if self.is_written else 0
 
     def facts(self) -> Section:
         name = ", ".join(self.keep)
@@ -161,18 +171,43 @@ def _supplies(job: Job, encoder: Encoder, data: Section, frozen_rate: float) -> 
             continue
         keep, passes = keep_of([heads[member.name] for member in members]), _passes(members)
         size = contents_of(job, encoder, keep).bytes_of(windows, tokens) + windows * FACT_BYTES
+        asked, epochs = job.config.train.source, job.head_snapshots[-1]
+        missing = 0.0 if asked != "streamed" and _is_there(job, epochs, keep) else 1.0
         if fits_in_memory(job, encoder, keep, windows):
-            once = Choice(KEPT, "they are small, and encoded once")
-            found.append(Supply(keep, once, tokens / frozen_rate, size))
+            written = asked == STORED and bool(missing)
+            how = "encoded once" + (", and stored" if written else "") if missing else "read from their store"
+            once = Choice(KEPT, f"they are small, and {how}")
+            found.append(Supply(keep, once, missing * tokens / frozen_rate, size, written))
             continue
-        place = place_of(job, job.head_snapshots[-1], "train", keep)
-        rates = Rates(frozen_rate, *measure_place(place, size < psutil.virtual_memory().available / 2))
-        choice = weigh(passes, tokens, size, 1.0, rates, place.free_bytes())
-        asked = job.config.train.source
+        choice = _weigh(job, keep, passes, tokens, size, missing, frozen_rate)
         if asked != "auto":
             choice = dataclasses.replace(choice, source=asked, reason=f'train.source = "{asked}"; {choice.reason}')
-        found.append(Supply(keep, choice, choice.figures[f"seconds {choice.source}"], size))
+        seconds = choice.figures.get(f"seconds {choice.source}", passes * tokens / frozen_rate)
+        found.append(Supply(keep, choice, seconds, size, choice.source == STORED and bool(missing)))
     return found
+
+
+def _is_there(job: Job, epochs: float, keep: tuple[Part, ...]) -> bool:
+    """Whether a store would be read; with "auto" one of other states is passed over, as `run` does."""
+    try:
+        return there_already(job, epochs, keep)
+    except UserError:
+        if job.config.train.source == STORED:
+            raise
+        return False
+
+
+def _weigh(
+    job: Job, keep: tuple[Part, ...], passes: float, tokens: int, size: int, missing: float, frozen_rate: float
+) -> Choice:
+    place = place_of(job, job.head_snapshots[-1], "train", keep)
+    try:
+        rates = Rates(frozen_rate, *measure_disk(place, size, bool(missing)))
+        return weigh(passes, tokens, size, missing, rates, place.free_bytes())
+    except UserError as error:
+        if job.config.train.source == STORED:
+            raise
+        return Choice("streamed", f"they can't be stored ({error})")
 
 
 def _passes(members: list[MemberConfig]) -> float:

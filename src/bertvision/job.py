@@ -20,6 +20,7 @@ from bertvision.heads import MemberConfig, Target, build_members
 from bertvision.machine import Machine
 from bertvision.progress import Reporter
 from bertvision.rundir import RunFolder, fingerprint, read_json
+from bertvision.sources.cost import Choice
 from bertvision.tasks import Example, TargetKind, Task, build_task
 
 HELD_OUT = "held_out"
@@ -39,6 +40,8 @@ class Job:
         self._hashes: dict[tuple[str, Any], str] = {}
         self.route_told = ""
         """The last line on how sequences go through the encoder, said again only when it changes."""
+        self.choices: dict[tuple[str, float], Choice] = {}
+        """Where states come from, once it was chosen: by their name and the passes over them."""
         self.source_told = ""
         """The last line on where states come from."""
 

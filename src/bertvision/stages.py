@@ -3,7 +3,7 @@
 import dataclasses
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from bertvision.machine import Machine, drawing_from
 from bertvision.results import counted
 from bertvision.rundir import mark_done, read_json, write_json, writing_folder
 from bertvision.sources import KeptStates, Store, pack_tokens
-from bertvision.sourcing import encode_states, open_source
+from bertvision.sourcing import UnfinishedError, check_stores, encode_states, open_source, parts_of, split_parts
 from bertvision.tasks import TargetKind
 from bertvision.tasks.base import describe_task
 from bertvision.training.checkpoint import Checkpoints
@@ -45,6 +45,7 @@ def open_run(job: Job) -> None:
     """Writes what was asked and where it runs, before any work; a mistake in the data is said even before that, and so
     are layers that the encoder does not have."""
     _ = job.layers
+    check_stores(job)
     for split in ("train", *job.task.dev_splits):
         job.examples(split)
     if job.machine.is_main:
@@ -242,16 +243,18 @@ def encode(job: Job, split: str = "train", part: tuple[int, int] = (0, 1)) -> li
     """Writes the states of a split that heads read to stores, for each snapshot that has heads. What is there is
     compared with its checksums, and only what is missing or wrong is written; `part` = (number, of how many) leaves the
     rest to other commands."""
-    stores = []
+    stores, waiting = [], []
+    groups = parts_of(job) if job.config.store.keep is None else split_parts(job.config.store.keep)
     for epochs in job.head_snapshots:
         encoder, _ = load_snapshot(job.folder.encoder(epochs), job.config.encoder, job.machine)
         tell_route(job, encoder)
-        heads = [outline_head(config, encoder.shape, job.target) for config in job.members]
-        wanted = job.config.store.keep or keep_of(heads)
-        for parts in (("tokens",), ("cls", "mean")):  # as heads are trained: those on tokens apart from the others
-            keep = cast(tuple[Part, ...], tuple(name for name in parts if name in wanted))
-            if keep:
+        for keep in groups:
+            try:
                 stores.append(encode_states(job, encoder, epochs, keep, split, part, verify=True))
+            except UnfinishedError as unfinished:  # the other stores are written all the same
+                waiting.append(str(unfinished))
+    if waiting:
+        raise UnfinishedError("\n".join(waiting))
     return stores
 
 
@@ -279,7 +282,7 @@ def train_members(
         members.append(Member(config, head, whole.courses[config.epochs, config.data_fraction]))
     started = time.monotonic()
     keep = keep_of([member.head for member in members])
-    source, choice = open_source(job, encoder, epochs, whole, keep, kept, repeats)
+    source, choice = open_source(job, encoder, epochs, whole, keep, kept, repeats, checkpoints.is_there())
     tokens = job.tokens_of(whole.steps)
     before = time.monotonic() - started
     seconds = train_heads(

@@ -1,5 +1,6 @@
 """Runs whose states are stored: written once, read by every pass, chosen by what is cheaper, resumed, never stale."""
 
+import functools
 import json
 import shutil
 from collections.abc import Callable
@@ -10,10 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bertvision import sourcing
+from bertvision import sourcing, stages
 from bertvision.errors import UserError
 from bertvision.sources import Store
-from bertvision.sources.cost import Rates
+from bertvision.sources.store import StoreWriter
+from bertvision.sources.store.places import Folder
 
 Command = Callable[..., Any]
 HEADS = ("last_linear", "learned_pooling", "adapter_4")
@@ -92,14 +94,16 @@ def test_a_store_of_other_states_is_refused_and_what_differs_is_named(
     ok(command("encode", squad))
     said = command("train", squad, override, "train.source=stored")
     assert said.code == 2 and named in said.err and "bertvision store rm" in said.err
-    assert "Traceback" not in said.err
+    assert "Traceback" not in said.err and "fine-tuning:" not in said.err, "said before any work"
+    assert command("check", squad, override, "train.source=stored").code == 2
     said = ok(command("train", squad, override))  # left to itself it goes on without the store, and says why
     assert "holds other states" in said.err and named in said.err
     assert states_of(squad.parent / "run") == "streamed"
 
 
 def fix_rates(monkeypatch: pytest.MonkeyPatch, encoder: float, disk: float) -> None:
-    monkeypatch.setattr(sourcing, "measure_rates", lambda *_: Rates(encoder, disk, disk))
+    monkeypatch.setattr(sourcing, "measure_encoder", lambda *_: encoder)
+    monkeypatch.setattr(sourcing, "measure_disk", lambda *_: (disk, disk))
 
 
 @pytest.mark.parametrize(("encoder", "disk", "expected"), [(10.0, 1e9, "stored"), (1e9, 10.0, "streamed")])
@@ -113,17 +117,37 @@ def test_auto_takes_what_is_cheaper_says_why_and_keeps_it(
     assert kept["source"] == expected == states_of(run) and kept["figures"]["passes"] == 2.0
     assert f"states (tokens) are {expected}: {kept['reason']}." in said.err
     assert (run / "states").exists() == (expected == "stored")
-    # The same work begun again keeps to its source, though the machine is another by now.
-    fix_rates(monkeypatch, disk, encoder)
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing catches it."""
+
+
+def test_a_pass_that_goes_on_keeps_to_its_source(
+    squad: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, options = squad.parent / "run", ("train.checkpoint_seconds=0", "train.epochs=4")
+
+    def die(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    fix_rates(monkeypatch, 1e9, 10.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(stages, "_save_member", die)  # after the last step, with its checkpoint on the disk
+        with pytest.raises(Killed):
+            command("train", squad, *options)
+    fix_rates(monkeypatch, 10.0, 1e9)  # by now storing would be cheaper
+    ok(command("train", squad, *options))
+    assert states_of(run) == "streamed"
     shutil.rmtree(run / "snapshots/epoch_1/heads")
-    ok(command("run", squad))
-    assert states_of(run) == expected
+    ok(command("train", squad, *options))  # begun anew, it is free to choose
+    assert states_of(run) == "stored"
 
 
 def test_one_pass_is_streamed_without_a_look_at_the_disk(
     squad: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sourcing, "measure_rates", lambda *_: pytest.fail("there is nothing to measure"))
+    monkeypatch.setattr(sourcing, "measure_disk", lambda *_: pytest.fail("there is nothing to measure"))
     said = ok(command("train", squad, "train.epochs=1"))
     assert "are streamed: there is one pass" in said.err
 
@@ -199,7 +223,8 @@ def test_check_tells_where_states_would_come_from_and_their_size(squad: Path, co
     ok(command("encode", squad, "store.dtype=float32"))
     written = Store.open(squad.parent / "run/states/train_epoch_1_tokens").manifest.bytes
     assert facts["tokens: MB in a store"] == pytest.approx(written / 1e6, abs=0.06)  # rounded to a tenth
-    assert not (squad.parent / "run/states/.writing-probe").exists()
+    assert "all of it is there" in ok(command("check", squad, "--json", "store.dtype=float32")).json["states"]["tokens"]
+    assert not list(squad.parent.rglob("*probe*"))
 
 
 def test_blocks_are_shuffled_alike_streamed_and_stored(squad: Path, command: Command) -> None:
@@ -219,3 +244,94 @@ def test_a_search_on_tokens_reads_one_store_for_all_its_populations(
         command("search", squad, "search.members=4", "search.population=2", "train.epochs=1", "search.prune=false")
     )
     assert "states (tokens) are stored" in said.err and said.err.count("MB/s)") == 1
+
+
+def test_a_kill_before_the_manifest_leaves_nothing_that_encode_can_not_end(
+    squad: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StoreWriter, "finish", die)
+        with pytest.raises(Killed):
+            command("encode", squad)
+    store = squad.parent / "run/states/train_epoch_1_tokens"
+    assert not (store / "manifest.json").exists()
+    ok(command("encode", squad))
+    assert Store.open(store).manifest.windows > 0
+
+
+def test_a_part_is_written_of_every_store(rte: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sourcing, "StoreWriter", functools.partial(StoreWriter, shard_tokens=60))
+    both = 'store.keep=["tokens", "cls"]'
+    said = ok(command("encode", rte, both, "--part", "1/2"))
+    assert said.out.count("waits for the other parts") == 2
+    ok(command("encode", rte, both, "--part", "2/2"))
+    for name in ("tokens", "cls"):
+        assert len(Store.open(rte.parent / f"run/states/train_epoch_1_{name}").manifest.shards) > 2
+
+
+@pytest.mark.parametrize("kind", ["file", "foo"])
+def test_a_place_that_can_not_be_used_is_said_or_done_without(squad: Path, command: Command, kind: str) -> None:
+    (squad.parent / "file").write_text("mine")
+    path = {"file": str(squad.parent / "file"), "foo": "foo://x/y"}[kind]
+    said = ok(command("train", squad, f"store.path={path}"))
+    assert "are streamed: " in said.err and path in said.err
+    for name in ("train", "encode", "check"):
+        said = command(name, squad, f"store.path={path}", "train.source=stored", "train.epochs=3")
+        assert said.code == 2 and path in said.err and "Traceback" not in said.err
+
+
+def test_a_disk_without_room_is_done_without(squad: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Folder, "free_bytes", lambda _: 1000)
+    monkeypatch.setattr(sourcing, "measure_encoder", lambda *_: 1.0)
+    said = ok(command("train", squad))
+    assert "are free there" in said.err and states_of(squad.parent / "run") == "streamed"
+
+
+def test_one_place_serves_several_tasks_and_runs(
+    tmp_path: Path, write_config: Callable[..., Path], glue_folder: Path, command: Command
+) -> None:
+    shared = f"store.path={tmp_path / 'shared'}"
+    for name in ("rte", "mrpc"):
+        config = write_config(tmp_path, name=name, data=glue_folder)
+        ok(command("train", config, shared, "train.source=stored", "finetune.epochs=0", f"run={tmp_path / name}"))
+    folders = sorted(path.name for path in (tmp_path / "shared").iterdir())
+    assert [name.split("_")[0] for name in folders] == ["mrpc", "rte"]
+    said = ok(command("train", config, shared, "finetune.epochs=0", f"run={tmp_path / 'again'}"))
+    assert "read from" in said.err, "another run with the same encoder and data"
+
+
+def test_a_store_of_more_serves_heads_that_read_less(rte: Path, command: Command) -> None:
+    ok(command("encode", rte, 'store.keep=["cls", "mean"]'))
+    assert "read from" in ok(command("train", rte)).err
+    ok(command("train", rte, "train.source=stored"))
+    assert [path.name for path in (rte.parent / "run/states").iterdir()] == ["train_epoch_1_cls_mean"]
+
+
+def test_a_flipped_bit_in_states_that_are_kept_is_found_when_they_are_read(rte: Path, command: Command) -> None:
+    ok(command("encode", rte))
+    (shard,) = (rte.parent / "run/states/train_epoch_1_cls").glob("states-*")
+    data = bytearray(shard.read_bytes())
+    data[-5] ^= 4
+    shard.write_bytes(data)
+    said = command("train", rte)
+    assert said.code == 2 and "is damaged" in said.err
+    ok(command("encode", rte))
+    ok(command("train", rte))
+
+
+def test_people_read_a_store_without_the_data(squad: Path, command: Command) -> None:
+    ok(command("encode", squad, "store.dtype=int8"))
+    store = Store.open(squad.parent / "run/states/train_epoch_1_tokens")
+    lengths = store.facts()["lengths"]
+    states = store.read("tokens", [2, 0])
+    assert states.dtype == torch.float32 and states.shape == (lengths[2] + lengths[0], 4, 32)
+    assert len(store.ids()) == store.manifest.examples and "int8" in repr(store)
+    with pytest.raises(UserError, match="it keeps tokens"):
+        store.read("cls", [0])
+    with pytest.raises(UserError, match="has windows 0 to"):
+        store.read("tokens", [len(store)])
+    with pytest.raises(UserError, match="no store at"):
+        Store.open(squad.parent)

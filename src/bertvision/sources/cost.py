@@ -1,16 +1,18 @@
 """Which is cheaper, to stream states or to store them: seconds of both from rates that were measured here."""
 
 import contextlib
+import math
 import os
+import secrets
 import time
 from dataclasses import dataclass, field
 
 from bertvision.errors import UserError
 from bertvision.rundir import TEMPORARY
 from bertvision.sources.store.places import Folder, Place, Run
+from bertvision.sources.store.writer import ROOM
 
 PROBE_BYTES = 64 << 20
-PROBE = f"{TEMPORARY}probe"
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,6 @@ class Choice:
     """ "streamed", "stored", or "kept" in memory."""
     reason: str
     figures: dict[str, float] = field(default_factory=dict)
-    key: str = ""
-    """What was chosen for: the states and the passes over them."""
 
 
 def weigh(
@@ -51,7 +51,7 @@ def weigh(
         "seconds streamed": round(streamed, 1),
         "seconds stored": round(write + read, 1),
         "encoder tokens a second": round(rates.encoder_tokens),
-        "disk writes MB a second": round(rates.write_bytes / 1e6),
+        "disk writes MB a second": round(rates.write_bytes / 1e6) if missing else 0,
         "disk reads MB a second": round(rates.read_bytes / 1e6),
     }
     there = "all of it is there" if not missing else f"writing it takes {write:,.0f} s"
@@ -59,30 +59,46 @@ def weigh(
         f"{passes:.3g} times {tokens:,} tokens take about {streamed:,.0f} s through the encoder; a store has "
         f"{store_bytes / 1e6:,.0f} MB, {there}, and reading it {read:,.0f} s"
     )
-    if missing and free_bytes is not None and free_bytes < missing * store_bytes:
+    if missing and free_bytes is not None and free_bytes < ROOM * missing * store_bytes:
         return Choice("streamed", f"{sums}, but only {free_bytes / 1e6:,.0f} MB are free there", figures)
     return Choice("stored" if write + read < streamed else "streamed", sums, figures)
 
 
-def measure_place(place: Place, fits_in_memory: bool = False, size: int = PROBE_BYTES) -> tuple[float, float]:
-    """Bytes a second that a place writes and reads; what fits in memory is read from there after the first time."""
+def measure_place(place: Place, fits_in_memory: bool = False, writes: bool = True) -> tuple[float, float]:
+    """Bytes a second that a place writes and reads; what fits in memory is read from there after the first time. Where
+    all is written, only what is there is read."""
+    if not writes:
+        return math.inf, _measure_reading(place, fits_in_memory)
     if isinstance(place, Folder):
         place = Folder(str(place.existing_folder()))  # a look at what work would cost leaves nothing behind
+    size, name = PROBE_BYTES, f"{TEMPORARY}probe-{secrets.token_hex(8)}"  # others may look at the same moment
+    free = place.free_bytes()
+    if free is not None and free < 2 * size:
+        size = max(1, free // 4)
     data = memoryview(os.urandom(size))
     try:
         started = time.monotonic()
-        place.write(PROBE, [data])
+        place.write(name, [data])
         write = size / (time.monotonic() - started)
-        if isinstance(place, Folder) and not fits_in_memory:
-            _forget(place.folder / PROBE)
-        buffer = bytearray(size)
-        started = time.monotonic()
-        place.read_into(PROBE, [Run(0, [memoryview(buffer)])])
-        read = size / (time.monotonic() - started)
+        return write, _read_rate(place, name, size, fits_in_memory)
     finally:
-        with contextlib.suppress(UserError):  # the error above says more
-            place.remove(PROBE)
-    return write, read
+        with contextlib.suppress(UserError, OSError):  # the error above says more
+            place.remove(name)
+
+
+def _measure_reading(place: Place, fits_in_memory: bool) -> float:
+    sizes = place.sizes()
+    name = max(sizes, key=lambda name: sizes[name])
+    return _read_rate(place, name, min(PROBE_BYTES, sizes[name]), fits_in_memory)
+
+
+def _read_rate(place: Place, name: str, size: int, fits_in_memory: bool) -> float:
+    buffer = bytearray(size)
+    if isinstance(place, Folder) and not fits_in_memory:
+        _forget(place.folder / name)
+    started = time.monotonic()
+    place.read_into(name, [Run(0, [memoryview(buffer)])])
+    return size / (time.monotonic() - started)
 
 
 def _forget(path: os.PathLike[str]) -> None:

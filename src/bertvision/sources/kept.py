@@ -13,7 +13,7 @@ from bertvision.encoder.states import HiddenStates, Part
 from bertvision.progress import Bar
 from bertvision.sources.base import StateBatch, pack_targets, pack_tokens
 from bertvision.sources.store.dtypes import from_stored
-from bertvision.sources.store.reader import Store
+from bertvision.sources.store.reader import Reading, Store
 
 
 class KeptStates:
@@ -45,14 +45,14 @@ class KeptStates:
     def load(
         cls, store: Store, keep: tuple[Part, ...], features: Features, device: torch.device, dtype: torch.dtype
     ) -> "KeptStates":
-        """All states of a store, a shard's worth of windows at a time."""
+        """All states of a store, a shard's worth of windows at a time, each shard compared with its checksum."""
         found: dict[Part, list[Tensor]] = {name: [] for name in keep}
-        first = 0
+        reading, first = Reading(store, keep, features.lengths), 0
         for shard in store.manifest.shards:
-            windows = range(first, first + shard.windows)
+            store.check(shard)
+            (stored,) = reading.fetch([np.arange(first, first + shard.windows)])
             for name in keep:
-                stored = store.read(name, windows, features.lengths)
-                found[name].append(from_stored(stored.to(device), dtype))
+                found[name].append(from_stored(stored[name].to(device), dtype))
             first += shard.windows
         parts = {name: torch.cat(tensors) for name, tensors in found.items()}
         return cls(parts, store.contents.pooled, f"they are small, and read from {store.place}")

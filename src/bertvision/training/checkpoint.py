@@ -48,10 +48,20 @@ class Checkpoints:
 
     def load(self) -> Checkpoint | None:
         """The newest checkpoint of this very work, or None."""
+        found = self._newest()
+        return (
+            None if found is None else Checkpoint(found[1]["step"], load_file(found[0] / "state.safetensors"), found[1])
+        )
+
+    def is_there(self) -> bool:
+        """Whether this very work was begun before."""
+        return self._newest() is not None
+
+    def _newest(self) -> tuple[Path, dict[str, Any]] | None:
         for place in sorted(self.folder.glob("step_*"), reverse=True):
             facts = json.loads((place / "facts.json").read_text(encoding="utf-8"))
             if facts["stamp"] == self.stamp:
-                return Checkpoint(facts["step"], load_file(place / "state.safetensors"), facts)
+                return place, facts
         return None
 
     def clear(self) -> None:

@@ -48,7 +48,7 @@ def export_hdf5(store: Store, file: str | Path, bar: Bar | None = None) -> None:
     """
     h5py = _import_h5py()
     path = _check_file(file)
-    facts, ids = read_facts(store)
+    facts, ids = read_facts(store.place, store.manifest)
     _check_room(path, count_bytes(store, facts["lengths"]))
     with _writing(path) as output, h5py.File(output, "w") as made:
         made.attrs["store"] = store.manifest.fingerprint

@@ -152,6 +152,13 @@ class DamagedError(UserError):
     """A file of the store is not what was written."""
 
 
+def unreadable(place: Place, shard: Shard, error: Exception) -> UserError:
+    return UserError(
+        f"{shard.file} of the store '{place}' ({shard.examples}) can't be read ({error}): `bertvision store verify` "
+        "says what is wrong, and `bertvision encode` writes it again."
+    )
+
+
 def seal(value: dict[str, Any]) -> bytes:
     """JSON of the value and, as its last entry, the checksum of that JSON without it."""
     return _render({**value, "sha256": digest([_render(value)])})
@@ -192,16 +199,16 @@ def hash_file(place: Place, name: str, size: int, on_progress: Callable[[int], N
 
 
 def plan_shards(
-    features: Features, contents: Contents, most_bytes: int = SHARD_BYTES, most_tokens: int = SHARD_TOKENS
+    features: Features,
+    contents: Contents,
+    most_bytes: int = SHARD_BYTES,
+    most_tokens: int = SHARD_TOKENS,
+    first: int = 0,
+    stop: int | None = None,
 ) -> list[tuple[int, int]]:
-    """Ranges of examples, each up to so many bytes and tokens (one example at least)."""
-    return plan_ranges(features, contents, most_bytes, most_tokens, 0, int(features.example.max(initial=-1)) + 1)
-
-
-def plan_ranges(
-    features: Features, contents: Contents, most_bytes: int, most_tokens: int, first: int, stop: int
-) -> list[tuple[int, int]]:
-    """The same for examples `first` to `stop` - 1."""
+    """Ranges of the examples from `first` to `stop` - 1 (absent: all), each up to so many bytes and tokens (one example
+    at least)."""
+    stop = int(features.example.max(initial=-1)) + 1 if stop is None else stop
     if stop <= first:
         return []
     tokens = np.bincount(features.example, weights=features.lengths).astype(np.int64)  # (example)

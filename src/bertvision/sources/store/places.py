@@ -68,9 +68,6 @@ class Place(ABC):
         """Removes a file, where it is there."""
 
     @abstractmethod
-    def remove_all(self) -> None: ...
-
-    @abstractmethod
     def subplaces(self) -> list[str]:
         """Addresses of the folders in it."""
 
@@ -143,9 +140,6 @@ class Folder(Place):
 
     def remove(self, name: str) -> None:
         (self.folder / name).unlink(missing_ok=True)
-
-    def remove_all(self) -> None:
-        shutil.rmtree(self.folder)
 
     def subplaces(self) -> list[str]:
         return sorted(str(entry) for entry in self.folder.iterdir() if entry.is_dir()) if self.folder.is_dir() else []
@@ -274,10 +268,6 @@ class Address(Place):
         with self._clear_errors():
             if self.files.exists(self._name(name)):
                 self.files.rm_file(self._name(name))
-
-    def remove_all(self) -> None:
-        with self._clear_errors():
-            self.files.rm(self.root, recursive=True)
 
     def subplaces(self) -> list[str]:
         with self._clear_errors():

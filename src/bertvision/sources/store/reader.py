@@ -6,10 +6,12 @@ that is worth on a spinning one.
 """
 
 import math
+import time
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from threading import Lock
@@ -25,11 +27,24 @@ from bertvision.encoder.states import HiddenStates, Part
 from bertvision.errors import UserError
 from bertvision.sources.base import StateBatch, pack_targets
 from bertvision.sources.store.dtypes import TORCH, from_stored
+from bertvision.sources.store.facts import read_facts
 from bertvision.sources.store.identity import refuse_other
-from bertvision.sources.store.layout import DAMAGED, MANIFEST, Contents, Manifest, Shard, unseal
+from bertvision.sources.store.layout import (
+    DAMAGED,
+    MANIFEST,
+    SHARD_NAME,
+    WRITING,
+    Contents,
+    Manifest,
+    Shard,
+    hash_file,
+    unreadable,
+    unseal,
+)
 from bertvision.sources.store.places import Buffer, Place, Run, open_place
 
 MEMORY = 1 << 30  # of the states read ahead and those in use together
+FAST = 300e6  # bytes a second: such a disk has no head to move, so that looking further ahead would only take memory
 PAGE = 4096
 THREADS = 4  # reads under way at once: disks and servers answer several together faster than one by one
 
@@ -45,11 +60,11 @@ class Store:
     def open(cls, path: str | Path | Place, identity: dict[str, Any] | None = None) -> "Store":
         """The store at a path; it must be whole and, where an identity is given, be of those very states."""
         place = path if isinstance(path, Place) else open_place(path)
-        sizes = place.sizes()
-        if MANIFEST not in sizes:
-            begun = "only a part of it is written: `bertvision encode` goes on" if sizes else "there is nothing"
-            raise UserError(f"no store at '{place}': expected {MANIFEST}, but {begun}.")
-        manifest = Manifest.parse(place.read(MANIFEST), f"{place}/{MANIFEST}")
+        sizes, manifest = place.sizes(), read_manifest(place)
+        if manifest is None:
+            begun = any(name == WRITING or SHARD_NAME.fullmatch(name) for name in sizes)
+            why = "only a part of it is written: `bertvision encode` goes on" if begun else "there is nothing of one"
+            raise UserError(f"no store at '{place}': expected {MANIFEST}, but {why}.")
         if identity is not None:
             refuse_other(str(place), manifest.identity, identity)
         _refuse_broken(place, manifest, sizes)
@@ -59,22 +74,48 @@ class Store:
         """Windows."""
         return self.manifest.windows
 
-    def read(self, part: Part, windows: Iterable[int], lengths: np.ndarray) -> Tensor:
-        """Stored states of some windows, one after the other; `lengths` (window) are those of all windows."""
+    def check(self, shard: Shard) -> None:
+        """Compares all bytes of a shard with its checksum."""
+        if hash_file(self.place, shard.file, shard.bytes) != shard.sha256:
+            raise UserError(
+                f"{shard.file} of the store '{self.place}' ({shard.examples}) is damaged: `bertvision encode` writes "
+                "it again."
+            )
+
+    def __repr__(self) -> str:
+        kept = ", ".join(self.contents.parts)
+        return f"Store('{self.place}', {len(self):,} windows, {kept}, {self.contents.dtype})"
+
+    def read(self, part: Part, windows: Iterable[int]) -> Tensor:
+        """The states of some windows, one after the other, as float32: (position, layer, hidden)."""
+        if part not in self.contents.parts:
+            raise UserError(f"'{self.place}' has no states '{part}': it keeps {', '.join(self.contents.parts)}.")
         chosen = np.fromiter(windows, dtype=np.int64)
-        return Reading(self, (part,), lengths).fetch([chosen])[0][part]
+        if len(chosen) and not 0 <= chosen.min() <= chosen.max() < len(self):
+            raise UserError(f"'{self.place}' has windows 0 to {len(self) - 1:,}, not {chosen.min()} to {chosen.max()}.")
+        stored = Reading(self, (part,), self.facts()["lengths"]).fetch([chosen])[0][part]
+        return from_stored(stored, torch.float32)
 
     def facts(self) -> dict[str, np.ndarray]:
         """`lengths`, `example`, `start`, `end` and `target` of every window, from the shards themselves."""
-        from bertvision.sources.store.facts import read_facts
-
-        return read_facts(self)[0]
+        return self._facts[0]
 
     def ids(self) -> list[str]:
         """The examples' ids, in order."""
-        from bertvision.sources.store.facts import read_facts
+        return self._facts[1]
 
-        return read_facts(self)[1]
+    @cached_property
+    def _facts(self) -> tuple[dict[str, np.ndarray], list[str]]:
+        return read_facts(self.place, self.manifest)
+
+
+def read_manifest(place: Place) -> Manifest | None:
+    """The manifest at a place, or None where there is none."""
+    try:
+        data = place.read(MANIFEST)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return Manifest.parse(data, f"{place}/{MANIFEST}")
 
 
 def _refuse_broken(place: Place, manifest: Manifest, sizes: dict[str, int]) -> None:
@@ -107,7 +148,7 @@ class Buffers:
             fitting = bisect_left(self.free, size, key=len)
             if fitting == len(self.free):  # none is large enough: a larger one takes the place of the smallest
                 del self.free[:1]
-                whole = _aligned(size + size // 8)
+                whole = _aligned(size + size // 2)  # what is never written to takes no memory
             else:
                 whole = self.free.pop(fitting)
         lent = whole[:size]
@@ -214,10 +255,7 @@ class Reading:
         try:
             place.read_into(shard.file, runs)
         except (OSError, EOFError) as error:
-            raise UserError(
-                f"{shard.file} of the store '{place}' ({shard.examples}) can't be read ({error}): `bertvision store "
-                "verify` says what is wrong, and `bertvision encode` writes it again."
-            ) from error
+            raise unreadable(place, shard, error) from error
 
 
 class StoredSource:
@@ -242,6 +280,8 @@ class StoredSource:
         self.rank, self.processes = share
         self.reading = Reading(store, tuple(keep), features.lengths)
         self.pools = sorted(pools)
+        self.rate = 0.0
+        """Bytes a second of the last group."""
 
     @property
     def steps(self) -> int:
@@ -266,7 +306,10 @@ class StoredSource:
                     yield fetched.pop()
 
     def _fetch(self, group: range, readers: ThreadPoolExecutor) -> list[dict[Part, Tensor]]:
-        return self.reading.fetch([self._mine(step) for step in group], self.device.type == "cuda", readers)
+        windows, started = [self._mine(step) for step in group], time.monotonic()
+        found = self.reading.fetch(windows, self.device.type == "cuda", readers)
+        self.rate = sum(map(self.reading.bytes_of, windows)) / max(time.monotonic() - started, 1e-9)
+        return found
 
     def _batch(self, step: int, stored: dict[Part, Tensor]) -> StateBatch:
         windows = self._mine(step)
@@ -281,9 +324,9 @@ class StoredSource:
         return self.plan[step][self.rank :: self.processes]
 
     def groups(self, first: int = 0) -> Iterator[range]:
-        """Consecutive steps whose states fill half of the memory: one group is in use while the next is read. The first
-        ones are smaller, so that the first batch is soon there."""
-        start, most = first, self.memory // 8
+        """Consecutive steps whose states are read together: one group is in use while the next is read. The first ones
+        are small, so that the first batch is soon there. They grow to half of the memory where the disk is slow."""
+        start, most = first, self.memory // 32
         while start < self.steps:
             stop, used = start, 0
             while stop < self.steps:
@@ -296,4 +339,6 @@ class StoredSource:
             if stop < self.steps and whole >= 0 and self.pools[whole] > start:
                 stop = self.pools[whole]
             yield range(start, stop)
-            start, most = stop, min(2 * most, self.memory // 2)
+            start = stop
+            if most < self.memory // 8 or self.rate < FAST:
+                most = min(2 * most, self.memory // 2)

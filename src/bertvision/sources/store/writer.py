@@ -39,7 +39,7 @@ from bertvision.sources.store.layout import (
     facts_of,
     hash_file,
     outline_shard,
-    plan_ranges,
+    plan_shards,
     read_header,
     seal,
     unseal,
@@ -152,7 +152,7 @@ class StoreWriter:
         found, place, end = [], 0, len(self.ids)
         for first, stop in [*ranges, (end, end)]:
             if first >= place:
-                found += plan_ranges(self.features, self.contents, *self.most, place, first)
+                found += plan_shards(self.features, self.contents, *self.most, place, first)
                 found += [(first, stop)] if stop > first else []
                 place = stop
         return found
@@ -173,7 +173,7 @@ class StoreWriter:
     def _read(self, name: str) -> Data | None:
         try:
             return self.place.read(name)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def _outline_one(self, first: int, stop: int) -> tuple[Shard, Data]:

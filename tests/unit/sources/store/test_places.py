@@ -90,14 +90,12 @@ def test_a_missing_file_is_an_error_of_the_system(place: Place) -> None:
             read()
 
 
-def test_files_are_removed_one_by_one_or_all_together(place: Place) -> None:
+def test_files_are_removed_once_and_for_all(place: Place) -> None:
     for name in ("a", "b", "c"):
         place.write(name, pieces(b"x"))
     place.remove("a")
     place.remove("a")
     assert set(place.sizes()) == {"b", "c"}
-    place.remove_all()
-    assert place.sizes() == {}
 
 
 def test_folders_in_a_place_are_places(place: Place) -> None:

@@ -109,8 +109,8 @@ def test_states_beyond_float16_are_caught_with_the_id_where_they_are_stored_in_i
             bad.writer.write()
             assert bad.writer.finish()
             window = np.flatnonzero(bad.features.example == 4)
-            found = Store.open(tmp_path).read(part, window, bad.features.lengths)
-            assert found.dtype != torch.float16
+            found = Store.open(tmp_path).read(part, window)
+            assert found.isfinite().all() and float(found.abs().max()) > 65_504
 
 
 def test_many_bad_examples_are_counted_and_three_of_them_named(tmp_path: Path) -> None:
@@ -539,7 +539,7 @@ def test_stored_states_are_the_encoders_own(tmp_path: Path, part: Part, tokens: 
     tiny = write_tiny_store(tmp_path, "float32", PARTS, encode_tokens=tokens)
     store = Store.open(tmp_path)
     for window in range(len(tiny.features)):
-        found = store.read(part, [window], tiny.features.lengths).numpy()
+        found = store.read(part, [window]).numpy()
         np.testing.assert_allclose(found, tiny.states_of(window, part), rtol=1e-5, atol=1e-5)
 
 
@@ -558,6 +558,6 @@ def test_some_layers_alone_can_be_stored(tmp_path: Path) -> None:
     assert writer.finish()
     store = Store.open(tmp_path / "store", identity)
     for part, rows in (("tokens", [1, 3]), ("cls", [1, 3, 4]), ("mean", [1, 3])):
-        found = store.read(part, [5], tiny.features.lengths).numpy()
+        found = store.read(part, [5]).numpy()
         expected = tiny.states_of(5, part)[:, rows]
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
