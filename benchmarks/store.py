@@ -16,9 +16,9 @@ are --megabytes. Nine times as much is written, and removed at the end.
 
 An epoch is every window once, shuffled, 16 in a batch. "stored" ends when a batch lies in memory as it was stored,
 contiguous; "float32" when it is a float32 tensor. Cold: no page of the files is in memory (they are dropped, and the
-system is asked), and the reader is opened in a process of its own. Warm: the same reader goes over the epoch again.
-Rounds go over all readers in turn; the median counts. The last table, of `reading_order`, says what a spinning disk
-would make of it.
+system is asked), and the reader is opened in a process of its own. Warm: the same reader goes on over the same epoch;
+the median of up to three. Rounds go over all readers in turn; the median counts. The last table, of `reading_order`,
+says what a spinning disk would make of it.
 """
 
 import argparse
@@ -33,9 +33,10 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 import torch
 from reading_order import (
     BERT_LARGE,
@@ -252,6 +253,14 @@ class LookUp:
 # ---------------------------------------------------------------------- measuring
 
 
+class Times(NamedTuple):
+    cold: float
+    """Seconds of an epoch."""
+    warm: float
+    others: float
+    """Cores that other processes had meanwhile."""
+
+
 def check_alike(readers: list[Reader], windows: Windows) -> None:
     """Ours and the memmap give the same stored bytes, batch for batch."""
     for dtype in STORED:
@@ -262,9 +271,9 @@ def check_alike(readers: list[Reader], windows: Windows) -> None:
             assert one.tobytes() == other["tokens"].view(torch.uint8).numpy().tobytes()
 
 
-def measure(readers: list[Reader], windows: Windows, rounds: int) -> dict[tuple[Reader, str], tuple[float, float]]:
-    """Median seconds of an epoch, cold and warm, for each reader and "stored" or "float32"."""
-    found: dict[tuple[Reader, str], list[tuple[float, float]]] = {}
+def measure(readers: list[Reader], windows: Windows, rounds: int) -> dict[tuple[Reader, str], Times]:
+    """Median times of each reader, for "stored" and for "float32"."""
+    found: dict[tuple[Reader, str], list[Times]] = {}
     # Memory that a process has freed makes its next reader faster or slower: each has a process of its own.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["bertvision.sources.store", "bertvision.encoder.loading", "h5py", "zarr"])
@@ -273,24 +282,29 @@ def measure(readers: list[Reader], windows: Windows, rounds: int) -> dict[tuple[
             for form in ("stored", "float32"):
                 drop_pages(reader.files)
                 with ProcessPoolExecutor(1, context) as pool:
-                    seconds = pool.submit(time_epochs, reader, windows, form).result()
-                found.setdefault((reader, form), []).append(seconds)
+                    times = pool.submit(time_epochs, reader, windows, form).result()
+                found.setdefault((reader, form), []).append(times)
             drop_pages(reader.files)  # makes room for the next one's
-    return {
-        key: (statistics.median(t[0] for t in times), statistics.median(t[1] for t in times))
-        for key, times in found.items()
-    }
+    return {key: Times(*map(statistics.median, zip(*times, strict=True))) for key, times in found.items()}
 
 
-def time_epochs(reader: Reader, windows: Windows, form: str) -> tuple[float, float]:
-    """Seconds of the first epoch, opening included, and of the second."""
-    times = [time.perf_counter()]
-    epoch = reader.open(windows, form)
-    for _ in range(2):
+def time_epochs(reader: Reader, windows: Windows, form: str) -> Times:
+    """The first epoch, opening included, and the median of up to three more (of one where they take long)."""
+    started, own, all_ = time.perf_counter(), time.process_time(), busy_seconds()
+    epoch, seconds = reader.open(windows, form), []
+    while len(seconds) < 4 and (len(seconds) < 2 or sum(seconds) < 10):
+        before = time.perf_counter() if seconds else started
         for _ in epoch():
             pass
-        times.append(time.perf_counter())
-    return times[1] - times[0], times[2] - times[1]
+        seconds.append(time.perf_counter() - before)
+    others = (busy_seconds() - all_) - (time.process_time() - own)
+    return Times(seconds[0], statistics.median(seconds[1:]), others / (time.perf_counter() - started))
+
+
+def busy_seconds() -> float:
+    """Of all cores and processes together, since the machine was started."""
+    times = psutil.cpu_times()
+    return times.user + times.system
 
 
 def drop_pages(files: list[Path]) -> None:
@@ -345,27 +359,26 @@ def tabulate_sizes(readers: list[Reader], windows: Windows, train: Train) -> Tab
 def tabulate_rates(
     readers: list[Reader],
     windows: Windows,
-    seconds: dict[tuple[Reader, str], tuple[float, float]],
+    times: dict[tuple[Reader, str], Times],
     temperature: str,
 ) -> Table:
-    minute, quarter = os.getloadavg()[0], os.getloadavg()[2]
+    others = statistics.median(found.others for found in times.values())
     note = (
-        f"{len(windows.plan)} batches of {ROWS} windows; load average {minute:.1f} (1 minute), {quarter:.1f} (15) on "
-        f"{os.cpu_count()} cores; {torch.get_num_threads()} threads of torch. MB are those that arrive in the batch, "
-        "padding too. ×: windows a second against the memmap of the same dtype; the target for ours is 0.8. Ours reads "
-        "with several threads, the others with one."
+        f"{len(windows.plan)} batches of {ROWS} windows; {os.cpu_count()} cores, of which other processes had "
+        f"{others:.1f}; load average {os.getloadavg()[2]:.1f} (15 minutes); torch threads: {torch.get_num_threads()}. "
+        "MB are those that arrive in the batch, padding too. ×: windows a second against the memmap of the same dtype; "
+        "the target for ours is 0.8. Ours reads with several threads, the others with one."
     )
     columns = ["form", "dtype"]
     for form in ("stored", "float32"):
         columns += [f"{form} MB/s", "windows/s", "tokens/s", "×"]
     table = build_table(f"Shuffled batches, {temperature}", note, columns, left=2)
     limits = {reader.dtype: reader for reader in readers if reader.name == "memmap"}
-    which = ("cold", "warm").index(temperature)
     for reader in readers:
         size = (len(windows.lengths) * MAX_LENGTH if reader.padded else windows.tokens) * token_bytes(reader.dtype)
         row = [reader.name, reader.dtype]
         for form in ("stored", "float32"):
-            took, limit = seconds[reader, form][which], seconds[limits[reader.dtype], form][which]
+            took, limit = (getattr(times[r, form], temperature) for r in (reader, limits[reader.dtype]))
             rates = size / 1e6 / took, len(windows.lengths) / took, windows.tokens / took
             row += [*(f"{rate:,.0f}" for rate in rates), f"{limit / took:.2f}"]
         table.add_row(*row)
@@ -388,9 +401,9 @@ def main() -> None:
         readers = Numbers(Path(folder), windows).write_all()
         check_alike(readers, windows)
         console.print(tabulate_sizes(readers, windows, train))
-        seconds = measure(readers, windows, options.rounds)
+        times = measure(readers, windows, options.rounds)
         for temperature in ("cold", "warm"):
-            console.print(tabulate_rates(readers, windows, seconds, temperature))
+            console.print(tabulate_rates(readers, windows, times, temperature))
     console.print(tabulate_order(train))
 
 

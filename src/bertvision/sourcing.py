@@ -19,7 +19,7 @@ from bertvision import __version__
 from bertvision.data.packing import Pass, fill_batches
 from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.loading import EncoderSize, shape_of, tokenizer_stamp
+from bertvision.encoder.loading import EncoderSize, shape_of, tokenizer_stamp, weights_stamp
 from bertvision.encoder.states import Part
 from bertvision.errors import UserError
 from bertvision.heads import outline_head
@@ -264,8 +264,11 @@ def there_already(job: Job, epochs: float, keep: tuple[Part, ...]) -> bool:
     manifest = read_manifest(place)
     if manifest is None:
         return False
-    same_weights = manifest.about.get("finetune") == job.finetune_stamp
-    weights = manifest.identity.get("encoder weights", "") if same_weights else "of another fine-tuning"
+    if epochs == 0:
+        weights = weights_stamp(job.config.encoder.name)
+    else:  # not known yet, but other fine-tuning gives other weights
+        same = manifest.about.get("finetune", job.finetune_stamp) == job.finetune_stamp
+        weights = manifest.identity.get("encoder weights", "") if same else "of another fine-tuning"
     size = shape_of(job.config.encoder.name, job.config.encoder.layers)
     wanted = _identity(job, contents_of(job, size, keep), weights, "train")
     refuse_other(str(place), manifest.identity, wanted)

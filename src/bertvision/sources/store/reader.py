@@ -6,7 +6,6 @@ that is worth on a spinning one.
 """
 
 import math
-import time
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -44,7 +43,6 @@ from bertvision.sources.store.layout import (
 from bertvision.sources.store.places import Buffer, Place, Run, open_place
 
 MEMORY = 1 << 30  # of the states read ahead and those in use together
-FAST = 300e6  # bytes a second: such a disk has no head to move, so that looking further ahead would only take memory
 PAGE = 4096
 THREADS = 4  # reads under way at once: disks and servers answer several together faster than one by one
 
@@ -280,8 +278,6 @@ class StoredSource:
         self.rank, self.processes = share
         self.reading = Reading(store, tuple(keep), features.lengths)
         self.pools = sorted(pools)
-        self.rate = 0.0
-        """Bytes a second of the last group."""
 
     @property
     def steps(self) -> int:
@@ -306,10 +302,7 @@ class StoredSource:
                     yield fetched.pop()
 
     def _fetch(self, group: range, readers: ThreadPoolExecutor) -> list[dict[Part, Tensor]]:
-        windows, started = [self._mine(step) for step in group], time.monotonic()
-        found = self.reading.fetch(windows, self.device.type == "cuda", readers)
-        self.rate = sum(map(self.reading.bytes_of, windows)) / max(time.monotonic() - started, 1e-9)
-        return found
+        return self.reading.fetch([self._mine(step) for step in group], self.device.type == "cuda", readers)
 
     def _batch(self, step: int, stored: dict[Part, Tensor]) -> StateBatch:
         windows = self._mine(step)
@@ -324,9 +317,10 @@ class StoredSource:
         return self.plan[step][self.rank :: self.processes]
 
     def groups(self, first: int = 0) -> Iterator[range]:
-        """Consecutive steps whose states are read together: one group is in use while the next is read. The first ones
-        are small, so that the first batch is soon there. They grow to half of the memory where the disk is slow."""
-        start, most = first, self.memory // 32
+        """Consecutive steps whose states are read together: one group is in use while the next is read. Pools of blocks
+        are read whole where half of the memory holds one; else an eighth is as fast, and the first batch sooner there.
+        """
+        start, most = first, self.memory // (2 if self.pools else 8)
         while start < self.steps:
             stop, used = start, 0
             while stop < self.steps:
@@ -340,5 +334,3 @@ class StoredSource:
                 stop = self.pools[whole]
             yield range(start, stop)
             start = stop
-            if most < self.memory // 8 or self.rate < FAST:
-                most = min(2 * most, self.memory // 2)

@@ -231,7 +231,7 @@ def test_a_group_ends_where_a_pool_of_the_shuffle_does(
 
     monkeypatch.setattr(Reading, "fetch", note)
     plan = [np.array([window % 18]) for window in range(60)]
-    memory = 8 * 5 * 48 * TOKEN  # the first group, the smallest, has room for five steps
+    memory = 2 * 5 * 48 * TOKEN  # a group has room for five steps
     pools = list(range(0, 60, 4))
     batches = list(StoredSource(store, tiny.features, plan, ("tokens",), memory=memory, pools=pools).batches())
     assert len(fetched) > 2 and set(np.cumsum(fetched).tolist()) <= {*pools, 60}
