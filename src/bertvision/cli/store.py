@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from bertvision.cli.output import AsJson, print_json, print_table
+from bertvision.errors import UserError
 from bertvision.results import Table
 
 StorePath = Annotated[str, typer.Argument(help="The store: a folder, or an address such as s3://…", show_default=False)]
@@ -32,6 +33,8 @@ def ls(
 
     from bertvision.sources.store.upkeep import list_stores
 
+    if path != "runs" and "://" not in path and not Path(path).expanduser().exists():
+        raise UserError(f"there is no '{path}': give a folder or address with stores, or a store.")
     found = list_stores(path)
     if json:
         print_json([asdict(store) for store in found])

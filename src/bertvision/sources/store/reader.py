@@ -6,6 +6,7 @@ that is worth on a spinning one.
 """
 
 import math
+import os
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -44,7 +45,8 @@ from bertvision.sources.store.places import Buffer, Place, Run, open_place
 
 MEMORY = 1 << 30  # of the states read ahead and those in use together
 PAGE = 4096
-THREADS = 4  # reads under way at once: disks and servers answer several together faster than one by one
+# Reads under way at once: disks and servers answer several together faster than one by one; more than cores are slower.
+THREADS = max(2, min(4, os.cpu_count() or 2))
 
 
 class Store:
