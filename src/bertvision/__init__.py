@@ -32,6 +32,8 @@ _PLACES = {
     "Source": "bertvision.sources",
     "StreamedSource": "bertvision.sources",
     "KeptSource": "bertvision.sources",
+    "Store": "bertvision.sources",
+    "StoredSource": "bertvision.sources",
     "HEADS": "bertvision.heads",
     "Head": "bertvision.heads",
     "HeadConfig": "bertvision.heads",

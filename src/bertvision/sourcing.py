@@ -91,7 +91,7 @@ def choose(
         return Choice(asked, f'train.source = "{asked}"')
     if (name, passes) not in job.choices:  # a search asks again for each population
         before = (read_json(job.folder.path / "sources.json") or {}).get(name)
-        if resumed and before is not None:
+        if resumed and before is not None and before["source"] != KEPT:
             choice: Choice | None = Choice(**before)
         else:
             # By all processes, since the encoder's rate is that of all at work.
