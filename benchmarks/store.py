@@ -26,7 +26,9 @@ import ctypes
 import mmap
 import multiprocessing
 import os
+import signal
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -391,6 +393,7 @@ def main() -> None:
     parser.add_argument("--folder", help="on the disk to measure; absent: where temporary files go")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that what was written is removed then too
     console = Console(width=150)
     train = read_train()
     console.print(train.origin)
