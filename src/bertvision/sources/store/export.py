@@ -20,7 +20,7 @@ import io
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from bertvision.sources.store.reader import Reading, Store
 
 MEMORY = 128 << 20  # bytes of padded states made at once, one window at least
 SMALL = 1 << 20  # room for the file's own tables, beside 64 bytes a chunk
+TEXT = 64  # what HDF5 keeps beside a text
 FACTS = {"lengths": "lengths", "start_ids": "start", "end_ids": "end", "labels": "target", "indices": "example"}
 
 
@@ -49,8 +50,9 @@ def export_hdf5(store: Store, file: str | Path, bar: Bar | None = None) -> None:
     h5py = _import_h5py()
     path = _check_file(file)
     facts, ids = read_facts(store.place, store.manifest)
-    _check_room(path, count_bytes(store, facts["lengths"]))
-    with _writing(path) as output, h5py.File(output, "w") as made:
+    needed = count_bytes(store, facts["lengths"], ids)
+    _check_room(path, needed)
+    with _writing(path, needed) as output, h5py.File(output, "w") as made:
         made.attrs["store"] = store.manifest.fingerprint
         made.attrs["dtype"] = store.contents.dtype
         made.create_dataset("ids", data=ids, dtype=h5py.string_dtype())
@@ -61,12 +63,13 @@ def export_hdf5(store: Store, file: str | Path, bar: Bar | None = None) -> None:
             _export_part(made, store, part, facts["lengths"], output, bar or Bar())
 
 
-def count_bytes(store: Store, lengths: np.ndarray) -> int:
-    """What the file will take, padded and in float32."""
+def count_bytes(store: Store, lengths: np.ndarray, ids: Sequence[str]) -> int:
+    """What the file will take at most, padded and in float32."""
     contents, longest = store.contents, int(lengths.max(initial=0))
     rows = {part: contents.rows(part) * (longest if part == "tokens" else 1) for part in contents.parts}
     states = sum(4 * len(lengths) * count * contents.hidden for count in rows.values())
-    return states + SMALL + 64 * len(lengths) * (len(rows) + len(FACTS))
+    texts = sum(len(name.encode()) + TEXT for name in ids)
+    return states + texts + SMALL + 64 * len(lengths) * (len(rows) + len(FACTS))
 
 
 def _export_part(made: Any, store: Store, part: Part, lengths: np.ndarray, output: "_Output", bar: Bar) -> None:
@@ -125,41 +128,60 @@ def _check_room(path: Path, needed: int) -> None:
 
 
 class _Output(io.FileIO):
-    """The file that HDF5 writes to. HDF5 crashes on a full disk, so it never hears of one: `check` tells."""
+    """The file that HDF5 writes to. HDF5 crashes when a write fails, so all the room is taken before it begins.
 
+    To HDF5 the file ends where its own writing ended.
+    """
+
+    end = 0
     failed: OSError | None = None
+
+    def reserve(self, size: int) -> None:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(self.fileno(), 0, size)
+        else:  # macOS
+            for first in range(0, size, MEMORY):
+                super().write(bytes(min(MEMORY, size - first)))
+            self.seek(0)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return super().seek(self.end + offset) if whence == os.SEEK_END else super().seek(offset, whence)
 
     def write(self, data: Any) -> int:
         left = memoryview(data).cast("B")
         try:
             while self.failed is None and len(left):
                 left = left[super().write(left) :]
-        except OSError as error:
+        except OSError as error:  # a broken disk; HDF5 doesn't hear of it, `check` tells
             self.failed = error
+        self.end = max(self.end, self.tell())
         return len(data)
 
     def truncate(self, size: int | None = None) -> int:
-        try:
-            return super().truncate(size)
-        except OSError as error:
-            self.failed = self.failed or error
-            return size or 0
+        self.end = self.tell() if size is None else size
+        return self.end
 
     def check(self) -> None:
         if self.failed is not None:
             raise self.failed
 
+    def cut(self) -> None:
+        """Gives back the room that was not needed."""
+        os.ftruncate(self.fileno(), self.end)
+
 
 @contextmanager
-def _writing(path: Path) -> Iterator[_Output]:
+def _writing(path: Path, size: int) -> Iterator[_Output]:
     """A file beside `path` that takes its name when all went well, and vanishes when it did not."""
     with clear_disk_errors(path, "--hdf5"):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=temporary(path))
         try:
             with _Output(handle, "r+") as output:
+                output.reserve(size)
                 yield output
                 output.check()
+                output.cut()
                 os.fsync(handle)
             os.chmod(name, 0o644)  # mkstemp makes it private
             os.replace(name, path)
