@@ -57,7 +57,7 @@ from rich.table import Table
 
 from bertvision.data.packing import plan_batches
 from bertvision.encoder.states import HiddenStates, PackedTokens
-from bertvision.sources.store import STORED, Store, StoredSource, StoreWriter, build_identity, open_place
+from bertvision.sources.store import DTYPES, Store, StoredSource, StoreWriter, build_identity, open_place
 from bertvision.sources.store.dtypes import TORCH, from_stored, to_stored
 
 try:
@@ -182,7 +182,7 @@ class Numbers:
 
     def write_all(self) -> list[Reader]:
         readers = []
-        for dtype in STORED:
+        for dtype in DTYPES:
             readers += [self.write_memmap(dtype), self.write_ours(dtype)]
         padded = self.write_padded()
         readers += [Reader(HDF5, "float32", padded), Reader(HDF5_AGAIN, "float32", padded)]
@@ -265,7 +265,7 @@ class Times(NamedTuple):
 
 def check_alike(readers: list[Reader], windows: Windows) -> None:
     """Ours and the memmap give the same stored bytes, batch for batch."""
-    for dtype in STORED:
+    for dtype in DTYPES:
         memmap, ours = (
             r.open(windows, "stored")() for r in readers if r.dtype == dtype and r.name in ("memmap", "ours")
         )

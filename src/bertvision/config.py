@@ -106,7 +106,7 @@ class StoreConfig:
         None, "what `encode` keeps: 'tokens', 'cls' (with the pooled output), 'mean'; absent: what the heads read"
     )
     shard_mb: int = setting(256, "MB of a shard at most: what a kill while writing can cost")
-    memory_mb: int = setting(1024, "MB of states that are read ahead and in use, at most")
+    memory_mb: int = setting(1024, "about how many MB of states are read ahead and in use")
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from bertvision.sources import KeptSource, KeptStates, Source, StreamedSource, k
 from bertvision.sources.cost import Choice, Rates, measure_place, weigh
 from bertvision.sources.store import (
     Contents,
+    DamagedError,
     Place,
     Store,
     StoredSource,
@@ -111,13 +112,16 @@ def _weigh_here(
             return Choice(STREAMED, trouble)
         if rate is None and store is None:
             return Choice(STREAMED, "there is one pass over them, so nothing to gain from storing")
-        writer = _writer(job, encoder, epochs, "train", keep)
-        missing = 0.0 if store is not None else sum(shard.bytes for shard in writer.missing()) / writer.bytes
+        if store is not None:
+            place, size, missing = store.place, store.manifest.bytes, 0.0
+        else:
+            writer = _writer(job, encoder, epochs, "train", keep)
+            place, size = writer.place, writer.bytes
+            missing = sum(shard.bytes for shard in writer.missing()) / size
         rate = rate or measure_encoder(job, encoder, job.features("train"), keep)
-        place = writer.place if store is None else store.place
-        rates = Rates(rate, *measure_disk(place, writer.bytes, bool(missing)))
+        rates = Rates(rate, *measure_disk(place, size, bool(missing)))
         tokens = int(job.features("train").lengths.sum())
-        return weigh(passes, tokens, writer.bytes, missing, rates, writer.place.free_bytes())
+        return weigh(passes, tokens, size, missing, rates, place.free_bytes())
     except UserError as error:  # a disk that can't be used is no reason to stop: the encoder is there
         return Choice(STREAMED, f"they can't be stored ({error})")
 
@@ -261,7 +265,10 @@ def there_already(job: Job, epochs: float, keep: tuple[Part, ...]) -> bool:
     """Whether a whole store of the train split's states is there, as far as can be seen without the weights; one of
     other states is refused."""
     place = place_of(job, epochs, "train", keep)
-    manifest = read_manifest(place)
+    try:
+        manifest = read_manifest(place)
+    except DamagedError:  # written again when its turn comes
+        return False
     if manifest is None:
         return False
     if epochs == 0:

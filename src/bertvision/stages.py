@@ -271,11 +271,9 @@ def train_members(
     """Trains these members in one pass over the train split, on the states of a snapshot; gives them, the seconds it
     took, and where the states came from. States that were kept before are not encoded again; `repeats` says how many
     such passes are to come."""
-    train, features = job.config.train, job.features("train")
+    train, lengths = job.config.train, job.features("train").lengths
     wanted = {(config.epochs, config.data_fraction) for config in configs}
-    whole = plan_pass(
-        features.lengths, wanted, job.config.seed, train.batch_rows, train.batch_tokens, train.shuffle
-    )  # fmt: skip
+    whole = plan_pass(lengths, wanted, job.config.seed, train.batch_rows, train.batch_tokens, train.shuffle)
     members = []
     for config in configs:
         head = build_head(config, encoder.shape, job.target).to(job.machine.device)

@@ -3,8 +3,11 @@
 import contextlib
 import io
 import json
+import os
+import shutil
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -117,3 +120,17 @@ def squad_json() -> Callable[..., dict[str, Any]]:
         return {"version": "v2.0", "data": articles}
 
     return build
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 256 kB: room for a tiny encoder or a tiny store, not for what comes beside it."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if shutil.which("mount") is None or os.name != "posix":
+        pytest.skip("no mount command to make a small disk with")
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)], capture_output=True)
+    if done.returncode:
+        pytest.skip("a small disk can't be mounted here")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -254,20 +254,6 @@ def test_a_run_folder_that_cannot_be_written(
 
     monkeypatch.setattr("tempfile.mkstemp", deny)  # the superuser may write anywhere, so rights alone do not do
     says(refused("run", rte), "can't be written", "set `run`")
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 256 kB: room for a tiny encoder, not for its checkpoint beside it."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if shutil.which("mount") is None or os.name != "posix":
-        pytest.skip("no mount command to make a small disk with")
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)], capture_output=True)
-    if done.returncode:
-        pytest.skip("a small disk can't be mounted here")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
 
 
 def test_no_room_on_the_disk(small_disk: Path, rte: Path, refused: Callable[..., str], command: Command) -> None:

@@ -6,7 +6,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -363,20 +362,6 @@ def test_a_bit_flipped_while_writing_goes_on_is_found_when_all_is_done(tmp_path:
 
 
 # ---------------------------------------------------------------------- no room
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 512 kB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if shutil.which("mount") is None or os.name != "posix":
-        pytest.skip("no mount command to make a small disk with")
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(place)], capture_output=True)
-    if done.returncode:
-        pytest.skip("a small disk can't be mounted here")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
 
 
 def test_a_disk_that_fills_up_loses_nothing_wherever_the_room_ends(

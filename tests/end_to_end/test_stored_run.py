@@ -101,6 +101,19 @@ def test_a_store_of_other_states_is_refused_and_what_differs_is_named(
     assert states_of(squad.parent / "run") == "streamed"
 
 
+def test_a_damaged_manifest_is_written_again_though_stored_states_are_wanted(squad: Path, command: Command) -> None:
+    run, options = squad.parent / "run", ("train.source=stored",)
+    ok(command("encode", squad, *options))
+    (manifest,) = (run / "states").rglob("manifest.json")
+    whole = manifest.read_bytes()
+    manifest.write_bytes(whole[:-20])
+    ok(command("encode", squad, *options))
+    assert manifest.read_bytes() == whole
+    manifest.write_bytes(b"")
+    ok(command("run", squad, *options))
+    assert states_of(run) == "stored"
+
+
 def fix_rates(monkeypatch: pytest.MonkeyPatch, encoder: float, disk: float) -> None:
     monkeypatch.setattr(sourcing, "measure_encoder", lambda *_: encoder)
     monkeypatch.setattr(sourcing, "measure_disk", lambda *_: (disk, disk))

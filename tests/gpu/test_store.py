@@ -10,7 +10,7 @@ from tiny_stores import tiny_encoder, write_tiny_store
 import bertvision as bv
 from bertvision.data.packing import plan_batches
 from bertvision.sources import Store, StoredSource, StreamedSource
-from bertvision.sources.store.dtypes import STORED
+from bertvision.sources.store.dtypes import DTYPES
 from bertvision.sources.store.reader import Reading
 
 pytestmark = [
@@ -21,7 +21,7 @@ pytestmark = [
 ROUNDING = {"float32": 1e-5, "bfloat16": 2**-8, "float16": 2**-11, "int8": 1 / 254}
 
 
-@pytest.mark.parametrize("dtype", STORED)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_stored_states_reach_the_gpu_as_streamed_ones_do(tmp_path: Path, dtype: str) -> None:
     parts = ("tokens", "cls", "mean")
     made = write_tiny_store(tmp_path / "store", dtype, parts)

@@ -49,9 +49,10 @@ class Checkpoints:
     def load(self) -> Checkpoint | None:
         """The newest checkpoint of this very work, or None."""
         found = self._newest()
-        return (
-            None if found is None else Checkpoint(found[1]["step"], load_file(found[0] / "state.safetensors"), found[1])
-        )
+        if found is None:
+            return None
+        place, facts = found
+        return Checkpoint(facts["step"], load_file(place / "state.safetensors"), facts)
 
     def is_there(self) -> bool:
         """Whether this very work was begun before."""

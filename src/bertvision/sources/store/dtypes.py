@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-# The name of each stored dtype in a safetensors header, and its bytes a number.
+# The name of each stored dtype in a safetensors header.
 SAFETENSORS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16", "int8": "I8"}
 TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.int8}
-STORED = tuple(SAFETENSORS)
+DTYPES = tuple(SAFETENSORS)
 SCALE_BYTES = 4
 
 

@@ -157,7 +157,7 @@ class Buffers:
 
 
 def _aligned(size: int) -> np.ndarray:
-    """Bytes that begin with a page: the system copies into them a third faster."""
+    """Bytes that begin with a page, which the system copies into faster."""
     room = np.empty(size + PAGE, dtype=np.uint8)
     first = -room.ctypes.data % PAGE
     return room[first : first + size]

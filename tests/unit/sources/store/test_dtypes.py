@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bertvision.sources.store.dtypes import STORED, find_unfit, from_stored, item_bytes, stored_width, to_stored
+from bertvision.sources.store.dtypes import DTYPES, find_unfit, from_stored, item_bytes, stored_width, to_stored
 
 TINY = float(torch.finfo(torch.float32).tiny)
 
@@ -72,7 +72,7 @@ def test_int8_of_numbers_near_nothing_is_near_nothing(size: float) -> None:
     assert float((back.double() - values.double()).abs().max()) <= size / 254 * (1 + 1e-6) + TINY / 2
 
 
-@pytest.mark.parametrize("dtype", STORED)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_states_come_back_in_the_dtype_that_is_asked_for(dtype: str) -> None:
     stored = to_stored(draw(4, 3, 32).clamp(-1e4, 1e4), dtype)
     whole = from_stored(stored, torch.float32)
@@ -101,7 +101,7 @@ def test_bytes_of_one_state(dtype: str, hidden: int, expected: int) -> None:
 
 
 def test_no_positions_at_all_are_stored_as_none() -> None:
-    for dtype in STORED:
+    for dtype in DTYPES:
         stored = to_stored(torch.zeros(0, 3, 32), dtype)
         assert from_stored(stored, torch.float32).shape == (0, 3, 32)
         assert find_unfit(torch.zeros(0, 3, 32), stored).tolist() == []
@@ -111,14 +111,14 @@ def test_no_positions_at_all_are_stored_as_none() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("dtype", STORED)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_numbers_that_are_none_are_found_where_they_are(dtype: str, value: float) -> None:
     values = draw(30, 3, 32).clamp(-100, 100)
     values[7, 2, 31] = values[29, 0, 0] = value
     assert find_unfit(values, to_stored(values, dtype)).tolist() == [7, 29]
 
 
-@pytest.mark.parametrize("dtype", STORED)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_infinities_of_both_signs_do_not_cancel(dtype: str) -> None:
     values = torch.zeros(4, 2, 32)
     values[1, 0, 0], values[2, 1, 5] = float("inf"), float("-inf")

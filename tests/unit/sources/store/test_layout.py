@@ -15,7 +15,7 @@ from tiny_training import build_tiny_features
 
 from bertvision.encoder.states import Part, StateShape
 from bertvision.errors import UserError
-from bertvision.sources.store import STORED, Contents, DamagedError, Manifest, Store, open_place
+from bertvision.sources.store import DTYPES, Contents, DamagedError, Manifest, Store, open_place
 from bertvision.sources.store.layout import (
     FORMAT,
     digest,
@@ -83,7 +83,7 @@ def test_an_example_is_never_cut_in_two() -> None:
 # ---------------------------------------------------------------------- shards, read by another program
 
 
-@pytest.mark.parametrize("dtype", STORED)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_shards_are_safetensors_with_everything_in_them(tmp_path: Path, dtype: str) -> None:
     tiny = write_tiny_store(tmp_path, dtype, PARTS)
     store, features = Store.open(tmp_path), tiny.features

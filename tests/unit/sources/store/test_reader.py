@@ -12,7 +12,7 @@ from tiny_stores import TinyStore, begin_tiny_store, write_tiny_store
 from bertvision.data.packing import plan_batches
 from bertvision.encoder.states import Part
 from bertvision.errors import UserError
-from bertvision.sources.store import STORED, Store, StoredSource
+from bertvision.sources.store import DTYPES, Store, StoredSource
 from bertvision.sources.store.layout import DAMAGED, MANIFEST, seal
 from bertvision.sources.store.places import Folder, Run
 from bertvision.sources.store.reader import Reading
@@ -117,7 +117,7 @@ def test_a_shard_that_breaks_after_the_store_was_opened_is_named(tmp_path: Path,
 
 
 @pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("dtype", STORED)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_windows_come_in_the_order_asked_each_with_its_own_states(tmp_path: Path, dtype: str, part: Part) -> None:
     tiny = write_tiny_store(tmp_path, dtype, PARTS)
     wanted = [17, 0, 5, 4, 5, 16]  # some neighbours, one twice, from both ends
@@ -200,36 +200,32 @@ def test_only_what_is_asked_for_is_read(
     assert reads == expected
 
 
-@pytest.mark.parametrize(("memory", "groups"), [(10**9, 1), (1, 6)])
-def test_steps_are_read_together_as_far_as_memory_goes(
-    store: Store, tiny: TinyStore, memory: int, groups: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = [batch for batch in plan_batches(tiny.features.lengths, 1, 0, rows=3).epochs[0]]
-    fetched: list[int] = []
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many steps each group of steps had that was read together."""
+    counts: list[int] = []
     fetch = Reading.fetch
 
     def note(self: Reading, batches: list[np.ndarray], *rest: Any) -> Any:
-        fetched.append(len(batches))
+        counts.append(len(batches))
         return fetch(self, batches, *rest)
 
     monkeypatch.setattr(Reading, "fetch", note)
+    return counts
+
+
+@pytest.mark.parametrize(("memory", "groups"), [(10**9, 1), (1, 6)])
+def test_steps_are_read_together_as_far_as_memory_goes(
+    store: Store, tiny: TinyStore, memory: int, groups: int, fetched: list[int]
+) -> None:
+    plan = [batch for batch in plan_batches(tiny.features.lengths, 1, 0, rows=3).epochs[0]]
     source = StoredSource(store, tiny.features, plan, ("tokens",), memory=memory)
     assert len(list(source.batches())) == 6 and len(fetched) == groups and sum(fetched) == 6
     fetched.clear()
     assert len(list(source.batches(4))) == 2 and sum(fetched) == 2, "what lies before is not read"
 
 
-def test_a_group_ends_where_a_pool_of_the_shuffle_does(
-    store: Store, tiny: TinyStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fetched: list[int] = []
-    fetch = Reading.fetch
-
-    def note(self: Reading, batches: list[np.ndarray], *rest: Any) -> Any:
-        fetched.append(len(batches))
-        return fetch(self, batches, *rest)
-
-    monkeypatch.setattr(Reading, "fetch", note)
+def test_a_group_ends_where_a_pool_of_the_shuffle_does(store: Store, tiny: TinyStore, fetched: list[int]) -> None:
     plan = [np.array([window % 18]) for window in range(60)]
     memory = 2 * 5 * 48 * TOKEN  # a group has room for five steps
     pools = list(range(0, 60, 4))

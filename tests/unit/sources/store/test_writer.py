@@ -19,7 +19,7 @@ from tiny_stores import TinyStore, begin_tiny_store, tiny_encoder, write_tiny_st
 from bertvision.encoder.states import Part
 from bertvision.errors import UserError
 from bertvision.progress import Bar, Reporter
-from bertvision.sources.store import STORED, Manifest, Store, StoreWriter, build_identity
+from bertvision.sources.store import DTYPES, Manifest, Store, StoreWriter, build_identity
 from bertvision.sources.store.layout import DAMAGED, MANIFEST, WRITING, seal
 from bertvision.sources.store.places import Folder, _temporary
 
@@ -79,7 +79,7 @@ def spoiled(tiny: TinyStore, examples: list[int], value: float) -> Iterator[Tiny
 
 
 @pytest.mark.parametrize(("part", "value"), [("tokens", float("nan")), ("cls", float("inf")), ("mean", float("nan"))])
-@pytest.mark.parametrize("dtype", STORED)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_states_that_are_no_numbers_are_caught_with_the_id(
     tmp_path: Path, dtype: str, part: Part, value: float
 ) -> None:
@@ -94,7 +94,7 @@ def test_states_that_are_no_numbers_are_caught_with_the_id(
 
 
 @pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("dtype", STORED)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_states_beyond_float16_are_caught_with_the_id_where_they_are_stored_in_it(
     tmp_path: Path, dtype: str, part: Part
 ) -> None:
@@ -140,7 +140,7 @@ def test_what_was_finished_before_a_bad_example_is_kept_and_gone_on_from(tmp_pat
 # ---------------------------------------------------------------------- bytes
 
 
-@pytest.mark.parametrize("dtype", STORED)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("parts", [("tokens",), ("cls",), ("cls", "mean"), PARTS])
 def test_the_bytes_are_known_before_anything_is_written(tmp_path: Path, dtype: str, parts: tuple[Part, ...]) -> None:
     tiny = begin_tiny_store(tmp_path / "store", dtype, parts)
