@@ -24,10 +24,10 @@ from rich.table import Table
 from bertvision import stages
 from bertvision.cli.output import quiet_libraries
 from bertvision.config import load_config
+from bertvision.held_out import HeldOut
 from bertvision.job import HELD_OUT, Job
 from bertvision.progress import RichReporter
 from bertvision.search.flow import Passes, SearchResult, search, try_members
-from bertvision.search.judge import HeldOut
 from bertvision.search.space import build_member, find_mistakes
 from bertvision.search.study import quiet_optuna
 from bertvision.training.checkpoint import Checkpoints
@@ -63,7 +63,7 @@ class OneByOne:
         config = build_member(entry, "alone", passes.train, job.config.seed, job.task.kind)
         never = Checkpoints(self.folder / "never", "", math.inf)
         epochs = job.head_snapshots[-1]
-        (member,), _, _ = stages.train_members(job, passes.encoder, epochs, [config], never, self.kept)
+        (member,) = stages.train_members(job, passes.encoder, epochs, [config], never, self.kept).members
         held_out = self.held_out or HeldOut(job, passes.encoder, (member.head.reads,), passes.metric)
         return held_out.score([member])[member.name]
 

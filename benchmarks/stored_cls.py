@@ -83,7 +83,7 @@ def train(job: Job, encoder: Encoder, dev: KeptStates, names: list[str]) -> tupl
     configs = [member for member in job.members if member.name in names]
     with tempfile.TemporaryDirectory() as folder:
         never = Checkpoints(Path(folder), "", float("inf"))
-        members, _, _ = stages.train_members(job, encoder, SNAPSHOT, configs, never)
+        members = stages.train_members(job, encoder, SNAPSHOT, configs, never).members
     seconds = time.monotonic() - started
     truth = job.features("dev").target
     found = []

@@ -30,12 +30,13 @@ from bertvision.sourcing import (
     STORED,
     contents_of,
     fits_in_memory,
+    keep_of,
     measure_disk,
     measure_encoder,
     place_of,
     there_already,
 )
-from bertvision.stages import check_length, keep_of, load_for_finetuning, output_layer
+from bertvision.stages import check_length, load_for_finetuning, output_layer
 from bertvision.training.finetune import Finetuning
 from bertvision.training.stack import Member, build_units
 

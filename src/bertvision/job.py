@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from bertvision.config import RunConfig
+from bertvision.config import RunConfig, load_config
 from bertvision.data.splits import draw, hold_out
 from bertvision.data.windows import Features, build_features
 from bertvision.encoder.loading import identify, load_tokenizer, shape_of, weights_stamp
@@ -25,7 +25,7 @@ from bertvision.tasks import Example, TargetKind, Task, build_task
 
 HELD_OUT = "held_out"
 # What an outcome hangs on besides settings and data: raise a number when the work itself changes its results.
-FINETUNE_VERSION, TRAIN_VERSION, SCORE_VERSION = 1, 1, 1
+FINETUNE_VERSION, TRAIN_VERSION, SCORE_VERSION = 1, 1, 2
 # Settings that change how the work is done, not what comes out of it (`memory_tokens` only where dropout falls).
 NO_MATTER = ("snapshots", "memory_tokens", "checkpoint_seconds", "track", "encode_tokens")
 
@@ -232,6 +232,11 @@ class Job:
     def tokens_of(self, batches: list[np.ndarray], split: str = "train") -> list[int]:
         lengths = self.features(split).lengths
         return [int(lengths[batch].sum()) for batch in batches]
+
+
+def reopen(folder: Path | str, reporter: Reporter | None = None) -> Job:
+    """The job that a run folder was made by; the folder may have been moved since."""
+    return Job(dataclasses.replace(load_config(folder), run=str(folder)), reporter)
 
 
 def _free_of_files(folder: Path) -> Path:

@@ -1,16 +1,21 @@
 """Where the work runs: device, precision and processes, through accelerate; one code from a laptop to many GPUs."""
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
 
 from bertvision.errors import UserError
+
+# Linux keeps a process's highest memory, and lets it be set back.
+PEAK_STATUS, PEAK_RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 class Machine:
@@ -81,6 +86,24 @@ class Machine:
         from accelerate.utils import gather_object
 
         return gather_object(items)
+
+    def watch_memory(self) -> None:
+        """Starts a new look-out for the highest memory."""
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        elif PEAK_RESET.exists():
+            with contextlib.suppress(OSError):  # not ours to reset: the peak is then the process's since its start
+                PEAK_RESET.write_text("5")
+
+    def peak_memory(self) -> int:
+        """The most bytes in use since `watch_memory`: of the GPU, or of the process."""
+        if self.device.type == "cuda":
+            return int(torch.cuda.max_memory_allocated(self.device))
+        if PEAK_STATUS.exists():
+            found = re.search(r"VmHWM:\s+(\d+) kB", PEAK_STATUS.read_text())
+            if found:
+                return int(found[1]) * 1024
+        return psutil.Process().memory_info().rss
 
     def describe(self) -> str:
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type

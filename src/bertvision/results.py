@@ -71,7 +71,7 @@ def _model_table(scores: dict[str, Any], epochs: str, models: dict[str, Any], sp
         model = models[names[0]]
         share = f"{100 * model['share']:.3f}" if "share" in model else ""
         well = [models[name]["scores"].get(split, {}) for name in names if not models[name].get("failed")]
-        figures = [_spread([_value(found, key) for found in well]) for key, _ in keys] if well else ["stopped"]
+        figures = [_spread([read_figure(found, key) for found in well]) for key, _ in keys] if well else ["stopped"]
         if len(names) > 1:
             stopped = f", {len(names) - len(well)} stopped" if len(well) < len(names) else ""
             shown = f"{_model_name(group, model)}, {len(names)} seeds{stopped}"
@@ -103,7 +103,8 @@ def _score_columns(scores: dict[str, Any], models: dict[str, Any], split: str) -
     return [(key, heading) for key, heading in SPAN_COLUMNS if any(_figure(one, key) for one in found)]
 
 
-def _value(scores: dict[str, Any], key: str) -> float | None:
+def read_figure(scores: dict[str, Any], key: str) -> float | None:
+    """A figure of a model; a dot in the key leads into `at_threshold`."""
     value: Any = scores
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
@@ -111,7 +112,7 @@ def _value(scores: dict[str, Any], key: str) -> float | None:
 
 
 def _figure(scores: dict[str, Any], key: str) -> str:
-    return _spread([_value(scores, key)])
+    return _spread([read_figure(scores, key)])
 
 
 def _spread(values: list[float | None]) -> str:

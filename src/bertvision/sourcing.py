@@ -22,7 +22,7 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.loading import EncoderSize, shape_of, tokenizer_stamp, weights_stamp
 from bertvision.encoder.states import Part
 from bertvision.errors import UserError
-from bertvision.heads import outline_head
+from bertvision.heads import Head, outline_head
 from bertvision.job import Job
 from bertvision.rundir import read_json, snapshot_name, write_json
 from bertvision.sources import KeptSource, KeptStates, Source, StreamedSource, kept_bytes, pack_tokens
@@ -376,3 +376,9 @@ def _identity(job: Job, contents: Contents, weights: str, split: str) -> dict[st
         job.hash_tokens(split),
         str(job.machine.dtype).removeprefix("torch."),
     )
+
+
+def keep_of(heads: list[Head]) -> tuple[Part, ...]:
+    """Which parts of the states these heads read."""
+    found: set[Part] = {head.reads for head in heads}
+    return tuple(sorted(found))

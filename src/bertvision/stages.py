@@ -21,16 +21,27 @@ from bertvision.encoder.output_layer import (
 from bertvision.encoder.states import Part
 from bertvision.environment import describe_environment
 from bertvision.errors import UserError
+from bertvision.evaluation.marks import build_marks, save_marks
 from bertvision.evaluation.outputs import compute_outputs
-from bertvision.evaluation.predictions import build_predictions, save_predictions
+from bertvision.evaluation.predictions import Predictions, build_predictions, save_predictions
 from bertvision.evaluation.scores import pick_threshold, score_baseline, score_predictions
-from bertvision.heads import Head, MemberConfig, build_head, count_parameters, load_head, outline_head, save_head
+from bertvision.heads import MemberConfig, build_head, count_parameters, load_head, outline_head, save_head
+from bertvision.held_out import EachEpoch, HeldOut
 from bertvision.job import HELD_OUT, Job
 from bertvision.machine import Machine, drawing_from
 from bertvision.results import counted
 from bertvision.rundir import mark_done, read_json, write_json, writing_folder
 from bertvision.sources import KeptStates, Store, pack_tokens
-from bertvision.sourcing import UnfinishedError, check_stores, encode_states, open_source, parts_of, split_parts
+from bertvision.sourcing import (
+    STREAMED,
+    UnfinishedError,
+    check_stores,
+    encode_states,
+    keep_of,
+    open_source,
+    parts_of,
+    split_parts,
+)
 from bertvision.tasks import TargetKind
 from bertvision.tasks.base import describe_task
 from bertvision.training.checkpoint import Checkpoints
@@ -229,14 +240,14 @@ def _train_on(job: Job, epochs: float, configs: list[MemberConfig]) -> None:
         stamp = "-".join(f"{config.name}={job.member_stamp(epochs, config)}" for config in some)
         folder = job.folder.checkpoints / f"heads_{epochs:g}_{part}"
         checkpoints = Checkpoints(folder, stamp, job.config.train.checkpoint_seconds)
-        members, seconds, states = train_members(job, encoder, epochs, some, checkpoints)
+        done = train_members(job, encoder, epochs, some, checkpoints, watched=True)
         if job.machine.is_main:
-            for member in members:
-                _save_member(job, epochs, member, seconds, states)
+            for member in done.members:
+                _save_member(job, epochs, member, done)
             checkpoints.clear()
         job.machine.wait()
-        heads = counted(len(members), "head")
-        job.reporter.say(f"{heads} at {counted(epochs, 'epoch')} trained in one pass of {seconds:.1f} s.")
+        heads = counted(len(done.members), "head")
+        job.reporter.say(f"{heads} at {counted(epochs, 'epoch')} trained in one pass of {done.seconds:.1f} s.")
 
 
 def encode(job: Job, split: str = "train", part: tuple[int, int] = (0, 1)) -> list[Store]:
@@ -258,6 +269,20 @@ def encode(job: Job, split: str = "train", part: tuple[int, int] = (0, 1)) -> li
     return stores
 
 
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """Members after their pass, and what it took."""
+
+    members: list[Member]
+    seconds: float
+    states: str
+    """Where the states came from: kept, streamed or stored."""
+    tokens: dict[str, int]
+    """Tokens that went through the encoder, forward, for the sake of each member."""
+    memory: int
+    """The most bytes in use at once: of the GPU, or of the process."""
+
+
 def train_members(
     job: Job,
     encoder: Encoder,
@@ -267,10 +292,11 @@ def train_members(
     kept: KeptStates | None = None,
     judge: Judge | None = None,
     repeats: float = 1.0,
-) -> tuple[list[Member], float, str]:
-    """Trains these members in one pass over the train split, on the states of a snapshot; gives them, the seconds it
-    took, and where the states came from. States that were kept before are not encoded again; `repeats` says how many
-    such passes are to come."""
+    watched: bool = False,
+) -> Trained:
+    """Trains these members in one pass over the train split, on the states of a snapshot. States that were kept before
+    are not encoded again; `repeats` says how many such passes are to come; `watched` members are scored on held-out
+    examples after each epoch."""
     train, lengths = job.config.train, job.features("train").lengths
     wanted = {(config.epochs, config.data_fraction) for config in configs}
     whole = plan_pass(lengths, wanted, job.config.seed, train.batch_rows, train.batch_tokens, train.shuffle)
@@ -279,23 +305,35 @@ def train_members(
         head = build_head(config, encoder.shape, job.target).to(job.machine.device)
         members.append(Member(config, head, whole.courses[config.epochs, config.data_fraction]))
     started = time.monotonic()
+    job.machine.watch_memory()
     keep = keep_of([member.head for member in members])
+    if watched and job.examples(HELD_OUT) and max(config.epochs for config in configs) > 1:
+        judge = EachEpoch(HeldOut(job, encoder, keep, job.task.metrics[0]), epochs, members, whole.steps)
     source, choice = open_source(job, encoder, epochs, whole, keep, kept, repeats, checkpoints.is_there())
     tokens = job.tokens_of(whole.steps)
     before = time.monotonic() - started
     seconds = train_heads(
         members, source, tokens.__getitem__, job.machine, checkpoints, job.folder.log, job.reporter, train.stack, judge
     )
-    return members, before + seconds, choice.source
+    return Trained(
+        members,
+        before + seconds,
+        choice.source,
+        {member.name: _encoded_tokens(member, whole.steps, tokens, lengths, choice.source) for member in members},
+        job.machine.peak_memory(),
+    )
 
 
-def keep_of(heads: list[Head]) -> tuple[Part, ...]:
-    """Which parts of the states these heads read."""
-    found: set[Part] = {head.reads for head in heads}
-    return tuple(sorted(found))
+def _encoded_tokens(
+    member: Member, steps: list[np.ndarray], tokens: list[int], lengths: np.ndarray, states: str
+) -> int:
+    """Streamed states are made again in each epoch, others once."""
+    if states == STREAMED:
+        return sum(tokens[step] for step in member.steps)
+    return int(lengths[np.unique(np.concatenate([steps[step] for step in member.steps]))].sum())
 
 
-def _save_member(job: Job, epochs: float, member: Member, seconds: float, states: str) -> None:
+def _save_member(job: Job, epochs: float, member: Member, done: Trained) -> None:
     with writing_folder(job.folder.head(epochs, member.config.name)) as fresh:
         save_head(fresh, member.head, member.config)
         mark_done(
@@ -303,8 +341,10 @@ def _save_member(job: Job, epochs: float, member: Member, seconds: float, states
             job.member_stamp(epochs, member.config),
             encoder=job.finetune_stamp,
             layers=job.layers,
-            states=states,
-            seconds=round(seconds, 3),
+            states=done.states,
+            seconds=round(done.seconds, 3),
+            tokens=done.tokens[member.name],
+            memory=done.memory,
             failed=member.failed,
             parameters=count_parameters(member.head),
         )
@@ -336,11 +376,30 @@ def evaluate(job: Job) -> dict[str, Any]:
         _predict_missing(job, epochs, rows)
         models = {BASELINE: {"scores": baseline, "parameters": 0, "seconds": 0.0}}
         for row in rows:
-            models[row.name] = {**row.facts, "scores": _read_scores(job, epochs, row)}
+            models[row.name] = {
+                **row.facts,
+                "scores": {} if row.facts.get("failed") else read_scores(job, epochs, row.name),
+            }
         scores["snapshots"][f"{epochs:g}"] = models
     if job.machine.is_main:
         write_json(job.folder.path / "scores.json", scores)
+        _keep_lengths(job)
     return scores
+
+
+def _keep_lengths(job: Job) -> None:
+    """How many windows of each length there are, for those who ask later without a tokenizer at hand."""
+    path = job.folder.path / "lengths.json"
+    known, found = read_json(path) or {}, {}
+    for split in ("train", *([HELD_OUT] if job.examples(HELD_OUT) else []), *job.dev_splits):
+        stamp = job.data_stamp(split)
+        if known.get(split, {}).get("stamp") == stamp:
+            found[split] = known[split]
+        else:
+            lengths, counts = np.unique(job.features(split).lengths, return_counts=True)
+            found[split] = {"stamp": stamp, "lengths": lengths.tolist(), "windows": counts.tolist()}
+    if found != known:
+        write_json(path, found)
 
 
 def _rows(job: Job, epochs: float) -> list[Row]:
@@ -352,7 +411,7 @@ def _rows(job: Job, epochs: float) -> list[Row]:
             "run `bertvision finetune` (or `run`) with this config first."
         )
     whole = found["parameters"]
-    facts = {key: found[key] for key in ("parameters", "seconds", "tokens")}
+    facts = {key: found.get(key) for key in ("parameters", "seconds", "tokens", "memory")}
     rows = [Row(ENCODER, f"{found['stamp']}@{epochs:g}", {**facts, "share": 1.0})]
     for member in job.members if epochs in job.head_snapshots else []:
         stamp = job.member_stamp(epochs, member)
@@ -362,9 +421,10 @@ def _rows(job: Job, epochs: float) -> list[Row]:
                 f"head '{member.name}' is not trained by these settings: it is left out (`bertvision train`)."
             )
             continue
-        keys = ("parameters", "seconds", "failed")
+        keys = ("parameters", "seconds", "tokens", "memory", "states", "failed")
         own = {"share": found["parameters"] / whole, "head": member.head, "group": member.group, "seed": member.seed}
-        rows.append(Row(member.name, stamp, {key: found[key] for key in keys} | own))
+        own |= {"epochs": member.epochs, "data_fraction": member.data_fraction}
+        rows.append(Row(member.name, stamp, {key: found.get(key) for key in keys} | own))
     return rows
 
 
@@ -405,23 +465,36 @@ def _keep_predictions(job: Job, epochs: float, split: str, row: Row, outputs: np
     predictions = build_predictions(
         job.task, outputs, job.features(split), examples, settings.n_best, settings.max_answer_tokens
     )
-    threshold: float | None = None
+    keep_scored(job, epochs, split, row.name, job.predictions_stamp(row.stamp, split), predictions, outputs)
+
+
+def keep_scored(
+    job: Job,
+    epochs: float,
+    split: str,
+    name: str,
+    stamp: str,
+    predictions: Predictions,
+    outputs: np.ndarray | None = None,
+) -> None:
+    """Scores a model's predictions and keeps both; those on held-out questions come first, for the threshold."""
+    examples, threshold = job.examples(split), None
     if job.task.kind is TargetKind.SPAN and job.examples(HELD_OUT):
         if split == HELD_OUT:
             threshold = pick_threshold(predictions, examples)
         else:
-            chosen = read_json(job.folder.predictions(epochs, HELD_OUT) / row.name / "stamp.json")
+            chosen = read_json(job.folder.predictions(epochs, HELD_OUT) / name / "stamp.json")
             threshold = chosen["scores"]["threshold"]
     scores = score_predictions(job.task, predictions, examples, threshold)
-    with writing_folder(job.folder.predictions(epochs, split) / row.name) as fresh:
+    with writing_folder(job.folder.predictions(epochs, split) / name) as fresh:
         save_predictions(fresh, predictions, outputs, threshold or 0.0)
-        mark_done(fresh, job.predictions_stamp(row.stamp, split), scores=scores)
-    job.folder.log("scores", epochs=epochs, split=split, model=row.name, scores=scores)
+        save_marks(fresh, build_marks(predictions, examples))
+        mark_done(fresh, stamp, scores=scores)
+    job.folder.log("scores", epochs=epochs, split=split, model=name, scores=scores)
 
 
-def _read_scores(job: Job, epochs: float, row: Row) -> dict[str, Any]:
-    if row.facts.get("failed"):
-        return {}
+def read_scores(job: Job, epochs: float, name: str) -> dict[str, Any]:
+    """Split → figures of a model that was scored."""
     splits = [*([HELD_OUT] if job.examples(HELD_OUT) else []), *job.dev_splits]
-    places = {split: job.folder.predictions(epochs, split) / row.name for split in splits}
+    places = {split: job.folder.predictions(epochs, split) / name for split in splits}
     return {split: read_json(place / "stamp.json")["scores"] for split, place in places.items()}

@@ -16,9 +16,9 @@ import pytest
 from bertvision import stages
 from bertvision.config import build_config
 from bertvision.errors import UserError
+from bertvision.held_out import HeldOut
 from bertvision.job import HELD_OUT, Job
 from bertvision.search import flow
-from bertvision.search.judge import HeldOut
 from bertvision.search.space import find_mistakes
 from bertvision.search.study import Study
 
@@ -280,15 +280,16 @@ def test_a_search_that_gets_a_sigkill_goes_on(build: Build, undisturbed: flow.Se
 import os, signal, torch
 from bertvision.config import build_config
 from bertvision.job import Job
-from bertvision.search import flow, judge
+from bertvision import held_out
+from bertvision.search import flow
 torch.set_num_threads(1)
-real, calls = judge.HeldOut.score, []
+real, calls = held_out.HeldOut.score, []
 def score(self, members):
     calls.append(members)
     if len(calls) == 5:
         os.kill(os.getpid(), signal.SIGKILL)
     return real(self, members)
-judge.HeldOut.score = score
+held_out.HeldOut.score = score
 flow.search(Job(build_config({job.config.to_dict()!r})))
 """
     done = subprocess.run([sys.executable, "-c", script], timeout=120, capture_output=True, text=True)

@@ -22,16 +22,17 @@ from bertvision.encoder.loading import shape_of
 from bertvision.encoder.states import Part
 from bertvision.errors import ConfigError, UserError, suggest
 from bertvision.heads import CONTROL, MemberConfig, outline_head
+from bertvision.held_out import HeldOut
 from bertvision.job import HELD_OUT, Job
 from bertvision.results import counted
 from bertvision.rundir import fingerprint
 from bertvision.runs import Run, score_job
 from bertvision.search.history import History, write_history, write_picture
-from bertvision.search.judge import Halving, HeldOut, plan_rungs
+from bertvision.search.judge import Halving, plan_rungs
 from bertvision.search.space import Space, build_member, build_space, ends, given_space
 from bertvision.search.study import Study, Tried
 from bertvision.sources import KeptStates
-from bertvision.sourcing import keep_states
+from bertvision.sourcing import keep_of, keep_states
 from bertvision.training.checkpoint import Checkpoints
 from bertvision.training.stack import Member
 
@@ -224,13 +225,13 @@ class Passes:
         stamp = fingerprint(self.study.name, list(numbers))
         folder = job.folder.checkpoints / "search" / part
         checkpoints = Checkpoints(folder, stamp, job.config.train.checkpoint_seconds)
-        members, seconds, _ = stages.train_members(
+        done = stages.train_members(
             job, self.encoder, _snapshot(job), configs, checkpoints, kept, judge, self._populations()
         )
-        started = time.monotonic()
+        members, started = done.members, time.monotonic()
         whole = [member for member in members if not member.failed and not member.dropped]
         scores = held_out.score(whole)
-        seconds += encoding + time.monotonic() - started
+        seconds = done.seconds + encoding + time.monotonic() - started
         if job.machine.is_main:
             outcomes = self._tell(members, numbers, scores, f"{some[0].population}/{part}", seconds)
             checkpoints.clear()
@@ -270,7 +271,7 @@ class Passes:
         job = self.job
         ways = [build_member(way, "x", self.train, 0, job.task.kind) for way in self.space.readings()]
         heads = [outline_head(way, self.encoder.shape, job.target) for way in ways]
-        return stages.keep_of([head for head in heads if head.reads != "tokens"])
+        return keep_of([head for head in heads if head.reads != "tokens"])
 
     @cached_property
     def kept(self) -> KeptStates | None:

@@ -40,6 +40,9 @@ class Cost:
 
     seconds: float
     tokens: int
+    """Tokens that went through the encoder, forward and backward."""
+    memory: int = 0
+    """The most bytes in use at once: of the GPU, or of the process."""
 
 
 class Finetuning:
@@ -77,6 +80,7 @@ class Finetuning:
     ) -> None:
         """Trains to the last snapshot; `on_snapshot(epochs, cost)` is called at each, in order (after a kill
         perhaps once more, with the same weights). `missing` are those not kept yet; absent: all."""
+        self.machine.watch_memory()
         self._resume(checkpoints, self.plan.step_at(min(missing or snapshots)))
         stops: dict[int, list[float]] = {}  # where steps are few, one of them may end several snapshots
         for epochs in sorted(snapshots):
@@ -187,7 +191,7 @@ class Finetuning:
         return sum(int(self.features.lengths[self.plan.batch(done)].sum()) for done in range(step))
 
     def _cost(self) -> Cost:
-        return Cost(round(self.seconds, 2), self.tokens)
+        return Cost(round(self.seconds, 2), self.tokens, self.machine.peak_memory())
 
     def _save(self, checkpoints: Checkpoints) -> None:
         if self.machine.is_main:

@@ -1,0 +1,107 @@
+"""Scores on the held-out part of train: what populations are judged by, and what heads show after each epoch."""
+
+import math
+
+import numpy as np
+import torch
+
+from bertvision.data.packing import fill_batches
+from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.states import Part
+from bertvision.evaluation.outputs import compute_outputs
+from bertvision.evaluation.predictions import build_predictions
+from bertvision.evaluation.scores import pick_threshold, score_predictions
+from bertvision.job import HELD_OUT, Job
+from bertvision.sources import KeptSource
+from bertvision.sourcing import keep_of, keep_states
+from bertvision.tasks import TargetKind
+from bertvision.training.stack import Member
+
+ROWS = 1024  # kept states that go through the heads at once
+
+
+class HeldOut:
+    """Scores on the held-out examples, whose states are kept where they are small."""
+
+    def __init__(self, job: Job, encoder: Encoder, keep: tuple[Part, ...], metric: str) -> None:
+        self.job, self.encoder, self.metric = job, encoder, metric
+        self.kept = keep_states(job, encoder, keep, HELD_OUT)
+
+    def score(self, members: list[Member]) -> dict[str, float]:
+        """Name → score in percent, NaN where a head gives no numbers; the first process's where there are several."""
+        if not members:
+            return {}
+        for member in members:
+            member.head.eval()
+        outputs = self._kept_outputs(members) if self.kept is not None else self._streamed_outputs(members)
+        for member in members:
+            member.head.train()
+        machine = self.job.machine
+        scores = [{name: self._score(found) for name, found in outputs.items()}] if machine.is_main else []
+        agreed: dict[str, float] = machine.gather(scores)[0]
+        return agreed
+
+    def _kept_outputs(self, members: list[Member]) -> dict[str, np.ndarray]:
+        assert self.kept is not None
+        features = self.job.features(HELD_OUT)
+        plan = fill_batches(features.lengths, np.arange(len(features)), rows=ROWS)
+        found: dict[str, list[np.ndarray]] = {member.name: [] for member in members}
+        for batch in KeptSource(self.kept, features, plan).batches():
+            for member in members:
+                with torch.no_grad():
+                    output = member.head(batch.states)  # (window, output)
+                found[member.name].append(output.float().cpu().numpy())
+        return {name: np.concatenate(parts) for name, parts in found.items()}  # each (window, output)
+
+    def _streamed_outputs(self, members: list[Member]) -> dict[str, np.ndarray]:
+        job, features = self.job, self.job.features(HELD_OUT)
+        heads = {member.name: member.head for member in members}
+        keep, tokens = keep_of(list(heads.values())), job.config.train.encode_tokens
+        return compute_outputs(self.encoder, heads, keep, features, job.task.kind, job.machine, tokens)
+
+    def _score(self, outputs: np.ndarray) -> float:
+        """Spans are scored at the no-answer threshold that is best here, the one that answers are given at later."""
+        if not np.isfinite(outputs).all():
+            return math.nan
+        job, examples = self.job, self.job.examples(HELD_OUT)
+        # The best answer is all that is scored.
+        longest = job.config.evaluate.max_answer_tokens
+        predictions = build_predictions(job.task, outputs, job.features(HELD_OUT), examples, 1, longest)
+        if job.task.kind is not TargetKind.SPAN:
+            return float(score_predictions(job.task, predictions, examples)[self.metric])
+        threshold = pick_threshold(predictions, examples)
+        return float(score_predictions(job.task, predictions, examples, threshold)["at_threshold"][self.metric])
+
+
+class EachEpoch:
+    """A `training.heads.Judge` that drops nobody: it writes down what the members score at the end of each epoch."""
+
+    def __init__(self, held_out: HeldOut, snapshot: float, members: list[Member], steps: list[np.ndarray]) -> None:
+        """`steps` are the windows of each step of the pass. The last epoch's end is left to those who score heads."""
+        self.held_out, self.snapshot = held_out, snapshot
+        self.ends = {member.name: _epoch_ends(member, steps) for member in members}
+        self.steps = {step for ends in self.ends.values() for step in ends}
+
+    def is_due(self, step: int) -> bool:
+        return step in self.steps
+
+    def drop(self, step: int, members: list[Member]) -> list[Member]:
+        due = [member for member in members if step in self.ends[member.name]]
+        scores = self.held_out.score(due)
+        for member in due if self.held_out.job.machine.is_main else ():
+            score = scores[member.name]
+            self.held_out.job.folder.log(
+                "epoch",
+                snapshot=self.snapshot,
+                head=member.name,
+                epoch=self.ends[member.name].index(step) + 1,
+                held_out=None if math.isnan(score) else round(score, 4),
+            )
+        return []
+
+
+def _epoch_ends(member: Member, steps: list[np.ndarray]) -> list[int]:
+    """After which steps of the pass a member has seen its windows once, twice …; without the last."""
+    seen = np.cumsum([len(steps[step]) for step in member.steps])  # (step)
+    whole = [seen[-1] * epoch // member.config.epochs for epoch in range(1, member.config.epochs)]
+    return [member.steps[int(np.searchsorted(seen, count))] + 1 for count in whole]

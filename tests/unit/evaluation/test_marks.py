@@ -1,0 +1,85 @@
+"""Marks give back what the official scores say, at any threshold, and survive a disk."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertvision.evaluation import squad
+from bertvision.evaluation.marks import LabelMarks, ScoreMarks, SpanMarks, build_marks, load_marks, save_marks
+from bertvision.evaluation.predictions import Predictions
+from bertvision.evaluation.spans import NO_SPAN, Candidate, SpanAnswer, answers_at, threshold_free
+from bertvision.tasks.base import Answer, Example, TargetKind
+
+EXAMPLES = [
+    Example("right", "q", "the red fox", answers=(Answer("red fox", 4), Answer("fox", 8))),
+    Example("partly", "q", "the red fox", answers=(Answer("red fox", 4),)),
+    Example("none", "q", "the red fox", answers=()),
+    Example("silent", "q", "the red fox", answers=(Answer("the", 0), Answer("fox", 8))),
+    # Officially an answer that is an article alone counts as none.
+    Example("article", "q", "the red fox", answers=(Answer("the", 0),)),
+]
+
+
+def answer(name: str, text: str, score: float, null_score: float, *more: tuple[str, float]) -> SpanAnswer:
+    n_best = [Candidate(words, 0, len(words), value, 0.1) for words, value in [(text, score), *more]]
+    return SpanAnswer(name, text, 0, len(text), score, null_score, 0.1, n_best)
+
+
+ANSWERS = [
+    answer("right", "the fox", -1.0, -5.0, ("red", -2.0)),
+    answer("partly", "red", -1.0, -0.5, ("red fox", -1.5)),
+    answer("none", "fox", -3.0, -1.0),
+    answer("silent", "red", -3.0, -1.0, ("fox", -4.0)),
+    answer("article", "fox", -1.0, -2.0, ("the", -9.0)),
+]
+
+
+@pytest.fixture(scope="module")
+def spans() -> SpanMarks:
+    marks = build_marks(Predictions(TargetKind.SPAN, [e.id for e in EXAMPLES], answers=ANSWERS), EXAMPLES)
+    assert isinstance(marks, SpanMarks)
+    return marks
+
+
+def test_marks_of_answers_are_what_can_be_worked_out_by_hand(spans: SpanMarks) -> None:
+    assert spans.exact.tolist() == [1, 0, 0, 0, 0]
+    np.testing.assert_allclose(spans.f1, [1, 2 / 3, 0, 0, 0])
+    assert spans.silent.tolist() == [0, 0, 1, 0, 1]
+    assert spans.has_answer.tolist() == [True, True, False, True, True]
+    assert spans.second_exact.tolist() == [0, 1, 0, 1, 1]
+    assert spans.second_score[2] == NO_SPAN and spans.second_score[0] == -2.0
+    assert spans.lead.tolist() == [-4.0, 0.5, 2.0, 2.0, -1.0]
+
+
+@pytest.mark.parametrize("threshold", [-10.0, -1.0, 0.0, 0.5, 1.0, 2.0, 10.0])
+def test_at_any_threshold_they_add_up_to_the_official_scores(spans: SpanMarks, threshold: float) -> None:
+    gold = {example.id: [known.text for known in example.answers or ()] for example in EXAMPLES}
+    official = squad.score_answers(gold, answers_at(ANSWERS, threshold))
+    assert 100 * spans.exact_at(threshold).mean() == pytest.approx(official["exact"])
+    assert 100 * spans.f1_at(threshold).mean() == pytest.approx(official["f1"])
+    assert 100 * spans.f1_at(threshold)[spans.has_answer].mean() == pytest.approx(official["HasAns_f1"])
+    assert 100 * spans.f1_at(threshold)[~spans.has_answer].mean() == pytest.approx(official["NoAns_f1"])
+    assert spans.right(threshold).sum() == round(official["exact"] * len(EXAMPLES) / 100)
+
+
+def test_forced_figures_are_those_of_the_scores(spans: SpanMarks) -> None:
+    gold = {example.id: [known.text for known in example.answers or ()] for example in EXAMPLES}
+    forced = threshold_free(ANSWERS, gold)
+    assert 100 * spans.exact[spans.has_answer].mean() == pytest.approx(forced["forced_exact"])
+    assert 100 * spans.f1[spans.has_answer].mean() == pytest.approx(forced["forced_f1"])
+
+
+def test_marks_of_all_kinds_survive_a_disk(spans: SpanMarks, tmp_path: Path) -> None:
+    labels = LabelMarks(np.array([1, 0]), np.array([[0.2, 0.8], [0.4, 0.6]]))
+    scores = ScoreMarks(np.array([1.0, 2.5]), np.array([1.5, 2.0]))
+    kinds = {TargetKind.SPAN: spans, TargetKind.LABEL: labels, TargetKind.SCORE: scores}
+    for kind, marks in kinds.items():
+        (tmp_path / kind).mkdir()
+        save_marks(tmp_path / kind, marks)
+        found = load_marks(tmp_path / kind, kind)
+        assert type(found) is type(marks)
+        for name, values in vars(marks).items():
+            np.testing.assert_array_equal(getattr(found, name), values)
+            assert getattr(found, name).dtype == values.dtype
+    assert labels.predicted.tolist() == [1, 1] and labels.right().tolist() == [True, False]
