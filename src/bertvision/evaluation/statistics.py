@@ -1,0 +1,333 @@
+"""How sure a score is: intervals and comparisons by drawing the examples again, exact tests, and the spread of seeds.
+
+draws = Draws(len(gold))
+rounds = bootstrap([label_measure("accuracy", gold, model) for model in models], draws) → (model, round)
+interval(rounds[0]) → (86.1, 88.9)
+compare(ours, theirs, rounds[:3], rounds[3:]) → Comparison(difference=0.8, low=0.1, high=1.5, p=0.03)
+
+Every model is scored on the same draws: that is what makes comparisons paired.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bertvision.registry import Registry
+
+BLOCK = 250  # rounds at once: 12,000 examples are 12 MB of counts
+MOST_EXAMPLES = 1 << 24  # float32 counts exactly up to here
+DIGITS = 4  # of a difference in percent; sums of float32 fractions differ by less where they should be equal
+CONSTANT = 1e-13  # a variance below this share of the mean square is rounding
+
+Array = npt.NDArray[Any]
+Float64 = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.float32]
+Measure = Callable[[Counts], Float64]
+"""From counts (round, example), how often each example was drawn, to scores (round,) in percent."""
+
+label_measures: Registry[Callable[[Array, Array], Measure]] = Registry("label metric")
+value_measures: Registry[Callable[[Float64, Float64], Measure]] = Registry("score metric")
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """Each round draws as many examples as there are, with replacement. The same seed gives the same draws."""
+
+    examples: int
+    rounds: int = 2000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        assert 0 < self.examples <= MOST_EXAMPLES, f"{self.examples} examples to draw from"
+        assert self.rounds > 0, f"{self.rounds} rounds"
+
+    def __iter__(self) -> Iterator[Counts]:
+        """Blocks of counts (round, example), so that memory stays small."""
+        random = np.random.default_rng(self.seed)
+        for first in range(0, self.rounds, BLOCK):
+            counts = np.empty((min(BLOCK, self.rounds - first), self.examples), dtype=np.float32)  # (round, example)
+            for row in counts:
+                row[:] = np.bincount(random.integers(self.examples, size=self.examples), minlength=self.examples)
+            yield counts
+
+
+def bootstrap(measures: Sequence[Measure], draws: Draws) -> Float64:
+    """(measure, round) what each measure gives in each round."""
+    blocks = [np.stack([measure(counts) for measure in measures]) for counts in draws]  # [(measure, round)]
+    return np.concatenate(blocks, axis=1)  # (measure, round)
+
+
+def mean_measure(credits: Array, where: Array | None = None) -> Measure:
+    """Mean of credits (example,) from 0 to 1, of the examples `where` says; NaN in a round that draws none of them."""
+    inside = np.ones(len(credits)) if where is None else np.asarray(where, dtype=np.float64)  # (example,)
+    return _ratio_measure(np.where(inside > 0, credits, 0.0), inside, undefined=np.nan)
+
+
+def label_measure(metric: str, gold: Array, predicted: Array) -> Measure:
+    """The label metric of that name in `metrics.py`, of label indices (example,)."""
+    gold, predicted = np.asarray(gold), np.asarray(predicted)  # (example,), (example,)
+    assert gold.shape == predicted.shape and gold.ndim == 1, f"{gold.shape} gold against {predicted.shape} predicted"
+    return label_measures[metric](gold, predicted)
+
+
+def value_measure(metric: str, gold: Array, predicted: Array) -> Measure:
+    """The score metric of that name in `metrics.py`, of values (example,)."""
+    gold, predicted = np.asarray(gold, dtype=np.float64), np.asarray(predicted, dtype=np.float64)  # (example,)
+    assert gold.shape == predicted.shape and gold.ndim == 1, f"{gold.shape} gold against {predicted.shape} predicted"
+    assert np.isfinite(gold).all() and np.isfinite(predicted).all(), "values hold NaN or infinity"
+    return value_measures[metric](gold, predicted)
+
+
+@label_measures.register("accuracy")
+def _accuracy(gold: Array, predicted: Array) -> Measure:
+    return mean_measure(gold == predicted)
+
+
+@label_measures.register("f1")
+@label_measures.register("f1_has_answer")
+def _f1_of_label_1(gold: Array, predicted: Array) -> Measure:
+    return _f1(gold == 1, predicted == 1)
+
+
+@label_measures.register("f1_no_answer")
+def _f1_of_label_0(gold: Array, predicted: Array) -> Measure:
+    return _f1(gold == 0, predicted == 0)
+
+
+@label_measures.register("f1_macro")
+def _f1_macro(gold: Array, predicted: Array) -> Measure:
+    tally = _tally(gold, predicted)
+
+    def measure(counts: Counts) -> Float64:
+        right, golds, said = tally(counts)  # (round, label) each
+        f1 = _divide(2 * right, golds + said, undefined=0.0)  # (round, label)
+        return 100.0 * f1.sum(axis=1) / (golds + said > 0).sum(axis=1)  # (round,)
+
+    return measure
+
+
+@label_measures.register("matthews")
+def _matthews(gold: Array, predicted: Array) -> Measure:
+    """Of any number of labels (Gorodkin 2004); of two it is the familiar one."""
+    tally = _tally(gold, predicted)
+
+    def measure(counts: Counts) -> Float64:
+        right, golds, said = tally(counts)  # (round, label) each
+        total = golds.sum(axis=1)  # (round,)
+        covariance = total * right.sum(axis=1) - (golds * said).sum(axis=1)  # (round,)
+        gold_variance = total**2 - (golds**2).sum(axis=1)  # (round,)
+        said_variance = total**2 - (said**2).sum(axis=1)  # (round,)
+        return 100.0 * _divide(covariance, np.sqrt(gold_variance) * np.sqrt(said_variance), undefined=0.0)  # (round,)
+
+    return measure
+
+
+@value_measures.register("pearson")
+def _pearson(gold: Float64, predicted: Float64) -> Measure:
+    x, y = _scaled(gold), _scaled(predicted)  # (example,), (example,)
+    moments = np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], axis=1)  # (example, moment)
+
+    def measure(counts: Counts) -> Float64:
+        total, x_sum, y_sum, xx, yy, xy = (counts.astype(np.float64) @ moments).T  # (round,) each
+        x_variance, y_variance = total * xx - x_sum**2, total * yy - y_sum**2  # (round,), (round,)
+        constant = (x_variance <= CONSTANT * total * xx) | (y_variance <= CONSTANT * total * yy)  # (round,)
+        return _correlation(total * xy - x_sum * y_sum, x_variance, y_variance, constant)  # (round,)
+
+    return measure
+
+
+@value_measures.register("spearman")
+def _spearman(gold: Float64, predicted: Float64) -> Measure:
+    everyone = np.arange(len(gold))
+    gold_below, said_below = _twice_below(gold, everyone, everyone), _twice_below(predicted, everyone, everyone)
+
+    def measure(counts: Counts) -> Float64:
+        total = counts.sum(axis=1, keepdims=True)  # (round, 1)
+        x, y = gold_below(counts) - total, said_below(counts) - total  # (round, example): twice the rank, mean 0
+        x_variance, y_variance, covariance = (_sum_products(counts * a, b) for a, b in ((x, x), (y, y), (x, y)))
+        constant = (x_variance == 0) | (y_variance == 0)  # (round,): all figures are exact
+        return _correlation(covariance, x_variance, y_variance, constant)  # (round,)
+
+    return measure
+
+
+def auc_measure(values: Array, positive: Array) -> Measure:
+    """Area under the ROC curve: how often a positive's value beats a negative's, ties counting half.
+
+    NaN in a round without positives or without negatives.
+    """
+    values, positive = np.asarray(values, dtype=np.float64), np.asarray(positive, dtype=bool)  # (example,), (example,)
+    assert values.shape == positive.shape and values.ndim == 1, f"{values.shape} values, {positive.shape} positive"
+    assert np.isfinite(values).all(), "values hold NaN or infinity"
+    positives, negatives = np.flatnonzero(positive), np.flatnonzero(~positive)  # (positive,), (negative,)
+    twice_below = _twice_below(values, negatives, positives)
+
+    def measure(counts: Counts) -> Float64:
+        drawn = np.take(counts, positives, axis=1)  # (round, positive)
+        positives_drawn = drawn.sum(axis=1, dtype=np.float64)  # (round,)
+        negatives_drawn = counts.sum(axis=1, dtype=np.float64) - positives_drawn  # (round,)
+        beaten = _sum_products(drawn, twice_below(counts)) / 2  # (round,)
+        return 100.0 * _divide(beaten, positives_drawn * negatives_drawn, undefined=np.nan)  # (round,)
+
+    return measure
+
+
+def _f1(gold: npt.NDArray[np.bool_], predicted: npt.NDArray[np.bool_]) -> Measure:
+    right = (gold & predicted).astype(np.float64)  # (example,)
+    return _ratio_measure(2 * right, gold.astype(np.float64) + predicted, undefined=0.0)
+
+
+def _ratio_measure(above: Float64, below: Float64, undefined: float) -> Measure:
+    """Sum of `above` by sum of `below` (example,) over the drawn examples, in percent."""
+    assert above.shape == below.shape and above.ndim == 1, f"{above.shape} by {below.shape}"
+    above_32, below_32 = above.astype(np.float32), below.astype(np.float32)  # (example,), (example,)
+
+    def measure(counts: Counts) -> Float64:
+        # Two products with a vector: faster than one with two columns.
+        sums = np.stack([counts @ above_32, counts @ below_32]).astype(np.float64)  # (2, round)
+        return 100.0 * _divide(sums[0], sums[1], undefined)  # (round,)
+
+    return measure
+
+
+def _tally(gold: Array, predicted: Array) -> Callable[[Counts], Float64]:
+    """Diagonal, row sums and column sums of the confusion matrix of each round: (3, round, label)."""
+    labels = np.unique(np.concatenate([gold, predicted]))  # (label,)
+    is_gold, is_said = gold[:, None] == labels, predicted[:, None] == labels  # (example, label), (example, label)
+    columns = np.concatenate([is_gold & is_said, is_gold, is_said], axis=1).astype(np.float32)  # (example, 3 * label)
+
+    def tally(counts: Counts) -> Float64:
+        sums = (counts @ columns).astype(np.float64)  # (round, 3 * label): whole numbers, so exact
+        return np.moveaxis(sums.reshape(len(counts), 3, len(labels)), 1, 0)  # (3, round, label)
+
+    return tally
+
+
+def _twice_below(values: Float64, lower: Array, upper: Array) -> Callable[[Counts], npt.NDArray[np.int32]]:
+    """(round, upper) of the drawn examples `lower`, twice how many are below each of `upper`, equals once.
+
+    Sorted once: what was drawn then only changes the sums along the sorted values.
+    """
+    ordered = lower[np.argsort(values[lower], kind="stable")]  # (lower,)
+    first = np.searchsorted(values[ordered], values[upper], side="left")  # (upper,)
+    last = np.searchsorted(values[ordered], values[upper], side="right")  # (upper,)
+
+    def count(counts: Counts) -> npt.NDArray[np.int32]:
+        drawn = np.take(counts, ordered, axis=1).astype(np.int32)  # (round, lower)
+        passed = np.zeros((len(counts), len(ordered) + 1), dtype=np.int32)  # (round, lower + 1)
+        # Whole numbers: numpy sums them several times faster than fractions. And take is faster than brackets.
+        np.cumsum(drawn, axis=1, dtype=np.int32, out=passed[:, 1:])
+        return np.take(passed, first, axis=1) + np.take(passed, last, axis=1)  # (round, upper)
+
+    return count
+
+
+def _scaled(values: Float64) -> Float64:
+    """Around 0 and not above 1, so that sums of squares lose nothing; correlations don't change."""
+    centred = values - np.median(values)  # (example,)
+    largest = np.abs(centred).max()
+    return centred / largest if largest > 0 else centred  # (example,)
+
+
+def _correlation(covariance: Float64, x_variance: Float64, y_variance: Float64, constant: Array) -> Float64:
+    """In percent; 0 where it is undefined because one side is constant."""
+    # Roots first: the product of two small variances may be 0.
+    below = np.where(constant, 0.0, np.sqrt(np.maximum(x_variance, 0.0)) * np.sqrt(np.maximum(y_variance, 0.0)))
+    return 100.0 * np.clip(_divide(covariance, below, undefined=0.0), -1.0, 1.0)  # (round,)
+
+
+def _sum_products(left: Array, right: Array) -> Float64:
+    """(round,) sums of products over the examples, in float64."""
+    result: Float64 = np.einsum("re,re->r", left, right, dtype=np.float64)  # (round,)
+    return result
+
+
+def _divide(above: Float64, below: Float64, undefined: float) -> Float64:
+    return np.divide(above, below, out=np.full(above.shape, undefined), where=below != 0)
+
+
+def interval(values: Array, level: float = 0.95) -> tuple[float, float]:
+    """The middle `level` of the rounds (the percentile interval); NaN rounds don't count."""
+    known = values[~np.isnan(values)]  # (round,)
+    if not len(known):
+        return float("nan"), float("nan")
+    low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How far one group of models is above another, in points of percent."""
+
+    difference: float
+    low: float
+    high: float
+    p: float
+    """Two-sided: how often the rounds fall on the other side of 0, doubled."""
+
+
+def compare(
+    ours: Sequence[float], theirs: Sequence[float], our_rounds: Array, their_rounds: Array, level: float = 0.95
+) -> Comparison:
+    """Our mean over seeds less theirs: from the scores of each seed, and those of each seed and round (seed, round).
+
+    Both must come from the same draws. What is drawn are examples: the interval says what other examples could have
+    given for these very models, not what other seeds could have.
+    """
+    assert len(ours) == len(our_rounds) and len(theirs) == len(their_rounds), "a score for each seed"
+    assert our_rounds.shape[1] == their_rounds.shape[1], "compared models must be scored on the same draws"
+    gaps = our_rounds.mean(axis=0) - their_rounds.mean(axis=0)  # (round,)
+    gaps = np.round(gaps[~np.isnan(gaps)], DIGITS)  # (round,)
+    fewer = min(int((gaps <= 0).sum()), int((gaps >= 0).sum()))
+    p = min(1.0, 2 * (fewer + 1) / (len(gaps) + 1))
+    return Comparison(float(np.mean(ours) - np.mean(theirs)), *interval(gaps, level), p)
+
+
+@dataclass(frozen=True, slots=True)
+class McNemar:
+    """On which examples two models disagree, and how likely a split as uneven is if neither is better."""
+
+    only_ours: int
+    only_theirs: int
+    p: float
+
+
+def mcnemar(ours_right: Array, theirs_right: Array) -> McNemar:
+    """Exact two-sided test of who is right (example,); p is 1 where the models never disagree."""
+    from scipy.stats import binom
+
+    ours_right, theirs_right = np.asarray(ours_right, dtype=bool), np.asarray(theirs_right, dtype=bool)  # (example,)
+    assert ours_right.shape == theirs_right.shape, f"{ours_right.shape} examples against {theirs_right.shape}"
+    only_ours, only_theirs = int((ours_right & ~theirs_right).sum()), int((theirs_right & ~ours_right).sum())
+    tail = float(binom.cdf(min(only_ours, only_theirs), only_ours + only_theirs, 0.5))
+    return McNemar(only_ours, only_theirs, min(1.0, 2 * tail))
+
+
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """p values adjusted for their number, so that any false finding among them is as rare as one alone (Holm 1979)."""
+    assert not np.isnan(list(p_values.values())).any(), "a p value is NaN"
+    adjusted: dict[str, float] = {}
+    highest = 0.0
+    for rank, name in enumerate(sorted(p_values, key=p_values.__getitem__)):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[name]))
+        adjusted[name] = highest
+    return {name: adjusted[name] for name in p_values}
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """What several seeds of one head give."""
+
+    mean: float
+    deviation: float | None
+    """Sample standard deviation; None of a single value."""
+    count: int
+
+
+def spread(values: Sequence[float]) -> Spread:
+    assert len(values) > 0, "there is nothing to average"
+    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return Spread(float(np.mean(values)), deviation, len(values))
