@@ -147,6 +147,13 @@ class RunConfig:
             "type": "a list of head names or tables",
         },
     )
+    ensembles: list[Any] = field(
+        default_factory=list,
+        metadata={
+            "help": "models that answer together: lists of names, or tables with `members`, `method`, `name`",
+            "type": "a list of lists or tables",
+        },
+    )
     train: TrainConfig = field(default_factory=TrainConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)

@@ -5,12 +5,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bertvision.config import DataConfig, EncoderConfig, EvaluateConfig
 from bertvision.data.windows import build_features
+from bertvision.encoder.states import Part
 from bertvision.errors import UserError, suggest
+from bertvision.evaluation.combining import combine
 from bertvision.evaluation.outputs import compute_outputs
 from bertvision.evaluation.predictions import Predictions, build_predictions
-from bertvision.heads import load_head
+from bertvision.heads import Head, load_head
 from bertvision.job import HELD_OUT
 from bertvision.machine import Machine
 from bertvision.progress import Reporter
@@ -29,8 +33,8 @@ class Predictor:
     def __init__(
         self, folder: Path | str, head: str | None = None, epochs: float | None = None, reporter: Reporter | None = None
     ) -> None:
-        """`head` absent: the one with the best held-out score; a name without its seed: the best of the seeds.
-        "encoder" is the fine-tuned encoder itself."""
+        """`head` absent: the model with the best held-out score; a name without its seed: the best of the seeds.
+        "encoder" is the fine-tuned encoder itself; an ensemble goes by its name."""
         self.folder, self.reporter = RunFolder(folder), reporter or Reporter()
         config, task = read_json(self.folder.path / "config.json"), read_json(self.folder.path / "task.json")
         scores = read_json(self.folder.path / "scores.json")
@@ -40,21 +44,24 @@ class Predictor:
         self.task_config = TaskConfig(**config["task"])
         self.data, self.evaluate = DataConfig(**config["data"]), EvaluateConfig(**config["evaluate"])
         self.epochs, self.name = self._choose(head, epochs)
+        names = self._members(self.name)
         # A head reads the layers it was trained on: the config may have been given others since.
-        trained = read_json(self.folder.head(self.epochs, self.name) / "stamp.json") or {}
-        encoder = dataclasses.replace(EncoderConfig(**config["encoder"]), layers=trained.get("layers"))
+        trained = [read_json(self.folder.head(self.epochs, name) / "stamp.json") or {} for name in names]
+        layers = next((stamp["layers"] for stamp in trained if "layers" in stamp), None)
+        encoder = dataclasses.replace(EncoderConfig(**config["encoder"]), layers=layers)
         self.machine = Machine(encoder.device, encoder.dtype)
-        self.encoder, self.model = load_snapshot(self.folder.encoder(self.epochs), encoder, self.machine)
-        self.keep = self.model.keep
-        if self.name != ENCODER:
-            self._check_head()
-            self.model = load_head(self.folder.head(self.epochs, self.name))[0].to(self.machine.device)
-            self.keep = (self.model.reads,)
+        self.encoder, output = load_snapshot(self.folder.encoder(self.epochs), encoder, self.machine)
+        self.models: dict[str, Any] = {}
+        keep: set[Part] = set()
+        for name in names:
+            self.models[name] = output if name == ENCODER else self._load_head(name)
+            keep.update(output.keep if name == ENCODER else (self.models[name].reads,))
+        self.keep = tuple(sorted(keep))
 
     @property
     def threshold(self) -> float:
         """The no-answer threshold chosen on held-out questions, 0 where none was."""
-        found = self.scores["snapshots"][f"{self.epochs:g}"][self.name]["scores"].get(HELD_OUT, {})
+        found = self._facts()["scores"].get(HELD_OUT, {})
         return float(found.get("threshold", 0.0))
 
     @property
@@ -92,13 +99,13 @@ class Predictor:
         assert tokenizer is not None
         features = build_features(examples, tokenizer, task.kind, task.windowed, length, self.data.overlap)
         with self.reporter.bar("predicting", int(features.lengths.sum()), "tokens") as bar:
-            outputs = compute_outputs(
-                self.encoder, {self.name: self.model}, self.keep, features, task.kind, self.machine, bar=bar
-            )
-        settings = self.evaluate
-        return build_predictions(
-            task, outputs[self.name], features, examples, settings.n_best, settings.max_answer_tokens
-        )
+            found = compute_outputs(self.encoder, self.models, self.keep, features, task.kind, self.machine, bar=bar)
+        settings, facts = self.evaluate, self._facts()
+        outputs = next(iter(found.values()))  # (token or window, output)
+        if len(found) > 1:
+            weights = np.array(facts["weights"]) if "weights" in facts else None
+            outputs = combine(task.kind, list(found.values()), features, facts["method"], weights)
+        return build_predictions(task, outputs, features, examples, settings.n_best, settings.max_answer_tokens)
 
     def read(self, path: Path) -> list[Example]:
         """New text from a file in any form the run's task can have."""
@@ -123,7 +130,8 @@ class Predictor:
         models = {name: m for name, m in snapshots[place].items() if name != BASELINE and not m.get("failed")}
         self.why = "asked for"
         if head is None:
-            head = max(models, key=lambda name: self._held_out_score(models[name]))
+            near = {name: model for name, model in models.items() if _is_near(model, float(place))}
+            head = max(near, key=lambda name: self._held_out_score(models[name]))
             held = HELD_OUT in models[head]["scores"]
             self.why = "best on held-out training data" if held else "nothing was held out to choose by; give --head"
         seeds = {name: model for name, model in models.items() if model.get("group") == head}
@@ -139,12 +147,34 @@ class Predictor:
         found = model["scores"].get(HELD_OUT, {})
         return float(found.get("at_threshold", found).get(self.task.metrics[0], 0.0))
 
-    def _check_head(self) -> None:
-        """A head belongs to the weights it was trained on: fine-tuning may have been done anew since."""
+    def _facts(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.scores["snapshots"][f"{self.epochs:g}"][self.name]
+        return found
+
+    def _members(self, name: str) -> list[str]:
+        """The models that answer: one, or those of an ensemble."""
+        facts = self._facts()
+        if "ensemble" not in facts:
+            return [name]
+        if not _is_near(facts, self.epochs):
+            raise UserError(
+                f"'{name}' has members of other runs or snapshots, and new text goes through one encoder: name an "
+                "ensemble of one snapshot, or one of its members."
+            )
+        return [voice["name"] for voice in facts["voices"]]
+
+    def _load_head(self, name: str) -> Head:
+        """A head, which belongs to the weights it was trained on: fine-tuning may have been done anew since."""
         encoder = read_json(self.folder.encoder(self.epochs) / "stamp.json")
-        head = read_json(self.folder.head(self.epochs, self.name) / "stamp.json")
+        head = read_json(self.folder.head(self.epochs, name) / "stamp.json")
         if encoder is None or head is None or head.get("encoder", encoder["stamp"]) != encoder["stamp"]:
             raise UserError(
-                f"head '{self.name}' in '{self.folder.path}' was not trained on the encoder that is there now: "
+                f"head '{name}' in '{self.folder.path}' was not trained on the encoder that is there now: "
                 f"`bertvision run {self.folder.path}` brings the run up to date."
             )
+        return load_head(self.folder.head(self.epochs, name))[0].to(self.machine.device)
+
+
+def _is_near(facts: dict[str, Any], epochs: float) -> bool:
+    """Whether a model needs no other encoder than that of its snapshot."""
+    return all(voice["run"] is None and voice["epochs"] == epochs for voice in facts.get("voices", []))

@@ -12,8 +12,8 @@ from typing import Any
 
 from bertvision import stages
 from bertvision.config import RunConfig, build_config, load_config
+from bertvision.ensembling import Ensemble, add_ensemble, add_ensembles, find_mistakes
 from bertvision.errors import UserError
-from bertvision.heads import find_mistakes
 from bertvision.job import Job
 from bertvision.progress import Reporter, RichReporter
 from bertvision.results import counted, score_tables, to_markdown
@@ -42,6 +42,18 @@ class Run:
         if not self.scores:
             raise UserError(f"'{self.folder}' has no scores yet: finish it with bv.run or `bertvision evaluate`.")
         return "\n".join(to_markdown(table) for table in score_tables(self.scores))
+
+    def ensemble(self, *members: str, method: str = "max", name: str = "") -> dict[str, Any]:
+        """Scores models that answer together, `run.ensemble("encoder", "adapter_64")`, and keeps them in the run; a
+        member of another run or snapshot is "RUN:NAME@EPOCHS". Gives name → facts and scores, one for each seed."""
+        scores = self.scores
+        if not scores:
+            raise UserError(f"'{self.folder}' has no scores yet: finish it with bv.run or `bertvision evaluate`.")
+        job = Job(self.config)
+        names = add_ensemble(job, Ensemble(members, method, name), scores)
+        _write_summary(job, scores)
+        models = [item for snapshot in scores["snapshots"].values() for item in snapshot.items()]
+        return {name: facts for name, facts in models if name in names}
 
     def predict(self, *texts: Any, head: str | None = None) -> list[dict[str, Any]]:
         """What a head says of new text: strings, or (text, second text) pairs (question, passage)."""
@@ -92,11 +104,16 @@ def run_job(job: Job) -> Run:
 def score_job(job: Job) -> Run:
     """The last stage: figures of everything that was trained, scores.json and summary.md."""
     scores = stages.evaluate(job)
+    add_ensembles(job, scores)
     if job.machine.is_main:
-        tables = "\n".join(to_markdown(table) for table in score_tables(scores))
-        write_text(job.folder.path / "summary.md", _heading(job) + tables)
+        _write_summary(job, scores)
     job.machine.wait()
     return Run(job.folder.path)
+
+
+def _write_summary(job: Job, scores: dict[str, Any]) -> None:
+    tables = "\n".join(to_markdown(table) for table in score_tables(scores))
+    write_text(job.folder.path / "summary.md", _heading(job) + tables)
 
 
 def _heading(job: Job) -> str:

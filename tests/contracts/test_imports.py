@@ -14,7 +14,7 @@ PACKAGE = SRC / "bertvision"
 ORDER = (
     "errors", "registry", "progress", "results", "rundir", "machine", "environment",
     "tasks", "config", "data", "encoder", "sources", "heads", "training", "evaluation",
-    "job", "sourcing", "stages", "costs", "predictor", "runs", "search", "cli", "__main__",
+    "job", "sourcing", "held_out", "stages", "costs", "predictor", "ensembling", "runs", "search", "analysis", "reports", "cli", "__main__",
 )  # fmt: skip
 LIGHT = (
     "errors",

@@ -35,8 +35,8 @@ def load_job(config: str, overrides: list[str] | None, find_more: Callable[[Any]
 
 
 def find_head_mistakes(config: Any) -> list[str]:
-    """Mistakes in the heads, to be shown with those of the other settings."""
-    from bertvision.heads.members import find_mistakes
+    """Mistakes in the heads and ensembles, to be shown with those of the other settings."""
+    from bertvision.ensembling import find_mistakes
 
     return find_mistakes(config)
 

@@ -71,13 +71,14 @@ def build_predictions(
     return Predictions(task.kind, ids, probabilities=probabilities, labels=task.labels)
 
 
-def save_predictions(folder: Path, predictions: Predictions, outputs: np.ndarray, threshold: float) -> None:
-    """predictions.jsonl for people and programs, outputs.safetensors (the raw outputs) for ensembles."""
+def save_predictions(folder: Path, predictions: Predictions, outputs: np.ndarray | None, threshold: float) -> None:
+    """predictions.jsonl for people and programs, outputs.safetensors (the raw outputs, if any) for ensembles."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "predictions.jsonl").open("w", encoding="utf-8") as file:
         for row in predictions.rows(threshold):
             file.write(to_json_line(row))
-    save_file({"outputs": np.ascontiguousarray(outputs)}, folder / "outputs.safetensors")
+    if outputs is not None:
+        save_file({"outputs": np.ascontiguousarray(outputs)}, folder / "outputs.safetensors")
 
 
 def to_json_line(row: dict[str, Any]) -> str:

@@ -1,0 +1,397 @@
+"""Ensembles: several models of a run, or of several runs, that answer together.
+
+    ensembles = [
+        ["encoder", "adapter_386_skip"],                                        the paper's: maximum of probabilities
+        { members = ["encoder", "adapter_64"], method = "fitted" },             weights from held-out training data
+        { members = ["encoder", "runs/other:adapter_64@0.5"], name = "two" },   of another run, at another snapshot
+    ]
+
+An ensemble is scored, kept and shown as any other model. Where a member has several seeds there is one ensemble a seed.
+"""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from bertvision.config import RunConfig, TrainConfig, target_kind
+from bertvision.errors import ConfigError, UserError, suggest
+from bertvision.evaluation.combining import METHODS, combine, combine_answers, fit_weights
+from bertvision.evaluation.predictions import Predictions, build_predictions
+from bertvision.heads.members import NAME, build_members
+from bertvision.heads.members import find_mistakes as find_head_mistakes
+from bertvision.job import HELD_OUT, Job, reopen
+from bertvision.results import counted
+from bertvision.rundir import fingerprint, read_json, write_json
+from bertvision.stages import BASELINE, ENCODER, keep_scored, read_scores
+from bertvision.tasks import Example, TargetKind
+
+ENSEMBLE_VERSION = 1
+KEYS = ("members", "method", "name")
+FILE = "ensembles.json"
+"""What the command added to the config's ensembles, in the run folder."""
+MEMBER = re.compile(r"(?:(?P<run>.+):)?(?P<name>[^:@]+)(?:@(?P<epochs>[\d.]+))?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Ensemble:
+    """What is asked for: members as `[RUN:]NAME[@EPOCHS]`, and how they are combined."""
+
+    members: tuple[str, ...]
+    method: str = "max"
+    name: str = ""
+
+    @property
+    def shown(self) -> str:
+        """Its own name, or one made of its members'."""
+        plain = [re.sub(r"[^\w.-]+", "_", Path(member).name).strip("_") for member in self.members]
+        return self.name or f"{self.method}_{'_'.join(plain)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Voice:
+    """One model among the members: whose run, which snapshot, which name."""
+
+    job: Job
+    epochs: float
+    name: str
+    facts: dict[str, Any]
+
+    def folder(self, split: str) -> Path:
+        return self.job.folder.predictions(self.epochs, split) / self.name
+
+    def stamp(self, split: str) -> str:
+        return str(read_json(self.folder(split) / "stamp.json")["stamp"])
+
+    def outputs(self, split: str) -> np.ndarray:
+        return load_file(self.folder(split) / "outputs.safetensors")["outputs"]
+
+
+# ---------------------------------------------------------------------- what is asked for
+
+
+def read_entry(entry: Any, mistakes: list[str]) -> Ensemble | None:
+    """An ensemble from an entry of the config: a list of members, or a table."""
+    table = {"members": entry} if isinstance(entry, list) else entry
+    if not isinstance(table, dict) or not _are_names(table.get("members")):
+        mistakes.append(f"'ensembles' has {entry!r}: each must be a list of two or more models, or a table with one.")
+        return None
+    before, method, name = len(mistakes), table.get("method", "max"), table.get("name", "")
+    for key in table:
+        if key not in KEYS:
+            mistakes.append(f"an ensemble has no setting '{key}': {suggest(key, KEYS)}")
+    if method not in METHODS:
+        mistakes.append(f"`method` of an ensemble is '{method}': {suggest(str(method), METHODS)}")
+    if name and (not isinstance(name, str) or not NAME.fullmatch(name) or name in (BASELINE, ENCODER)):
+        mistakes.append(f"an ensemble's `name` can't be {name!r}: a letter, then letters, digits, '_', '-', '.'.")
+    return Ensemble(tuple(table["members"]), method, name) if len(mistakes) == before else None
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and len(value) > 1 and all(isinstance(name, str) and name for name in value)
+
+
+def find_mistakes(config: RunConfig) -> list[str]:
+    """What is wrong with a config's heads and ensembles, for `config.build_config`."""
+    mistakes = find_head_mistakes(config)
+    if not config.ensembles or mistakes:
+        return mistakes
+    known = _own_names(config)
+    asked = [read_entry(entry, mistakes) for entry in config.ensembles]
+    for ensemble in filter(None, asked):
+        for member in ensemble.members:
+            found = MEMBER.fullmatch(member)
+            if found is None:
+                mistakes.append(f"'ensembles' has the member '{member}': write NAME, NAME@EPOCHS or RUN:NAME@EPOCHS.")
+            elif found["run"] is None and found["name"] not in known:
+                mistakes.append(f"'ensembles' has the member '{member}': {suggest(found['name'], sorted(known))}")
+    shown = [ensemble.shown for ensemble in asked if ensemble]
+    taken = {name for name in shown if shown.count(name) > 1 or name in known}
+    mistakes += [f"two models are called '{name}': give the ensemble another `name`." for name in sorted(taken)]
+    return mistakes
+
+
+def _own_names(config: RunConfig) -> set[str]:
+    # What is wrong in [train] itself is told by others.
+    train = dataclasses.replace(TrainConfig(), seeds=max(1, config.train.seeds))
+    members = build_members(config.heads, train, config.seed, target_kind(config) or TargetKind.LABEL)
+    return {ENCODER, *(member.name for member in members), *(member.group for member in members)}
+
+
+# ---------------------------------------------------------------------- the stage
+
+
+def add_ensembles(job: Job, scores: dict[str, Any]) -> None:
+    """Scores the ensembles of the config, and those the command added, and puts them beside the other models."""
+    asked = [ensemble for entry in job.config.ensembles if (ensemble := read_entry(entry, [])) is not None]
+    asked += _added(job)
+    if asked and job.machine.is_main:
+        for ensemble in asked:
+            for epochs in _snapshots_of(job, ensemble):
+                try:
+                    score_ensemble(job, ensemble, epochs, scores)
+                except UserError as error:  # after hours of training, no reason to stop
+                    job.reporter.say(f"ensemble '{ensemble.shown}' is left out: {error}")
+        write_json(job.folder.path / "scores.json", scores)
+    job.machine.wait()
+
+
+def add_ensemble(job: Job, ensemble: Ensemble, scores: dict[str, Any]) -> list[str]:
+    """Scores one more ensemble and remembers it, so that the next evaluation has it too; gives the models' names."""
+    mistakes: list[str] = []
+    read_entry({"members": list(ensemble.members), "method": ensemble.method, "name": ensemble.name}, mistakes)
+    taken = {
+        name for models in scores["snapshots"].values() for name, facts in models.items() if "ensemble" not in facts
+    }
+    if ensemble.shown in taken:
+        mistakes.append(f"the run has a model '{ensemble.shown}' already: give the ensemble another `name`.")
+    if mistakes:
+        raise ConfigError(mistakes)
+    names = score_ensemble(job, ensemble, _snapshots_of(job, ensemble)[-1], scores)
+    kept = [other for other in _added(job) if other.shown != ensemble.shown]
+    write_json(job.folder.path / FILE, [dataclasses.asdict(one) for one in [*kept, ensemble]])
+    write_json(job.folder.path / "scores.json", scores)
+    return names
+
+
+def _added(job: Job) -> list[Ensemble]:
+    found = read_json(job.folder.path / FILE) or []
+    return [Ensemble(**{**entry, "members": tuple(entry["members"])}) for entry in found]
+
+
+def _snapshots_of(job: Job, ensemble: Ensemble) -> list[float]:
+    """Where an ensemble belongs: at each snapshot that has heads, unless its members name their own."""
+    own = [found for member in ensemble.members if (found := MEMBER.fullmatch(member)) and found["run"] is None]
+    fixed = [float(found["epochs"]) for found in own if found["epochs"]]
+    if len(fixed) < len(own):
+        return job.head_snapshots
+    return [max(fixed, default=job.head_snapshots[-1])]
+
+
+def score_ensemble(job: Job, ensemble: Ensemble, epochs: float, scores: dict[str, Any]) -> list[str]:
+    """One ensemble at one snapshot, once for each seed of its members; gives the names of its models."""
+    models = scores["snapshots"][f"{epochs:g}"]
+    choirs = _choirs(job, ensemble, epochs, scores)
+    names = []
+    for seed, voices in choirs.items():
+        name = ensemble.shown if len(choirs) == 1 else f"{ensemble.shown}_seed{seed}"
+        if any(voice.facts.get("failed") for voice in voices):
+            job.reporter.say(f"ensemble '{name}' is left out: a member's training was stopped.")
+            continue
+        _check_same_task(job, voices)
+        weights = _sing(job, ensemble, epochs, name, voices)
+        models[name] = {
+            **_facts(voices, models[ENCODER]["parameters"]),
+            "ensemble": list(ensemble.members),
+            "voices": [
+                {"run": None if voice.job is job else str(voice.job.folder.path.absolute()), "epochs": voice.epochs}
+                | {"name": voice.name}
+                for voice in voices
+            ],
+            "method": ensemble.method,
+            "group": ensemble.shown,
+            "seed": seed,
+            "scores": read_scores(job, epochs, name),
+        }
+        if weights is not None:
+            models[name]["weights"] = [round(float(weight), 6) for weight in weights]
+        names.append(name)
+    return names
+
+
+def _facts(voices: list[Voice], whole: int) -> dict[str, Any]:
+    """What an ensemble costs: all its members' parameters, and the dearest pass, which its heads share."""
+    heads = [voice.facts for voice in voices if voice.name != ENCODER]
+    parameters = sum(voice.facts["parameters"] for voice in voices)
+    highest = {key: max((facts.get(key) or 0 for facts in heads), default=0) for key in ("seconds", "tokens", "memory")}
+    return {"parameters": parameters, "share": parameters / whole, **highest, "failed": False}
+
+
+# ---------------------------------------------------------------------- members
+
+
+def _choirs(job: Job, ensemble: Ensemble, epochs: float, scores: dict[str, Any]) -> dict[int, list[Voice]]:
+    """Seed → the models that answer together; one where no member has several seeds."""
+    found = [_find_voices(job, member, epochs, scores) for member in ensemble.members]
+    several = [set(voices) for voices in found if len(voices) > 1]
+    if not several:
+        return {job.config.seed: [next(iter(voices.values())) for voices in found]}
+    seeds = sorted(set.intersection(*several))
+    if not seeds:
+        raise UserError(f"the members of '{ensemble.shown}' have no seed in common: name single models instead.")
+    return {seed: [voices.get(seed) or next(iter(voices.values())) for voices in found] for seed in seeds}
+
+
+def _find_voices(job: Job, member: str, epochs: float, scores: dict[str, Any]) -> dict[int, Voice]:
+    """Seed → model, of all models that a member's name stands for."""
+    found = MEMBER.fullmatch(member)
+    if found is None:
+        raise UserError(f"'{member}' names no model: write NAME, NAME@EPOCHS or RUN:NAME@EPOCHS.")
+    if found["run"] is not None:
+        job, scores = _open_other(job, found["run"])
+        epochs = job.head_snapshots[-1]
+    if found["epochs"]:
+        epochs = float(found["epochs"])
+    models = scores["snapshots"].get(f"{epochs:g}")
+    if models is None:
+        kept = ", ".join(scores["snapshots"])
+        raise UserError(
+            f"'{member}': '{job.folder.path}' has no snapshot at {counted(epochs, 'epoch')}, it has {kept}."
+        )
+    name = found["name"]
+    some = {
+        facts.get("seed", 0): Voice(job, epochs, known, facts)
+        for known, facts in models.items()
+        if name in (known, facts.get("group")) and known != BASELINE and "ensemble" not in facts
+    }
+    if name in models and len(some) > 1:  # a model's own name goes before a group's
+        some = {seed: voice for seed, voice in some.items() if voice.name == name} or some
+    if not some:
+        known = sorted(n for n, facts in models.items() if n != BASELINE and "ensemble" not in facts)
+        groups = sorted({facts["group"] for facts in models.values() if "group" in facts and "ensemble" not in facts})
+        raise UserError(
+            f"'{job.folder.path}' has no model '{name}' at {counted(epochs, 'epoch')}: "
+            f"{suggest(name, sorted({*known, *groups}))}"
+        )
+    return some
+
+
+def _open_other(job: Job, run: str) -> tuple[Job, dict[str, Any]]:
+    scores = read_json(Path(run) / "scores.json")
+    if scores is None:
+        raise UserError(f"'{run}' is no run that was scored: expected a run folder with a scores.json.")
+    return reopen(run, job.reporter), scores
+
+
+# ---------------------------------------------------------------------- the same examples?
+
+
+def _check_same_task(job: Job, voices: list[Voice]) -> None:
+    for other in {id(voice.job): voice.job for voice in voices if voice.job is not job}.values():
+        if (other.task.kind, other.task.labels) != (job.task.kind, job.task.labels):
+            raise UserError(
+                f"'{other.folder.path}' predicts {_describe(other)}, '{job.folder.path}' {_describe(job)}: members of "
+                "an ensemble must answer the same question."
+            )
+
+
+def _describe(job: Job) -> str:
+    labels = f" ({', '.join(job.task.labels)})" if job.task.labels else ""
+    return f"a {job.task.kind}{labels}"
+
+
+def check_same_examples(job: Job, other: Job, split: str) -> None:
+    """Refuses members that answer other examples, and says which."""
+    if split != HELD_OUT and split not in other.dev_splits:
+        raise UserError(f"'{other.folder.path}' was not scored on '{split}': it has {', '.join(other.dev_splits)}.")
+    ours = {example.id: example for example in job.examples(split)}
+    theirs = {example.id: example for example in other.examples(split)}
+    here, there = f"'{job.folder.path}'", f"'{other.folder.path}'"
+    told = [
+        (f"only {here} has", [name for name in ours if name not in theirs]),
+        (f"only {there} has", [name for name in theirs if name not in ours]),
+        ("both have, with another text or target,", [n for n in ours if n in theirs and _differ(ours[n], theirs[n])]),
+    ]
+    wrong = [f"{words} {len(names)} ({_first(names)})" for words, names in told if names]
+    if wrong:
+        raise UserError(
+            f"members of an ensemble must answer the same examples, those of {split} differ: {'; '.join(wrong)}. "
+            "Score both runs on the same data (task.dev, data.limit_dev, data.hold_out, seed)."
+        )
+    if list(ours) != list(theirs):
+        raise UserError(f"{here} and {there} have the examples of {split} in another order: score both on one file.")
+
+
+def _differ(one: Example, other: Example) -> bool:
+    def told(example: Example) -> Any:
+        return example.text, example.text_pair, example.target, example.answers
+
+    return bool(told(one) != told(other))
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names[:3]) + (", …" if len(names) > 3 else "")
+
+
+# ---------------------------------------------------------------------- together
+
+
+def _sing(job: Job, ensemble: Ensemble, epochs: float, name: str, voices: list[Voice]) -> np.ndarray | None:
+    """Predictions and scores on every split, where they are not there yet; gives the fitted weights."""
+    fitted = ensemble.method == "fitted"
+    splits = [*([HELD_OUT] if job.examples(HELD_OUT) else []), *job.dev_splits]
+    if fitted and HELD_OUT not in splits:
+        raise UserError(
+            f"ensemble '{name}': weights are fitted on held-out training data, and data.hold_out is 0. Take the method "
+            "max, mean or sum, or hold out a part."
+        )
+    for other in {id(voice.job): voice.job for voice in voices if voice.job is not job}.values():
+        for split in splits:
+            check_same_examples(job, other, split)
+    chosen = Choir(job, ensemble, voices)
+    for split in splits:
+        stamp = fingerprint(
+            "ensemble", ENSEMBLE_VERSION, ensemble.method,
+            *(voice.stamp(each) for voice in voices for each in ({split, HELD_OUT} & set(splits))),
+        )  # fmt: skip
+        if not job.folder.is_done(job.folder.predictions(epochs, split) / name, stamp):
+            keep_scored(job, epochs, split, name, stamp, chosen.predict(split))
+    return chosen.weights if fitted else None
+
+
+class Choir:
+    """Models that answer together."""
+
+    def __init__(self, job: Job, ensemble: Ensemble, voices: list[Voice]) -> None:
+        self.job, self.ensemble, self.voices = job, ensemble, voices
+
+    @cached_property
+    def alike(self) -> bool:
+        """Whether all cut their examples into the same windows of the same tokens."""
+        if self.job.task.kind is not TargetKind.SPAN and not self.job.task.windowed:
+            return True  # one window an example, whatever its tokens
+        hashes = {voice.job.hash_tokens(self.job.dev_splits[0]) for voice in self.voices}
+        return len(hashes) == 1
+
+    @cached_property
+    def weights(self) -> np.ndarray:
+        outputs = [voice.outputs(HELD_OUT) for voice in self.voices]
+        return fit_weights(self.job.task.kind, outputs, self.job.features(HELD_OUT))  # (member)
+
+    def predict(self, split: str) -> Predictions:
+        job, settings, method = self.job, self.job.config.evaluate, self.ensemble.method
+        if not self.alike:
+            return self._predict_apart(split)
+        weights = self.weights if method == "fitted" else None
+        outputs = [voice.outputs(split) for voice in self.voices]
+        features, examples = job.features(split), job.examples(split)
+        combined = combine(job.task.kind, outputs, features, method, weights)  # (token or window, output)
+        return build_predictions(job.task, combined, features, examples, settings.n_best, settings.max_answer_tokens)
+
+    def _predict_apart(self, split: str) -> Predictions:
+        """Members whose windows differ meet at the examples: in answers by their place, or in probabilities."""
+        said = [self._predictions_of(voice, split) for voice in self.voices]
+        task, ids = self.job.task, said[0].ids
+        if task.kind is TargetKind.SPAN:
+            answers = combine_answers([one.answers for one in said], self.ensemble.method)
+            return Predictions(task.kind, ids, answers=answers)
+        if self.ensemble.method not in ("max", "mean"):
+            raise UserError(
+                f"ensemble '{self.ensemble.shown}': its members cut passages into other windows, and only max and mean "
+                f"can be taken of such, not {self.ensemble.method}."
+            )
+        stacked = np.stack(
+            [one.probabilities for one in said if one.probabilities is not None]
+        )  # (member, example, label)
+        joined = stacked.max(axis=0) if self.ensemble.method == "max" else stacked.mean(axis=0)  # (example, label)
+        return Predictions(task.kind, ids, probabilities=joined / joined.sum(axis=1, keepdims=True), labels=task.labels)
+
+    def _predictions_of(self, voice: Voice, split: str) -> Predictions:
+        other, settings = voice.job, self.job.config.evaluate
+        outputs, features, examples = voice.outputs(split), other.features(split), other.examples(split)
+        return build_predictions(other.task, outputs, features, examples, settings.n_best, settings.max_answer_tokens)

@@ -1,0 +1,446 @@
+"""Ensembles by hand-worked numbers, their weights against scipy, and that one member alone changes nothing."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from bertvision.data.windows import Features
+from bertvision.errors import UserError
+from bertvision.evaluation.combining import METHODS, combine, combine_answers, fit_weights
+from bertvision.evaluation.predictions import build_predictions
+from bertvision.evaluation.spans import LOWEST, Candidate, SpanAnswer, decode_spans
+from bertvision.tasks.base import Example, TargetKind, Task
+
+PROBABILISTIC = (TargetKind.LABEL, TargetKind.SPAN)
+
+
+def windows_of(lengths: list[int], start=None, end=None, target=None, example=None, offsets=None) -> Features:
+    sizes = np.array(lengths, dtype=np.int32)
+    zeros, count = np.zeros(len(lengths), dtype=np.int32), int(sizes.sum())
+    return Features(
+        input_ids=np.zeros(count, dtype=np.int32),
+        type_ids=np.zeros(count, dtype=np.int8),
+        lengths=sizes,
+        starts=np.cumsum(sizes, dtype=np.int64) - sizes,
+        example=np.arange(len(lengths), dtype=np.int32) if example is None else np.array(example, dtype=np.int32),
+        offsets=-np.ones((count, 2), dtype=np.int32) if offsets is None else np.array(offsets, dtype=np.int32),
+        start=zeros if start is None else np.array(start, dtype=np.int32),
+        end=zeros if end is None else np.array(end, dtype=np.int32),
+        target=np.full(len(lengths), np.nan, dtype=np.float32) if target is None else np.float32(target),
+    )
+
+
+def questions(windows: list[tuple[int, int, int]], words: int = 9) -> tuple[Features, list[Example]]:
+    """[CLS] words [SEP] of passages "w0 w1 …"; a window is (question, first word, one past its last word)."""
+    passage = " ".join(f"w{number}" for number in range(words))
+    offsets = []
+    for _, low, high in windows:
+        offsets += [(-1, -1), *((3 * word, 3 * word + 2) for word in range(low, high)), (-1, -1)]
+    features = windows_of(
+        [high - low + 2 for _, low, high in windows], example=[question for question, *_ in windows], offsets=offsets
+    )
+    return features, [Example(f"q{index}", "who?", passage) for index in range(windows[-1][0] + 1)]
+
+
+def random_outputs(kind: TargetKind, features: Features, members: int, seed: int = 0) -> list[np.ndarray]:
+    random = np.random.default_rng(seed)
+    shape = {
+        TargetKind.SPAN: (len(features.input_ids), 2),
+        TargetKind.LABEL: (len(features), 3),
+        TargetKind.SCORE: (len(features), 1),
+    }[kind]
+    return [random.normal(0, 3, size=shape).astype(np.float32) for _ in range(members)]
+
+
+def weights_for(method: str, *weights: float) -> np.ndarray | None:
+    return np.array(weights) if method == "fitted" else None
+
+
+def logits(probabilities: list, shift: float = 0.0) -> np.ndarray:
+    return (np.log(np.array(probabilities)) + shift).astype(np.float32)
+
+
+# ------------------------------------------------------------------------------------------------ raw outputs
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("max", [0.8, 0.6]),
+        ("mean", [0.6, 0.4]),
+        ("sum", [8 / 11, 3 / 11]),  # 0.8 · 0.4 : 0.2 · 0.6
+        ("fitted", [0.5, 0.5]),  # a quarter of the first, three of the second
+    ],
+)
+def test_labels_of_two_members_by_hand(method, expected):
+    outputs = [logits([[0.8, 0.2]], shift=7.0), logits([[0.4, 0.6]], shift=-3.0)]
+    combined = combine(TargetKind.LABEL, outputs, windows_of([4]), method, weights_for(method, 0.25, 0.75))
+    assert combined.dtype == np.float32
+    assert np.exp(combined) == pytest.approx(np.array([expected]), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("method", "starts", "ends"),
+    [
+        ("max", [0.5, 0.75, 0.5, 0.25, 0.5], [0.9, 0.8, 0.2, 0.7, 0.6]),
+        ("mean", [0.375, 0.625, 0.375, 0.25, 0.375], [0.55, 0.45, 0.15, 0.45, 0.4]),
+        ("sum", [0.25, 0.75, 0.4, 0.2, 0.4], [9 / 13, 4 / 13, 2 / 28, 14 / 28, 12 / 28]),
+        ("fitted", [0.3, 0.7, 0.45, 0.25, 0.3], [0.34, 0.66, 0.18, 0.3, 0.52]),  # a fifth of the first, the rest second
+    ],
+)
+def test_spans_of_two_members_by_hand(method, starts, ends):
+    features = windows_of([2, 3])
+    # A window's own shift must not matter: probabilities are over the tokens of one window.
+    shift = np.array([4.0, 4.0, -9.0, -9.0, -9.0])
+    first = np.stack([logits([0.5, 0.5, 0.25, 0.25, 0.5]), logits([0.9, 0.1, 0.1, 0.7, 0.2])], axis=1)
+    second = np.stack([logits([0.25, 0.75, 0.5, 0.25, 0.25]), logits([0.2, 0.8, 0.2, 0.2, 0.6])], axis=1)
+    outputs = [first + shift[:, None], second - 2 * shift[:, None]]
+    combined = combine(TargetKind.SPAN, outputs, features, method, weights_for(method, 0.2, 0.8))
+    assert np.exp(combined) == pytest.approx(np.array([starts, ends]).T, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"), [("max", [3.0, -1.0]), ("mean", [2.0, -2.5]), ("sum", [4.0, -5.0]), ("fitted", [6.5, -4.0])]
+)
+def test_scores_of_two_members_by_hand(method, expected):
+    outputs = [np.float32([[1.0], [-4.0]]), np.float32([[3.0], [-1.0]])]
+    combined = combine(TargetKind.SCORE, outputs, windows_of([4, 4]), method, weights_for(method, 0.5, 2.0))
+    assert combined.dtype == np.float32
+    assert combined[:, 0] == pytest.approx(np.array(expected))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_member_alone_answers_as_without_an_ensemble(method):
+    features, examples = questions([(0, 0, 6), (0, 4, 9), (1, 0, 9), (2, 0, 3)])
+    output = random_outputs(TargetKind.SPAN, features, 1)[0]
+    combined = combine(TargetKind.SPAN, [output], features, method, weights_for(method, 0.3))
+    alone = decode_spans(output[:, 0], output[:, 1], features, examples)
+    decoded = decode_spans(combined[:, 0], combined[:, 1], features, examples)
+    for answer, expected in zip(decoded, alone, strict=True):
+        assert [(c.start, c.end) for c in answer.n_best] == [(c.start, c.end) for c in expected.n_best]
+        assert [c.score for c in answer.n_best] == pytest.approx([c.score for c in expected.n_best], abs=1e-5)
+        assert answer.null_lead == pytest.approx(expected.null_lead, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", TargetKind)
+@pytest.mark.parametrize("method", METHODS)
+def test_the_order_of_members_does_not_matter(kind, method):
+    features = windows_of([3, 5, 1])
+    outputs = random_outputs(kind, features, 4)
+    combined = combine(kind, outputs, features, method, weights_for(method, 0.1, 0.2, 0.3, 0.4))
+    turned = combine(kind, outputs[::-1], features, method, weights_for(method, 0.4, 0.3, 0.2, 0.1))
+    assert turned == pytest.approx(combined, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", PROBABILISTIC)
+@pytest.mark.parametrize("method", ["max", "mean", "fitted"])
+def test_equal_members_say_what_one_says(kind, method):
+    features = windows_of([3, 5, 1])
+    output = random_outputs(kind, features, 1)[0]
+    alone = combine(kind, [output], features, "mean")
+    combined = combine(kind, [output] * 3, features, method, weights_for(method, 0.2, 0.5, 0.3))
+    assert combined == pytest.approx(alone, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", PROBABILISTIC)
+def test_a_member_of_weight_0_changes_nothing(kind):
+    features = windows_of([3, 5])
+    outputs = random_outputs(kind, features, 3)
+    combined = combine(kind, outputs, features, "fitted", np.array([0.5, 0.0, 0.5]))
+    assert combined == pytest.approx(combine(kind, [outputs[0], outputs[2]], features, "mean"), rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", TargetKind)
+@pytest.mark.parametrize("method", METHODS)
+def test_extreme_logits_give_finite_outputs_and_keep_the_winner(kind, method):
+    features = windows_of([3, 4], target=[0, 1])
+    outputs = [np.full_like(output, -1e4) for output in random_outputs(kind, features, 20)]
+    for output in outputs:
+        output[1 if kind is TargetKind.SPAN else (slice(None), -1)] = 1e4
+    with np.errstate(over="raise", invalid="raise", divide="raise"):
+        combined = combine(kind, outputs, features, method, weights_for(method, *[1.0] * 20))
+        assert np.isfinite(fit_weights(kind, outputs, features)).all()
+    assert np.isfinite(combined).all()
+    if kind is TargetKind.SPAN:
+        assert combined[:3].argmax(axis=0).tolist() == [1, 1]
+        assert np.exp(combined[3:]) == pytest.approx(np.full((4, 2), 0.25))  # all tokens of the second window alike
+    elif kind is TargetKind.LABEL:
+        assert combined.argmax(axis=1).tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_impossible_tokens_get_the_lowest_score_and_very_unlikely_ones_keep_their_rank(method):
+    features = windows_of([4])
+    column = np.array([0.0, -2000.0, -3000.0, -np.inf], dtype=np.float32)  # e^-2000 is 0 in float64
+    outputs = [np.stack([column, column], axis=1)] * 2
+    combined = combine(TargetKind.SPAN, outputs, features, method, weights_for(method, 0.5, 0.5))
+    factor = 2 if method == "sum" else 1
+    assert combined[:, 1] == pytest.approx(np.array([0.0, -2000.0 * factor, -3000.0 * factor, LOWEST]))
+
+
+@pytest.mark.parametrize("kind", PROBABILISTIC)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_diverged_member_is_refused(kind, method):
+    features = windows_of([3, 5])
+    outputs = random_outputs(kind, features, 2)
+    outputs[1][1, 1] = np.nan
+    with pytest.raises(AssertionError, match="diverged"):
+        combine(kind, outputs, features, method, weights_for(method, 0.5, 0.5))
+
+
+@pytest.mark.parametrize("kind", TargetKind)
+@pytest.mark.parametrize("method", METHODS)
+def test_no_windows_give_no_outputs(kind, method):
+    features = windows_of([], target=[])
+    outputs = random_outputs(kind, features, 2)
+    combined = combine(kind, outputs, features, method, weights_for(method, 0.5, 0.5))
+    assert combined.shape == outputs[0].shape
+
+
+def test_members_of_other_windows_are_refused():
+    outputs = [np.zeros((5, 2), dtype=np.float32), np.zeros((4, 2), dtype=np.float32)]
+    with pytest.raises(AssertionError, match=r"\(4, 2\), expected \(5, 2\)"):
+        combine(TargetKind.SPAN, outputs, windows_of([2, 3]), "max")
+
+
+def test_an_unknown_method_suggests_the_nearest():
+    with pytest.raises(UserError, match="did you mean 'mean'"):
+        combine(TargetKind.SCORE, [np.zeros((1, 1))], windows_of([2]), "meen")
+    with pytest.raises(UserError, match="did you mean 'max'"):
+        combine_answers([[]], "maxx")
+
+
+def test_predictions_of_an_ensemble_are_built_as_those_of_a_model():
+    task = Task("toy", TargetKind.LABEL, ("accuracy",), {}, labels=("no", "yes"))
+    outputs = [logits([[0.8, 0.2], [0.1, 0.9]]), logits([[0.4, 0.6], [0.3, 0.7]])]
+    features, examples = windows_of([4, 4]), [Example("a", "one"), Example("b", "two")]
+    predictions = build_predictions(task, combine(task.kind, outputs, features, "max"), features, examples)
+    expected = np.array([[0.8 / 1.4, 0.6 / 1.4], [0.3 / 1.2, 0.9 / 1.2]])
+    assert predictions.probabilities == pytest.approx(expected, rel=1e-5)
+    assert predictions.outputs() == [0, 1]
+
+
+# ---------------------------------------------------------------------------------------------------- weights
+
+
+def likeliest_by_slsqp(gold: np.ndarray) -> np.ndarray:
+    """Weights on the simplex for probabilities (observation, member), by a general optimiser."""
+    from scipy.optimize import minimize
+
+    members = gold.shape[1]
+    found = minimize(
+        lambda weights: -np.log(gold @ weights).mean(),
+        np.full(members, 1.0 / members),
+        jac=lambda weights: -(gold / (gold @ weights)[:, None]).mean(axis=0),
+        method="SLSQP",
+        bounds=[(0.0, 1.0)] * members,
+        constraints={"type": "eq", "fun": lambda weights: weights.sum() - 1.0},
+        options={"ftol": 1e-14, "maxiter": 500},
+    )
+    assert found.success, found.message
+    return found.x
+
+
+def softmax(row: np.ndarray) -> np.ndarray:
+    return np.exp(row.astype(np.float64)) / np.exp(row.astype(np.float64)).sum()
+
+
+def test_weights_of_labels_equal_a_general_optimisers():
+    random = np.random.default_rng(3)
+    target = random.integers(0, 3, size=200)
+    features = windows_of([2] * 200, target=target)
+    outputs = random_outputs(TargetKind.LABEL, features, 4, seed=3)
+    for member, gain in enumerate([2.0, 1.0, 3.0, -2.0]):
+        outputs[member][np.arange(200), target] += gain
+    gold = np.array([[softmax(output[row])[target[row]] for output in outputs] for row in range(200)])
+    weights = fit_weights(TargetKind.LABEL, outputs, features)
+    expected = likeliest_by_slsqp(gold)
+    assert weights == pytest.approx(expected, abs=1e-4)
+    assert weights.sum() == pytest.approx(1.0) and (weights >= 0).all()
+    assert (expected > 0.05).sum() >= 2 and expected.min() < 0.02  # else the case says little
+
+
+def test_weights_of_spans_equal_a_general_optimisers():
+    random = np.random.default_rng(4)
+    lengths = random.integers(3, 9, size=150).tolist()
+    start = [int(random.integers(0, length)) for length in lengths]
+    end = [int(random.integers(first, length)) for first, length in zip(start, lengths, strict=True)]
+    features = windows_of(lengths, start, end)
+    outputs = random_outputs(TargetKind.SPAN, features, 3, seed=4)
+    for output, gain in zip(outputs, [1.0, 2.0, 3.0], strict=True):
+        output[features.starts + start, 0] += gain
+        output[features.starts + end, 1] += gain
+    gold = [
+        [softmax(output[features.tokens_of(window), column])[place[window]] for output in outputs]
+        for column, place in enumerate([start, end])
+        for window in range(150)
+    ]
+    weights = fit_weights(TargetKind.SPAN, outputs, features)
+    assert weights == pytest.approx(likeliest_by_slsqp(np.array(gold)), abs=1e-4)
+
+
+def test_weights_of_two_members_by_hand():
+    # 2 log(0.2 + 0.6 w) + log(0.8 - 0.6 w) is highest where 2 (0.8 - 0.6 w) = 0.2 + 0.6 w.
+    right, wrong = [0.8, 0.2], [0.2, 0.8]
+    features = windows_of([4, 4, 4, 4], target=[0, 0, 0, np.nan])  # the last one is not known
+    outputs = [logits([right, right, wrong, wrong]), logits([wrong, wrong, right, right])]
+    weights = fit_weights(TargetKind.LABEL, outputs, features)
+    assert weights == pytest.approx(np.array([7 / 9, 2 / 9]), abs=1e-4)
+
+
+def test_the_gold_token_of_a_window_without_an_answer_is_its_first():
+    # As above: the first member is right of both starts, the second of the first end; of the last they say the same.
+    features = windows_of([2, 3], start=[1, 0], end=[1, 0])
+    outputs = [
+        np.stack([logits([0.2, 0.8, 0.8, 0.1, 0.1]), logits([0.8, 0.2, 0.5, 0.1, 0.4])], axis=1),
+        np.stack([logits([0.8, 0.2, 0.2, 0.7, 0.1]), logits([0.2, 0.8, 0.5, 0.4, 0.1])], axis=1),
+    ]
+    weights = fit_weights(TargetKind.SPAN, outputs, features)
+    assert weights == pytest.approx(np.array([7 / 9, 2 / 9]), abs=1e-4)
+
+
+def test_equal_members_get_equal_weights():
+    features = windows_of([3] * 5, target=[0, 1, 2, 0, 1])
+    output = random_outputs(TargetKind.LABEL, features, 1)[0]
+    assert fit_weights(TargetKind.LABEL, [output] * 4, features) == pytest.approx(np.full(4, 0.25))
+
+
+@pytest.mark.parametrize("kind", PROBABILISTIC)
+def test_a_member_that_is_always_right_gets_nearly_all_the_weight(kind):
+    random = np.random.default_rng(5)
+    place = random.integers(0, 3, size=100)
+    features = windows_of([3] * 100, start=place, end=place, target=place)
+    outputs = random_outputs(kind, features, 5, seed=5)
+    rows = features.starts + place if kind is TargetKind.SPAN else np.arange(100)
+    outputs[2][:] = 0.0
+    outputs[2][rows, slice(None) if kind is TargetKind.SPAN else place] = 5.0
+    weights = fit_weights(kind, outputs, features)
+    assert weights.argmax() == 2 and weights[2] > 0.95
+
+
+def test_weights_of_scores_are_the_least_squares_that_are_not_negative():
+    random = np.random.default_rng(6)
+    values = random.normal(size=(30, 3)).astype(np.float32)
+    target = 2.0 * values[:, 0] + 0.5 * values[:, 2]
+    known = np.where(np.arange(30) < 25, target, np.nan)
+    columns = [values[:, [member]] for member in range(3)]
+    weights = fit_weights(TargetKind.SCORE, columns, windows_of([2] * 30, target=known))
+    assert weights == pytest.approx(np.array([2.0, 0.0, 0.5]), abs=1e-5)
+    # Orthogonal members: each has its own projection, and a negative one becomes 0.
+    columns = [np.float32([[1.0], [1.0]]), np.float32([[1.0], [-1.0]])]
+    weights = fit_weights(TargetKind.SCORE, columns, windows_of([2, 2], target=[1.0, 4.0]))
+    assert weights == pytest.approx(np.array([2.5, 0.0]))
+
+
+def test_scores_that_all_point_the_wrong_way_get_equal_weights():
+    columns = [np.float32([[-1.0], [-2.0]]), np.float32([[-3.0], [-1.0]])]
+    weights = fit_weights(TargetKind.SCORE, columns, windows_of([2, 2], target=[1.0, 2.0]))
+    assert weights.tolist() == [0.5, 0.5]
+
+
+def test_equal_members_of_scores_predict_what_one_predicts():
+    column = np.float32([[1.0], [2.0], [4.0]])
+    features = windows_of([2, 2, 2], target=[2.0, 3.0, 9.0])
+    predicted = [
+        combine(TargetKind.SCORE, outputs, features, "fitted", fit_weights(TargetKind.SCORE, outputs, features))
+        for outputs in ([column], [column] * 3)
+    ]
+    assert predicted[1] == pytest.approx(predicted[0])
+    assert predicted[0][:, 0] == pytest.approx(column[:, 0] * (2 + 6 + 36) / 21)  # Σ xy / Σ x²
+
+
+# ---------------------------------------------------------------------------------------------------- answers
+
+
+def answer(null: float, spans: dict[tuple[int, int], float], shift: float = 0.0) -> SpanAnswer:
+    """Candidates of the passage "abcdefghij" by their probability, best first."""
+    n_best = [Candidate("abcdefghij"[a:b], a, b, math.log(p) + shift, p) for (a, b), p in spans.items()]
+    return SpanAnswer("q0", *n_best[0][:4], math.log(null) + shift, null, n_best)
+
+
+@pytest.mark.parametrize(
+    ("method", "null", "spans"),
+    [
+        ("max", 0.5, {"efg": 0.65, "abc": 0.3}),
+        ("mean", 0.3, {"efg": 0.425, "abc": 0.15}),  # "i" has 0.125 and is cut off: members have two candidates
+    ],
+)
+def test_candidates_of_the_same_characters_are_combined_by_hand(method, null, spans):
+    first = answer(0.5, {(0, 3): 0.3, (4, 7): 0.2}, shift=-2.0)
+    second = answer(0.1, {(4, 7): 0.65, (8, 9): 0.25}, shift=1.0)
+    combined = combine_answers([[first], [second]], method)[0]
+    total = null + sum(spans.values())
+    assert [candidate.text for candidate in combined.n_best] == list(spans)
+    assert [candidate.score for candidate in combined.n_best] == pytest.approx([math.log(p) for p in spans.values()])
+    assert [candidate.probability for candidate in combined.n_best] == pytest.approx(
+        [p / total for p in spans.values()]
+    )
+    assert combined.null_score == pytest.approx(math.log(null))
+    assert combined.null_probability == pytest.approx(null / total)
+    assert (combined.id, combined.text, combined.start, combined.end, combined.score) == ("q0", *combined.n_best[0][:4])
+
+
+def random_answers() -> tuple[list[SpanAnswer], list[SpanAnswer]]:
+    """Of the same questions, one cut into other windows than the other."""
+    decoded = []
+    for seed, windows in enumerate([[(0, 0, 6), (0, 4, 9), (1, 0, 9)], [(0, 0, 9), (1, 0, 5), (1, 4, 9)]]):
+        features, examples = questions(windows)
+        output = random_outputs(TargetKind.SPAN, features, 1, seed)[0]
+        decoded.append(decode_spans(output[:, 0], output[:, 1], features, examples))
+    return decoded[0], decoded[1]
+
+
+@pytest.mark.parametrize("method", ["max", "mean"])
+def test_answers_of_one_member_alone_stay_as_they_are(method):
+    alone = random_answers()[0]
+    for combined, expected in zip(combine_answers([alone], method), alone, strict=True):
+        assert [c[:3] for c in combined.n_best] == [c[:3] for c in expected.n_best]
+        assert [c.probability for c in combined.n_best] == pytest.approx([c.probability for c in expected.n_best])
+        assert combined.null_lead == pytest.approx(expected.null_lead)
+        assert combined.null_probability == pytest.approx(expected.null_probability)
+
+
+@pytest.mark.parametrize("method", ["max", "mean"])
+def test_combined_answers_are_distinct_sorted_as_many_as_the_members_and_the_same_in_any_order(method):
+    first, second = random_answers()
+    combined = combine_answers([first, second], method)
+    assert combined == combine_answers([second, first], method)
+    assert [answer.id for answer in combined] == ["q0", "q1"]
+    for answer in combined:
+        scores = [candidate.score for candidate in answer.n_best]
+        assert scores == sorted(scores, reverse=True)
+        assert len({(c.start, c.end) for c in answer.n_best}) == len(answer.n_best) == 20
+        assert sum(c.probability for c in answer.n_best) + answer.null_probability == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("method", ["max", "mean"])
+def test_candidates_far_below_no_answer_keep_their_rank_and_finite_scores(method):
+    sure = SpanAnswer("q0", "a", 0, 1, -900.0, 0.0, 1.0, [Candidate("a", 0, 1, -900.0, 0.0)])
+    surer = SpanAnswer("q0", "b", 1, 2, -800.0, 0.0, 1.0, [Candidate("b", 1, 2, -800.0, 0.0)])
+    surest = SpanAnswer("q0", "c", 2, 3, -2e4, 0.0, 1.0, [Candidate("c", 2, 3, -2e4, 0.0)])
+    longer = dataclasses.replace(surest, n_best=[*surest.n_best, Candidate("d", 3, 4, -3e4, 0.0)])
+    combined = combine_answers([[sure], [surer], [longer]], method)[0]
+    assert combined.text == "b" and [candidate.text for candidate in combined.n_best] == ["b", "a"]
+    assert combine_answers([[surest]], method)[0].score == LOWEST
+
+
+def test_a_passage_without_text_has_no_candidates():
+    features, examples = questions([(0, 0, 0)], words=0)
+    decoded = decode_spans(np.zeros(2), np.zeros(2), features, examples)
+    combined = combine_answers([decoded, decoded], "mean")[0]
+    assert combined.text == "" and combined.n_best == [] and combined.null_probability == 1.0
+    assert combined.null_lead > 1e5
+
+
+@pytest.mark.parametrize("method", ["sum", "fitted"])
+def test_what_needs_common_tokens_is_refused_for_answers(method):
+    with pytest.raises(UserError, match=f"'{method}'.*Use 'max' or 'mean'"):
+        combine_answers([list(random_answers()[0])], method)
+
+
+def test_members_that_answered_other_questions_are_refused():
+    first, second = random_answers()
+    with pytest.raises(UserError, match="same questions.*2 of the first.*1 of another"):
+        combine_answers([first, second[:1]], "max")
