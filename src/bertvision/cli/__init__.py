@@ -9,10 +9,12 @@ from bertvision.cli import (
     check,
     demo,
     encode,
+    ensemble,
     evaluate,
     finetune,
     heads,
     predict,
+    report,
     run,
     search,
     settings,
@@ -46,7 +48,12 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (demo, run, search, predict, check, tasks, heads, settings, store, finetune, encode, train, evaluate):
+# In the order of --help.
+SHOWN = (
+    demo, run, report, search, predict, check, tasks, heads, settings, store,
+    finetune, encode, train, evaluate, ensemble,
+)  # fmt: skip
+for module in SHOWN:
     module.add_to(app)
 
 

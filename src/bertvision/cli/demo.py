@@ -14,9 +14,14 @@ def add_to(app: typer.Typer) -> None:
 
 
 def demo(overrides: Overrides = None, json: AsJson = False) -> None:
-    """The paper in miniature: offline, minutes on a laptop, on a synthetic corpus that ships."""
+    """The paper in miniature: offline, minutes on a laptop, on a synthetic corpus that ships; ends in a report."""
     with as_file(files("bertvision") / "demo.toml") as config:
         job = load_job(str(config), overrides)
+    from bertvision.reports.making import make_report
     from bertvision.runs import run_job
 
-    print_run(job, run_job(job), json)
+    finished = run_job(job)
+    print_run(job, finished, json)
+    if job.machine.is_main:
+        page = make_report([finished.folder], reporter=job.reporter)
+        typer.echo(f"report: {page}", err=json)

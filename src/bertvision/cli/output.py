@@ -110,4 +110,4 @@ def print_run(job: Any, finished: Any, as_json: bool) -> None:
     tables = score_tables(finished.scores)
     for table in tables:
         print_table(table, with_notes=table is tables[-1])  # what headings mean is said once, under the last
-    typer.echo(f"run folder: {finished.folder}")
+    typer.echo(f"run folder: {finished.folder}   (bertvision report {finished.folder})")

@@ -1,0 +1,345 @@
+"""What each model cost beside what it scores: parameters, seconds, tokens through the encoder, memory and disk; and
+what the encoder itself reaches for the compute of a head."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertvision.analysis.block import Block, Cell, Column, Frame
+from bertvision.analysis.curves import (
+    ENCODER,
+    SERIES,
+    apart,
+    as_series,
+    best_first,
+    colour_models,
+    deviation_of,
+    figure_name,
+    in_text,
+    is_whole,
+    joined,
+    judged_on,
+    opening,
+    seeds_note,
+    with_spread,
+    without_empty,
+)
+from bertvision.analysis.drawing import chart_of, import_altair
+from bertvision.analysis.evidence import Evidence, Group
+from bertvision.results import counted
+
+BACKWARD = 2  # what a backward pass costs, in forward passes
+LONG = 12  # rows of a table that is folded away
+MILLION = 1e6
+
+
+# ---------------------------------------------------------------------- one model
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a model took, fine-tuning of its encoder included; None where the run does not say."""
+
+    seconds: float | None
+    own_seconds: float | None
+    """Of the pass over the states; None for the encoder."""
+    forward: int | None
+    """Tokens through the encoder."""
+    backward: int | None
+
+    @property
+    def compute(self) -> float | None:
+        """In tokens of a forward pass."""
+        if self.forward is None or self.backward is None:
+            return None
+        return float(self.forward + BACKWARD * self.backward)
+
+
+def cost_of(evidence: Evidence, group: Group) -> Cost:
+    """The cost of one model of a group; seeds share a pass."""
+    encoder = evidence.encoder(group.epochs).facts
+    seconds, tokens = encoder.get("seconds"), encoder.get("tokens")
+    if group.role == "encoder":
+        return Cost(seconds, None, tokens, tokens)
+    facts = group.well[0].facts
+    if not _is_of_here(group):
+        return Cost(None, None, None, None)
+    own_seconds, own_tokens = facts.get("seconds"), facts.get("tokens")
+    return Cost(_add(seconds, own_seconds), own_seconds, _add(tokens, own_tokens), tokens)
+
+
+def _add(one: Any, other: Any) -> Any:
+    return None if one is None or other is None else one + other
+
+
+def _is_of_here(group: Group) -> bool:
+    """Whether all that a model is made of comes from its own run and snapshot; of an ensemble it need not."""
+    voices = group.facts.get("voices", [])
+    return all(voice["run"] is None and voice["epochs"] == group.epochs for voice in voices)
+
+
+def bytes_of(folder: Path) -> int | None:
+    """What a model's files take, without its card; None where there is no folder."""
+    if not folder.is_dir():
+        return None
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and file.name != "README.md")
+
+
+def disk_of(evidence: Evidence, group: Group) -> int | None:
+    """Bytes of one model; an encoder as it came lies elsewhere and takes nothing more."""
+    run = evidence.run
+    if group.role == "encoder":
+        folder = run.encoder(group.epochs)
+        return 0 if (folder / "reference.json").is_file() else bytes_of(folder)
+    if group.role != "ensemble":
+        return bytes_of(evidence.head_folder(group.well[0]))
+    heads = [voice["name"] for voice in group.facts.get("voices", []) if voice["name"] != "encoder"]
+    sizes = [bytes_of(run.head(group.epochs, name)) for name in heads] if _is_of_here(group) else [None]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
+
+
+def _in_millions(number: float | None) -> float | None:
+    return None if number is None else number / MILLION
+
+
+# ---------------------------------------------------------------------- the table
+
+
+def costs_table(evidence: Evidence, split: str) -> Block | None:
+    """Every model's main score beside all that it cost."""
+    groups = [group for epochs in evidence.snapshots for group in evidence.groups(epochs)]
+    if not groups:
+        return None
+    note = (
+        "Seconds and tokens of a head include the fine-tuning of its encoder; its own pass is shown apart, and is one "
+        "for all heads that were trained together. Tokens are those that went through the encoder; a head adds forward "
+        "passes only. Memory is the most that was in use at once, in fine-tuning or in the heads' pass. Disk is what "
+        "the model's files take; an encoder that was not fine-tuned adds none."
+    )
+    rows = [_cost_row(evidence, split, group) for group in groups]
+    return Block(
+        f"costs_table_{split}",
+        "What each model cost",
+        _tell_costs(evidence, split),
+        without_empty(Frame(_cost_columns(evidence), rows)),
+        note=joined(note, seeds_note(groups)),
+        folded=len(rows) > LONG,
+    )
+
+
+def _cost_columns(evidence: Evidence) -> list[Column]:
+    return [
+        Column("model"),
+        Column("epochs", None, "How far the encoder was fine-tuned"),
+        Column(figure_name(evidence.main), 2),
+        Column("±", 2, "Standard deviation over the seeds"),
+        Column("parameters"),
+        Column("% of encoder", 3),
+        Column("seconds", 1, "Fine-tuning so far, and a head's pass"),
+        Column("of these in the pass", 1, "One pass for all heads that were trained together"),
+        Column("forward (M tokens)", 3, "Tokens through the encoder, forward"),
+        Column("backward (M tokens)", 3, "Tokens through the encoder, backward"),
+        Column("memory (MB)", 0, "The most in use at once"),
+        Column("disk (MB)", 3, "Files of this model"),
+    ]
+
+
+def _cost_row(evidence: Evidence, split: str, group: Group) -> list[Cell]:
+    cost, facts = cost_of(evidence, group), group.well[0].facts
+    share = facts.get("share")
+    return [
+        as_series(group),
+        group.epochs,
+        group.mean(split, evidence.main),
+        deviation_of(group.figures(split, evidence.main)),
+        facts.get("parameters"),
+        None if share is None else 100 * share,
+        cost.seconds,
+        cost.own_seconds,
+        _in_millions(cost.forward),
+        _in_millions(cost.backward),
+        _in_millions(facts.get("memory") or None),
+        _in_millions(disk_of(evidence, group)),
+    ]
+
+
+def _best(evidence: Evidence, epochs: float) -> Group | None:
+    """The best head on held-out data; where there are no heads, the control."""
+    return evidence.best_head(epochs) or evidence.control(epochs)
+
+
+def _tell_costs(evidence: Evidence, split: str) -> list[str]:
+    head, encoder = _best(evidence, evidence.last), evidence.encoder(evidence.last)
+    if head is None:
+        return [f"The encoder itself has {counted(encoder.facts['parameters'], 'parameter')}; there are no heads."]
+    told = [_tell_size(evidence, split, head, encoder)]
+    cost, facts = cost_of(evidence, head), head.well[0].facts
+    if cost.own_seconds is not None:
+        # Members of one pass have its seconds, to the millisecond.
+        heads = [model for model in evidence.models(evidence.last) if model.role in ("head", "control")]
+        together = sum(model.facts.get("seconds") == cost.own_seconds for model in heads)
+        shared = f", which {together} models shared," if together > 1 else ""
+        before = "" if cost.seconds is None else f", after {cost.seconds - cost.own_seconds:.1f} s of fine-tuning"
+        tokens = facts.get("tokens")
+        sent = (
+            "" if tokens is None else f", and sent {tokens / MILLION:.2f} million tokens through the encoder, forward"
+        )
+        told.append(f"Its pass{shared} took {cost.own_seconds:.1f} s{before}{sent}.")
+    return told
+
+
+def _tell_size(evidence: Evidence, split: str, head: Group, encoder: Group) -> str:
+    facts = head.well[0].facts
+    share = f" ({100 * facts['share']:.3f} % of the encoder's)" if "share" in facts else ""
+    text = f"{opening(in_text(head))} has {counted(facts['parameters'], 'parameter')}{share}"
+    ours, theirs = head.figures(split, evidence.main), encoder.figures(split, evidence.main)
+    if not ours or not theirs:
+        return f"{text}."
+    return f"{text} and scores {with_spread(ours)} where the encoder itself scores {with_spread(theirs)}."
+
+
+# ---------------------------------------------------------------------- compute
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A model with its score and its compute."""
+
+    group: Group
+    compute: float
+    score: float
+    seconds: float | None
+
+
+def score_against_compute(evidence: Evidence, split: str) -> Block | None:
+    """Scores against tokens through the encoder; what the encoder itself reaches for as much."""
+    groups = [group for epochs in evidence.snapshots for group in evidence.groups(epochs)]
+    priced = [one for group in groups if (one := _price(evidence, split, group)) is not None]
+    curve = [one for one in priced if one.group.role == "encoder"]
+    others = [one for one in priced if one.group.role != "encoder"]
+    if not curve or len(priced) < 2:
+        return None
+    shown = [*curve, *(one for name in _shown_names(evidence, others) for one in others if one.group.name == name)]
+    note = (
+        "Compute: tokens that went through the encoder forward, plus twice those that went backward, since a backward "
+        "pass costs about twice a forward one; a head's own arithmetic, small beside it, is not counted. Scores of the "
+        "encoder itself between two snapshots are interpolated on a straight line."
+    )
+    hidden = (
+        f"The picture shows the best heads on {judged_on(evidence)}; the table has all."
+        if len(shown) < len(priced)
+        else ""
+    )
+    return Block(
+        f"score_against_compute_{split}",
+        "Scores against compute",
+        _tell_compute(evidence, curve, others),
+        _compute_frame(evidence, curve, priced),
+        _draw_compute(evidence, shown),
+        _compute_in_words(evidence, shown),
+        joined(note, hidden, seeds_note(groups)),
+        folded=True,
+    )
+
+
+def _price(evidence: Evidence, split: str, group: Group) -> Priced | None:
+    cost, score = cost_of(evidence, group), group.mean(split, evidence.main)
+    if cost.compute is None or score is None:
+        return None
+    return Priced(group, cost.compute, score, cost.seconds)
+
+
+def encoder_at(curve: list[Priced], compute: float) -> float | None:
+    """What the encoder itself scores for this compute, between its snapshots; None beyond them."""
+    points = sorted((one.compute, one.score) for one in curve)
+    places, scores = [place for place, _ in points], [score for _, score in points]
+    if not places[0] <= compute <= places[-1]:
+        return None
+    return float(np.interp(compute, places, scores))
+
+
+def _shown_names(evidence: Evidence, others: list[Priced]) -> list[str]:
+    """The control, the best ensemble and the best heads: as many as a picture can hold."""
+    ranked = best_first(evidence, (one.group for one in reversed(others) if is_whole(one.group)))
+    names = list(dict.fromkeys(group.name for group in ranked))
+    role = {one.group.name: one.group.role for one in others}
+    heads = [name for name in names if role[name] == "head"]
+    controls = [name for name in names if role[name] == "control"][:1]
+    ensembles = [name for name in names if role[name] == "ensemble"][:1]
+    return [*controls, *heads[: SERIES - 1 - len(controls) - len(ensembles)], *ensembles]
+
+
+def _tell_compute(evidence: Evidence, curve: list[Priced], others: list[Priced]) -> list[str]:
+    told = []
+    for epochs in evidence.head_snapshots:
+        best = _best(evidence, epochs)
+        for one in others:
+            if best and one.group.epochs == epochs and one.group.name == best.name:
+                told.append(_tell_one(curve, one))
+    return told or [f"The encoder itself is known for {counted(len(curve), 'amount')} of compute, and no head is."]
+
+
+def _tell_one(curve: list[Priced], one: Priced) -> str:
+    text = (
+        f"With {one.compute / MILLION:,.2f} million tokens of compute {in_text(one.group)} on the encoder after "
+        f"{counted(one.group.epochs, 'epoch')} scores {one.score:.2f}"
+    )
+    same = encoder_at(curve, one.compute)
+    if same is not None:
+        return f"{text}, {apart(one.score - same)} what the encoder itself reaches for the same ({same:.2f})."
+    end = max(curve, key=lambda other: other.compute)
+    if one.compute > end.compute:
+        place = f"its curve ends before, at {end.compute / MILLION:,.2f} million tokens with {end.score:.2f}"
+    else:
+        place = "its curve begins only after that"
+    return f"{text}; what the encoder itself reaches for the same is not known: {place}."
+
+
+def _compute_frame(evidence: Evidence, curve: list[Priced], priced: list[Priced]) -> Frame:
+    name = figure_name(evidence.main)
+    columns = [Column("model"), Column("epochs", None, "How far the encoder was fine-tuned")]
+    columns += [Column("compute (M tokens)", 3, "Forward, and backward twice"), Column("seconds", 1), Column(name, 2)]
+    columns += [Column("encoder for the same compute", 2, "Interpolated; nothing beyond its snapshots")]
+    rows: list[list[Cell]] = []
+    for one in priced:
+        same = None if one.group.role == "encoder" else encoder_at(curve, one.compute)
+        cells: list[Cell] = [_in_millions(one.compute), one.seconds, one.score, same]
+        rows.append([as_series(one.group), one.group.epochs, *cells, None if same is None else one.score - same])
+    return Frame([*columns, Column("difference", 2)], rows)
+
+
+def _draw_compute(evidence: Evidence, shown: list[Priced]) -> dict[str, Any]:
+    altair, start = import_altair(), {one.group.epochs: one for one in shown if one.group.role == "encoder"}
+    rows: list[dict[str, Any]] = []
+    for one in shown:
+        before = start.get(one.group.epochs, one)
+        place = {"compute": one.compute / MILLION, "score": one.score, "seconds": one.seconds}
+        origin = {"from_compute": before.compute / MILLION, "from_score": before.score}
+        rows.append({"model": as_series(one.group), "epochs": one.group.epochs, **place, **origin})
+    order, name = list(dict.fromkeys(row["model"] for row in rows)), figure_name(evidence.main)
+    base = chart_of(rows).encode(
+        x=altair.X("compute:Q", title="compute (million tokens through the encoder; backward counts twice)"),
+        y=altair.Y("score:Q", title=name, scale=altair.Scale(zero=False)),
+        color=colour_models(order),
+        tooltip=[
+            altair.Tooltip("model:N"),
+            altair.Tooltip("epochs:Q", title="epochs of fine-tuning"),
+            altair.Tooltip("compute:Q", title="compute (M tokens)", format=",.2f"),
+            altair.Tooltip("seconds:Q", format=",.1f"),
+            altair.Tooltip("score:Q", title=name, format=".2f"),
+        ],
+    )
+    line = base.transform_filter(f"datum.model == '{ENCODER}'").mark_line()
+    ways = base.transform_filter(f"datum.model != '{ENCODER}'").mark_rule(strokeWidth=1, opacity=0.4)
+    ways = ways.encode(x=altair.X("from_compute:Q"), x2="compute:Q", y=altair.Y("from_score:Q"), y2="score:Q")
+    return dict((line + ways + base.mark_point()).to_dict())
+
+
+def _compute_in_words(evidence: Evidence, shown: list[Priced]) -> str:
+    curve = [f"{one.score:.1f} at {one.compute / MILLION:,.2f}" for one in shown if one.group.role == "encoder"]
+    others = [one.score for one in shown if one.group.role != "encoder"]
+    text = f"Line of {figure_name(evidence.main)} of the encoder itself against million tokens: {', '.join(curve)}."
+    return f"{text} Other models are points from {min(others):.1f} to {max(others):.1f}." if others else text

@@ -1,0 +1,111 @@
+"""From finished runs to a report: which blocks it has, in which order."""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from bertvision.analysis import answers, curves, labels, layer_map, layers, scores, spending, values
+from bertvision.analysis.block import Block, Report, Section
+from bertvision.analysis.certainty import Certainty
+from bertvision.analysis.disagreements import disagreements
+from bertvision.analysis.evidence import Evidence
+from bertvision.errors import UserError
+from bertvision.progress import Reporter
+from bertvision.reports.cards import write_cards
+from bertvision.reports.files import write_report
+from bertvision.reports.settings import to_toml
+from bertvision.reports.side_by_side import compare_runs, name_runs
+from bertvision.reports.summary import build_facts, build_summary, encoder_name
+
+Analysis = Callable[[Evidence, str], Block | None]
+ANALYSES: dict[str, list[Analysis]] = {
+    "What it cost": [spending.score_against_compute, spending.costs_table],
+    "How it came about": [
+        curves.finetuning_curve,
+        curves.data_share,
+        curves.epochs_of_heads,
+        curves.length_histogram,
+    ],
+    "What the models say": [
+        answers.has_and_no_answer,
+        answers.wrong_predictions,
+        answers.second_answer,
+        answers.threshold_curve,
+        answers.passage_lengths,
+        labels.confusion_matrix,
+        labels.reliability_curve,
+        values.predicted_against_true,
+        disagreements,
+    ],
+}
+
+
+def make_report(
+    runs: list[Path], to: Path | None = None, reporter: Reporter | None = None, with_encoder: bool = True
+) -> Path:
+    """Writes the report of one run, or of several side by side, and a model card for each head; gives the page."""
+    if not runs:
+        raise UserError("a report is of one run or more: give their folders.")
+    found = [Evidence(run) for run in runs]
+    reporter = reporter or Reporter()
+    report = build_report(found[0], reporter, with_encoder) if len(found) == 1 else _build_several(found)
+    for evidence in found:
+        write_cards(evidence)
+    return write_report(report, to or _place(runs))
+
+
+def _place(runs: list[Path]) -> Path:
+    """The run's own folder, or the one that holds all of them."""
+    return runs[0] if len(runs) == 1 else Path(os.path.commonpath([run.absolute() for run in runs]))
+
+
+def build_report(evidence: Evidence, reporter: Reporter, with_encoder: bool = True) -> Report:
+    first = evidence.splits[0]
+    certainties = [Certainty(evidence, evidence.last, split) for split in evidence.splits]
+    earlier = [Certainty(evidence, epochs, first) for epochs in reversed(evidence.head_snapshots[:-1])]
+    sections = [Section("Scores", _score_blocks(evidence, certainties, earlier))]
+    for title, analyses in ANALYSES.items():
+        blocks = [analysis(evidence, first) for analysis in analyses]
+        sections.append(Section(title, [block for block in blocks if block is not None]))
+    sections.insert(3, Section("What each layer holds", _layer_blocks(evidence, first, reporter, with_encoder)))
+    return Report(
+        f"{evidence.task.name} with {encoder_name(evidence)}",
+        build_facts(evidence),
+        build_summary(certainties[0]),
+        [section for section in sections if section.blocks],
+        to_toml(evidence.config),
+    )
+
+
+def _score_blocks(evidence: Evidence, certainties: list[Certainty], earlier: list[Certainty]) -> list[Block]:
+    blocks: list[Block | None] = []
+    for certainty in certainties:
+        blocks += [scores.scores_table(certainty), scores.comparisons(certainty), scores.every_pair(certainty)]
+    blocks += [scores.scores_table(certainty) for certainty in earlier]
+    blocks.append(scores.choices(evidence))
+    return [block for block in blocks if block is not None]
+
+
+def _layer_blocks(evidence: Evidence, split: str, reporter: Reporter, with_encoder: bool) -> list[Block]:
+    blocks = [layers.layer_weights(evidence, split)]
+    if with_encoder:
+        try:
+            blocks.append(layers.layer_importance(evidence, split, reporter))
+            blocks.insert(0, layer_map.layer_map(evidence, split, reporter))
+        except UserError as error:  # the data or the encoder may be gone: the rest of the report does not need them
+            reporter.say(f"without what needs the encoder: {error}")
+    return [block for block in blocks if block is not None]
+
+
+def _build_several(found: list[Evidence]) -> Report:
+    certainties = [Certainty(evidence, evidence.last, evidence.splits[0]) for evidence in found]
+    sections, summary = compare_runs(certainties)
+    names, settings = name_runs(found), []
+    for number, (certainty, name) in enumerate(zip(certainties, names, strict=True), start=1):
+        some = [scores.scores_table(certainty), scores.comparisons(certainty)]
+        blocks = [dataclasses.replace(block, key=f"run{number}_{block.key}") for block in some if block is not None]
+        sections.append(Section(name, blocks))
+        settings.append(f"# {name}\n{to_toml(certainty.evidence.config)}")
+    facts = [f"{name}: {one.task.name} with {encoder_name(one)}" for name, one in zip(names, found, strict=True)]
+    return Report(f"{len(found)} runs side by side", facts, summary, sections, "\n".join(settings))

@@ -1,0 +1,226 @@
+"""The report's page in a real browser: it draws, sorts, darkens, fits a phone, and asks for and runs nothing else."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sample_reports import HEADS, HOSTILE, build_sample_report
+
+GROUND = "getComputedStyle(document.body).backgroundColor"
+LIGHT, DARK = "rgb(251, 250, 247)", "rgb(21, 24, 28)"
+# Width and height of every chart, and whether it stays inside its figure.
+SIZES = """() => [...document.querySelectorAll("figure")].map(figure => {
+    const box = figure.querySelector(".drawing svg")?.getBoundingClientRect();
+    const room = figure.getBoundingClientRect();
+    return box ? [box.width, box.height, room.left <= box.left + 1 && box.right <= room.right + 1] : null;
+})"""
+# Words of charts that reach over the edge of their picture.
+CUT = """() => [...document.querySelectorAll(".drawing svg")].flatMap(svg => {
+    const room = svg.getBoundingClientRect();
+    const outside = box => box.width > 0 && (box.left < room.left - 2 || box.right > room.right + 2);
+    return [...svg.querySelectorAll("text")].filter(text => outside(text.getBoundingClientRect()))
+        .map(text => text.textContent);
+})"""
+COLUMN = """place => [...document.querySelector("#scores ~ .scroll tbody").rows]
+    .map(row => row.cells[place].innerText.trim())"""
+SORTED = (
+    """[...document.querySelectorAll("#scores ~ .scroll thead th")].map(heading => heading.getAttribute("aria-sort"))"""
+)
+WORDS = (
+    "[...new Set([...document.querySelectorAll('#gains ~ figure svg text')].map(text => getComputedStyle(text).fill))]"
+)
+
+
+def as_number(shown: str) -> float:
+    return float(shown.replace(",", "").replace("−", "-"))
+
+
+def heading(page: Any, text: str) -> Any:
+    return page.locator("#scores ~ .scroll .sort", has_text=text)
+
+
+def test_every_chart_is_drawn_and_nothing_but_the_page_is_asked_for(light: Any) -> None:
+    charts = [block for block in build_sample_report().blocks() if block.picture is not None]
+    sizes = light.page.evaluate(SIZES)
+    assert len(sizes) == len(charts) > 10
+    assert all(size and size[0] > 100 and size[1] > 50 and size[2] for size in sizes)
+    assert light.page.evaluate(CUT) == []
+    assert light.page.locator(".instead:visible").count() == 0
+    assert {address for address in light.requests if not address.startswith("data:")} == {light.address}
+    assert not light.complaints
+
+
+def test_a_click_sorts_numbers_as_numbers_and_puts_missing_values_last(light: Any) -> None:
+    for direction, down in (("ascending", False), ("descending", True)):
+        heading(light.page, "F1").click()
+        shown = light.page.evaluate(COLUMN, 4)
+        numbers = [as_number(cell) for cell in shown if cell != "–"]
+        assert numbers == sorted(numbers, reverse=down) and shown[-1] == "–" and len(numbers) == 7
+        assert light.page.evaluate(SORTED) == [None] * 4 + [direction] + [None] * 2
+    heading(light.page, "parameters").click()
+    numbers = [as_number(cell) for cell in light.page.evaluate(COLUMN, 1)]
+    assert numbers == sorted(numbers) and numbers[-1] == 22_715_010
+    assert light.page.evaluate(SORTED) == [None, "ascending"] + [None] * 5
+
+
+@pytest.mark.parametrize(("key", "text", "place"), [("Enter", "model", 0), ("Space", "chosen", 6)])
+def test_the_keyboard_sorts(light: Any, key: str, text: str, place: int) -> None:
+    heading(light.page, text).focus()
+    light.page.keyboard.press(key)
+    names = light.page.evaluate(COLUMN, place)
+    if place == 0:  # figures in names count as numbers: adapter_64 before adapter_386
+        assert names == ["adapter_64", "adapter_386_skip", "average_pooling", "baseline", "encoder itself",
+                         "ladder_64", "last_linear", "learned_pooling"]  # fmt: skip
+    else:
+        assert names == ["no"] * (len(HEADS) + 1) + ["yes"]
+    assert light.page.evaluate(SORTED)[place] == "ascending"
+
+
+def test_the_button_goes_to_dark_and_back_with_the_charts(light: Any) -> None:
+    looks = {}
+    for theme in ("dark", "light"):
+        light.page.locator("#page-theme").click()
+        light.wait_drawn(theme)
+        looks[theme] = (light.page.evaluate(GROUND), set(light.page.evaluate(WORDS)))
+    assert (looks["light"][0], looks["dark"][0]) == (LIGHT, DARK)
+    assert looks["light"][1] and not looks["light"][1] & looks["dark"][1]
+    assert all(light.page.evaluate(SIZES)) and not light.complaints
+
+
+def test_switching_fast_ends_in_the_last_choice_with_every_chart_drawn_once(open_page: Any, pages: Any) -> None:
+    opened = open_page(pages[1])
+    for _ in range(5):
+        opened.page.locator("#page-theme").click()
+    opened.wait_drawn("dark")
+    counts = opened.page.evaluate(
+        "[...document.querySelectorAll('.drawing')].map(d => d.querySelectorAll('svg').length)"
+    )
+    assert set(counts) == {1} and opened.page.evaluate(GROUND) == DARK and not opened.complaints
+
+
+def test_the_system_s_choice_is_followed_also_when_it_changes(open_page: Any, pages: Any) -> None:
+    opened = open_page(pages[1], "dark")
+    assert opened.page.evaluate(GROUND) == DARK
+    dark = set(opened.page.evaluate(WORDS))
+    opened.page.emulate_media(color_scheme="light")
+    opened.wait_drawn("light")
+    assert opened.page.evaluate(GROUND) == LIGHT and not dark & set(opened.page.evaluate(WORDS))
+
+
+def test_on_a_phone_nothing_is_wider_than_the_window(phone: Any) -> None:
+    phone.page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+    assert phone.page.evaluate("document.documentElement.scrollWidth") <= phone.page.evaluate("innerWidth") == 360
+    assert all(size and size[0] > 100 and size[2] for size in phone.page.evaluate(SIZES))
+    assert phone.page.evaluate(CUT) == []
+    assert phone.page.evaluate("""[...document.querySelectorAll(".scroll")].every(box => {
+        const edge = box.getBoundingClientRect(); return edge.left >= 0 && edge.right <= innerWidth; })""")
+    assert phone.page.evaluate(GROUND) == DARK and not phone.complaints
+
+
+def test_a_window_made_narrow_and_wide_again_keeps_its_charts_inside(open_page: Any, pages: Any) -> None:
+    page = open_page(pages[1]).page
+    for width in (360, 768, 1280):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_function(f"() => ({SIZES})().every(size => size && size[2])")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_hostile_text_is_shown_and_runs_nothing(light: Any) -> None:
+    assert " ".join(HOSTILE.split()) in " ".join(light.page.locator("#labels").inner_text().split())
+    assert light.page.locator("img, body b").count() == 0
+    assert "&lt;/script&gt;" in light.page.locator("#cost ~ figure svg").inner_html()
+    light.page.locator("#cost ~ figure svg .mark-symbol.role-mark path").last.hover()
+    light.page.wait_for_selector("#vg-tooltip-element.visible")
+    assert "onerror=" in light.page.locator("#vg-tooltip-element").inner_text()
+    assert light.page.locator("img").count() == 0
+    assert light.page.evaluate("window.harmed") is None
+
+
+def test_a_script_that_is_not_the_report_s_own_does_not_run(open_page: Any, pages: Any, tmp_path: Path) -> None:
+    forged = tmp_path / "forged.html"
+    text = pages[1].read_text(encoding="utf-8")
+    forged.write_text(text.replace("</main>", "<script>window.harmed = true</script></main>"), encoding="utf-8")
+    opened = open_page(forged)
+    assert opened.page.evaluate("window.harmed") is None
+    assert [complaint for complaint in opened.complaints if "Content Security Policy" in complaint]
+
+
+def test_a_folded_table_opens_by_keyboard_and_shows_long_texts_when_asked(light: Any) -> None:
+    table = light.page.locator("#disagreements ~ details table")
+    assert not table.is_visible()
+    light.page.locator("#disagreements ~ details summary").focus()
+    light.page.keyboard.press("Enter")
+    assert table.is_visible() and table.locator("tbody tr").count() == 300
+
+    text, button = table.locator(".long").first, table.locator(".more").first
+    short = text.bounding_box()["height"]
+    button.focus()
+    light.page.keyboard.press("Enter")
+    assert text.bounding_box()["height"] > 2 * short and button.get_attribute("aria-expanded") == "true"
+
+
+def test_the_first_tab_stop_skips_to_the_report_and_focus_is_seen(open_page: Any, pages: Any) -> None:
+    page = open_page(pages[1]).page
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    assert page.locator(".skip").bounding_box()["y"] >= 0
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "page-main"
+
+
+def test_settings_are_selected_whole_for_copying(light: Any) -> None:
+    light.page.locator("#page-settings ~ details summary").click()
+    light.page.locator("#page-copy").click()
+    assert light.page.evaluate("getSelection().toString()").strip() == build_sample_report().settings.strip()
+    assert light.page.locator("#page-copied").inner_text()
+
+
+def test_a_chart_that_can_t_be_drawn_shows_its_words_and_its_file(open_page: Any, pages: Any, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.html"
+    text = pages[1].read_text(encoding="utf-8")
+    spec = re.search(r'<script type="application/json" class="spec">(.*?)</script>', text)
+    assert spec
+    broken.write_text(text.replace(spec[1], '{"mark":"no such mark"}', 1), encoding="utf-8")
+    page = open_page(broken).page
+    instead = page.locator(".instead:visible")
+    assert instead.count() == 1 and page.locator(".chart:visible").count() == 1
+    assert "with 95 % intervals" in instead.inner_text()
+    assert instead.locator("a").get_attribute("href") == "report/gains.svg"
+
+
+def test_without_scripts_words_tables_and_links_to_pictures_are_there(browser: Any, pages: Any) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(pages[0].as_uri())
+    charts = [block for block in build_sample_report().blocks() if block.picture is not None]
+    assert page.locator(".instead:visible").count() == len(charts)
+    assert page.locator("#scores ~ .scroll table").is_visible() and not page.locator("#page-theme").is_visible()
+    context.close()
+
+
+def test_everything_has_a_name_and_the_page_an_order(light: Any) -> None:
+    page = light.page
+    assert [page.locator(part).count() for part in ("h1", "main", "header", "nav[aria-label]", "footer")] == [1] * 5
+    assert page.evaluate("document.documentElement.lang") == "en"
+    assert page.evaluate("[...document.querySelectorAll('.scroll table')].every(one => one.caption.textContent.trim())")
+    assert page.evaluate("[...document.querySelectorAll('[role=img]')].every(one => one.ariaLabel.trim())")
+    assert page.locator("figure [role=img]").count() == page.locator("figure").count()
+    assert page.evaluate("""[...document.querySelectorAll("button, a, summary")].every(
+        one => (one.ariaLabel || one.textContent).trim())""")
+    ids = page.evaluate("[...document.querySelectorAll('[id]')].map(one => one.id)")
+    assert len(ids) == len(set(ids))
+    named = "[...document.querySelectorAll('[aria-labelledby]')].map(one => one.getAttribute('aria-labelledby'))"
+    links = "[...document.querySelectorAll('a[href^=\"#\"]')].map(one => one.hash.slice(1))"
+    assert set(page.evaluate(named)) | set(page.evaluate(links)) <= set(ids)
+    levels = page.evaluate("[...document.querySelectorAll('h1, h2, h3, h4')].map(one => +one.tagName[1])")
+    assert levels[0] == 1 and all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+
+
+def test_a_print_leaves_out_the_controls_and_shows_tables_whole(light: Any) -> None:
+    light.page.emulate_media(media="print")
+    assert not light.page.locator("#page-theme").is_visible() and not light.page.locator("nav").is_visible()
+    assert light.page.locator("#scores ~ .scroll table").is_visible()
+    assert light.page.evaluate("getComputedStyle(document.querySelector('.scroll')).overflow") == "visible"
+    light.page.emulate_media(media="screen")

@@ -1,0 +1,133 @@
+"""The report of a real (tiny) run of every kind: all files, true numbers, nothing done twice, and errors in words."""
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertvision.analysis import layer_map, layers
+
+pytest.importorskip("vl_convert", reason="needs the report extra")
+Command = Callable[..., Any]
+OPTIONS = (
+    "finetune.snapshots=[0.5]", "train.snapshots=[0.5,1]", "train.seeds=2", 'ensembles=[["encoder","adapter_4"]]',
+)  # fmt: skip
+EVERYWHERE = {
+    "scores_dev_1", "comparisons_dev_1", "pairs_dev_1", "scores_dev_0_5", "choices", "score_against_compute",
+    "costs_table", "finetuning_curve", "length_histogram", "layer_weights", "layer_importance", "layer_map",
+    "disagreements",
+}  # fmt: skip
+OF_KIND = {
+    "squad2": {"has_and_no_answer", "wrong_predictions", "second_answer", "threshold_curve", "passage_lengths"},
+    "rte": {"confusion_matrix", "reliability_curve"},
+    "stsb": {"predicted_against_true"},
+}
+
+
+@pytest.fixture
+def make(finished: Callable[..., Path], squad_folder: Path, glue_folder: Path, tmp_path: Path) -> Callable[..., Path]:
+    """make("rte") → a finished run of one's own, with seeds, two snapshots and an ensemble."""
+
+    def copy(task: str, *options: str, to: str = "run") -> Path:
+        data = squad_folder if task.startswith("squad") else glue_folder
+        return Path(shutil.copytree(finished(*OPTIONS, *options, name=task, data=data), tmp_path / to))
+
+    return copy
+
+
+def read(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(
+        (folder / "report.json").read_text(encoding="utf-8"), parse_constant=lambda word: pytest.fail(word)
+    )
+    return found
+
+
+def blocks_of(folder: Path) -> dict[str, dict[str, Any]]:
+    return {block["key"]: block for section in read(folder)["sections"] for block in section["blocks"]}
+
+
+@pytest.mark.parametrize("task", ["squad2", "rte", "stsb"])
+def test_a_report_has_all_that_its_task_can_show(task: str, make: Callable[..., Path], command: Command) -> None:
+    run = make(task)
+    said = command("report", run)
+    assert said.code == 0, said.err
+    assert said.out.strip() == f"report: {run / 'report.html'}"
+    blocks = blocks_of(run)
+    assert {key.removesuffix("_dev") for key in blocks} >= EVERYWHERE | OF_KIND[task]
+    for key, block in blocks.items():
+        assert block["sentences"], key
+        for ending in (["json", "csv"] if "rows" in block else []) + (["svg", "png"] if "picture" in block else []):
+            assert (run / "report" / f"{key}.{ending}").stat().st_size > 0
+        assert "picture" not in block or block["alt"], f"{key} has a picture and no words for it"
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert page.count('id="layer_map_dev"') == 1 and len(page) < 5_000_000
+    assert (run / "report.md").read_text(encoding="utf-8").startswith("# ")
+    assert (run / "snapshots/epoch_1/heads/adapter_4_seed0/README.md").is_file()
+
+
+def test_tables_hold_the_figures_of_scores_json(make: Callable[..., Path], command: Command) -> None:
+    run = make("rte")
+    command("report", run)
+    models = json.loads((run / "scores.json").read_text())["snapshots"]["1"]
+    with (run / "report/scores_dev_1.csv").open(encoding="utf-8", newline="") as file:
+        rows = {row["model"]: row for row in csv.DictReader(file)}
+    seeds = [models[f"adapter_4_seed{seed}"]["scores"]["dev"]["accuracy"] for seed in (0, 1)]
+    assert float(rows["adapter_4, 2 seeds"]["accuracy"]) == pytest.approx(sum(seeds) / 2)
+    assert float(rows["encoder itself"]["accuracy"]) == pytest.approx(models["encoder"]["scores"]["dev"]["accuracy"])
+    assert float(rows["baseline"]["accuracy"]) == pytest.approx(models["baseline"]["scores"]["dev"]["accuracy"])
+
+
+def test_the_second_report_runs_no_encoder_and_says_the_same(
+    make: Callable[..., Path], command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make("rte")
+    command("report", run)
+    before = read(run)
+    for module in (layers, layer_map):
+        monkeypatch.setattr(module, "open_encoder", lambda *_: pytest.fail("the encoder ran again"))
+    said = command("report", run)
+    assert said.code == 0 and read(run) == before
+
+
+def test_without_the_encoder_or_the_data_the_rest_is_there(
+    make: Callable[..., Path], command: Command, tmp_path: Path
+) -> None:
+    run = make("rte")
+    assert command("report", run, "--no-encoder").code == 0
+    assert not {"layer_map_dev", "layer_importance_dev"} & set(blocks_of(run))
+    config = json.loads((run / "config.json").read_text())
+    config["task"]["data"] = str(tmp_path / "gone")
+    (run / "config.json").write_text(json.dumps(config))
+    said = command("report", run)
+    assert said.code == 0 and "the layer map is left out: the examples of dev" in said.err
+    assert {"scores_dev_1", "confusion_matrix_dev"} <= set(blocks_of(run))
+
+
+def test_several_runs_stand_side_by_side(make: Callable[..., Path], command: Command, tmp_path: Path) -> None:
+    runs = make("rte", to="one"), make("stsb", to="two")
+    said = command("report", *runs)
+    assert said.code == 0 and said.out.strip() == f"report: {tmp_path / 'report.html'}"
+    assert {"runs", "tasks"} <= set(blocks_of(tmp_path))
+    assert command("report", *runs, "--to", tmp_path / "elsewhere").code == 0
+    assert (tmp_path / "elsewhere/report.html").is_file()
+
+
+def test_the_settings_on_the_page_repeat_the_run(make: Callable[..., Path], command: Command, tmp_path: Path) -> None:
+    run = make("rte")
+    command("report", run, "--no-encoder")
+    config = tmp_path / "again.toml"
+    config.write_text(read(run)["settings"], encoding="utf-8")
+    said = command("evaluate", config, f"run={run}", "--json")
+    assert said.code == 0, said.err
+    assert said.json["snapshots"] == json.loads((run / "scores.json").read_text())["snapshots"]
+
+
+def test_mistakes_are_told_in_words(command: Command, tmp_path: Path) -> None:
+    said = command("report", tmp_path)
+    assert said.code == 2 and "no scores.json" in said.err and "bertvision run" in said.err
+    assert "Traceback" not in said.err
+
