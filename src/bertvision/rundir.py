@@ -3,10 +3,11 @@
 config.json task.json environment.json metrics.jsonl    what was asked, where it ran, what happened
 snapshots/epoch_1/encoder/                              the encoder, in Hugging Face form, and its output layer
 snapshots/epoch_1/heads/<name>/                         head.safetensors, config.json
-snapshots/epoch_1/predictions/<split>/<name>/           predictions.jsonl, outputs.safetensors
+snapshots/epoch_1/predictions/<split>/<name>/           predictions.jsonl, outputs.safetensors, marks.safetensors
 states/train_epoch_1_tokens/                            a store of hidden states, where storing them pays
 sources.json                                            where the states came from, and why
-scores.json summary.md                                  all figures, and the tables
+scores.json summary.md lengths.json ensembles.json      all figures, the tables, what they are about
+report.html report.md report.json report/ analyses/     the report, and what it is made of
 """
 
 import errno

@@ -55,6 +55,12 @@ class Run:
         models = [item for snapshot in scores["snapshots"].values() for item in snapshot.items()]
         return {name: facts for name, facts in models if name in names}
 
+    def report(self, with_encoder: bool = True) -> Path:
+        """Writes report.html and what lies beside it into the run folder, and gives its path."""
+        from bertvision.reports.making import make_report
+
+        return make_report([self.folder], with_encoder=with_encoder)
+
     def predict(self, *texts: Any, head: str | None = None) -> list[dict[str, Any]]:
         """What a head says of new text: strings, or (text, second text) pairs (question, passage)."""
         from bertvision.predictor import Predictor

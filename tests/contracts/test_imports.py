@@ -14,7 +14,8 @@ PACKAGE = SRC / "bertvision"
 ORDER = (
     "errors", "registry", "progress", "results", "rundir", "machine", "environment",
     "tasks", "config", "data", "encoder", "sources", "heads", "training", "evaluation",
-    "job", "sourcing", "held_out", "stages", "costs", "predictor", "ensembling", "runs", "search", "analysis", "reports", "cli", "__main__",
+    "job", "sourcing", "held_out", "stages", "costs", "predictor", "ensembling", "analysis", "reports",
+    "runs", "search", "cli", "__main__",
 )  # fmt: skip
 LIGHT = (
     "errors",
