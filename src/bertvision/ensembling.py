@@ -11,6 +11,7 @@ An ensemble is scored, kept and shown as any other model. Where a member has sev
 
 import dataclasses
 import re
+import shutil
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +21,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from bertvision.config import RunConfig, TrainConfig, target_kind
-from bertvision.errors import ConfigError, UserError, suggest
+from bertvision.errors import UserError, suggest
 from bertvision.evaluation.combining import METHODS, combine, combine_answers, fit_weights
 from bertvision.evaluation.predictions import Predictions, build_predictions
 from bertvision.heads.members import NAME, build_members
@@ -35,7 +36,11 @@ ENSEMBLE_VERSION = 1
 KEYS = ("members", "method", "name")
 FILE = "ensembles.json"
 """What the command added to the config's ensembles, in the run folder."""
-MEMBER = re.compile(r"(?:(?P<run>.+):)?(?P<name>[^:@]+)(?:@(?P<epochs>[\d.]+))?")
+NO_HELD_OUT = (
+    "weights are fitted on held-out training data, and data.hold_out is 0. Take the method max, mean or sum, or hold "
+    "out a part."
+)
+MEMBER = re.compile(r"(?:(?P<run>.+):)?(?P<name>[^:@]+)(?:@(?P<epochs>\d+(?:\.\d+)?))?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +87,8 @@ def read_entry(entry: Any, mistakes: list[str]) -> Ensemble | None:
         mistakes.append(f"'ensembles' has {entry!r}: each must be a list of two or more models, or a table with one.")
         return None
     before, method, name = len(mistakes), table.get("method", "max"), table.get("name", "")
+    twice = sorted({member for member in table["members"] if table["members"].count(member) > 1})
+    mistakes += [f"an ensemble has the member '{member}' twice." for member in twice]
     for key in table:
         if key not in KEYS:
             mistakes.append(f"an ensemble has no setting '{key}': {suggest(key, KEYS)}")
@@ -101,7 +108,7 @@ def find_mistakes(config: RunConfig) -> list[str]:
     mistakes = find_head_mistakes(config)
     if not config.ensembles or mistakes:
         return mistakes
-    known = _own_names(config)
+    known, kept = _own_names(config), {*config.finetune.snapshots, config.finetune.epochs}
     asked = [read_entry(entry, mistakes) for entry in config.ensembles]
     for ensemble in filter(None, asked):
         for member in ensemble.members:
@@ -110,6 +117,11 @@ def find_mistakes(config: RunConfig) -> list[str]:
                 mistakes.append(f"'ensembles' has the member '{member}': write NAME, NAME@EPOCHS or RUN:NAME@EPOCHS.")
             elif found["run"] is None and found["name"] not in known:
                 mistakes.append(f"'ensembles' has the member '{member}': {suggest(found['name'], sorted(known))}")
+            elif found["run"] is None and found["epochs"] and float(found["epochs"]) not in kept:
+                told = ", ".join(f"{epochs:g}" for epochs in sorted(kept))
+                mistakes.append(f"'ensembles' has the member '{member}': fine-tuning keeps the snapshots {told}.")
+        if ensemble.method == "fitted" and not config.data.hold_out:
+            mistakes.append(f"ensemble '{ensemble.shown}': {NO_HELD_OUT}")
     shown = [ensemble.shown for ensemble in asked if ensemble]
     taken = {name for name in shown if shown.count(name) > 1 or name in known}
     mistakes += [f"two models are called '{name}': give the ensemble another `name`." for name in sorted(taken)]
@@ -145,18 +157,40 @@ def add_ensemble(job: Job, ensemble: Ensemble, scores: dict[str, Any]) -> list[s
     """Scores one more ensemble and remembers it, so that the next evaluation has it too; gives the models' names."""
     mistakes: list[str] = []
     read_entry({"members": list(ensemble.members), "method": ensemble.method, "name": ensemble.name}, mistakes)
-    taken = {
-        name for models in scores["snapshots"].values() for name, facts in models.items() if "ensemble" not in facts
-    }
-    if ensemble.shown in taken:
-        mistakes.append(f"the run has a model '{ensemble.shown}' already: give the ensemble another `name`.")
+    if _is_taken(job, ensemble, scores):
+        mistakes.append(f"the run has another model '{ensemble.shown}' already: give this one a `name` of its own.")
     if mistakes:
-        raise ConfigError(mistakes)
-    names = score_ensemble(job, ensemble, _snapshots_of(job, ensemble)[-1], scores)
+        raise UserError(" ".join(mistakes))
+    ensemble = dataclasses.replace(ensemble, members=_whole_paths(ensemble))
+    names = [name for epochs in _snapshots_of(job, ensemble) for name in score_ensemble(job, ensemble, epochs, scores)]
+    if not names:
+        raise UserError(f"there is no ensemble '{ensemble.shown}': a member's training was stopped.")
     kept = [other for other in _added(job) if other.shown != ensemble.shown]
     write_json(job.folder.path / FILE, [dataclasses.asdict(one) for one in [*kept, ensemble]])
     write_json(job.folder.path / "scores.json", scores)
     return names
+
+
+def _is_taken(job: Job, ensemble: Ensemble, scores: dict[str, Any]) -> bool:
+    """Whether its name stands for a model, or for an ensemble of other members or another method."""
+    models = [item for snapshot in scores["snapshots"].values() for item in snapshot.items()]
+    if any(ensemble.shown in (name, facts.get("group")) for name, facts in models if "ensemble" not in facts):
+        return True
+    asked = [one for entry in job.config.ensembles if (one := read_entry(entry, [])) is not None]
+    others = [one for one in [*asked, *_added(job)] if one.shown == ensemble.shown]
+    return any((one.method, _whole_paths(one)) != (ensemble.method, _whole_paths(ensemble)) for one in others)
+
+
+def _whole_paths(ensemble: Ensemble) -> tuple[str, ...]:
+    """Members of other runs by those runs' full paths: the next evaluation may be started elsewhere."""
+    return tuple(_with_whole_path(member) for member in ensemble.members)
+
+
+def _with_whole_path(member: str) -> str:
+    found = MEMBER.fullmatch(member)
+    if found is None or found["run"] is None:
+        return member
+    return f"{Path(found['run']).expanduser().absolute()}:{member[found.end('run') + 1 :]}"
 
 
 def _added(job: Job) -> list[Ensemble]:
@@ -326,13 +360,18 @@ def _sing(job: Job, ensemble: Ensemble, epochs: float, name: str, voices: list[V
     fitted = ensemble.method == "fitted"
     splits = [*([HELD_OUT] if job.examples(HELD_OUT) else []), *job.dev_splits]
     if fitted and HELD_OUT not in splits:
-        raise UserError(
-            f"ensemble '{name}': weights are fitted on held-out training data, and data.hold_out is 0. Take the method "
-            "max, mean or sum, or hold out a part."
-        )
+        raise UserError(f"ensemble '{name}': {NO_HELD_OUT}")
     for other in {id(voice.job): voice.job for voice in voices if voice.job is not job}.values():
-        for split in splits:
-            check_same_examples(job, other, split)
+        for split in list(splits):
+            try:
+                check_same_examples(job, other, split)
+            except UserError as error:
+                if split != HELD_OUT or fitted:
+                    raise
+                # Runs with other seeds hold out other examples; dev is the same, and a choice is all that is lost.
+                job.reporter.say(f"ensemble '{name}' is scored on dev alone, and a no-answer threshold is 0: {error}")
+                splits.remove(HELD_OUT)
+                shutil.rmtree(job.folder.predictions(epochs, HELD_OUT) / name, ignore_errors=True)
     chosen = Choir(job, ensemble, voices)
     for split in splits:
         stamp = fingerprint(

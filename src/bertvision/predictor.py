@@ -20,7 +20,7 @@ from bertvision.machine import Machine
 from bertvision.progress import Reporter
 from bertvision.rundir import RunFolder, read_json
 from bertvision.stages import BASELINE, ENCODER, load_snapshot
-from bertvision.tasks import Example, TaskConfig, build_task
+from bertvision.tasks import Example, Task, TaskConfig, build_task
 from bertvision.tasks.base import restore_task
 from bertvision.tasks.config import files_columns
 from bertvision.tasks.glue import GLUE
@@ -67,9 +67,7 @@ class Predictor:
     @property
     def takes_pairs(self) -> bool:
         """Whether the run was trained on two texts an example."""
-        if self.task.name in GLUE:
-            return GLUE[self.task.name].text_pair is not None
-        return self.task.windowed or self.task_config.text_pair is not None
+        return takes_pairs(self.task, self.task_config)
 
     def predict_texts(self, texts: list[Any], threshold: float | None = None) -> list[dict[str, Any]]:
         """Rows for strings, or (text, second text) pairs: (question, passage) where that is the task."""
@@ -130,7 +128,8 @@ class Predictor:
         models = {name: m for name, m in snapshots[place].items() if name != BASELINE and not m.get("failed")}
         self.why = "asked for"
         if head is None:
-            near = {name: model for name, model in models.items() if _is_near(model, float(place))}
+            # Weights that were fitted on held-out data can't be judged there.
+            near = {n: m for n, m in models.items() if _is_near(m, float(place)) and m.get("method") != "fitted"}
             head = max(near, key=lambda name: self._held_out_score(models[name]))
             held = HELD_OUT in models[head]["scores"]
             self.why = "best on held-out training data" if held else "nothing was held out to choose by; give --head"
@@ -173,6 +172,13 @@ class Predictor:
                 f"`bertvision run {self.folder.path}` brings the run up to date."
             )
         return load_head(self.folder.head(self.epochs, name))[0].to(self.machine.device)
+
+
+def takes_pairs(task: Task, config: TaskConfig) -> bool:
+    """Whether a task is about two texts an example."""
+    if task.name in GLUE:
+        return GLUE[task.name].text_pair is not None
+    return task.windowed or config.text_pair is not None
 
 
 def _is_near(facts: dict[str, Any], epochs: float) -> bool:

@@ -58,7 +58,7 @@ def clear_disk_errors(path: Path, setting: str = "run") -> Iterator[None]:
                 f"no room on the disk for '{path}' ({free:.0f} MB free). What was finished is kept: "
                 f"make room, or set `{setting}` to a folder on another disk, and start again."
             ) from None
-        if number in (errno.EACCES, errno.EROFS, errno.EPERM):
+        if number in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOENT):
             raise UserError(
                 f"'{path}' can't be written ({os.strerror(number)}): set `{setting}` to a folder you can write."
             ) from None
@@ -80,13 +80,13 @@ def temporary(path: Path) -> str:
     return f"{TEMPORARY}{path.name}-"
 
 
-def write_text(path: Path, text: str) -> None:
-    write_bytes(path, text.encode("utf-8"))
+def write_text(path: Path, text: str, setting: str = "run") -> None:
+    write_bytes(path, text.encode("utf-8"), setting)
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Writes a whole file or nothing: beside it first, then renamed over it."""
-    with clear_disk_errors(path):
+def write_bytes(path: Path, data: bytes, setting: str = "run") -> None:
+    """Writes a whole file or nothing: beside it first, then renamed over it. Errors name the setting to change."""
+    with clear_disk_errors(path, setting):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=temporary(path))
         try:

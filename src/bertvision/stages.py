@@ -21,6 +21,7 @@ from bertvision.encoder.output_layer import (
 from bertvision.encoder.states import Part
 from bertvision.environment import describe_environment
 from bertvision.errors import UserError
+from bertvision.evaluation.marks import FILE as MARKS
 from bertvision.evaluation.marks import build_marks, save_marks
 from bertvision.evaluation.outputs import compute_outputs
 from bertvision.evaluation.predictions import Predictions, build_predictions, save_predictions
@@ -457,7 +458,8 @@ def _predict_missing(job: Job, epochs: float, rows: list[Row]) -> None:
 
 
 def _is_predicted(job: Job, epochs: float, split: str, row: Row) -> bool:
-    return job.folder.is_done(job.folder.predictions(epochs, split) / row.name, job.predictions_stamp(row.stamp, split))
+    folder = job.folder.predictions(epochs, split) / row.name
+    return job.folder.is_done(folder, job.predictions_stamp(row.stamp, split)) and (folder / MARKS).is_file()
 
 
 def _keep_predictions(job: Job, epochs: float, split: str, row: Row, outputs: np.ndarray) -> None:
@@ -484,7 +486,7 @@ def keep_scored(
             threshold = pick_threshold(predictions, examples)
         else:
             chosen = read_json(job.folder.predictions(epochs, HELD_OUT) / name / "stamp.json")
-            threshold = chosen["scores"]["threshold"]
+            threshold = chosen["scores"]["threshold"] if chosen else 0.0
     scores = score_predictions(job.task, predictions, examples, threshold)
     with writing_folder(job.folder.predictions(epochs, split) / name) as fresh:
         save_predictions(fresh, predictions, outputs, threshold or 0.0)
@@ -494,7 +496,7 @@ def keep_scored(
 
 
 def read_scores(job: Job, epochs: float, name: str) -> dict[str, Any]:
-    """Split → figures of a model that was scored."""
+    """Split → figures of a model that was scored there."""
     splits = [*([HELD_OUT] if job.examples(HELD_OUT) else []), *job.dev_splits]
-    places = {split: job.folder.predictions(epochs, split) / name for split in splits}
-    return {split: read_json(place / "stamp.json")["scores"] for split, place in places.items()}
+    found = {split: read_json(job.folder.predictions(epochs, split) / name / "stamp.json") for split in splits}
+    return {split: stamp["scores"] for split, stamp in found.items() if stamp is not None}

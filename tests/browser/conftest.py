@@ -23,11 +23,14 @@ class Opened:
     address: str
     requests: list[str] = dataclasses.field(default_factory=list)
     complaints: list[str] = dataclasses.field(default_factory=list)
+    messages: list[str] = dataclasses.field(default_factory=list)
+    """All that was said on the console, complaints or not."""
 
     def wait_drawn(self, theme: str) -> None:
         self.page.wait_for_function(f"() => document.documentElement.dataset.drawn === '{theme}'")
 
     def hear(self, message: Any) -> None:
+        self.messages.append(message.text)
         if message.type in ("error", "warning"):
             self.complaints.append(message.text)
 

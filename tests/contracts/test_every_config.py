@@ -108,7 +108,9 @@ def test_two_steps_of_every_config_give_scores_of_every_model(name: str, wide_en
     assert list(scores) == [f"{epochs:g}" for epochs in job.snapshots]
     for epochs in config.train.snapshots or []:
         models = scores[f"{epochs:g}"]
-        assert set(models) == {"baseline", "encoder", *(member.name for member in members)}
+        own = {name for name, model in models.items() if "ensemble" not in model}
+        assert own == {"baseline", "encoder", *(member.name for member in members)}
+        assert len({model["group"] for model in models.values() if "ensemble" in model}) == len(config.ensembles)
         assert any(member.head == "last_linear" for member in members)
         for model in models.values():
             for split in job.dev_splits:

@@ -165,6 +165,35 @@ def test_other_examples_are_refused_by_name(copy: Callable[..., Path], command: 
     assert "two" not in models_of(one)
 
 
+def test_runs_that_held_out_other_examples_are_scored_on_dev_alone(copy: Callable[..., Path], command: Command) -> None:
+    one, other = copy("squad2"), copy("squad2", "data.hold_out=0.6", to="other")
+    said = command("ensemble", one, "encoder", f"{other}:encoder", "--name", "two", "--json")
+    assert said.code == 0, said.err
+    assert set(said.json["two"]["scores"]) == {"dev"} and said.json["two"]["scores"]["dev"]["threshold"] == 0.0
+    refused = command("ensemble", one, "encoder", f"{other}:encoder", "--name", "fit", "--method", "fitted")
+    assert refused.code == 2 and "held_out differ" in refused.err
+
+
+def test_a_run_by_a_relative_path_is_found_from_anywhere(
+    copy: Callable[..., Path], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = copy("rte"), copy("rte", "finetune.lr=1e-4", to="other")
+    monkeypatch.chdir(tmp_path)
+    assert command("ensemble", "run", "encoder", "other:encoder", "--name", "two").code == 0
+    monkeypatch.chdir(one)
+    assert command("evaluate", one).code == 0
+    assert "two" in models_of(one)
+
+
+def test_a_name_stands_for_one_ensemble(copy: Callable[..., Path], command: Command) -> None:
+    run = copy("rte")
+    assert command("ensemble", run, *PAIR, "--name", "both").code == 0
+    assert command("ensemble", run, *PAIR, "--name", "both").code == 0, "the same again"
+    said = command("ensemble", run, *PAIR, "--name", "both", "--method", "mean")
+    assert said.code == 2 and "'both' already" in said.err
+    assert models_of(run)["both"]["method"] == "max"
+
+
 def test_another_task_is_refused(copy: Callable[..., Path], command: Command) -> None:
     one, other = copy("rte"), copy("stsb", to="other")
     said = command("ensemble", one, "encoder", f"{other}:encoder")
@@ -183,7 +212,9 @@ def test_another_task_is_refused(copy: Callable[..., Path], command: Command) ->
         (["encoder", "nowhere:adapter_4"], "is no run that was scored"),
         (["encoder", "baseline"], "no model 'baseline'"),
         (["encoder", "adapter_4", "--method", "median"], "max"),
-        (["encoder", "adapter_4", "--name", "last_linear"], "another `name`"),
+        (["encoder", "adapter_4", "--name", "last_linear"], "a `name` of its own"),
+        (["encoder", "encoder"], "twice"),
+        (["encoder", "adapter_4@."], "write NAME, NAME@EPOCHS or RUN:NAME@EPOCHS"),
         (["encoder", "adapter_4", "--name", "../up"], "can't be '../up'"),
     ],
 )
@@ -201,10 +232,14 @@ def test_all_mistakes_of_a_config_are_told_at_once(
     tmp_path: Path, write_config: Callable[..., Path], glue_folder: Path, command: Command
 ) -> None:
     config = write_config(tmp_path, name="rte", data=glue_folder)
-    wrong = '[["encoder"],["encoder","adapter_5"],{members=["encoder","adapter_4"],methods="max"},7]'
-    said = command("run", config, f"ensembles={wrong}", "train.lr=-1")
+    wrong = [
+        '["encoder"]', '["encoder","adapter_5"]', '{members=["encoder","adapter_4"],methods="max"}', "7",
+        '["encoder","adapter_4@0.3"]', '{members=["encoder","adapter_4"],method="fitted"}',
+    ]  # fmt: skip
+    said = command("run", config, f"ensembles=[{','.join(wrong)}]", "train.lr=-1", "data.hold_out=0")
     assert said.code == 2
-    for words in ("['encoder']", "adapter_5", "'methods'", "7", "train.lr"):
+    told = ("['encoder']", "adapter_5", "'methods'", "has 7", "keeps the snapshots 1", "data.hold_out is 0", "train.lr")
+    for words in told:
         assert words in said.err
 
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from bertvision.analysis import layer_map, layers
+from bertvision.analysis import layer_importance, strengths
+from bertvision.errors import UserError
+from bertvision.reports import making
 
 pytest.importorskip("vl_convert", reason="needs the report extra")
 Command = Callable[..., Any]
@@ -87,7 +89,7 @@ def test_the_second_report_runs_no_encoder_and_says_the_same(
     run = make("rte")
     command("report", run)
     before = read(run)
-    for module in (layers, layer_map):
+    for module in (layer_importance, strengths):
         monkeypatch.setattr(module, "open_encoder", lambda *_: pytest.fail("the encoder ran again"))
     said = command("report", run)
     assert said.code == 0 and read(run) == before
@@ -131,3 +133,67 @@ def test_mistakes_are_told_in_words(command: Command, tmp_path: Path) -> None:
     assert said.code == 2 and "no scores.json" in said.err and "bertvision run" in said.err
     assert "Traceback" not in said.err
 
+
+def test_what_somebody_else_put_there_stays(make: Callable[..., Path], command: Command, tmp_path: Path) -> None:
+    run, place = make("rte"), tmp_path / "project"
+    (place / "report").mkdir(parents=True)
+    (place / "report/thesis.png").write_bytes(b"mine")
+    assert command("report", run, "--no-encoder", "--to", place).code == 0
+    (place / "report/data.csv").write_text("mine")
+    written = set((place / "report").iterdir())
+    assert command("report", run, "--no-encoder", "--to", place).code == 0
+    assert set((place / "report").iterdir()) == written
+    assert (place / "report/thesis.png").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_run_is_not_reported_beside_itself(inside: bool, make: Callable[..., Path], command: Command) -> None:
+    run = make("rte")
+    other = shutil.copytree(run, run / "inner") if inside else run
+    said = command("report", run, other)
+    assert said.code == 2 and ("--to" if inside else "named twice") in said.err
+    assert not (run / "report.html").exists()
+
+
+def test_texts_of_data_that_changed_since_are_not_shown(
+    make: Callable[..., Path], command: Command, glue_folder: Path, tmp_path: Path
+) -> None:
+    run, data = make("rte"), tmp_path / "data"
+    shutil.copytree(glue_folder, data)
+    config = json.loads((run / "config.json").read_text())
+    config["task"]["data"] = str(data)
+    (run / "config.json").write_text(json.dumps(config))
+    assert command("report", run, "--no-encoder").code == 0
+    assert "rows" in blocks_of(run)["disagreements_dev"]
+    (dev,) = data.rglob("RTE/dev.tsv") if list(data.rglob("RTE/dev.tsv")) else data.rglob("dev.tsv")
+    header, *rows = dev.read_text(encoding="utf-8").splitlines()
+    dev.write_text("\n".join([header, *reversed(rows)]) + "\n", encoding="utf-8")
+    assert command("report", run, "--no-encoder").code == 0
+    assert "rows" not in blocks_of(run)["disagreements_dev"]
+
+
+def test_a_run_without_marks_is_brought_up_to_date_by_evaluate(make: Callable[..., Path], command: Command) -> None:
+    run = make("rte")
+    (run / "snapshots/epoch_1/predictions/dev/encoder/marks.safetensors").unlink()
+    said = command("report", run, "--no-encoder")
+    assert said.code == 2 and f"bertvision evaluate {run}" in said.err and "Traceback" not in said.err
+    assert command("evaluate", run).code == 0
+    assert command("report", run, "--no-encoder").code == 0
+
+
+def test_a_page_is_written_though_cards_can_not_be(
+    make: Callable[..., Path], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make("rte")
+
+    def refuse(*_: object) -> int:
+        raise UserError("this folder is somebody else's")
+
+    monkeypatch.setattr(making, "write_cards", refuse)
+    said = command("report", run, "--no-encoder", "--to", tmp_path / "mine")
+    assert said.code == 0 and "without model cards" in said.err and (tmp_path / "mine/report.html").is_file()
+
+
+def test_a_place_that_can_not_be_written_is_told_by_its_option(make: Callable[..., Path], command: Command) -> None:
+    said = command("report", make("rte"), "--no-encoder", "--to", "/proc/nowhere")
+    assert said.code == 2 and "--to" in said.err and "Traceback" not in said.err

@@ -27,33 +27,50 @@ from bertvision.results import read_figure
 from bertvision.tasks.base import TargetKind
 
 SURE = 0.05
-"""A difference is called significant where its p, corrected for the number of heads, is below this."""
+"""A difference is called significant where its p, corrected for the number of models compared, is below this …"""
+ENOUGH = 10
+"""… and at least so many examples speak for either side: of fewer, draws know too little."""
+DRAWS = {"main": 10_000, "other": 2_000, "no_answer_auc": 500}
+"""Draws of the examples: many for the figure that models are compared by, since the smallest p that draws can give is
+two of them, times the number of comparisons; few for what takes long."""
+RIGHT_OR_WRONG = ("accuracy", "exact", "at_threshold.exact")
+MCNEMAR, PAIRED = "McNemar", "paired bootstrap"
 
 
 @dataclass(frozen=True)
 class Against:
-    """A group of models compared with another one by the main figure."""
+    """A group of models compared with another one."""
 
     ours: Group
     theirs: Group
     gap: Comparison
-    p: float
-    """The gap's p, corrected for the number of groups that were compared with the same one (Holm)."""
+    """By a paired bootstrap, mean over the seeds of each."""
     rights: McNemar | None
     """Who alone was right, of the first seed of each; scores are not right or wrong."""
+    test: str
+    """Which test `p` is of: McNemar's where the figure counts what is right and there is one seed of each."""
+    p: float
+    """Corrected for the number of groups that were compared (Holm)."""
+    examples: int
 
     @property
     def is_sure(self) -> bool:
-        return self.p < SURE
+        return self.p < SURE and self.is_enough
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether there are examples enough for any test to say something."""
+        apart = self.examples if self.rights is None else self.rights.only_ours + self.rights.only_theirs
+        return apart >= ENOUGH
 
 
 class Certainty:
-    """Models of one snapshot, scored on the same draws of the examples of one split."""
+    """Models of one run, scored on the same draws of the examples of one split; `epochs` is the snapshot spoken of."""
 
-    def __init__(self, evidence: Evidence, epochs: float, split: str, draws: int = 2000) -> None:
-        self.evidence, self.epochs, self.split, self.draws = evidence, epochs, split, draws
-        self._rounds: dict[tuple[str, str], np.ndarray] = {}
-        self._marks: dict[str, Marks] = {}
+    def __init__(self, evidence: Evidence, epochs: float, split: str) -> None:
+        self.evidence, self.epochs, self.split = evidence, epochs, split
+        self._rounds: dict[tuple[float, str, str], np.ndarray] = {}
+        self._marks: dict[tuple[float, str], Marks] = {}
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -65,57 +82,79 @@ class Certainty:
         found = self.evidence.groups(self.epochs, "head", "ensemble")
         return [group for group in found if group.is_whole]
 
-    def marks(self, model: Model) -> Marks:
-        if model.name not in self._marks:
-            self._marks[model.name] = model.marks(self.split)
-        return self._marks[model.name]
+    @cached_property
+    def examples(self) -> int:
+        return len(_first_column(self.marks(self.evidence.encoder(self.epochs).models[0])))
 
-    def rounds(self, models: Iterable[Model], key: str) -> np.ndarray:
-        """(model, round) a figure of each model in each round of draws; computed once."""
-        models = list(models)
-        missing = [model for model in models if (model.name, key) not in self._rounds]
-        if missing:
-            measures = [measure_of(self.marks(model), key, model.threshold) for model in missing]
-            found = bootstrap(measures, Draws(len(_first_column(self.marks(missing[0]))), self.draws))
-            self._rounds |= {(model.name, key): row for model, row in zip(missing, found, strict=True)}
-        return np.stack([self._rounds[model.name, key] for model in models])  # (model, round)
+    def marks(self, model: Model) -> Marks:
+        key = model.epochs, model.name
+        if key not in self._marks:
+            self._marks[key] = model.marks(self.split)
+        return self._marks[key]
+
+    def draws(self, key: str) -> Draws:
+        return Draws(self.examples, DRAWS["main"] if key == self.evidence.main else DRAWS.get(key, DRAWS["other"]))
 
     def prepare(self, keys: Iterable[str]) -> None:
-        """Draws once for all models and these figures."""
-        wanted = [(model, key) for key in keys for group in self.groups for model in group.well]
-        wanted = [(m, key) for m, key in wanted if read_figure(m.scores(self.split), key) is not None]
-        if wanted:
-            measures = [measure_of(self.marks(model), key, model.threshold) for model, key in wanted]
-            found = bootstrap(measures, Draws(len(_first_column(self.marks(wanted[0][0]))), self.draws))
-            self._rounds |= {(model.name, key): row for (model, key), row in zip(wanted, found, strict=True)}
+        """Draws for all models of the snapshot and these figures at once."""
+        models = [model for group in self.groups for model in group.well]
+        wanted = [(model, key) for key in keys for model in models]
+        self._draw([(m, key) for m, key in wanted if read_figure(m.scores(self.split), key) is not None])
+
+    def _draw(self, wanted: list[tuple[Model, str]]) -> None:
+        missing = [(model, key) for model, key in wanted if (model.epochs, model.name, key) not in self._rounds]
+        for draws in {self.draws(key) for _, key in missing}:  # the examples are drawn once for all that share them
+            some = [(model, key) for model, key in missing if self.draws(key) == draws]
+            found = bootstrap([measure_of(self.marks(model), key, model.threshold) for model, key in some], draws)
+            self._rounds |= {(m.epochs, m.name, key): row for (m, key), row in zip(some, found, strict=True)}
+
+    def rounds(self, models: list[Model], key: str) -> np.ndarray:
+        """(model, round) a figure of each model in each round of draws; computed once."""
+        self._draw([(model, key) for model in models])
+        return np.stack([self._rounds[model.epochs, model.name, key] for model in models])  # (model, round)
 
     def interval(self, group: Group, key: str) -> tuple[float, float]:
         """What other examples could have given: 95 % of the mean over the group's seeds."""
         return interval(self.rounds(group.well, key).mean(axis=0))
 
-    def compare(self, ours: Group, theirs: Group) -> Comparison:
-        key = self.evidence.main
+    def compare(self, ours: Group, theirs: Group, key: str | None = None) -> Comparison:
+        """Any two groups of the run, of any snapshots, by any figure; absent: the main one."""
+        key = key or self.evidence.main
         figures = ours.figures(self.split, key), theirs.figures(self.split, key)
         return compare(*figures, self.rounds(ours.well, key), self.rounds(theirs.well, key))
 
     def against(self, theirs: Group) -> list[Against]:
-        """Every head and ensemble compared with one group."""
-        gaps = {group.name: self.compare(group, theirs) for group in self.compared}
-        adjusted = holm({name: gap.p for name, gap in gaps.items()}) if gaps else {}
-        return [
-            Against(group, theirs, gaps[group.name], adjusted[group.name], self.rights(group, theirs))
-            for group in self.compared
-        ]
+        """Every head and ensemble of the snapshot compared with one group."""
+        return self.test([(group, theirs) for group in self.compared])
 
     def pairs(self) -> list[Against]:
-        """Every two groups, corrected for the number of pairs."""
-        pairs = [(one, other) for n, one in enumerate(self.groups) for other in self.groups[:n]]
-        gaps = {f"{one.name}\n{other.name}": self.compare(one, other) for one, other in pairs}
-        adjusted = holm({name: gap.p for name, gap in gaps.items()}) if gaps else {}
-        return [
-            Against(one, other, gaps[key], adjusted[key], self.rights(one, other))
-            for (one, other), key in zip(pairs, gaps, strict=True)
-        ]
+        """Every two groups of the snapshot."""
+        return self.test([(one, other) for n, one in enumerate(self.groups) for other in self.groups[:n]])
+
+    def across(self) -> list[Against]:
+        """The best head of each snapshot against the encoder itself at every later one."""
+        found = []
+        for epochs in self.evidence.head_snapshots:
+            best = self.evidence.best_head(epochs)
+            later = [at for at in self.evidence.snapshots if at > epochs]
+            found += [(best, self.evidence.encoder(at)) for at in later if best is not None]
+        return self.test(found)
+
+    def test(self, pairs: list[tuple[Group, Group]]) -> list[Against]:
+        """Pairs of groups compared by the main figure, corrected for their number."""
+        if not pairs:
+            return []
+        gaps = [self.compare(*pair) for pair in pairs]
+        rights = [self.rights(*pair) for pair in pairs]
+        tests = [MCNEMAR if self._is_exact(*pair) else PAIRED for pair in pairs]
+        raw = [r.p if r and test == MCNEMAR else gap.p for r, gap, test in zip(rights, gaps, tests, strict=True)]
+        p = list(holm({str(number): value for number, value in enumerate(raw)}).values())
+        rows = zip(pairs, gaps, rights, tests, p, strict=True)
+        return [Against(*pair, gap, right, test, value, self.examples) for pair, gap, right, test, value in rows]
+
+    def _is_exact(self, ours: Group, theirs: Group) -> bool:
+        """Whether the main figure is the share of right answers of one model each, which has an exact test."""
+        return self.evidence.main in RIGHT_OR_WRONG and len(ours.well) == len(theirs.well) == 1
 
     def rights(self, ours: Group, theirs: Group) -> McNemar | None:
         if self.evidence.kind is TargetKind.SCORE:

@@ -2,7 +2,7 @@
 examples for reading."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, import_altair
-from bertvision.analysis.evidence import Evidence, Group, Model
+from bertvision.analysis.evidence import Evidence, Model
+from bertvision.analysis.words import ENCODER, SILENT, gold_of, joined, show_p, stand_in_note, title_of
 from bertvision.evaluation.marks import Bool, Float, ScoreMarks
 from bertvision.evaluation.statistics import mcnemar
 from bertvision.results import counted
@@ -21,7 +22,6 @@ MOST = 20  # examples of each direction in the table
 WORDS = 60  # shown of a text at most
 POINTS = 1000  # in the picture of scores
 SEED = 0
-SILENT = "no answer"
 
 Numbers = npt.NDArray[np.int64]
 
@@ -32,12 +32,10 @@ class Pair:
 
     encoder: Model
     head: Model
-    seeds: int
-    """How many the head was trained with."""
-
-    @property
-    def note(self) -> str:
-        return seeds_note([(self.head, self.seeds)])
+    name: str
+    """The head's, as people are shown it."""
+    note: str
+    """Which seed it is, where there are several."""
 
 
 def pair_of(evidence: Evidence) -> Pair | None:
@@ -45,30 +43,7 @@ def pair_of(evidence: Evidence) -> Pair | None:
     best = evidence.best_head(evidence.last)
     if best is None:
         return None
-    return Pair(evidence.encoder(evidence.last).well[0], best.well[0], len(best.models))
-
-
-def seeds_note(stand_ins: Iterable[tuple[Model, int]]) -> str:
-    """Which seeds stand for their groups, where a group has several."""
-    return " ".join(
-        f"Of the {seeds} seeds of {model.group}, {model.name} stands for all."
-        for model, seeds in stand_ins
-        if seeds > 1
-    )
-
-
-def name_of(model: Model) -> str:
-    """What people are shown, without the seed."""
-    return Group([model]).title
-
-
-def the(title: str) -> str:
-    """A model's title inside a sentence."""
-    return f"the {title}" if title == "encoder itself" else title
-
-
-def shown_p(p: float) -> str:
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+    return Pair(evidence.encoder(evidence.last).well[0], best.well[0], title_of(best), stand_in_note([best]))
 
 
 def right_of(model: Model, split: str) -> Bool:
@@ -105,13 +80,13 @@ def disagreements(evidence: Evidence, split: str) -> Block | None:
         frame,
         parts.picture,
         parts.alt,
-        " ".join(filter(None, [at, note, parts.sampled, pair.note])),
+        joined(at, note, parts.sampled, pair.note),
         folded=True,
     )
 
 
 @dataclass(frozen=True)
-class Parts:
+class _Parts:
     """What differs between kinds of task."""
 
     sentences: list[str]
@@ -129,9 +104,9 @@ class Parts:
 # ---------------------------------------------------------------------- right or wrong
 
 
-def _parts_of_rights(pair: Pair, split: str) -> Parts:
+def _parts_of_rights(pair: Pair, split: str) -> _Parts:
     ours, theirs = right_of(pair.head, split), right_of(pair.encoder, split)  # (example), (example)
-    return Parts(
+    return _Parts(
         _told_of_right(pair, ours, theirs),
         _draw_square(pair, ours, theirs),
         _square_in_words(pair, ours, theirs),
@@ -142,7 +117,7 @@ def _parts_of_rights(pair: Pair, split: str) -> Parts:
 
 
 def _told_of_right(pair: Pair, ours: Bool, theirs: Bool) -> list[str]:
-    name, total = name_of(pair.head), len(ours)
+    name, total = pair.name, len(ours)
     if bool((ours == theirs).all()):
         return [f"The encoder itself and {name} got the same {int(ours.sum()):,} of {counted(total, 'example')} right."]
     found = mcnemar(ours, theirs)
@@ -151,11 +126,11 @@ def _told_of_right(pair: Pair, ours: Bool, theirs: Bool) -> list[str]:
         f"{found.only_theirs:,}; both {int((ours & theirs).sum()):,}, neither {int((~ours & ~theirs).sum()):,}."
     )
     if found.only_ours == found.only_theirs:
-        return [alone, f"Neither is ahead (McNemar's exact test: {shown_p(found.p)})."]
+        return [alone, f"Neither is ahead (McNemar's exact test: {show_p(found.p)})."]
     ahead = name if found.only_ours > found.only_theirs else "the encoder itself"
     verdict = "chance would seldom give as much" if found.p < 0.05 else "chance alone could have given it"
     lead = abs(found.only_ours - found.only_theirs)
-    return [alone, f"That puts {ahead} ahead by {lead:,}: {verdict} (McNemar's exact test: {shown_p(found.p)})."]
+    return [alone, f"That puts {ahead} ahead by {lead:,}: {verdict} (McNemar's exact test: {show_p(found.p)})."]
 
 
 def _cells(ours: Bool, theirs: Bool) -> list[dict[str, Any]]:
@@ -173,7 +148,7 @@ def _cells(ours: Bool, theirs: Bool) -> list[dict[str, Any]]:
 
 
 def _draw_square(pair: Pair, ours: Bool, theirs: Bool) -> dict[str, Any]:
-    altair, rows, name = import_altair(), _cells(ours, theirs), name_of(pair.head)
+    altair, rows, name = import_altair(), _cells(ours, theirs), pair.name
     order = ["right", "wrong"]
     # Shades of one colour, none so full that the number on it can't be read, on a light page or a dark one.
     shades = altair.Scale(domain=[0, max(row["examples"] for row in rows)], range=[0.06, 0.5])
@@ -193,7 +168,7 @@ def _draw_square(pair: Pair, ours: Bool, theirs: Bool) -> dict[str, Any]:
 
 
 def _square_in_words(pair: Pair, ours: Bool, theirs: Bool) -> str:
-    name = name_of(pair.head)
+    name = pair.name
     counts = {(row["encoder"], row["head"]): row["examples"] for row in _cells(ours, theirs)}
     return (
         f"A square of four counts. Both right: {counts['right', 'right']:,}; only the encoder itself: "
@@ -205,16 +180,16 @@ def _square_in_words(pair: Pair, ours: Bool, theirs: Bool) -> str:
 # ---------------------------------------------------------------------- near or far
 
 
-def _parts_of_scores(pair: Pair, split: str) -> Parts:
+def _parts_of_scores(pair: Pair, split: str) -> _Parts:
     ours, theirs = _errors(pair.head, split), _errors(pair.encoder, split)  # (example), (example)
     gain = theirs - ours  # (example) by how much the head is closer
     order = np.argsort(-gain, kind="stable").tolist()  # (example)
     sampled = f"The picture has {POINTS:,} of {len(gain):,} examples, drawn evenly over the split with seed {SEED}."
-    return Parts(
+    return _Parts(
         _told_of_errors(pair, ours, theirs),
         _draw_errors(pair, split, draw_evenly(np.arange(len(gain)), POINTS)),
         f"A point for each example: the error of the encoder itself (mean {theirs.mean():.2f}) along, that of "
-        f"{name_of(pair.head)} (mean {ours.mean():.2f}) upwards; below the line the head is closer.",
+        f"{pair.name} (mean {ours.mean():.2f}) upwards; below the line the head is closer.",
         f"Of each direction at most {MOST} examples are shown, those where the two errors differ most.",
         [number for number in order[:MOST] if gain[number] > 0],
         [number for number in order[::-1][:MOST] if gain[number] < 0],
@@ -229,18 +204,18 @@ def _errors(model: Model, split: str) -> Float:
 
 
 def _told_of_errors(pair: Pair, ours: Float, theirs: Float) -> list[str]:
-    found, name = mcnemar(ours < theirs, theirs < ours), name_of(pair.head)
+    found, name = mcnemar(ours < theirs, theirs < ours), pair.name
     same = len(ours) - found.only_ours - found.only_theirs
     closer = (
         f"Of {counted(len(ours), 'example')} {name} was closer to the gold score on {found.only_ours:,}, the encoder "
-        f"itself on {found.only_theirs:,}{f', both alike on {same:,}' if same else ''} (sign test: {shown_p(found.p)})."
+        f"itself on {found.only_theirs:,}{f', both alike on {same:,}' if same else ''} (sign test: {show_p(found.p)})."
     )
     means = f"{ours.mean():.3f} for {name}, {theirs.mean():.3f} for the encoder itself"
     return [closer, f"The mean absolute error is {means}."]
 
 
 def _draw_errors(pair: Pair, split: str, numbers: list[int]) -> dict[str, Any]:
-    altair, name = import_altair(), name_of(pair.head)
+    altair, name = import_altair(), pair.name
     ours, theirs = pair.head.marks(split), pair.encoder.marks(split)
     assert isinstance(ours, ScoreMarks) and isinstance(theirs, ScoreMarks)
     rows = [
@@ -288,7 +263,7 @@ def _frame_of(
     """A row for each of these examples, first those that the head does better."""
     numbers = set(ours) | set(theirs)
     encoder, head = pair.encoder.said(split, numbers), pair.head.said(split, numbers)
-    labels, kind, name = evidence.task.labels, evidence.kind, name_of(pair.head)
+    kind, name = evidence.kind, pair.name
     has_pair = any(examples[number].text_pair is not None for number in numbers)
     rows: list[list[Cell]] = []
     for number in [*ours, *theirs]:
@@ -296,8 +271,8 @@ def _frame_of(
         texts: list[Cell] = [cut(example.text)]
         if has_pair:
             texts.append(_second_text(example, kind, said))
-        better = name if number in ours else "encoder itself"
-        rows.append([example.id, *texts, _gold(example, kind, labels), *_both_said(kind, said), better])
+        better = name if number in ours else ENCODER
+        rows.append([example.id, *texts, gold_of(evidence, example), *_both_said(kind, said), better])
     return Frame(_columns(kind, has_pair, name), rows)
 
 
@@ -328,13 +303,6 @@ def _both_said(kind: TargetKind, said: Sequence[dict[str, Any]]) -> list[Cell]:
         else:
             found += [row["answer"] or SILENT, row["probability"]]
     return found
-
-
-def _gold(example: Example, kind: TargetKind, labels: tuple[str, ...]) -> Cell:
-    if kind is TargetKind.SPAN:
-        return " / ".join(dict.fromkeys(answer.text for answer in example.answers or ())) or SILENT
-    assert example.target is not None
-    return labels[int(example.target)] if kind is TargetKind.LABEL else float(example.target)
 
 
 def _second_text(example: Example, kind: TargetKind, said: Sequence[dict[str, Any]]) -> str:

@@ -58,7 +58,14 @@ class Model:
 
     def marks(self, split: str) -> Marks:
         """How it did on each example; the baseline has none."""
-        return load_marks(self.run.predictions(self.epochs, split) / self.name, self.kind)
+        folder = self.run.predictions(self.epochs, split) / self.name
+        try:
+            return load_marks(folder, self.kind)
+        except OSError as error:
+            raise UserError(
+                f"'{folder}' has no marks of its examples that can be read ({error}): `bertvision evaluate "
+                f"{self.run.path}` brings the run up to date."
+            ) from None
 
     def said(self, split: str, numbers: set[int]) -> dict[int, dict[str, Any]]:
         """Its predictions for some examples, by their number in the split, as they are in predictions.jsonl."""
@@ -93,7 +100,10 @@ class Group:
     def title(self) -> str:
         """What people are shown."""
         shown = {"encoder": "encoder itself", "control": f"{self.name} (control)"}.get(self.role, self.name)
-        return f"{shown}, {len(self.models)} seeds" if len(self.models) > 1 else shown
+        if len(self.models) == 1:
+            return shown
+        stopped = len(self.models) - len(self.well)
+        return f"{shown}, {len(self.models)} seeds{f', {stopped} stopped' if stopped else ''}"
 
     @property
     def is_whole(self) -> bool:
@@ -210,6 +220,8 @@ class Evidence:
         where nothing was held out."""
         split = HELD_OUT if self.has_held_out else self.splits[0]
         scored = [(group.mean(split, self.main), group) for group in self.groups(epochs, role) if group.is_whole]
+        # Weights that were fitted on held-out data can't be judged there, if there are others.
+        scored = [one for one in scored if one[1].facts.get("method") != "fitted"] or scored
         known = [(value, group) for value, group in scored if value is not None]
         return max(known, key=lambda pair: pair[0])[1] if known else None
 
@@ -243,5 +255,6 @@ class Evidence:
             found = self.job.examples(split)
         except UserError:
             return None
-        total = self.encoder(self.last).models[0].scores(split).get("total")
-        return found if total in (None, len(found)) else None
+        # Files may have changed since: texts of other examples beside these scores would be wrong.
+        stamp = (read_json(self.run.path / "lengths.json") or {}).get(split, {}).get("stamp")
+        return found if stamp in (None, self.job.data_stamp(split)) else None

@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
-from bertvision.analysis.curves import as_series, colour_models, first_of, in_text, joined, opening, stand_in_note
-from bertvision.analysis.drawing import chart_of, import_altair
+from bertvision.analysis.drawing import chart_of, colour_models, import_altair
 from bertvision.analysis.evidence import Evidence, Group
+from bertvision.analysis.ranking import main_models
+from bertvision.analysis.words import in_text, joined, opening, stand_in_note, title_of
 from bertvision.evaluation.marks import LabelMarks
 from bertvision.results import counted
 from bertvision.tasks.base import TargetKind
@@ -21,22 +22,14 @@ BINS = 10
 WORDED = 8  # labels at most whose cells carry their numbers
 CELL = 56  # height of a cell
 
-Counts = npt.NDArray[np.int64]
+_Counts = npt.NDArray[np.int64]
 
 
 def marks_of(group: Group, split: str) -> LabelMarks:
     """Those of the seed that stands for its group."""
-    found = first_of(group).marks(split)
+    found = group.well[0].marks(split)
     assert isinstance(found, LabelMarks), f"{group.name} gives no labels"
     return found
-
-
-def _main_models(evidence: Evidence) -> list[Group]:
-    """The encoder itself, the control and the best head, of the last snapshot that has heads; the last is the one that
-    is spoken of."""
-    at = evidence.last
-    found = [evidence.encoder(at), evidence.control(at), evidence.best_head(at)]
-    return [group for group in found if group is not None]
 
 
 # ---------------------------------------------------------------------- which label for which
@@ -46,10 +39,10 @@ def confusion_matrix(evidence: Evidence, split: str) -> Block | None:
     """How often each true label was given each label, by the best head and by the encoder itself."""
     if evidence.kind is not TargetKind.LABEL:
         return None
-    groups, labels = _main_models(evidence), list(evidence.task.labels)
-    found = {as_series(group): count_labels(marks_of(group, split), len(labels)) for group in groups}
+    groups, labels = main_models(evidence), list(evidence.task.labels)
+    found = {title_of(group): count_labels(marks_of(group, split), len(labels)) for group in groups}
     *_, spoken = groups
-    matrix = found[as_series(spoken)]  # (true, given)
+    matrix = found[title_of(spoken)]  # (true, given)
     shown = f"The picture shows {in_text(spoken)}; the table has the others too." if len(groups) > 1 else ""
     return Block(
         f"confusion_matrix_{split}",
@@ -63,13 +56,13 @@ def confusion_matrix(evidence: Evidence, split: str) -> Block | None:
     )
 
 
-def count_labels(marks: LabelMarks, labels: int) -> Counts:
+def count_labels(marks: LabelMarks, labels: int) -> _Counts:
     """(true label, given label): how many examples."""
     pairs = marks.target * labels + marks.predicted  # (example)
     return np.bincount(pairs, minlength=labels * labels).reshape(labels, labels)
 
 
-def _tell_right(groups: list[Group], matrices: list[Counts]) -> str:
+def _tell_right(groups: list[Group], matrices: list[_Counts]) -> str:
     *others, spoken = [
         (in_text(group), int(matrix.trace()), int(matrix.sum())) for group, matrix in zip(groups, matrices, strict=True)
     ]
@@ -81,7 +74,7 @@ def _tell_right(groups: list[Group], matrices: list[Counts]) -> str:
     return f"{'; '.join([start, *rest])}."
 
 
-def _tell_mistake(labels: list[str], matrix: Counts) -> str:
+def _tell_mistake(labels: list[str], matrix: _Counts) -> str:
     wrong = matrix * (1 - np.eye(len(labels), dtype=np.int64))  # (true, given)
     most = int(wrong.max())
     if not most:
@@ -94,13 +87,13 @@ def _tell_mistake(labels: list[str], matrix: Counts) -> str:
     )
 
 
-def _share(matrix: Counts, true: int, given: int) -> float | None:
+def _share(matrix: _Counts, true: int, given: int) -> float | None:
     """In percent of the examples with the true label; None where there are none."""
     total = int(matrix[true].sum())
     return 100 * int(matrix[true, given]) / total if total else None
 
 
-def _confusion_frame(labels: list[str], found: dict[str, Counts]) -> Frame:
+def _confusion_frame(labels: list[str], found: dict[str, _Counts]) -> Frame:
     columns = [Column("true label"), Column("given label")]
     for name in found:
         columns += [Column(name, None, "Examples"), Column(f"{name} (%)", 1, "Share of the true label's examples")]
@@ -114,7 +107,7 @@ def _confusion_frame(labels: list[str], found: dict[str, Counts]) -> Frame:
     return Frame(columns, rows)
 
 
-def _draw_confusion(labels: list[str], matrix: Counts) -> dict[str, Any]:
+def _draw_confusion(labels: list[str], matrix: _Counts) -> dict[str, Any]:
     altair, rows = import_altair(), []
     for true, true_name in enumerate(labels):
         for given, given_name in enumerate(labels):
@@ -141,7 +134,7 @@ def _draw_confusion(labels: list[str], matrix: Counts) -> dict[str, Any]:
     return dict((cells + base.mark_text().encode(text="words:N") if few else cells).to_dict())
 
 
-def _matrix_in_words(labels: list[str], matrix: Counts) -> str:
+def _matrix_in_words(labels: list[str], matrix: _Counts) -> str:
     shares = [(name, _share(matrix, true, true)) for true, name in enumerate(labels)]
     return "; ".join(f"of '{name}' {share:.1f} % right" for name, share in shares if share is not None)
 
@@ -157,7 +150,7 @@ class Reliability:
     right: npt.NDArray[np.bool_]  # (example)
 
     @property
-    def bins(self) -> Counts:
+    def bins(self) -> _Counts:
         """The bin of each example: 0 for confidences up to 0.1 …; a bin's lower end belongs to it."""
         # Rounded, since 0.7 / 0.1 is a little less than 7.
         return np.minimum(np.floor(np.round(self.confidence * BINS, 9)), BINS - 1).astype(np.int64)  # (example)
@@ -178,8 +171,8 @@ def reliability_curve(evidence: Evidence, split: str) -> Block | None:
     """Confidence of the given label against how often it is right: encoder, control and best head."""
     if evidence.kind is not TargetKind.LABEL:
         return None
-    groups = _main_models(evidence)
-    found = {as_series(group): measure_reliability(marks_of(group, split)) for group in groups}
+    groups = main_models(evidence)
+    found = {title_of(group): measure_reliability(marks_of(group, split)) for group in groups}
     names = [in_text(group) for group in groups]
     note = (
         f"Confidence is the probability of the label that is given, in {BINS} equal bins. The expected calibration "
@@ -189,7 +182,7 @@ def reliability_curve(evidence: Evidence, split: str) -> Block | None:
     return Block(
         f"reliability_curve_{split}",
         "Is a model as often right as it is sure?",
-        [_tell_sureness(names[-1], found[as_series(groups[-1])]), *_tell_errors(names, list(found.values()))],
+        [_tell_sureness(names[-1], found[title_of(groups[-1])]), *_tell_errors(names, list(found.values()))],
         _reliability_frame(found),
         _draw_reliability(found),
         _reliability_in_words(found),

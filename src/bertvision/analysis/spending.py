@@ -5,29 +5,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from bertvision.analysis.block import Block, Cell, Column, Frame
-from bertvision.analysis.curves import (
+from bertvision.analysis.drawing import chart_of, colour_models, import_altair, without_empty
+from bertvision.analysis.evidence import Evidence, Group
+from bertvision.analysis.ranking import SERIES, best_first, best_or_control, judged_on
+from bertvision.analysis.words import (
     ENCODER,
-    SERIES,
-    apart,
-    as_series,
-    best_first,
-    colour_models,
     deviation_of,
     figure_name,
     in_text,
-    is_whole,
     joined,
-    judged_on,
     opening,
     seeds_note,
+    title_of,
     with_spread,
-    without_empty,
 )
-from bertvision.analysis.drawing import chart_of, import_altair
-from bertvision.analysis.evidence import Evidence, Group
 from bertvision.results import counted
 
 BACKWARD = 2  # what a backward pass costs, in forward passes
@@ -57,7 +49,7 @@ class Cost:
         return float(self.forward + BACKWARD * self.backward)
 
 
-def cost_of(evidence: Evidence, group: Group) -> Cost:
+def _cost_of(evidence: Evidence, group: Group) -> Cost:
     """The cost of one model of a group; seeds share a pass."""
     encoder = evidence.encoder(group.epochs).facts
     seconds, tokens = encoder.get("seconds"), encoder.get("tokens")
@@ -80,25 +72,33 @@ def _is_of_here(group: Group) -> bool:
     return all(voice["run"] is None and voice["epochs"] == group.epochs for voice in voices)
 
 
-def bytes_of(folder: Path) -> int | None:
+def _bytes_of(folder: Path) -> int | None:
     """What a model's files take, without its card; None where there is no folder."""
     if not folder.is_dir():
         return None
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and file.name != "README.md")
 
 
-def disk_of(evidence: Evidence, group: Group) -> int | None:
+def _disk_of(evidence: Evidence, group: Group) -> int | None:
     """Bytes of one model; an encoder as it came lies elsewhere and takes nothing more."""
-    run = evidence.run
     if group.role == "encoder":
-        folder = run.encoder(group.epochs)
-        return 0 if (folder / "reference.json").is_file() else bytes_of(folder)
+        folder = evidence.run.encoder(group.epochs)
+        return 0 if (folder / "reference.json").is_file() else _bytes_of(folder)
     if group.role != "ensemble":
-        return bytes_of(evidence.head_folder(group.well[0]))
-    heads = [voice["name"] for voice in group.facts.get("voices", []) if voice["name"] != "encoder"]
-    sizes = [bytes_of(run.head(group.epochs, name)) for name in heads] if _is_of_here(group) else [None]
+        return _bytes_of(evidence.head_folder(group.well[0]))
+    if not _is_of_here(group):
+        return None
+    names = {voice["name"] for voice in group.facts.get("voices", [])}
+    members = [one for one in evidence.groups(group.epochs) if any(model.name in names for model in one.models)]
+    sizes = [_disk_of(evidence, member) for member in members]
     known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None
+
+
+def _memory(evidence: Evidence, group: Group) -> int | None:
+    """The most in use at once, in fine-tuning the encoder or in the model's own pass."""
+    known = [facts.get("memory") for facts in (evidence.encoder(group.epochs).facts, group.well[0].facts)]
+    return max((value for value in known if value), default=None)
 
 
 def _in_millions(number: float | None) -> float | None:
@@ -148,10 +148,10 @@ def _cost_columns(evidence: Evidence) -> list[Column]:
 
 
 def _cost_row(evidence: Evidence, split: str, group: Group) -> list[Cell]:
-    cost, facts = cost_of(evidence, group), group.well[0].facts
+    cost, facts = _cost_of(evidence, group), group.well[0].facts
     share = facts.get("share")
     return [
-        as_series(group),
+        title_of(group),
         group.epochs,
         group.mean(split, evidence.main),
         deviation_of(group.figures(split, evidence.main)),
@@ -161,22 +161,17 @@ def _cost_row(evidence: Evidence, split: str, group: Group) -> list[Cell]:
         cost.own_seconds,
         _in_millions(cost.forward),
         _in_millions(cost.backward),
-        _in_millions(facts.get("memory") or None),
-        _in_millions(disk_of(evidence, group)),
+        _in_millions(_memory(evidence, group)),
+        _in_millions(_disk_of(evidence, group)),
     ]
 
 
-def _best(evidence: Evidence, epochs: float) -> Group | None:
-    """The best head on held-out data; where there are no heads, the control."""
-    return evidence.best_head(epochs) or evidence.control(epochs)
-
-
 def _tell_costs(evidence: Evidence, split: str) -> list[str]:
-    head, encoder = _best(evidence, evidence.last), evidence.encoder(evidence.last)
+    head, encoder = best_or_control(evidence, evidence.last), evidence.encoder(evidence.last)
     if head is None:
         return [f"The encoder itself has {counted(encoder.facts['parameters'], 'parameter')}; there are no heads."]
     told = [_tell_size(evidence, split, head, encoder)]
-    cost, facts = cost_of(evidence, head), head.well[0].facts
+    cost, facts = _cost_of(evidence, head), head.well[0].facts
     if cost.own_seconds is not None:
         # Members of one pass have its seconds, to the millisecond.
         heads = [model for model in evidence.models(evidence.last) if model.role in ("head", "control")]
@@ -205,7 +200,7 @@ def _tell_size(evidence: Evidence, split: str, head: Group, encoder: Group) -> s
 
 
 @dataclass(frozen=True)
-class Priced:
+class _Priced:
     """A model with its score and its compute."""
 
     group: Group
@@ -225,8 +220,9 @@ def score_against_compute(evidence: Evidence, split: str) -> Block | None:
     shown = [*curve, *(one for name in _shown_names(evidence, others) for one in others if one.group.name == name)]
     note = (
         "Compute: tokens that went through the encoder forward, plus twice those that went backward, since a backward "
-        "pass costs about twice a forward one; a head's own arithmetic, small beside it, is not counted. Scores of the "
-        "encoder itself between two snapshots are interpolated on a straight line."
+        "pass costs about twice a forward one; a head's own arithmetic, small beside it, is not counted. The encoder's "
+        "snapshots lie on one schedule, whose learning rate ends with the last of them: fine-tuned for just an earlier "
+        "one's compute it might do better."
     )
     hidden = (
         f"The picture shows the best heads on {judged_on(evidence)}; the table has all."
@@ -245,25 +241,27 @@ def score_against_compute(evidence: Evidence, split: str) -> Block | None:
     )
 
 
-def _price(evidence: Evidence, split: str, group: Group) -> Priced | None:
-    cost, score = cost_of(evidence, group), group.mean(split, evidence.main)
+def _price(evidence: Evidence, split: str, group: Group) -> _Priced | None:
+    cost, score = _cost_of(evidence, group), group.mean(split, evidence.main)
     if cost.compute is None or score is None:
         return None
-    return Priced(group, cost.compute, score, cost.seconds)
+    return _Priced(group, cost.compute, score, cost.seconds)
 
 
-def encoder_at(curve: list[Priced], compute: float) -> float | None:
-    """What the encoder itself scores for this compute, between its snapshots; None beyond them."""
-    points = sorted((one.compute, one.score) for one in curve)
-    places, scores = [place for place, _ in points], [score for _, score in points]
-    if not places[0] <= compute <= places[-1]:
-        return None
-    return float(np.interp(compute, places, scores))
+def _encoder_around(curve: list[_Priced], compute: float) -> tuple[_Priced | None, _Priced | None]:
+    """The encoder's own snapshots next to this compute: the dearest that is no dearer, the cheapest that is no cheaper.
+    What lies between them is not known; learning curves are no straight lines."""
+    below = [one for one in curve if one.compute <= compute]
+    above = [one for one in curve if one.compute >= compute]
+    return (
+        max(below, key=lambda one: one.compute, default=None),
+        min(above, key=lambda one: one.compute, default=None),
+    )
 
 
-def _shown_names(evidence: Evidence, others: list[Priced]) -> list[str]:
+def _shown_names(evidence: Evidence, others: list[_Priced]) -> list[str]:
     """The control, the best ensemble and the best heads: as many as a picture can hold."""
-    ranked = best_first(evidence, (one.group for one in reversed(others) if is_whole(one.group)))
+    ranked = best_first(evidence, (one.group for one in reversed(others) if one.group.is_whole))
     names = list(dict.fromkeys(group.name for group in ranked))
     role = {one.group.name: one.group.role for one in others}
     heads = [name for name in names if role[name] == "head"]
@@ -272,53 +270,60 @@ def _shown_names(evidence: Evidence, others: list[Priced]) -> list[str]:
     return [*controls, *heads[: SERIES - 1 - len(controls) - len(ensembles)], *ensembles]
 
 
-def _tell_compute(evidence: Evidence, curve: list[Priced], others: list[Priced]) -> list[str]:
+def _tell_compute(evidence: Evidence, curve: list[_Priced], others: list[_Priced]) -> list[str]:
     told = []
     for epochs in evidence.head_snapshots:
-        best = _best(evidence, epochs)
+        best = best_or_control(evidence, epochs)
         for one in others:
             if best and one.group.epochs == epochs and one.group.name == best.name:
                 told.append(_tell_one(curve, one))
     return told or [f"The encoder itself is known for {counted(len(curve), 'amount')} of compute, and no head is."]
 
 
-def _tell_one(curve: list[Priced], one: Priced) -> str:
+def _tell_one(curve: list[_Priced], one: _Priced) -> str:
     text = (
         f"With {one.compute / MILLION:,.2f} million tokens of compute {in_text(one.group)} on the encoder after "
         f"{counted(one.group.epochs, 'epoch')} scores {one.score:.2f}"
     )
-    same = encoder_at(curve, one.compute)
-    if same is not None:
-        return f"{text}, {apart(one.score - same)} what the encoder itself reaches for the same ({same:.2f})."
-    end = max(curve, key=lambda other: other.compute)
-    if one.compute > end.compute:
-        place = f"its curve ends before, at {end.compute / MILLION:,.2f} million tokens with {end.score:.2f}"
-    else:
-        place = "its curve begins only after that"
-    return f"{text}; what the encoder itself reaches for the same is not known: {place}."
+    below, above = _encoder_around(curve, one.compute)
+    told = []
+    if below is not None:
+        told.append(f"{_at(below)} for {'as much' if below is above else 'less'}")
+    if above is not None and above is not below:
+        told.append(f"{_at(above)} for more")
+    elif above is None:
+        told.append("nothing is known of it for more")
+    return f"{text}; the encoder itself reaches {', and '.join(told)}."
 
 
-def _compute_frame(evidence: Evidence, curve: list[Priced], priced: list[Priced]) -> Frame:
+def _at(one: _Priced) -> str:
+    return f"{one.score:.2f} ({one.compute / MILLION:,.2f} million)"
+
+
+def _compute_frame(evidence: Evidence, curve: list[_Priced], priced: list[_Priced]) -> Frame:
     name = figure_name(evidence.main)
     columns = [Column("model"), Column("epochs", None, "How far the encoder was fine-tuned")]
     columns += [Column("compute (M tokens)", 3, "Forward, and backward twice"), Column("seconds", 1), Column(name, 2)]
-    columns += [Column("encoder for the same compute", 2, "Interpolated; nothing beyond its snapshots")]
+    columns += [Column("encoder for no more", 2, "Its dearest snapshot that took no more compute")]
+    columns += [Column("encoder for no less", 2, "Its cheapest snapshot that took no less")]
     rows: list[list[Cell]] = []
     for one in priced:
-        same = None if one.group.role == "encoder" else encoder_at(curve, one.compute)
-        cells: list[Cell] = [_in_millions(one.compute), one.seconds, one.score, same]
-        rows.append([as_series(one.group), one.group.epochs, *cells, None if same is None else one.score - same])
-    return Frame([*columns, Column("difference", 2)], rows)
+        around = (None, None) if one.group.role == "encoder" else _encoder_around(curve, one.compute)
+        cells: list[Cell] = [_in_millions(one.compute), one.seconds, one.score]
+        rows.append(
+            [title_of(one.group), one.group.epochs, *cells, *(None if near is None else near.score for near in around)]
+        )
+    return Frame(columns, rows)
 
 
-def _draw_compute(evidence: Evidence, shown: list[Priced]) -> dict[str, Any]:
+def _draw_compute(evidence: Evidence, shown: list[_Priced]) -> dict[str, Any]:
     altair, start = import_altair(), {one.group.epochs: one for one in shown if one.group.role == "encoder"}
     rows: list[dict[str, Any]] = []
     for one in shown:
         before = start.get(one.group.epochs, one)
         place = {"compute": one.compute / MILLION, "score": one.score, "seconds": one.seconds}
         origin = {"from_compute": before.compute / MILLION, "from_score": before.score}
-        rows.append({"model": as_series(one.group), "epochs": one.group.epochs, **place, **origin})
+        rows.append({"model": title_of(one.group), "epochs": one.group.epochs, **place, **origin})
     order, name = list(dict.fromkeys(row["model"] for row in rows)), figure_name(evidence.main)
     base = chart_of(rows).encode(
         x=altair.X("compute:Q", title="compute (million tokens through the encoder; backward counts twice)"),
@@ -338,7 +343,7 @@ def _draw_compute(evidence: Evidence, shown: list[Priced]) -> dict[str, Any]:
     return dict((line + ways + base.mark_point()).to_dict())
 
 
-def _compute_in_words(evidence: Evidence, shown: list[Priced]) -> str:
+def _compute_in_words(evidence: Evidence, shown: list[_Priced]) -> str:
     curve = [f"{one.score:.1f} at {one.compute / MILLION:,.2f}" for one in shown if one.group.role == "encoder"]
     others = [one.score for one in shown if one.group.role != "encoder"]
     text = f"Line of {figure_name(evidence.main)} of the encoder itself against million tokens: {', '.join(curve)}."

@@ -7,9 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
-from bertvision.analysis.curves import as_series, first_of, in_text, joined, opening, stand_in_note
 from bertvision.analysis.drawing import chart_of, import_altair
 from bertvision.analysis.evidence import Evidence, Group
+from bertvision.analysis.ranking import best_or_control
+from bertvision.analysis.words import in_text, joined, opening, stand_in_note, title_of
 from bertvision.evaluation.marks import ScoreMarks
 from bertvision.evaluation.metrics import pearson, spearman
 from bertvision.results import counted
@@ -18,8 +19,6 @@ from bertvision.tasks.base import TargetKind
 BINS = 5
 POINTS = 2000  # of the picture at most
 HEIGHT = 380
-
-Float = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Bin:
 
 def marks_of(group: Group, split: str) -> ScoreMarks:
     """Those of the seed that stands for its group."""
-    found = first_of(group).marks(split)
+    found = group.well[0].marks(split)
     assert isinstance(found, ScoreMarks), f"{group.name} gives no scores"
     return found
 
@@ -70,7 +69,7 @@ def predicted_against_true(evidence: Evidence, split: str) -> Block | None:
     if evidence.kind is not TargetKind.SCORE:
         return None
     groups, at = evidence.groups(evidence.last), evidence.last
-    best = evidence.best_head(at) or evidence.control(at) or evidence.encoder(at)
+    best = best_or_control(evidence, at) or evidence.encoder(at)
     marks = marks_of(best, split)
     some = draw_evenly(len(marks.target))
     sampled = (
@@ -147,14 +146,14 @@ def _values_frame(evidence: Evidence, split: str, groups: list[Group], best: Gro
         means: list[Cell] = [len(marks.target), float(marks.target.mean()), float(marks.value.mean())]
         error = float(np.mean(_errors(group, split)))
         whole.append(
-            [as_series(group), "all", *means, error, *(_correlation(group, split, m) for m in ("pearson", "spearman"))]
+            [title_of(group), "all", *means, error, *(_correlation(group, split, m) for m in ("pearson", "spearman"))]
         )
     parts: list[list[Cell]] = []
     control = evidence.control(evidence.last)
     named = {group.name for group in (best, evidence.encoder(evidence.last), control) if group is not None}
     for group in (group for group in groups if group.name in named):
         for one in bin_scores(marks_of(group, split)):
-            parts.append([as_series(group), one.name, one.examples, one.true, one.predicted, None, None, None])
+            parts.append([title_of(group), one.name, one.examples, one.true, one.predicted, None, None, None])
     return Frame(columns, whole + parts)
 
 

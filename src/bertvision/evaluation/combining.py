@@ -113,10 +113,8 @@ def _combine_values(outputs: list[np.ndarray], method: str, weights: np.ndarray 
     values = np.stack(outputs).astype(np.float64)  # (member, window, 1)
     if method == "max":
         combined: Float64 = values.max(axis=0)  # (window, 1)
-    elif method == "mean":
+    elif method in ("mean", "sum"):  # scores have no logits, and their sum would leave the scale
         combined = values.mean(axis=0)  # (window, 1)
-    elif method == "sum":
-        combined = values.sum(axis=0)  # (window, 1)
     else:
         combined = np.tensordot(np.asarray(weights, dtype=np.float64), values, axes=1)  # (window, 1)
     return combined

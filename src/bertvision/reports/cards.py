@@ -1,13 +1,17 @@
 """A model card for each saved head, in Hugging Face's form: README.md in the head's folder."""
 
+from pathlib import Path
+
 from huggingface_hub import EvalResult, ModelCardData
 
 from bertvision import __version__
 from bertvision.analysis.evidence import Evidence, Group, Model
 from bertvision.analysis.scores import figure_columns
+from bertvision.predictor import takes_pairs
 from bertvision.reports.summary import encoder_name
 from bertvision.results import counted, read_figure
 from bertvision.rundir import write_text
+from bertvision.tasks import TaskConfig
 from bertvision.tasks.base import TargetKind
 
 PIPELINES = {
@@ -68,25 +72,26 @@ def _front_matter(evidence: Evidence, model: Model) -> str:
 def _hub_name(evidence: Evidence) -> str | None:
     """The encoder's name where it is one of the hub; a folder or the embedded one has none there."""
     name = str(evidence.config["encoder"]["name"])
-    return None if name == "embedded" or name.startswith(("/", ".", "~")) or "\\" in name else name
+    return None if name == "embedded" or Path(name).expanduser().exists() or Path(name).is_absolute() else name
 
 
 def _about(evidence: Evidence, model: Model) -> str:
     facts = model.facts
+    read = "last layer" if model.role == "control" else "hidden states of every layer"
     return (
-        f"A head of {facts['parameters']:,} parameters ({100 * facts['share']:.3g} % of the encoder's) on the hidden "
-        f"states of every layer of {encoder_name(evidence)}, which was fine-tuned for "
+        f"A head of {facts['parameters']:,} parameters ({100 * facts['share']:.3g} % of the encoder's) on the {read} "
+        f"of {encoder_name(evidence)}, which was fine-tuned for "
         f"{counted(model.epochs, 'epoch')} and then frozen. It needs that very encoder, which lies beside it in the "
         "run folder."
     )
 
 
 def _use(evidence: Evidence, model: Model) -> str:
-    text = {
-        TargetKind.SPAN: '("Who wrote it?", "It was written by Ada.")',
-        TargetKind.LABEL: '("A text.", "A second one, where the task has pairs.")',
-        TargetKind.SCORE: '("A text.", "A second one.")',
-    }[evidence.kind]
+    text = '"A text."'
+    if evidence.kind is TargetKind.SPAN:
+        text = '("Who wrote it?", "It was written by Ada.")'
+    elif takes_pairs(evidence.task, TaskConfig(**evidence.config["task"])):
+        text = '("A text.", "A second one.")'
     return "\n".join(
         [
             "## Use",
@@ -129,8 +134,8 @@ def _training(evidence: Evidence, model: Model) -> str:
         "",
         f"- data: {evidence.task.source}",
         f"- encoder: {counted(model.epochs, 'epoch')} of fine-tuning, learning rate {finetune['lr']:g}",
-        f"- head: {counted(facts['epochs'], 'epoch')} over frozen states, seed {facts['seed']}, "
-        f"{100 * facts['data_fraction']:g} % of the data, one pass of {facts['seconds']:.1f} s for all heads",
+        f"- head: {counted(facts.get('epochs') or 1, 'epoch')} over frozen states, seed {facts['seed']}, "
+        f"{100 * facts.get('data_fraction', 1):g} % of the data, one pass of {facts['seconds']:.1f} s for all heads",
         f"- made with BERTVision {__version__}",
     ]
     return "\n".join(lines)

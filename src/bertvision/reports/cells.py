@@ -4,9 +4,9 @@ import math
 from typing import Any
 
 from bertvision.analysis.block import Cell, Column, Frame
+from bertvision.analysis.words import MINUS
 
 MISSING = "–"
-MINUS = "\N{MINUS SIGN}"  # as wide as a figure, where a hyphen is not
 
 
 def is_missing(cell: Cell) -> bool:

@@ -14,34 +14,46 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.analysis.block import Block, Frame, Report
+from bertvision.errors import UserError
 from bertvision.reports.cells import is_missing, plain
 from bertvision.reports.markdown import render_markdown
 from bertvision.reports.page import render_page
 from bertvision.reports.pictures import draw_svg, svg_to_png
-from bertvision.rundir import write_bytes, write_text
+from bertvision.rundir import read_json, write_bytes, write_text
 
 FOLDER = "report"
 ENDINGS = (".json", ".csv", ".svg", ".png")
+KEY = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
 def write_report(report: Report, folder: Path) -> Path:
-    """Writes all files, the page last, and returns its path. What an earlier report left in `report/` goes."""
+    """Writes all files, the page last, and returns its path. What an earlier report wrote there and this one did not
+    goes; anything else stays."""
     check_keys(report)
     page = render_page(report)
-    parts = folder / FOLDER
+    parts, earlier = folder / FOLDER, _files_of_earlier(folder)
     written: set[Path] = set()
     for block in report.blocks():
         for ending, data in block_files(block).items():
             path = parts / f"{block.key}{ending}"
-            write_bytes(path, data)
+            write_bytes(path, data, "--to")
             written.add(path)
-    write_text(folder / "report.md", render_markdown(report))
-    write_text(folder / "report.json", to_json(report_values(report)))
-    write_text(folder / "report.html", page)
-    for path in parts.glob("*"):
-        if path.suffix in ENDINGS and path not in written:
-            path.unlink()
+    write_text(folder / "report.md", render_markdown(report), "--to")
+    write_text(folder / "report.json", to_json(report_values(report)), "--to")
+    write_text(folder / "report.html", page, "--to")
+    for path in earlier - written:
+        path.unlink(missing_ok=True)
     return folder / "report.html"
+
+
+def _files_of_earlier(folder: Path) -> set[Path]:
+    """The files of the blocks of the report that is there."""
+    try:
+        found = read_json(folder / "report.json") or {}
+        keys = [str(block["key"]) for section in found["sections"] for block in section["blocks"]] if found else []
+    except (UserError, KeyError, TypeError):  # not one of ours
+        return set()
+    return {folder / FOLDER / f"{key}{ending}" for key in keys if KEY.fullmatch(key) for ending in ENDINGS}
 
 
 def check_keys(report: Report) -> None:
@@ -49,7 +61,7 @@ def check_keys(report: Report) -> None:
     keys = [block.key for block in report.blocks()]
     assert len(set(keys)) == len(keys), f"two blocks share a key: {sorted(keys)}"
     for block in report.blocks():
-        assert re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", block.key), f"'{block.key}' is no anchor and file name"
+        assert KEY.fullmatch(block.key), f"'{block.key}' is no anchor and file name"
         if block.frame is not None:
             headings = [column.heading for column in block.frame.columns]
             assert len(set(headings)) == len(headings), f"two columns of '{block.key}' share a heading: {headings}"

@@ -5,11 +5,24 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from bertvision.analysis import answers, curves, labels, layer_map, layers, scores, spending, values
+from bertvision.analysis import answers, labels, spending
 from bertvision.analysis.block import Block, Report, Section
 from bertvision.analysis.certainty import Certainty
+from bertvision.analysis.choices import choices
+from bertvision.analysis.comparisons import across_snapshots, comparisons, every_pair
+from bertvision.analysis.data_share import data_share
 from bertvision.analysis.disagreements import disagreements
+from bertvision.analysis.epochs import epochs_of_heads
 from bertvision.analysis.evidence import Evidence
+from bertvision.analysis.finetuning_curve import finetuning_curve
+from bertvision.analysis.layer_importance import layer_importance
+from bertvision.analysis.layer_map import layer_map
+from bertvision.analysis.layer_weights import layer_weights
+from bertvision.analysis.lengths import length_histogram
+from bertvision.analysis.passages import passage_lengths
+from bertvision.analysis.scores import scores_table
+from bertvision.analysis.thresholds import threshold_curve
+from bertvision.analysis.values import predicted_against_true
 from bertvision.errors import UserError
 from bertvision.progress import Reporter
 from bertvision.reports.cards import write_cards
@@ -21,21 +34,16 @@ from bertvision.reports.summary import build_facts, build_summary, encoder_name
 Analysis = Callable[[Evidence, str], Block | None]
 ANALYSES: dict[str, list[Analysis]] = {
     "What it cost": [spending.score_against_compute, spending.costs_table],
-    "How it came about": [
-        curves.finetuning_curve,
-        curves.data_share,
-        curves.epochs_of_heads,
-        curves.length_histogram,
-    ],
+    "How it came about": [finetuning_curve, data_share, epochs_of_heads, length_histogram],
     "What the models say": [
         answers.has_and_no_answer,
         answers.wrong_predictions,
         answers.second_answer,
-        answers.threshold_curve,
-        answers.passage_lengths,
+        threshold_curve,
+        passage_lengths,
         labels.confusion_matrix,
         labels.reliability_curve,
-        values.predicted_against_true,
+        predicted_against_true,
         disagreements,
     ],
 }
@@ -47,17 +55,27 @@ def make_report(
     """Writes the report of one run, or of several side by side, and a model card for each head; gives the page."""
     if not runs:
         raise UserError("a report is of one run or more: give their folders.")
-    found = [Evidence(run) for run in runs]
-    reporter = reporter or Reporter()
+    if len({run.resolve() for run in runs}) < len(runs):
+        raise UserError("a run is named twice: give each once.")
+    found, reporter = [Evidence(run) for run in runs], reporter or Reporter()
     report = build_report(found[0], reporter, with_encoder) if len(found) == 1 else _build_several(found)
+    page = write_report(report, to or _place(runs))
     for evidence in found:
-        write_cards(evidence)
-    return write_report(report, to or _place(runs))
+        try:
+            write_cards(evidence)
+        except UserError as error:  # a run of somebody else's, perhaps
+            reporter.say(f"without model cards: {error}")
+    return page
 
 
 def _place(runs: list[Path]) -> Path:
-    """The run's own folder, or the one that holds all of them."""
-    return runs[0] if len(runs) == 1 else Path(os.path.commonpath([run.absolute() for run in runs]))
+    """The run's own folder, or the one that holds all of them, which is never a run's own."""
+    if len(runs) == 1:
+        return runs[0]
+    place = Path(os.path.commonpath([run.absolute() for run in runs]))
+    if place == Path(place.anchor) or (place / "scores.json").is_file():
+        raise UserError(f"the runs have no folder of their own in common ('{place}'): give one with --to.")
+    return place
 
 
 def build_report(evidence: Evidence, reporter: Reporter, with_encoder: bool = True) -> Report:
@@ -81,18 +99,19 @@ def build_report(evidence: Evidence, reporter: Reporter, with_encoder: bool = Tr
 def _score_blocks(evidence: Evidence, certainties: list[Certainty], earlier: list[Certainty]) -> list[Block]:
     blocks: list[Block | None] = []
     for certainty in certainties:
-        blocks += [scores.scores_table(certainty), scores.comparisons(certainty), scores.every_pair(certainty)]
-    blocks += [scores.scores_table(certainty) for certainty in earlier]
-    blocks.append(scores.choices(evidence))
+        blocks += [scores_table(certainty), comparisons(certainty), across_snapshots(certainty), every_pair(certainty)]
+    for certainty in earlier:
+        blocks += [scores_table(certainty), comparisons(certainty)]
+    blocks.append(choices(evidence))
     return [block for block in blocks if block is not None]
 
 
 def _layer_blocks(evidence: Evidence, split: str, reporter: Reporter, with_encoder: bool) -> list[Block]:
-    blocks = [layers.layer_weights(evidence, split)]
+    blocks = [layer_weights(evidence, split)]
     if with_encoder:
         try:
-            blocks.append(layers.layer_importance(evidence, split, reporter))
-            blocks.insert(0, layer_map.layer_map(evidence, split, reporter))
+            blocks.append(layer_importance(evidence, split, reporter))
+            blocks.insert(0, layer_map(evidence, split, reporter))
         except UserError as error:  # the data or the encoder may be gone: the rest of the report does not need them
             reporter.say(f"without what needs the encoder: {error}")
     return [block for block in blocks if block is not None]
@@ -103,7 +122,7 @@ def _build_several(found: list[Evidence]) -> Report:
     sections, summary = compare_runs(certainties)
     names, settings = name_runs(found), []
     for number, (certainty, name) in enumerate(zip(certainties, names, strict=True), start=1):
-        some = [scores.scores_table(certainty), scores.comparisons(certainty)]
+        some = [scores_table(certainty), comparisons(certainty)]
         blocks = [dataclasses.replace(block, key=f"run{number}_{block.key}") for block in some if block is not None]
         sections.append(Section(name, blocks))
         settings.append(f"# {name}\n{to_toml(certainty.evidence.config)}")

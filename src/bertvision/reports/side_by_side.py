@@ -1,17 +1,20 @@
 """Several runs side by side: encoders, snapshots or tasks; and one table across tasks, as GLUE is reported."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from bertvision.analysis.block import Block, Cell, Column, Frame, Section
 from bertvision.analysis.certainty import Certainty
 from bertvision.analysis.drawing import chart_of, colour_by, import_altair
-from bertvision.analysis.evidence import Evidence, Group
+from bertvision.analysis.evidence import Evidence
+from bertvision.analysis.ranking import baseline_figure
 from bertvision.analysis.scores import heading_of
+from bertvision.analysis.words import ENCODER, show_p, signed
 from bertvision.reports.summary import encoder_name
 from bertvision.results import counted
 from bertvision.stages import BASELINE
 
-ENCODER, CONTROL, BEST = "encoder itself", "control", "best head"
+CONTROL, BEST = "control", "best head"
 
 
 def name_runs(found: list[Evidence]) -> list[str]:
@@ -35,14 +38,13 @@ def _line(name: str, certainty: Certainty) -> dict[str, Any]:
     against = next(
         (one for one in certainty.against(evidence.encoder(epochs)) if best and one.ours.name == best.name), None
     )
-    baseline = next(model for model in evidence.models(epochs) if model.name == BASELINE).scores(split)
     return {
         "run": name,
         "task": evidence.task.name,
         "encoder": encoder_name(evidence),
         "epochs": epochs,
         "figure": heading_of(evidence, key),
-        "baseline": baseline.get(key.removeprefix("at_threshold.")),
+        "baseline": baseline_figure(evidence, split, key),
         ENCODER: evidence.encoder(epochs).mean(split, key),
         CONTROL: control.mean(split, key) if control else None,
         "head": best.name if best else None,
@@ -120,47 +122,91 @@ def _tasks_block(certainties: list[Certainty]) -> Block | None:
     tasks = [certainty.evidence.task.name for certainty in certainties]
     if len(tasks) < 2 or len(set(tasks)) < len(tasks):
         return None
-    groups = [_groups_by_name(certainty) for certainty in certainties]
-    names = list(dict.fromkeys(name for some in groups for name in some))
-    shared = [name for name in names if sum(name in some for some in groups) > 1]
-    rows: list[list[Cell]] = []
-    for name in shared:
-        found = [
-            some[name].mean(certainty.split, certainty.evidence.main) if name in some else None
-            for some, certainty in zip(groups, certainties, strict=True)
-        ]
-        known = [value for value in found if value is not None]
-        rows.append([name, *found, sum(known) / len(known) if len(known) == len(found) else None])
-    headings = [
-        f"{task} ({heading_of(c.evidence, c.evidence.main)})" for task, c in zip(tasks, certainties, strict=True)
-    ]
-    whole = [(row[0], row[-1]) for row in rows if isinstance(row[-1], float)]
-    sentences = []
-    if whole:
-        best = max(whole, key=lambda pair: pair[1])
-        sentences.append(f"Over all {len(tasks)} tasks the highest mean is that of {best[0]}: {best[1]:.2f}.")
+    columns = [column for certainty in certainties for column in _task_columns(certainty)]
+    rows = [_task_row(name, columns) for name in _row_names(certainties)]
+    shown = [Column("model"), *(Column(column.heading, 2) for column in columns), Column("mean", 2)]
     return Block(
         "tasks",
         "Across tasks",
-        sentences,
-        Frame([Column("model"), *(Column(heading, 2) for heading in headings), Column("mean", 2)], rows),
-        note="A mean is given only where a model has a score in every task; figures of tasks differ in kind.",
+        _tasks_sentences(rows, len(tasks)),
+        Frame(shown, rows),
+        note="Every metric of each task on each of its dev splits. The mean is over tasks, of each task's mean; it is "
+        f"given only for models that every task has. {BEST}: each task's own, chosen on held-out training data.",
     )
 
 
-def _groups_by_name(certainty: Certainty) -> dict[str, Group]:
-    found = certainty.evidence.groups(certainty.epochs)
-    return {ENCODER if group.role == "encoder" else group.name: group for group in found}
+@dataclass(frozen=True)
+class _TaskColumn:
+    """One metric of one task on one split."""
+
+    certainty: Certainty
+    split: str
+    key: str
+
+    @property
+    def heading(self) -> str:
+        evidence = self.certainty.evidence
+        split = "" if len(evidence.splits) == 1 else f" {self.split}"
+        return f"{evidence.task.name}{split} ({heading_of(evidence, self.key)})"
+
+    def value(self, name: str) -> float | None:
+        evidence, epochs = self.certainty.evidence, self.certainty.epochs
+        if name == BASELINE:
+            return baseline_figure(evidence, self.split, self.key)
+        best = evidence.best_head(epochs)
+        groups = {ENCODER if group.role == "encoder" else group.name: group for group in evidence.groups(epochs)}
+        group = best if name == BEST else groups.get(name)
+        return group.mean(self.split, self.key) if group else None
+
+
+def _task_columns(certainty: Certainty) -> list[_TaskColumn]:
+    evidence = certainty.evidence
+    keys = [evidence.main, *(metric for metric in evidence.task.metrics if metric != evidence.main)]
+    if evidence.main.startswith("at_threshold."):
+        keys = ["at_threshold.exact", "at_threshold.f1"]
+    return [_TaskColumn(certainty, split, key) for split in evidence.splits for key in keys]
+
+
+def _row_names(certainties: list[Certainty]) -> list[str]:
+    """The baseline, the encoder, every model that two tasks have, and each task's best head."""
+    found = [
+        [group.name for group in certainty.evidence.groups(certainty.epochs) if group.role != "encoder"]
+        for certainty in certainties
+    ]
+    names = dict.fromkeys(name for some in found for name in some)
+    return [BASELINE, ENCODER, *(name for name in names if sum(name in some for some in found) > 1), BEST]
+
+
+def _task_row(name: str, columns: list[_TaskColumn]) -> list[Cell]:
+    values = [column.value(name) for column in columns]
+    by_task: dict[str, list[float | None]] = {}
+    for column, value in zip(columns, values, strict=True):
+        by_task.setdefault(column.certainty.evidence.task.name, []).append(value)
+    means = [
+        sum(value for value in some if value is not None) / len(some) for some in by_task.values() if None not in some
+    ]
+    return [name, *values, sum(means) / len(means) if len(means) == len(by_task) else None]
+
+
+def _tasks_sentences(rows: list[list[Cell]], tasks: int) -> list[str]:
+    means = {row[0]: row[-1] for row in rows if isinstance(row[-1], float)}
+    if BEST not in means or ENCODER not in means:
+        return ["No model has a score in every task."]
+    return [
+        f"Over all {tasks} tasks each task's best head has a mean of {means[BEST]:.2f}, the encoder itself "
+        f"{means[ENCODER]:.2f}."
+    ]
 
 
 def _summary(lines: list[dict[str, Any]]) -> list[str]:
-    known = [line for line in lines if line[BEST] is not None and line[ENCODER] is not None]
-    sentences = [_runs_sentence(lines)]
-    if known:
-        most = max(known, key=lambda line: line[BEST] - line[ENCODER])
-        gain = most[BEST] - most[ENCODER]
-        sentences.append(
-            f"The largest difference to the encoder is that of {most['head']} in {most['run']}: {gain:+.2f} "
-            f"({most[ENCODER]:.2f} to {most[BEST]:.2f} {most['figure']})."
-        )
-    return sentences
+    told = []
+    for line in lines:
+        gap = line["gap"]
+        if gap is not None:
+            sure = "more than chance" if gap.is_sure else "could be chance"
+            told.append(
+                f"{line['run']}: {line['head']} {line[BEST]:.2f}, the encoder itself {line[ENCODER]:.2f} "
+                f"{line['figure']}; {signed(gap.gap.difference)} ({signed(gap.gap.low)} to {signed(gap.gap.high)}, "
+                f"corrected {show_p(gap.p)}): {sure}."
+            )
+    return [_runs_sentence(lines), *told]

@@ -5,10 +5,12 @@ from pathlib import Path
 
 from bertvision.analysis.certainty import Against, Certainty
 from bertvision.analysis.evidence import Evidence, Group
-from bertvision.analysis.scores import in_words
+from bertvision.analysis.ranking import baseline_figure
+from bertvision.analysis.words import apart, figure_name, in_text, listed, show_p, signed
 from bertvision.job import HELD_OUT
 from bertvision.results import counted
-from bertvision.stages import BASELINE
+
+EMBEDDED = "all-MiniLM-L6-v2"
 
 
 def build_facts(evidence: Evidence) -> list[str]:
@@ -29,7 +31,8 @@ def build_facts(evidence: Evidence) -> list[str]:
 
 
 def encoder_name(evidence: Evidence) -> str:
-    return Path(evidence.config["encoder"]["name"]).name
+    name = str(evidence.config["encoder"]["name"])
+    return EMBEDDED if name == "embedded" else Path(name).name
 
 
 def _split_words(evidence: Evidence, split: str) -> str:
@@ -49,7 +52,7 @@ def build_summary(certainty: Certainty) -> list[str]:
     encoder, control = evidence.encoder(epochs), evidence.control(epochs)
     found = [
         _best_sentence(certainty, best, _find(certainty.against(encoder), best)),
-        _layers_sentence(best, _find(certainty.against(control), best)) if control else "",
+        _layers_sentence(certainty, best, control) if control else "",
         _cost_sentence(evidence, best),
         _ensemble_sentence(certainty),
         _baseline_sentence(certainty, best),
@@ -60,7 +63,7 @@ def build_summary(certainty: Certainty) -> list[str]:
 def _encoder_alone(certainty: Certainty) -> str:
     evidence, split = certainty.evidence, certainty.split
     score = evidence.encoder(certainty.epochs).mean(split, evidence.main)
-    return f"The encoder itself reaches {in_words(evidence)} {score:.2f} on {split}."
+    return f"The encoder itself reaches {score:.2f} {figure_name(evidence.main)} on {split}."
 
 
 def _find(found: list[Against], group: Group) -> Against | None:
@@ -70,36 +73,46 @@ def _find(found: list[Against], group: Group) -> Against | None:
 def _best_sentence(certainty: Certainty, best: Group, against: Against | None) -> str:
     evidence, split, key = certainty.evidence, certainty.split, certainty.evidence.main
     where = "held-out training data" if evidence.has_held_out else f"{split} itself, which flatters it"
-    score, name = best.mean(split, key), in_words(evidence)
+    score, name = best.mean(split, key), figure_name(evidence.main)
     own = evidence.encoder(certainty.epochs).mean(split, key)
-    spoken = f"The best head, {best.title} (chosen on {where}), reaches {name} {score:.2f} on {split}"
+    spoken = f"The best head, {best.title} (chosen on {where}), reaches {score:.2f} {name} on {split}"
     if against is None:
         return f"{spoken}; the encoder itself {own:.2f}."
     so_far = f"fine-tuned for {counted(certainty.epochs, 'epoch')}"
     return f"{spoken}; the encoder itself, {so_far}, {own:.2f}. {_verdict(against)}"
 
 
-def _verdict(against: Against, subject: str = "It is") -> str:
-    gap = against.gap
-    side = "above" if gap.difference >= 0 else "below"
-    figures = f"95 % interval {gap.low:+.2f} to {gap.high:+.2f}, corrected p {_p(against.p)}"
-    sure = "more than chance" if against.is_sure else "could be chance"
-    return f"{subject} {abs(gap.difference):.2f} {side} ({figures}): {sure}."
+def _verdict(against: Against, subject: str = "It is", other: str = "") -> str:
+    gap, words = against.gap, apart(against.gap.difference)
+    where = f"{words} {other or 'it'}" if words == "level with" or other else words
+    figures = f"95 % interval {signed(gap.low)} to {signed(gap.high)}, corrected {show_p(against.p)}"
+    return f"{subject} {where} ({figures}): {_sureness(against)}."
 
 
-def _p(value: float) -> str:
-    return "below 0.001" if value < 0.001 else f"{value:.3f}"
+def _sureness(against: Against) -> str:
+    if not against.is_enough:
+        return "too few examples tell them apart to say more"
+    return "more than chance" if against.is_sure else "could be chance"
 
 
-def _layers_sentence(best: Group, against: Against | None) -> str:
+def _layers_sentence(certainty: Certainty, best: Group, control: Group) -> str:
+    """What all layers add: over a control that reads the last one, and by a head that is as small as the control."""
+    found = certainty.against(control)
+    against, small = (
+        _find(found, best),
+        next((one for one in found if one.ours.facts.get("head") == "learned_pooling"), None),
+    )
     if against is None:
         return ""
-    gap, sure = against.gap, "more than chance" if against.is_sure else "could be chance"
-    verb = "adds" if gap.difference >= 0 else "costs"
-    return (
-        f"Reading all layers {verb} {abs(gap.difference):.2f} over the control, a new linear layer on the last one "
-        f"({gap.low:+.2f} to {gap.high:+.2f}, corrected p {_p(against.p)}): {sure}."
+    size = f"of {control.facts['parameters']:,} parameters"
+    spoken = _verdict(against, "It is", f"the control, a new linear layer {size} on the last layer's states")
+    if small is None or small.ours.name == best.name:
+        return spoken
+    parameters = small.ours.facts["parameters"]
+    told = _verdict(
+        small, f"{small.ours.name}, which reads all layers with {parameters:,} parameters, is", "that control"
     )
+    return f"{spoken} {told}"
 
 
 def _cost_sentence(evidence: Evidence, best: Group) -> str:
@@ -120,20 +133,38 @@ def _seconds(value: float) -> str:
 
 
 def _ensemble_sentence(certainty: Certainty) -> str:
+    """An ensemble beside the best of its own members: what it adds is not what they had already."""
     evidence, split = certainty.evidence, certainty.split
     group = evidence.best(certainty.epochs, "ensemble")
     if group is None:
         return ""
-    against = _find(certainty.against(evidence.encoder(certainty.epochs)), group)
-    members, method = " and ".join(group.facts["ensemble"]), group.facts["method"]
-    spoken = f"Together, {members} ({method}) reach {group.mean(split, evidence.main):.2f}"
-    return f"{spoken}. {_verdict(against, 'They are')}" if against else f"{spoken}."
+    spoken = f"Together, {listed(group.facts['ensemble'])} ({group.facts['method']}{_weights(group)}) reach "
+    spoken += f"{group.mean(split, evidence.main):.2f}."
+    member = _best_member(evidence, group)
+    if member is None:
+        return spoken
+    (against,) = certainty.test([(group, member)])
+    where = "on held-out data" if evidence.has_held_out else f"on {split}"
+    return f"{spoken} {_verdict(against, 'They are', f'the better of them {where}, {in_text(member)}')}"
+
+
+def _weights(group: Group) -> str:
+    weights = group.facts.get("weights")
+    return f", weights {listed([f'{weight:.2f}' for weight in weights])}" if weights else ""
+
+
+def _best_member(evidence: Evidence, ensemble: Group) -> Group | None:
+    """The member with the highest main figure on held-out data, of those in the same run and snapshot."""
+    names = {voice["name"] for voice in ensemble.facts.get("voices", []) if voice["run"] is None}
+    members = [group for group in evidence.groups(ensemble.epochs) if any(m.name in names for m in group.models)]
+    place = HELD_OUT if evidence.has_held_out else evidence.splits[0]
+    known = [(value, group) for group in members if (value := group.mean(place, evidence.main)) is not None]
+    return max(known, key=lambda pair: pair[0])[1] if known else None
 
 
 def _baseline_sentence(certainty: Certainty, best: Group) -> str:
     evidence, split = certainty.evidence, certainty.split
-    scores = next(model for model in evidence.models(certainty.epochs) if model.name == BASELINE).scores(split)
-    value, score = scores.get(evidence.main.removeprefix("at_threshold.")), best.mean(split, evidence.main)
+    value, score = baseline_figure(evidence, split, evidence.main), best.mean(split, evidence.main)
     if value is None or score is None:
         return ""
     trivial = {

@@ -38,9 +38,43 @@ def test_a_head_that_is_right_where_the_encoder_is_not_beats_it_for_sure(tmp_pat
     assert better.rights is not None and (better.rights.only_ours, better.rights.only_theirs) == (40, 0)
     assert better.rights.p == pytest.approx(binomtest(0, 40).pvalue)
     assert (twin.gap.difference, twin.gap.low, twin.gap.high, twin.p) == (0, 0, 0, 1) and not twin.is_sure
-    # Two were compared: the smaller p counts twice (Holm).
-    assert better.p == pytest.approx(2 * better.gap.p)
+    # Accuracy of one model each has an exact test; two were compared, so the smaller p counts twice (Holm).
+    assert better.test == "McNemar" and better.p == pytest.approx(2 * binomtest(0, 40).pvalue)
     assert len(certainty.pairs()) == 6
+
+
+def test_a_few_examples_are_never_sure(tmp_path: Path) -> None:
+    run = TinyRun(tmp_path, metrics=["matthews"])
+    targets = [0, 1] * 40
+    run.add("encoder", marks=label_marks(targets, [0.4, 0.6] * 35 + [0.6, 0.4] * 5))
+    run.add("adapter_64", marks=label_marks(targets, [0.4, 0.6] * 39 + [0.6, 0.4]))  # right on eight more of eighty
+    certainty = Certainty(run.write(), 1.0, "dev")
+    (found,) = certainty.against(certainty.evidence.encoder(1.0))
+    assert found.test == "paired bootstrap" and found.p < 0.05, "draws alone would call it sure"
+    assert not found.is_enough and not found.is_sure
+
+
+def test_many_models_can_still_be_told_apart(tmp_path: Path) -> None:
+    """The smallest p that draws can give, times sixty comparisons, is still below 0.05."""
+    run = TinyRun(tmp_path, metrics=["matthews"])
+    targets = [0, 1] * 40
+    run.add("encoder", marks=label_marks(targets, [0.4, 0.6] * 20 + [0.6, 0.4] * 20))
+    for number in range(60):
+        run.add(f"adapter_{number}", marks=label_marks(targets, [0.4, 0.6] * 40))
+    certainty = Certainty(run.write(), 1.0, "dev")
+    assert all(one.is_sure for one in certainty.against(certainty.evidence.encoder(1.0)))
+
+
+def test_a_head_is_compared_with_the_encoder_at_later_snapshots_too(tmp_path: Path) -> None:
+    run = TinyRun(tmp_path)
+    targets = [0, 1] * 40
+    for at, right in ((0.5, 20), (1.0, 30)):
+        run.add("encoder", at, marks=label_marks(targets, [0.4, 0.6] * right + [0.6, 0.4] * (40 - right)))
+    run.add("adapter_64", 0.5, marks=label_marks(targets, [0.4, 0.6] * 32 + [0.6, 0.4] * 8))
+    (found,) = Certainty(run.write(), 0.5, "dev").across()
+    assert (found.ours.epochs, found.theirs.epochs) == (0.5, 1.0)
+    assert found.gap.difference == pytest.approx(100 * (64 - 60) / 80)
+    assert found.rights is not None and (found.rights.only_ours, found.rights.only_theirs) == (4, 0)
 
 
 def test_the_interval_of_a_mean_is_near_the_normal_one(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_the_first_seed_that_did_not_fail_stands_for_its_group(tmp_path: Path) -
     assert block and block.sentences[0].startswith(
         "Of 2 examples adapter alone got 1 right, the encoder itself alone 1"
     )
-    assert "Of the 3 seeds of adapter, adapter_seed1 stands for all." in block.note
+    assert "Of the 3 seeds of adapter the first that was trained to the end is shown: adapter_seed1." in block.note
 
 
 # ---------------------------------------------------------------------- spans

@@ -41,11 +41,13 @@ def test_runs_and_tasks_are_tabled(tmp_path: Path) -> None:
     assert (first["encoder itself"], first["best head"], first["difference"]) == pytest.approx((50, 90, 40))
     assert (second["difference"], second["corrected p"]) == (0, 1)
     assert summary[0] == "In 1 of 2 runs the best head is significantly above its encoder: first."
-    assert "+40.00 (50.00 to 90.00 accuracy)" in summary[1]
+    assert summary[1].startswith("first: adapter_64 90.00, the encoder itself 50.00 accuracy; +40.00 (")
+    assert summary[1].endswith("more than chance.") and summary[2].endswith("could be chance.")
     table = {row["model"]: row for row in tasks.frame.records()}
     assert table["adapter_64"]["rte (accuracy)"] == pytest.approx(90)
     assert table["adapter_64"]["mean"] == pytest.approx((90 + 75) / 2)
-    assert tasks.sentences == ["Over all 2 tasks the highest mean is that of adapter_64: 82.50."]
+    assert table["baseline"]["mrpc (accuracy)"] == 50.0 and table["best head"]["mean"] == pytest.approx(82.5)
+    assert tasks.sentences == ["Over all 2 tasks each task's best head has a mean of 82.50, the encoder itself 62.50."]
 
 
 def test_runs_of_one_task_have_no_table_across_tasks_and_names_of_their_own(tmp_path: Path) -> None:

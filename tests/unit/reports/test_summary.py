@@ -6,7 +6,9 @@ import pytest
 from tiny_reports import TinyRun, build_tiny_run, label_marks
 
 from bertvision.analysis.certainty import Certainty
-from bertvision.analysis.scores import choices, comparisons, every_pair, scores_table
+from bertvision.analysis.choices import choices
+from bertvision.analysis.comparisons import comparisons, every_pair
+from bertvision.analysis.scores import scores_table
 from bertvision.reports.summary import build_facts, build_summary
 from bertvision.tasks.base import TargetKind
 
@@ -34,10 +36,10 @@ def certainty(tmp_path: Path) -> Certainty:
 
 def test_the_best_head_is_best_on_held_out_data_whatever_dev_says(certainty: Certainty) -> None:
     first, layers, cost, baseline = build_summary(certainty)
-    assert "The best head, adapter_64 (chosen on held-out training data), reaches accuracy 90.00 on dev" in first
+    assert "The best head, adapter_64 (chosen on held-out training data), reaches 90.00 accuracy on dev" in first
     assert "the encoder itself, fine-tuned for 1 epoch, 50.00. It is 40.00 above" in first
     assert "more than chance" in first
-    assert layers.startswith("Reading all layers adds 35.00 over the control")
+    assert layers.startswith("It is 35.00 above the control, a new linear layer of 1,000 parameters")
     assert "adapter_64 has 1,234 parameters, 0.123 % of the encoder's 1,000,000" in cost
     assert "with 2 others in the same pass, after 100 s of fine-tuning" in cost
     assert baseline == "The trivial baseline, always giving the majority label, has 50.00."
@@ -51,8 +53,8 @@ def test_a_head_below_the_encoder_is_said_to_be_below(tmp_path: Path) -> None:
     certainty = Certainty(run.write(finetune={"lr": 1e-4}, encoder={"name": "tiny"}), 1.0, "dev")
     first, layers, _, baseline = build_summary(certainty)
     assert "dev itself, which flatters it" in first, "nothing was held out"
-    assert "It is 1.25 below" in first and "could be chance" in first
-    assert layers.startswith("Reading all layers costs 1.25")
+    assert "It is 1.25 below" in first and "too few examples tell them apart" in first
+    assert layers.startswith("It is 1.25 below the control")
     assert baseline.endswith("The best head is not above that.")
     assert "flatters" in choices(certainty.evidence).sentences[0]
 
@@ -61,7 +63,7 @@ def test_without_a_head_the_encoder_stands_alone(tmp_path: Path) -> None:
     run = TinyRun(tmp_path)
     run.add("encoder", marks=label_marks(TARGETS, right(70)))
     certainty = Certainty(run.write(finetune={"lr": 1e-4}, encoder={"name": "tiny"}), 1.0, "dev")
-    assert build_summary(certainty)[0] == "The encoder itself reaches accuracy 87.50 on dev."
+    assert build_summary(certainty)[0] == "The encoder itself reaches 87.50 accuracy on dev."
     assert comparisons(certainty) is None and every_pair(certainty) is None
     assert scores_table(certainty).frame is not None
 
