@@ -1,11 +1,14 @@
 """Charts in the report's looks: a theme for light and one for dark, and SVG and PNG files of the light one."""
 
+import contextlib
 import copy
-from collections.abc import Callable
+import os
+from pathlib import Path
 from typing import Any
 
 from bertvision.errors import UserError
 from bertvision.reports.cells import plain
+from bertvision.rundir import write_text
 
 FILE_WIDTH = 640
 """Pixels of a chart that leaves its width to the page."""
@@ -147,9 +150,17 @@ def svg_to_png(svg: str) -> bytes:
 
 
 def plotting_bundle() -> str:
-    """The JavaScript that draws charts in a page, whole: nothing is fetched."""
-    bundle: Callable[[], str] = converter().javascript_bundle
-    return bundle()
+    """The JavaScript that draws charts in a page, whole: nothing is fetched. Making it takes seconds, so it is kept in
+    the user's own cache, for each version of vl-convert."""
+    vl_convert = converter()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bertvision"
+    path = cache / f"vega-{vl_convert.__version__}.js"
+    with contextlib.suppress(OSError):
+        return path.read_text(encoding="utf-8")
+    bundle: str = vl_convert.javascript_bundle()
+    with contextlib.suppress(UserError):  # without a place to keep it, it is made again
+        write_text(path, bundle)
+    return bundle
 
 
 def converter() -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import bertvision.reports.page
+from bertvision.reports import pictures
 from bertvision.reports.pictures import DARK, LIGHT, chart_spec, draw_svg
 
 
@@ -97,3 +98,20 @@ def test_a_chart_that_leaves_its_width_to_the_page_gets_one_in_a_file(width: Any
     svg = draw_svg(spec | ({} if width is None else {"width": width}))
     found = re.search(r'width="(\d+)"', svg)
     assert found and (int(found[1]) == drawn if drawn else 200 < int(found[1]) < 300)
+
+
+def test_the_bundle_is_made_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made = pictures.plotting_bundle()
+    (kept,) = (tmp_path / "bertvision").iterdir()
+    assert "vega" in made and kept.read_text(encoding="utf-8") == made
+    kept.write_text("kept", encoding="utf-8")
+    assert pictures.plotting_bundle() == "kept"
+
+
+def test_without_a_place_for_it_the_bundle_is_made_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert "vega" in pictures.plotting_bundle()

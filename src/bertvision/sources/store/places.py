@@ -116,6 +116,9 @@ class Folder(Place):
     def read_into(self, name: str, runs: Sequence[Run]) -> None:
         # The system's own call fills many buffers from one run of the disk without a copy between, in any thread.
         with open(self.folder / name, "rb", buffering=0) as file:
+            if hasattr(os, "posix_fadvise"):  # the disk can fetch all of it while the first is copied
+                for run in runs:
+                    os.posix_fadvise(file.fileno(), run.start, sum(map(len, run.buffers)), os.POSIX_FADV_WILLNEED)
             for run in runs:
                 place = run.start
                 for first in range(0, len(run.buffers), MOST_BUFFERS):
