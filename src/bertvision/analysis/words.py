@@ -109,9 +109,11 @@ def seeds_note(groups: Iterable[Group]) -> str:
 
 def stand_in_note(groups: Iterable[Group]) -> str:
     """For models that stand for their seeds."""
+    several = [group for group in groups if len(group.models) > 1]
+    if len(several) > 2:
+        return "Of several seeds of a head the first that was trained to the end is shown."
     return " ".join(
         f"Of the {len(group.models)} seeds of {group.name} the first that was trained to the end is shown: "
         f"{group.well[0].name}."
-        for group in groups
-        if len(group.models) > 1
+        for group in several
     )
