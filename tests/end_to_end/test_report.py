@@ -197,3 +197,14 @@ def test_a_page_is_written_though_cards_can_not_be(
 def test_a_place_that_can_not_be_written_is_told_by_its_option(make: Callable[..., Path], command: Command) -> None:
     said = command("report", make("rte"), "--no-encoder", "--to", "/proc/nowhere")
     assert said.code == 2 and "--to" in said.err and "Traceback" not in said.err
+
+
+def test_the_demo_ends_in_a_report(command: Command, tiny_encoder_folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "demo"
+    small = ("task.train_questions=60", "task.dev_questions=12", "data.max_length=64", "data.overlap=16")
+    said = command("demo", f"encoder.name={tiny_encoder_folder}", "encoder.device=cpu", f"run={run}", *small)
+    assert said.code == 0, said.err
+    assert said.out.rstrip().endswith(f"report: {run / 'report.html'}")
+    assert {"layer_map_dev", "layer_importance_dev", "across_snapshots_dev", "threshold_curve_dev"} <= set(
+        blocks_of(run)
+    )
