@@ -123,7 +123,11 @@ def test_a_search_chooses_the_best_on_held_out_and_ends_as_a_run(build: Build) -
 
 def test_at_each_rung_the_better_half_goes_on(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scores are given by hand: the higher its number, the better a member."""
-    monkeypatch.setattr(HeldOut, "score", lambda self, some: {one.name: float(one.name[-3:]) for one in some})
+
+    def by_number(self: HeldOut, some: list[Any]) -> dict[str, float]:
+        return {one.name: float(one.name[-3:]) if one.name[-3:].isdigit() else 0.0 for one in some}
+
+    monkeypatch.setattr(HeldOut, "score", by_number)
     job = build()
     flow.search(job)
     outcomes = [(one["state"], one["rung"]) for one in history_of(job)]
@@ -223,8 +227,8 @@ def test_dev_goes_through_the_encoder_once_after_all_choices(build: Build, monke
     monkeypatch.setattr(stages, "compute_outputs", compute_noted)
     monkeypatch.setattr(flow, "_run_winner", choose_noted)
     flow.search(job)
-    # States of the search once each; then the winner's run: its training, its held-out scores, dev.
-    assert seen == [HELD_OUT, "train", "chosen", "train", HELD_OUT, "dev"]
+    # States of the search once each; then the winner's run: what it is watched by, its training, its held-out scores, dev.
+    assert seen == [HELD_OUT, "train", "chosen", HELD_OUT, "train", HELD_OUT, "dev"]
 
 
 # ---------------------------------------------------------------------- killed and gone on with
