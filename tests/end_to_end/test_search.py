@@ -227,7 +227,7 @@ def test_dev_goes_through_the_encoder_once_after_all_choices(build: Build, monke
     monkeypatch.setattr(stages, "compute_outputs", compute_noted)
     monkeypatch.setattr(flow, "_run_winner", choose_noted)
     flow.search(job)
-    # States of the search once each; then the winner's run: what it is watched by, its training, its held-out scores, dev.
+    # States of the search once each; then the winner: what it is watched by, its training, its held-out scores, dev.
     assert seen == [HELD_OUT, "train", "chosen", HELD_OUT, "train", HELD_OUT, "dev"]
 
 
