@@ -376,7 +376,7 @@ def _sing(job: Job, ensemble: Ensemble, epochs: float, name: str, voices: list[V
     for split in splits:
         stamp = fingerprint(
             "ensemble", ENSEMBLE_VERSION, ensemble.method,
-            *(voice.stamp(each) for voice in voices for each in ({split, HELD_OUT} & set(splits))),
+            *(voice.stamp(each) for voice in voices for each in sorted({split, HELD_OUT} & set(splits))),
         )  # fmt: skip
         if not job.folder.is_done(job.folder.predictions(epochs, split) / name, stamp):
             keep_scored(job, epochs, split, name, stamp, chosen.predict(split))

@@ -155,7 +155,8 @@ def _weights(group: Group) -> str:
 
 def _best_member(evidence: Evidence, ensemble: Group) -> Group | None:
     """The member with the highest main figure on held-out data, of those in the same run and snapshot."""
-    names = {voice["name"] for voice in ensemble.facts.get("voices", []) if voice["run"] is None}
+    voices = [voice for voice in ensemble.facts.get("voices", []) if voice["run"] is None]
+    names = {voice["name"] for voice in voices if voice["epochs"] == ensemble.epochs}
     members = [group for group in evidence.groups(ensemble.epochs) if any(m.name in names for m in group.models)]
     place = HELD_OUT if evidence.has_held_out else evidence.splits[0]
     known = [(value, group) for group in members if (value := group.mean(place, evidence.main)) is not None]
