@@ -108,7 +108,10 @@ def test_a_damaged_manifest_is_written_again_though_stored_states_are_wanted(squ
     whole = manifest.read_bytes()
     manifest.write_bytes(whole[:-20])
     ok(command("encode", squad, *options))
-    assert manifest.read_bytes() == whole
+    before, after = json.loads(whole), json.loads(manifest.read_text())
+    for page in (before, after):  # written in another second, and so of another sum
+        del page["about"]["written"], page["sha256"]
+    assert after == before
     manifest.write_bytes(b"")
     ok(command("run", squad, *options))
     assert states_of(run) == "stored"
