@@ -38,6 +38,7 @@ from bertvision.sourcing import (
 )
 from bertvision.stages import check_length, load_for_finetuning, output_layer
 from bertvision.training.finetune import Finetuning
+from bertvision.training.heads import build_places
 from bertvision.training.stack import Member, build_units
 
 HEAD_STEPS = 8  # batches of states that are kept to time the heads
@@ -245,11 +246,11 @@ def _heads_rates(job: Job, features: Features) -> tuple[Encoder, float, float]:
     keep = keep_of([member.head for member in members])
     batches = list(islice(StreamedSource(encoder, features, steps, keep, encode_tokens=1).batches(), HEAD_STEPS))
 
-    units = build_units(members, train.stack, int(features.lengths[steps[0]].sum()))
+    units, places = build_units(members, train.stack, int(features.lengths[steps[0]].sum())), build_places(machine)
 
     def learn(step: int) -> int:
         for unit in units:
-            unit.learn(batches[step], machine)
+            unit.learn(batches[step], machine, places.put(batches[step]) if places is not None else None)
         return int(features.lengths[batches[step].windows].sum())
 
     return encoder, measure_encoder(job, encoder, features, keep), _rate(learn, len(batches), job)

@@ -410,7 +410,8 @@ class Choir:
         outputs = [voice.outputs(split) for voice in self.voices]
         features, examples = job.features(split), job.examples(split)
         combined = combine(job.task.kind, outputs, features, method, weights)  # (token or window, output)
-        return build_predictions(job.task, combined, features, examples, settings.n_best, settings.max_answer_tokens)
+        longest, device = settings.max_answer_tokens, job.machine.device
+        return build_predictions(job.task, combined, features, examples, settings.n_best, longest, device)
 
     def _predict_apart(self, split: str) -> Predictions:
         """Members whose windows differ meet at the examples: in answers by their place, or in probabilities."""
@@ -433,4 +434,5 @@ class Choir:
     def _predictions_of(self, voice: Voice, split: str) -> Predictions:
         other, settings = voice.job, self.job.config.evaluate
         outputs, features, examples = voice.outputs(split), other.features(split), other.examples(split)
-        return build_predictions(other.task, outputs, features, examples, settings.n_best, settings.max_answer_tokens)
+        longest, device = settings.max_answer_tokens, self.job.machine.device
+        return build_predictions(other.task, outputs, features, examples, settings.n_best, longest, device)

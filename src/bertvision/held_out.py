@@ -8,7 +8,8 @@ import torch
 from bertvision.data.packing import fill_batches
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.states import Part
-from bertvision.evaluation.outputs import compute_outputs
+from bertvision.evaluation.marks import build_marks
+from bertvision.evaluation.outputs import Collector, compute_outputs, put_in_order
 from bertvision.evaluation.predictions import build_predictions
 from bertvision.evaluation.scores import pick_threshold, score_predictions
 from bertvision.job import HELD_OUT, Job
@@ -45,13 +46,11 @@ class HeldOut:
         assert self.kept is not None
         features = self.job.features(HELD_OUT)
         plan = fill_batches(features.lengths, np.arange(len(features)), rows=ROWS)
-        found: dict[str, list[np.ndarray]] = {member.name: [] for member in members}
+        found = Collector()
         for batch in KeptSource(self.kept, features, plan).batches():
-            for member in members:
-                with torch.no_grad():
-                    output = member.head(batch.states)  # (window, output)
-                found[member.name].append(output.float().cpu().numpy())
-        return {name: np.concatenate(parts) for name, parts in found.items()}  # each (window, output)
+            with torch.no_grad():  # each (window, output)
+                found.add(batch.windows, [member.head(batch.states) for member in members])
+        return put_in_order(found.fetch(), [member.name for member in members], features, self.job.task.kind)
 
     def _streamed_outputs(self, members: list[Member]) -> dict[str, np.ndarray]:
         job, features = self.job, self.job.features(HELD_OUT)
@@ -66,11 +65,13 @@ class HeldOut:
         job, examples = self.job, self.job.examples(HELD_OUT)
         # The best answer is all that is scored.
         longest = job.config.evaluate.max_answer_tokens
-        predictions = build_predictions(job.task, outputs, job.features(HELD_OUT), examples, 1, longest)
+        device = job.machine.device
+        predictions = build_predictions(job.task, outputs, job.features(HELD_OUT), examples, 1, longest, device)
         if job.task.kind is not TargetKind.SPAN:
             return float(score_predictions(job.task, predictions, examples)[self.metric])
-        threshold = pick_threshold(predictions, examples)
-        return float(score_predictions(job.task, predictions, examples, threshold)["at_threshold"][self.metric])
+        marks = build_marks(predictions, examples)
+        threshold = pick_threshold(predictions, examples, marks)
+        return float(score_predictions(job.task, predictions, examples, threshold, marks)["at_threshold"][self.metric])
 
 
 class EachEpoch:

@@ -463,10 +463,9 @@ def _is_predicted(job: Job, epochs: float, split: str, row: Row) -> bool:
 
 
 def _keep_predictions(job: Job, epochs: float, split: str, row: Row, outputs: np.ndarray) -> None:
-    examples, settings = job.examples(split), job.config.evaluate
-    predictions = build_predictions(
-        job.task, outputs, job.features(split), examples, settings.n_best, settings.max_answer_tokens
-    )
+    examples, features, settings = job.examples(split), job.features(split), job.config.evaluate
+    longest, device = settings.max_answer_tokens, job.machine.device
+    predictions = build_predictions(job.task, outputs, features, examples, settings.n_best, longest, device)
     keep_scored(job, epochs, split, row.name, job.predictions_stamp(row.stamp, split), predictions, outputs)
 
 
@@ -481,16 +480,17 @@ def keep_scored(
 ) -> None:
     """Scores a model's predictions and keeps both; those on held-out questions come first, for the threshold."""
     examples, threshold = job.examples(split), None
+    marks = build_marks(predictions, examples)
     if job.task.kind is TargetKind.SPAN and job.examples(HELD_OUT):
         if split == HELD_OUT:
-            threshold = pick_threshold(predictions, examples)
+            threshold = pick_threshold(predictions, examples, marks)
         else:
             chosen = read_json(job.folder.predictions(epochs, HELD_OUT) / name / "stamp.json")
             threshold = chosen["scores"]["threshold"] if chosen else 0.0
-    scores = score_predictions(job.task, predictions, examples, threshold)
+    scores = score_predictions(job.task, predictions, examples, threshold, marks)
     with writing_folder(job.folder.predictions(epochs, split) / name) as fresh:
         save_predictions(fresh, predictions, outputs, threshold or 0.0)
-        save_marks(fresh, build_marks(predictions, examples))
+        save_marks(fresh, marks)
         mark_done(fresh, stamp, scores=scores)
     job.folder.log("scores", epochs=epochs, split=split, model=name, scores=scores)
 

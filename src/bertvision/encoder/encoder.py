@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertvision.encoder.attention import LOOPED, VARLEN, Route, choose_route, register
+from bertvision.encoder.layers import Recorder, compile_layers, find_layers, restore_layers
 from bertvision.encoder.states import HiddenStates, PackedTokens, Packing, Part, StateShape
 from bertvision.errors import UserError
 
@@ -50,6 +51,9 @@ class Encoder(nn.Module):
         self.position_offset, self.max_length = _positions(model)
         self._has_types = _has_types(model)
         self._own_attention = model.config._attn_implementation
+        self._model_layers = find_layers(model)
+        self._recorder = Recorder(self._model_layers) if self._model_layers else None
+        self.compiled = False
         self.route_reason = ""
         self.take_route(attention)
         self.train(model.training)
@@ -78,6 +82,23 @@ class Encoder(nn.Module):
             )
         batch = batch if batch.device == self.device else batch.to(self.device)
         return self._forward_padded(batch, keep) if self.route == "padded" else self._forward_packed(batch, keep)
+
+    @property
+    def work(self) -> int:
+        """About how many operations a token takes on its way through the layers: two for each of their weights."""
+        return 2 * sum(weight.numel() for layer in self._model_layers for weight in layer.parameters())
+
+    def compile_layers(self) -> bool:
+        """Compiles the layers, where they run unpadded; the first batch then takes some seconds more. False: nothing
+        was compiled."""
+        self.compiled = self.route == "varlen" and bool(self._model_layers)
+        if self.compiled:
+            compile_layers(self._model_layers)
+        return self.compiled
+
+    def undo_compile(self) -> None:
+        restore_layers(self._model_layers)
+        self.compiled = False
 
     def save(self, folder: str | Path) -> None:
         """Write the Hugging Face form (config.json, safetensors, tokenizer files) that `AutoModel` loads."""
@@ -126,9 +147,13 @@ class Encoder(nn.Module):
         if self._has_types:
             inputs = {**inputs, "token_type_ids": type_ids}
         inner = self.layers[:-1] if set(keep) != {"last"} else ()
-        output = self.model(**inputs, output_hidden_states=bool(inner))
+        found: Sequence[Tensor] = ()  # each (row, slot, hidden)
+        if self._recorder is not None and inner:
+            output, found = self._recorder.run(self.model, inputs)
+        else:
+            output = self.model(**inputs, output_hidden_states=bool(inner))
+            found = output.hidden_states if inner else ()
         last = output.last_hidden_state  # (row, slot, hidden)
-        found = output.hidden_states if inner else ()  # each (row, slot, hidden)
         assert not inner or len(found) == self.model_layers, f"{self.name} gave {len(found)} states"
         layers = [*(found[layer] for layer in inner), last]
         flat = [layer.flatten(0, 1).to(last.dtype) for layer in layers]  # each (slot, hidden)
@@ -240,7 +265,7 @@ def _collect(
 
 
 def _mean(tokens: Tensor, packing: Packing) -> Tensor:
-    lengths = packing.bounds.diff()  # (sequence,)
+    lengths = packing.bounds.diff().clamp(min=1)  # (sequence,) those that only fill a batch up have none
     total = torch.zeros(len(lengths), tokens.shape[1], device=tokens.device)  # (sequence, hidden)
     total = total.index_add(0, packing.owners, tokens.float())  # (sequence, hidden)
     return (total / lengths.unsqueeze(1)).to(tokens.dtype)  # (sequence, hidden)

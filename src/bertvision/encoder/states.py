@@ -44,18 +44,23 @@ class Packing:
 
     @classmethod
     def of(cls, lengths: Tensor, device: torch.device | str = "cpu") -> "Packing":
+        """Sequences without a token come last, and only fill a batch up."""
         assert lengths.device.type == "cpu" and len(lengths) > 0, "lengths are a non-empty CPU tensor"
-        assert int(lengths.min()) > 0, "a packed sequence has at least one token"
+        assert int(lengths[0]) > 0 and int(lengths.min()) >= 0, "a packed sequence has at least one token"
         ends = lengths.cumsum(0)  # (sequence,)
         starts = ends - lengths  # (sequence,)
         owners = torch.repeat_interleave(torch.arange(len(lengths)), lengths)  # (token,)
         positions = torch.arange(int(ends[-1])) - starts[owners]  # (token,)
         bounds = torch.cat([starts[:1], ends]).to(torch.int32)  # (sequence + 1,)
-        return cls(starts, bounds, owners, positions).to(device)
+        return cls(starts.masked_fill(lengths == 0, 0), bounds, owners, positions).to(device)
 
     def to(self, device: torch.device | str) -> "Packing":
         parts = (self.starts, self.bounds, self.owners, self.positions)
         return Packing(*(part.to(device, non_blocking=True) for part in parts))
+
+    def pin(self) -> "Packing":
+        """In memory that a GPU reads on its own, while the program goes on."""
+        return Packing(*(part.pin_memory() for part in (self.starts, self.bounds, self.owners, self.positions)))
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,10 @@ class PackedTokens:
         ids, types = (part.to(device, non_blocking=True) for part in (self.input_ids, self.type_ids))
         return PackedTokens(ids, types, self.lengths, self.packing.to(device))
 
+    def pin(self) -> "PackedTokens":
+        """In memory that a GPU reads on its own, while the program goes on."""
+        return PackedTokens(self.input_ids.pin_memory(), self.type_ids.pin_memory(), self.lengths, self.packing.pin())
+
     def __len__(self) -> int:
         return len(self.lengths)
 
@@ -114,6 +123,8 @@ class HiddenStates:
     """Whether the last entry of `cls` is the pooled output."""
     packing: Packing | None = None
     """Made from the lengths when it is first needed."""
+    real: Tensor | None = None  # (token or sequence,)
+    """1 where a head reads a position that counts, 0 where one only fills the batch up; None: all of them count."""
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -162,8 +173,9 @@ class HiddenStates:
         packing = self.packing if self.packing is None or device is None else self.packing.to(device)
         return replace(self, **moved, packing=packing)
 
-    def split(self, sequence_counts: list[int]) -> list["HiddenStates"]:
-        """Cut into consecutive batches of so many sequences each; the states are views."""
+    def split(self, sequence_counts: list[int], packings: list[Packing] | None = None) -> list["HiddenStates"]:
+        """Cut into consecutive batches of so many sequences each; the states are views. The batches' own packings may
+        be given, where they were made before."""
         assert sum(sequence_counts) == len(self), "the counts cover all sequences"
         lengths = self.lengths.split(sequence_counts)
         token_counts = [int(part.sum()) for part in lengths]
@@ -172,7 +184,12 @@ class HiddenStates:
             for name, part in self._parts().items()
         }
         return [
-            HiddenStates(part_lengths, **{name: parts[i] for name, parts in cuts.items()}, pooled=self.pooled)
+            HiddenStates(
+                part_lengths,
+                **{name: parts[i] for name, parts in cuts.items()},
+                pooled=self.pooled,
+                packing=packings[i] if packings else None,
+            )
             for i, part_lengths in enumerate(lengths)
         ]
 

@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from bertvision.data.windows import Features
 from bertvision.errors import UserError, suggest
-from bertvision.evaluation.spans import LOWEST, NO_SPAN, Candidate, SpanAnswer
+from bertvision.evaluation.answers import NO_SPAN, Candidate, SpanAnswer
+from bertvision.evaluation.spans import LOWEST
 from bertvision.tasks.base import TargetKind
 
 METHODS = ("max", "mean", "sum", "fitted")
@@ -65,7 +66,7 @@ def fit_weights(kind: TargetKind, outputs: list[np.ndarray], features: Features)
     return _most_likely(np.stack(gold, axis=1))  # (member,)
 
 
-def combine_answers(members: list[list[SpanAnswer]], method: str) -> list[SpanAnswer]:
+def combine_answers(members: Sequence[Sequence[SpanAnswer]], method: str) -> list[SpanAnswer]:
     """Answers of members whose tokens differ: candidates of the same characters are the same candidate.
 
     A candidate's probability is the maximum or mean over the members, 0 for one that does not have it among its best;
@@ -82,6 +83,7 @@ def combine_answers(members: list[list[SpanAnswer]], method: str) -> list[SpanAn
             "'mean', or members of one encoder with the same data settings."
         )
     assert members, "an ensemble needs a member"
+    members = [list(answers) for answers in members]  # answers in arrays are made once
     ids = [answer.id for answer in members[0]]
     for answers in members[1:]:
         if [answer.id for answer in answers] != ids:

@@ -1,6 +1,7 @@
 """Marks: how a model did on each example, in a few numbers. Kept beside the predictions, they are what statistics and
 analyses are made of: read in milliseconds, where the predictions of a large set take seconds."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,8 +10,8 @@ import numpy.typing as npt
 from safetensors.numpy import load_file, save_file
 
 from bertvision.evaluation import squad
+from bertvision.evaluation.answers import NO_SPAN, SpanAnswer, null_scores_of, spans_at
 from bertvision.evaluation.predictions import Predictions
-from bertvision.evaluation.spans import NO_SPAN, SpanAnswer
 from bertvision.tasks.base import Example, TargetKind
 
 FILE = "marks.safetensors"
@@ -79,9 +80,7 @@ CLASSES: dict[TargetKind, type[SpanMarks] | type[LabelMarks] | type[ScoreMarks]]
 
 def build_marks(predictions: Predictions, examples: list[Example]) -> Marks:
     if predictions.kind is TargetKind.SPAN:
-        rows = [_mark_answer(answer, example) for answer, example in zip(predictions.answers, examples, strict=True)]
-        has_answer = np.array([bool(example.answers) for example in examples], dtype=bool)  # (example)
-        return SpanMarks(**{name: np.array([row[name] for row in rows]) for name in rows[0]}, has_answer=has_answer)
+        return _mark_answers(predictions.answers, examples)
     targets = np.array([example.target for example in examples], dtype=np.float64)  # (example)
     if predictions.kind is TargetKind.LABEL:
         assert predictions.probabilities is not None
@@ -90,19 +89,28 @@ def build_marks(predictions: Predictions, examples: list[Example]) -> Marks:
     return ScoreMarks(targets, predictions.values.astype(np.float64))
 
 
-def _mark_answer(answer: SpanAnswer, example: Example) -> dict[str, float]:
-    gold = [known.text for known in example.answers or ()]
-    second = answer.n_best[1] if len(answer.n_best) > 1 else None
-    return {
-        "exact": squad.exact(gold, answer.text),
-        "f1": squad.f1(gold, answer.text),
-        "silent": squad.exact(gold, ""),
-        "score": answer.score,
-        "null_score": answer.null_score,
-        "second_exact": squad.exact(gold, second.text) if second else 0.0,
-        "second_f1": squad.f1(gold, second.text) if second else 0.0,
-        "second_score": second.score if second else NO_SPAN,
-    }
+def _mark_answers(answers: Sequence[SpanAnswer], examples: list[Example]) -> SpanMarks:
+    gold = [tuple(answer.text for answer in example.answers or ()) for example in examples]
+    best, second = spans_at(answers, 0), spans_at(answers, 1)
+    exact, f1 = _measure(gold, best.text)  # (example), (example)
+    there = second.score > NO_SPAN  # (example)
+    second_exact, second_f1 = (np.where(there, found, 0.0) for found in _measure(gold, second.text))
+    return SpanMarks(
+        exact=exact,
+        f1=f1,
+        silent=np.array([squad.has_none(texts) for texts in gold], dtype=np.float64),
+        score=best.score,
+        null_score=null_scores_of(answers),
+        second_exact=second_exact,
+        second_f1=second_f1,
+        second_score=second.score,
+        has_answer=np.array([bool(texts) for texts in gold], dtype=bool),
+    )
+
+
+def _measure(gold: list[tuple[str, ...]], said: list[str]) -> tuple[Float, Float]:
+    found = np.array(list(map(squad.measure, gold, said)), dtype=np.float64).reshape(-1, 2)  # (example, 2)
+    return np.ascontiguousarray(found[:, 0]), np.ascontiguousarray(found[:, 1])
 
 
 def save_marks(folder: Path, marks: Marks) -> None:

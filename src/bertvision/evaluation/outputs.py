@@ -1,6 +1,7 @@
 """One pass over some windows gives the raw outputs of every model: the encoder's own output layer and all heads."""
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +16,16 @@ from bertvision.progress import Bar
 from bertvision.sources import StreamedSource
 from bertvision.tasks.base import TargetKind
 
+MOST_WAITING = 64 << 20  # bytes of outputs on the device before they are fetched
+
 Model = Callable[[HiddenStates], Tensor]
+
+
+class Rows(NamedTuple):
+    """Outputs of some windows."""
+
+    windows: np.ndarray  # (window,)
+    outputs: np.ndarray  # (model, token or window, output)
 
 
 def compute_outputs(
@@ -34,26 +44,53 @@ def compute_outputs(
     plan = fill_batches(features.lengths, order, tokens=tokens)
     mine = plan[machine.rank :: machine.processes]
     source = StreamedSource(encoder, features, mine, keep, encode_tokens=1)
-    rows: list[tuple[np.ndarray, dict[str, np.ndarray]]] = []
+    found = Collector()
     for batch in source.batches():
         with torch.no_grad():  # in the models' own float32: half precision would tie scores
-            outputs = {name: model(batch.states).float().cpu().numpy() for name, model in models.items()}
-        rows.append((batch.windows, outputs))
+            found.add(batch.windows, [model(batch.states) for model in models.values()])
         if bar:
             bar.advance(int(features.lengths[batch.windows].sum()))
-    return _in_order(machine.gather(rows), list(models), features, kind)
+    return put_in_order(machine.gather(found.fetch()), list(models), features, kind)
 
 
-def _in_order(
-    rows: list[tuple[np.ndarray, dict[str, np.ndarray]]], names: list[str], features: Features, kind: TargetKind
-) -> dict[str, np.ndarray]:
+class Collector:
+    """Outputs of several models, batch after batch. They wait on the device and come from it many at a time: each time
+    the device must first have done all its work."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[np.ndarray, Tensor]] = []
+        self.bytes, self.fetched = 0, list[Rows]()
+
+    def add(self, windows: np.ndarray, outputs: list[Tensor]) -> None:
+        """One batch: its windows, and each model's outputs for them (token or window, output)."""
+        stacked = torch.stack([output.float() for output in outputs])  # (model, token or window, output)
+        self.waiting.append((windows, stacked))
+        self.bytes += stacked.nbytes
+        if self.bytes > MOST_WAITING:
+            self.fetch()
+
+    def fetch(self) -> list[Rows]:
+        """All that was added so far."""
+        if self.waiting:
+            windows, outputs = zip(*self.waiting, strict=True)
+            joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+            self.fetched.append(Rows(np.concatenate(windows), joined.cpu().numpy()))
+            self.waiting, self.bytes = [], 0
+        return self.fetched
+
+
+def put_in_order(rows: list[Rows], names: list[str], features: Features, kind: TargetKind) -> dict[str, np.ndarray]:
+    """Outputs of each model in the features' order; the rows are used up."""
     size = len(features.input_ids) if kind is TargetKind.SPAN else len(features)
-    width = rows[0][1][names[0]].shape[1]
-    found = {name: np.full((size, width), np.nan, dtype=np.float32) for name in names}
-    for windows, outputs in rows:
-        place = windows
-        if kind is TargetKind.SPAN:
-            place = np.concatenate([np.arange(*features.tokens_of(window).indices(size)) for window in windows])
-        for name in names:
-            found[name][place] = outputs[name]
-    return found
+    found = np.full((len(names), size, rows[0].outputs.shape[2]), np.nan, dtype=np.float32)  # (model, place, output)
+    while rows:
+        windows, outputs = rows.pop()
+        found[:, _tokens_of(features, windows) if kind is TargetKind.SPAN else windows] = outputs
+    return dict(zip(names, found, strict=True))
+
+
+def _tokens_of(features: Features, windows: np.ndarray) -> np.ndarray:
+    """(token,) where the tokens of these windows lie, one window's after the other's."""
+    lengths = features.lengths[windows]  # (window,)
+    before = np.cumsum(lengths) - lengths  # (window,) tokens of the windows before
+    return np.repeat(features.starts[windows] - before, lengths) + np.arange(lengths.sum())

@@ -1,16 +1,20 @@
 """Predictions: what a model says of each example, with ids: what is scored, ensembled, analysed, saved."""
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors.numpy import save_file
 
 from bertvision.data.windows import Features
+from bertvision.evaluation.answers import Candidate, SpanAnswer, SpanAnswers
+from bertvision.evaluation.lines import escape_line_ends, write_lines
 from bertvision.evaluation.metrics import answerable_by_question
-from bertvision.evaluation.spans import Candidate, SpanAnswer, answers_at, decode_spans
+from bertvision.evaluation.spans import answers_at, decode_spans
 from bertvision.tasks.base import Example, TargetKind, Task
 
 
@@ -18,7 +22,7 @@ from bertvision.tasks.base import Example, TargetKind, Task
 class Predictions:
     kind: TargetKind
     ids: list[str]
-    answers: list[SpanAnswer] = field(default_factory=list)
+    answers: Sequence[SpanAnswer] = ()
     """Spans: the n best of each question."""
     probabilities: np.ndarray | None = None  # (example, label)
     values: np.ndarray | None = None  # (example)
@@ -54,14 +58,26 @@ class Predictions:
             for id, row in zip(self.ids, self.probabilities, strict=True)
         ]
 
+    def lines(self, threshold: float = 0.0) -> Iterator[str]:
+        """The rows as lines of JSON, some at a time."""
+        if isinstance(self.answers, SpanAnswers):
+            return write_lines(self.answers, threshold)
+        return map(to_json_line, self.rows(threshold))
+
 
 def build_predictions(
-    task: Task, outputs: np.ndarray, features: Features, examples: list[Example], n_best: int = 20, longest: int = 30
+    task: Task,
+    outputs: np.ndarray,
+    features: Features,
+    examples: list[Example],
+    n_best: int = 20,
+    longest: int = 30,
+    device: torch.device | str = "cpu",
 ) -> Predictions:
-    """Raw outputs of one model become what it says of each example."""
+    """Raw outputs of one model become what it says of each example; `device` is where spans are searched."""
     ids = [example.id for example in examples]
     if task.kind is TargetKind.SPAN:
-        answers = decode_spans(outputs[:, 0], outputs[:, 1], features, examples, n_best, longest)
+        answers = decode_spans(outputs[:, 0], outputs[:, 1], features, examples, n_best, longest, device)
         return Predictions(task.kind, ids, answers=answers)
     if task.kind is TargetKind.SCORE:
         return Predictions(task.kind, ids, values=outputs[:, 0])
@@ -74,19 +90,15 @@ def build_predictions(
 def save_predictions(folder: Path, predictions: Predictions, outputs: np.ndarray | None, threshold: float) -> None:
     """predictions.jsonl for people and programs, outputs.safetensors (the raw outputs, if any) for ensembles."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "predictions.jsonl").open("w", encoding="utf-8") as file:
-        for row in predictions.rows(threshold):
-            file.write(to_json_line(row))
+    with (folder / "predictions.jsonl").open("wb", buffering=1 << 20) as file:
+        file.writelines(line.encode() for line in predictions.lines(threshold))
     if outputs is not None:
         save_file({"outputs": np.ascontiguousarray(outputs)}, folder / "outputs.safetensors")
 
 
 def to_json_line(row: dict[str, Any]) -> str:
     """One row as a line: characters that some readers take for the end of a line are escaped."""
-    text = json.dumps(row, ensure_ascii=False)
-    for mark in "\x85\u2028\u2029":
-        text = text.replace(mark, f"\\u{ord(mark):04x}")
-    return text + "\n"
+    return escape_line_ends(json.dumps(row, ensure_ascii=False)) + "\n"
 
 
 def _softmax(outputs: np.ndarray) -> np.ndarray:

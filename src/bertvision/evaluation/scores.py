@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 
 from bertvision.evaluation import metrics, squad
+from bertvision.evaluation.marks import Marks, SpanMarks, build_marks
 from bertvision.evaluation.predictions import Predictions
-from bertvision.evaluation.spans import answers_at, choose_threshold, threshold_free
+from bertvision.evaluation.spans import best_threshold, forced_scores
 from bertvision.tasks.base import Example, TargetKind, Task
 
 Scores = dict[str, Any]
@@ -18,15 +19,20 @@ def gold_answers(examples: list[Example]) -> dict[str, list[str]]:
 
 
 def score_predictions(
-    task: Task, predictions: Predictions, examples: list[Example], threshold: float | None = None
+    task: Task,
+    predictions: Predictions,
+    examples: list[Example],
+    threshold: float | None = None,
+    marks: Marks | None = None,
 ) -> Scores:
-    """Figures of a model; for spans at threshold 0, at the chosen `threshold`, and those that hang on none."""
+    """Figures of a model; for spans at threshold 0, at the chosen `threshold`, and those that hang on none. `marks` are
+    those of the predictions, where they have been made."""
     if task.kind is TargetKind.SPAN:
-        gold = gold_answers(examples)
-        scores: Scores = dict(squad.score_answers(gold, answers_at(predictions.answers, 0.0)))
-        scores |= threshold_free(predictions.answers, gold)
+        spans = _span_marks(predictions, examples, marks)
+        scores: Scores = _at(spans, 0.0)
+        scores |= forced_scores(spans.lead, spans.exact, spans.f1, spans.has_answer)
         if threshold is not None:
-            scores |= {"threshold": threshold, "at_threshold": _at(gold, predictions, threshold)}
+            scores |= {"threshold": threshold, "at_threshold": _at(spans, threshold)}
         return scores
     targets = np.array([example.target for example in examples], dtype=np.float64)  # (example)
     if task.kind is TargetKind.SCORE:
@@ -35,13 +41,20 @@ def score_predictions(
     return {**metrics.score_labels(task.metrics, targets, predictions.label_indices()), "total": len(examples)}
 
 
-def _at(gold: dict[str, list[str]], predictions: Predictions, threshold: float) -> Scores:
-    return dict(squad.score_answers(gold, answers_at(predictions.answers, threshold)))
+def _span_marks(predictions: Predictions, examples: list[Example], marks: Marks | None) -> SpanMarks:
+    spans = build_marks(predictions, examples) if marks is None else marks
+    assert isinstance(spans, SpanMarks)
+    return spans
 
 
-def pick_threshold(predictions: Predictions, held_out: list[Example]) -> float:
+def _at(marks: SpanMarks, threshold: float) -> Scores:
+    return dict(squad.mean_scores(marks.exact_at(threshold), marks.f1_at(threshold), marks.has_answer))
+
+
+def pick_threshold(predictions: Predictions, held_out: list[Example], marks: Marks | None = None) -> float:
     """The no-answer threshold with the best F1 on held-out training questions."""
-    return choose_threshold(predictions.answers, gold_answers(held_out))
+    spans = _span_marks(predictions, held_out, marks)
+    return best_threshold(spans.lead, spans.f1, spans.silent)
 
 
 def score_baseline(task: Task, train: list[Example], examples: list[Example]) -> Scores:

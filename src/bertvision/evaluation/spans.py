@@ -3,68 +3,56 @@
 decoded = decode_spans(start_logits, end_logits, features, examples)
 threshold = choose_threshold(decoded_of_held_out, gold_of_held_out)
 answers_at(decoded, threshold) → {id: text}, "" for no answer
+
+Spans of equal score: the earlier window goes first, then the earlier start, then the earlier end. Scores are float64,
+and what is added up and compared is the same on every device: so are the answers.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
-from bertvision.data.windows import Features, text_between
+from bertvision.data.windows import Features
 from bertvision.evaluation import squad
+from bertvision.evaluation.answers import (
+    NO_SPAN,
+    Candidate,
+    SpanAnswer,
+    SpanAnswers,
+    ids_of,
+    null_scores_of,
+    spans_at,
+)
+from bertvision.evaluation.layout import Group, SpanLayout, layout_of
 from bertvision.tasks.base import Example
 
-GROUP = 128  # windows decoded at once: their scores stay in the processor's cache
+__all__ = ["NO_SPAN", "Candidate", "SpanAnswer", "SpanAnswers"]  # from here too
+
+BLOCK = 1024  # windows whose probabilities are added up at once
 LOWEST = -1e4  # log-probabilities end here, so that scores stay finite (and valid JSON)
-NO_SPAN = -1e6  # score of a question whose passage has no text to answer with
 
 Float64 = npt.NDArray[np.float64]
 Array = npt.NDArray[Any]
 
 
-class Candidate(NamedTuple):
-    text: str
-    start: int
-    """First character in the passage."""
-    end: int
-    """One past the last character in the passage."""
-    score: float
-    """Sum of the log-probabilities of start and end token."""
-    probability: float
-    """Softmax over the scores of the candidates and of "no answer"."""
+class _Sums(NamedTuple):
+    """What takes a window's logits to log-probabilities: they are logit - highest - total."""
 
-
-@dataclass(frozen=True, slots=True)
-class SpanAnswer:
-    """The best span of one question and what speaks for there being none."""
-
-    id: str
-    text: str
-    """Best span; empty only if the passage has no text."""
-    start: int
-    end: int
-    score: float
-    null_score: float
-    """No-answer score: the minimum over the question's windows."""
-    null_probability: float
-    n_best: list[Candidate]
-    """Distinct in their place in the passage, best first; the first is the answer above."""
-
-    @property
-    def null_lead(self) -> float:
-        """By how much "no answer" beats the best span."""
-        return self.null_score - self.score
+    highest: Float64  # (window,)
+    total: Float64  # (window,)
 
 
 class _Pairs(NamedTuple):
     """The best (start, end) pairs of each window, best first; score -inf where a window has fewer."""
 
-    score: Float64  # (window, pair)
-    start: npt.NDArray[np.int64]  # (window, pair)
-    end: npt.NDArray[np.int64]  # (window, pair)
+    score: Tensor  # (window, pair)
+    start: Tensor  # (window, pair) token
+    end: Tensor  # (window, pair) token
 
 
 def decode_spans(
@@ -74,154 +62,214 @@ def decode_spans(
     examples: list[Example],
     n_best: int = 20,
     max_answer_tokens: int = 30,
-) -> list[SpanAnswer]:
-    """One SpanAnswer for each example, from packed (token,) logits of all windows.
+    device: torch.device | str = "cpu",
+) -> SpanAnswers:
+    """The answer to each example, from packed (token,) logits of all windows; `device` is where spans are searched.
 
     A span starts and ends at tokens of the passage that hold more than white space, start ≤ end, and its score is
     the sum of two log-probabilities, each a log-softmax over all tokens of the window.
     """
-    for name, logits in (("start", start_logits), ("end", end_logits)):
+    sides = (("start", start_logits), ("end", end_logits))
+    for name, logits in sides:
         assert logits.shape == features.input_ids.shape, (
             f"{logits.shape} {name} logits, {len(features.input_ids)} tokens"
         )
         assert not np.isnan(logits).any(), f"{name} logits hold NaN: the model that made them has diverged"
-    start_scores = _log_softmax(start_logits, features)  # (token,)
-    end_scores = _log_softmax(end_logits, features)  # (token,)
+    layout = layout_of(features, examples)
+    with ThreadPoolExecutor(len(sides)) as pool:
+        sums = list(pool.map(_sum_up, (logits for _, logits in sides), (features, features)))
+    silence = [
+        np.maximum(logits[features.starts].astype(np.float64) - one.highest - one.total, LOWEST)
+        for (_, logits), one in zip(sides, sums, strict=True)
+    ]  # start, end: each (window,)
     null_scores = np.full(len(examples), np.inf)  # (example,)
-    np.minimum.at(null_scores, features.example, start_scores[features.starts] + end_scores[features.starts])
-    visible = _visible_tokens(features, examples)  # (token,)
-    start_scores, end_scores = (np.where(visible, scores, -np.inf) for scores in (start_scores, end_scores))
-    # Twice as many as asked for: two pairs can cover the same characters, where one character has several tokens.
-    pairs = _best_pairs(start_scores, end_scores, features, 2 * n_best, max_answer_tokens)
-    windows = np.searchsorted(features.example, np.arange(len(examples) + 1))  # (example + 1,)
-    return [
-        _answer(
-            example, float(null_scores[index]), _ranked(pairs, features, windows[index], windows[index + 1]), n_best
+    np.minimum.at(null_scores, features.example, silence[0] + silence[1])
+    search = _Search(layout, [logits for _, logits in sides], sums, n_best, max_answer_tokens, torch.device(device))
+    score, start, end = (found.cpu().numpy() for found in search.run())  # each (window, pair)
+    places = layout.low[start], layout.high[end]  # (window, pair), (window, pair)
+    return _build_answers(examples, layout, *_join_windows(layout, score, *places, n_best), null_scores)
+
+
+def _sum_up(logits: Array, features: Features) -> _Sums:
+    """The highest logit of each window, and the log of the sum of all its powers beside it. Always by numpy: other
+    libraries' powers and sums differ in the last digit."""
+    sums = _Sums(np.zeros(len(features)), np.zeros(len(features)))
+    for first in range(0, len(features), BLOCK):
+        some = slice(first, first + BLOCK)
+        starts, lengths = features.starts[some], features.lengths[some]
+        part = logits[starts[0] : starts[-1] + lengths[-1]].astype(np.float64)  # (token,)
+        highest = np.maximum.reduceat(part, starts - starts[0])  # (window,)
+        part -= np.repeat(highest, lengths)
+        sums.highest[some] = highest
+        sums.total[some] = np.log(np.add.reduceat(np.exp(part, out=part), starts - starts[0]))
+    assert np.isfinite(sums.highest).all(), "a window's highest logit is infinite"
+    return sums
+
+
+# ------------------------------------------------------------------------------------------------------ the search
+
+
+class _Search:
+    """Finds the best pairs of every window, many windows at once and without waiting for the device in between."""
+
+    def __init__(
+        self,
+        layout: SpanLayout,
+        logits: Sequence[Array],
+        sums: Sequence[_Sums],
+        n_best: int,
+        longest: int,
+        device: torch.device,
+    ) -> None:
+        # Apple's GPUs know no float64, and other devices have not been tried.
+        self.device = device if device.type == "cuda" else torch.device("cpu")
+        self.layout, self.n_best, self.longest = layout, n_best, longest
+        self.logits = [self._place(np.ascontiguousarray(side)) for side in logits]  # start, end: each (token,)
+        self.sums = [[self._place(part) for part in one] for one in sums]  # start, end: highest, total (window,)
+
+    def _place(self, array: Array) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+    def run(self) -> _Pairs:
+        groups = self.layout.groups(self.device)
+        windows, most = len(self.layout.starts), max((self._count(group) for group in groups), default=self.n_best)
+        result = _Pairs(
+            torch.full((windows, most), -torch.inf, dtype=torch.float64, device=self.device),
+            torch.zeros((windows, most), dtype=torch.int64, device=self.device),
+            torch.zeros((windows, most), dtype=torch.int64, device=self.device),
         )
-        for index, example in enumerate(examples)
-    ]
+        ties = [self._search(group, result, in_order=False) for group in groups]  # each (window,)
+        sizes = [len(group.windows) for group in groups]
+        told = torch.cat(ties).cpu().split(sizes) if ties else ()  # here the device is waited for
+        for group, tied in zip(groups, told, strict=True):
+            if tied.any():
+                rows = tied.nonzero()[:, 0].to(self.device)  # (window,)
+                some = Group(group.windows[rows], group.place[rows], group.hidden[rows], group.repeats)
+                self._search(some, result, in_order=True)
+        return result
+
+    def _count(self, group: Group) -> int:
+        # Twice as many as asked for, where two pairs can cover the same characters.
+        return 2 * self.n_best if group.repeats else self.n_best
+
+    def _search(self, group: Group, result: _Pairs, in_order: bool) -> Tensor:
+        """Writes a group's pairs into the result; (window,) whether pairs tie, whose order is then left to chance."""
+        starts, ends = (self._scores(side, group) for side in (0, 1))  # (window, token), (window, token)
+        width, count = starts.shape[1], self._count(group)
+        reach = min(self.longest, width)
+        ends = torch.nn.functional.pad(ends, (0, reach), value=-torch.inf)  # (window, token + reach)
+        # Only starts whose best pair is among the best can be needed.
+        value, kept = _top(starts + _highest_ahead(ends, reach)[:, :width], min(count + 1, width), in_order)
+        tied = _ties(value[:, count - 1 :])  # (window,)
+        kept = kept[:, :count].sort(dim=1)[0] if in_order else kept[:, :count]  # (window, start)
+        row = torch.arange(len(kept), device=kept.device)[:, None]
+        pairs = ends.unfold(1, reach, 1)[row, kept]  # (window, start, length)
+        pairs += starts.gather(1, kept)[:, :, None]
+        value, best = _top(pairs.flatten(1), min(count + 1, kept.shape[1] * reach), in_order)
+        tied |= _ties(value)
+        value, best = value[:, :count], best[:, :count]  # (window, pair), (window, pair)
+        start = kept.gather(1, best // reach)  # (window, pair)
+        end = (start + best % reach).clamp(max=width - 1)  # (window, pair): beyond are those that score -inf
+        for whole, part in zip(result, (value, group.place.gather(1, start), group.place.gather(1, end)), strict=True):
+            whole[group.windows, : part.shape[1]] = part
+        return tied
+
+    def _scores(self, side: int, group: Group) -> Tensor:
+        """(window, token) log-probabilities, -inf where no span may start or end."""
+        highest, total = (part[group.windows, None] for part in self.sums[side])  # (window, 1), (window, 1)
+        scores = self.logits[side][group.place].double().sub_(highest).sub_(total).clamp_(min=LOWEST)
+        return scores.masked_fill_(group.hidden, -torch.inf)
 
 
-def _log_softmax(logits: Array, features: Features) -> Float64:
-    """Log-probabilities within each window, not below LOWEST."""
-    if not len(features):
-        return np.zeros(0)
-    logits = logits.astype(np.float64)  # (token,)
-    highest = np.maximum.reduceat(logits, features.starts)  # (window,)
-    assert np.isfinite(highest).all(), "a window's highest logit is infinite"
-    logits -= np.repeat(highest, features.lengths)
-    total = np.log(np.add.reduceat(np.exp(logits), features.starts))  # (window,)
-    scores: Float64 = np.maximum(logits - np.repeat(total, features.lengths), LOWEST)  # (token,)
-    return scores
+def _top(values: Tensor, count: int, in_order: bool) -> tuple[Tensor, Tensor]:
+    """(row, count), (row, count) the highest values of each row and their places, best first; of equal ones the
+    earlier goes first if this must be `in_order`, which takes several times as long."""
+    if not in_order:
+        return values.topk(count, dim=1)
+    value, place = values.sort(dim=1, descending=True, stable=True)
+    return value[:, :count], place[:, :count]
 
 
-def _visible_tokens(features: Features, examples: list[Example]) -> npt.NDArray[np.bool_]:
-    """(token,) whether a token is of the passage and holds a character that is not white space."""
-    visible = np.zeros(len(features.input_ids), dtype=bool)
-    for window, example in enumerate(features.example):
-        tokens = features.tokens_of(window)
-        before = _visible_before(examples[example].text_pair or "")  # (character + 1,)
-        offsets = features.offsets[tokens]  # (token, 2)
-        # Tokens of other texts have -1, -1: the last count minus itself is 0 too.
-        visible[tokens] = before[offsets[:, 1]] > before[offsets[:, 0]]
-    return visible
+def _ties(values: Tensor) -> Tensor:
+    """(row,) whether neighbours are equal in rows that fall."""
+    return ((values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -torch.inf)).any(dim=1)
 
 
-@lru_cache(maxsize=8)  # questions of one passage follow each other
-def _visible_before(passage: str) -> npt.NDArray[np.int64]:
-    """(character + 1,) how many characters that are not white space come before each place."""
-    shown = np.fromiter((not character.isspace() for character in passage), dtype=np.int64, count=len(passage))
-    return np.concatenate([[0], np.cumsum(shown)])
+def _highest_ahead(values: Tensor, reach: int) -> Tensor:
+    """(row, place) the highest of `reach` values from each place on, by doubling; the last `reach` places are cut."""
+    size, found = 1, values
+    while size < reach:
+        step = min(size, reach - size)
+        found = torch.maximum(found[:, :-step], found[:, step:])
+        size += step
+    return found
 
 
-def _best_pairs(starts: Float64, ends: Float64, features: Features, count: int, longest: int) -> _Pairs:
-    """The `count` best pairs of each window, from scores (token,) that are -inf where no span may start or end."""
-    result = _Pairs(
-        np.full((len(features), count), -np.inf),
-        np.zeros((len(features), count), dtype=np.int64),
-        np.zeros((len(features), count), dtype=np.int64),
+# ------------------------------------------------------------------------------------------------------ the answers
+
+
+def _join_windows(
+    layout: SpanLayout, score: Float64, start: Array, end: Array, n_best: int
+) -> tuple[Float64, Array, Array]:
+    """Score, start and end character of each question's best spans (example, candidate), from those of its windows."""
+    windows = np.diff(layout.first_window)  # (example,)
+    several = windows > 1  # (example,) whose spans must be merged, and come twice
+    several[np.searchsorted(layout.first_window, np.flatnonzero(layout.repeats), side="right") - 1] = True
+    size = (len(windows), n_best)
+    found = np.full(size, -np.inf), np.zeros(size, dtype=np.int32), np.zeros(size, dtype=np.int32)
+    chosen = np.flatnonzero((windows == 1) & ~several)  # (question,)
+    for whole, part in zip(found, (score, start, end), strict=True):
+        whole[chosen] = part[layout.first_window[chosen], :n_best]
+    for count in np.unique(windows[several]):
+        chosen = np.flatnonzero((windows == count) & several)  # (question,)
+        rows = layout.first_window[chosen, None] + np.arange(count)  # (question, window)
+        merged = _merge(*(part[rows].reshape(len(rows), -1) for part in (score, start, end)))
+        for whole, part in zip(found, merged, strict=True):
+            whole[chosen] = part[:, :n_best]
+    return found
+
+
+def _merge(score: Float64, start: Array, end: Array) -> list[Array]:
+    """Rows (question, pair) with the best first and each place once; the rest have -inf and come last."""
+    order = np.argsort(-score, axis=1, kind="stable")  # (question, pair)
+    score, start, end = (np.take_along_axis(part, order, axis=1) for part in (score, start, end))
+    place = start.astype(np.int64) << 32 | end  # (question, pair)
+    alike = np.argsort(place, axis=1, kind="stable")  # (question, pair)
+    ordered = np.take_along_axis(place, alike, axis=1)
+    again = np.zeros(place.shape, dtype=bool)  # (question, pair)
+    np.put_along_axis(again, alike[:, 1:], ordered[:, 1:] == ordered[:, :-1], axis=1)
+    score = np.where(again, -np.inf, score)
+    order = np.argsort(np.isneginf(score), axis=1, kind="stable")
+    return [np.take_along_axis(part, order, axis=1) for part in (score, start, end)]
+
+
+def _build_answers(
+    examples: list[Example], layout: SpanLayout, score: Float64, start: Array, end: Array, null_scores: Float64
+) -> SpanAnswers:
+    scores = np.concatenate([null_scores[:, None], score], axis=1)  # (example, 1 + candidate)
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))  # (example, 1 + candidate)
+    shares = powers / powers.sum(axis=1, keepdims=True)  # (example, 1 + candidate)
+    return SpanAnswers(
+        ids=[example.id for example in examples],
+        passages=layout.passages,
+        sizes=(score > -np.inf).sum(axis=1),
+        start=start,
+        end=end,
+        score=score,
+        probability=shares[:, 1:],
+        null_score=null_scores,
+        null_probability=shares[:, 0],
     )
-    order = np.argsort(features.lengths, kind="stable")  # windows of like length together: little padding
-    for first in range(0, len(order), GROUP):
-        group = order[first : first + GROUP]  # (window,)
-        width = int(features.lengths[group].max())
-        place = features.starts[group, None] + np.arange(width)  # (window, token)
-        inside = np.arange(width) < features.lengths[group, None]  # (window, token)
-        place = np.where(inside, place, 0)
-        found = _best_pairs_of_group(
-            np.where(inside, starts[place], -np.inf), np.where(inside, ends[place], -np.inf), count, longest
-        )
-        for whole, part in zip(result, found, strict=True):
-            whole[group, : part.shape[1]] = part
-    return result
 
 
-def _best_pairs_of_group(starts: Float64, ends: Float64, count: int, longest: int) -> _Pairs:
-    """Best pairs of padded windows (window, token). Only starts whose best pair is among the best can be needed."""
-    windows, width = starts.shape
-    padded = np.concatenate([ends, np.full((windows, longest), -np.inf)], axis=1)  # (window, token + longest)
-    best_end = padded[:, :width].copy()  # (window, token): the best end a span from here can have
-    for length in range(1, min(longest, width)):
-        np.maximum(best_end, padded[:, length : length + width], out=best_end)
-    kept = _top(starts + best_end, min(count, width))  # (window, start)
-    reach = np.arange(min(longest, width))  # (length,)
-    row = np.arange(windows)[:, None]
-    chosen_ends = kept[:, :, None] + reach  # (window, start, length)
-    scores = starts[row, kept][:, :, None] + padded[row[:, :, None], chosen_ends]  # (window, start, length)
-    flat = scores.reshape(windows, -1)  # (window, start * length)
-    best = _top(flat, min(count, flat.shape[1]))  # (window, pair)
-    score, start, end = flat[row, best], kept[row, best // len(reach)], chosen_ends.reshape(windows, -1)[row, best]
-    rank = np.lexsort((end, start, -score), axis=1)  # (window, pair)
-    return _Pairs(score[row, rank], start[row, rank], end[row, rank])
-
-
-def _top(values: Float64, count: int) -> npt.NDArray[np.int64]:
-    """(row, count) places of the highest values of each row, in no order."""
-    if count == values.shape[1]:
-        return np.broadcast_to(np.arange(count), values.shape)
-    return np.argpartition(values, -count, axis=1)[:, -count:].astype(np.int64, copy=False)
-
-
-def _ranked(pairs: _Pairs, features: Features, first: int, last: int) -> Iterator[tuple[float, int, int]]:
-    """Score and character range of the pairs of one question's windows, best first."""
-    window, pair = np.nonzero(pairs.score[first:last] > -np.inf)  # (pair,), (pair,)
-    window += first
-    score = pairs.score[window, pair]  # (pair,)
-    low = features.offsets[features.starts[window] + pairs.start[window, pair], 0]  # (pair,)
-    high = features.offsets[features.starts[window] + pairs.end[window, pair], 1]  # (pair,)
-    if last - first > 1:
-        order = np.argsort(-score, kind="stable")
-        score, low, high = score[order], low[order], high[order]
-    return zip(score.tolist(), low.tolist(), high.tolist(), strict=True)
-
-
-def _answer(example: Example, null_score: float, ranked: Iterable[tuple[float, int, int]], n_best: int) -> SpanAnswer:
-    passage = example.text_pair or ""
-    spans: dict[tuple[int, int], tuple[str, float]] = {}  # distinct, best first
-    for score, low, high in ranked:
-        text, start, end = text_between(passage, low, high)
-        if text and (start, end) not in spans:
-            spans[start, end] = (text, score)
-            if len(spans) == n_best:
-                break
-    probabilities = _softmax([null_score, *(score for _, score in spans.values())])
-    candidates = [
-        Candidate(text, start, end, score, probability)
-        for ((start, end), (text, score)), probability in zip(spans.items(), probabilities[1:], strict=True)
-    ]
-    best = candidates[0] if candidates else Candidate("", 0, 0, NO_SPAN, 0.0)
-    return SpanAnswer(example.id, *best[:4], null_score, probabilities[0], candidates)
-
-
-def _softmax(scores: list[float]) -> list[float]:
-    powers = np.exp(np.array(scores) - max(scores))
-    probabilities: list[float] = (powers / powers.sum()).tolist()
-    return probabilities
+# ------------------------------------------------------------------------------------------------------ thresholds
 
 
 def answers_at(decoded: Sequence[SpanAnswer], threshold: float) -> dict[str, str]:
     """Text of each question's answer; "" if "no answer" beats the best span by more than the threshold."""
-    return {answer.id: "" if answer.null_lead > threshold else answer.text for answer in decoded}
+    best = spans_at(decoded, 0)
+    silent = (null_scores_of(decoded) - best.score > threshold).tolist()
+    return {id: "" if none else text for id, none, text in zip(ids_of(decoded), silent, best.text, strict=True)}
 
 
 def choose_threshold(decoded: Sequence[SpanAnswer], gold: squad.Gold, metric: str = "f1") -> float:
@@ -230,11 +278,16 @@ def choose_threshold(decoded: Sequence[SpanAnswer], gold: squad.Gold, metric: st
     Tried are 0, each question's own lead of "no answer", and a value below them all; of equals the one nearest 0.
     """
     measure = {"f1": squad.f1, "exact": squad.exact}[metric]
-    if not decoded:
+    ids, best = ids_of(decoded), spans_at(decoded, 0)
+    answered = np.array([measure(gold[id], text) for id, text in zip(ids, best.text, strict=True)])  # (question,)
+    silent = np.array([measure(gold[id], "") for id in ids])  # (question,)
+    return best_threshold(null_scores_of(decoded) - best.score, answered, silent)
+
+
+def best_threshold(leads: Float64, answered: Float64, silent: Float64) -> float:
+    """The same from each question's lead of "no answer", and what its answer and saying nothing score: (question,)."""
+    if not len(leads):
         return 0.0
-    leads = np.array([answer.null_lead for answer in decoded])  # (question,)
-    answered = np.array([measure(gold[answer.id], answer.text) for answer in decoded])  # (question,)
-    silent = np.array([measure(gold[answer.id], "") for answer in decoded])  # (question,)
     order = np.argsort(leads)
     gains = np.concatenate([[0.0], np.cumsum((answered - silent)[order])])  # (answered questions,)
     tried = np.unique(np.concatenate([[0.0, np.nextafter(leads.min(), -np.inf)], leads]))  # (threshold,)
@@ -246,28 +299,35 @@ def choose_threshold(decoded: Sequence[SpanAnswer], gold: squad.Gold, metric: st
 
 
 def threshold_free(decoded: Sequence[SpanAnswer], gold: squad.Gold) -> dict[str, float]:
-    """Measures that do not hang on a threshold, in percent.
+    """Measures that do not hang on a threshold, in percent: those of `forced_scores`."""
+    ids, best = ids_of(decoded), spans_at(decoded, 0)
+    pairs = [squad.measure(gold[id], text) for id, text in zip(ids, best.text, strict=True)]
+    exacts, f1s = np.array(pairs, dtype=np.float64).reshape(-1, 2).T  # (question,), (question,)
+    has_answer = np.array([len(gold[id]) > 0 for id in ids], dtype=bool)  # (question,)
+    return forced_scores(null_scores_of(decoded) - best.score, exacts, f1s, has_answer)
+
+
+def forced_scores(leads: Float64, exacts: Float64, f1s: Float64, has_answer: npt.NDArray[np.bool_]) -> dict[str, float]:
+    """From each question's lead of "no answer" and what its best span scores, (question,), in percent:
 
     `forced_exact` and `forced_f1`: on the answerable questions, when the model must answer. `no_answer_auc`: how well
     the lead of "no answer" tells unanswerable questions (the positive class) from answerable ones. A measure for
     which there are no questions has no key.
     """
-    answerable = [answer for answer in decoded if gold[answer.id]]
     scores: dict[str, float] = {}
-    if answerable:
-        part = {answer.id: gold[answer.id] for answer in answerable}
-        _, exacts, f1s = squad.per_question(part, {answer.id: answer.text for answer in answerable})
-        scores |= {"forced_exact": 100.0 * float(exacts.mean()), "forced_f1": 100.0 * float(f1s.mean())}
-    if 0 < len(answerable) < len(decoded):
-        positive = np.array([not gold[answer.id] for answer in decoded])  # (question,)
-        scores["no_answer_auc"] = 100.0 * _auc(np.array([answer.null_lead for answer in decoded]), positive)
+    if has_answer.any():
+        scores |= {
+            "forced_exact": 100.0 * float(exacts[has_answer].mean()),
+            "forced_f1": 100.0 * float(f1s[has_answer].mean()),
+        }
+    if has_answer.any() and not has_answer.all():
+        scores["no_answer_auc"] = 100.0 * _auc(leads, ~has_answer)
     return scores
 
 
 def _auc(values: Float64, positive: npt.NDArray[np.bool_]) -> float:
     """Area under the ROC curve, by the Mann-Whitney statistic (ties count half)."""
-    from scipy.stats import rankdata
-
     positives, negatives = int(positive.sum()), int((~positive).sum())
-    ranks = float(rankdata(values)[positive].sum())
-    return (ranks - positives * (positives + 1) / 2) / (positives * negatives)
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = np.cumsum(counts) - (counts - 1) / 2  # (different value,): the mean rank of all that have it
+    return (float(ranks[place[positive]].sum()) - positives * (positives + 1) / 2) / (positives * negatives)

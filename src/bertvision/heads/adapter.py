@@ -7,12 +7,11 @@ The 2020 paper's head (the map of Houlsby et al. 2019 without its way up). At BE
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, ReadConfig, Target
-from bertvision.heads.blocks import SeparateAdapter, SharedAdapter
+from bertvision.heads.blocks import EVEN, SeparateAdapter, SharedAdapter, map_parts
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,9 @@ class Adapter(Head):
         self.output = nn.Linear(self.layers * size + config.skip * hidden, target.outputs)
 
     def forward(self, states: HiddenStates) -> Tensor:
-        adapted = self.adapter(self.states(states)).flatten(1)  # (position, layer * size)
+        read = self.states(states)  # (position, layer, hidden)
+        adapted = self.adapter(read, EVEN if read.is_cuda else 1)  # (position, layer, width)
+        parts = [(adapted, self.config.size)]
         if self.config.skip:
-            adapted = torch.cat([adapted, self.last(states).to(adapted.dtype)], dim=1)
-        return self.output(adapted)  # (position, output)
+            parts.append((self.last(states), self.shape.hidden))  # (position, hidden)
+        return map_parts(self.output, parts)  # (position, output)

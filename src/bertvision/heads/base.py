@@ -76,8 +76,12 @@ class Head(nn.Module):
     def stackable(self) -> bool:
         """Whether members can run as one (`vmap`): nothing is drawn while training, nothing kept but weights, and
         nothing along tokens, whose kernels know no further dimension."""
-        draws = any(isinstance(module, nn.Dropout) and module.p > 0 for module in self.modules())
-        return not draws and not self.mixes_tokens and next(self.buffers(), None) is None
+        return not self.draws and not self.mixes_tokens and next(self.buffers(), None) is None
+
+    @property
+    def draws(self) -> bool:
+        """Whether random numbers are drawn in training."""
+        return any(isinstance(module, nn.Dropout) and module.p > 0 for module in self.modules())
 
     @property
     def layers(self) -> int:

@@ -7,12 +7,11 @@ with size 386: 811,400 parameters; the skip would add 2,048.
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, ReadConfig, Target
-from bertvision.heads.blocks import LearnedPooling, SharedAdapter
+from bertvision.heads.blocks import EVEN, LearnedPooling, SharedAdapter, map_parts
 
 
 @dataclass(frozen=True)
@@ -38,8 +37,9 @@ class TwoAdapters(Head):
 
     def forward(self, states: HiddenStates) -> Tensor:
         read = self.states(states)  # (position, layer, hidden)
-        adapted = self.adapter(read).flatten(1)  # (position, layer * size)
-        parts = [adapted, self.pooled_adapter(self.pooling(read))]  # (position, layer * size), (position, size)
+        size, even = self.config.size, EVEN if read.is_cuda else 1
+        parts = [(self.adapter(read, even), size)]  # (position, layer, width)
+        parts.append((self.pooled_adapter(self.pooling(read), even), size))  # (position, width)
         if self.config.skip:
-            parts.append(self.last(states).to(adapted.dtype))  # (position, hidden)
-        return self.output(torch.cat(parts, dim=1))  # (position, output)
+            parts.append((self.last(states), self.shape.hidden))  # (position, hidden)
+        return map_parts(self.output, parts)  # (position, output)

@@ -26,6 +26,10 @@ class Targets:
     def to(self, device: torch.device) -> "Targets":
         return Targets(*(tensor.to(device, non_blocking=True) for tensor in (self.start, self.end, self.value)))
 
+    def pin(self) -> "Targets":
+        """In memory that a GPU reads on its own, while the program goes on."""
+        return Targets(*(tensor.pin_memory() for tensor in (self.start, self.end, self.value)))
+
 
 @dataclass(frozen=True)
 class StateBatch:
@@ -33,8 +37,9 @@ class StateBatch:
     """Which windows of the features these are."""
     states: HiddenStates
     targets: Targets
-    total: int
-    """Windows of this step over all processes: what the loss is divided by."""
+    total: int | Tensor
+    """Windows of this step over all processes: what the loss is divided by. Or the weight of each window (window),
+    where some only fill the batch up."""
 
 
 class Source(Protocol):

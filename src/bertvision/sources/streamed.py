@@ -1,14 +1,29 @@
 """Streamed source: the frozen encoder runs as the batches are asked for, several steps' windows at a time."""
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.states import HiddenStates, Part
-from bertvision.sources.base import StateBatch, pack_targets, pack_tokens
+from bertvision.encoder.states import HiddenStates, PackedTokens, Packing, Part
+from bertvision.sources.ahead import make_ahead
+from bertvision.sources.base import StateBatch, Targets, pack_targets, pack_tokens
+
+
+class _Group(NamedTuple):
+    """Steps that go through the encoder together, ready for it."""
+
+    steps: range
+    parts: list[np.ndarray]
+    """Each step's windows."""
+    tokens: PackedTokens | None
+    """None: this process has none of them."""
+    packings: list[Packing] | None
+    """Each step's own, where heads read tokens; None: they are made where they are needed."""
+    targets: list[Targets]
 
 
 class StreamedSource:
@@ -34,24 +49,37 @@ class StreamedSource:
         return len(self.plan)
 
     def batches(self, first: int = 0) -> Iterator[StateBatch]:
-        for group in self._groups():
-            if group.stop > first:
-                yield from self._batches_of(group, first)  # its states go with it, before the next group's come
+        ahead = 3 if self.encoder.device.type == "cuda" else 0  # a CPU has no hand free for it
+        for group in make_ahead(self._prepare, (found for found in self._groups() if found.stop > first), ahead):
+            yield from self._batches_of(group, first)  # its states go with it, before the next group's come
 
-    def _batches_of(self, group: range, first: int) -> Iterator[StateBatch]:
-        parts = [self.plan[step][self.rank :: self.processes] for step in group]
+    def _prepare(self, steps: range) -> _Group:
+        parts = [self.plan[step][self.rank :: self.processes] for step in steps]
+        whole = np.concatenate(parts)
+        tokens = pack_tokens(self.features, whole) if len(whole) else None
+        targets = [pack_targets(self.features, windows) for windows in parts]
+        packings = None
+        if self.encoder.device.type != "cuda" or tokens is None:
+            return _Group(steps, parts, tokens, packings, targets)
+        if "tokens" in self.keep and all(len(windows) for windows in parts):
+            lengths = torch.from_numpy(self.features.lengths[whole].astype(np.int64))  # (sequence)
+            packings = [Packing.of(some).pin() for some in lengths.split([len(windows) for windows in parts])]
+        return _Group(steps, parts, tokens.pin(), packings, [target.pin() for target in targets])
+
+    def _batches_of(self, group: _Group, first: int) -> Iterator[StateBatch]:
+        device = self.encoder.device
+        packings = [packing.to(device) for packing in group.packings] if group.packings else None
         # Steps are small and the encoder likes much at once, so a group goes through together and is cut again.
-        cuts = self._encode(np.concatenate(parts)).split([len(part) for part in parts])
-        for step, windows, cut in zip(group, parts, cuts, strict=True):
+        cuts = self._encode(group.tokens).split([len(windows) for windows in group.parts], packings)
+        for step, windows, cut, targets in zip(group.steps, group.parts, cuts, group.targets, strict=True):
             if step >= first:
-                targets = pack_targets(self.features, windows).to(self.encoder.device)
-                yield StateBatch(windows, cut, targets, len(self.plan[step]))
+                yield StateBatch(windows, cut, targets.to(device), len(self.plan[step]))
 
-    def _encode(self, windows: np.ndarray) -> HiddenStates:
-        if not len(windows):  # a last batch with fewer windows than processes
+    def _encode(self, tokens: PackedTokens | None) -> HiddenStates:
+        if tokens is None:  # a last batch with fewer windows than processes
             return HiddenStates(torch.zeros(0, dtype=torch.int64))
         with torch.no_grad():
-            return self.encoder(pack_tokens(self.features, windows), keep=self.keep)
+            return self.encoder(tokens, keep=self.keep)
 
     def _groups(self) -> Iterator[range]:
         """Consecutive steps whose windows hold about `encode_tokens` tokens.

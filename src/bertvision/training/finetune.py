@@ -3,23 +3,28 @@ weights. Every draw of a step comes from (seed, step), so a checkpoint needs no 
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from bertvision.config import FinetuneConfig
 from bertvision.data.packing import BatchPlan, fill_batches
 from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.output_layer import OutputLayer
+from bertvision.encoder.states import PackedTokens
 from bertvision.errors import UserError
 from bertvision.machine import Machine, drawing_from
 from bertvision.progress import Reporter
-from bertvision.sources.base import pack_targets, pack_tokens
+from bertvision.sources.ahead import make_ahead
+from bertvision.sources.base import Targets, pack_targets, pack_tokens
 from bertvision.tasks.base import TargetKind
+from bertvision.training.captured import MOST_WORK, Graphs, TokenPlaces, fill_up
 from bertvision.training.checkpoint import Checkpoints, named, under
 from bertvision.training.interrupts import held_interrupts
 from bertvision.training.losses import compute_loss
@@ -31,7 +36,7 @@ from bertvision.training.optimizer import (
     set_learning_rate,
 )
 
-LOG_STEPS = 10
+LOG_STEPS = 25
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,24 @@ class Cost:
     """Tokens that went through the encoder, forward and backward."""
     memory: int = 0
     """The most bytes in use at once: of the GPU, or of the process."""
+
+
+class _Micro(NamedTuple):
+    """Windows that go through the encoder at once."""
+
+    tokens: PackedTokens
+    targets: Targets
+    weights: Tensor  # (window) each window's share of the step's loss; what fills a batch up has none
+    filled: bool
+
+
+class _Step(NamedTuple):
+    """One optimiser step, ready for the device."""
+
+    tokens: int
+    micros: list[_Micro]
+    memory_tokens: int
+    """How much it was cut for."""
 
 
 class Finetuning:
@@ -68,6 +91,7 @@ class Finetuning:
         self.lr = config.lr
         self.optimizer = build_optimizer(self.model.named_parameters(), config.lr, config.decay)
         self.memory_tokens = config.memory_tokens
+        self.graphs, self.places = Graphs(), TokenPlaces(machine.device)
         self.step, self.seconds, self.tokens = 0, 0.0, 0
 
     def run(
@@ -86,13 +110,15 @@ class Finetuning:
         for epochs in sorted(snapshots):
             stops.setdefault(self.plan.step_at(epochs), []).append(epochs)
         last = max(stops)
+        ahead = 3 if self.machine.device.type == "cuda" else 0  # a CPU has no hand free for it
+        steps = make_ahead(self._prepare, range(self.step, last), ahead)
         bar_of_work = self.reporter.bar("fine-tuning", self._tokens_up_to(last), "tokens")
         with bar_of_work as bar, held_interrupts() as asked:
             bar.advance(self.tokens)
             for epochs in stops.get(self.step, []):  # the step that was resumed at may be one, and not kept yet
                 on_snapshot(epochs, self._cost())
             while self.step < last:
-                tokens, loss = self._take_timed_step(last)
+                tokens, loss = self._take_timed_step(last, steps)
                 bar.advance(tokens, f"loss {loss:.3f}" if loss is not None else "")
                 if loss is not None and not math.isfinite(loss):
                     raise UserError(
@@ -114,22 +140,23 @@ class Finetuning:
     def measure_step(self, step: int) -> int:
         """One step out of its turn, to see how long it takes; gives its tokens."""
         self.step = step
-        return self._take_step(self.plan.steps)[0]
+        return self._take_step(self.plan.steps, self._prepare(step))[0]
 
-    def _take_timed_step(self, steps: int) -> tuple[int, float | None]:
+    def _take_timed_step(self, steps: int, prepared: Iterator[_Step]) -> tuple[int, float | None]:
         started = time.monotonic()
-        tokens, loss = self._take_step(steps)
+        tokens, loss = self._take_step(steps, next(prepared))
         self.seconds += time.monotonic() - started
         self.tokens += tokens
         return tokens, loss
 
-    def _take_step(self, steps: int) -> tuple[int, float | None]:
+    def _take_step(self, steps: int, prepared: _Step) -> tuple[int, float | None]:
         """One optimiser step: its tokens, and its loss now and then (reading it makes a GPU wait)."""
-        windows = self.plan.batch(self.step)
         self.model.train()
         while True:
             try:
-                loss = self._accumulate(windows)
+                if prepared.memory_tokens != self.memory_tokens:
+                    prepared = self._prepare(self.step)
+                loss = self._accumulate(prepared)
                 break
             except torch.cuda.OutOfMemoryError:
                 pass  # while it is handled, the error's frames hold the tensors that have to go
@@ -147,29 +174,58 @@ class Finetuning:
         self.optimizer.step()
         self.step += 1
         shown = self.step % LOG_STEPS == 0 or self.step == steps
-        return int(self.features.lengths[windows].sum()), self._mean_loss(loss) if shown else None
+        return prepared.tokens, self._mean_loss(loss) if shown else None
 
-    def _accumulate(self, windows: np.ndarray) -> Tensor:
-        """The gradient of a whole step, through as many micro-batches as fit."""
-        self.optimizer.zero_grad(set_to_none=True)
+    def _prepare(self, step: int) -> _Step:
+        """A step's windows in as many micro-batches as fit, where the device can fetch them."""
+        windows, memory_tokens = self.plan.batch(step), self.memory_tokens
         mine = windows[self.machine.rank :: self.machine.processes]
+        cuts = fill_batches(self.features.lengths, mine, tokens=memory_tokens) if len(mine) else []
+        micros = [self._prepare_micro(cut, len(windows)) for cut in cuts]
+        return _Step(int(self.features.lengths[windows].sum()), micros, memory_tokens)
+
+    def _prepare_micro(self, windows: np.ndarray, total: int) -> _Micro:
+        tokens, targets = pack_tokens(self.features, windows), pack_targets(self.features, windows)
+        weights, filled = torch.full((len(windows),), 1 / total), False
+        if self.machine.device.type != "cuda":
+            return _Micro(tokens, targets, weights, filled)
+        small = 3 * self.encoder.work * len(tokens.input_ids) < MOST_WORK
+        if small and self.encoder.route == "varlen" and self.machine.processes == 1:
+            tokens, filled = fill_up(tokens, self.encoder.model.config.pad_token_id or 0), True
+            further = (0, len(tokens) - len(windows))
+            targets = Targets(*(functional.pad(part, further) for part in vars(targets).values()))
+            weights = functional.pad(weights, further)
+        return _Micro(tokens.pin(), targets.pin(), weights.pin_memory(), filled)
+
+    def _accumulate(self, prepared: _Step) -> Tensor:
+        """The gradient of a whole step."""
+        # Recorded steps add to the gradients where they lie. A weight that has none (a pooler under spans) keeps none.
+        self.optimizer.zero_grad(set_to_none=not self.graphs.seen)
         loss = torch.zeros((), device=self.machine.device)
         with drawing_from(self.machine.device, self.seed, self.step, self.machine.rank):
-            for micro in fill_batches(self.features.lengths, mine, tokens=self.memory_tokens) if len(mine) else []:
-                loss += self._backward(micro, len(windows))
+            for micro in prepared.micros:
+                loss += self._run(micro)
         return loss
 
-    def _backward(self, windows: np.ndarray, total: int) -> Tensor:
+    def _run(self, micro: _Micro) -> Tensor:
+        if not micro.filled:
+            return self._backward(micro.tokens, micro.targets, micro.weights)
+        key, placed = self.places.put(micro.tokens, micro.targets, micro.weights)
+        loss: Tensor = self.graphs.run(key, lambda: self._backward(*placed))
+        return loss
+
+    def _backward(self, tokens: PackedTokens, targets: Targets, weights: Tensor) -> Tensor:
+        device = self.machine.device
         with self.machine.autocast():
-            states = self.encoder(pack_tokens(self.features, windows), keep=self.output.keep)
+            states = self.encoder(tokens, keep=self.output.keep)
             outputs = self.output(states)
-        targets = pack_targets(self.features, windows).to(self.machine.device)
-        loss = compute_loss(self.kind, outputs, states, targets, total)
+        loss = compute_loss(self.kind, outputs, states, targets.to(device), weights.to(device, non_blocking=True))
         loss.backward()
         return loss.detach()
 
     def _halve_memory(self) -> bool:
         """Makes the next try smaller; False where it already was one window."""
+        self.graphs.forget()
         self.optimizer.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()
         longest = int(self.features.lengths.max())
@@ -191,6 +247,10 @@ class Finetuning:
         return sum(int(self.features.lengths[self.plan.batch(done)].sum()) for done in range(step))
 
     def _cost(self) -> Cost:
+        if self.machine.device.type == "cuda":  # what was started counts, and may not be done
+            started = time.monotonic()
+            torch.cuda.synchronize(self.machine.device)
+            self.seconds += time.monotonic() - started
         return Cost(round(self.seconds, 2), self.tokens, self.machine.peak_memory())
 
     def _save(self, checkpoints: Checkpoints) -> None:

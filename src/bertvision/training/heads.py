@@ -17,6 +17,7 @@ from torch import Tensor
 from bertvision.machine import Machine
 from bertvision.progress import Reporter
 from bertvision.sources import Source
+from bertvision.training.captured import Places
 from bertvision.training.checkpoint import Checkpoint, Checkpoints, named, under
 from bertvision.training.interrupts import held_interrupts
 from bertvision.training.stack import Alone, Member, Stack, build_units
@@ -56,14 +57,16 @@ def train_heads(
         reporter.say(f"training of the heads goes on at step {step:,}.")
         del found  # all weights and moments once more
     started = time.monotonic()
+    places = build_places(machine)
     last = max(member.steps[-1] for member in members) + 1
     bar_of_work = reporter.bar(f"training {len(members)} heads", sum(tokens_of(s) for s in range(last)), "tokens")
     with bar_of_work as bar, held_interrupts() as asked:
         bar.advance(sum(tokens_of(done) for done in range(step)))
         for batch in source.batches(step) if units else ():
+            placed = places.put(batch) if places is not None else None
             for unit in units:
                 if unit.is_due(step):
-                    unit.learn(batch, machine)
+                    unit.learn(batch, machine, placed)
             bar.advance(tokens_of(step))
             step += 1
             ended = any(member.is_over for unit in units for member in unit.members)
@@ -88,6 +91,11 @@ def train_heads(
         if not member.failed and not all(bool(weight.isfinite().all()) for weight in member.head.parameters()):
             _stop(member, "its weights are no longer numbers", reporter)
     return before + time.monotonic() - started
+
+
+def build_places(machine: Machine) -> Places | None:
+    """Where batches lie while they are learnt from, so that steps can be recorded; None where they are not."""
+    return Places() if machine.device.type == "cuda" and machine.processes == 1 else None
 
 
 def _let_go(units: list[Alone | Stack]) -> list[Alone | Stack]:

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 
-def build_optimizer(named: Iterable[tuple[str, nn.Parameter]], lr: float, decay: float) -> torch.optim.AdamW:
-    """AdamW that decays matrices only: biases, norms and other one-dimensional weights are left alone."""
+def build_optimizer(named: Iterable[tuple[str, nn.Parameter]], lr: float | Tensor, decay: float) -> torch.optim.AdamW:
+    """AdamW that decays matrices only: biases, norms and other one-dimensional weights are left alone. A rate that lies
+    in memory, as a tensor, lets its steps be recorded."""
     decayed: list[nn.Parameter] = []
     left: list[nn.Parameter] = []
     for name, parameter in named:
@@ -16,7 +17,8 @@ def build_optimizer(named: Iterable[tuple[str, nn.Parameter]], lr: float, decay:
     groups = [{"params": decayed, "weight_decay": decay}, {"params": left, "weight_decay": 0.0}]
     # One kernel for the whole step: many times faster than a loop over tensors on a CPU, and no slower on CUDA.
     fused = all(parameter.device.type in ("cpu", "cuda") for parameter in (*decayed, *left))
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=lr, fused=fused)
+    recorded = isinstance(lr, Tensor)
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=lr, fused=fused, capturable=recorded)
 
 
 def is_decayed(name: str, dimensions: int) -> bool:
@@ -36,7 +38,10 @@ def learning_rate(step: int, steps: int, lr: float, schedule: str, warmup: float
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
     for group in optimizer.param_groups:
-        group["lr"] = lr
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -77,13 +82,19 @@ class StackedAdamW:
         self.squares = {name: torch.zeros_like(weight) for name, weight in weights.items()}
         self.decays = torch.tensor(decays, device=next(iter(weights.values())).device)  # (member)
 
+    def plan(self, rates: Tensor, first: int) -> Tensor:
+        """What each step needs to know, from the rates (step, member) of the steps after the first `first` ones: how
+        much is left of a decayed weight, how far to go, and how the moments' slow start is made up for."""
+        steps = torch.arange(first + 1, first + 1 + len(rates), dtype=torch.float64, device=rates.device)  # (step)
+        slow, slower = (1 - beta**steps for beta in self.betas)  # (step), (step)
+        rows = [1 - rates * self.decays, rates / slow.unsqueeze(1), slower.sqrt().unsqueeze(1).expand_as(rates)]
+        return torch.stack(rows, dim=1).float()  # (step, 3, member)
+
     @torch.no_grad()
-    def step(self, rates: Tensor) -> None:
-        """One step of every member with its rate of `rates` (member)."""
-        self.count += 1
+    def step(self, planned: Tensor) -> None:
+        """One step of every member, by its row of `plan` (3, member)."""
         first, second = self.betas
-        correction = (1 - second**self.count) ** 0.5
-        shrink, pace = 1 - rates * self.decays, rates / (1 - first**self.count)  # (member), (member)
+        shrink, pace, correction = planned  # each (member)
         for name, weight in self.weights.items():
             gradient, mean, square = weight.grad, self.means[name], self.squares[name]  # (member, …)
             if gradient is None:
@@ -93,7 +104,7 @@ class StackedAdamW:
                 weight.mul_(shrink.view(rows))
             mean.lerp_(gradient, 1 - first)
             square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
-            width = square.sqrt().div_(correction).add_(self.epsilon)  # (member, …)
+            width = square.sqrt().div_(correction.view(rows)).add_(self.epsilon)  # (member, …)
             weight.sub_((mean / width).mul_(pace.view(rows)))
 
     def keep(self, weights: dict[str, Tensor], index: Tensor) -> None:

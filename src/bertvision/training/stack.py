@@ -1,11 +1,14 @@
 """Members of a set at work: alone, or stacked with others whose weights have the same shapes.
 
 A stack runs its members as one (`torch.func.functional_call` under `vmap`): one product for fifty small heads instead
-of fifty. It pays where a head's work is small beside the cost of starting it; `stack_limit` says where.
+of fifty. It pays where a head's work is small beside the cost of starting it; `stack_limit` says where. On a GPU a step
+on a batch that has its own place is recorded and played again (`training/captured.py`).
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +17,7 @@ from torch.func import functional_call, vmap
 from bertvision.heads import Head, MemberConfig
 from bertvision.machine import Machine, drawing_from
 from bertvision.sources import StateBatch
+from bertvision.training.captured import Graphs
 from bertvision.training.losses import compute_losses
 from bertvision.training.optimizer import (
     StackedAdamW,
@@ -62,40 +66,55 @@ class Alone:
 
     def __init__(self, member: Member) -> None:
         self.members = [member]
-        self.optimizer = build_optimizer(member.head.named_parameters(), member.config.lr, member.config.decay)
-        self.losses: Tensor | None = None  # (1) sum since they were last taken
+        self.parameters = list(member.head.parameters())
+        device = self.parameters[0].device
+        # A recorded step finds the rate in memory. (Batch norms would take what fills a batch up for part of it.)
+        self.recorded = device.type == "cuda" and next(member.head.buffers(), None) is None
+        lr: Any = torch.tensor(member.config.lr, device=device) if self.recorded else member.config.lr
+        self.optimizer = build_optimizer(member.head.named_parameters(), lr, member.config.decay)
+        self.losses = torch.zeros(1, device=device)  # (1) sum since they were last taken
         self.counted = 0
+        self.graphs = Graphs()
+        self.draws = member.head.draws
 
     def is_due(self, step: int) -> bool:
         return _is_due(self.members, step)
 
-    def learn(self, batch: StateBatch, machine: Machine) -> None:
-        """One optimiser step on one batch."""
+    def learn(self, batch: StateBatch, machine: Machine, placed: tuple[Hashable, StateBatch] | None = None) -> None:
+        """One optimiser step on one batch; `placed` is the same batch, filled up, and its size."""
         (member,) = self.members
-        head, config = member.head.train(), member.config
-        parameters = list(head.parameters())
-        if len(batch.windows):
-            # Dropout is drawn from the member's own seed and step, whoever else is in the set.
-            with drawing_from(machine.device, config.seed, member.taken, machine.rank), machine.autocast():
-                outputs = head(batch.states)  # (position, output)
-            losses = compute_losses(head.target.kind, outputs.unsqueeze(0), batch)  # (1)
-            losses.sum().backward()
-            self.losses = losses.detach() if self.losses is None else self.losses + losses.detach()
-        machine.sum_gradients(parameters)
-        if config.clip is not None:
-            nn.utils.clip_grad_norm_(parameters, config.clip)
+        member.head.train()
         set_learning_rate(self.optimizer, member.rate_at(member.taken))
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)  # not before the next step: others need the memory
+        # Dropout is drawn from the member's own seed and step, whoever else is in the set.
+        seeds = (member.config.seed, member.taken, machine.rank)
+        with drawing_from(machine.device, *seeds) if self.draws else contextlib.nullcontext():
+            if placed is not None and self.recorded:
+                key, filled = placed
+                self.graphs.run(key, lambda: self._step(filled, machine))
+            else:
+                self._step(batch, machine)
         member.taken += 1
         self.counted += 1
 
+    def _step(self, batch: StateBatch, machine: Machine) -> None:
+        (member,) = self.members
+        if len(batch.windows):
+            with machine.autocast():
+                outputs = member.head(batch.states)  # (position, output)
+            losses = compute_losses(member.head.target.kind, outputs.unsqueeze(0), batch)  # (1)
+            losses.sum().backward()
+            self.losses += losses.detach()
+        machine.sum_gradients(self.parameters)
+        if member.config.clip is not None:
+            nn.utils.clip_grad_norm_(self.parameters, member.config.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)  # not before the next step: others need the memory
+
     def take_losses(self) -> Tensor:
         """The member's mean loss since the last call, of this process's windows."""
-        (member,) = self.members
-        device = next(member.head.parameters()).device
-        mean = self.losses / self.counted if self.losses is not None else torch.zeros(1, device=device)  # (1)
-        self.losses, self.counted = None, 0
+        mean = self.losses / self.counted  # (1)
+        self.losses.zero_()
+        self.counted = 0
         return mean
 
     def let_go(self) -> None:
@@ -128,13 +147,26 @@ class Stack:
         self.clip = self._row([float("inf") if config.clip is None else config.clip for config in configs])  # (member)
         self.losses = self._row([0.0] * len(members))  # (member) sums since they were last taken
         self.counted = 0
+        self.graphs = Graphs()
         self._plan_rates()
 
     def is_due(self, step: int) -> bool:
         return _is_due(self.members, step)
 
-    def learn(self, batch: StateBatch, machine: Machine) -> None:
-        """One optimiser step of every member on one batch."""
+    def learn(self, batch: StateBatch, machine: Machine, placed: tuple[Hashable, StateBatch] | None = None) -> None:
+        """One optimiser step of every member on one batch; `placed` is the same batch, filled up, and its size."""
+        self.pace.copy_(self.paces[self.members[0].taken - self.first])
+        if placed is not None:
+            key, filled = placed
+            self.graphs.run(key, lambda: self._step(filled, machine))
+        else:
+            self._step(batch, machine)
+        for member in self.members:
+            member.taken += 1
+        self.optimizer.count += 1
+        self.counted += 1
+
+    def _step(self, batch: StateBatch, machine: Machine) -> None:
         head, weights = self.members[0].head, list(self.weights.values())
         if len(batch.windows):
             with machine.autocast():
@@ -145,12 +177,9 @@ class Stack:
             self.losses += losses.detach()
         machine.sum_gradients(weights)
         self._clip_gradients(weights)
-        self.optimizer.step(self.rates[self.members[0].taken - self.first])
+        self.optimizer.step(self.pace)
         for weight in weights:
             weight.grad = None
-        for member in self.members:
-            member.taken += 1
-        self.counted += 1
 
     def _clip_gradients(self, weights: list[Tensor]) -> None:
         """Each member's own norm, as `clip_grad_norm_` takes it."""
@@ -161,19 +190,24 @@ class Stack:
             gradient.mul_(factors.view(-1, *[1] * (gradient.ndim - 1)))
 
     def _plan_rates(self) -> None:
-        """The learning rates of all steps to come, laid out on the device: no wait for it at each step."""
+        """The learning rates of all steps to come, laid out on the device: no wait for it at each step. What was
+        recorded before knows of other members."""
         self.first = self.members[0].taken
         most = max(len(member.steps) for member in self.members)
         table = []
         for member in self.members:
             rates = [member.rate_at(step) for step in range(self.first, len(member.steps))]
             table.append(rates + [0.0] * (most - self.first - len(rates)))
-        self.rates = torch.tensor(table, device=self.device).T.contiguous()  # (step, member)
+        rows = torch.tensor(table, device=self.device).T  # (step, member)
+        self.paces = self.optimizer.plan(rows, self.first)  # (step, 3, member)
+        self.pace = torch.empty_like(self.paces[0])  # (3, member) those of the step being taken
+        self.graphs.forget()
 
     def take_losses(self) -> Tensor:
         """Each member's mean loss since the last call, of this process's windows."""
         means = self.losses / self.counted  # (member)
-        self.losses, self.counted = torch.zeros_like(self.losses), 0
+        self.losses.zero_()
+        self.counted = 0
         return means
 
     def let_go(self) -> None:

@@ -18,9 +18,11 @@ from torch.nn.functional import cross_entropy
 from transformers import BertForQuestionAnswering, BertForSequenceClassification, get_linear_schedule_with_warmup
 
 from bertvision.data.windows import Features
+from bertvision.encoder.states import PackedTokens
 from bertvision.errors import UserError
 from bertvision.progress import Reporter
 from bertvision.tasks.base import TargetKind
+from bertvision.training import finetune
 from bertvision.training.finetune import Cost, Finetuning
 
 ROOT = Path(__file__).parents[3]
@@ -169,7 +171,7 @@ def test_micro_batches_give_the_same_steps_as_one_batch(squad: Features, tmp_pat
     whole, pieces = (tiny_finetuning(squad, TargetKind.SPAN, 0.0, memory_tokens=tokens) for tokens in (32768, 50))
     sizes: list[int] = []
     backward = pieces._backward
-    pieces._backward = lambda windows, total: (sizes.append(len(windows)), backward(windows, total))[1]
+    pieces._backward = lambda tokens, *rest: (sizes.append(len(tokens)), backward(tokens, *rest))[1]
     run(whole, tmp_path / "whole")
     run(pieces, tmp_path / "pieces")
     assert len(sizes) == 36 and set(sizes) == {1}  # 18 windows twice, one at a time
@@ -181,12 +183,12 @@ def run_out_of_memory_once(work: Finetuning, at_call: int) -> list[int]:
     calls: list[int] = []
     backward, halve = work._backward, work._halve_memory
 
-    def failing(windows: np.ndarray, total: int) -> torch.Tensor:
-        calls.append(len(windows))
+    def failing(tokens: PackedTokens, *rest: Any) -> torch.Tensor:
+        calls.append(len(tokens))
         if len(calls) == at_call:
-            backward(windows, total)  # gradients of a step that is half done
+            backward(tokens, *rest)  # gradients of a step that is half done
             raise torch.cuda.OutOfMemoryError("simulated")
-        return backward(windows, total)
+        return backward(tokens, *rest)
 
     def checked() -> bool:
         assert sys.exc_info()[0] is None, "the error's frames would keep the memory"
@@ -212,7 +214,7 @@ def test_memory_that_does_not_hold_one_window_is_said(squad: Features, tmp_path:
     work = tiny_finetuning(squad, TargetKind.SPAN, memory_tokens=400)
     tried: list[int] = []
 
-    def never(windows: np.ndarray, total: int) -> torch.Tensor:
+    def never(*_: Any) -> torch.Tensor:
         tried.append(work.memory_tokens)
         raise torch.cuda.OutOfMemoryError("simulated")
 
@@ -242,7 +244,10 @@ def test_snapshots_that_end_at_the_same_step_are_all_kept(squad: Features, tmp_p
     assert run(work, tmp_path, [0.0, 0.1, 0.2, 0.9, 1.0, 1.1, 2.0]) == [0.0, 0.1, 0.2, 0.9, 1.0, 1.1, 2.0]
 
 
-def test_losses_are_logged_with_steps_tokens_and_seconds(squad: Features, tmp_path: Path) -> None:
+def test_losses_are_logged_with_steps_tokens_and_seconds(
+    squad: Features, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finetune, "LOG_STEPS", 10)
     work = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3)
     lines: list[dict[str, Any]] = []
     work.run([2.0], lambda *_: None, checkpoints_in(tmp_path), lambda event, **values: lines.append(values))
@@ -261,10 +266,10 @@ def kill_at(work: Finetuning, step: int) -> None:
     """Makes the process die, as it were, in the middle of a step."""
     backward = work._backward
 
-    def dying(windows: np.ndarray, total: int) -> torch.Tensor:
+    def dying(tokens: PackedTokens, *rest: Any) -> torch.Tensor:
         if work.step == step:
             raise Killed
-        return backward(windows, total)
+        return backward(tokens, *rest)
 
     work._backward = dying
 
@@ -333,8 +338,8 @@ def test_a_snapshot_asked_for_at_the_very_step_of_the_checkpoint_is_kept(squad: 
 def test_a_loss_that_is_no_number_ends_fine_tuning_with_advice(squad: Features, tmp_path: Path) -> None:
     work = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3)
     backward = work._backward
-    work._backward = lambda windows, total: backward(windows, total) * float("nan")
-    with pytest.raises(UserError, match="diverged: the loss at step 10 is nan. Set finetune.lr lower"):
+    work._backward = lambda *given: backward(*given) * float("nan")
+    with pytest.raises(UserError, match="diverged: the loss at step 12 is nan. Set finetune.lr lower"):
         run(work, tmp_path)
 
 
@@ -365,10 +370,10 @@ def test_ctrl_c_is_held_until_the_step_is_whole_and_kept(
     work = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3)
     backward = work._backward
 
-    def interrupted(windows: np.ndarray, total: int) -> torch.Tensor:
+    def interrupted(tokens: PackedTokens, *rest: Any) -> torch.Tensor:
         if work.step == 4:
             os.kill(os.getpid(), signal.SIGINT)
-        return backward(windows, total)
+        return backward(tokens, *rest)
 
     work._backward = interrupted
     with pytest.raises(KeyboardInterrupt):

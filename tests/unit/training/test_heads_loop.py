@@ -100,8 +100,8 @@ def after_learning(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Alone
     learn = Alone.learn
 
     def set_it(act: Callable[[Alone, Member], None]) -> None:
-        def acting(unit: Alone, batch: StateBatch, machine: Machine) -> None:
-            learn(unit, batch, machine)
+        def acting(unit: Alone, batch: StateBatch, machine: Machine, placed: None) -> None:
+            learn(unit, batch, machine, placed)
             act(unit, unit.members[0])
 
         monkeypatch.setattr(Alone, "learn", acting)

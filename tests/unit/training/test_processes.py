@@ -40,10 +40,10 @@ log = lambda event, **values: lines.append(values)
 work = tiny_finetuning(features, TargetKind.SPAN, 0.0, batch_rows=5)
 assert (work.machine.rank, work.machine.processes) == (rank, 2)
 backward = work._backward
-def interrupted(windows, total):
+def interrupted(*given):
     if work.step == 3 and rank == 1 and interrupting:
         os.kill(os.getpid(), signal.SIGINT)
-    return backward(windows, total)
+    return backward(*given)
 work._backward, interrupting = interrupted, True
 try:
     work.run([2.0], lambda *_: None, checkpoints_in(folder, 0 if rank == 0 else 1e9), log)
@@ -65,8 +65,8 @@ for name in ("adapter", "broken"):
     config = member_of("adapter", TargetKind.SPAN, size=4, name=name)
     members.append(Member(config, build_head(config, encoder.shape, Target(TargetKind.SPAN)), range(len(plan))))
 learn = Alone.learn
-def breaking(unit, batch, machine):
-    learn(unit, batch, machine)
+def breaking(unit, *given):
+    learn(unit, *given)
     if unit.members == [members[1]] and members[1].taken == 5 and rank == 1:
         unit.losses = unit.losses * float("nan")
 Alone.learn = breaking

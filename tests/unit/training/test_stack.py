@@ -215,11 +215,12 @@ def test_the_optimiser_of_a_stack_is_torch_s_adamw_with_a_rate_and_decay_for_eac
     optimizer = StackedAdamW(stacked, decays)
     single = [{n: torch.nn.Parameter(t[i].clone()) for n, t in start.items()} for i in range(3)]
     optimizers = [build_optimizer(own.items(), 1.0, decay) for own, decay in zip(single, decays, strict=True)]
+    planned = optimizer.plan(torch.stack([rates / (step + 1) for step in range(20)]), first=0)  # (step, 3, member)
     for step in range(20):
         gradients = {name: torch.randn(tensor.shape, generator=generator) for name, tensor in start.items()}
         for name, gradient in gradients.items():
             stacked[name].grad = gradient
-        optimizer.step(rates / (step + 1))
+        optimizer.step(planned[step])
         for place, own in enumerate(single):
             for name, parameter in own.items():
                 parameter.grad = gradients[name][place].clone()

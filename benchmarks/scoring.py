@@ -1,0 +1,242 @@
+"""From raw outputs to official scores and files, for several models: seconds of each part, against a plain program's.
+
+    python benchmarks/scoring.py [--models 20] [--device cpu] [--data FOLDER] [--questions 2000] [--encoder embedded]
+
+The peer is what one writes without arrays: question by question, the 20 best starts with the 20 best ends of each
+window, sorted, their words compared with the gold answers', one JSON line each. It is run for one model, on every
+--peer-share'th question, and its seconds are taken that many times (≈). Without --data the questions are the demo's.
+Models are drawn: noise, most of it common to all, and a hill at the gold answer or at [CLS].
+"""
+
+import argparse
+import json
+import re
+import string
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from bertvision.data.windows import Features, build_features
+from bertvision.encoder.loading import load_tokenizer
+from bertvision.evaluation.layout import layout_of
+from bertvision.evaluation.marks import build_marks, save_marks
+from bertvision.evaluation.predictions import Predictions, build_predictions, save_predictions
+from bertvision.evaluation.scores import pick_threshold, score_predictions
+from bertvision.sources.ahead import make_ahead
+from bertvision.tasks import Task, TaskConfig, build_task
+from bertvision.tasks.base import Example
+
+N_BEST, LONGEST = 20, 30
+ARTICLES = re.compile(r"\b(a|an|the)\b")
+
+
+class Clock:
+    """Seconds by part."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, float] = {}
+        self.last = time.perf_counter()
+
+    def tell(self, part: str) -> None:
+        """What was done since the last call was this."""
+        now = time.perf_counter()
+        self.parts[part] = self.parts.get(part, 0.0) + now - self.last
+        self.last = now
+
+
+def draw_outputs(features: Features, count: int) -> list[np.ndarray]:
+    """Outputs (token, 2) of models that are often right, and alike as heads of one encoder are."""
+    common = np.random.default_rng(0).normal(0, 1.5, (len(features.input_ids), 2)).astype(np.float32)
+    found = []
+    for number in range(count):
+        random = np.random.default_rng(number + 1)
+        outputs = common + random.normal(0, 0.7, common.shape).astype(np.float32)  # (token, 2)
+        right = random.random(len(features)) < 0.75  # (window,)
+        for side, gold in enumerate((features.start, features.end)):
+            for away in (-2, -1, 0, 1, 2):
+                place = np.clip(np.where(right, gold, 0) + away, 0, features.lengths - 1)  # (window,)
+                outputs[features.starts + place, side] += random.normal(8 - 2 * abs(away), 1, len(features))
+        found.append(outputs)
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------- ours
+
+
+def score_models(
+    task: Task,
+    outputs: list[np.ndarray],
+    features: Features,
+    examples: list[Example],
+    device: str,
+    folder: Path,
+    ahead: int = 0,
+) -> dict[str, float]:
+    """Seconds by part, of the whole chain for these models; with `ahead`, spans are searched while others' are written."""
+    vars(features).pop("span_layout", None)  # as if these were the first models of the split
+    clock = Clock()
+    layout_of(features, examples).groups(torch.device(device))
+    clock.tell("layout of the split, once")
+
+    def decode(output: np.ndarray) -> Predictions:
+        return build_predictions(task, output, features, examples, N_BEST, LONGEST, device)
+
+    for number, predictions in enumerate(make_ahead(decode, outputs, ahead)):
+        clock.tell("best spans")
+        marks = build_marks(predictions, examples)
+        clock.tell("exact match and F1")
+        threshold = pick_threshold(predictions, examples, marks)
+        score_predictions(task, predictions, examples, threshold, marks)
+        clock.tell("threshold and scores")
+        save_predictions(folder / str(number), predictions, outputs[number], threshold)
+        save_marks(folder / str(number), marks)
+        clock.tell("files")
+    return clock.parts
+
+
+def score_on_the_way(
+    task: Task, outputs: list[np.ndarray], features: Features, examples: list[Example], device: str
+) -> float:
+    """Seconds of what is done after each epoch: the best answer alone, and no files."""
+    started = time.perf_counter()
+    for output in outputs:
+        predictions = build_predictions(task, output, features, examples, 1, LONGEST, device)
+        marks = build_marks(predictions, examples)
+        score_predictions(task, predictions, examples, pick_threshold(predictions, examples, marks), marks)
+    return time.perf_counter() - started
+
+
+# ---------------------------------------------------------------------------------------------------- the plain program
+
+
+def score_plainly(
+    outputs: np.ndarray, features: Features, examples: list[Example], share: int, folder: Path
+) -> dict[str, float]:
+    """Seconds by part for every `share`th question."""
+    chosen = range(0, len(examples), share)
+    windows: dict[int, list[int]] = {index: [] for index in chosen}
+    for window, index in enumerate(features.example.tolist()):
+        if index in windows:
+            windows[index].append(window)
+    clock = Clock()
+    rows = [decode_plainly(examples[index], windows[index], features, outputs) for index in chosen]
+    clock.tell("best spans")
+    golds = [[answer.text for answer in examples[index].answers or ()] or [""] for index in chosen]
+    measured = [
+        [measure_plainly(gold, text) for text in (row["answer"], "")] for gold, row in zip(golds, rows, strict=True)
+    ]
+    clock.tell("exact match and F1")
+    leads = [row["null_score"] - row["score"] for row in rows]
+    best, total = 0.0, sum(silent[1] for _, silent in measured)
+    highest = total
+    for index in sorted(range(len(rows)), key=leads.__getitem__):
+        total += measured[index][0][1] - measured[index][1][1]
+        if total > highest:
+            highest, best = total, leads[index]
+    for which in (0, 1):
+        sum(pair[lead > best][which] for pair, lead in zip(measured, leads, strict=True))
+    clock.tell("threshold and scores")
+    with (folder / "plain.jsonl").open("w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    clock.tell("files")
+    return {part: seconds * share for part, seconds in clock.parts.items()}
+
+
+def decode_plainly(example: Example, windows: list[int], features: Features, outputs: np.ndarray) -> dict:
+    passage, spans, null_score = example.text_pair or "", {}, np.inf
+    for window in windows:
+        tokens = features.tokens_of(window)
+        scores, offsets = outputs[tokens].astype(np.float64), features.offsets[tokens].tolist()  # (token, 2)
+        scores -= np.log(np.exp(scores).sum(axis=0))
+        null_score = min(null_score, float(scores[0].sum()))
+        starts, ends = (np.argsort(-scores[:, side])[:N_BEST].tolist() for side in (0, 1))
+        for start in starts:
+            for end in ends:
+                if start <= end < start + LONGEST and offsets[start][0] >= 0 and offsets[end][0] >= 0:
+                    place, score = (offsets[start][0], offsets[end][1]), float(scores[start, 0] + scores[end, 1])
+                    spans[place] = max(score, spans.get(place, -np.inf))
+    best = sorted(spans.items(), key=lambda item: -item[1])[:N_BEST]
+    powers = np.exp(np.array([null_score, *(score for _, score in best)]))
+    shares = (powers / powers.sum()).tolist()
+    n_best = [
+        {"text": passage[low:high], "start": low, "end": high, "score": round(score, 5), "probability": round(share, 6)}
+        for ((low, high), score), share in zip(best, shares[1:], strict=True)
+    ]
+    first = n_best[0] if n_best else {"text": "", "score": -1e6}
+    own = {"id": example.id, "answer": first["text"], "score": first["score"], "null_score": null_score}
+    return {**own, "n_best": n_best}
+
+
+def measure_plainly(gold: list[str], said: str) -> tuple[float, float]:
+    words = [normalise_plainly(text) for text in (said, *gold)]
+    f1s = []
+    for known in words[1:]:
+        shared = sum((Counter(words[0]) & Counter(known)).values())
+        f1s.append(float(words[0] == known) if not words[0] or not known else 2 * shared / (len(words[0]) + len(known)))
+    return float(words[0] in words[1:]), max(f1s)
+
+
+def normalise_plainly(text: str) -> list[str]:
+    letters = "".join(letter for letter in text.lower() if letter not in string.punctuation)
+    return ARTICLES.sub(" ", letters).split()
+
+
+# ---------------------------------------------------------------------------------------------------- the table
+
+
+def show(plain: dict[str, float], one: dict[str, float], many: dict[str, float], models: int, title: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("part")
+    for column in ("plain, 1 model s", "1 model s", f"{models} models s", "ms a model", "plain / ours"):
+        table.add_column(column, justify="right")
+    whole = [{**parts, "all": sum(parts.values())} for parts in (plain, one, many)]
+    for part in whole[1]:
+        seconds = [parts.get(part) for parts in whole]
+        told = [f"{value:.2f}" if value is not None else "" for value in seconds[1:]]
+        ratio = f"{models * seconds[0] / seconds[2]:.0f} ×" if seconds[0] is not None and seconds[2] else ""
+        before = f"≈{seconds[0]:.2f}" if seconds[0] is not None else ""
+        table.add_row(part, before, *told, f"{1000 * (seconds[2] or 0.0) / models:.1f}", ratio)
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=int, default=20)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--data", help="folder with SQuAD 2.0's dev file; absent: the demo's questions")
+    parser.add_argument("--questions", type=int, default=2000, help="of the demo")
+    parser.add_argument("--encoder", default="embedded", help="whose tokenizer cuts the passages")
+    parser.add_argument("--peer-share", type=int, default=10)
+    options = parser.parse_args()
+    demo = TaskConfig("demo", dev_questions=options.questions)
+    found = str(next(Path(options.data).glob("dev*.json*"))) if options.data else None
+    task = build_task(TaskConfig("squad2", dev=found) if found else demo)
+    examples = task.read("dev")
+    features = build_features(examples, load_tokenizer(options.encoder), task.kind, task.windowed, task.max_length)
+    outputs = draw_outputs(features, options.models)
+    with tempfile.TemporaryDirectory() as place:
+        plain = score_plainly(outputs[0], features, examples, options.peer_share, Path(place))
+        score_models(task, outputs[:1], features, examples, options.device, Path(place))  # to warm up
+        one = score_models(task, outputs[:1], features, examples, options.device, Path(place))
+        many = score_models(task, outputs, features, examples, options.device, Path(place))
+        ahead = sum(score_models(task, outputs, features, examples, options.device, Path(place), 2).values())
+    way = score_on_the_way(task, outputs, features, examples, options.device)
+    tokens = f"{len(examples):,} questions, {len(features):,} windows, {int(features.lengths.sum()):,} tokens"
+    name = torch.cuda.get_device_name() if options.device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    console = Console(width=150)
+    console.print(show(plain, one, many, options.models, f"{tokens}; {name}"))
+    console.print(
+        f"As a run does it, {options.models} models, spans searched while others' are written: {ahead:.2f} s."
+    )
+    console.print(f"After an epoch, {options.models} models, the best answer alone and no files: {way:.2f} s.")
+
+
+if __name__ == "__main__":
+    main()

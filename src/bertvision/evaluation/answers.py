@@ -1,0 +1,135 @@
+"""Answers to questions: the best spans of each, and what speaks for there being none.
+
+answers = decode_spans(…)              SpanAnswers: arrays over all questions, since a large set has many candidates
+answers[3].n_best[0].text              a question's own SpanAnswer is made when it is asked for
+spans_at(answers, 0).text              the best span of every question, of SpanAnswers as of any list of SpanAnswer
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from bertvision.evaluation.passages import Passages
+
+NO_SPAN = -1e6  # score of a question whose passage has no text to answer with
+
+Float64 = npt.NDArray[np.float64]
+Int32 = npt.NDArray[np.int32]
+
+
+class Candidate(NamedTuple):
+    text: str
+    start: int
+    """First character in the passage."""
+    end: int
+    """One past the last character in the passage."""
+    score: float
+    """Sum of the log-probabilities of start and end token."""
+    probability: float
+    """Softmax over the scores of the candidates and of "no answer"."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpanAnswer:
+    """The best span of one question and what speaks for there being none."""
+
+    id: str
+    text: str
+    """Best span; empty only if the passage has no text."""
+    start: int
+    end: int
+    score: float
+    null_score: float
+    """No-answer score: the minimum over the question's windows."""
+    null_probability: float
+    n_best: list[Candidate]
+    """Distinct in their place in the passage, best first; the first is the answer above."""
+
+    @property
+    def null_lead(self) -> float:
+        """By how much "no answer" beats the best span."""
+        return self.null_score - self.score
+
+
+class Spans(NamedTuple):
+    """The spans of one rank, of each question."""
+
+    text: list[str]
+    """Empty where a question has no such span."""
+    score: Float64
+    """(question,) NO_SPAN where a question has no such span"""
+
+
+@dataclass(frozen=True, eq=False)
+class SpanAnswers(Sequence[SpanAnswer]):
+    """The answers to all questions of a set, as arrays; candidates beyond a question's `sizes` mean nothing."""
+
+    ids: list[str]
+    passages: Passages
+    sizes: npt.NDArray[np.int64]
+    """(question,) how many candidates there are"""
+    start: Int32
+    """(question, candidate) first character in the passage"""
+    end: Int32
+    """(question, candidate) one past the last character"""
+    score: Float64
+    """(question, candidate) best first"""
+    probability: Float64
+    """(question, candidate)"""
+    null_score: Float64
+    """(question,)"""
+    null_probability: Float64
+    """(question,)"""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, place: int) -> SpanAnswer: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[SpanAnswer]: ...
+    def __getitem__(self, place: int | slice) -> SpanAnswer | list[SpanAnswer]:
+        if isinstance(place, slice):
+            return [self[index] for index in range(*place.indices(len(self)))]
+        passage, count = self.passages.texts[place], self.sizes[place]
+        columns = (self.start, self.end, self.score, self.probability)
+        rows = zip(*(column[place, :count].tolist() for column in columns), strict=True)
+        n_best = [Candidate(passage[start:end], start, end, *rest) for start, end, *rest in rows]
+        best = n_best[0] if n_best else Candidate("", 0, 0, NO_SPAN, 0.0)
+        silence = float(self.null_score[place]), float(self.null_probability[place])
+        return SpanAnswer(self.ids[place], *best[:4], *silence, n_best)
+
+    def at(self, rank: int) -> Spans:
+        """The spans of one rank, 0 for the best."""
+        if rank >= self.score.shape[1]:
+            return Spans([""] * len(self), np.full(len(self), NO_SPAN))
+        there = self.sizes > rank  # (question,)
+        low = np.where(there, self.start[:, rank], 0).tolist()
+        high = np.where(there, self.end[:, rank], 0).tolist()
+        texts = [passage[first:last] for passage, first, last in zip(self.passages.texts, low, high, strict=True)]
+        return Spans(texts, np.where(there, self.score[:, rank], NO_SPAN))
+
+
+def spans_at(answers: Sequence[SpanAnswer], rank: int) -> Spans:
+    """The spans of one rank of each question, 0 for the best."""
+    if isinstance(answers, SpanAnswers):
+        return answers.at(rank)
+    if rank == 0:
+        return Spans([answer.text for answer in answers], np.array([answer.score for answer in answers]))
+    found = [answer.n_best[rank] if len(answer.n_best) > rank else None for answer in answers]
+    texts = [candidate.text if candidate else "" for candidate in found]
+    return Spans(texts, np.array([candidate.score if candidate else NO_SPAN for candidate in found]))
+
+
+def null_scores_of(answers: Sequence[SpanAnswer]) -> Float64:
+    """(question,) scores of "no answer"."""
+    if isinstance(answers, SpanAnswers):
+        return answers.null_score
+    return np.array([answer.null_score for answer in answers])
+
+
+def ids_of(answers: Sequence[SpanAnswer]) -> list[str]:
+    return answers.ids if isinstance(answers, SpanAnswers) else [answer.id for answer in answers]

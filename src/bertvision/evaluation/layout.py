@@ -1,0 +1,145 @@
+"""What decoding needs of a split and no model changes: which characters a span from or to each token covers, and the
+windows laid side by side for the search. Made once for the features, and kept with them."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from operator import is_
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from bertvision.data.windows import Features, text_between
+from bertvision.evaluation.passages import Int64, Passages
+from bertvision.tasks.base import Example
+
+LAST_SPACE = 0x3000  # no character beyond this one is white space
+GROUP = {"cpu": 128, "cuda": 4096}  # windows searched at once: they stay in a processor's cache, or fill a GPU
+
+Int32 = npt.NDArray[np.int32]
+Bool = npt.NDArray[np.bool_]
+
+
+class Group(NamedTuple):
+    """Windows of like length, cut to the tokens that can be of an answer and padded to the longest."""
+
+    windows: Tensor  # (window,)
+    place: Tensor  # (window, token) in the packed arrays
+    hidden: Tensor  # (window, token) whether no span may start or end here
+    repeats: bool
+    """Whether several spans of a window can cover the same characters."""
+
+
+@dataclass(frozen=True, eq=False)
+class SpanLayout:
+    passages: Passages
+    starts: Int64  # (window,)
+    lengths: Int32  # (window,)
+    first_window: Int64  # (example + 1,)
+    low: Int32  # (token,) first character of a span that starts here
+    high: Int32  # (token,) one past the last character of a span that ends here
+    visible: Bool  # (token,) whether a token is of the passage and holds a character that is not white space
+    _groups: dict[torch.device, list[Group]] = field(default_factory=dict)
+
+    @cached_property
+    def repeats(self) -> Bool:
+        """(window,) whether several tokens begin or end with the same character, as those of an emoji do."""
+        tokens = np.flatnonzero(self.visible)  # (visible token,)
+        window = np.searchsorted(self.starts, tokens, side="right") - 1  # (visible token,)
+        again = np.zeros(max(0, len(tokens) - 1), dtype=bool)  # (visible token - 1,)
+        for place in (self.low, self.high):
+            again |= np.diff(place[tokens]) <= 0
+        found = np.zeros(len(self.starts), dtype=bool)  # (window,)
+        found[window[1:][again & (np.diff(window) == 0)]] = True
+        return found
+
+    def groups(self, device: torch.device) -> list[Group]:
+        """All windows, side by side on a device."""
+        if device not in self._groups:
+            self._groups[device] = [
+                self._group(some, bool(repeats), device)
+                for repeats in (False, True)
+                for some in self._like_lengths(np.flatnonzero(self.repeats == repeats), GROUP.get(device.type, 128))
+            ]
+        return self._groups[device]
+
+    @cached_property
+    def _ends(self) -> tuple[Int64, Int64]:
+        """(window,), (window,) first visible token of each window, and one past its last."""
+        tokens = np.append(np.flatnonzero(self.visible), len(self.visible))  # (visible token + 1,)
+        after = self.starts + self.lengths  # (window,)
+        first = np.minimum(tokens[np.searchsorted(tokens, self.starts)], after)  # (window,)
+        last = np.concatenate([[-1], tokens])[np.searchsorted(tokens, after)]  # (window,)
+        return first, np.maximum(last + 1, first)
+
+    def _like_lengths(self, windows: Int64, size: int) -> list[Int64]:
+        first, last = self._ends
+        ordered = windows[np.argsort((last - first)[windows], kind="stable")]  # (window,)
+        return [ordered[place : place + size] for place in range(0, len(ordered), size)]
+
+    def _group(self, windows: Int64, repeats: bool, device: torch.device) -> Group:
+        first, last = (ends[windows, None] for ends in self._ends)  # (window, 1), (window, 1)
+        place = first + np.arange(max(1, int((last - first).max())))  # (window, token)
+        inside = place < last  # (window, token)
+        place = np.where(inside, place, 0)
+        hidden = ~(inside & self.visible[place])  # (window, token)
+        parts = [torch.from_numpy(part).to(device) for part in (windows, place, hidden)]
+        return Group(parts[0], parts[1], parts[2], repeats)
+
+
+def layout_of(features: Features, examples: list[Example]) -> SpanLayout:
+    """The layout of these features, made when it is first asked for; it goes with the features."""
+    texts = [example.text_pair or "" for example in examples]
+    kept: SpanLayout | None = vars(features).get("span_layout")
+    if kept is None or len(kept.passages.texts) != len(texts) or not all(map(is_, kept.passages.texts, texts)):
+        kept = vars(features)["span_layout"] = build_layout(features, Passages(texts))
+    return kept
+
+
+def build_layout(features: Features, passages: Passages) -> SpanLayout:
+    first_shown, last_shown = _find_shown(passages.codes)  # (character,), (character,)
+    low, high = _find_graphemes(passages)  # (character,), (character,)
+    base = np.repeat(passages.first[features.example], features.lengths)  # (token,)
+    inside = features.offsets[:, 0] >= 0  # (token,)
+    begin, end = (np.where(inside, base + features.offsets[:, side], 0) for side in (0, 1))  # (token,), (token,)
+    visible = inside & (first_shown[begin] < end)  # (token,)
+    return SpanLayout(
+        passages=passages,
+        starts=features.starts,
+        lengths=features.lengths,
+        first_window=np.searchsorted(features.example, np.arange(len(passages.texts) + 1)),
+        low=np.where(visible, low[first_shown[begin]] - base, 0).astype(np.int32),
+        high=np.where(visible, high[last_shown[end]] - base, 0).astype(np.int32),
+        visible=visible,
+    )
+
+
+def _find_shown(codes: npt.NDArray[np.uint32]) -> tuple[Int64, Int64]:
+    """(character,), (character,) the first character at or after each place that is not white space, and the last one
+    before it. Beyond a passage's ends they are another's: no visible token asks there."""
+    blank = np.array([chr(code).isspace() for code in range(LAST_SPACE + 1)] + [False])  # (code,)
+    shown = ~blank[np.minimum(codes, LAST_SPACE + 1)]  # (character,)
+    place = np.arange(len(codes))  # (character,)
+    first = np.minimum.accumulate(np.where(shown, place, len(codes))[::-1])[::-1]  # (character,)
+    last = np.maximum.accumulate(np.where(shown, place, 0))  # (character,)
+    return np.minimum(first, len(codes) - 1), np.concatenate([[0], last[:-1]])
+
+
+def _find_graphemes(passages: Passages) -> tuple[Int64, Int64]:
+    """(character,), (character,) where what a reader takes for one character begins and ends, for each of its parts.
+
+    Only what is not ASCII joins with its neighbours, but for line ends, which are white space."""
+    low = np.arange(len(passages.codes))  # (character,)
+    high = low + 1  # (character,)
+    for passage, base in passages.places.items():
+        if passage.isascii():
+            continue
+        odd = passages.codes[base : base + len(passage)] > 127  # (character,)
+        near = odd | np.append(odd[1:], False) | np.append(False, odd[:-1])  # (character,)
+        for place in np.flatnonzero(near).tolist():
+            text, start, end = text_between(passage, place, place + 1)
+            if text:
+                low[base + place], high[base + place] = base + start, base + end
+    return low, high

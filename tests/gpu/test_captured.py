@@ -1,0 +1,163 @@
+"""Recorded steps on a GPU: the same weights as steps that are started one by one, to rounding."""
+
+import numpy as np
+import pytest
+import torch
+from tiny_encoders import tiny_model
+from tiny_training import build_tiny_features, member_of
+
+from bertvision.config import FinetuneConfig
+from bertvision.data.packing import plan_batches
+from bertvision.data.windows import Features
+from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.output_layer import build_output_layer
+from bertvision.heads import Target, build_head
+from bertvision.machine import Machine
+from bertvision.progress import Reporter
+from bertvision.sources import StreamedSource
+from bertvision.tasks.base import TargetKind
+from bertvision.training import finetune
+from bertvision.training.captured import Places
+from bertvision.training.finetune import Finetuning
+from bertvision.training.stack import Member, Stack, build_units
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+SMALL = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 4, "intermediate_size": 128}
+ROWS = (
+    "learned_pooling",
+    "adapter_386_skip",
+    "adapter_64_separate",
+    "two_adapters_386",
+    "pooled_adapter_386",
+    "ladder_64",
+)
+
+
+@pytest.fixture(scope="module")
+def features() -> Features:
+    return build_tiny_features("squad2")
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    return Encoder(tiny_model("bert", **SMALL).to("cuda", torch.bfloat16)).eval().requires_grad_(False)
+
+
+def train(encoder: Encoder, features: Features, rows: tuple[str, ...], recorded: bool, epochs: int = 4) -> list[Member]:
+    """Members after some epochs of three steps each, all of about one size."""
+    machine = Machine("cuda")
+    order = np.random.default_rng(0).permutation(len(features))
+    plan = [order[first : first + 6] for first in range(0, len(features), 6)] * epochs
+    members = []
+    for row in rows:
+        torch.manual_seed(1)
+        config = member_of(row, TargetKind.SPAN, clip=0.5)
+        head = build_head(config, encoder.shape, Target(TargetKind.SPAN)).cuda()
+        members.append(Member(config, head, range(len(plan))))
+    units, places = build_units(members, None, 200), Places() if recorded else None
+    for batch in StreamedSource(encoder, features, plan, ("tokens",)).batches():
+        placed = places.put(batch) if places is not None else None
+        for unit in units:
+            unit.learn(batch, machine, placed)
+    for unit in units:
+        assert bool(unit.graphs.played) == recorded
+        unit.write_back()
+    return members
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_head_ends_in_the_same_weights_recorded_or_not(row: str, encoder: Encoder, features: Features) -> None:
+    ((one,), (other,)) = (train(encoder, features, (row,), recorded) for recorded in (True, False))
+    for name, weight in one.head.state_dict().items():
+        expected = other.head.state_dict()[name]
+        # Adam takes steps of the learning rate's size, also where a gradient is nothing but rounding.
+        assert (weight - expected).abs().mean() < 1e-3 * len(one.steps) / 10, name
+        assert weight.isfinite().all()
+
+
+def test_a_stack_ends_in_the_same_weights_recorded_or_not(encoder: Encoder, features: Features) -> None:
+    rows = ("adapter_64",) * 3
+    one, other = (train(encoder, features, rows, recorded) for recorded in (True, False))
+    assert isinstance(build_units(one, None, 200)[0], Stack)
+    for member, expected in zip(one, other, strict=True):
+        for name, weight in member.head.state_dict().items():
+            assert (weight - expected.head.state_dict()[name]).abs().mean() < 1e-3 * len(member.steps) / 10, name
+
+
+def test_recorded_steps_are_the_same_each_time(encoder: Encoder, features: Features) -> None:
+    one, other = (train(encoder, features, ("adapter_64",), True)[0].head.state_dict() for _ in range(2))
+    assert all(torch.equal(weight, other[name]) for name, weight in one.items())
+
+
+def finetuned(features: Features, dropout: float, seed: int = 0) -> Finetuning:
+    torch.manual_seed(0)
+    dropouts = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    encoder = Encoder(tiny_model("bert", **SMALL, **dropouts).cuda(), attention="padded")
+    encoder.take_route("auto", torch.bfloat16)
+    output = build_output_layer(TargetKind.SPAN, encoder.shape, 2, generator=torch.Generator().manual_seed(3)).cuda()
+    plan = plan_batches(features.lengths, 4, 0, rows=6)
+    config = FinetuneConfig(lr=1e-3, batch_rows=6)
+    work = Finetuning(encoder, output, features, plan, TargetKind.SPAN, config, seed, Machine("cuda"), Reporter())
+    for step in range(plan.steps):
+        work.measure_step(step)
+    torch.cuda.synchronize()
+    return work
+
+
+def test_fine_tuning_ends_in_the_same_weights_recorded_or_not(
+    features: Features, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = finetuned(features, dropout=0.0)
+    assert recorded.graphs.played
+    monkeypatch.setattr(finetune, "MOST_WORK", 0)
+    plain = finetuned(features, dropout=0.0)
+    assert not plain.graphs.seen
+    expected = plain.model.state_dict()
+    for name, weight in recorded.model.state_dict().items():
+        if weight.is_floating_point():
+            assert (weight - expected[name]).abs().mean() < 1e-3 * plain.plan.steps / 10, name
+
+
+def test_dropout_of_recorded_steps_is_drawn_from_the_seed_and_the_step(features: Features) -> None:
+    one, same, other = (finetuned(features, 0.1, seed).model.state_dict() for seed in (0, 0, 1))
+    weights = [name for name in one if name.endswith("query.weight")]
+    # Gradients of embeddings are added in any order, so the last digits differ.
+    assert all(torch.allclose(one[name], same[name], atol=2e-3) for name in weights)
+    assert all((one[name] - other[name]).abs().mean() > 3 * (one[name] - same[name]).abs().mean() for name in weights)
+
+
+def test_compiled_layers_give_the_same_states_and_are_compiled_once_for_all_lengths(features: Features) -> None:
+    import torch._dynamo.utils as utils
+
+    from bertvision.sources import pack_tokens
+
+    encoder = Encoder(tiny_model("bert", **SMALL).to("cuda", torch.bfloat16)).eval().requires_grad_(False)
+    batches = [pack_tokens(features, np.arange(first, first + 3 + first)) for first in range(5)]
+    with torch.no_grad():
+        expected = [encoder(batch).read("tokens") for batch in batches]
+        assert encoder.compile_layers() and encoder.compiled
+        utils.counters.clear()
+        found = [encoder(batches[0]).read("tokens")]
+        before = utils.counters["stats"]["unique_graphs"]
+        found += [encoder(batch).read("tokens") for batch in batches[1:]]
+    assert before == utils.counters["stats"]["unique_graphs"] == 1
+    for one, other in zip(found, expected, strict=True):
+        assert ((one - other).norm(dim=-1) / other.norm(dim=-1)).mean() < 0.01
+    encoder.undo_compile()
+    assert not encoder.compiled
+
+
+def test_a_recorded_step_is_started_as_one(encoder: Encoder, features: Features) -> None:
+    config = member_of("ladder_64", TargetKind.SPAN)
+    member = Member(config, build_head(config, encoder.shape, Target(TargetKind.SPAN)).cuda(), range(10))
+    (unit,) = build_units([member], None, 200)
+    (batch,) = StreamedSource(encoder, features, [np.arange(6)], ("tokens",)).batches()
+    placed, machine = Places().put(batch), Machine("cuda")
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        for _ in range(5):
+            unit.learn(batch, machine, placed)
+    calls = {event.key: event.count for event in profiler.key_averages()}
+    assert calls["cudaGraphLaunch"] == 4  # the first time by itself

@@ -1,0 +1,119 @@
+"""Batches that are filled up to a common size, on the CPU; that recorded steps give the same is in tests/gpu."""
+
+import dataclasses
+
+import pytest
+import torch
+from tiny_encoders import tiny_model
+from tiny_training import member_of, random_states, random_targets
+
+from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.states import HiddenStates, PackedTokens, StateShape
+from bertvision.heads import HEADS, Target, build_head
+from bertvision.heads.members import list_presets
+from bertvision.sources import StateBatch
+from bertvision.tasks.base import TargetKind
+from bertvision.training import captured
+from bertvision.training.captured import Places, fill_up, round_up
+from bertvision.training.losses import compute_loss, compute_losses
+
+SHAPE = StateShape(4, 32, pooled=True)
+ROWS = [
+    name
+    for name, (head, _) in list_presets().items()
+    if TargetKind.SPAN in HEADS[head].kinds and "cnn" not in name and "ception" not in name
+]
+
+
+@pytest.mark.parametrize("parts", [4, 8])
+def test_sizes_are_few_and_never_more_than_a_part_too_large(parts: int) -> None:
+    sizes = [round_up(count, parts) for count in range(1, 5001)]
+    assert all(count <= size < count + max(1, count / parts) for count, size in enumerate(sizes, 1))
+    for low in (64, 256, 2048):  # between a power of two and its double
+        assert len({size for size in sizes if low < size <= 2 * low}) == parts
+    assert round_up(8192) == 8192 and round_up(8191) == 8192 and round_up(4097) == 4608
+
+
+def batch_of(lengths: list[int], seed: int, keep: tuple[str, ...], total: int = 7) -> StateBatch:
+    states = random_states(SHAPE, lengths, seed)
+    dropped = {part: None for part in ("tokens", "cls", "mean") if part not in keep}
+    return StateBatch(
+        range(len(lengths)), dataclasses.replace(states, **dropped), random_targets(lengths, 2, seed), total
+    )
+
+
+def gradients(head: torch.nn.Module, batch: StateBatch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    head.zero_grad()
+    (loss,) = compute_losses(head.target.kind, head(batch.states).unsqueeze(0), batch)
+    loss.backward()
+    return loss.detach(), {name: weight.grad for name, weight in head.named_parameters()}
+
+
+@pytest.mark.parametrize("lengths", [[5, 9, 3], [40, 2, 31, 17, 8, 1], [64, 64, 64, 64]])
+@pytest.mark.parametrize("row", ROWS)
+def test_what_fills_a_batch_up_has_no_part_in_loss_and_gradients(row: str, lengths: list[int]) -> None:
+    head = build_head(member_of(row, TargetKind.SPAN), SHAPE, Target(TargetKind.SPAN))
+    head.train(not head.draws)
+    places, batch = Places(), batch_of(lengths, 0, ("tokens",))
+    sizes = {places.put(batch_of([length + 1 for length in lengths], 1, ("tokens",)))[0]}  # leaves its numbers behind
+    key, filled = places.put(batch)
+    assert len(filled.states.tokens) >= len(batch.states.tokens) and len(sizes | {key}) <= 2
+    loss, found = gradients(head, filled)
+    expected_loss, expected = gradients(head, batch)
+    torch.testing.assert_close(loss, expected_loss)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("kind", [TargetKind.LABEL, TargetKind.SCORE])
+@pytest.mark.parametrize("keep", ["cls", "mean"])
+def test_rows_that_fill_a_batch_up_have_no_part_either(kind: TargetKind, keep: str) -> None:
+    head = build_head(member_of("adapter", kind, read=keep), SHAPE, Target(kind, 2))
+    places, batch = Places(), batch_of([4, 2, 7], 0, (keep,))
+    _, filled = places.put(batch)
+    assert len(filled.states) > 3
+    loss, found = gradients(head, filled)
+    expected_loss, expected = gradients(head, batch)
+    torch.testing.assert_close(loss, expected_loss)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_batches_of_about_one_size_lie_in_the_same_place() -> None:
+    places = Places()
+    one, other = (places.put(batch_of(lengths, 0, ("tokens",))) for lengths in ([30, 31, 62], [33, 29, 61]))
+    assert one[0] == other[0] and one[1].states.tokens.data_ptr() == other[1].states.tokens.data_ptr()
+    assert places.put(batch_of([30, 30], 0, ("tokens",)))[0] != one[0]
+
+
+def test_large_batches_are_left_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captured, "MOST_VALUES", 17 * SHAPE.layers * SHAPE.hidden - 1)
+    assert Places().put(batch_of([9, 8], 0, ("tokens",))) is None
+    assert Places().put(batch_of([8, 8], 0, ("tokens",))) is not None
+
+
+@pytest.mark.parametrize("keep", ["tokens", "cls", "mean"])
+def test_sequences_that_fill_a_batch_up_change_no_state_of_the_others(keep: str) -> None:
+    encoder = Encoder(tiny_model("bert", num_attention_heads=2), attention="looped").eval()
+    lengths = [9, 4, 12, 7, 11]
+    tokens = PackedTokens.from_lists([[(7 * place + n) % 90 + 5 for n in range(n)] for place, n in enumerate(lengths)])
+    filled = fill_up(tokens, pad_id=0)
+    assert len(filled.input_ids) == round_up(43) == 44 and len(filled) > 5
+    assert filled.packing.bounds.diff().max() <= filled.longest and filled.packing.bounds[-1] == 44
+    with torch.no_grad():
+        expected, found = encoder(tokens, keep=(keep,)).read(keep), encoder(filled, keep=(keep,)).read(keep)
+    assert found.isfinite().all()
+    torch.testing.assert_close(found[: len(expected)], expected)
+
+
+def test_the_loss_of_a_batch_of_tokens_that_was_filled_up_is_the_same() -> None:
+    lengths = [9, 4, 12, 7, 11]
+    tokens = PackedTokens.from_lists([[6] * length for length in lengths])
+    filled, targets = fill_up(tokens, 0), random_targets(lengths)
+    outputs = torch.randn(len(filled.input_ids), 2)  # (token, 2)
+    expected = compute_loss(TargetKind.SPAN, outputs[:43], HiddenStates(tokens.lengths, last=outputs[:43]), targets, 5)
+    further = (0, len(filled) - 5)
+    padded = type(targets)(*(torch.nn.functional.pad(part, further) for part in vars(targets).values()))
+    weights = torch.nn.functional.pad(torch.full((5,), 1 / 5), further)
+    states = HiddenStates(filled.lengths, last=outputs, packing=filled.packing)
+    torch.testing.assert_close(compute_loss(TargetKind.SPAN, outputs, states, padded, weights), expected)
