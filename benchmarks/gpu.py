@@ -156,7 +156,7 @@ class Bench:
         encoder, notes = self.encoder("frozen")
         features = self.features(mean)
         plan = plan_batches(features.lengths, 1, 0, tokens=tokens).epochs[0]
-        source = StreamedSource(encoder, features, plan, ("tokens",), encode_tokens=1)  # a step at a time
+        source = StreamedSource(encoder, features, plan, ("tokens",), encode_tokens=1, recorded=True)
         steps = train_steps([], source, self.machine)
         return Work(steps, self.forward_flops(mean), notes)
 
@@ -167,7 +167,7 @@ class Bench:
         step_tokens = int(features.lengths[plan[0]].sum())
         # As many steps at once as stay within the tokens that the other rows take.
         together = max(1, self.options.tokens - step_tokens)
-        source = StreamedSource(encoder, features, plan, ("tokens",), encode_tokens=together)
+        source = StreamedSource(encoder, features, plan, ("tokens",), encode_tokens=together, recorded=True)
         configs = build_heads(choose(encoder.shape))
         members = [self.member(config, encoder.shape) for config in configs]
         flops = sum(self.head_flops(config, encoder.shape) for config in configs)
@@ -207,10 +207,13 @@ def finetune_steps(work: Finetuning) -> Iterator[int]:
     """Steps as `Finetuning.run` takes them, the next ones prepared meanwhile, epoch after epoch."""
     steps = work.plan.steps
     ahead = 3 if work.machine.device.type == "cuda" else 0
-    prepared = make_ahead(work._prepare, (step % steps for step in count()), ahead)
-    for step, ready in enumerate(prepared):
-        work.step = step % steps
-        yield work._take_step(steps, ready)[0]
+    try:
+        for step, ready in enumerate(make_ahead(work._prepare, (step % steps for step in count()), ahead)):
+            work.step = step % steps
+            yield work._take_step(steps, ready)[0]
+    finally:
+        if work.half is not None:
+            work.half.end()  # the next row begins with float32 weights
 
 
 def train_steps(members: list[Member], source: StreamedSource, machine: Machine) -> Iterator[int]:

@@ -26,9 +26,9 @@ from bertvision.data.windows import Features, build_features
 from bertvision.encoder.loading import load_tokenizer
 from bertvision.evaluation.layout import layout_of
 from bertvision.evaluation.marks import build_marks, save_marks
-from bertvision.evaluation.predictions import Predictions, build_predictions, save_predictions
+from bertvision.evaluation.pairs import groups_on
+from bertvision.evaluation.predictions import build_predictions, save_predictions
 from bertvision.evaluation.scores import pick_threshold, score_predictions
-from bertvision.sources.ahead import make_ahead
 from bertvision.tasks import Task, TaskConfig, build_task
 from bertvision.tasks.base import Example
 
@@ -76,25 +76,21 @@ def score_models(
     examples: list[Example],
     device: str,
     folder: Path,
-    ahead: int = 0,
 ) -> dict[str, float]:
-    """Seconds by part, of the whole chain for these models; with `ahead`, spans are searched while others' are written."""
+    """Seconds by part, of the whole chain for these models."""
     vars(features).pop("span_layout", None)  # as if these were the first models of the split
     clock = Clock()
-    layout_of(features, examples).groups(torch.device(device))
+    groups_on(layout_of(features, examples), torch.device(device))
     clock.tell("layout of the split, once")
-
-    def decode(output: np.ndarray) -> Predictions:
-        return build_predictions(task, output, features, examples, N_BEST, LONGEST, device)
-
-    for number, predictions in enumerate(make_ahead(decode, outputs, ahead)):
+    for number, output in enumerate(outputs):
+        predictions = build_predictions(task, output, features, examples, N_BEST, LONGEST, device)
         clock.tell("best spans")
         marks = build_marks(predictions, examples)
         clock.tell("exact match and F1")
         threshold = pick_threshold(predictions, examples, marks)
         score_predictions(task, predictions, examples, threshold, marks)
         clock.tell("threshold and scores")
-        save_predictions(folder / str(number), predictions, outputs[number], threshold)
+        save_predictions(folder / str(number), predictions, output, threshold)
         save_marks(folder / str(number), marks)
         clock.tell("files")
     return clock.parts
@@ -226,15 +222,11 @@ def main() -> None:
         score_models(task, outputs[:1], features, examples, options.device, Path(place))  # to warm up
         one = score_models(task, outputs[:1], features, examples, options.device, Path(place))
         many = score_models(task, outputs, features, examples, options.device, Path(place))
-        ahead = sum(score_models(task, outputs, features, examples, options.device, Path(place), 2).values())
     way = score_on_the_way(task, outputs, features, examples, options.device)
     tokens = f"{len(examples):,} questions, {len(features):,} windows, {int(features.lengths.sum()):,} tokens"
     name = torch.cuda.get_device_name() if options.device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     console = Console(width=150)
     console.print(show(plain, one, many, options.models, f"{tokens}; {name}"))
-    console.print(
-        f"As a run does it, {options.models} models, spans searched while others' are written: {ahead:.2f} s."
-    )
     console.print(f"After an epoch, {options.models} models, the best answer alone and no files: {way:.2f} s.")
 
 

@@ -45,6 +45,9 @@ class EncoderConfig:
     device: str = setting("auto", "'auto', 'cpu', 'cuda', 'mps'")
     dtype: str = setting("auto", "'auto' (bfloat16 on CUDA from capability 8.0, else float32), 'float32', 'bfloat16'")
     attention: str = setting("auto", "'auto' (unpadded where the device and model allow it), 'padded'")
+    compile: str = setting(
+        "auto", "'on', 'off', 'auto': layers are compiled where an unpadded encoder has minutes of work before it"
+    )
     layers: list[int] | None = setting(
         None, "layers whose states the heads read, 0 = embeddings, -1 = the last; absent: all"
     )
@@ -89,7 +92,9 @@ class TrainConfig:
     shuffle: str = setting(
         "windows", "'windows' (any order), or 'blocks' (runs of neighbours, well mixed): for a store on a slow disk"
     )
-    encode_tokens: int = setting(8192, "tokens that go through the frozen encoder at once (several steps' worth)")
+    encode_tokens: int | None = setting(
+        None, "tokens that go through the frozen encoder at once; absent: 8,192, on a GPU up to 32,768 as memory allows"
+    )
     checkpoint_seconds: float = setting(120.0, "how often the heads' state is kept, so that a killed run can go on")
 
 
@@ -193,6 +198,7 @@ CHOICES = {
     "train.schedule": ("linear", "constant"),
     "encoder.dtype": ("auto", "float32", "bfloat16"),
     "encoder.attention": ("auto", "padded"),
+    "encoder.compile": ("auto", "on", "off"),
     "finetune.track": ("tensorboard", "wandb"),
     "search.sampler": ("tpe", "random"),
     "train.source": ("auto", "streamed", "stored"),

@@ -55,7 +55,7 @@ class HeldOut:
     def _streamed_outputs(self, members: list[Member]) -> dict[str, np.ndarray]:
         job, features = self.job, self.job.features(HELD_OUT)
         heads = {member.name: member.head for member in members}
-        keep, tokens = keep_of(list(heads.values())), job.config.train.encode_tokens
+        keep, tokens = keep_of(list(heads.values())), job.encode_tokens
         return compute_outputs(self.encoder, heads, keep, features, job.task.kind, job.machine, tokens)
 
     def _score(self, outputs: np.ndarray) -> float:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from transformers import PreTrainedTokenizerBase
 
 from bertvision.config import RunConfig, load_config
@@ -25,7 +26,7 @@ from bertvision.tasks import Example, TargetKind, Task, build_task
 
 HELD_OUT = "held_out"
 # What an outcome hangs on besides settings and data: raise a number when the work itself changes its results.
-FINETUNE_VERSION, TRAIN_VERSION, SCORE_VERSION = 1, 1, 2
+FINETUNE_VERSION, TRAIN_VERSION, SCORE_VERSION = 2, 2, 2
 # Settings that change how the work is done, not what comes out of it (`memory_tokens` only where dropout falls).
 NO_MATTER = ("snapshots", "memory_tokens", "checkpoint_seconds", "track", "encode_tokens")
 
@@ -76,6 +77,16 @@ class Job:
     @cached_property
     def members(self) -> list[MemberConfig]:
         return build_members(self.config.heads, self.config.train, self.config.seed, self.task.kind)
+
+    @cached_property
+    def encode_tokens(self) -> int:
+        """How many tokens go through the frozen encoder at once: on a GPU many, but their states a small part of it."""
+        wanted, device = self.config.train.encode_tokens, self.machine.device
+        if wanted is not None or device.type != "cuda":
+            return wanted or 8192
+        shape = shape_of(self.config.encoder.name, self.config.encoder.layers).shape
+        room = torch.cuda.get_device_properties(device).total_memory // 32
+        return max(8192, min(32768, room // (shape.layers * shape.hidden * self.machine.dtype.itemsize)))
 
     @cached_property
     def snapshots(self) -> list[float]:

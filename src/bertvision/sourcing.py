@@ -65,7 +65,7 @@ def open_source(
 ) -> tuple[Source, Choice]:
     """The source of a pass over the train split, at the snapshot of so many epochs. `kept` states are taken where they
     are given; `repeats` says how many such passes are to come in all; a `resumed` pass keeps to its source."""
-    features, share, train = job.features("train"), (job.machine.rank, job.machine.processes), job.config.train
+    features, share = job.features("train"), (job.machine.rank, job.machine.processes)
     kept = kept or keep_states(job, encoder, keep, "train", epochs)
     if kept is not None:
         choice = Choice(KEPT, kept.origin)
@@ -76,8 +76,9 @@ def open_source(
     if kept is not None:
         return KeptSource(kept, features, whole.steps, share), choice
     if choice.source == STREAMED:
-        streamed = StreamedSource(encoder, features, whole.steps, keep, train.encode_tokens, share, whole.starts)
-        return streamed, choice
+        tokens = job.encode_tokens
+        # Heads are done with a batch before they ask for the next.
+        return StreamedSource(encoder, features, whole.steps, keep, tokens, share, whole.starts, recorded=True), choice
     store, memory = encode_states(job, encoder, epochs, keep), job.config.store.memory_mb << 20
     device, dtype = job.machine.device, job.machine.dtype
     return StoredSource(store, features, whole.steps, keep, device, dtype, share, memory, whole.pools), choice
@@ -133,7 +134,7 @@ def measure_disk(place: Place, store_bytes: int, writes: bool = True) -> tuple[f
 
 def measure_encoder(job: Job, encoder: Encoder, features: Features, keep: tuple[Part, ...]) -> float:
     """Tokens a second of the frozen encoder, after one batch to warm up."""
-    groups = fill_batches(features.lengths, np.arange(len(features)), tokens=job.config.train.encode_tokens)
+    groups = fill_batches(features.lengths, np.arange(len(features)), tokens=job.encode_tokens)
 
     def run(group: np.ndarray) -> int:
         with torch.no_grad():
@@ -190,7 +191,7 @@ def keep_states(
     if store is not None:
         return KeptStates.load(store, keep, features, job.machine.device, job.machine.dtype)
     with job.reporter.bar(f"encoding {split} once", int(features.lengths.sum()), "tokens") as bar:
-        return KeptStates.encode(encoder, features, keep, job.config.train.encode_tokens, bar)
+        return KeptStates.encode(encoder, features, keep, job.encode_tokens, bar)
 
 
 def fits_in_memory(job: Job, encoder: Encoder, keep: tuple[Part, ...], windows: int) -> bool:
@@ -339,7 +340,7 @@ def _writer(job: Job, encoder: Encoder, epochs: float, split: str, keep: tuple[P
         contents,
         _identity(job, contents, job.hash_weights(epochs), split),
         about,
-        config.train.encode_tokens,
+        job.encode_tokens,
         config.store.shard_mb << 20,
         reporter=job.reporter,
     )

@@ -51,6 +51,8 @@ from bertvision.training.heads import Judge, train_heads
 from bertvision.training.stack import Member
 
 BASELINE, ENCODER = "baseline", "encoder"
+# Operations before which compiling the layers takes longer than it saves (LOG.md): a minute or two of a large GPU.
+LONG_WORK = 2e16
 
 
 def open_run(job: Job) -> None:
@@ -87,6 +89,7 @@ def finetune(job: Job) -> None:
             job.features(split)
     features, config = job.features("train"), job.config.finetune
     plan = plan_batches(features.lengths, config.epochs, job.config.seed, config.batch_rows, config.batch_tokens)
+    compile_if_long(job, encoder, 3 * config.epochs * float(features.lengths.sum()))
 
     def keep(epochs: float, cost: Cost) -> None:
         _refuse_diverged(job, encoder, output, epochs)
@@ -144,6 +147,15 @@ def tell_route(job: Job, encoder: Encoder) -> None:
         job.route_told = line
 
 
+def compile_if_long(job: Job, encoder: Encoder, tokens: float) -> None:
+    """Compiles the encoder's layers where so many tokens, forward, are enough work to make up for it."""
+    wanted = job.config.encoder.compile
+    if wanted == "off" or (wanted == "auto" and encoder.work * tokens < LONG_WORK):
+        return
+    if encoder.compile_layers():
+        job.reporter.say("the encoder's layers are compiled with the first batch (encoder.compile).")
+
+
 def output_layer(job: Job, encoder: Encoder) -> Any:
     """The checkpoint's own output layer where it has one for this task, otherwise a fresh one from the seed."""
     task, device = job.task, job.machine.device
@@ -171,7 +183,8 @@ def _refuse_diverged(job: Job, encoder: Encoder, output: Any, epochs: float) -> 
     features = job.features("train")
     encoder.eval()
     output.eval()
-    with torch.no_grad(), job.machine.autocast():
+    # Not worth compiling for.
+    with torch.no_grad(), job.machine.autocast(), torch.compiler.set_stance("force_eager"):
         some = pack_tokens(features, np.arange(min(4, len(features))))
         outputs = output(encoder(some, keep=output.keep))  # (token or sequence, output)
     if not outputs.isfinite().all():
@@ -310,8 +323,10 @@ def train_members(
     keep = keep_of([member.head for member in members])
     if watched and job.examples(HELD_OUT) and max(config.epochs for config in configs) > 1:
         judge = EachEpoch(HeldOut(job, encoder, keep, job.task.metrics[0]), epochs, members, whole.steps)
-    source, choice = open_source(job, encoder, epochs, whole, keep, kept, repeats, checkpoints.is_there())
     tokens = job.tokens_of(whole.steps)
+    if not encoder.compiled:
+        compile_if_long(job, encoder, repeats * sum(tokens) if "tokens" in keep else float(lengths.sum()))
+    source, choice = open_source(job, encoder, epochs, whole, keep, kept, repeats, checkpoints.is_there())
     before = time.monotonic() - started
     seconds = train_heads(
         members, source, tokens.__getitem__, job.machine, checkpoints, job.folder.log, job.reporter, train.stack, judge
@@ -449,7 +464,7 @@ def _predict_missing(job: Job, epochs: float, rows: list[Row]) -> None:
         with job.reporter.bar(f"scoring {len(todo)} models on {split}", int(features.lengths.sum()), "tokens") as bar:
             outputs = compute_outputs(
                 encoder, models, tuple(sorted(keep)), features, job.task.kind, job.machine,
-                job.config.train.encode_tokens, bar,
+                job.encode_tokens, bar,
             )  # fmt: skip
         if job.machine.is_main:
             for row in todo:

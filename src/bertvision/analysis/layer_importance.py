@@ -98,7 +98,7 @@ def _measure(
         for some, features in parts:
             outputs = compute_outputs(
                 encoder, {str(key): model for key, model in tried.items()}, keep, features, job.task.kind, job.machine,
-                job.config.train.encode_tokens, bar,
+                job.encode_tokens, bar,
             )  # fmt: skip
             for key in tried:
                 # The best answer is all that is scored.

@@ -7,6 +7,7 @@ An encoder that is given `layers` hands out the states of those alone.
 """
 
 from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,6 +85,10 @@ class Encoder(nn.Module):
         return self._forward_padded(batch, keep) if self.route == "padded" else self._forward_packed(batch, keep)
 
     @property
+    def pad_id(self) -> int:
+        return self.model.config.pad_token_id or 0
+
+    @cached_property
     def work(self) -> int:
         """About how many operations a token takes on its way through the layers: two for each of their weights."""
         return 2 * sum(weight.numel() for layer in self._model_layers for weight in layer.parameters())
@@ -123,12 +128,11 @@ class Encoder(nn.Module):
 
     def _forward_padded(self, batch: PackedTokens, keep: Collection[Part]) -> HiddenStates:
         budget = self.padded_tokens or (2048 if self.device.type == "cpu" else 65536)
-        pad_id = self.model.config.pad_token_id or 0
         chunks, rows, sources = [], [], []
         for chunk in _micro_batches(batch.lengths, budget):
             source, mask, real = (part.to(self.device, non_blocking=True) for part in chunk[1:])
             inputs = {
-                "input_ids": batch.input_ids[source].masked_fill(~mask, pad_id),  # (row, longest)
+                "input_ids": batch.input_ids[source].masked_fill(~mask, self.pad_id),  # (row, longest)
                 "attention_mask": mask.long(),  # (row, longest)
             }
             layers, pooled = self._run(inputs, batch.type_ids[source].masked_fill(~mask, 0), keep)

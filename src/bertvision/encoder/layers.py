@@ -1,5 +1,6 @@
 """The layers of a transformers model: found, listened to, compiled."""
 
+import warnings
 from typing import Any
 
 import torch
@@ -50,9 +51,25 @@ class Recorder:
 
 def compile_layers(layers: list[nn.Module]) -> None:
     """Each layer's forward, and its backward, as a few fused kernels. Sizes are left open: the first call pays for all
-    lengths and all layers, and nothing is compiled again on the way."""
+    lengths and all layers, and nothing is compiled again on the way. Where it fails, layers run as they are."""
     for layer in layers:
-        layer.forward = torch.compile(layer.forward, dynamic=True)
+        layer.forward = _CompiledForward(layer)
+
+
+class _CompiledForward:
+    def __init__(self, layer: nn.Module) -> None:
+        self.layer, self.compiled = layer, torch.compile(layer.forward, dynamic=True)
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        from torch._dynamo.exc import TorchDynamoException
+
+        try:
+            return self.compiled(*given, **named)
+        except TorchDynamoException as error:
+            reason = str(error).strip().splitlines()[0][:200]
+            warnings.warn(f"a layer could not be compiled and runs as it is: {reason}", stacklevel=2)
+            restore_layers([self.layer])
+            return self.layer.forward(*given, **named)
 
 
 def restore_layers(layers: list[nn.Module]) -> None:

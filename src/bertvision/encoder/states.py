@@ -173,6 +173,14 @@ class HiddenStates:
         packing = self.packing if self.packing is None or device is None else self.packing.to(device)
         return replace(self, **moved, packing=packing)
 
+    def first(self, lengths: Tensor) -> "HiddenStates":
+        """The states of the first sequences alone, which have these lengths."""
+        tokens, sequences = int(lengths.sum()), len(lengths)
+        cuts: dict[str, Any] = {
+            name: part[: tokens if name in ("tokens", "last") else sequences] for name, part in self._parts().items()
+        }
+        return HiddenStates(lengths, **cuts, pooled=self.pooled)
+
     def split(self, sequence_counts: list[int], packings: list[Packing] | None = None) -> list["HiddenStates"]:
         """Cut into consecutive batches of so many sequences each; the states are views. The batches' own packings may
         be given, where they were made before."""

@@ -15,8 +15,7 @@ import numpy.typing as npt
 
 from bertvision.data.windows import Features
 from bertvision.errors import UserError, suggest
-from bertvision.evaluation.answers import NO_SPAN, Candidate, SpanAnswer
-from bertvision.evaluation.spans import LOWEST
+from bertvision.evaluation.answers import LOWEST, NO_SPAN, Candidate, SpanAnswer
 from bertvision.tasks.base import TargetKind
 
 METHODS = ("max", "mean", "sum", "fitted")

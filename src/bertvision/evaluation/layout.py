@@ -1,35 +1,29 @@
-"""What decoding needs of a split and no model changes: which characters a span from or to each token covers, and the
-windows laid side by side for the search. Made once for the features, and kept with them."""
+"""What decoding needs of a split and no model changes: which characters a span from or to each token covers, and where
+spans can be. Made once for the features, and kept with them."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import is_
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from bertvision.data.windows import Features, text_between
 from bertvision.evaluation.passages import Int64, Passages
 from bertvision.tasks.base import Example
 
 LAST_SPACE = 0x3000  # no character beyond this one is white space
-GROUP = {"cpu": 128, "cuda": 4096}  # windows searched at once: they stay in a processor's cache, or fill a GPU
 
 Int32 = npt.NDArray[np.int32]
 Bool = npt.NDArray[np.bool_]
 
 
-class Group(NamedTuple):
-    """Windows of like length, cut to the tokens that can be of an answer and padded to the longest."""
+class Sums(NamedTuple):
+    """What takes a window's logits to log-probabilities: they are logit - highest - total."""
 
-    windows: Tensor  # (window,)
-    place: Tensor  # (window, token) in the packed arrays
-    hidden: Tensor  # (window, token) whether no span may start or end here
-    repeats: bool
-    """Whether several spans of a window can cover the same characters."""
+    highest: npt.NDArray[np.float64]  # (window,)
+    total: npt.NDArray[np.float64]  # (window,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +35,8 @@ class SpanLayout:
     low: Int32  # (token,) first character of a span that starts here
     high: Int32  # (token,) one past the last character of a span that ends here
     visible: Bool  # (token,) whether a token is of the passage and holds a character that is not white space
-    _groups: dict[torch.device, list[Group]] = field(default_factory=dict)
+    groups: dict[Any, list[Any]] = field(default_factory=dict)
+    """The windows side by side on each device, as `pairs` puts them."""
 
     @cached_property
     def repeats(self) -> Bool:
@@ -55,38 +50,14 @@ class SpanLayout:
         found[window[1:][again & (np.diff(window) == 0)]] = True
         return found
 
-    def groups(self, device: torch.device) -> list[Group]:
-        """All windows, side by side on a device."""
-        if device not in self._groups:
-            self._groups[device] = [
-                self._group(some, bool(repeats), device)
-                for repeats in (False, True)
-                for some in self._like_lengths(np.flatnonzero(self.repeats == repeats), GROUP.get(device.type, 128))
-            ]
-        return self._groups[device]
-
     @cached_property
-    def _ends(self) -> tuple[Int64, Int64]:
+    def ends(self) -> tuple[Int64, Int64]:
         """(window,), (window,) first visible token of each window, and one past its last."""
         tokens = np.append(np.flatnonzero(self.visible), len(self.visible))  # (visible token + 1,)
         after = self.starts + self.lengths  # (window,)
         first = np.minimum(tokens[np.searchsorted(tokens, self.starts)], after)  # (window,)
         last = np.concatenate([[-1], tokens])[np.searchsorted(tokens, after)]  # (window,)
         return first, np.maximum(last + 1, first)
-
-    def _like_lengths(self, windows: Int64, size: int) -> list[Int64]:
-        first, last = self._ends
-        ordered = windows[np.argsort((last - first)[windows], kind="stable")]  # (window,)
-        return [ordered[place : place + size] for place in range(0, len(ordered), size)]
-
-    def _group(self, windows: Int64, repeats: bool, device: torch.device) -> Group:
-        first, last = (ends[windows, None] for ends in self._ends)  # (window, 1), (window, 1)
-        place = first + np.arange(max(1, int((last - first).max())))  # (window, token)
-        inside = place < last  # (window, token)
-        place = np.where(inside, place, 0)
-        hidden = ~(inside & self.visible[place])  # (window, token)
-        parts = [torch.from_numpy(part).to(device) for part in (windows, place, hidden)]
-        return Group(parts[0], parts[1], parts[2], repeats)
 
 
 def layout_of(features: Features, examples: list[Example]) -> SpanLayout:

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from bertvision.evaluation.answers import NO_SPAN, Float64, SpanAnswers
 
 BLOCK = 512  # questions turned into text at once
-
-FRONTS = 5000  # numbers without their last three digits that are looked up
+NUMBERS = 1 << 14  # places in passages that are looked up
+FRONTS = 5000  # decimal numbers without their last three digits that are looked up
 
 Objects = npt.NDArray[np.object_]
 
@@ -38,15 +38,15 @@ def _heads(answers: SpanAnswers, some: slice, silent: npt.NDArray[np.bool_]) -> 
     start, end = (np.where(there, places[some, 0], 0).tolist() for places in (answers.start, answers.end))
     columns = zip(
         answers.ids[some], answers.passages.texts[some], silent.tolist(), start, end,
-        decimals(np.where(silent, answers.null_probability[some], best), 6),
-        decimals(answers.null_score[some], 5), decimals(score, 5), strict=True,
+        *decimals(np.where(silent, answers.null_probability[some], best), 6),
+        *decimals(answers.null_score[some], 5), *decimals(score, 5), strict=True,
     )  # fmt: skip
-    for id, passage, is_silent, low, high, probability, null_score, own in columns:
+    for id, passage, is_silent, low, high, *digits in columns:
         text = encode_basestring("" if is_silent else passage[low:high])
         place = '"start": null, "end": null' if is_silent else f'"start": {low}, "end": {high}'
         yield (
-            f'{{"id": {encode_basestring(id)}, "answer": {text}, "probability": {probability}, {place}, '
-            f'"null_score": {null_score}, "score": {own}, "n_best": ['
+            f'{{"id": {encode_basestring(id)}, "answer": {text}, "probability": {digits[0]}{digits[1]}, {place}, '
+            f'"null_score": {digits[2]}{digits[3]}, "score": {digits[4]}{digits[5]}, "n_best": ['
         )
 
 
@@ -56,25 +56,32 @@ def _candidates(answers: SpanAnswers, some: slice) -> list[str]:
     passages = chain.from_iterable(map(repeat, answers.passages.escaped[some], answers.sizes[some].tolist()))
     start, end = (places[some][there] for places in (answers.start, answers.end))  # (candidate,), (candidate,)
     base = np.repeat(answers.passages.first[some], answers.sizes[some])  # (candidate,)
-    numbers = _numbers(1 << int(end.max(initial=0)).bit_length())
     columns = zip(
         passages,
         *((place + answers.passages.shift[base + place]).tolist() for place in (start, end)),
-        *(numbers[place].tolist() for place in (start, end)),
-        decimals(answers.score[some][there], 5),
-        decimals(answers.probability[some][there], 6),
+        *map(_write_places, (start, end)),
+        *decimals(answers.score[some][there], 5),
+        *decimals(answers.probability[some][there], 6),
         strict=True,
     )
     return [
-        f'{{"text": "{text[first:last]}", "start": {low}, "end": {high}, "score": {score}, "probability": {share}}}'
-        for text, first, last, low, high, score, share in columns
+        f'{{"text": "{text[a:b]}", "start": {low}, "end": {high}, "score": {head}{tail}, "probability": {share}{rest}}}'
+        for text, a, b, low, high, head, tail, share, rest in columns
     ]
 
 
-@lru_cache(maxsize=4)
-def _numbers(count: int) -> Objects:
-    """Texts of the numbers from 0 on: looking one up takes half the time of writing it."""
-    return np.array([str(number) for number in range(count)], dtype=object)  # (number,)
+def _write_places(places: npt.NDArray[np.int32]) -> list[str]:
+    """Each number's text: looking it up takes half the time of writing it."""
+    known = _numbers()
+    if places.max(initial=0) < len(known):
+        texts: list[str] = known[places].tolist()
+        return texts
+    return list(map(str, places.tolist()))
+
+
+@lru_cache
+def _numbers() -> Objects:
+    return np.array([str(number) for number in range(NUMBERS)], dtype=object)  # (number,)
 
 
 def escape_line_ends(text: str) -> str:
@@ -84,19 +91,19 @@ def escape_line_ends(text: str) -> str:
     return text
 
 
-def decimals(values: Float64, places: int) -> list[str]:
-    """`repr(round(value, places))` of each value, several times as fast: the digits are looked up."""
+def decimals(values: Float64, places: int) -> tuple[list[str], list[str]]:
+    """`repr(round(value, places))` of each value in two parts, several times as fast: the digits are looked up."""
     scaled = np.abs(values) * 10.0**places  # (value,)
     whole = np.rint(scaled)  # (value,)
     # Near a half the product may have been rounded to the other side; 1.5 is not written as 1.50000.
     odd = (np.abs(np.abs(scaled - whole) - 0.5) < 1e-4) | ((whole % 1000 == 0) & (whole > 0)) | ~(whole < 1000 * FRONTS)
     front, last = np.divmod(np.where(odd, 0.0, whole).astype(np.int64), 1000)  # (value,), (value,)
     fronts, lasts = _digits(places)
-    texts = fronts[front + FRONTS * np.signbit(values)] + lasts[last + 1000 * (front > 0)]  # (value,)
+    before = fronts[front + FRONTS * np.signbit(values)].tolist()
+    after = lasts[last + 1000 * (front > 0)].tolist()
     for index in np.flatnonzero(odd).tolist():
-        texts[index] = repr(round(float(values[index]), places))
-    result: list[str] = texts.tolist()
-    return result
+        before[index], after[index] = "", repr(round(float(values[index]), places))
+    return before, after
 
 
 @lru_cache

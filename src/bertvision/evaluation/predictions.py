@@ -4,10 +4,9 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from safetensors.numpy import save_file
 
 from bertvision.data.windows import Features
@@ -16,6 +15,9 @@ from bertvision.evaluation.lines import escape_line_ends, write_lines
 from bertvision.evaluation.metrics import answerable_by_question
 from bertvision.evaluation.spans import answers_at, decode_spans
 from bertvision.tasks.base import Example, TargetKind, Task
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def build_predictions(
     examples: list[Example],
     n_best: int = 20,
     longest: int = 30,
-    device: torch.device | str = "cpu",
+    device: "torch.device | str" = "cpu",
 ) -> Predictions:
     """Raw outputs of one model become what it says of each example; `device` is where spans are searched."""
     ids = [example.id for example in examples]

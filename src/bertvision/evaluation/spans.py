@@ -10,16 +10,15 @@ and what is added up and compared is the same on every device: so are the answer
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from bertvision.data.windows import Features
 from bertvision.evaluation import squad
 from bertvision.evaluation.answers import (
+    LOWEST,
     NO_SPAN,
     Candidate,
     SpanAnswer,
@@ -28,31 +27,18 @@ from bertvision.evaluation.answers import (
     null_scores_of,
     spans_at,
 )
-from bertvision.evaluation.layout import Group, SpanLayout, layout_of
+from bertvision.evaluation.layout import SpanLayout, Sums, layout_of
 from bertvision.tasks.base import Example
 
-__all__ = ["NO_SPAN", "Candidate", "SpanAnswer", "SpanAnswers"]  # from here too
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["LOWEST", "NO_SPAN", "Candidate", "SpanAnswer", "SpanAnswers"]  # from here too
 
 BLOCK = 1024  # windows whose probabilities are added up at once
-LOWEST = -1e4  # log-probabilities end here, so that scores stay finite (and valid JSON)
 
 Float64 = npt.NDArray[np.float64]
 Array = npt.NDArray[Any]
-
-
-class _Sums(NamedTuple):
-    """What takes a window's logits to log-probabilities: they are logit - highest - total."""
-
-    highest: Float64  # (window,)
-    total: Float64  # (window,)
-
-
-class _Pairs(NamedTuple):
-    """The best (start, end) pairs of each window, best first; score -inf where a window has fewer."""
-
-    score: Tensor  # (window, pair)
-    start: Tensor  # (window, pair) token
-    end: Tensor  # (window, pair) token
 
 
 def decode_spans(
@@ -62,13 +48,15 @@ def decode_spans(
     examples: list[Example],
     n_best: int = 20,
     max_answer_tokens: int = 30,
-    device: torch.device | str = "cpu",
+    device: "torch.device | str" = "cpu",
 ) -> SpanAnswers:
     """The answer to each example, from packed (token,) logits of all windows; `device` is where spans are searched.
 
     A span starts and ends at tokens of the passage that hold more than white space, start ≤ end, and its score is
     the sum of two log-probabilities, each a log-softmax over all tokens of the window.
     """
+    from bertvision.evaluation.pairs import find_pairs  # brings torch, which scoring alone does not need
+
     sides = (("start", start_logits), ("end", end_logits))
     for name, logits in sides:
         assert logits.shape == features.input_ids.shape, (
@@ -84,16 +72,16 @@ def decode_spans(
     ]  # start, end: each (window,)
     null_scores = np.full(len(examples), np.inf)  # (example,)
     np.minimum.at(null_scores, features.example, silence[0] + silence[1])
-    search = _Search(layout, [logits for _, logits in sides], sums, n_best, max_answer_tokens, torch.device(device))
-    score, start, end = (found.cpu().numpy() for found in search.run())  # each (window, pair)
+    found = find_pairs(layout, (start_logits, end_logits), sums, n_best, max_answer_tokens, device)
+    score, start, end = found  # each (window, pair)
     places = layout.low[start], layout.high[end]  # (window, pair), (window, pair)
     return _build_answers(examples, layout, *_join_windows(layout, score, *places, n_best), null_scores)
 
 
-def _sum_up(logits: Array, features: Features) -> _Sums:
+def _sum_up(logits: Array, features: Features) -> Sums:
     """The highest logit of each window, and the log of the sum of all its powers beside it. Always by numpy: other
     libraries' powers and sums differ in the last digit."""
-    sums = _Sums(np.zeros(len(features)), np.zeros(len(features)))
+    sums = Sums(np.zeros(len(features)), np.zeros(len(features)))
     for first in range(0, len(features), BLOCK):
         some = slice(first, first + BLOCK)
         starts, lengths = features.starts[some], features.lengths[some]
@@ -104,105 +92,6 @@ def _sum_up(logits: Array, features: Features) -> _Sums:
         sums.total[some] = np.log(np.add.reduceat(np.exp(part, out=part), starts - starts[0]))
     assert np.isfinite(sums.highest).all(), "a window's highest logit is infinite"
     return sums
-
-
-# ------------------------------------------------------------------------------------------------------ the search
-
-
-class _Search:
-    """Finds the best pairs of every window, many windows at once and without waiting for the device in between."""
-
-    def __init__(
-        self,
-        layout: SpanLayout,
-        logits: Sequence[Array],
-        sums: Sequence[_Sums],
-        n_best: int,
-        longest: int,
-        device: torch.device,
-    ) -> None:
-        # Apple's GPUs know no float64, and other devices have not been tried.
-        self.device = device if device.type == "cuda" else torch.device("cpu")
-        self.layout, self.n_best, self.longest = layout, n_best, longest
-        self.logits = [self._place(np.ascontiguousarray(side)) for side in logits]  # start, end: each (token,)
-        self.sums = [[self._place(part) for part in one] for one in sums]  # start, end: highest, total (window,)
-
-    def _place(self, array: Array) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
-
-    def run(self) -> _Pairs:
-        groups = self.layout.groups(self.device)
-        windows, most = len(self.layout.starts), max((self._count(group) for group in groups), default=self.n_best)
-        result = _Pairs(
-            torch.full((windows, most), -torch.inf, dtype=torch.float64, device=self.device),
-            torch.zeros((windows, most), dtype=torch.int64, device=self.device),
-            torch.zeros((windows, most), dtype=torch.int64, device=self.device),
-        )
-        ties = [self._search(group, result, in_order=False) for group in groups]  # each (window,)
-        sizes = [len(group.windows) for group in groups]
-        told = torch.cat(ties).cpu().split(sizes) if ties else ()  # here the device is waited for
-        for group, tied in zip(groups, told, strict=True):
-            if tied.any():
-                rows = tied.nonzero()[:, 0].to(self.device)  # (window,)
-                some = Group(group.windows[rows], group.place[rows], group.hidden[rows], group.repeats)
-                self._search(some, result, in_order=True)
-        return result
-
-    def _count(self, group: Group) -> int:
-        # Twice as many as asked for, where two pairs can cover the same characters.
-        return 2 * self.n_best if group.repeats else self.n_best
-
-    def _search(self, group: Group, result: _Pairs, in_order: bool) -> Tensor:
-        """Writes a group's pairs into the result; (window,) whether pairs tie, whose order is then left to chance."""
-        starts, ends = (self._scores(side, group) for side in (0, 1))  # (window, token), (window, token)
-        width, count = starts.shape[1], self._count(group)
-        reach = min(self.longest, width)
-        ends = torch.nn.functional.pad(ends, (0, reach), value=-torch.inf)  # (window, token + reach)
-        # Only starts whose best pair is among the best can be needed.
-        value, kept = _top(starts + _highest_ahead(ends, reach)[:, :width], min(count + 1, width), in_order)
-        tied = _ties(value[:, count - 1 :])  # (window,)
-        kept = kept[:, :count].sort(dim=1)[0] if in_order else kept[:, :count]  # (window, start)
-        row = torch.arange(len(kept), device=kept.device)[:, None]
-        pairs = ends.unfold(1, reach, 1)[row, kept]  # (window, start, length)
-        pairs += starts.gather(1, kept)[:, :, None]
-        value, best = _top(pairs.flatten(1), min(count + 1, kept.shape[1] * reach), in_order)
-        tied |= _ties(value)
-        value, best = value[:, :count], best[:, :count]  # (window, pair), (window, pair)
-        start = kept.gather(1, best // reach)  # (window, pair)
-        end = (start + best % reach).clamp(max=width - 1)  # (window, pair): beyond are those that score -inf
-        for whole, part in zip(result, (value, group.place.gather(1, start), group.place.gather(1, end)), strict=True):
-            whole[group.windows, : part.shape[1]] = part
-        return tied
-
-    def _scores(self, side: int, group: Group) -> Tensor:
-        """(window, token) log-probabilities, -inf where no span may start or end."""
-        highest, total = (part[group.windows, None] for part in self.sums[side])  # (window, 1), (window, 1)
-        scores = self.logits[side][group.place].double().sub_(highest).sub_(total).clamp_(min=LOWEST)
-        return scores.masked_fill_(group.hidden, -torch.inf)
-
-
-def _top(values: Tensor, count: int, in_order: bool) -> tuple[Tensor, Tensor]:
-    """(row, count), (row, count) the highest values of each row and their places, best first; of equal ones the
-    earlier goes first if this must be `in_order`, which takes several times as long."""
-    if not in_order:
-        return values.topk(count, dim=1)
-    value, place = values.sort(dim=1, descending=True, stable=True)
-    return value[:, :count], place[:, :count]
-
-
-def _ties(values: Tensor) -> Tensor:
-    """(row,) whether neighbours are equal in rows that fall."""
-    return ((values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -torch.inf)).any(dim=1)
-
-
-def _highest_ahead(values: Tensor, reach: int) -> Tensor:
-    """(row, place) the highest of `reach` values from each place on, by doubling; the last `reach` places are cut."""
-    size, found = 1, values
-    while size < reach:
-        step = min(size, reach - size)
-        found = torch.maximum(found[:, :-step], found[:, step:])
-        size += step
-    return found
 
 
 # ------------------------------------------------------------------------------------------------------ the answers

@@ -8,9 +8,13 @@ import torch
 
 from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.recording import MOST_WORK, Graphs, TokenPlaces, fill_up
 from bertvision.encoder.states import HiddenStates, PackedTokens, Packing, Part
 from bertvision.sources.ahead import make_ahead
 from bertvision.sources.base import StateBatch, Targets, pack_targets, pack_tokens
+
+# Each size of batch that is recorded keeps its own states: those of a large encoder would take too much.
+MOST_BYTES = 512_000_000
 
 
 class _Group(NamedTuple):
@@ -24,6 +28,8 @@ class _Group(NamedTuple):
     packings: list[Packing] | None
     """Each step's own, where heads read tokens; None: they are made where they are needed."""
     targets: list[Targets]
+    filled: bool = False
+    """Whether further sequences fill the tokens up."""
 
 
 class StreamedSource:
@@ -36,13 +42,17 @@ class StreamedSource:
         encode_tokens: int = 8192,
         share: tuple[int, int] = (0, 1),
         starts: Iterable[int] = (),
+        recorded: bool = False,
     ) -> None:
         """`plan` holds each step's windows; `keep` what of the states is wanted; `share` = (rank, processes); `starts`
-        the steps that never go through the encoder with the one before them."""
+        the steps that never go through the encoder with the one before them. Where the encoder's work may be `recorded`
+        on a GPU, the states of a batch are overwritten when the next one is asked for."""
         self.encoder, self.features, self.plan = encoder.eval(), features, plan
         self.keep, self.encode_tokens = tuple(keep), encode_tokens
         self.rank, self.processes = share
         self.starts = frozenset(starts)
+        self.recorded = recorded and encoder.device.type == "cuda" and encoder.route == "varlen"
+        self.graphs, self.places = Graphs(), TokenPlaces(encoder.device)
 
     @property
     def steps(self) -> int:
@@ -58,28 +68,42 @@ class StreamedSource:
         whole = np.concatenate(parts)
         tokens = pack_tokens(self.features, whole) if len(whole) else None
         targets = [pack_targets(self.features, windows) for windows in parts]
-        packings = None
+        filled = tokens is not None and self.recorded and self._is_small(len(tokens.input_ids))
+        if tokens is not None and filled:
+            tokens = fill_up(tokens, self.encoder.pad_id)
         if self.encoder.device.type != "cuda" or tokens is None:
-            return _Group(steps, parts, tokens, packings, targets)
+            return _Group(steps, parts, tokens, None, targets, filled)
+        packings = None
         if "tokens" in self.keep and all(len(windows) for windows in parts):
             lengths = torch.from_numpy(self.features.lengths[whole].astype(np.int64))  # (sequence)
             packings = [Packing.of(some).pin() for some in lengths.split([len(windows) for windows in parts])]
-        return _Group(steps, parts, tokens.pin(), packings, [target.pin() for target in targets])
+        return _Group(steps, parts, tokens.pin(), packings, [target.pin() for target in targets], filled)
+
+    def _is_small(self, tokens: int) -> bool:
+        """Whether a GPU would be through with so many tokens before the program has told it all it has to do."""
+        shape = self.encoder.shape
+        size = tokens * shape.layers * shape.hidden * self.encoder.model.dtype.itemsize if "tokens" in self.keep else 0
+        return self.encoder.work * tokens < MOST_WORK and size < MOST_BYTES
 
     def _batches_of(self, group: _Group, first: int) -> Iterator[StateBatch]:
         device = self.encoder.device
         packings = [packing.to(device) for packing in group.packings] if group.packings else None
         # Steps are small and the encoder likes much at once, so a group goes through together and is cut again.
-        cuts = self._encode(group.tokens).split([len(windows) for windows in group.parts], packings)
+        cuts = self._encode(group).split([len(windows) for windows in group.parts], packings)
         for step, windows, cut, targets in zip(group.steps, group.parts, cuts, group.targets, strict=True):
             if step >= first:
                 yield StateBatch(windows, cut, targets.to(device), len(self.plan[step]))
 
-    def _encode(self, tokens: PackedTokens | None) -> HiddenStates:
-        if tokens is None:  # a last batch with fewer windows than processes
+    def _encode(self, group: _Group) -> HiddenStates:
+        if group.tokens is None:  # a last batch with fewer windows than processes
             return HiddenStates(torch.zeros(0, dtype=torch.int64))
         with torch.no_grad():
-            return self.encoder(tokens, keep=self.keep)
+            if not group.filled:
+                return self.encoder(group.tokens, keep=self.keep)
+            key, placed, _ = self.places.put(group.tokens)
+            states: HiddenStates = self.graphs.run(key, lambda: self.encoder(placed, keep=self.keep))
+        lengths = torch.from_numpy(self.features.lengths[np.concatenate(group.parts)].astype(np.int64))  # (sequence)
+        return states.first(lengths)
 
     def _groups(self) -> Iterator[range]:
         """Consecutive steps whose windows hold about `encode_tokens` tokens.

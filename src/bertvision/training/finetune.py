@@ -1,6 +1,7 @@
 """Fine-tunes an encoder a little: packed batches, snapshots at any fraction of an epoch, killed and resumed to the same
 weights. Every draw of a step comes from (seed, step), so a checkpoint needs no generator state."""
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from bertvision.data.packing import BatchPlan, fill_batches
 from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.output_layer import OutputLayer
+from bertvision.encoder.recording import MOST_WORK, Graphs, TokenPlaces, fill_up
 from bertvision.encoder.states import PackedTokens
 from bertvision.errors import UserError
 from bertvision.machine import Machine, drawing_from
@@ -24,8 +26,8 @@ from bertvision.progress import Reporter
 from bertvision.sources.ahead import make_ahead
 from bertvision.sources.base import Targets, pack_targets, pack_tokens
 from bertvision.tasks.base import TargetKind
-from bertvision.training.captured import MOST_WORK, Graphs, TokenPlaces, fill_up
 from bertvision.training.checkpoint import Checkpoints, named, under
+from bertvision.training.half_weights import HalfWeights
 from bertvision.training.interrupts import held_interrupts
 from bertvision.training.losses import compute_loss
 from bertvision.training.optimizer import (
@@ -86,12 +88,18 @@ class Finetuning:
         self.encoder, self.output, self.features, self.plan = encoder, output, features, plan
         self.kind, self.config, self.seed, self.machine, self.reporter = kind, config, seed, machine, reporter
         self.model = nn.ModuleDict({"encoder": encoder, "output": output})
-        self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        # Where it runs padded, an encoder may be of a family that half precision throughout does not suit.
+        is_half = encoder.route == "varlen"
+        self.half = HalfWeights(encoder, machine.dtype, _learning(output)) if is_half else None
+        named = self._named_parameters()
+        self.parameters = [parameter for _, parameter in named]
         assert config.lr is not None, "the config is resolved"
         self.lr = config.lr
-        self.optimizer = build_optimizer(self.model.named_parameters(), config.lr, config.decay)
+        self.optimizer = build_optimizer(named, config.lr, config.decay)
         self.memory_tokens = config.memory_tokens
         self.graphs, self.places = Graphs(), TokenPlaces(machine.device)
+        # Several processes put their gradients together in other memory.
+        self.recorded = self.half is not None and machine.device.type == "cuda" and machine.processes == 1
         self.step, self.seconds, self.tokens = 0, 0.0, 0
 
     def run(
@@ -104,6 +112,20 @@ class Finetuning:
     ) -> None:
         """Trains to the last snapshot; `on_snapshot(epochs, cost)` is called at each, in order (after a kill
         perhaps once more, with the same weights). `missing` are those not kept yet; absent: all."""
+        try:
+            self._run(snapshots, on_snapshot, checkpoints, log, missing)
+        finally:
+            if self.half is not None:
+                self.half.end()
+
+    def _run(
+        self,
+        snapshots: list[float],
+        on_snapshot: Callable[[float, Cost], None],
+        checkpoints: Checkpoints,
+        log: Callable[..., None],
+        missing: list[float] | None,
+    ) -> None:
         self.machine.watch_memory()
         self._resume(checkpoints, self.plan.step_at(min(missing or snapshots)))
         stops: dict[int, list[float]] = {}  # where steps are few, one of them may end several snapshots
@@ -116,7 +138,7 @@ class Finetuning:
         with bar_of_work as bar, held_interrupts() as asked:
             bar.advance(self.tokens)
             for epochs in stops.get(self.step, []):  # the step that was resumed at may be one, and not kept yet
-                on_snapshot(epochs, self._cost())
+                self._offer(epochs, on_snapshot)
             while self.step < last:
                 tokens, loss = self._take_timed_step(last, steps)
                 bar.advance(tokens, f"loss {loss:.3f}" if loss is not None else "")
@@ -130,12 +152,17 @@ class Finetuning:
                     self.machine.accelerator.log({"finetune/loss": loss}, step=self.step)
                 # The snapshot first: a kill in between takes the steps since the last checkpoint again.
                 for epochs in stops.get(self.step, []):
-                    on_snapshot(epochs, self._cost())
+                    self._offer(epochs, on_snapshot)
                 due, stopped = self.machine.agree(checkpoints.is_due(), bool(asked))
                 if self.step in stops or due or stopped:
                     self._save(checkpoints)
                 if stopped:
                     raise KeyboardInterrupt
+
+    def _offer(self, epochs: float, on_snapshot: Callable[[float, Cost], None]) -> None:
+        cost = self._cost()
+        with self.full_weights():
+            on_snapshot(epochs, cost)
 
     def measure_step(self, step: int) -> int:
         """One step out of its turn, to see how long it takes; gives its tokens."""
@@ -172,6 +199,8 @@ class Finetuning:
         schedule = (self.config.schedule, self.config.warmup)
         set_learning_rate(self.optimizer, learning_rate(self.step, steps, self.lr, *schedule))
         self.optimizer.step()
+        if self.half is not None:
+            self.half.refresh()
         self.step += 1
         shown = self.step % LOG_STEPS == 0 or self.step == steps
         return prepared.tokens, self._mean_loss(loss) if shown else None
@@ -186,41 +215,45 @@ class Finetuning:
 
     def _prepare_micro(self, windows: np.ndarray, total: int) -> _Micro:
         tokens, targets = pack_tokens(self.features, windows), pack_targets(self.features, windows)
-        weights, filled = torch.full((len(windows),), 1 / total), False
-        if self.machine.device.type != "cuda":
-            return _Micro(tokens, targets, weights, filled)
-        small = 3 * self.encoder.work * len(tokens.input_ids) < MOST_WORK
-        if small and self.encoder.route == "varlen" and self.machine.processes == 1:
-            tokens, filled = fill_up(tokens, self.encoder.model.config.pad_token_id or 0), True
+        weights = torch.full((len(windows),), 1 / total)  # (window)
+        filled = self.recorded and 3 * self.encoder.work * len(tokens.input_ids) < MOST_WORK
+        if filled:
+            tokens = fill_up(tokens, self.encoder.pad_id)
             further = (0, len(tokens) - len(windows))
             targets = Targets(*(functional.pad(part, further) for part in vars(targets).values()))
             weights = functional.pad(weights, further)
-        return _Micro(tokens.pin(), targets.pin(), weights.pin_memory(), filled)
+        if self.machine.device.type == "cuda":
+            tokens, targets, weights = tokens.pin(), targets.pin(), weights.pin_memory()
+        return _Micro(tokens, targets, weights, filled)
 
     def _accumulate(self, prepared: _Step) -> Tensor:
         """The gradient of a whole step."""
-        # Recorded steps add to the gradients where they lie. A weight that has none (a pooler under spans) keeps none.
-        self.optimizer.zero_grad(set_to_none=not self.graphs.seen)
+        if self.half is None or not prepared.micros:  # else the first micro-batch writes over what is there
+            self.optimizer.zero_grad(set_to_none=True)
         loss = torch.zeros((), device=self.machine.device)
         with drawing_from(self.machine.device, self.seed, self.step, self.machine.rank):
-            for micro in prepared.micros:
-                loss += self._run(micro)
+            for place, micro in enumerate(prepared.micros):
+                loss += self._learn(micro, add=place > 0)
         return loss
 
-    def _run(self, micro: _Micro) -> Tensor:
+    def _learn(self, micro: _Micro, add: bool) -> Tensor:
         if not micro.filled:
-            return self._backward(micro.tokens, micro.targets, micro.weights)
-        key, placed = self.places.put(micro.tokens, micro.targets, micro.weights)
-        loss: Tensor = self.graphs.run(key, lambda: self._backward(*placed))
+            return self._backward(micro.tokens, micro.targets, micro.weights, add)
+        key, tokens, others = self.places.put(micro.tokens, *vars(micro.targets).values(), micro.weights)
+        targets, weights = Targets(*others[:3]), others[3]
+        loss: Tensor = self.graphs.run((key, add), lambda: self._backward(tokens, targets, weights, add))
         return loss
 
-    def _backward(self, tokens: PackedTokens, targets: Targets, weights: Tensor) -> Tensor:
+    def _backward(self, tokens: PackedTokens, targets: Targets, weights: Tensor, add: bool) -> Tensor:
         device = self.machine.device
-        with self.machine.autocast():
+        with self.machine.autocast() if self.half is None else contextlib.nullcontext():
             states = self.encoder(tokens, keep=self.output.keep)
             outputs = self.output(states)
         loss = compute_loss(self.kind, outputs, states, targets.to(device), weights.to(device, non_blocking=True))
-        loss.backward()
+        if self.half is None:
+            loss.backward()
+        else:
+            self.half.take_gradients(loss, add)
         return loss.detach()
 
     def _halve_memory(self) -> bool:
@@ -253,11 +286,22 @@ class Finetuning:
             self.seconds += time.monotonic() - started
         return Cost(round(self.seconds, 2), self.tokens, self.machine.peak_memory())
 
+    def full_weights(self) -> contextlib.AbstractContextManager[None]:
+        """The model has its float32 weights inside, also where it computes in half precision."""
+        return contextlib.nullcontext() if self.half is None else self.half.kept()
+
+    def _named_parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """What the optimiser moves, in the model's order."""
+        full = {} if self.half is None else dict(zip(map(id, self.half.own), self.half.full, strict=True))
+        named = self.model.named_parameters()
+        return [(name, full.get(id(weight), weight)) for name, weight in named if weight.requires_grad]
+
     def _save(self, checkpoints: Checkpoints) -> None:
         if self.machine.is_main:
-            tensors = named("model", self.model.state_dict()) | named("optimizer", optimizer_tensors(self.optimizer))
-            facts = {"seconds": self.seconds, "tokens": self.tokens, "memory_tokens": self.memory_tokens}
-            checkpoints.save(self.step, tensors, facts)
+            with self.full_weights():
+                model = named("model", self.model.state_dict())
+                facts = {"seconds": self.seconds, "tokens": self.tokens, "memory_tokens": self.memory_tokens}
+                checkpoints.save(self.step, model | named("optimizer", optimizer_tensors(self.optimizer)), facts)
         else:
             checkpoints.skip()
         self.machine.wait()
@@ -266,8 +310,13 @@ class Finetuning:
         found = checkpoints.load()
         if found is None or found.step > first_stop:  # past a snapshot that was asked for later: begin anew
             return
-        self.model.load_state_dict(under("model", found.tensors))
+        with self.full_weights():
+            self.model.load_state_dict(under("model", found.tensors))
         restore_optimizer(self.optimizer, under("optimizer", found.tensors))
         self.step, self.seconds, self.tokens = found.step, found.facts["seconds"], found.facts["tokens"]
         self.memory_tokens = min(self.memory_tokens, found.facts["memory_tokens"])  # what ran out once would again
         self.reporter.say(f"fine-tuning goes on at step {self.step:,}.")
+
+
+def _learning(module: nn.Module) -> list[nn.Parameter]:
+    return [weight for weight in module.parameters() if weight.requires_grad]

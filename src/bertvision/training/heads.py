@@ -17,9 +17,9 @@ from torch import Tensor
 from bertvision.machine import Machine
 from bertvision.progress import Reporter
 from bertvision.sources import Source
-from bertvision.training.captured import Places
 from bertvision.training.checkpoint import Checkpoint, Checkpoints, named, under
 from bertvision.training.interrupts import held_interrupts
+from bertvision.training.places import Places
 from bertvision.training.stack import Alone, Member, Stack, build_units
 
 LOG_STEPS = 50

@@ -2,7 +2,7 @@
 
 A stack runs its members as one (`torch.func.functional_call` under `vmap`): one product for fifty small heads instead
 of fifty. It pays where a head's work is small beside the cost of starting it; `stack_limit` says where. On a GPU a step
-on a batch that has its own place is recorded and played again (`training/captured.py`).
+on a batch that has its own place is recorded and played again (`encoder/recording.py`).
 """
 
 import contextlib
@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from bertvision.encoder.recording import Graphs
 from bertvision.heads import Head, MemberConfig
 from bertvision.machine import Machine, drawing_from
 from bertvision.sources import StateBatch
-from bertvision.training.captured import Graphs
 from bertvision.training.losses import compute_losses
 from bertvision.training.optimizer import (
     StackedAdamW,

@@ -1,138 +1,107 @@
-"""`encoder.layers`: an encoder that gives the states of some layers gives just what it gives of them among all."""
+"""Layers that are listened to and compiled, with a compiler that changes nothing; a real one is tried in tests/gpu."""
 
-from collections.abc import Callable
-from pathlib import Path
+import warnings
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from tiny_encoders import ARCHITECTURES, PACKED, plain_call, random_sequences, tiny_model
+from tiny_encoders import random_sequences, tiny_model
+from torch._dynamo.testing import CompileCounterWithBackend
 
-from bertvision.data.windows import Features
-from bertvision.encoder.encoder import Encoder, check_route
-from bertvision.encoder.loading import load_encoder, shape_of
-from bertvision.encoder.output_layer import build_output_layer
+from bertvision.encoder import layers
+from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.layers import Recorder, compile_layers, find_layers, restore_layers
 from bertvision.encoder.states import PackedTokens
-from bertvision.errors import UserError
-from bertvision.sources import KeptSource, KeptStates, StreamedSource
-from bertvision.tasks.base import TargetKind
 
-ROUTES = [(name, "padded") for name in ARCHITECTURES] + [(name, "looped") for name in PACKED]
-KEEP = ("tokens", "last", "cls", "mean")
+FAMILIES = ("bert", "roberta", "electra", "distilbert", "modernbert")
 
 
-def tokens() -> PackedTokens:
-    return PackedTokens.from_lists(*random_sequences())
+def inputs() -> dict[str, Any]:
+    return {"input_ids": torch.randint(5, 60, (3, 11)), "attention_mask": torch.ones(3, 11, dtype=torch.long)}
 
 
-# Of four layers: some, counted from the end, the last alone, all.
-@pytest.mark.parametrize(
-    ("layers", "places"), [([0, 3], [0, 3]), ([-3, -1], [1, 3]), ([-1], [3]), (range(4), range(4))]
-)
-@pytest.mark.parametrize(("architecture", "route"), ROUTES)  # BERT, RoBERTa and MPNet have a pooler, the others none
-@torch.no_grad()
-def test_chosen_layers_are_slices_of_all(architecture: str, route: str, layers: Any, places: Any) -> None:
-    model = tiny_model(architecture)
-    whole = Encoder(model, attention=route, padded_tokens=40)(tokens(), keep=KEEP)
-    encoder = Encoder(model, attention=route, padded_tokens=40, layers=list(layers))
-    some = encoder(tokens(), keep=KEEP)
-
-    places = list(places)
-    assert encoder.layers == tuple(places) and encoder.model_layers == 4
-    assert encoder.shape.layers == len(places) and encoder.shape.read_layers("cls") == some.read("cls").shape[1]
-    assert torch.equal(some.read("tokens"), whole.read("tokens")[:, places])
-    assert torch.equal(some.read("mean"), whole.read("mean")[:, places])
-    assert torch.equal(some.read("cls"), whole.read("cls")[:, [*places, *([4] if whole.pooled else [])]])
-    assert some.pooled == whole.pooled == encoder.shape.pooled
-    assert torch.equal(some.last_tokens, whole.last_tokens) and torch.equal(some.last_cls, whole.last_cls)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_recorded_is_what_transformers_gives_as_hidden_states(family: str) -> None:
+    model, given = tiny_model(family).eval(), inputs()
+    with torch.no_grad():
+        expected = model(**given, output_hidden_states=True).hidden_states
+        output, found = Recorder(find_layers(model)).run(model, given)
+    assert len(found) == len(expected) == model.config.num_hidden_layers + 1
+    for one, other in zip(found[:-1], expected[:-1], strict=True):
+        assert torch.equal(one, other)
+    assert torch.equal(output.last_hidden_state, expected[-1])  # ModernBERT's last norm comes after its last layer
 
 
-@pytest.mark.parametrize("route", ["padded", "looped"])
-@torch.no_grad()
-def test_chosen_layers_are_those_of_a_plain_call(route: str) -> None:
-    model = tiny_model("bert")
-    sequences = zip(*random_sequences(), strict=True)
-    expected = torch.cat([torch.stack(plain_call(model, *one).hidden_states, 2)[0] for one in sequences])
-    found = Encoder(model, attention=route, layers=[0, 2, 3])(tokens()).read("tokens")
-    torch.testing.assert_close(found, expected[:, [0, 2, 3]], rtol=1e-5, atol=1e-5)
+def test_nothing_is_recorded_outside_a_run() -> None:
+    model = tiny_model("bert").eval()
+    recorder = Recorder(find_layers(model))
+    model(**inputs())
+    assert recorder.found is None
+    with pytest.raises(ValueError, match="input_ids"):
+        recorder.run(model, {})
+    assert recorder.found is None
 
 
-@pytest.mark.parametrize("keep", [("tokens",), ("cls",), ("mean",), ("last",), ("cls", "last")])
-@torch.no_grad()
-def test_each_part_alone_is_that_of_all_parts(keep: Any) -> None:
-    encoder = Encoder(tiny_model("bert"), layers=[1, 3])
-    alone, beside = encoder(tokens(), keep=keep), encoder(tokens(), keep=KEEP)
-    for part in keep:
-        assert torch.equal(getattr(alone, part), getattr(beside, part))
+def test_families_that_keep_their_layers_elsewhere_are_left_to_transformers() -> None:
+    assert find_layers(tiny_model("mpnet")) == []
+    assert Encoder(tiny_model("mpnet")).work == 0
 
 
-@pytest.mark.parametrize("kind", list(TargetKind))
-@pytest.mark.parametrize("reads", ["pooled", "cls", "mean"])
-@torch.no_grad()
-def test_the_encoders_own_output_layer_says_the_same(kind: TargetKind, reads: Any) -> None:
-    model = tiny_model("bert")
-    outputs = []
-    for layers in (None, [0, 3], [-1]):
-        encoder = Encoder(model, layers=layers)
-        generator = torch.Generator().manual_seed(0)
-        layer = build_output_layer(kind, encoder.shape, 2, reads, generator=generator).eval()
-        outputs.append(layer(encoder(tokens(), keep=layer.keep)))
-    assert torch.equal(outputs[0], outputs[1]) and torch.equal(outputs[0], outputs[2])
+def test_the_work_of_a_token_is_two_operations_a_weight_of_the_layers() -> None:
+    model = tiny_model("bert", num_hidden_layers=3, hidden_size=32, intermediate_size=64, num_attention_heads=2)
+    a_layer = 4 * (32 * 32 + 32) + (32 * 64 + 64) + (64 * 32 + 32) + 2 * 2 * 32  # attention, MLP in and out, two norms
+    assert Encoder(model).work == 2 * 3 * a_layer
 
 
-def test_the_packed_route_is_checked_on_chosen_layers() -> None:
-    encoder = Encoder(tiny_model("bert"), attention="looped", layers=[1, 3])
-    assert 0 < check_route(encoder, tokens()) < 1e-5
-    assert encoder.route == "looped" and encoder.layers == (1, 3)
+@pytest.fixture
+def counter(monkeypatch: pytest.MonkeyPatch) -> CompileCounterWithBackend:
+    found = CompileCounterWithBackend("eager")
+    compile = torch.compile
+    monkeypatch.setattr(layers.torch, "compile", lambda forward, **options: compile(forward, backend=found, **options))
+    torch._dynamo.reset()
+    return found
 
 
-@pytest.mark.parametrize("part", ["cls", "mean"])
-def test_streamed_and_kept_states_are_of_the_chosen_layers(
-    part: Any, tiny_encoder_folder: Path, tiny_features: Callable[[str], Features]
-) -> None:
-    features = tiny_features("stsb")
-    plan = [np.arange(3), np.array([4, 3])]
-    whole, some = (load_encoder(str(tiny_encoder_folder), layers=layers) for layers in (None, [0, 2, -1]))
-    expected = StreamedSource(whole, features, plan, (part,)).batches()
-    sources = (
-        StreamedSource(some, features, plan, (part,)),
-        KeptSource(KeptStates.encode(some, features, (part,)), features, plan),
-    )
-    for all_of_them, *found in zip(expected, *(source.batches() for source in sources), strict=True):
-        places = [0, 2, 3, 4] if part == "cls" else [0, 2, 3]  # the pooled output stands after the layers
-        for batch in found:
-            wanted = all_of_them.states.read(part)[:, places]
-            torch.testing.assert_close(batch.states.read(part), wanted, rtol=1e-5, atol=1e-5)
+def test_all_layers_and_lengths_share_what_is_compiled_first(counter: CompileCounterWithBackend) -> None:
+    encoder = Encoder(tiny_model("bert", num_hidden_layers=12), attention="padded").eval()
+    batches = [
+        PackedTokens.from_lists(*random_sequences([length] * rows)) for length, rows in ((9, 3), (14, 5), (31, 2))
+    ]
+    with torch.no_grad():
+        expected = [encoder(batch).read("tokens") for batch in batches]
+        compile_layers(find_layers(encoder.model))
+        found = [encoder(batches[0]).read("tokens")]
+        before = counter.frame_count
+        found += [encoder(batch).read("tokens") for batch in batches[1:]]
+    assert before == counter.frame_count == 1
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+    restore_layers(find_layers(encoder.model))
+    with torch.no_grad():
+        encoder(batches[0])
+    assert "forward" not in vars(find_layers(encoder.model)[0])
 
 
-def test_the_shape_of_chosen_layers_is_known_before_the_weights(tiny_encoder_folder: Path) -> None:
-    name = str(tiny_encoder_folder)
-    size = shape_of(name, [0, 2, -1])
-    assert size.shape == load_encoder(name, layers=[0, 2, -1]).shape and size.layers == (0, 2, 3)
-    assert size.parameters == shape_of(name).parameters, "the encoder is as large as ever"
-    assert shape_of(name).layers == (0, 1, 2, 3)
-    assert shape_of("bert-large-uncased", [0, 12, -1]).layers == (0, 12, 24)
+def test_a_layer_that_can_not_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise RuntimeError("no compiler here")
+
+    compile = torch.compile
+    monkeypatch.setattr(layers.torch, "compile", lambda forward, **options: compile(forward, backend=refuse, **options))
+    torch._dynamo.reset()
+    encoder = Encoder(tiny_model("bert"), attention="padded").eval()
+    batch = PackedTokens.from_lists(*random_sequences([7, 9]))
+    with torch.no_grad():
+        expected = encoder(batch).read("tokens")
+        compile_layers(find_layers(encoder.model))
+        with pytest.warns(UserWarning, match="could not be compiled and runs as it is"):
+            found = encoder(batch).read("tokens")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            again = encoder(batch).read("tokens")
+    assert torch.equal(found, expected) and torch.equal(again, expected)
 
 
-@pytest.mark.parametrize(
-    ("layers", "words"),
-    [
-        ([0, 4], "there is no layer 4"),
-        ([-5, -1], "there is no layer -5"),
-        ([0, 0, 3], "layer 0 is named twice"),
-        ([3, -1], "layer 3 is named twice"),
-        ([3, 0], r"in ascending order, \[0, 3\]"),
-        ([-1, 0], r"in ascending order, \[0, 3\]"),
-        ([0, 2], "add -1, the last layer"),
-        ([], "add -1, the last layer"),
-    ],
-)
-def test_layers_that_do_not_fit_are_named_with_those_there_are(
-    layers: list[int], words: str, tiny_encoder_folder: Path
-) -> None:
-    name = str(tiny_encoder_folder)
-    for ask in (shape_of, load_encoder):
-        with pytest.raises(UserError, match=rf"encoder\.layers = .*{name}.*{words}.*layers 0 .*to 3") as caught:
-            ask(name, layers=layers)
-        assert str(layers) in str(caught.value)
+def test_only_an_unpadded_encoder_is_compiled() -> None:
+    encoder = Encoder(tiny_model("bert"), attention="padded")
+    assert not encoder.compile_layers() and not encoder.compiled

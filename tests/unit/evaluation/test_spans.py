@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bertvision.data.windows import Features
 from bertvision.evaluation import squad
+from bertvision.evaluation.answers import spans_at
 from bertvision.evaluation.spans import SpanAnswer, answers_at, choose_threshold, decode_spans, threshold_free
 from bertvision.tasks.base import Example
 
@@ -111,6 +112,40 @@ def test_many_windows_of_mixed_length_keep_their_order():
     expected = brute_force(*logits.tolist(), features, examples, 3, 30)
     assert [(answer.start, answer.end) for answer in decoded] == [best[0][0] for _, best, _ in expected]
     assert [answer.id for answer in decoded] == [example.id for example in examples]
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=40), st.integers(1, 30), st.integers(1, 6))
+@settings(max_examples=60, deadline=None)
+def test_of_equal_spans_the_earlier_start_then_the_earlier_end_goes_first(levels, n_best, longest):
+    features, examples = build([" ".join(f"w{n}" for n in range(len(levels)))], [(0, 0, len(levels))])
+    start = np.array([0.0, 0.0, 0.0, *levels, 0.0])
+    found = decode_spans(start, np.zeros(len(start)), features, examples, n_best, longest)[0]
+    pairs = [(s, e) for s in range(len(levels)) for e in range(s, min(s + longest, len(levels)))]
+    expected = sorted(pairs, key=lambda pair: (-levels[pair[0]], *pair))[:n_best]
+    words = features.offsets[3:-1]
+    assert [(c.start, c.end) for c in found.n_best] == [(words[s, 0], words[e, 1]) for s, e in expected]
+
+
+def test_of_equal_spans_those_of_the_earlier_window_go_first():
+    features, examples = build(["a b c d"], [(0, 0, 2), (0, 2, 4)])
+    decoded = decode_spans(np.zeros(12), np.zeros(12), features, examples, n_best=4)[0]
+    assert [candidate.text for candidate in decoded.n_best] == ["a", "a b", "b", "c"]
+
+
+def test_answers_in_arrays_are_read_as_a_list_of_answers_is():
+    features, examples = build(["a b c", "", "d e f g"], [(0, 0, 2), (0, 1, 3), (1, 0, 0), (2, 0, 4)])
+    logits = np.random.default_rng(3).normal(size=(2, len(features.input_ids)))
+    decoded = decode_spans(logits[0], logits[1], features, examples, n_best=3)
+    listed = list(decoded)
+    assert len(decoded) == len(listed) == 3 and decoded[1:] == listed[1:] and decoded[-1] == listed[-1]
+    gold = {"q0": ["b"], "q1": [], "q2": ["e f"]}
+    for threshold in (-9.0, 0.0, 9.0):
+        assert answers_at(decoded, threshold) == answers_at(listed, threshold)
+    assert choose_threshold(decoded, gold) == choose_threshold(listed, gold)
+    assert threshold_free(decoded, gold) == threshold_free(listed, gold)
+    for rank in (0, 1, 2, 3):
+        arrays, plain = spans_at(decoded, rank), spans_at(listed, rank)
+        assert arrays.text == plain.text and arrays.score.tolist() == plain.score.tolist()
 
 
 def test_spans_longer_than_the_limit_or_backwards_are_never_answers():

@@ -18,12 +18,15 @@ from torch.nn.functional import cross_entropy
 from transformers import BertForQuestionAnswering, BertForSequenceClassification, get_linear_schedule_with_warmup
 
 from bertvision.data.windows import Features
+from bertvision.encoder.recording import Graphs
 from bertvision.encoder.states import PackedTokens
 from bertvision.errors import UserError
 from bertvision.progress import Reporter
 from bertvision.tasks.base import TargetKind
 from bertvision.training import finetune
 from bertvision.training.finetune import Cost, Finetuning
+from bertvision.training.half_weights import HalfWeights
+from bertvision.training.optimizer import build_optimizer
 
 ROOT = Path(__file__).parents[3]
 Weights = dict[str, torch.Tensor]
@@ -222,6 +225,54 @@ def test_memory_that_does_not_hold_one_window_is_said(squad: Features, tmp_path:
     with pytest.raises(UserError, match="data.max_length"):
         run(work, tmp_path)
     assert tried == [400, 200, 100, 50, 48] and work.step == 0
+
+
+# ---------------------------------------------------------------------- as on a GPU
+
+
+def as_on_a_gpu(work: Finetuning, monkeypatch: pytest.MonkeyPatch) -> Finetuning:
+    """Weights on the side and batches filled up, as where steps are recorded; here they are taken each by itself."""
+    monkeypatch.setattr(Graphs, "run", lambda _, key, step: step())
+    work.encoder.take_route("looped")
+    work.half = HalfWeights(work.encoder, torch.float32, work.output.parameters())
+    named = work._named_parameters()
+    work.parameters = [parameter for _, parameter in named]
+    work.optimizer = build_optimizer(named, work.lr, work.config.decay)
+    work.recorded = True
+    return work
+
+
+@pytest.mark.parametrize("memory_tokens", [32768, 120])
+def test_filled_batches_and_weights_on_the_side_give_the_same_steps(
+    memory_tokens: int, squad: Features, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = tiny_finetuning(squad, TargetKind.SPAN, 0.0)
+    run(plain, tmp_path / "plain")
+    work = as_on_a_gpu(tiny_finetuning(squad, TargetKind.SPAN, 0.0, memory_tokens=memory_tokens), monkeypatch)
+    micros = work._prepare(0).micros
+    assert all(micro.filled for micro in micros) and (len(micros) > 1) == (memory_tokens == 120)
+    run(work, tmp_path / "work")
+    assert_same_steps(weights(work), weights(plain))
+
+
+def test_with_weights_on_the_side_too_a_killed_run_ends_in_the_same_weights(
+    squad: Features, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = as_on_a_gpu(tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3), monkeypatch)
+    kept: dict[float, Weights] = {}
+
+    def keep(epochs: float, _: Cost) -> None:
+        kept[epochs] = weights(whole)
+
+    whole.run([0.5, 2.0], keep, checkpoints_in(tmp_path / "whole"), log_nothing)
+    assert_equal(kept[2.0], weights(whole))
+    killed = as_on_a_gpu(tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3), monkeypatch)
+    kill_at(killed, 7)
+    with pytest.raises(Killed):
+        run(killed, tmp_path / "killed", [2.0], seconds=0)
+    again = as_on_a_gpu(tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3), monkeypatch)
+    run(again, tmp_path / "killed", [2.0])
+    assert_equal(weights(again), weights(whole))
 
 
 # ---------------------------------------------------------------------- snapshots

@@ -8,14 +8,15 @@ from tiny_encoders import tiny_model
 from tiny_training import member_of, random_states, random_targets
 
 from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.recording import fill_up, round_up
 from bertvision.encoder.states import HiddenStates, PackedTokens, StateShape
 from bertvision.heads import HEADS, Target, build_head
 from bertvision.heads.members import list_presets
 from bertvision.sources import StateBatch
 from bertvision.tasks.base import TargetKind
-from bertvision.training import captured
-from bertvision.training.captured import Places, fill_up, round_up
+from bertvision.training import places as module
 from bertvision.training.losses import compute_loss, compute_losses
+from bertvision.training.places import Places
 
 SHAPE = StateShape(4, 32, pooled=True)
 ROWS = [
@@ -87,7 +88,7 @@ def test_batches_of_about_one_size_lie_in_the_same_place() -> None:
 
 
 def test_large_batches_are_left_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captured, "MOST_VALUES", 17 * SHAPE.layers * SHAPE.hidden - 1)
+    monkeypatch.setattr(module, "MOST_VALUES", 17 * SHAPE.layers * SHAPE.hidden - 1)
     assert Places().put(batch_of([9, 8], 0, ("tokens",))) is None
     assert Places().put(batch_of([8, 8], 0, ("tokens",))) is not None
 

@@ -17,8 +17,8 @@ from bertvision.progress import Reporter
 from bertvision.sources import StreamedSource
 from bertvision.tasks.base import TargetKind
 from bertvision.training import finetune
-from bertvision.training.captured import Places
 from bertvision.training.finetune import Finetuning
+from bertvision.training.places import Places
 from bertvision.training.stack import Member, Stack, build_units
 
 pytestmark = [
@@ -44,6 +44,19 @@ def features() -> Features:
 @pytest.fixture(scope="module")
 def encoder() -> Encoder:
     return Encoder(tiny_model("bert", **SMALL).to("cuda", torch.bfloat16)).eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize("keep", [("tokens",), ("cls",)])
+def test_states_are_the_same_recorded_or_not(keep: tuple[str, ...], encoder: Encoder, features: Features) -> None:
+    order = np.random.default_rng(0).permutation(len(features))
+    plan = [order[first : first + 6] for first in range(0, len(features), 6)] * 3
+    plain = [batch.states.read(keep[0]).clone() for batch in StreamedSource(encoder, features, plan, keep, 1).batches()]
+    source = StreamedSource(encoder, features, plan, keep, 1, recorded=True)
+    found = [batch.states.read(keep[0]).clone() for batch in source.batches()]
+    assert source.graphs.played
+    for one, other in zip(found, plain, strict=True):
+        assert one.shape == other.shape
+        assert ((one - other).float().norm(dim=-1) / other.float().norm(dim=-1)).max() < 0.02
 
 
 def train(encoder: Encoder, features: Features, rows: tuple[str, ...], recorded: bool, epochs: int = 4) -> list[Member]:
@@ -104,6 +117,8 @@ def finetuned(features: Features, dropout: float, seed: int = 0) -> Finetuning:
     for step in range(plan.steps):
         work.measure_step(step)
     torch.cuda.synchronize()
+    assert all(weight.dtype == torch.bfloat16 for weight in work.encoder.parameters())
+    work.half.end()
     return work
 
 

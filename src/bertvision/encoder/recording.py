@@ -1,0 +1,128 @@
+"""Work that is recorded as a CUDA graph and played again: one start for hundreds of kernels, each of which takes the
+program longer to start than it runs, where encoder or head is small.
+
+    tokens = fill_up(tokens, pad_id)
+    key, placed, _ = places.put(tokens)               where batches of this size always lie
+    states = graphs.run(key, lambda: encoder(placed))     by itself the first time, recorded the second, then played
+
+What is recorded reads and writes the same memory each time. So batches are filled up to one of a few sizes.
+"""
+
+import contextlib
+import gc
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bertvision.encoder.states import PackedTokens, Packing
+
+# Steps with more arithmetic than this keep a GPU busy longer than the program takes to start them.
+MOST_WORK = 6e12
+
+
+def round_up(count: int, parts: int = 8) -> int:
+    """The next of a few sizes, of which there are `parts` between a power of two and its double."""
+    step = max(1, (1 << (count - 1).bit_length()) // (2 * parts))
+    return -(-count // step) * step
+
+
+class Graphs:
+    """Recorded steps, by the size of their batch. What a step does must hang on nothing but memory."""
+
+    def __init__(self) -> None:
+        self.seen: set[Hashable] = set()
+        self.played: dict[Hashable, tuple[torch.cuda.CUDAGraph, Any]] = {}
+
+    def run(self, key: Hashable, step: Callable[[], Any]) -> Any:
+        """Takes the step; gives what it gave when it was recorded: the same tensors, with new values."""
+        if key not in self.seen:  # the first time finds the kernels and makes what is made once
+            self.seen.add(key)
+            return step()
+        if key not in self.played:
+            graph = torch.cuda.CUDAGraph()
+            with _recording(graph):
+                result = step()
+            self.played[key] = graph, result
+        graph, result = self.played[key]
+        graph.replay()
+        return result
+
+    def forget(self) -> None:
+        """What was recorded reads memory that is no longer in use."""
+        self.seen.clear()
+        self.played.clear()
+
+
+@contextlib.contextmanager
+def _recording(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+    """What is started inside is recorded and not run. `torch.cuda.graph` would also collect garbage and give memory
+    back, which takes longer than all the rest."""
+    pool, stream = _pool(), torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    collecting = gc.isenabled()
+    gc.disable()  # what is collected meanwhile may free memory of the device, which can't be recorded
+    try:
+        with torch.cuda.stream(stream):
+            # Other threads go on with what they do: they prepare batches.
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                yield
+            finally:
+                graph.capture_end()
+    finally:
+        if collecting:
+            gc.enable()
+    torch.cuda.current_stream().wait_stream(stream)
+
+
+_FIRST: dict[int, torch.cuda.CUDAGraph] = {}
+
+
+def _pool() -> Any:
+    """One memory for all graphs of a device: none of them leaves anything in it that is needed after its turn. A graph
+    that stays keeps it, for a memory that all graphs have left can't be entered again."""
+    device = torch.cuda.current_device()
+    if device not in _FIRST:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            torch.zeros(1, device="cuda")
+        _FIRST[device] = graph
+    return _FIRST[device].pool()
+
+
+# ---------------------------------------------------------------------- batches of tokens
+
+
+def fill_up(tokens: PackedTokens, pad_id: int) -> PackedTokens:
+    """The same sequences and further ones of padding, so that tokens and sequences are as many as in other batches of
+    about this size; `lengths` then only says how long a sequence may be."""
+    count, longest = len(tokens.input_ids), round_up(tokens.longest, parts=4)
+    slots = round_up(count)
+    rows = round_up(len(tokens) + (slots - count) // longest + 2, parts=4)
+    further = torch.full((rows - len(tokens),), longest)  # (further sequence)
+    further = (count + further.cumsum(0)).clamp(max=slots).diff(prepend=torch.tensor([count]))
+    lengths = torch.cat([tokens.lengths, further])  # (row)
+    ids, types = tokens.input_ids.new_full((slots,), pad_id), tokens.type_ids.new_zeros(slots)
+    ids[:count], types[:count] = tokens.input_ids, tokens.type_ids
+    return PackedTokens(ids, types, torch.full((rows,), longest), Packing.of(lengths))
+
+
+class TokenPlaces:
+    """Where batches of tokens lie when they go through an encoder: for each size the same memory."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.places: dict[Hashable, list[Tensor]] = {}
+
+    def put(self, tokens: PackedTokens, *others: Tensor) -> tuple[Hashable, PackedTokens, list[Tensor]]:
+        """The size of a batch that was filled up, and the batch on the device, with other tensors that belong to it."""
+        given = [tokens.input_ids, tokens.type_ids, *vars(tokens.packing).values(), *others]
+        key = len(tokens.input_ids), len(tokens), tokens.longest
+        if key not in self.places:
+            self.places[key] = [torch.empty_like(part, device=self.device) for part in given]
+        place = self.places[key]
+        for part, own in zip(given, place, strict=True):
+            own.copy_(part, non_blocking=True)
+        return key, PackedTokens(place[0], place[1], tokens.lengths, Packing(*place[2:6])), place[6:]

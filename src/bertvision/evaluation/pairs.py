@@ -1,0 +1,183 @@
+"""The search for the best (start, end) pairs of every window, many windows at once, on a CPU or a GPU.
+
+Pairs of equal score: the earlier start goes first, then the earlier end. Sums and comparisons of float64 are the same
+on every device, and so are the pairs; in float32 other pairs would be equal.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from bertvision.evaluation.answers import LOWEST
+from bertvision.evaluation.layout import SpanLayout, Sums
+from bertvision.evaluation.passages import Int64
+
+# Windows searched at once. A GPU is to be filled. On a CPU they stay in the cache, and below the size from which torch
+# shares each operation among threads: a thread that has to wait for its core would hold up every one of thousands.
+GROUP = {"cpu": 48, "cuda": 4096}
+
+Array = npt.NDArray[Any]
+
+
+class Group(NamedTuple):
+    """Windows of like length, cut to the tokens that can be of an answer and padded to the longest."""
+
+    windows: Tensor  # (window,)
+    place: Tensor  # (window, token) in the packed arrays
+    hidden: Tensor  # (window, token) whether no span may start or end here
+    repeats: bool
+    """Whether several spans of a window can cover the same characters."""
+
+
+class _Pairs(NamedTuple):
+    """The best (start, end) pairs of each window, best first; score -inf where a window has fewer."""
+
+    score: Tensor  # (window, pair)
+    start: Tensor  # (window, pair) token
+    end: Tensor  # (window, pair) token
+
+
+def find_pairs(
+    layout: SpanLayout,
+    logits: Sequence[Array],
+    sums: Sequence[Sums],
+    n_best: int,
+    longest: int,
+    device: torch.device | str = "cpu",
+) -> tuple[Array, Array, Array]:
+    """Score, start and end token (window, pair) of the best pairs of each window, from its start and end logits.
+
+    The best first, and -inf where a window has no more; twice as many as `n_best` where two can cover the same
+    characters, and at most `longest` tokens each.
+    """
+    found = _Search(layout, logits, sums, n_best, longest, torch.device(device)).run()
+    return found.score.cpu().numpy(), found.start.cpu().numpy(), found.end.cpu().numpy()
+
+
+def groups_on(layout: SpanLayout, device: torch.device) -> list[Group]:
+    """All windows of a layout, side by side on a device; they stay there for the next model."""
+    if device not in layout.groups:
+        layout.groups[device] = [
+            _group(layout, some, repeats, device)
+            for repeats in (False, True)
+            for some in _like_lengths(layout, np.flatnonzero(layout.repeats == repeats), GROUP[device.type])
+        ]
+    return layout.groups[device]
+
+
+def _like_lengths(layout: SpanLayout, windows: Int64, size: int) -> list[Int64]:
+    first, last = layout.ends
+    ordered = windows[np.argsort((last - first)[windows], kind="stable")]  # (window,)
+    return [ordered[place : place + size] for place in range(0, len(ordered), size)]
+
+
+def _group(layout: SpanLayout, windows: Int64, repeats: bool, device: torch.device) -> Group:
+    first, last = (ends[windows, None] for ends in layout.ends)  # (window, 1), (window, 1)
+    place = first + np.arange(max(1, int((last - first).max())))  # (window, token)
+    inside = place < last  # (window, token)
+    place = np.where(inside, place, 0)
+    hidden = ~(inside & layout.visible[place])  # (window, token)
+    parts = [torch.from_numpy(part).to(device) for part in (windows, place, hidden)]
+    return Group(parts[0], parts[1], parts[2], repeats)
+
+
+class _Search:
+    """Finds the best pairs of every window, many windows at once and without waiting for the device in between."""
+
+    def __init__(
+        self,
+        layout: SpanLayout,
+        logits: Sequence[Array],
+        sums: Sequence[Sums],
+        n_best: int,
+        longest: int,
+        device: torch.device,
+    ) -> None:
+        # Apple's GPUs know no float64, and other devices have not been tried.
+        self.device = device if device.type == "cuda" else torch.device("cpu")
+        self.layout, self.n_best, self.longest = layout, n_best, longest
+        self.logits = [self._place(np.ascontiguousarray(side)) for side in logits]  # start, end: each (token,)
+        self.sums = [[self._place(part) for part in one] for one in sums]  # start, end: highest, total (window,)
+
+    def _place(self, array: Array) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+    def run(self) -> _Pairs:
+        groups = groups_on(self.layout, self.device)
+        windows, most = len(self.layout.starts), max((self._count(group) for group in groups), default=self.n_best)
+        result = _Pairs(
+            torch.full((windows, most), -torch.inf, dtype=torch.float64, device=self.device),
+            torch.zeros((windows, most), dtype=torch.int64, device=self.device),
+            torch.zeros((windows, most), dtype=torch.int64, device=self.device),
+        )
+        with ThreadPoolExecutor(torch.get_num_threads() if self.device.type == "cpu" else 1) as pool:
+            ties = list(pool.map(lambda group: self._search(group, result, in_order=False), groups))  # each (window,)
+        sizes = [len(group.windows) for group in groups]
+        told = torch.cat(ties).cpu().split(sizes) if ties else ()  # here the device is waited for
+        for group, tied in zip(groups, told, strict=True):
+            if tied.any():
+                rows = tied.nonzero()[:, 0].to(self.device)  # (window,)
+                some = Group(group.windows[rows], group.place[rows], group.hidden[rows], group.repeats)
+                self._search(some, result, in_order=True)
+        return result
+
+    def _count(self, group: Group) -> int:
+        # Twice as many as asked for, where two pairs can cover the same characters.
+        return 2 * self.n_best if group.repeats else self.n_best
+
+    def _search(self, group: Group, result: _Pairs, in_order: bool) -> Tensor:
+        """Writes a group's pairs into the result; (window,) whether pairs tie, whose order is then left to chance."""
+        starts, ends = (self._scores(side, group) for side in (0, 1))  # (window, token), (window, token)
+        width, count = starts.shape[1], self._count(group)
+        reach = min(self.longest, width)
+        ends = torch.nn.functional.pad(ends, (0, reach), value=-torch.inf)  # (window, token + reach)
+        # Only starts whose best pair is among the best can be needed.
+        value, kept = _top(starts + _highest_ahead(ends, reach)[:, :width], min(count + 1, width), in_order)
+        tied = _ties(value[:, count - 1 :])  # (window,)
+        kept = kept[:, :count].sort(dim=1)[0] if in_order else kept[:, :count]  # (window, start)
+        row = torch.arange(len(kept), device=kept.device)[:, None]
+        pairs = ends.unfold(1, reach, 1)[row, kept]  # (window, start, length)
+        pairs += starts.gather(1, kept)[:, :, None]
+        value, best = _top(pairs.flatten(1), min(count + 1, kept.shape[1] * reach), in_order)
+        tied |= _ties(value)
+        value, best = value[:, :count], best[:, :count]  # (window, pair), (window, pair)
+        start = kept.gather(1, best // reach)  # (window, pair)
+        end = (start + best % reach).clamp(max=width - 1)  # (window, pair): beyond are those that score -inf
+        for whole, part in zip(result, (value, group.place.gather(1, start), group.place.gather(1, end)), strict=True):
+            whole[group.windows, : part.shape[1]] = part
+        return tied
+
+    def _scores(self, side: int, group: Group) -> Tensor:
+        """(window, token) log-probabilities, -inf where no span may start or end."""
+        highest, total = (part[group.windows, None] for part in self.sums[side])  # (window, 1), (window, 1)
+        scores = self.logits[side][group.place].double().sub_(highest).sub_(total).clamp_(min=LOWEST)
+        return scores.masked_fill_(group.hidden, -torch.inf)
+
+
+def _top(values: Tensor, count: int, in_order: bool) -> tuple[Tensor, Tensor]:
+    """(row, count), (row, count) the highest values of each row and their places, best first; of equal ones the
+    earlier goes first if this must be `in_order`, which takes several times as long."""
+    if not in_order:
+        return values.topk(count, dim=1)
+    value, place = values.sort(dim=1, descending=True, stable=True)
+    return value[:, :count], place[:, :count]
+
+
+def _ties(values: Tensor) -> Tensor:
+    """(row,) whether neighbours are equal in rows that fall."""
+    return ((values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -torch.inf)).any(dim=1)
+
+
+def _highest_ahead(values: Tensor, reach: int) -> Tensor:
+    """(row, place) the highest of `reach` values from each place on, by doubling; the last `reach` places are cut."""
+    size, found = 1, values
+    while size < reach:
+        step = min(size, reach - size)
+        found = torch.maximum(found[:, :-step], found[:, step:])
+        size += step
+    return found

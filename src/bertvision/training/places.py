@@ -1,0 +1,101 @@
+"""Where the batches of a pass lie while heads learn from them: on a GPU a recorded step reads the same memory each time
+(`encoder/recording.py`). What fills a batch up has no weight in the loss."""
+
+from collections.abc import Hashable
+
+import torch
+from torch import Tensor
+
+from bertvision.encoder.recording import round_up
+from bertvision.encoder.states import HiddenStates, Packing
+from bertvision.sources.base import StateBatch, Targets
+
+# Steps on more states than this keep a GPU busy longer than the program takes to start them.
+MOST_VALUES = 500_000_000
+
+
+class Places:
+    """For each size of batch the same memory."""
+
+    def __init__(self) -> None:
+        self.batches: dict[Hashable, StateBatch] = {}
+
+    def put(self, batch: StateBatch) -> tuple[Hashable, StateBatch] | None:
+        """The size of a batch, and the batch filled up to it; None where it is too large to gain from it."""
+        states, windows = batch.states, len(batch.windows)
+        assert isinstance(batch.total, int), "a batch is filled up once"
+        if any(part.numel() > MOST_VALUES for part in (states.tokens, states.cls, states.mean) if part is not None):
+            return None
+        tokens = longest = slots = 0
+        if states.tokens is not None:
+            tokens, longest = len(states.tokens), round_up(int(states.lengths.max()), parts=4)
+            slots = round_up(tokens)
+        rows = round_up(windows + (slots - tokens) // max(1, longest) + 2, parts=4)
+        key = slots, rows, longest
+        if key not in self.batches:
+            self.batches[key] = _make(batch, slots, rows, longest)
+        _copy(batch, self.batches[key])
+        return key, self.batches[key]
+
+
+def _make(batch: StateBatch, slots: int, rows: int, longest: int) -> StateBatch:
+    states = batch.states
+
+    def make(part: Tensor | None, size: int) -> Tensor | None:
+        return None if part is None else part.new_zeros(size, *part.shape[1:])
+
+    start, end, value = (part.new_zeros(rows) for part in vars(batch.targets).values())  # each (row)
+    packing = None
+    if slots:
+        device = states.device
+        numbers = torch.zeros(2, slots, dtype=torch.int64, device=device)  # (owner or position, slot)
+        starts = torch.zeros(rows, dtype=torch.int64, device=device)  # (row)
+        packing = Packing(starts, torch.zeros(rows + 1, dtype=torch.int32, device=device), *numbers)
+    filled = HiddenStates(
+        torch.full((rows,), longest),
+        tokens=make(states.tokens, slots),
+        cls=make(states.cls, rows),
+        mean=make(states.mean, rows),
+        pooled=states.pooled,
+        packing=packing,
+        real=batch.targets.value.new_zeros(slots or rows),
+    )
+    weights = batch.targets.value.new_zeros(rows)  # (row)
+    return StateBatch(batch.windows, filled, Targets(start, end, value), weights)
+
+
+def _copy(batch: StateBatch, filled: StateBatch) -> None:
+    """A batch into its place. The rest keeps what was there before: any numbers do, since they have no weight."""
+    windows, states, targets = len(batch.windows), filled.states, filled.targets
+    for name in ("tokens", "cls", "mean"):
+        part, place = getattr(batch.states, name), getattr(states, name)
+        if part is not None:
+            place[: len(part)].copy_(part)
+    for part, place in zip(vars(batch.targets).values(), vars(targets).values(), strict=True):
+        place[:windows].copy_(part)
+        place[windows:].zero_()
+    assert isinstance(filled.total, Tensor) and isinstance(batch.total, int)
+    filled.total[:windows].fill_(1 / batch.total)
+    filled.total[windows:].zero_()
+    count = windows if batch.states.tokens is None else len(batch.states.tokens)
+    assert states.real is not None
+    states.real[:count].fill_(1)
+    states.real[count:].zero_()
+    if states.tokens is not None:
+        _copy_packing(batch.states, states, windows)
+
+
+def _copy_packing(states: HiddenStates, filled: HiddenStates, windows: int) -> None:
+    """Where the windows lie. Slots beyond them are further windows, none of them longer than the longest may be."""
+    assert states.tokens is not None and filled.tokens is not None and filled.packing is not None
+    tokens, slots, longest = len(states.tokens), len(filled.tokens), int(filled.lengths[0])
+    packing, place = states.packing or Packing.of(states.lengths, states.device), filled.packing
+    place.starts[:windows].copy_(packing.starts)
+    place.starts[windows:].fill_(tokens if tokens < slots else 0)
+    place.bounds[: windows + 1].copy_(packing.bounds)
+    further = torch.arange(1, len(place.starts) - windows + 1, dtype=torch.int32, device=place.bounds.device)  # (row)
+    place.bounds[windows + 1 :].copy_((further * longest + tokens).clamp(max=slots))
+    place.owners[:tokens].copy_(packing.owners)
+    place.owners[tokens:].fill_(len(place.starts) - 1)  # in the last row, which no window has
+    place.positions[:tokens].copy_(packing.positions)
+    place.positions[tokens:].zero_()

@@ -1,0 +1,48 @@
+"""Outputs that were collected batch by batch end up where their windows are."""
+
+import numpy as np
+import pytest
+import torch
+
+from bertvision.data.windows import Features
+from bertvision.evaluation import outputs
+from bertvision.evaluation.outputs import Collector, put_in_order
+from bertvision.tasks.base import TargetKind
+
+LENGTHS = np.array([3, 1, 4, 2, 5], dtype=np.int32)
+BATCHES = [np.array([4, 2]), np.array([0]), np.array([3, 1])]
+
+
+def features() -> Features:
+    tokens, zeros = int(LENGTHS.sum()), np.zeros(len(LENGTHS), dtype=np.int32)
+    return Features(
+        input_ids=np.zeros(tokens, dtype=np.int32),
+        type_ids=np.zeros(tokens, dtype=np.int8),
+        lengths=LENGTHS,
+        starts=np.cumsum(LENGTHS, dtype=np.int64) - LENGTHS,
+        example=np.arange(len(LENGTHS), dtype=np.int32),
+        offsets=np.zeros((tokens, 2), dtype=np.int32),
+        start=zeros,
+        end=zeros,
+        target=zeros.astype(np.float32),
+    )
+
+
+@pytest.mark.parametrize("most", [0, 100, 1 << 20])
+@pytest.mark.parametrize("kind", [TargetKind.SPAN, TargetKind.LABEL])
+def test_outputs_come_back_in_the_order_of_the_features(
+    kind: TargetKind, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outputs, "MOST_WAITING", most)
+    rows = int(LENGTHS.sum()) if kind is TargetKind.SPAN else len(LENGTHS)
+    whole = torch.arange(2.0 * rows).reshape(rows, 2)
+    made, found = features(), Collector()
+    for windows in BATCHES:
+        tokens = [torch.arange(rows)[made.tokens_of(window)] for window in windows]
+        place = torch.cat(tokens) if kind is TargetKind.SPAN else torch.from_numpy(windows)
+        found.add(windows, [whole[place], -whole[place].double()])
+        assert sum(part.nbytes for _, part in found.waiting) <= most
+    ordered = put_in_order(found.fetch(), ["one", "other"], made, kind)
+    assert all(part.dtype == np.float32 for part in ordered.values())
+    np.testing.assert_array_equal(ordered["one"], whole)
+    np.testing.assert_array_equal(ordered["other"], -whole)

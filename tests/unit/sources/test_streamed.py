@@ -1,0 +1,43 @@
+import numpy as np
+import pytest
+import torch
+from tiny_encoders import tiny_model
+from tiny_training import build_tiny_features
+
+from bertvision.data.packing import fill_batches
+from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.recording import Graphs
+from bertvision.sources import StreamedSource
+from bertvision.sources import streamed as module
+
+
+@pytest.mark.parametrize("keep", [("tokens",), ("cls", "mean")])
+def test_batches_that_were_filled_up_on_the_way_are_the_same(
+    keep: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where the encoder's work is recorded; here it is done each time."""
+    monkeypatch.setattr(Graphs, "run", lambda _, key, step: step())
+    features = build_tiny_features("squad2")
+    encoder = Encoder(tiny_model("bert", num_attention_heads=2), attention="looped")
+    plan = fill_batches(features.lengths, np.random.default_rng(0).permutation(len(features)), tokens=130)
+    plain, filled = (StreamedSource(encoder, features, plan, keep, encode_tokens=200) for _ in range(2))
+    filled.recorded = True
+    assert filled._prepare(range(2)).filled and len(filled._prepare(range(2)).tokens.input_ids) == 256
+    for one, other in zip(filled.batches(), plain.batches(), strict=True):
+        assert one.windows.tolist() == other.windows.tolist() and one.total == other.total
+        assert one.states.lengths.tolist() == other.states.lengths.tolist()
+        for part in keep:
+            torch.testing.assert_close(one.states.read(part), other.states.read(part))
+
+
+def test_large_batches_are_not_filled_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    features = build_tiny_features("squad2")
+    encoder = Encoder(tiny_model("bert", num_attention_heads=2), attention="looped")
+    source = StreamedSource(encoder, features, [np.arange(5)], ("tokens",))
+    source.recorded = True
+    size = int(features.lengths[:5].sum()) * encoder.shape.layers * encoder.shape.hidden * 4
+    for most, filled in ((size, False), (size + 1, True)):
+        monkeypatch.setattr(module, "MOST_BYTES", most)
+        assert source._prepare(range(1)).filled == filled
+    monkeypatch.setattr(module, "MOST_WORK", encoder.work * int(features.lengths[:5].sum()))
+    assert not source._prepare(range(1)).filled
