@@ -263,17 +263,14 @@ def _look_directly(encoder: Encoder, head: Head, features: Features, aim: _Aim) 
 
 def _look_through(encoder: Encoder, head: Head, features: Features, aim: _Aim) -> tuple[Float, float]:
     """Strengths (layer, token) by all that becomes of each state, in the layers above and in the head."""
-    given: list[Any] = []
-    hook = encoder.model.register_forward_hook(lambda module, inputs, output: given.append(output))
+    encoder.raw = layers = []
     encoder.requires_grad_(True)  # so that a graph is built; no weight's gradient is asked for
     try:
         states = encoder(pack_tokens(features, np.array([aim.window])), keep=(head.reads,))
     finally:
         encoder.requires_grad_(False)
-        hook.remove()
+        encoder.raw = None
     score = _score_of(head(states).float(), head.target.kind, aim)
-    inner = [given[0].hidden_states[layer] for layer in encoder.layers[:-1]]  # each (1, token, hidden)
-    layers = [*inner, given[0].last_hidden_state]
     gradients = torch.autograd.grad(score, layers)  # each (1, token, hidden)
     own = [layer - layer.mean(dim=1) for layer in layers]  # each (1, token, hidden)
     rows = [(gradient * state)[0].sum(dim=1) for gradient, state in zip(gradients, own, strict=True)]  # each (token)

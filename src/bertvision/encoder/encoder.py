@@ -55,6 +55,8 @@ class Encoder(nn.Module):
         self._model_layers = find_layers(model)
         self._recorder = Recorder(self._model_layers) if self._model_layers else None
         self.compiled = False
+        self.raw: list[Tensor] | None = None
+        """Where a list is put here, it takes each layer to be given as the model made it, (row, slot, hidden)."""
         self.route_reason = ""
         self.take_route(attention)
         self.train(model.training)
@@ -160,6 +162,8 @@ class Encoder(nn.Module):
         last = output.last_hidden_state  # (row, slot, hidden)
         assert not inner or len(found) == self.model_layers, f"{self.name} gave {len(found)} states"
         layers = [*(found[layer] for layer in inner), last]
+        if self.raw is not None:
+            self.raw.extend(layers)
         flat = [layer.flatten(0, 1).to(last.dtype) for layer in layers]  # each (slot, hidden)
         return flat, output.pooler_output if self.shape.pooled else None
 

@@ -4,8 +4,9 @@ Pairs of equal score: the earlier start goes first, then the earlier end. Sums a
 on every device, and so are the pairs; in float32 other pairs would be equal.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,9 +18,8 @@ from bertvision.evaluation.answers import LOWEST
 from bertvision.evaluation.layout import SpanLayout, Sums
 from bertvision.evaluation.passages import Int64
 
-# Windows searched at once. A GPU is to be filled. On a CPU they stay in the cache, and below the size from which torch
-# shares each operation among threads: a thread that has to wait for its core would hold up every one of thousands.
-GROUP = {"cpu": 48, "cuda": 4096}
+GROUP = {"cpu": 256, "cuda": 4096}  # windows searched at once: they stay in a processor's cache, or fill a GPU
+THREADS = 4  # that search on a CPU, at most: more would wait for Python
 
 Array = npt.NDArray[Any]
 
@@ -115,7 +115,7 @@ class _Search:
             torch.zeros((windows, most), dtype=torch.int64, device=self.device),
             torch.zeros((windows, most), dtype=torch.int64, device=self.device),
         )
-        with ThreadPoolExecutor(torch.get_num_threads() if self.device.type == "cpu" else 1) as pool:
+        with _threads(self.device) as pool:
             ties = list(pool.map(lambda group: self._search(group, result, in_order=False), groups))  # each (window,)
         sizes = [len(group.windows) for group in groups]
         told = torch.cat(ties).cpu().split(sizes) if ties else ()  # here the device is waited for
@@ -157,6 +157,19 @@ class _Search:
         highest, total = (part[group.windows, None] for part in self.sums[side])  # (window, 1), (window, 1)
         scores = self.logits[side][group.place].double().sub_(highest).sub_(total).clamp_(min=LOWEST)
         return scores.masked_fill_(group.hidden, -torch.inf)
+
+
+@contextmanager
+def _threads(device: torch.device) -> Iterator[ThreadPoolExecutor]:
+    """Threads that each search whole groups. Shared among torch's own threads, every small operation would wait for the
+    slowest, and where another program has one of the cores that is ten times as long."""
+    before = torch.get_num_threads()
+    with ThreadPoolExecutor(min(before, THREADS) if device.type == "cpu" else 1) as pool:
+        torch.set_num_threads(1)
+        try:
+            yield pool
+        finally:
+            torch.set_num_threads(before)
 
 
 def _top(values: Tensor, count: int, in_order: bool) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, Target
-from bertvision.heads.convolutions import WidthCnn, WidthCnnConfig
+from bertvision.heads.convolutions import WidthCnn, WidthCnnConfig, map_places
 
 
 @dataclass(frozen=True)
@@ -35,4 +35,5 @@ class Cnn(Head):
         self.output = nn.Linear(self.cnn.features, target.outputs)
 
     def forward(self, states: HiddenStates) -> Tensor:
-        return self.output(self.cnn(self.states(states)))  # (position, output)
+        features = self.cnn(self.states(states))  # (position, place, channel)
+        return map_places(self.output, features, self.cnn.channels)  # (position, output)

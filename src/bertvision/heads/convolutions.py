@@ -1,11 +1,13 @@
 """Parts of the heads that convolve: along the values of one position (its width), or along the tokens of a sequence.
 
 Along tokens the batch stays packed: a convolution is a linear map of each token and its neighbours, with zeros beyond
-the ends of its own sequence, so that neither padding nor another sequence is ever seen.
+the ends of its own sequence, so that neither padding nor another sequence is ever seen. Along the width the windows are
+laid out for the same plain products: a GPU takes several times as long for convolutions of so few channels.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +16,7 @@ from torch.nn import functional
 from bertvision.encoder.states import HiddenStates
 from bertvision.errors import UserError
 from bertvision.heads.base import HeadConfig, ReadConfig
+from bertvision.heads.blocks import EVEN, even_out
 
 SIZES = (1, 2, 3, 4, 5, 6, 7)
 """The kernel sizes N of the 1×N and N×N heads."""
@@ -46,16 +49,122 @@ def check_width(head: str, hidden: int, least: int) -> None:
         raise UserError(f"head '{head}' needs hidden states of at least {least} values, not {hidden}.")
 
 
-class BatchNorm(nn.BatchNorm1d):
-    """Batch norm over (value, channel[, width]); a batch of one value a channel has no spread and takes the running
-    mean and variance, and leaves them as they are."""
+def evenness(values: Tensor) -> int:
+    """What the widths in products with these values should be multiples of."""
+    return EVEN if values.is_cuda else 1
 
-    def forward(self, input: Tensor) -> Tensor:
+
+def map_evenly(values: Tensor, weight: Tensor) -> Tensor:
+    """The product with a weight (output, input), with zeros where its sides are uneven."""
+    even = evenness(values)
+    evened = even_out(even_out(weight, -1, even), -2, even)  # (output, input), both rounded up
+    return functional.linear(even_out(values, -1, even), evened)[:, : len(weight)]  # (position, output)
+
+
+# ---------------------------------------------------------------------- batch norm
+
+
+@dataclass(frozen=True)
+class Real:
+    """Which positions of a batch count, where others only fill it up. All of it stays on the device."""
+
+    mask: Tensor  # (position,)
+    count: Tensor  # ()
+
+    @classmethod
+    def of(cls, states: HiddenStates) -> "Real | None":
+        """None where all positions count."""
+        return None if states.real is None else cls(states.real, states.real.sum())
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """Batch norm over (position, channel[, width]), of the positions that count; a batch of one value a channel has no
+    spread and takes the running mean and variance, and leaves them as they are."""
+
+    def forward(self, input: Tensor, real: Real | None = None) -> Tensor:
+        if self.training and real is not None:
+            return normalise([self], input, real)
         if self.training and input.numel() == self.num_features:
             return functional.batch_norm(
                 input, self.running_mean, self.running_var, self.weight, self.bias, training=False, eps=self.eps
             )
         return super().forward(input)
+
+
+def normalise(norms: Sequence[BatchNorm], values: Tensor, real: Real | None) -> Tensor:
+    """Norms whose channels lie side by side, as one where that is fewer steps."""
+    sizes = [norm.num_features for norm in norms]
+    if norms[0].training and real is None:
+        return torch.cat([norm(part) for norm, part in zip(norms, values.split(sizes, dim=1), strict=True)], dim=1)
+    weight, bias, running_mean, running_var = (
+        torch.cat([getattr(norm, name) for norm in norms]) if len(norms) > 1 else getattr(norms[0], name)
+        for name in ("weight", "bias", "running_mean", "running_var")
+    )  # (channel) each
+    eps = norms[0].eps
+    if real is None or not norms[0].training:
+        return functional.batch_norm(values, running_mean, running_var, weight, bias, training=False, eps=eps)
+    count = real.count * values.shape[2:].numel()  # () values a channel
+    normed, mean, var = NormOfReal.apply(values, real.mask, count, weight, bias, running_mean, running_var, eps)
+    with torch.no_grad():
+        several = count > 1  # ()
+        assert norms[0].momentum is not None, "running means, not means over all steps"
+        momentum = several * norms[0].momentum  # ()
+        mean = running_mean.lerp(mean, momentum)  # (channel)
+        var = running_var.lerp(var * (count / (count - 1).clamp(min=1)), momentum)  # (channel) unbiased
+        running = [norm.get_buffer(name) for name in ("running_mean", "running_var") for norm in norms]
+        torch._foreach_copy_(running, [*mean.split(sizes), *var.split(sizes)])
+        for norm in norms:
+            norm.get_buffer("num_batches_tracked").add_(several)
+    return normed  # (position, channel[, width])
+
+
+class NormOfReal(torch.autograd.Function):
+    """Batch norm with mean and variance of the positions that count; gives both beside it. The loss must not hang on
+    the others. Nothing here waits for the device: how many count is only known there."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        values: Tensor,
+        mask: Tensor,
+        count: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        running_mean: Tensor,
+        running_var: Tensor,
+        eps: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        further = [1] * (values.ndim - 2)
+        over = [0, *range(2, values.ndim)]
+        mask = mask.view(-1, 1, *further)  # (position, 1[, 1])
+        shares = mask / count  # (position, 1[, 1])
+        mean = (values * shares).sum(over)  # (channel)
+        var = ((values - mean.view(-1, *further)).square() * shares).sum(over)  # (channel)
+        several = count > 1  # ()
+        mean, var = torch.where(several, mean, running_mean), torch.where(several, var, running_var)
+        normed = functional.batch_norm(values, mean, var, weight, bias, training=False, eps=eps)
+        ctx.save_for_backward(values, mask, several / count, weight, mean, var)
+        ctx.eps = eps
+        ctx.mark_non_differentiable(mean, var)
+        return normed, mean, var
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
+        values, mask, share, weight, mean, var = ctx.saved_tensors
+        # As if mean and variance were given ...
+        plain, to_weight, to_bias = torch.ops.aten.native_batch_norm_backward(
+            gradients[0], values, weight, mean, var, None, None, False, ctx.eps, [True, True, True]
+        )
+        # ... less what reaches the values through them: weight / σ / count · (Σ gradient + normed · Σ gradient normed).
+        scale = weight * (var + ctx.eps).rsqrt() * share  # (channel)
+        through = functional.batch_norm(
+            values, mean, var, scale * to_weight, scale * to_bias, training=False, eps=ctx.eps
+        )  # (position, channel[, width])
+        to_values = torch.addcmul(plain, through, mask.to(plain.dtype), value=-1)
+        return to_values, None, None, to_weight, to_bias, None, None, None
+
+
+# ---------------------------------------------------------------------- along the width, for the 1×N heads
 
 
 class Kernels(nn.Module):
@@ -78,13 +187,17 @@ class Kernels(nn.Module):
         padded = [functional.pad(weight, pad) for weight, pad in zip(self.weights, around, strict=True)]
         return torch.cat(padded)  # (output, input, largest size)
 
-    def along_width(self, values: Tensor, stride: int, dilation: int = 1) -> Tensor:
-        padding = self.reach * dilation  # keeps the width, but for the stride
-        return functional.conv1d(values, self.joined(), self.bias, stride, padding, dilation)  # (position, output, …)
+    def spread(self, dilation: int) -> Tensor:
+        """The joined kernel with zeros between its places."""
+        spread = functional.pad(self.joined().unsqueeze(3), (0, dilation - 1)).flatten(2)
+        return spread[:, :, : 2 * self.reach * dilation + 1]  # (output, input, span)
 
     def along_tokens(self, values: Tensor, neighbours: "Neighbours") -> Tensor:
+        """What values and outputs have beyond their true widths is 0: on a GPU their widths are even."""
+        even = evenness(values)
         around = neighbours.around(values, self.reach).flatten(1)  # (token, size * input)
-        return functional.linear(around, self.joined().transpose(1, 2).flatten(1), self.bias)  # (token, output)
+        weight = even_out(self.joined().transpose(1, 2), -1, values.shape[1]).flatten(1)  # (output, size * input)
+        return functional.linear(around, even_out(weight, -2, even), even_out(self.bias, -1, even))  # (token, output)
 
 
 class WidthCnn(nn.Module):
@@ -111,15 +224,81 @@ class WidthCnn(nn.Module):
         self.dropout = nn.Dropout(dropout)
         for stride in strides:
             width = -(-width // stride)  # rounded up
-        self.features = width * (self.second.outputs + (self.between.outputs if self.between else 0))
+        self.places, self.channels = width, self.second.outputs + (self.between.outputs if self.between else 0)
+        self.features = self.places * self.channels
 
     def forward(self, values: Tensor) -> Tensor:
-        first = self.first.along_width(values, self.strides[0])  # (position, channel, narrower)
-        first = self.dropout(functional.gelu(first))
-        second = self.second.along_width(first, self.strides[1], self.dilation)  # (position, channel, narrowest)
-        if self.between is not None:
-            second = torch.cat([second, self.between.along_width(first, self.strides[1])], dim=1)
-        return self.dropout(functional.gelu(second)).flatten(1)  # (position, feature)
+        """From (position, channel, width); `map_places` knows the order of what it gives."""
+        even, stride = evenness(values), self.strides[1]
+        kernel, bias = self._second()  # (output, input, span), (output)
+        parts = -(-kernel.shape[2] // stride)  # groups of rows that a window of the second layer touches
+        groups = self.places + parts - 1
+        rows = lay_out(values, SIZES[-1], self.strides[0], kernel.shape[2] // 2, groups * stride, even)
+        weight = torch.cat([self.first.joined().flatten(1), self.first.bias.unsqueeze(1)], dim=1)  # (output, window)
+        first = functional.linear(rows, even_out(even_out(weight, -1, even), -2, even))  # (position, row, channel)
+        first = self.dropout(functional.gelu(first)).unflatten(1, (groups, stride)).flatten(2)
+        # (position, group, stride * channel): the product takes each group once, for all windows that touch it.
+        second = functional.linear(first, *cut(kernel, bias, parts, stride, even)).unflatten(2, (parts, -1))
+        # (position, group, part, output)
+        summed = second[:, : self.places, 0]  # (position, place, output)
+        for part in range(1, parts):
+            summed = summed + second[:, part : part + self.places, part]
+        return self.dropout(functional.gelu(summed))  # (position, place, output)
+
+    def _second(self) -> tuple[Tensor, Tensor]:
+        kernel, bias = self.second.spread(self.dilation), self.second.bias  # (output, input, span), (output)
+        if self.between is None:
+            return kernel, bias
+        beside = (kernel.shape[2] - SIZES[-1]) // 2
+        between = functional.pad(self.between.joined(), (beside, beside))  # (output, input, span)
+        return torch.cat([kernel, between]), torch.cat([bias, self.between.bias])
+
+
+def lay_out(values: Tensor, size: int, stride: int, before: int, rows: int, even: int) -> Tensor:
+    """Windows of the width (position, channel, width), one a row, with so many rows of zeros before them; where they do
+    not fill all rows, zeros follow.
+
+    A window is channel · size values, then a 1 that takes the bias, then zeros up to an even width: a row without a
+    window stays 0 in any product.
+    """
+    positions, channels, width = values.shape
+    reach, used = size // 2, channels * size
+    places = min(-(-width // stride), rows - before)
+    whole = range(-(-reach // stride), min(places, (width - 1 - reach) // stride + 1))  # those inside the width
+    laid = values.new_zeros(positions, rows, -(-(used + 1) // even) * even)  # (position, row, window)
+    laid[:, before : before + places, used] = 1
+    windows = laid[:, before : before + places, :used].unflatten(
+        2, (channels, size)
+    )  # (position, place, channel, size)
+    if whole:
+        inside = values[:, :, whole.start * stride - reach :].unfold(2, size, stride)[:, :, : len(whole)]
+        windows[:, whole.start : whole.stop] = inside.transpose(1, 2)
+    for place in (place for place in range(places) if place not in whole):
+        start, end = place * stride - reach, place * stride + reach + 1
+        low, high = max(0, start), min(width, end)
+        windows[:, place, :, low - start : high - start] = values[:, :, low:high]
+    return laid  # (position, row, window)
+
+
+def cut(kernel: Tensor, bias: Tensor, parts: int, stride: int, even: int) -> tuple[Tensor, Tensor]:
+    """A kernel (output, input, span) as so many parts of `stride` places, one below the other, and the bias with the
+    first of them; inputs and outputs rounded up with zeros."""
+    kernel = functional.pad(kernel, (0, parts * stride - kernel.shape[2])).permute(2, 0, 1)  # (place, output, input)
+    kernel = even_out(even_out(kernel, -1, even), -2, even).unflatten(0, (parts, stride))
+    outputs = kernel.shape[2]
+    weight = kernel.transpose(1, 2).flatten(2).flatten(0, 1)  # (part * output, stride * input)
+    return weight, functional.pad(bias, (0, parts * outputs - len(bias)))
+
+
+def map_places(output: nn.Linear, features: Tensor, channels: int) -> Tensor:
+    """`output` of (position, place, channel), of which so many channels count; its weight lies channel by channel, and
+    is turned instead of the features."""
+    weight = output.weight.unflatten(1, (channels, -1)).transpose(1, 2)  # (output, place, channel)
+    weight = even_out(weight, -1, features.shape[2]).flatten(1)  # (output, place * width)
+    return functional.linear(features.flatten(1), weight, output.bias)  # (position, output)
+
+
+# ---------------------------------------------------------------------- along tokens
 
 
 class Neighbours:
@@ -149,10 +328,13 @@ class TokenConvolution(nn.Module):
         nn.init.kaiming_normal_(self.weight, nonlinearity="relu")
         self.norm = BatchNorm(outputs)
 
-    def forward(self, values: Tensor, neighbours: Neighbours) -> Tensor:
+    def forward(self, values: Tensor, neighbours: Neighbours, real: Real | None = None) -> Tensor:
+        return functional.relu(self.norm(self.convolve(values, neighbours), real))  # (token, output)
+
+    def convolve(self, values: Tensor, neighbours: Neighbours) -> Tensor:
+        """What comes before the norm."""
         around = neighbours.around(values, self.reach).flatten(1) if self.reach else values  # (token, size * input)
-        weight = self.weight.transpose(1, 2).flatten(1)  # (output, size * input)
-        return functional.relu(self.norm(functional.linear(around, weight)))  # (token, output)
+        return map_evenly(around, self.weight.transpose(1, 2).flatten(1))  # (token, output)
 
 
 class TokenSeparable(nn.Module):
@@ -166,10 +348,13 @@ class TokenSeparable(nn.Module):
         nn.init.kaiming_normal_(self.pointwise, nonlinearity="linear")
         self.norm = BatchNorm(outputs)
 
-    def forward(self, values: Tensor, neighbours: Neighbours) -> Tensor:
+    def forward(self, values: Tensor, neighbours: Neighbours, real: Real | None = None) -> Tensor:
         weight = self.depthwise.squeeze(1).T.to(values.dtype)  # (neighbour, input)
         mixed = (neighbours.around(values, 1) * weight).sum(dim=1)  # (token, input)
-        return self.norm(functional.linear(mixed, self.pointwise))  # (token, output)
+        return self.norm(map_evenly(mixed, self.pointwise), real)  # (token, output)
+
+
+# ---------------------------------------------------------------------- along the width, with batch norm
 
 
 class Convolution(nn.Module):
@@ -181,8 +366,8 @@ class Convolution(nn.Module):
         nn.init.kaiming_normal_(self.convolution.weight, nonlinearity="relu")
         self.norm = BatchNorm(outputs)
 
-    def forward(self, values: Tensor) -> Tensor:
-        return self.norm(self.convolution(values))  # (position, output, narrower)
+    def forward(self, values: Tensor, real: Real | None = None) -> Tensor:
+        return self.norm(self.convolution(values), real)  # (position, output, narrower)
 
 
 class Separable(nn.Module):
@@ -197,8 +382,8 @@ class Separable(nn.Module):
         nn.init.kaiming_normal_(self.pointwise.weight, nonlinearity="linear")
         self.norm = BatchNorm(outputs)
 
-    def forward(self, values: Tensor) -> Tensor:
-        return self.norm(self.pointwise(self.depthwise(values)))  # (position, output, width)
+    def forward(self, values: Tensor, real: Real | None = None) -> Tensor:
+        return self.norm(self.pointwise(self.depthwise(values)), real)  # (position, output, width)
 
 
 class HalvingBlock(nn.Module):
@@ -210,7 +395,7 @@ class HalvingBlock(nn.Module):
         self.pool = pool
         self.residual = Convolution(inputs, outputs, size=1, stride=2)
 
-    def forward(self, values: Tensor) -> Tensor:
-        mixed = self.first(functional.relu(values))  # (position, middle, width)
-        mixed = self.second(functional.relu(mixed))  # (position, output, width)
-        return self.pool(mixed) + self.residual(values)  # (position, output, width / 2 rounded up)
+    def forward(self, values: Tensor, real: Real | None = None) -> Tensor:
+        mixed = self.first(functional.relu(values), real)  # (position, middle, width)
+        mixed = self.second(functional.relu(mixed), real)  # (position, output, width)
+        return self.pool(mixed) + self.residual(values, real)  # (position, output, width / 2 rounded up)

@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, Target
-from bertvision.heads.blocks import LearnedPooling, SharedAdapter
-from bertvision.heads.convolutions import Kernels, Neighbours, TokenCnnConfig
+from bertvision.heads.blocks import LearnedPooling, SharedAdapter, map_parts
+from bertvision.heads.convolutions import Kernels, Neighbours, TokenCnnConfig, evenness
 from bertvision.tasks.base import TargetKind
 
 
@@ -32,8 +32,9 @@ class PooledAdapterCnnNxn(Head):
         self.output = nn.Linear(self.second.outputs, target.outputs)
 
     def forward(self, states: HiddenStates) -> Tensor:
-        values = self.adapter(self.pooling(self.states(states)))  # (token, size)
+        pooled = self.pooling(self.states(states))  # (token, hidden)
+        values = self.adapter(pooled, evenness(pooled))  # (token, size)
         neighbours = Neighbours(states, len(values), self.first.reach)
         for kernels in (self.first, self.second):
             values = functional.gelu(kernels.along_tokens(values, neighbours))  # (token, channel)
-        return self.output(values)  # (token, output)
+        return map_parts(self.output, [(values, self.second.outputs)])  # (token, output)

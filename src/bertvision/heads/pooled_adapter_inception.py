@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, Target
 from bertvision.heads.blocks import LearnedPooling, SharedAdapter
-from bertvision.heads.convolutions import Neighbours, TokenCnnConfig, TokenConvolution
+from bertvision.heads.convolutions import Neighbours, Real, TokenCnnConfig, TokenConvolution, map_evenly, normalise
 from bertvision.tasks.base import TargetKind
 
 BLOCKS, CHANNELS = 6, 1024
@@ -32,14 +33,16 @@ class InceptionBlock(nn.Module):
         self.five = TokenConvolution(128, 256, size=5)
         self.pooled = TokenConvolution(inputs, 128, size=1)
 
-    def forward(self, values: Tensor, neighbours: Neighbours) -> Tensor:
-        ways = [
-            self.one(values, neighbours),
-            self.three(self.before_three(values, neighbours), neighbours),
-            self.five(self.before_five(values, neighbours), neighbours),
-            self.pooled(neighbours.around(values, 1).amax(dim=1), neighbours),
-        ]
-        return torch.cat(ways, dim=1)  # (token, channel)
+    def forward(self, values: Tensor, neighbours: Neighbours, real: Real | None) -> Tensor:
+        # What reads the same token is one product; norms side by side are one.
+        near, far = (self.one, self.before_three, self.before_five), (self.three, self.five, self.pooled)
+        found = map_evenly(values, torch.cat([layer.weight.flatten(1) for layer in near]))  # (token, channel)
+        found = functional.relu(normalise([layer.norm for layer in near], found, real))
+        one, *before = found.split([len(layer.weight) for layer in near], dim=1)
+        before.append(neighbours.around(values, 1).amax(dim=1))
+        ways = [layer.convolve(own, neighbours) for layer, own in zip(far, before, strict=True)]
+        others = functional.relu(normalise([layer.norm for layer in far], torch.cat(ways, dim=1), real))
+        return torch.cat([one, others], dim=1)  # (token, channel)
 
 
 @HEADS.register("pooled_adapter_inception")
@@ -57,7 +60,7 @@ class PooledAdapterInception(Head):
 
     def forward(self, states: HiddenStates) -> Tensor:
         values = self.adapter(self.pooling(self.states(states)))  # (token, size)
-        neighbours = Neighbours(states, len(values), reach=2)
+        neighbours, real = Neighbours(states, len(values), reach=2), Real.of(states)
         for block in self.blocks:
-            values = block(values, neighbours)  # (token, channel)
+            values = block(values, neighbours, real)  # (token, channel)
         return self.output(values)  # (token, output)

@@ -15,26 +15,37 @@ from torch.nn import functional
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, Target
 from bertvision.heads.blocks import LearnedPooling, SharedAdapter
-from bertvision.heads.convolutions import BatchNorm, Neighbours, TokenCnnConfig, TokenSeparable
+from bertvision.heads.convolutions import BatchNorm, Neighbours, Real, TokenCnnConfig, TokenSeparable, map_evenly
 from bertvision.tasks.base import TargetKind
 
 BLOCKS, CHANNELS = 3, 728
 
 
-class ResidualBlock(nn.Module):
-    """Separable convolutions of so many channels, ReLU before each, and a way around them."""
+class Widening(nn.ModuleList):
+    """A map to more channels, batch norm."""
 
-    def __init__(self, channels: Sequence[int], around: nn.Module) -> None:
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__([nn.Linear(inputs, outputs, bias=False), BatchNorm(outputs)])
+
+    def forward(self, values: Tensor, real: Real | None) -> Tensor:
+        linear, norm = self
+        return norm(map_evenly(values, linear.get_parameter("weight")), real)  # (token, channel)
+
+
+class ResidualBlock(nn.Module):
+    """Separable convolutions of so many channels, ReLU before each, and a way around them, which may widen."""
+
+    def __init__(self, channels: Sequence[int], around: Widening | None = None) -> None:
         super().__init__()
         pairs = zip(channels, channels[1:], strict=False)
         self.separables = nn.ModuleList(TokenSeparable(inputs, outputs) for inputs, outputs in pairs)
         self.around = around
 
-    def forward(self, values: Tensor, neighbours: Neighbours) -> Tensor:
+    def forward(self, values: Tensor, neighbours: Neighbours, real: Real | None) -> Tensor:
         mixed = values  # (token, channel)
         for separable in self.separables:
-            mixed = separable(functional.relu(mixed), neighbours)  # (token, channel)
-        return mixed + self.around(values)  # (token, channel)
+            mixed = separable(functional.relu(mixed), neighbours, real)  # (token, channel)
+        return mixed + (values if self.around is None else self.around(values, real))  # (token, channel)
 
 
 @HEADS.register("pooled_adapter_xception")
@@ -49,17 +60,17 @@ class PooledAdapterXception(Head):
         self.adapter = SharedAdapter(shape.hidden, config.size)
         # The adapter starts with tiny values: what follows should not.
         self.norm = BatchNorm(config.size)
-        widen = nn.Sequential(nn.Linear(config.size, CHANNELS, bias=False), BatchNorm(CHANNELS))
-        entry = ResidualBlock([config.size, CHANNELS, CHANNELS], around=widen)
-        middle = [ResidualBlock([CHANNELS] * 4, around=nn.Identity()) for _ in range(BLOCKS)]
+        entry = ResidualBlock([config.size, CHANNELS, CHANNELS], around=Widening(config.size, CHANNELS))
+        middle = [ResidualBlock([CHANNELS] * 4) for _ in range(BLOCKS)]
         self.blocks = nn.ModuleList([entry, *middle])
         self.exit = TokenSeparable(CHANNELS, config.size)
         self.output = nn.Linear(config.size, target.outputs)
 
     def forward(self, states: HiddenStates) -> Tensor:
-        values = self.norm(self.adapter(self.pooling(self.states(states))))  # (token, size)
+        real = Real.of(states)
+        values = self.norm(self.adapter(self.pooling(self.states(states))), real)  # (token, size)
         neighbours = Neighbours(states, len(values), reach=1)
         for block in self.blocks:
-            values = block(values, neighbours)  # (token, channel)
-        values = functional.relu(self.exit(functional.relu(values), neighbours))  # (token, size)
+            values = block(values, neighbours, real)  # (token, channel)
+        values = functional.relu(self.exit(functional.relu(values), neighbours, real))  # (token, size)
         return self.output(values)  # (token, output)

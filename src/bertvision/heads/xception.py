@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, Target
-from bertvision.heads.convolutions import Convolution, HalvingBlock, Separable, check_width
+from bertvision.heads.convolutions import Convolution, HalvingBlock, Real, Separable, check_width
 from bertvision.tasks.base import TargetKind
 
 
@@ -22,10 +22,10 @@ class MiddleBlock(nn.Module):
         super().__init__()
         self.separables = nn.ModuleList(Separable(channels, channels) for _ in range(3))
 
-    def forward(self, values: Tensor) -> Tensor:
+    def forward(self, values: Tensor, real: Real | None) -> Tensor:
         mixed = values  # (sequence, channel, width)
         for separable in self.separables:
-            mixed = separable(functional.relu(mixed))  # (sequence, channel, width)
+            mixed = separable(functional.relu(mixed), real)  # (sequence, channel, width)
         return mixed + values  # (sequence, channel, width)
 
 
@@ -40,17 +40,23 @@ class Xception(Head):
         pool = nn.MaxPool1d(3, stride=2, padding=1)
         self.first = Convolution(self.layers, 32, size=3, stride=2)
         self.second = Convolution(32, 64, size=3)
-        self.blocks = nn.Sequential(
+        blocks = [
             HalvingBlock(64, 128, 128, pool),
             HalvingBlock(128, 256, 256, pool),
             HalvingBlock(256, 728, 728, pool),
             *(MiddleBlock(728) for _ in range(8)),
             HalvingBlock(728, 728, 1024, pool),
-        )
+        ]
+        self.blocks = nn.ModuleList(blocks)
         self.exit = nn.Sequential(nn.ReLU(), Separable(1024, 1536), nn.ReLU(), Separable(1536, 2048), nn.ReLU())
         self.output = nn.Linear(2048, target.outputs)
 
     def forward(self, states: HiddenStates) -> Tensor:
-        values = functional.relu(self.first(self.states(states)))  # (sequence, channel, width)
-        values = self.blocks(functional.relu(self.second(values)))  # (sequence, channel, width)
-        return self.output(self.exit(values).mean(dim=2))  # (sequence, output)
+        real = Real.of(states)
+        values = functional.relu(self.first(self.states(states), real))  # (sequence, channel, width)
+        values = functional.relu(self.second(values, real))  # (sequence, channel, width)
+        for block in self.blocks:
+            values = block(values, real)  # (sequence, channel, width)
+        for layer in self.exit:
+            values = layer(values, real) if isinstance(layer, Separable) else layer(values)
+        return self.output(values.mean(dim=2))  # (sequence, output)

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, ReadConfig, Target
-from bertvision.heads.convolutions import Convolution, HalvingBlock, check_width
+from bertvision.heads.convolutions import Convolution, HalvingBlock, Real, check_width
 from bertvision.tasks.base import TargetKind
 
 
@@ -41,8 +41,9 @@ class XceptionShort(Head):
         self.output = nn.Linear(512 + config.skip * shape.hidden, target.outputs)
 
     def forward(self, states: HiddenStates) -> Tensor:
-        values = functional.relu(self.first(self.states(states)))  # (sequence, channel, width)
-        values = self.block(functional.relu(self.second(values)))  # (sequence, channel, width)
+        real = Real.of(states)
+        values = functional.relu(self.first(self.states(states), real))  # (sequence, channel, width)
+        values = self.block(functional.relu(self.second(values, real)), real)  # (sequence, channel, width)
         features = functional.relu(values).mean(dim=2)  # (sequence, channel)
         if self.config.skip:
             features = torch.cat([features, self.last(states).to(features.dtype)], dim=1)

@@ -11,7 +11,7 @@ from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.states import HiddenStates, Part
 from bertvision.progress import Bar
-from bertvision.sources.base import StateBatch, pack_targets, pack_tokens
+from bertvision.sources.base import StateBatch, Targets, pack_targets, pack_tokens
 from bertvision.sources.store.dtypes import from_stored
 from bertvision.sources.store.reader import Reading, Store
 
@@ -71,13 +71,16 @@ class KeptSource:
 
     def batches(self, first: int = 0) -> Iterator[StateBatch]:
         device = next(iter(self.kept.parts.values())).device
-        for whole in self.plan[first:]:
-            windows = whole[self.rank :: self.processes]
-            index = torch.from_numpy(windows).to(device)
+        mine = [windows[self.rank :: self.processes] for windows in self.plan[first:]]
+        # All that the steps need goes to the device at once: no step waits for a copy.
+        order = torch.from_numpy(np.concatenate([np.zeros(0, dtype=np.int64), *mine])).to(device)  # (window of a step)
+        targets = pack_targets(self.features, np.arange(len(self.features))).to(device)
+        for whole, windows, index in zip(self.plan[first:], mine, order.split([len(w) for w in mine]), strict=True):
             parts = {name: values[index] for name, values in self.kept.parts.items()}
             lengths = torch.from_numpy(self.features.lengths[windows].astype(np.int64))  # (sequence)
             states = HiddenStates(lengths, cls=parts.get("cls"), mean=parts.get("mean"), pooled=self.kept.pooled)
-            yield StateBatch(windows, states, pack_targets(self.features, windows).to(device), len(whole))
+            own = Targets(targets.start[index], targets.end[index], targets.value[index])
+            yield StateBatch(windows, states, own, len(whole))
 
 
 def kept_bytes(windows: int, layers: int, hidden: int, parts: int, itemsize: int = 4) -> int:

@@ -19,11 +19,7 @@ from bertvision.training.losses import compute_loss, compute_losses
 from bertvision.training.places import Places
 
 SHAPE = StateShape(4, 32, pooled=True)
-ROWS = [
-    name
-    for name, (head, _) in list_presets().items()
-    if TargetKind.SPAN in HEADS[head].kinds and "cnn" not in name and "ception" not in name
-]
+ROWS = [name for name, (head, _) in list_presets().items() if TargetKind.SPAN in HEADS[head].kinds]
 
 
 @pytest.mark.parametrize("parts", [4, 8])
