@@ -45,6 +45,7 @@ class EncoderConfig:
     device: str = setting("auto", "'auto', 'cpu', 'cuda', 'mps'")
     dtype: str = setting("auto", "'auto' (bfloat16 on CUDA from capability 8.0, else float32), 'float32', 'bfloat16'")
     attention: str = setting("auto", "'auto' (unpadded where the device and model allow it), 'padded'")
+    record: bool = setting(True, "small steps are recorded as CUDA graphs and played again; false: started one by one")
     compile: str = setting(
         "auto", "'on', 'off', 'auto': layers are compiled where an unpadded encoder has minutes of work before it"
     )

@@ -51,7 +51,7 @@ class Job:
     @cached_property
     def machine(self) -> Machine:
         encoder = self.config.encoder
-        machine = Machine(encoder.device, encoder.dtype, self.config.finetune.track, self.folder.path)
+        machine = Machine(encoder.device, encoder.dtype, self.config.finetune.track, self.folder.path, encoder.record)
         if not machine.is_main:
             self.reporter = Reporter()  # one of several processes speaks
         return machine

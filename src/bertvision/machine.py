@@ -21,12 +21,22 @@ PEAK_STATUS, PEAK_RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs
 class Machine:
     """One process's view of the device it has and of the other processes."""
 
-    def __init__(self, device: str = "auto", dtype: str = "auto", track: str | None = None, folder: Path | None = None):
+    def __init__(
+        self,
+        device: str = "auto",
+        dtype: str = "auto",
+        track: str | None = None,
+        folder: Path | None = None,
+        record: bool = True,
+    ) -> None:
         if track and track not in {str(getattr(found, "value", found)) for found in get_available_trackers()}:
             raise UserError(f"finetune.track = '{track}' needs that package: pip install {track}.")
         self.accelerator = Accelerator(log_with=track, project_dir=str(folder) if folder else None)
         self.device = self.accelerator.device if device == "auto" else _explicit_device(device)
         self.dtype = _choose_dtype(self.device, dtype)
+        # Several processes put their gradients together between the parts of a step.
+        self.records = record and self.device.type == "cuda" and self.processes == 1
+        """Whether small steps are recorded and played again (`encoder/recording.py`)."""
 
     @property
     def rank(self) -> int:

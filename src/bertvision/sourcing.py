@@ -78,7 +78,8 @@ def open_source(
     if choice.source == STREAMED:
         tokens = job.encode_tokens
         # Heads are done with a batch before they ask for the next.
-        return StreamedSource(encoder, features, whole.steps, keep, tokens, share, whole.starts, recorded=True), choice
+        records = job.machine.records
+        return StreamedSource(encoder, features, whole.steps, keep, tokens, share, whole.starts, records), choice
     store, memory = encode_states(job, encoder, epochs, keep), job.config.store.memory_mb << 20
     device, dtype = job.machine.device, job.machine.dtype
     return StoredSource(store, features, whole.steps, keep, device, dtype, share, memory, whole.pools), choice

@@ -263,7 +263,8 @@ def _look_directly(encoder: Encoder, head: Head, features: Features, aim: _Aim) 
 
 def _look_through(encoder: Encoder, head: Head, features: Features, aim: _Aim) -> tuple[Float, float]:
     """Strengths (layer, token) by all that becomes of each state, in the layers above and in the head."""
-    encoder.raw = layers = []
+    layers: list[torch.Tensor] = []  # each (1, token, hidden)
+    encoder.raw = layers
     encoder.requires_grad_(True)  # so that a graph is built; no weight's gradient is asked for
     try:
         states = encoder(pack_tokens(features, np.array([aim.window])), keep=(head.reads,))

@@ -95,10 +95,11 @@ def _pool() -> Any:
 # ---------------------------------------------------------------------- batches of tokens
 
 
-def fill_up(tokens: PackedTokens, pad_id: int) -> PackedTokens:
+def fill_up(tokens: PackedTokens, pad_id: int, most: int | None = None) -> PackedTokens:
     """The same sequences and further ones of padding, so that tokens and sequences are as many as in other batches of
-    about this size; `lengths` then only says how long a sequence may be."""
+    about this size; `lengths` then only says how long a sequence may be. `most` is what the encoder takes."""
     count, longest = len(tokens.input_ids), round_up(tokens.longest, parts=4)
+    longest = longest if most is None else min(longest, most)
     slots = round_up(count)
     rows = round_up(len(tokens) + (slots - count) // longest + 2, parts=4)
     further = torch.full((rows - len(tokens),), longest)  # (further sequence)

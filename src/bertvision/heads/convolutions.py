@@ -103,8 +103,8 @@ def normalise(norms: Sequence[BatchNorm], values: Tensor, real: Real | None) -> 
     eps = norms[0].eps
     if real is None or not norms[0].training:
         return functional.batch_norm(values, running_mean, running_var, weight, bias, training=False, eps=eps)
-    count = real.count * values.shape[2:].numel()  # () values a channel
-    normed, mean, var = NormOfReal.apply(values, real.mask, count, weight, bias, running_mean, running_var, eps)
+    mask, count = real.mask.to(weight.dtype), real.count.to(weight.dtype) * values.shape[2:].numel()  # values a channel
+    normed, mean, var = NormOfReal.apply(values, mask, count, weight, bias, running_mean, running_var, eps)
     with torch.no_grad():
         several = count > 1  # ()
         assert norms[0].momentum is not None, "running means, not means over all steps"
@@ -238,11 +238,11 @@ class WidthCnn(nn.Module):
         first = functional.linear(rows, even_out(even_out(weight, -1, even), -2, even))  # (position, row, channel)
         first = self.dropout(functional.gelu(first)).unflatten(1, (groups, stride)).flatten(2)
         # (position, group, stride * channel): the product takes each group once, for all windows that touch it.
-        second = functional.linear(first, *cut(kernel, bias, parts, stride, even)).unflatten(2, (parts, -1))
-        # (position, group, part, output)
-        summed = second[:, : self.places, 0]  # (position, place, output)
-        for part in range(1, parts):
-            summed = summed + second[:, part : part + self.places, part]
+        second = functional.linear(first, *cut(kernel, bias, parts, stride, even))  # (position, group, part * output)
+        own, *others = second.unflatten(2, (parts, -1)).unbind(2)  # (position, group, output) each
+        summed = own[:, : self.places]  # (position, place, output)
+        for part, other in enumerate(others, 1):
+            summed = summed + other[:, part : part + self.places]
         return self.dropout(functional.gelu(summed))  # (position, place, output)
 
     def _second(self) -> tuple[Tensor, Tensor]:

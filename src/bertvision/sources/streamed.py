@@ -70,7 +70,7 @@ class StreamedSource:
         targets = [pack_targets(self.features, windows) for windows in parts]
         filled = tokens is not None and self.recorded and self._is_small(len(tokens.input_ids))
         if tokens is not None and filled:
-            tokens = fill_up(tokens, self.encoder.pad_id)
+            tokens = fill_up(tokens, self.encoder.pad_id, self.encoder.max_length)
         if self.encoder.device.type != "cuda" or tokens is None:
             return _Group(steps, parts, tokens, None, targets, filled)
         packings = None

@@ -98,8 +98,7 @@ class Finetuning:
         self.optimizer = build_optimizer(named, config.lr, config.decay)
         self.memory_tokens = config.memory_tokens
         self.graphs, self.places = Graphs(), TokenPlaces(machine.device)
-        # Several processes put their gradients together in other memory.
-        self.recorded = self.half is not None and machine.device.type == "cuda" and machine.processes == 1
+        self.recorded = self.half is not None and machine.records
         self.step, self.seconds, self.tokens = 0, 0.0, 0
 
     def run(
@@ -218,7 +217,7 @@ class Finetuning:
         weights = torch.full((len(windows),), 1 / total)  # (window)
         filled = self.recorded and 3 * self.encoder.work * len(tokens.input_ids) < MOST_WORK
         if filled:
-            tokens = fill_up(tokens, self.encoder.pad_id)
+            tokens = fill_up(tokens, self.encoder.pad_id, self.encoder.max_length)
             further = (0, len(tokens) - len(windows))
             targets = Targets(*(functional.pad(part, further) for part in vars(targets).values()))
             weights = functional.pad(weights, further)

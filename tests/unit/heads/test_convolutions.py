@@ -7,16 +7,22 @@ from tiny_training import random_states
 from torch.nn import functional
 
 from bertvision.encoder.states import HiddenStates, StateShape
+from bertvision.heads import convolutions
 from bertvision.heads.convolutions import (
     BatchNorm,
     Convolution,
     HalvingBlock,
     Kernels,
     Neighbours,
+    Real,
     Separable,
     TokenConvolution,
     TokenSeparable,
     WidthCnn,
+    lay_out,
+    map_evenly,
+    map_places,
+    normalise,
 )
 
 LENGTHS = [5, 1, 9, 2]
@@ -49,15 +55,33 @@ def convolve_with_loops(values: np.ndarray, weight: np.ndarray, stride: int, dil
     return result
 
 
-@pytest.mark.parametrize(("stride", "dilation"), [(1, 1), (7, 1), (3, 2)])
-def test_kernels_of_all_sizes_are_the_convolutions_they_stand_for(stride: int, dilation: int) -> None:
+@pytest.fixture(params=[1, 8])
+def even(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Widths of products as they are on a CPU, and as they are on a GPU."""
+    monkeypatch.setattr(convolutions, "evenness", lambda values: request.param)
+    return request.param
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dilation", [1, 2, 3])
+def test_kernels_of_all_sizes_are_the_convolutions_they_stand_for(dilation: int) -> None:
     kernels, values = Kernels(3, 2), draw(1, 3, 23)
-    expected = [convolve_with_loops(values[0].numpy(), w.detach().numpy(), stride, dilation) for w in kernels.weights]
-    with torch.no_grad():
-        kernels.bias.copy_(draw(14))
-        found = kernels.along_width(values, stride, dilation)[0]
-    bias = kernels.bias.detach().numpy()[:, None]
-    np.testing.assert_allclose(found.numpy(), np.concatenate(expected) + bias, rtol=1e-4, atol=1e-5)
+    expected = [convolve_with_loops(values[0].numpy(), weight.numpy(), 1, dilation) for weight in kernels.weights]
+    found = functional.conv1d(values, kernels.spread(dilation), padding=3 * dilation)[0]
+    np.testing.assert_allclose(found.numpy(), np.concatenate(expected), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("width", [1, 3, 5, 20, 23])
+@pytest.mark.parametrize("stride", [1, 4, 7, 9])
+def test_rows_are_the_windows_of_the_width_between_rows_of_zeros(width: int, stride: int) -> None:
+    values, places = draw(2, 3, width), -(-width // stride)
+    padded = functional.pad(values, (3, 3 + stride))
+    windows = [padded[:, :, place * stride : place * stride + 7].flatten(1) for place in range(places)]
+    rows = lay_out(values, 7, stride, before=2, rows=places + 5, even=8)  # 3 · 7 values, a 1, two zeros
+    assert rows.shape == (2, places + 5, 24) and not rows[:, :2].any() and not rows[:, 2 + places :].any()
+    torch.testing.assert_close(rows[:, 2 : 2 + places, :21], torch.stack(windows, dim=1), rtol=0, atol=0)
+    assert (rows[:, 2 : 2 + places, 21] == 1).all() and not rows[..., 22:].any()
+    assert torch.equal(lay_out(values, 7, stride, before=2, rows=places + 1, even=8), rows[:, : places + 1])
 
 
 def test_kernels_have_the_sizes_one_to_seven() -> None:
@@ -65,14 +89,16 @@ def test_kernels_have_the_sizes_one_to_seven() -> None:
 
 
 @torch.no_grad()
-def test_kernels_along_tokens_are_torch_s_same_convolution_of_each_sequence_alone() -> None:
+def test_kernels_along_tokens_are_torch_s_same_convolution_of_each_sequence_alone(even: int) -> None:
     states, values, kernels = packed_states(), draw(sum(LENGTHS), 6), Kernels(6, 2)
     expected = [
         torch.cat([functional.conv1d(one, weight, padding="same") for weight in kernels.weights], dim=1)[0].T
         for one in each_alone(values)
     ]
-    found = kernels.along_tokens(values, Neighbours(states, len(values), 3))
-    torch.testing.assert_close(found, torch.cat(expected), rtol=1e-5, atol=1e-5)
+    wide = functional.pad(values, (0, -6 % even))  # (token, channel)
+    found = kernels.along_tokens(wide, Neighbours(states, len(values), 3))
+    torch.testing.assert_close(found[:, :14], torch.cat(expected), rtol=1e-5, atol=1e-5)
+    assert not found[:, 14:].any()
 
 
 @torch.no_grad()
@@ -129,24 +155,102 @@ def test_batch_norm_of_one_value_a_channel_takes_the_running_statistics_and_leav
     assert norm.bias.grad.tolist() == [1, 1, 1]
 
 
+def some_real(count: int, further: int) -> Real:
+    mask = torch.cat([torch.ones(count), torch.zeros(further)])  # (position)
+    return Real(mask, mask.sum())
+
+
+@pytest.mark.parametrize("shape", [(7, 3), (7, 3, 4), (2, 3), (1, 3, 2)])
+@pytest.mark.parametrize("filler", [0, 4])
+def test_batch_norm_of_a_filled_batch_is_torch_s_of_what_is_real(shape: tuple[int, ...], filler: int) -> None:
+    ours, torchs = BatchNorm(3).double().train(), torch.nn.BatchNorm1d(3).double().train()
+    for norm in (ours, torchs):
+        norm.weight.data.copy_(draw(3, seed=2))
+        norm.running_mean.copy_(draw(3, seed=3))
+    values = (draw(shape[0] + filler, *shape[1:]) * 3 + 2).double().requires_grad_()
+    weights = draw(*shape, seed=4).double()
+    for _ in range(2):
+        found, expected = ours(values, some_real(shape[0], filler)), torchs(values[: shape[0]])
+    torch.testing.assert_close(found[: shape[0]], expected)
+    assert found.isfinite().all()
+    for name, buffer in torchs.named_buffers():
+        torch.testing.assert_close(ours.get_buffer(name), buffer)
+    own = torch.autograd.grad((found[: shape[0]] * weights).sum(), [values, *ours.parameters()])
+    for one, other in zip(
+        own, torch.autograd.grad((expected * weights).sum(), [values, *torchs.parameters()]), strict=True
+    ):
+        torch.testing.assert_close(one, other)
+    assert not own[0][shape[0] :].any()
+
+
+def test_batch_norm_of_a_filled_batch_in_half_precision_takes_its_statistics_in_full() -> None:
+    ours, torchs, values = BatchNorm(3).train(), torch.nn.BatchNorm1d(3).train(), (draw(900, 3) + 30).bfloat16()
+    found = ours(values.requires_grad_(), some_real(600, 300))
+    expected = torchs(values[:600].float())
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(ours.running_mean, torchs.running_mean)
+    torch.testing.assert_close(ours.running_var, torchs.running_var)
+    torch.testing.assert_close(found[:600].float(), expected, rtol=0.01, atol=0.01)
+    weights = draw(600, 3, seed=2)
+    (own,) = torch.autograd.grad((found[:600] * weights).sum(), values)
+    (other,) = torch.autograd.grad((expected * weights).sum(), values)
+    torch.testing.assert_close(own, other, rtol=0.02, atol=0.02)
+
+
+def test_batch_norm_of_one_real_value_a_channel_takes_the_running_statistics_and_leaves_them() -> None:
+    norm, values = BatchNorm(3).train(), draw(4, 3).requires_grad_()
+    norm.running_mean.copy_(torch.tensor([1.0, 2.0, 3.0]))
+    found = norm(values, some_real(1, 3))
+    torch.testing.assert_close(found[0], (values[0] - torch.tensor([1.0, 2.0, 3.0])) / (1 + norm.eps) ** 0.5)
+    assert norm.running_mean.tolist() == [1, 2, 3] and norm.running_var.tolist() == [1, 1, 1]
+    assert norm.num_batches_tracked == 0
+    found[0].sum().backward()
+    torch.testing.assert_close(values.grad, torch.tensor([[1.0] * 3] + [[0.0] * 3] * 3) / (1 + norm.eps) ** 0.5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("filler", [0, 4])
+def test_norms_side_by_side_are_each_alone(filler: int, training: bool) -> None:
+    norms, alone = ([BatchNorm(size).train(training) for size in (2, 3)] for _ in range(2))
+    for norm in (*norms, *alone):
+        norm.running_mean.copy_(draw(norm.num_features, seed=2))
+    values, real = draw(7 + filler, 5), some_real(7, filler) if filler else None
+    found = normalise(norms, values, real)
+    expected = [norm(part, real) for norm, part in zip(alone, values.split([2, 3], dim=1), strict=True)]
+    torch.testing.assert_close(found, torch.cat(expected, dim=1))
+    for norm, other in zip(norms, alone, strict=True):
+        torch.testing.assert_close(norm.state_dict(), other.state_dict())
+
+
 def test_batch_norm_of_more_values_is_torch_s() -> None:
     ours, torchs, values = BatchNorm(3).train(), torch.nn.BatchNorm1d(3).train(), draw(5, 3, 4)
     assert torch.equal(ours(values), torchs(values)) and torch.equal(ours.running_var, torchs.running_var)
 
 
+def read_by_channel(cnn: WidthCnn, values: torch.Tensor) -> torch.Tensor:
+    """The features of one position, channel by channel."""
+    unit = torch.nn.Linear(cnn.features, cnn.features)
+    with torch.no_grad():
+        unit.weight.copy_(torch.eye(cnn.features))
+        unit.bias.zero_()
+    return map_places(unit, cnn(values), cnn.channels)[0]
+
+
 @torch.no_grad()
-def test_the_1xn_cnn_is_two_layers_of_convolutions_of_one_position() -> None:
+def test_the_1xn_cnn_is_two_layers_of_convolutions_of_one_position(even: int) -> None:
     cnn, values = WidthCnn(3, 20, channels=(2, 4), strides=(3, 2), dropout=0.5).eval(), draw(1, 3, 20)
+    cnn.first.bias.copy_(draw(14, seed=2))
+    cnn.second.bias.copy_(draw(28, seed=3))
     layer = values[0].numpy()
     for kernels, stride in ((cnn.first, 3), (cnn.second, 2)):
         layer = np.concatenate([convolve_with_loops(layer, w.numpy(), stride, 1) for w in kernels.weights])
-        layer = functional.gelu(torch.from_numpy(layer)).numpy()
+        layer = functional.gelu(torch.from_numpy(layer) + kernels.bias.unsqueeze(1)).numpy()
     assert cnn.features == 7 * 4 * 4 == layer.size  # 20 wide → 7 → 4
-    np.testing.assert_allclose(cnn(values)[0].numpy(), layer.flatten(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(read_by_channel(cnn, values), layer.flatten(), rtol=1e-4, atol=1e-5)
 
 
 @torch.no_grad()
-def test_the_dilated_cnn_reads_every_other_value_and_one_plain_kernel_those_between() -> None:
+def test_the_dilated_cnn_reads_every_other_value_and_one_plain_kernel_those_between(even: int) -> None:
     cnn, values = WidthCnn(3, 20, (2, 4), (1, 1), dropout=0.0, dilated=True).eval(), draw(1, 3, 20)
     first = functional.gelu(
         torch.cat([functional.conv1d(values, w, padding="same") for w in cnn.first.weights], dim=1)
@@ -156,7 +260,39 @@ def test_the_dilated_cnn_reads_every_other_value_and_one_plain_kernel_those_betw
     parts.append(convolve_with_loops(first[0].numpy(), cnn.between.weights[0].numpy(), 1, dilation=1))
     expected = functional.gelu(torch.from_numpy(np.concatenate(parts))).flatten()
     assert cnn.features == 8 * 4 * 20
-    np.testing.assert_allclose(cnn(values)[0].numpy(), expected.numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(read_by_channel(cnn, values), expected.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dilated", [False, True])
+@pytest.mark.parametrize(("width", "strides"), [(50, (7, 7)), (49, (4, 5)), (21, (7, 3)), (2, (7, 7))])
+def test_the_1xn_cnn_gives_torch_s_convolutions_and_their_gradients(
+    width: int, strides: tuple[int, int], dilated: bool, even: int
+) -> None:
+    cnn = WidthCnn(3, width, (2, 4), strides, dropout=0.0, dilated=dilated).double()
+    output, values = torch.nn.Linear(cnn.features, 2).double(), draw(5, 3, width).double().requires_grad_()
+    with torch.no_grad():
+        cnn.first.bias.copy_(draw(14, seed=2))
+        cnn.second.bias.copy_(draw(28, seed=3))
+
+    def convolve(given: torch.Tensor, kernels: Kernels, stride: int, dilation: int = 1) -> torch.Tensor:
+        return functional.conv1d(given, kernels.joined(), kernels.bias, stride, 3 * dilation, dilation)
+
+    first = functional.gelu(convolve(values, cnn.first, strides[0]))  # (position, channel, narrower)
+    second = [convolve(first, cnn.second, strides[1], cnn.dilation)]
+    if cnn.between is not None:
+        second.append(convolve(first, cnn.between, strides[1]))
+    expected = output(functional.gelu(torch.cat(second, dim=1)).flatten(1))  # (position, 2)
+    found = map_places(output, cnn(values), cnn.channels)  # (position, 2)
+    torch.testing.assert_close(found, expected)
+    leaves = [values, *cnn.parameters(), *output.parameters()]
+    wanted = torch.autograd.grad(expected.square().sum(), leaves)
+    for one, other in zip(torch.autograd.grad(found.square().sum(), leaves), wanted, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_product_is_the_same_with_even_sides(even: int) -> None:
+    values, weight = draw(4, 13), draw(5, 13, seed=2)
+    torch.testing.assert_close(map_evenly(values, weight), values @ weight.T)
 
 
 @torch.no_grad()
