@@ -66,15 +66,28 @@ def map_evenly(values: Tensor, weight: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Real:
-    """Which positions of a batch count, where others only fill it up. All of it stays on the device."""
+    """Which positions of a batch count, where others only fill it up. All of it stays on the device; made once for all
+    norms along tokens. Single numbers are in double precision, which leaves that of tensors as it is."""
 
     mask: Tensor  # (position,)
-    count: Tensor  # ()
+    count: Tensor  # () values a channel
+    several: Tensor  # () whether they are more than one
+    share: Tensor  # () of one value in a mean; 0 where there is only one
+    unbiased: Tensor  # () from a variance to the estimate of one
 
     @classmethod
     def of(cls, states: HiddenStates) -> "Real | None":
         """None where all positions count."""
-        return None if states.real is None else cls(states.real, states.real.sum())
+        return None if states.real is None else cls.counting(states.real, states.real.sum(dtype=torch.float64))
+
+    @classmethod
+    def counting(cls, mask: Tensor, count: Tensor) -> "Real":
+        several = count > 1  # ()
+        return cls(mask, count, several, several / count, count / (count - 1).clamp(min=1))
+
+    def at(self, width: int) -> "Real":
+        """The same positions with so many values a channel each."""
+        return self if width == 1 else self.counting(self.mask, self.count * width)
 
 
 class BatchNorm(nn.BatchNorm1d):
@@ -103,18 +116,16 @@ def normalise(norms: Sequence[BatchNorm], values: Tensor, real: Real | None) -> 
     eps = norms[0].eps
     if real is None or not norms[0].training:
         return functional.batch_norm(values, running_mean, running_var, weight, bias, training=False, eps=eps)
-    mask, count = real.mask.to(weight.dtype), real.count.to(weight.dtype) * values.shape[2:].numel()  # values a channel
-    normed, mean, var = NormOfReal.apply(values, mask, count, weight, bias, running_mean, running_var, eps)
+    real = real.at(values.shape[2:].numel())
+    normed, mean, var = NormOfReal.apply(values, real, weight, bias, running_mean, running_var, eps)
     with torch.no_grad():
-        several = count > 1  # ()
         assert norms[0].momentum is not None, "running means, not means over all steps"
-        momentum = several * norms[0].momentum  # ()
-        mean = running_mean.lerp(mean, momentum)  # (channel)
-        var = running_var.lerp(var * (count / (count - 1).clamp(min=1)), momentum)  # (channel) unbiased
+        mean = running_mean.lerp(mean, norms[0].momentum)  # (channel)
+        var = running_var.lerp(var * real.unbiased, norms[0].momentum)  # (channel)
         running = [norm.get_buffer(name) for name in ("running_mean", "running_var") for norm in norms]
         torch._foreach_copy_(running, [*mean.split(sizes), *var.split(sizes)])
         for norm in norms:
-            norm.get_buffer("num_batches_tracked").add_(several)
+            norm.get_buffer("num_batches_tracked").add_(real.several)
     return normed  # (position, channel[, width])
 
 
@@ -126,8 +137,7 @@ class NormOfReal(torch.autograd.Function):
     def forward(
         ctx: Any,
         values: Tensor,
-        mask: Tensor,
-        count: Tensor,
+        real: Real,
         weight: Tensor,
         bias: Tensor,
         running_mean: Tensor,
@@ -136,14 +146,13 @@ class NormOfReal(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         further = [1] * (values.ndim - 2)
         over = [0, *range(2, values.ndim)]
-        mask = mask.view(-1, 1, *further)  # (position, 1[, 1])
-        shares = mask / count  # (position, 1[, 1])
+        mask = real.mask.to(weight.dtype).view(-1, 1, *further)  # (position, 1[, 1])
+        shares = mask * real.share  # (position, 1[, 1])
         mean = (values * shares).sum(over)  # (channel)
         var = ((values - mean.view(-1, *further)).square() * shares).sum(over)  # (channel)
-        several = count > 1  # ()
-        mean, var = torch.where(several, mean, running_mean), torch.where(several, var, running_var)
+        mean, var = torch.where(real.several, mean, running_mean), torch.where(real.several, var, running_var)
         normed = functional.batch_norm(values, mean, var, weight, bias, training=False, eps=eps)
-        ctx.save_for_backward(values, mask, several / count, weight, mean, var)
+        ctx.save_for_backward(values, mask, real.share, weight, mean, var)
         ctx.eps = eps
         ctx.mark_non_differentiable(mean, var)
         return normed, mean, var
@@ -161,7 +170,7 @@ class NormOfReal(torch.autograd.Function):
             values, mean, var, scale * to_weight, scale * to_bias, training=False, eps=ctx.eps
         )  # (position, channel[, width])
         to_values = torch.addcmul(plain, through, mask.to(plain.dtype), value=-1)
-        return to_values, None, None, to_weight, to_bias, None, None, None
+        return to_values, None, to_weight, to_bias, None, None, None
 
 
 # ---------------------------------------------------------------------- along the width, for the 1×N heads

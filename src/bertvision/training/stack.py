@@ -68,8 +68,7 @@ class Alone:
         self.members = [member]
         self.parameters = list(member.head.parameters())
         device = self.parameters[0].device
-        # A recorded step finds the rate in memory. (Batch norms would take what fills a batch up for part of it.)
-        self.recorded = device.type == "cuda" and next(member.head.buffers(), None) is None
+        self.recorded = device.type == "cuda"  # a recorded step finds the rate in memory
         lr: Any = torch.tensor(member.config.lr, device=device) if self.recorded else member.config.lr
         self.optimizer = build_optimizer(member.head.named_parameters(), lr, member.config.decay)
         self.losses = torch.zeros(1, device=device)  # (1) sum since they were last taken

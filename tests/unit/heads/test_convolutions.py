@@ -157,7 +157,9 @@ def test_batch_norm_of_one_value_a_channel_takes_the_running_statistics_and_leav
 
 def some_real(count: int, further: int) -> Real:
     mask = torch.cat([torch.ones(count), torch.zeros(further)])  # (position)
-    return Real(mask, mask.sum())
+    real = Real.of(HiddenStates(torch.tensor([count]), real=mask))
+    assert real is not None
+    return real
 
 
 @pytest.mark.parametrize("shape", [(7, 3), (7, 3, 4), (2, 3), (1, 3, 2)])
