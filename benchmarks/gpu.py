@@ -81,6 +81,9 @@ class Work:
     flops: float
     """Of a real token."""
     notes: list[str]
+    settle: float = 0.0
+    """Seconds of steps before the clock starts: where each batch has another shape, memory is asked for and kernels are
+    chosen anew for a while."""
 
 
 class Notes(Reporter):
@@ -190,12 +193,16 @@ class Bench:
         steps = gpu_peers.finetune(model, self.peer_rows, rows, length, device, self.machine.autocast)
         linear, attention = self.shape.linear_flops(), self.shape.attention_flops(attended_length(self.features()))
         passes = 2 if build is gpu_peers.build_lora else 3
-        return Work(steps, passes * linear + 3 * attention, [])
+        return Work(steps, passes * linear + 3 * attention, [], self.settle(length))
 
     def peer_frozen(self, rows: int, length: int | None) -> Work:
         device = self.machine.device
         model = gpu_peers.build_frozen(self.shape.config(), device, self.machine.dtype)
-        return Work(gpu_peers.encode(model, self.peer_rows, rows, length, device), self.forward_flops(), [])
+        steps = gpu_peers.encode(model, self.peer_rows, rows, length, device)
+        return Work(steps, self.forward_flops(), [], self.settle(length))
+
+    def settle(self, length: int | None) -> float:
+        return 4.0 if length is None and self.machine.device.type == "cuda" else 0.0
 
 
 def compile_encoder(encoder: Encoder) -> bool:
@@ -384,6 +391,9 @@ def time_steps(steps: Iterator[int], device: torch.device, least: int, seconds: 
 def measure(result: Result, work: Work, bench: Bench, seconds: float) -> None:
     device, options = bench.machine.device, bench.options
     *_, warm = take(work.steps, options.warmup, device)
+    settled = time.perf_counter()
+    while time.perf_counter() - settled < work.settle:
+        take(work.steps, options.warmup, device)
     taken, tokens, spent = time_steps(work.steps, device, options.steps, seconds)
     assert taken, "the steps ended in the warm-up"
     result.steps, result.tokens_per_second, result.step_tokens = taken, tokens / spent, tokens / taken

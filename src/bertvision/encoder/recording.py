@@ -19,7 +19,7 @@ from torch import Tensor
 from bertvision.encoder.states import PackedTokens, Packing
 
 # Steps with more arithmetic than this keep a GPU busy longer than the program takes to start them.
-MOST_WORK = 6e12
+MOST_WORK = 2e13
 
 
 def round_up(count: int, parts: int = 8) -> int:
@@ -59,7 +59,7 @@ class Graphs:
 def _recording(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
     """What is started inside is recorded and not run. `torch.cuda.graph` would also collect garbage and give memory
     back, which takes longer than all the rest."""
-    pool, stream = _pool(), torch.cuda.Stream()
+    pool, stream = _shared_place()
     stream.wait_stream(torch.cuda.current_stream())
     collecting = gc.isenabled()
     gc.disable()  # what is collected meanwhile may free memory of the device, which can't be recorded
@@ -77,19 +77,20 @@ def _recording(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
     torch.cuda.current_stream().wait_stream(stream)
 
 
-_FIRST: dict[int, torch.cuda.CUDAGraph] = {}
+_SHARED: dict[int, tuple[torch.cuda.CUDAGraph, torch.cuda.Stream]] = {}
 
 
-def _pool() -> Any:
-    """One memory for all graphs of a device: none of them leaves anything in it that is needed after its turn. A graph
-    that stays keeps it, for a memory that all graphs have left can't be entered again."""
+def _shared_place() -> tuple[Any, torch.cuda.Stream]:
+    """One memory and one stream for all graphs of a device: memory is used again on its own stream alone. A graph that
+    stays keeps it, for a memory that all graphs have left can't be entered again."""
     device = torch.cuda.current_device()
-    if device not in _FIRST:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    if device not in _SHARED:
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             torch.zeros(1, device="cuda")
-        _FIRST[device] = graph
-    return _FIRST[device].pool()
+        _SHARED[device] = graph, stream
+    graph, stream = _SHARED[device]
+    return graph.pool(), stream
 
 
 # ---------------------------------------------------------------------- batches of tokens

@@ -17,8 +17,10 @@ class LearnedPooling(nn.Module):
         self.scale = nn.Parameter(torch.ones(1))
 
     def forward(self, states: Tensor) -> Tensor:
-        shares = torch.softmax(self.weights, dim=0) * self.scale  # (layer)
-        return torch.einsum("l,plh->ph", shares.to(states.dtype), states)  # (position, hidden)
+        shares = (torch.softmax(self.weights, dim=0) * self.scale).to(states.dtype)  # (layer)
+        if states.is_cuda:  # einsum would copy the states first
+            return torch.bmm(shares.expand(len(states), 1, -1), states).squeeze(1)  # (position, hidden)
+        return torch.einsum("l,plh->ph", shares, states)  # (position, hidden)
 
 
 class AveragePooling(nn.Module):

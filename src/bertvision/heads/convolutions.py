@@ -161,11 +161,12 @@ class NormOfReal(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
         values, mask, share, weight, mean, var = ctx.saved_tensors
         # As if mean and variance were given ...
+        inverse = (var + ctx.eps).rsqrt()  # (channel)
         plain, to_weight, to_bias = torch.ops.aten.native_batch_norm_backward(
-            gradients[0], values, weight, mean, var, None, None, False, ctx.eps, [True, True, True]
+            gradients[0], values, weight, mean, var, mean, inverse, False, ctx.eps, [True, True, True]
         )
         # ... less what reaches the values through them: weight / σ / count · (Σ gradient + normed · Σ gradient normed).
-        scale = weight * (var + ctx.eps).rsqrt() * share  # (channel)
+        scale = weight * inverse * share  # (channel)
         through = functional.batch_norm(
             values, mean, var, scale * to_weight, scale * to_bias, training=False, eps=ctx.eps
         )  # (position, channel[, width])

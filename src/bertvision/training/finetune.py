@@ -95,10 +95,11 @@ class Finetuning:
         self.parameters = [parameter for _, parameter in named]
         assert config.lr is not None, "the config is resolved"
         self.lr = config.lr
-        self.optimizer = build_optimizer(named, config.lr, config.decay)
+        self.recorded = self.half is not None and machine.records
+        rate = torch.tensor(config.lr, device=machine.device) if self.recorded else config.lr
+        self.optimizer = build_optimizer(named, rate, config.decay)
         self.memory_tokens = config.memory_tokens
         self.graphs, self.places = Graphs(), TokenPlaces(machine.device)
-        self.recorded = self.half is not None and machine.records
         self.step, self.seconds, self.tokens = 0, 0.0, 0
 
     def run(
@@ -193,16 +194,23 @@ class Finetuning:
                     "a smaller encoder, or encoder.device=cpu."
                 )
         self.machine.sum_gradients(self.parameters)
-        if self.config.clip is not None:
-            nn.utils.clip_grad_norm_(self.parameters, self.config.clip)
         schedule = (self.config.schedule, self.config.warmup)
         set_learning_rate(self.optimizer, learning_rate(self.step, steps, self.lr, *schedule))
-        self.optimizer.step()
-        if self.half is not None:
-            self.half.refresh()
+        if self.recorded:
+            self.graphs.run("move", self._move)
+        else:
+            self._move()
         self.step += 1
         shown = self.step % LOG_STEPS == 0 or self.step == steps
         return prepared.tokens, self._mean_loss(loss) if shown else None
+
+    def _move(self) -> None:
+        """The weights, by the gradients that are there."""
+        if self.config.clip is not None:
+            nn.utils.clip_grad_norm_(self.parameters, self.config.clip)
+        self.optimizer.step()
+        if self.half is not None:
+            self.half.refresh()
 
     def _prepare(self, step: int) -> _Step:
         """A step's windows in as many micro-batches as fit, where the device can fetch them."""

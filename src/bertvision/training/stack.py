@@ -29,8 +29,9 @@ from bertvision.training.optimizer import (
 )
 
 MOST = 64
-# States that a stack of token-level heads reads on a GPU, counted once for each member.
-STACKED_VALUES = 500_000_000
+# States that a stack of token-level heads reads on a GPU, counted once for each member. (Where steps are recorded,
+# starting them costs nothing, and one by one is faster from about here on.)
+STACKED_VALUES = 40_000_000
 
 
 @dataclass(eq=False)
@@ -199,7 +200,7 @@ class Stack:
             table.append(rates + [0.0] * (most - self.first - len(rates)))
         rows = torch.tensor(table, device=self.device).T  # (step, member)
         self.paces = self.optimizer.plan(rows, self.first)  # (step, 3, member)
-        self.pace = torch.empty_like(self.paces[0])  # (3, member) those of the step being taken
+        self.pace = torch.empty(self.paces.shape[1:], device=self.device)  # (3, member) those of the step being taken
         self.graphs.forget()
 
     def take_losses(self) -> Tensor:

@@ -148,6 +148,13 @@ def test_a_stack_of_which_one_is_left_goes_on_as_a_stack_after_a_kill(features: 
     assert all(same(weights(one), weights(other)) for one, other in zip(again, whole, strict=True))
 
 
+def test_a_stack_that_was_killed_after_its_last_step_has_nothing_left_to_do(features: Features, tmp_path: Path) -> None:
+    done = run(make(features, FIVE), tmp_path, seconds=0)  # a checkpoint after each step, the last one too
+    again = run(make(features, FIVE), tmp_path)
+    for one, other in zip(again, done, strict=True):
+        assert one.is_over and all(torch.equal(weights(one)[name], value) for name, value in weights(other).items())
+
+
 def test_losses_of_a_member_that_ends_early_are_told(features: Features, tmp_path: Path) -> None:
     for stack in (1, 64):
         lines: list[Any] = []
