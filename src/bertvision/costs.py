@@ -228,7 +228,11 @@ def _finetune_rate(job: Job, encoder: Encoder, features: Features) -> float:
         encoder, output_layer(job, encoder), features, plan, job.task.kind, config, job.config.seed, job.machine,
         job.reporter,
     )  # fmt: skip
-    return _rate(work.measure_step, plan.steps, job)
+    try:
+        return _rate(work.measure_step, plan.steps, job)
+    finally:
+        if work.half is not None:
+            work.half.end()
 
 
 def _heads_rates(job: Job, features: Features) -> tuple[Encoder, float, float]:
@@ -249,16 +253,18 @@ def _heads_rates(job: Job, features: Features) -> tuple[Encoder, float, float]:
     units, places = build_units(members, train.stack, int(features.lengths[steps[0]].sum())), build_places(machine)
 
     def learn(step: int) -> int:
+        placed = places.put(batches[step]) if places is not None else None
         for unit in units:
-            unit.learn(batches[step], machine, places.put(batches[step]) if places is not None else None)
+            unit.learn(batches[step], machine, placed)
         return int(features.lengths[batches[step].windows].sum())
 
     return encoder, measure_encoder(job, encoder, features, keep), _rate(learn, len(batches), job)
 
 
 def _rate(work: Callable[[int], int], steps: int, job: Job, seconds: float = 2.0) -> float:
-    """Tokens a second of `work(step)`, after one step to warm up, over as many steps as fit in `seconds`."""
-    tokens = work(0)
+    """Tokens a second of `work(step)`, after a step or a few to warm up, over as many steps as fit in `seconds`."""
+    for _ in range(3 if job.machine.records else 1):  # the second step of a size is recorded
+        work(0)
     _finish(job)
     started, tokens = time.monotonic(), 0
     for step in range(1, max(2, steps)):

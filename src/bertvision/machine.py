@@ -34,8 +34,11 @@ class Machine:
         self.accelerator = Accelerator(log_with=track, project_dir=str(folder) if folder else None)
         self.device = self.accelerator.device if device == "auto" else _explicit_device(device)
         self.dtype = _choose_dtype(self.device, dtype)
+        if self.device.type == "cuda" and self.device.index is not None:
+            torch.cuda.set_device(self.device)  # graphs are recorded on the current one
         # Several processes put their gradients together between the parts of a step.
-        self.records = record and self.device.type == "cuda" and self.processes == 1
+        on_cuda = self.device.type == "cuda" and torch.version.hip is None
+        self.records = record and on_cuda and self.processes == 1
         """Whether small steps are recorded and played again (`encoder/recording.py`)."""
 
     @property

@@ -25,7 +25,7 @@ from bertvision.errors import UserError
 from bertvision.heads import Head, outline_head
 from bertvision.job import Job
 from bertvision.rundir import read_json, snapshot_name, write_json
-from bertvision.sources import KeptSource, KeptStates, Source, StreamedSource, kept_bytes, pack_tokens
+from bertvision.sources import KeptSource, KeptStates, Source, StreamedSource, kept_bytes
 from bertvision.sources.cost import Choice, Rates, measure_place, weigh
 from bertvision.sources.store import (
     Contents,
@@ -134,20 +134,19 @@ def measure_disk(place: Place, store_bytes: int, writes: bool = True) -> tuple[f
 
 
 def measure_encoder(job: Job, encoder: Encoder, features: Features, keep: tuple[Part, ...]) -> float:
-    """Tokens a second of the frozen encoder, after one batch to warm up."""
+    """Tokens a second of the frozen encoder, after a batch or a few to warm up."""
     groups = fill_batches(features.lengths, np.arange(len(features)), tokens=job.encode_tokens)
-
-    def run(group: np.ndarray) -> int:
-        with torch.no_grad():
-            encoder.eval()(pack_tokens(features, group), keep=keep)
+    warm = 3 if job.machine.records else 1  # the second batch of a size is recorded
+    plan = [*groups[:1] * warm, *groups[1:], *groups[:1]]
+    source = StreamedSource(encoder, features, plan, keep, encode_tokens=1, recorded=job.machine.records)
+    started, tokens = time.monotonic(), 0
+    for step, batch in enumerate(source.batches()):
         if job.machine.device.type == "cuda":
             torch.cuda.synchronize(job.machine.device)
-        return int(features.lengths[group].sum())
-
-    run(groups[0])
-    started, tokens = time.monotonic(), 0
-    for group in [*groups[1:], groups[0]]:
-        tokens += run(group)
+        if step < warm:
+            started = time.monotonic()
+            continue
+        tokens += int(features.lengths[batch.windows].sum())
         if time.monotonic() - started > FEW_SECONDS:
             break
     return tokens / (time.monotonic() - started)

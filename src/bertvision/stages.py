@@ -154,6 +154,8 @@ def compile_if_long(job: Job, encoder: Encoder, tokens: float) -> None:
         return
     if encoder.compile_layers():
         job.reporter.say("the encoder's layers are compiled with the first batch (encoder.compile).")
+    elif wanted == "on":
+        job.reporter.say("the encoder's layers are not compiled: only an unpadded encoder's are (encoder.compile).")
 
 
 def output_layer(job: Job, encoder: Encoder) -> Any:

@@ -16,7 +16,6 @@ from bertvision.machine import Machine
 from bertvision.progress import Reporter
 from bertvision.sources import StreamedSource
 from bertvision.tasks.base import TargetKind
-from bertvision.training import finetune
 from bertvision.training.finetune import Finetuning
 from bertvision.training.places import Places
 from bertvision.training.stack import Member, Stack, build_units
@@ -74,7 +73,8 @@ def train(encoder: Encoder, features: Features, rows: tuple[str, ...], recorded:
         head = build_head(config, encoder.shape, Target(TargetKind.SPAN)).cuda()
         members.append(Member(config, head, range(len(plan))))
     units, places = build_units(members, None, 200), Places() if recorded else None
-    for batch in StreamedSource(encoder, features, plan, ("tokens",)).batches():
+    # All steps of an epoch go through the encoder together: heads must leave the later ones' states as they are.
+    for batch in StreamedSource(encoder, features, plan, ("tokens",), 400, recorded=recorded).batches():
         placed = places.put(batch) if places is not None else None
         for unit in units:
             unit.learn(batch, machine, placed)
@@ -109,7 +109,7 @@ def test_recorded_steps_are_the_same_each_time(encoder: Encoder, features: Featu
     assert all(torch.equal(weight, other[name]) for name, weight in one.items())
 
 
-def finetuned(features: Features, dropout: float, seed: int = 0) -> Finetuning:
+def finetuned(features: Features, dropout: float, seed: int = 0, record: bool = True, steps: int = 12) -> Finetuning:
     torch.manual_seed(0)
     dropouts = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     encoder = Encoder(tiny_model("bert", **SMALL, **dropouts).cuda(), attention="padded")
@@ -117,8 +117,10 @@ def finetuned(features: Features, dropout: float, seed: int = 0) -> Finetuning:
     output = build_output_layer(TargetKind.SPAN, encoder.shape, 2, generator=torch.Generator().manual_seed(3)).cuda()
     plan = plan_batches(features.lengths, 4, 0, rows=6)
     config = FinetuneConfig(lr=1e-3, batch_rows=6)
-    work = Finetuning(encoder, output, features, plan, TargetKind.SPAN, config, seed, Machine("cuda"), Reporter())
-    for step in range(plan.steps):
+    work = Finetuning(
+        encoder, output, features, plan, TargetKind.SPAN, config, seed, Machine("cuda", record=record), Reporter()
+    )
+    for step in range(steps):
         work.measure_step(step)
     torch.cuda.synchronize()
     assert all(weight.dtype == torch.bfloat16 for weight in work.encoder.parameters())
@@ -126,19 +128,17 @@ def finetuned(features: Features, dropout: float, seed: int = 0) -> Finetuning:
     return work
 
 
-def test_fine_tuning_ends_in_the_same_weights_recorded_or_not(
-    features: Features, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recorded = finetuned(features, dropout=0.0)
-    assert recorded.graphs.played
-    monkeypatch.setattr(finetune, "MOST_WORK", 0)
-    plain = finetuned(features, dropout=0.0)
-    assert not plain.graphs.seen
-    expected = plain.model.state_dict()
+def test_fine_tuning_ends_in_the_same_weights_recorded_or_not(features: Features) -> None:
+    before, recorded, plain = (
+        finetuned(features, 0.0, record=record, steps=steps) for record, steps in ((False, 0), (True, 12), (False, 12))
+    )
+    assert len(recorded.graphs.played) >= 2 and not plain.graphs.seen  # batches, and the optimiser's step
+    expected, start = plain.model.state_dict(), before.model.state_dict()
     for name, weight in recorded.model.state_dict().items():
         # The gradients of these are 0 but for rounding, which Adam makes into whole steps.
         if weight.is_floating_point() and not name.endswith(("key.bias", "linear.bias", "3.output.LayerNorm.bias")):
-            assert (weight - expected[name]).abs().mean() < 1e-3 * plain.plan.steps / 4, name
+            moved = (expected[name] - start[name]).norm()
+            assert (weight - expected[name]).norm() <= 0.3 * moved, name
 
 
 def test_dropout_of_recorded_steps_is_drawn_from_the_seed_and_the_step(features: Features) -> None:

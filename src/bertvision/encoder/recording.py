@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from bertvision.encoder.states import PackedTokens, Packing
+from bertvision.errors import UserError
 
 # Steps with more arithmetic than this keep a GPU busy longer than the program takes to start them.
 MOST_WORK = 2e13
@@ -28,23 +29,42 @@ def round_up(count: int, parts: int = 8) -> int:
     return -(-count // step) * step
 
 
+class Pool:
+    """Memory and a stream for graphs that leave nothing in it which another one of them may not write over. It is given
+    back with the last of them."""
+
+    def __init__(self) -> None:
+        self.first: torch.cuda.CUDAGraph | None = None
+        self.stream: torch.cuda.Stream | None = None
+
+    def enter(self) -> tuple[Any, torch.cuda.Stream]:
+        # A graph that stays: a memory that all graphs have left can't be entered again. One stream: on another, memory
+        # would not be used again.
+        if self.first is None or self.stream is None:
+            self.first, self.stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+            with torch.cuda.graph(self.first, stream=self.stream, capture_error_mode="thread_local"):
+                torch.zeros(1, device="cuda")
+        return self.first.pool(), self.stream
+
+
 class Graphs:
     """Recorded steps, by the size of their batch. What a step does must hang on nothing but memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, pool: Pool | None = None) -> None:
+        self.pool = pool or Pool()
         self.seen: set[Hashable] = set()
+        self.plain: set[Hashable] = set()
+        """Those that memory does not suffice to record."""
         self.played: dict[Hashable, tuple[torch.cuda.CUDAGraph, Any]] = {}
 
     def run(self, key: Hashable, step: Callable[[], Any]) -> Any:
         """Takes the step; gives what it gave when it was recorded: the same tensors, with new values."""
-        if key not in self.seen:  # the first time finds the kernels and makes what is made once
+        if key not in self.seen or key in self.plain:  # the first time finds the kernels and makes what is made once
             self.seen.add(key)
             return step()
-        if key not in self.played:
-            graph = torch.cuda.CUDAGraph()
-            with _recording(graph):
-                result = step()
-            self.played[key] = graph, result
+        if key not in self.played and not self._record(key, step):
+            self.plain.add(key)
+            return step()
         graph, result = self.played[key]
         graph.replay()
         return result
@@ -52,21 +72,43 @@ class Graphs:
     def forget(self) -> None:
         """What was recorded reads memory that is no longer in use."""
         self.seen.clear()
+        self.plain.clear()
         self.played.clear()
+        self.pool = Pool()
+
+    def _record(self, key: Hashable, step: Callable[[], Any]) -> bool:
+        """False where memory does not suffice, not even without what is kept for later."""
+        for _ in range(2):
+            graph = torch.cuda.CUDAGraph()
+            try:
+                with _recording(graph, self.pool):
+                    result = step()
+                self.played[key] = graph, result
+                return True
+            except torch.cuda.OutOfMemoryError:
+                pass  # while it is handled, the error's frames hold the tensors that have to go
+            except RuntimeError as error:
+                reason = str(error).splitlines()[0][:200]
+                raise UserError(
+                    f"a step could not be recorded as a CUDA graph ({reason}): set encoder.record = false and go on."
+                ) from error
+            del graph
+            torch.cuda.empty_cache()
+        return False
 
 
 @contextlib.contextmanager
-def _recording(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+def _recording(graph: torch.cuda.CUDAGraph, pool: Pool) -> Iterator[None]:
     """What is started inside is recorded and not run. `torch.cuda.graph` would also collect garbage and give memory
     back, which takes longer than all the rest."""
-    pool, stream = _shared_place()
+    memory, stream = pool.enter()
     stream.wait_stream(torch.cuda.current_stream())
     collecting = gc.isenabled()
     gc.disable()  # what is collected meanwhile may free memory of the device, which can't be recorded
     try:
         with torch.cuda.stream(stream):
             # Other threads go on with what they do: they prepare batches.
-            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            graph.capture_begin(pool=memory, capture_error_mode="thread_local")
             try:
                 yield
             finally:
@@ -77,22 +119,6 @@ def _recording(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
     torch.cuda.current_stream().wait_stream(stream)
 
 
-_SHARED: dict[int, tuple[torch.cuda.CUDAGraph, torch.cuda.Stream]] = {}
-
-
-def _shared_place() -> tuple[Any, torch.cuda.Stream]:
-    """One memory and one stream for all graphs of a device: memory is used again on its own stream alone. A graph that
-    stays keeps it, for a memory that all graphs have left can't be entered again."""
-    device = torch.cuda.current_device()
-    if device not in _SHARED:
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            torch.zeros(1, device="cuda")
-        _SHARED[device] = graph, stream
-    graph, stream = _SHARED[device]
-    return graph.pool(), stream
-
-
 # ---------------------------------------------------------------------- batches of tokens
 
 
@@ -100,7 +126,7 @@ def fill_up(tokens: PackedTokens, pad_id: int, most: int | None = None) -> Packe
     """The same sequences and further ones of padding, so that tokens and sequences are as many as in other batches of
     about this size; `lengths` then only says how long a sequence may be. `most` is what the encoder takes."""
     count, longest = len(tokens.input_ids), round_up(tokens.longest, parts=4)
-    longest = longest if most is None else min(longest, most)
+    longest = longest if most is None else max(tokens.longest, min(longest, most))
     slots = round_up(count)
     rows = round_up(len(tokens) + (slots - count) // longest + 2, parts=4)
     further = torch.full((rows - len(tokens),), longest)  # (further sequence)

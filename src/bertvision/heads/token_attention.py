@@ -60,7 +60,9 @@ def _attend_unpadded(query: Tensor, key: Tensor, value: Tensor, states: HiddenSt
 def _attend_padded(query: Tensor, key: Tensor, value: Tensor, states: HiddenStates) -> Tensor:
     (rows, mask), (keys, _), (values, _) = (states.pad(part) for part in (query, key, value))
     rows, keys, values = (part.transpose(1, 2) for part in (rows, keys, values))  # (sequence, head, longest, size)
-    # Only keys are masked: a padded query looks at real tokens, and what it finds is dropped.
+    # Only keys are masked: a padded query looks at real tokens, and what it finds is dropped. A row that only fills the
+    # batch up has none, and looks at its first place: at nothing at all it would find no numbers.
+    mask = mask | (torch.arange(mask.shape[1], device=mask.device) == 0)  # (sequence, longest)
     found = scaled_dot_product_attention(rows, keys, values, attn_mask=mask[:, None, None])
     return states.unpad(found.transpose(1, 2))  # (token, head, size)
 

@@ -8,13 +8,13 @@ import torch
 
 from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.recording import MOST_WORK, Graphs, TokenPlaces, fill_up
+from bertvision.encoder.recording import MOST_WORK, Graphs, TokenPlaces, fill_up, round_up
 from bertvision.encoder.states import HiddenStates, PackedTokens, Packing, Part
 from bertvision.sources.ahead import make_ahead
 from bertvision.sources.base import StateBatch, Targets, pack_targets, pack_tokens
 
-# Each size of batch that is recorded keeps its own states: those of a large encoder would take too much.
-MOST_BYTES = 512_000_000
+# Each size of batch that is recorded keeps its own states, all of them together at most this much.
+MOST_BYTES = 2_000_000_000
 
 
 class _Group(NamedTuple):
@@ -51,8 +51,9 @@ class StreamedSource:
         self.keep, self.encode_tokens = tuple(keep), encode_tokens
         self.rank, self.processes = share
         self.starts = frozenset(starts)
-        self.recorded = recorded and encoder.device.type == "cuda" and encoder.route == "varlen"
+        self.recorded = recorded and encoder.device.type == "cuda" and encoder.route == "varlen" and encoder.work > 0
         self.graphs, self.places = Graphs(), TokenPlaces(encoder.device)
+        self.sizes: dict[int, int] = {}  # tokens of a recorded batch → bytes of its states
 
     @property
     def steps(self) -> int:
@@ -80,10 +81,14 @@ class StreamedSource:
         return _Group(steps, parts, tokens.pin(), packings, [target.pin() for target in targets], filled)
 
     def _is_small(self, tokens: int) -> bool:
-        """Whether a GPU would be through with so many tokens before the program has told it all it has to do."""
-        shape = self.encoder.shape
-        size = tokens * shape.layers * shape.hidden * self.encoder.model.dtype.itemsize if "tokens" in self.keep else 0
-        return self.encoder.work * tokens < MOST_WORK and size < MOST_BYTES
+        """Whether a GPU would be through with so many tokens before the program has told it all it has to do, and the
+        states of all sizes that are recorded are few."""
+        shape, slots = self.encoder.shape, round_up(tokens)
+        size = slots * shape.layers * shape.hidden * self.encoder.model.dtype.itemsize if "tokens" in self.keep else 0
+        if self.encoder.work * tokens >= MOST_WORK or sum(({**self.sizes, slots: size}).values()) >= MOST_BYTES:
+            return False
+        self.sizes[slots] = size
+        return True
 
     def _batches_of(self, group: _Group, first: int) -> Iterator[StateBatch]:
         device = self.encoder.device

@@ -115,6 +115,7 @@ class Finetuning:
         try:
             self._run(snapshots, on_snapshot, checkpoints, log, missing)
         finally:
+            self.graphs.forget()  # and its memory with it
             if self.half is not None:
                 self.half.end()
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 class HalfWeights:
     def __init__(self, module: nn.Module, dtype: torch.dtype, others: Iterable[nn.Parameter] = ()) -> None:
         """`others` are weights outside the module that learn with it and stay in float32."""
-        self.own = [weight for weight in module.parameters() if weight.requires_grad]
-        self.full = [nn.Parameter(weight.data) for weight in self.own]
+        self.own = [weight for weight in module.parameters() if weight.is_floating_point()]
+        self.full = [nn.Parameter(weight.data, weight.requires_grad) for weight in self.own]
         """In float32, in the same order."""
         self.others = list(others)
         self.half = [weight.data.to(dtype) for weight in self.own]
@@ -47,10 +47,12 @@ class HalfWeights:
     def take_gradients(self, loss: Tensor, add: bool) -> None:
         """The loss's gradients, in place of those that are there or on top of them. A weight that has no part in the
         loss (a pooler under spans) gets none."""
-        found = torch.autograd.grad(loss, [*self.own, *self.others], allow_unused=True)
+        pairs = [*zip(self.own, self.full, strict=True), *((weight, weight) for weight in self.others)]
+        pairs = [(own, full) for own, full in pairs if full.requires_grad]
+        found = torch.autograd.grad(loss, [own for own, _ in pairs], allow_unused=True)
         places: list[Tensor] = []
         gradients: list[Tensor] = []
-        for weight, gradient in zip([*self.full, *self.others], found, strict=True):
+        for (_, weight), gradient in zip(pairs, found, strict=True):
             if gradient is not None:
                 weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
                 places.append(weight.grad)

@@ -10,8 +10,9 @@ from bertvision.encoder.recording import round_up
 from bertvision.encoder.states import HiddenStates, Packing
 from bertvision.sources.base import StateBatch, Targets
 
-# Steps on more states than this keep a GPU busy longer than the program takes to start them.
-MOST_VALUES = 500_000_000
+# Steps on more states than this keep a GPU busy longer than the program takes to start them; and the most that all sizes
+# of batch take together.
+MOST_VALUES, MOST_BYTES = 500_000_000, 8_000_000_000
 
 
 class Places:
@@ -19,6 +20,7 @@ class Places:
 
     def __init__(self) -> None:
         self.batches: dict[Hashable, StateBatch] = {}
+        self.bytes = 0
 
     def put(self, batch: StateBatch) -> tuple[Hashable, StateBatch] | None:
         """The size of a batch, and the batch filled up to it; None where it is too large to gain from it."""
@@ -33,7 +35,10 @@ class Places:
         rows = round_up(windows + (slots - tokens) // max(1, longest) + 2, parts=4)
         key = slots, rows, longest
         if key not in self.batches:
+            if self.bytes > MOST_BYTES:
+                return None
             self.batches[key] = _make(batch, slots, rows, longest)
+            self.bytes += sum(part.nbytes for part in self.batches[key].states._parts().values())
         _copy(batch, self.batches[key])
         return key, self.batches[key]
 

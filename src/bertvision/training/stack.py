@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from bertvision.encoder.recording import Graphs
+from bertvision.encoder.recording import Graphs, Pool
 from bertvision.heads import Head, MemberConfig
 from bertvision.machine import Machine, drawing_from
 from bertvision.sources import StateBatch
@@ -65,7 +65,7 @@ class Member:
 class Alone:
     """One member and its own optimiser."""
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: Member, pool: Pool | None = None) -> None:
         self.members = [member]
         self.parameters = list(member.head.parameters())
         device = self.parameters[0].device
@@ -74,7 +74,7 @@ class Alone:
         self.optimizer = build_optimizer(member.head.named_parameters(), lr, member.config.decay)
         self.losses = torch.zeros(1, device=device)  # (1) sum since they were last taken
         self.counted = 0
-        self.graphs = Graphs()
+        self.graphs = Graphs(pool)
         self.draws = member.head.draws
 
     def is_due(self, step: int) -> bool:
@@ -98,6 +98,7 @@ class Alone:
 
     def _step(self, batch: StateBatch, machine: Machine) -> None:
         (member,) = self.members
+        self.optimizer.zero_grad(set_to_none=True)  # what a recording that failed may have left
         if len(batch.windows):
             with machine.autocast():
                 outputs = member.head(batch.states)  # (position, output)
@@ -135,7 +136,7 @@ class Alone:
 class Stack:
     """Members whose weights have the same shapes: each weight carries a member dimension in front."""
 
-    def __init__(self, members: list[Member]) -> None:
+    def __init__(self, members: list[Member], pool: Pool | None = None) -> None:
         self.members = list(members)
         heads = [dict(member.head.named_parameters()) for member in members]
         self.weights = {
@@ -147,7 +148,7 @@ class Stack:
         self.clip = self._row([float("inf") if config.clip is None else config.clip for config in configs])  # (member)
         self.losses = self._row([0.0] * len(members))  # (member) sums since they were last taken
         self.counted = 0
-        self.graphs = Graphs()
+        self.graphs = Graphs(pool)
         self._plan_rates()
 
     def is_due(self, step: int) -> bool:
@@ -168,6 +169,8 @@ class Stack:
 
     def _step(self, batch: StateBatch, machine: Machine) -> None:
         head, weights = self.members[0].head, list(self.weights.values())
+        for weight in weights:
+            weight.grad = None  # what a recording that failed may have left
         if len(batch.windows):
             with machine.autocast():
                 outputs = vmap(lambda own: functional_call(head, own, (batch.states,)))(self.weights)
@@ -255,12 +258,13 @@ def build_units(members: list[Member], wanted: int | None = None, tokens: int = 
     for member in members:
         groups.setdefault(_kind_of_member(member) if member.head.stackable else id(member), []).append(member)
     units: list[Alone | Stack] = []
+    pool = Pool()  # their graphs leave nothing behind
     for group in groups.values():
         # Even parts: 65 members are better run as 33 and 32 than as 64 and 1.
         parts = -(-len(group) // (wanted or _stack_limit(group[0].head, tokens)))
         for part in range(parts):
             some = group[part::parts]
-            units.append(Stack(some) if len(some) > 1 else Alone(some[0]))
+            units.append(Stack(some, pool) if len(some) > 1 else Alone(some[0], pool))
     return units
 
 
