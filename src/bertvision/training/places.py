@@ -10,8 +10,8 @@ from bertvision.encoder.recording import round_up
 from bertvision.encoder.states import HiddenStates, Packing
 from bertvision.sources.base import StateBatch, Targets
 
-# Steps on more states than this keep a GPU busy longer than the program takes to start them; and the most that all sizes
-# of batch take together.
+# Steps on more states than this keep a GPU busy longer than the program takes to start them. All sizes of batch
+# together take about the second at most.
 MOST_VALUES, MOST_BYTES = 500_000_000, 8_000_000_000
 
 
