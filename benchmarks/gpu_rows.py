@@ -5,7 +5,6 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import count
 from typing import Any
 
 import gpu_peers
@@ -25,7 +24,6 @@ from bertvision.heads import CONTROL, HEADS, MemberConfig, Target, build_head, b
 from bertvision.machine import Machine
 from bertvision.progress import Reporter
 from bertvision.sources import StreamedSource
-from bertvision.sources.ahead import make_ahead
 from bertvision.tasks import TargetKind
 from bertvision.training.finetune import Finetuning
 from bertvision.training.heads import build_places
@@ -171,13 +169,11 @@ class Bench:
 
 
 def finetune_steps(work: Finetuning) -> Iterator[int]:
-    """Steps as `Finetuning.run` takes them, the next ones prepared meanwhile, epoch after epoch."""
-    steps = work.plan.steps
-    ahead = 3 if work.machine.device.type == "cuda" else 0
+    """Steps as `Finetuning.run` takes them, epoch after epoch."""
     try:
-        for step, ready in enumerate(make_ahead(work._prepare, (step % steps for step in count()), ahead)):
-            work.step = step % steps
-            yield work._take_step(steps, ready)[0]
+        while True:
+            work.step = 0
+            yield from (tokens for tokens, _ in work.take_steps(work.plan.steps))
     finally:
         if work.half is not None:
             work.half.end()  # the next row begins with float32 weights

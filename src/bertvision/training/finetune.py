@@ -133,15 +133,17 @@ class Finetuning:
         for epochs in sorted(snapshots):
             stops.setdefault(self.plan.step_at(epochs), []).append(epochs)
         last = max(stops)
-        ahead = 3 if self.machine.device.type == "cuda" else 0  # a CPU has no hand free for it
-        steps = make_ahead(self._prepare, range(self.step, last), ahead)
+        steps = self.take_steps(last)
         bar_of_work = self.reporter.bar("fine-tuning", self._tokens_up_to(last), "tokens")
         with bar_of_work as bar, held_interrupts() as asked:
             bar.advance(self.tokens)
             for epochs in stops.get(self.step, []):  # the step that was resumed at may be one, and not kept yet
                 self._offer(epochs, on_snapshot)
             while self.step < last:
-                tokens, loss = self._take_timed_step(last, steps)
+                started = time.monotonic()
+                tokens, loss = next(steps)
+                self.seconds += time.monotonic() - started
+                self.tokens += tokens
                 bar.advance(tokens, f"loss {loss:.3f}" if loss is not None else "")
                 if loss is not None and not math.isfinite(loss):
                     raise UserError(
@@ -170,12 +172,12 @@ class Finetuning:
         self.step = step
         return self._take_step(self.plan.steps, self._prepare(step))[0]
 
-    def _take_timed_step(self, steps: int, prepared: Iterator[_Step]) -> tuple[int, float | None]:
-        started = time.monotonic()
-        tokens, loss = self._take_step(steps, next(prepared))
-        self.seconds += time.monotonic() - started
-        self.tokens += tokens
-        return tokens, loss
+    def take_steps(self, last: int) -> Iterator[tuple[int, float | None]]:
+        """The steps up to `last`, each when it is asked for, with its tokens and now and then its loss; on a GPU the
+        batches of the next ones are prepared meanwhile."""
+        ahead = 3 if self.machine.device.type == "cuda" else 0  # a CPU has no hand free for it
+        for prepared in make_ahead(self._prepare, range(self.step, last), ahead):
+            yield self._take_step(last, prepared)
 
     def _take_step(self, steps: int, prepared: _Step) -> tuple[int, float | None]:
         """One optimiser step: its tokens, and its loss now and then (reading it makes a GPU wait)."""
