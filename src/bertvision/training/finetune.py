@@ -113,6 +113,8 @@ class Finetuning:
         """Trains to the last snapshot; `on_snapshot(epochs, cost)` is called at each, in order (after a kill
         perhaps once more, with the same weights). `missing` are those not kept yet; absent: all."""
         try:
+            if self.half is not None:
+                self.half.begin()
             self._run(snapshots, on_snapshot, checkpoints, log, missing)
         finally:
             self.graphs.forget()  # and its memory with it

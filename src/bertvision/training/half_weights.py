@@ -22,6 +22,11 @@ class HalfWeights:
         """In float32, in the same order."""
         self.others = list(others)
         self.half = [weight.data.to(dtype) for weight in self.own]
+        self.begin()
+
+    def begin(self) -> None:
+        """The module has its half-precision weights from now on."""
+        self.refresh()
         self._put(self.half)
 
     @torch.no_grad()
@@ -36,8 +41,7 @@ class HalfWeights:
         try:
             yield
         finally:
-            self.refresh()
-            self._put(self.half)
+            self.begin()
 
     def end(self) -> None:
         """The module has its float32 weights from now on."""

@@ -86,3 +86,5 @@ def test_the_float32_weights_are_in_the_module_while_they_are_asked_for() -> Non
     torch.testing.assert_close(net.first.weight.float(), before + 1, rtol=0.01, atol=0)
     half.end()
     assert torch.equal(net.first.weight, before + 1)
+    half.begin()
+    assert net.first.weight.data_ptr() == address
