@@ -27,7 +27,7 @@ class Recorder:
 
     def __init__(self, layers: list[nn.Module]) -> None:
         self.found: list[Tensor] | None = None
-        layers[0].register_forward_pre_hook(self._take_input)
+        layers[0].register_forward_pre_hook(self._take_input, with_kwargs=True)
         for layer in layers:
             layer.register_forward_hook(self._take_output)
 
@@ -40,9 +40,9 @@ class Recorder:
         finally:
             self.found = None
 
-    def _take_input(self, _: nn.Module, given: tuple[Tensor, ...]) -> None:
+    def _take_input(self, _: nn.Module, given: tuple[Tensor, ...], named: dict[str, Any]) -> None:
         if self.found is not None:
-            self.found.append(given[0])
+            self.found.append(given[0] if given else named["hidden_states"])
 
     def _take_output(self, _: nn.Module, __: Any, output: Tensor | tuple[Tensor, ...]) -> None:
         if self.found is not None:
