@@ -74,7 +74,6 @@ class Graphs:
         self.seen.clear()
         self.plain.clear()
         self.played.clear()
-        self.pool = Pool()
 
     def _record(self, key: Hashable, step: Callable[[], Any]) -> bool:
         """False where memory does not suffice, not even without what is kept for later."""

@@ -117,7 +117,7 @@ class Finetuning:
                 self.half.begin()
             self._run(snapshots, on_snapshot, checkpoints, log, missing)
         finally:
-            self.graphs.forget()  # and its memory with it
+            self.graphs = Graphs()  # the old ones go, and their memory with them
             if self.half is not None:
                 self.half.end()
 
@@ -270,7 +270,7 @@ class Finetuning:
 
     def _halve_memory(self) -> bool:
         """Makes the next try smaller; False where it already was one window."""
-        self.graphs.forget()
+        self.graphs = Graphs()  # the old ones go, and their memory with them
         self.optimizer.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()
         longest = int(self.features.lengths.max())
