@@ -168,7 +168,7 @@ class HiddenStates:
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "HiddenStates":
         moved: dict[str, Any] = {
-            name: part.to(device=device, dtype=dtype, non_blocking=True) for name, part in self._parts().items()
+            name: part.to(device=device, dtype=dtype, non_blocking=True) for name, part in self.parts().items()
         }
         packing = self.packing if self.packing is None or device is None else self.packing.to(device)
         return replace(self, **moved, packing=packing)
@@ -177,7 +177,7 @@ class HiddenStates:
         """The states of the first sequences alone, which have these lengths."""
         tokens, sequences = int(lengths.sum()), len(lengths)
         cuts: dict[str, Any] = {
-            name: part[: tokens if name in ("tokens", "last") else sequences] for name, part in self._parts().items()
+            name: part[: tokens if name in ("tokens", "last") else sequences] for name, part in self.parts().items()
         }
         return HiddenStates(lengths, **cuts, pooled=self.pooled)
 
@@ -189,7 +189,7 @@ class HiddenStates:
         token_counts = [int(part.sum()) for part in lengths]
         cuts = {
             name: part.split(token_counts if name in ("tokens", "last") else sequence_counts)
-            for name, part in self._parts().items()
+            for name, part in self.parts().items()
         }
         return [
             HiddenStates(
@@ -218,12 +218,13 @@ class HiddenStates:
         packing = self._packing()
         return packing.owners * longest + packing.positions  # (token,)
 
-    def _parts(self) -> dict[str, Tensor]:
+    def parts(self) -> dict[str, Tensor]:
+        """What is there, by name."""
         named = {"tokens": self.tokens, "last": self.last, "cls": self.cls, "mean": self.mean}
         return {name: part for name, part in named.items() if part is not None}
 
     def _any_part(self) -> Tensor:
-        parts = self._parts()
+        parts = self.parts()
         assert parts, "these states hold no part at all"
         return next(iter(parts.values()))
 

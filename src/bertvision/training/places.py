@@ -38,7 +38,7 @@ class Places:
             if self.bytes > MOST_BYTES:
                 return None
             self.batches[key] = _make(batch, slots, rows, longest)
-            self.bytes += sum(part.nbytes for part in self.batches[key].states._parts().values())
+            self.bytes += sum(part.nbytes for part in self.batches[key].states.parts().values())
         _copy(batch, self.batches[key])
         return key, self.batches[key]
 
