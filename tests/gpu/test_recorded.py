@@ -72,7 +72,7 @@ def train(encoder: Encoder, features: Features, rows: tuple[str, ...], recorded:
         config = member_of(row, TargetKind.SPAN, clip=0.5)
         head = build_head(config, encoder.shape, Target(TargetKind.SPAN)).cuda()
         members.append(Member(config, head, range(len(plan))))
-    units, places = build_units(members, None, 200), Places() if recorded else None
+    units, places = build_units(members, None, 200), Places(torch.device("cuda")) if recorded else None
     # All steps of an epoch go through the encoder together: heads must leave the later ones' states as they are.
     for batch in StreamedSource(encoder, features, plan, ("tokens",), 400, recorded=recorded).batches():
         placed = places.put(batch) if places is not None else None
@@ -175,7 +175,7 @@ def test_a_recorded_step_is_started_as_one(encoder: Encoder, features: Features)
     member = Member(config, build_head(config, encoder.shape, Target(TargetKind.SPAN)).cuda(), range(10))
     (unit,) = build_units([member], None, 200)
     (batch,) = StreamedSource(encoder, features, [np.arange(6)], ("tokens",)).batches()
-    placed, machine = Places().put(batch), Machine("cuda")
+    placed, machine = Places(torch.device("cuda")).put(batch), Machine("cuda")
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         for _ in range(5):
             unit.learn(batch, machine, placed)

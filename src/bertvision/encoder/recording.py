@@ -13,6 +13,7 @@ import gc
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 
@@ -27,6 +28,16 @@ def round_up(count: int, parts: int = 8) -> int:
     """The next of a few sizes, of which there are `parts` between a power of two and its double."""
     step = max(1, (1 << (count - 1).bit_length()) // (2 * parts))
     return -(-count // step) * step
+
+
+def spare_bytes(device: torch.device, part: int) -> int:
+    """One part in so many of the device's memory: what may be kept for the sake of recording."""
+    memory = (
+        torch.cuda.get_device_properties(device).total_memory
+        if device.type == "cuda"
+        else psutil.virtual_memory().total
+    )
+    return int(memory) // part
 
 
 class Pool:

@@ -8,13 +8,10 @@ import torch
 
 from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.recording import MOST_WORK, Graphs, TokenPlaces, fill_up, round_up
+from bertvision.encoder.recording import MOST_WORK, Graphs, TokenPlaces, fill_up, round_up, spare_bytes
 from bertvision.encoder.states import HiddenStates, PackedTokens, Packing, Part
 from bertvision.sources.ahead import make_ahead
 from bertvision.sources.base import StateBatch, Targets, pack_targets, pack_tokens
-
-# Each size of batch that is recorded keeps its own states, all of them together at most this much.
-MOST_BYTES = 2_000_000_000
 
 
 class _Group(NamedTuple):
@@ -53,7 +50,8 @@ class StreamedSource:
         self.starts = frozenset(starts)
         self.recorded = recorded and encoder.device.type == "cuda" and encoder.route == "varlen" and encoder.work > 0
         self.graphs, self.places = Graphs(), TokenPlaces(encoder.device)
-        self.sizes: dict[int, int] = {}  # tokens of a recorded batch → bytes of its states
+        self.sizes: dict[int, int] = {}  # tokens of a recorded batch → bytes of its states, which are kept
+        self.most_bytes = spare_bytes(encoder.device, 32)
 
     @property
     def steps(self) -> int:
@@ -85,7 +83,7 @@ class StreamedSource:
         states of all sizes that are recorded are few."""
         shape, slots = self.encoder.shape, round_up(tokens)
         size = slots * shape.layers * shape.hidden * self.encoder.model.dtype.itemsize if "tokens" in self.keep else 0
-        if self.encoder.work * tokens >= MOST_WORK or sum(({**self.sizes, slots: size}).values()) >= MOST_BYTES:
+        if self.encoder.work * tokens >= MOST_WORK or sum(({**self.sizes, slots: size}).values()) >= self.most_bytes:
             return False
         self.sizes[slots] = size
         return True

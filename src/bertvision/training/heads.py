@@ -95,7 +95,7 @@ def train_heads(
 
 def build_places(machine: Machine) -> Places | None:
     """Where batches lie while they are learnt from, so that steps can be recorded; None where they are not."""
-    return Places() if machine.records else None
+    return Places(machine.device) if machine.records else None
 
 
 def _let_go(units: list[Alone | Stack]) -> list[Alone | Stack]:

@@ -6,24 +6,24 @@ from collections.abc import Hashable
 import torch
 from torch import Tensor
 
-from bertvision.encoder.recording import round_up
+from bertvision.encoder.recording import round_up, spare_bytes
 from bertvision.encoder.states import HiddenStates, Packing
 from bertvision.sources.base import StateBatch, Targets
 
-# Steps on more states than this keep a GPU busy longer than the program takes to start them. All sizes of batch
-# together take about the second at most.
-MOST_VALUES, MOST_BYTES = 500_000_000, 8_000_000_000
+# Steps on more states than this keep a GPU busy longer than the program takes to start them.
+MOST_VALUES = 500_000_000
 
 
 class Places:
     """For each size of batch the same memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
         self.batches: dict[Hashable, StateBatch] = {}
-        self.bytes = 0
+        self.left = spare_bytes(device, 16)
 
     def put(self, batch: StateBatch) -> tuple[Hashable, StateBatch] | None:
-        """The size of a batch, and the batch filled up to it; None where it is too large to gain from it."""
+        """The size of a batch, and the batch filled up to it; None where it is too large to gain from it, or there were
+        too many sizes already."""
         states, windows = batch.states, len(batch.windows)
         assert isinstance(batch.total, int), "a batch is filled up once"
         if any(part.numel() > MOST_VALUES for part in (states.tokens, states.cls, states.mean) if part is not None):
@@ -35,10 +35,10 @@ class Places:
         rows = round_up(windows + (slots - tokens) // max(1, longest) + 2, parts=4)
         key = slots, rows, longest
         if key not in self.batches:
-            if self.bytes > MOST_BYTES:
+            if self.left < 0:
                 return None
             self.batches[key] = _make(batch, slots, rows, longest)
-            self.bytes += sum(part.nbytes for part in self.batches[key].states.parts().values())
+            self.left -= sum(part.nbytes for part in self.batches[key].states.parts().values())
         _copy(batch, self.batches[key])
         return key, self.batches[key]
 

@@ -39,17 +39,17 @@ def test_large_batches_are_not_filled_up(monkeypatch: pytest.MonkeyPatch) -> Non
     source.recorded = True
     size = round_up(int(features.lengths[:5].sum())) * encoder.shape.layers * encoder.shape.hidden * 4
     for most, filled in ((size, False), (size + 1, True)):
-        monkeypatch.setattr(module, "MOST_BYTES", most)
+        source.most_bytes = most
         assert source._prepare(range(1)).filled == filled
     monkeypatch.setattr(module, "MOST_WORK", encoder.work * int(features.lengths[:5].sum()))
     assert not source._prepare(range(1)).filled
 
 
-def test_all_sizes_together_are_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_sizes_together_are_kept_within_bounds() -> None:
     features = build_tiny_features("squad2")
     encoder = Encoder(tiny_model("bert", num_attention_heads=2), attention="looped")
     source = StreamedSource(encoder, features, [np.arange(2), np.arange(9), np.arange(2)], ("tokens",))
     source.recorded = True
     small, large = (round_up(int(features.lengths[:count].sum())) for count in (2, 9))
-    monkeypatch.setattr(module, "MOST_BYTES", (small + large) * encoder.shape.layers * encoder.shape.hidden * 4)
+    source.most_bytes = (small + large) * encoder.shape.layers * encoder.shape.hidden * 4
     assert [source._prepare(range(step, step + 1)).filled for step in range(3)] == [True, False, True]

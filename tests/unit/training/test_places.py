@@ -18,6 +18,7 @@ from bertvision.training import places as module
 from bertvision.training.losses import compute_loss, compute_losses
 from bertvision.training.places import Places
 
+CPU = torch.device("cpu")
 SHAPE = StateShape(4, 32, pooled=True)
 ROWS = [name for name, (head, _) in list_presets().items() if TargetKind.SPAN in HEADS[head].kinds]
 
@@ -52,7 +53,7 @@ def test_what_fills_a_batch_up_has_no_part_in_loss_and_gradients(row: str, lengt
     # In double precision: norms on norms make rounding large.
     head = build_head(member_of(row, TargetKind.SPAN), SHAPE, Target(TargetKind.SPAN)).double()
     head.train(not head.draws)
-    places, batch = Places(), in_double(batch_of(lengths, 0, ("tokens",)))
+    places, batch = Places(CPU), in_double(batch_of(lengths, 0, ("tokens",)))
     stale = in_double(batch_of([length + 1 for length in lengths], 1, ("tokens",)))
     sizes = {places.put(stale)[0]}  # leaves its numbers behind
     key, filled = places.put(batch)
@@ -79,7 +80,7 @@ def in_double(batch: StateBatch) -> StateBatch:
 )
 def test_batch_norms_take_what_fills_a_batch_up_for_no_part_of_it(row: str, kind: TargetKind, keep: str) -> None:
     plain, other = (build_head(member_of(row, kind), SHAPE, Target(kind, 2)).double() for _ in range(2))
-    places, batch = Places(), in_double(batch_of([5, 9, 3], 0, (keep,)))
+    places, batch = Places(CPU), in_double(batch_of([5, 9, 3], 0, (keep,)))
     places.put(in_double(batch_of([6, 8, 4], 1, (keep,))))  # leaves its numbers behind
     _, filled = places.put(batch)
     assert len(filled.states.read(keep)) > len(batch.states.read(keep))
@@ -95,7 +96,7 @@ def test_batch_norms_take_what_fills_a_batch_up_for_no_part_of_it(row: str, kind
 @pytest.mark.parametrize("keep", ["cls", "mean"])
 def test_rows_that_fill_a_batch_up_have_no_part_either(kind: TargetKind, keep: str) -> None:
     head = build_head(member_of("adapter", kind, read=keep), SHAPE, Target(kind, 2))
-    places, batch = Places(), batch_of([4, 2, 7], 0, (keep,))
+    places, batch = Places(CPU), batch_of([4, 2, 7], 0, (keep,))
     _, filled = places.put(batch)
     assert len(filled.states) > 3
     loss, found = gradients(head, filled)
@@ -106,7 +107,7 @@ def test_rows_that_fill_a_batch_up_have_no_part_either(kind: TargetKind, keep: s
 
 
 def test_batches_of_about_one_size_lie_in_the_same_place() -> None:
-    places = Places()
+    places = Places(CPU)
     one, other = (places.put(batch_of(lengths, 0, ("tokens",))) for lengths in ([30, 31, 62], [33, 29, 61]))
     assert one[0] == other[0] and one[1].states.tokens.data_ptr() == other[1].states.tokens.data_ptr()
     assert places.put(batch_of([30, 30], 0, ("tokens",)))[0] != one[0]
@@ -114,8 +115,8 @@ def test_batches_of_about_one_size_lie_in_the_same_place() -> None:
 
 def test_large_batches_are_left_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_VALUES", 17 * SHAPE.layers * SHAPE.hidden - 1)
-    assert Places().put(batch_of([9, 8], 0, ("tokens",))) is None
-    assert Places().put(batch_of([8, 8], 0, ("tokens",))) is not None
+    assert Places(CPU).put(batch_of([9, 8], 0, ("tokens",))) is None
+    assert Places(CPU).put(batch_of([8, 8], 0, ("tokens",))) is not None
 
 
 @pytest.mark.parametrize("keep", ["tokens", "cls", "mean"])
@@ -150,3 +151,12 @@ def test_no_sequence_is_longer_than_the_encoder_takes() -> None:
     assert fill_up(tokens, 0).longest == 80
     filled = fill_up(tokens, 0, most=66)
     assert filled.longest == 66 and filled.packing.positions.max() < 66
+
+
+def test_no_further_sizes_are_kept_once_memory_is_short() -> None:
+    places = Places(CPU)
+    first = places.put(batch_of([9, 8], 0, ("tokens",)))
+    places.left = -1
+    assert places.put(batch_of([40, 40], 0, ("tokens",))) is None
+    again = places.put(batch_of([8, 9], 0, ("tokens",)))
+    assert first is not None and again is not None and again[1] is first[1]
