@@ -26,10 +26,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from bertvision.evaluation.answers import Candidate, SpanAnswer
 from bertvision.evaluation.marks import build_marks, save_marks
 from bertvision.evaluation.predictions import Predictions, save_predictions
 from bertvision.evaluation.scores import gold_answers, pick_threshold, score_baseline, score_predictions
-from bertvision.evaluation.spans import Candidate, SpanAnswer
 from bertvision.evaluation.squad import score_answers
 from bertvision.job import HELD_OUT, Job, reopen
 from bertvision.rundir import mark_done, write_json

@@ -1,5 +1,7 @@
 """Spans decoded on a GPU: the very answers that a CPU finds."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -16,8 +18,6 @@ pytestmark = [
 
 @pytest.mark.parametrize("rounded", [False, True])
 def test_answers_and_their_order_are_those_of_the_cpu(rounded: bool) -> None:
-    from pathlib import Path
-
     folder = Path(__file__).parents[1] / "fixtures" / "squad_tiny"
     examples = build_task(TaskConfig("squad2", data=str(folder))).read("train")
     features = build_tiny_features("squad2")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bertvision.encoder.attention import LOOPED, VARLEN, Route, choose_route, register
-from bertvision.encoder.layers import Recorder, compile_layers, find_layers, restore_layers
+from bertvision.encoder.layers import Listener, compile_layers, find_layers
 from bertvision.encoder.states import HiddenStates, PackedTokens, Packing, Part, StateShape
 from bertvision.errors import UserError
 
@@ -53,7 +53,7 @@ class Encoder(nn.Module):
         self._has_types = _has_types(model)
         self._own_attention = model.config._attn_implementation
         self._model_layers = find_layers(model)
-        self._recorder = Recorder(self._model_layers) if self._model_layers else None
+        self._listener = Listener(self._model_layers) if self._model_layers else None
         self.compiled = False
         self.raw: list[Tensor] | None = None
         """Where a list is put here, it takes each layer to be given as the model made it, (row, slot, hidden)."""
@@ -103,10 +103,6 @@ class Encoder(nn.Module):
             compile_layers(self._model_layers)
         return self.compiled
 
-    def undo_compile(self) -> None:
-        restore_layers(self._model_layers)
-        self.compiled = False
-
     def save(self, folder: str | Path) -> None:
         """Write the Hugging Face form (config.json, safetensors, tokenizer files) that `AutoModel` loads."""
         self.model.save_pretrained(folder)
@@ -154,8 +150,8 @@ class Encoder(nn.Module):
             inputs = {**inputs, "token_type_ids": type_ids}
         inner = self.layers[:-1] if set(keep) != {"last"} else ()
         found: Sequence[Tensor] = ()  # each (row, slot, hidden)
-        if self._recorder is not None and inner:
-            output, found = self._recorder.run(self.model, inputs)
+        if self._listener is not None and inner:
+            output, found = self._listener.run(self.model, inputs)
         else:
             output = self.model(**inputs, output_hidden_states=bool(inner))
             found = output.hidden_states if inner else ()

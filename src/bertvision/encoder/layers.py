@@ -19,7 +19,7 @@ def find_layers(model: PreTrainedModel) -> list[nn.Module]:
     return lists[0] if len(lists) == 1 else []
 
 
-class Recorder:
+class Listener:
     """Takes what goes into the first layer and what comes out of each, as `output_hidden_states` would.
 
     That would leave hooks in the attention too, and a layer with hooks inside can't be compiled as a whole.

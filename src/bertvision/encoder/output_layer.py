@@ -95,7 +95,7 @@ class CheckpointOutputLayer(nn.Module):
         self.labels: tuple[str, ...] | None = _label_names(model.config) if kind == TargetKind.LABEL else None
         setattr(model, model.base_model_prefix, _GivenStates(pooled=self.reads == "pooled"))
         self.model = model
-        self.register_buffer("places", None, persistent=False)  # (label) `order` on the device
+        self.register_buffer("index", None, persistent=False)  # (label) `order` on the device
         self.order: list[int] | None = None
         """Which of the checkpoint's labels stands at each place of the task's; None: they are in the same order."""
 
@@ -110,7 +110,7 @@ class CheckpointOutputLayer(nn.Module):
 
     def take_order(self, order: list[int] | None) -> None:
         self.order = None if order == sorted(order or ()) else order
-        self.places = None if self.order is None else torch.tensor(self.order, device=self._weight().device)
+        self.index = None if self.order is None else torch.tensor(self.order, device=self._weight().device)
 
     @property
     def keep(self) -> tuple[Part, ...]:
@@ -122,7 +122,7 @@ class CheckpointOutputLayer(nn.Module):
             return torch.stack([output.start_logits[0], output.end_logits[0]], dim=1)  # (token, 2)
         given = _cast(_read(states, self.reads), self._weight()).unsqueeze(1)  # (sequence, 1, hidden)
         logits: Tensor = self.model(inputs_embeds=given).logits
-        return logits if self.places is None else logits.index_select(1, self.places)  # (sequence, outputs)
+        return logits if self.index is None else logits.index_select(1, self.index)  # (sequence, outputs)
 
     def save(self, folder: str | Path) -> None:
         """Write weights and config; `restore_output_layer` reads them back."""

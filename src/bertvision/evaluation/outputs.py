@@ -14,6 +14,7 @@ from bertvision.encoder.states import HiddenStates, Part
 from bertvision.machine import Machine
 from bertvision.progress import Bar
 from bertvision.sources import StreamedSource
+from bertvision.sources.base import find_tokens
 from bertvision.tasks.base import TargetKind
 
 MOST_WAITING = 64 << 20  # bytes of outputs on the device before they are fetched
@@ -85,12 +86,5 @@ def put_in_order(rows: list[Rows], names: list[str], features: Features, kind: T
     found = np.full((len(names), size, rows[0].outputs.shape[2]), np.nan, dtype=np.float32)  # (model, place, output)
     while rows:
         windows, outputs = rows.pop()
-        found[:, _tokens_of(features, windows) if kind is TargetKind.SPAN else windows] = outputs
+        found[:, find_tokens(features, windows) if kind is TargetKind.SPAN else windows] = outputs
     return dict(zip(names, found, strict=True))
-
-
-def _tokens_of(features: Features, windows: np.ndarray) -> np.ndarray:
-    """(token,) where the tokens of these windows lie, one window's after the other's."""
-    lengths = features.lengths[windows]  # (window,)
-    before = np.cumsum(lengths) - lengths  # (window,) tokens of the windows before
-    return np.repeat(features.starts[windows] - before, lengths) + np.arange(lengths.sum())

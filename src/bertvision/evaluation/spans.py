@@ -1,7 +1,6 @@
 """From start and end logits to answers: the best spans of each question, and when to say that there is none.
 
 decoded = decode_spans(start_logits, end_logits, features, examples)
-threshold = choose_threshold(decoded_of_held_out, gold_of_held_out)
 answers_at(decoded, threshold) → {id: text}, "" for no answer
 
 Spans of equal score: the earlier window goes first, then the earlier start, then the earlier end. Scores are float64,
@@ -16,11 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bertvision.data.windows import Features
-from bertvision.evaluation import squad
 from bertvision.evaluation.answers import (
     LOWEST,
-    NO_SPAN,
-    Candidate,
     SpanAnswer,
     SpanAnswers,
     ids_of,
@@ -32,8 +28,6 @@ from bertvision.tasks.base import Example
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["LOWEST", "NO_SPAN", "Candidate", "SpanAnswer", "SpanAnswers"]  # from here too
 
 BLOCK = 1024  # windows whose probabilities are added up at once
 
@@ -161,20 +155,12 @@ def answers_at(decoded: Sequence[SpanAnswer], threshold: float) -> dict[str, str
     return {id: "" if none else text for id, none, text in zip(ids_of(decoded), silent, best.text, strict=True)}
 
 
-def choose_threshold(decoded: Sequence[SpanAnswer], gold: squad.Gold, metric: str = "f1") -> float:
-    """The threshold with the highest mean "f1" or "exact"; call it with held-out questions, never those reported.
-
-    Tried are 0, each question's own lead of "no answer", and a value below them all; of equals the one nearest 0.
-    """
-    measure = {"f1": squad.f1, "exact": squad.exact}[metric]
-    ids, best = ids_of(decoded), spans_at(decoded, 0)
-    answered = np.array([measure(gold[id], text) for id, text in zip(ids, best.text, strict=True)])  # (question,)
-    silent = np.array([measure(gold[id], "") for id in ids])  # (question,)
-    return best_threshold(null_scores_of(decoded) - best.score, answered, silent)
-
-
 def best_threshold(leads: Float64, answered: Float64, silent: Float64) -> float:
-    """The same from each question's lead of "no answer", and what its answer and saying nothing score: (question,)."""
+    """The threshold with the highest mean score, from each question's lead of "no answer" and what its answer and silence
+    score: (question,). Call it with held-out questions, never those reported.
+
+    Tried are 0, each question's own lead, and a value below them all; of equals the one nearest 0.
+    """
     if not len(leads):
         return 0.0
     order = np.argsort(leads)
@@ -185,15 +171,6 @@ def best_threshold(leads: Float64, answered: Float64, silent: Float64) -> float:
     totals = np.round(gains[np.searchsorted(leads[order], tried, side="right")], 9)  # (threshold,)
     best = tried[totals == totals.max()]
     return float(best[np.argmin(np.abs(best))])
-
-
-def threshold_free(decoded: Sequence[SpanAnswer], gold: squad.Gold) -> dict[str, float]:
-    """Measures that do not hang on a threshold, in percent: those of `forced_scores`."""
-    ids, best = ids_of(decoded), spans_at(decoded, 0)
-    pairs = [squad.measure(gold[id], text) for id, text in zip(ids, best.text, strict=True)]
-    exacts, f1s = np.array(pairs, dtype=np.float64).reshape(-1, 2).T  # (question,), (question,)
-    has_answer = np.array([len(gold[id]) > 0 for id in ids], dtype=bool)  # (question,)
-    return forced_scores(null_scores_of(decoded) - best.score, exacts, f1s, has_answer)
 
 
 def forced_scores(leads: Float64, exacts: Float64, f1s: Float64, has_answer: npt.NDArray[np.bool_]) -> dict[str, float]:

@@ -112,23 +112,6 @@ class Finetuning:
     ) -> None:
         """Trains to the last snapshot; `on_snapshot(epochs, cost)` is called at each, in order (after a kill
         perhaps once more, with the same weights). `missing` are those not kept yet; absent: all."""
-        try:
-            if self.half is not None:
-                self.half.begin()
-            self._run(snapshots, on_snapshot, checkpoints, log, missing)
-        finally:
-            self.graphs = Graphs()  # the old ones go, and their memory with them
-            if self.half is not None:
-                self.half.end()
-
-    def _run(
-        self,
-        snapshots: list[float],
-        on_snapshot: Callable[[float, Cost], None],
-        checkpoints: Checkpoints,
-        log: Callable[..., None],
-        missing: list[float] | None,
-    ) -> None:
         self.machine.watch_memory()
         self._resume(checkpoints, self.plan.step_at(min(missing or snapshots)))
         stops: dict[int, list[float]] = {}  # where steps are few, one of them may end several snapshots
@@ -137,7 +120,7 @@ class Finetuning:
         last = max(stops)
         steps = self.take_steps(last)
         bar_of_work = self.reporter.bar("fine-tuning", self._tokens_up_to(last), "tokens")
-        with bar_of_work as bar, held_interrupts() as asked:
+        with self._computing(), bar_of_work as bar, held_interrupts() as asked:
             bar.advance(self.tokens)
             for epochs in stops.get(self.step, []):  # the step that was resumed at may be one, and not kept yet
                 self._offer(epochs, on_snapshot)
@@ -163,6 +146,18 @@ class Finetuning:
                     self._save(checkpoints)
                 if stopped:
                     raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def _computing(self) -> Iterator[None]:
+        """In half precision, where that is its way; afterwards the model has its float32 weights again."""
+        if self.half is not None:
+            self.half.begin()
+        try:
+            yield
+        finally:
+            self.graphs = Graphs()  # the old ones go, and their memory with them
+            if self.half is not None:
+                self.half.end()
 
     def _offer(self, epochs: float, on_snapshot: Callable[[float, Cost], None]) -> None:
         cost = self._cost()

@@ -4,7 +4,7 @@
     half.take_gradients(loss, add=False)              after which it steps, and then half.refresh()
 
 Autocast gives the same products, but casts each weight and each gradient by itself at each step, and carries float32
-from layer to layer: half as many tokens a second, where the encoder is small.
+from layer to layer. LOG.md has what that costs a small encoder.
 """
 
 import contextlib

@@ -19,9 +19,9 @@ from bertvision.analysis.strengths import compute_layer_map
 from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import UserError
+from bertvision.evaluation.answers import SpanAnswer
 from bertvision.evaluation.marks import LabelMarks, ScoreMarks, SpanMarks
 from bertvision.evaluation.predictions import Predictions
-from bertvision.evaluation.spans import SpanAnswer
 from bertvision.heads import Target, build_head
 from bertvision.sources import pack_tokens
 from bertvision.tasks.base import TargetKind

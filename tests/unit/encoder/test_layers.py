@@ -10,7 +10,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from bertvision.encoder import layers
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.layers import Recorder, compile_layers, find_layers, restore_layers
+from bertvision.encoder.layers import Listener, compile_layers, find_layers, restore_layers
 from bertvision.encoder.states import PackedTokens
 
 FAMILIES = ("bert", "roberta", "electra", "distilbert", "modernbert")
@@ -21,25 +21,25 @@ def inputs() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_is_recorded_is_what_transformers_gives_as_hidden_states(family: str) -> None:
+def test_what_is_heard_is_what_transformers_gives_as_hidden_states(family: str) -> None:
     model, given = tiny_model(family).eval(), inputs()
     with torch.no_grad():
         expected = model(**given, output_hidden_states=True).hidden_states
-        output, found = Recorder(find_layers(model)).run(model, given)
+        output, found = Listener(find_layers(model)).run(model, given)
     assert len(found) == len(expected) == model.config.num_hidden_layers + 1
     for one, other in zip(found[:-1], expected[:-1], strict=True):
         assert torch.equal(one, other)
     assert torch.equal(output.last_hidden_state, expected[-1])  # ModernBERT's last norm comes after its last layer
 
 
-def test_nothing_is_recorded_outside_a_run() -> None:
+def test_nothing_is_heard_outside_a_run() -> None:
     model = tiny_model("bert").eval()
-    recorder = Recorder(find_layers(model))
+    listener = Listener(find_layers(model))
     model(**inputs())
-    assert recorder.found is None
+    assert listener.found is None
     with pytest.raises(ValueError, match="input_ids"):
-        recorder.run(model, {})
-    assert recorder.found is None
+        listener.run(model, {})
+    assert listener.found is None
 
 
 def test_families_that_keep_their_layers_elsewhere_are_left_to_transformers() -> None:

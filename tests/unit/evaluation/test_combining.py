@@ -8,9 +8,10 @@ import pytest
 
 from bertvision.data.windows import Features
 from bertvision.errors import UserError
+from bertvision.evaluation.answers import LOWEST, Candidate, SpanAnswer
 from bertvision.evaluation.combining import METHODS, combine, combine_answers, fit_weights
 from bertvision.evaluation.predictions import build_predictions
-from bertvision.evaluation.spans import LOWEST, Candidate, SpanAnswer, decode_spans
+from bertvision.evaluation.spans import decode_spans
 from bertvision.tasks.base import Example, TargetKind, Task
 
 PROBABILISTIC = (TargetKind.LABEL, TargetKind.SPAN)

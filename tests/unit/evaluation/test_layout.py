@@ -1,8 +1,8 @@
 """Characters of spans, worked out once for all tokens, are those that are worked out for each span."""
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_spans import span_features
 
 from bertvision.data.windows import Features, text_between
 from bertvision.evaluation.layout import layout_of
@@ -34,19 +34,7 @@ def build(passages: list[str], cuts: list[list[int]]) -> tuple[Features, list[Ex
         tokens = list(zip(places[:-1], places[1:], strict=True))
         offsets += [(-1, -1), *tokens]
         lengths.append(len(tokens) + 1)
-    sizes = np.array(lengths, dtype=np.int32)
-    zeros = np.zeros(len(sizes), dtype=np.int32)
-    features = Features(
-        input_ids=np.zeros(len(offsets), dtype=np.int32),
-        type_ids=np.zeros(len(offsets), dtype=np.int8),
-        lengths=sizes,
-        starts=np.cumsum(sizes, dtype=np.int64) - sizes,
-        example=np.arange(len(sizes), dtype=np.int32),
-        offsets=np.array(offsets, dtype=np.int32).reshape(-1, 2),
-        start=zeros,
-        end=zeros,
-        target=zeros.astype(np.float32),
-    )
+    features = span_features(lengths, offsets, list(range(len(lengths))))
     return features, [Example(f"q{index}", "who?", passage) for index, passage in enumerate(passages)]
 
 

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny_spans import threshold_free
 
 from bertvision.evaluation import squad
+from bertvision.evaluation.answers import NO_SPAN, Candidate, SpanAnswer
 from bertvision.evaluation.marks import LabelMarks, ScoreMarks, SpanMarks, build_marks, load_marks, save_marks
 from bertvision.evaluation.predictions import Predictions
-from bertvision.evaluation.spans import NO_SPAN, Candidate, SpanAnswer, answers_at, threshold_free
+from bertvision.evaluation.spans import answers_at
 from bertvision.tasks.base import Answer, Example, TargetKind
 
 EXAMPLES = [

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_spans import choose_threshold, span_features, threshold_free
 
 from bertvision.data.windows import Features
 from bertvision.evaluation import squad
-from bertvision.evaluation.answers import spans_at
-from bertvision.evaluation.spans import SpanAnswer, answers_at, choose_threshold, decode_spans, threshold_free
+from bertvision.evaluation.answers import SpanAnswer, spans_at
+from bertvision.evaluation.spans import answers_at, decode_spans
 from bertvision.tasks.base import Example
 
 
@@ -28,19 +29,7 @@ def build(passages: list[str], windows: list[tuple[int, int, int]]) -> tuple[Fea
         window = [(-1, -1)] * 3 + words[low:high] + [(-1, -1)]
         offsets += window
         lengths.append(len(window))
-    sizes = np.array(lengths, dtype=np.int32)
-    zeros = np.zeros(len(sizes), dtype=np.int32)
-    features = Features(
-        input_ids=np.zeros(len(offsets), dtype=np.int32),
-        type_ids=np.zeros(len(offsets), dtype=np.int8),
-        lengths=sizes,
-        starts=np.cumsum(sizes, dtype=np.int64) - sizes,
-        example=np.array([passage for passage, _, _ in windows], dtype=np.int32),
-        offsets=np.array(offsets, dtype=np.int32).reshape(-1, 2),
-        start=zeros,
-        end=zeros,
-        target=zeros.astype(np.float32),
-    )
+    features = span_features(lengths, offsets, [passage for passage, _, _ in windows])
     return features, [Example(f"q{index}", "who?", passage) for index, passage in enumerate(passages)]
 
 
