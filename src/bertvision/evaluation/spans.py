@@ -156,8 +156,8 @@ def answers_at(decoded: Sequence[SpanAnswer], threshold: float) -> dict[str, str
 
 
 def best_threshold(leads: Float64, answered: Float64, silent: Float64) -> float:
-    """The threshold with the highest mean score, from each question's lead of "no answer" and what its answer and silence
-    score: (question,). Call it with held-out questions, never those reported.
+    """The threshold with the highest mean score, from each question's lead of "no answer" and what its answer and
+    silence score: (question,). Call it with held-out questions, never those reported.
 
     Tried are 0, each question's own lead, and a value below them all; of equals the one nearest 0.
     """
