@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, ReadConfig, Target
-from bertvision.heads.blocks import EVEN, SeparateAdapter, SharedAdapter, map_parts
+from bertvision.heads.blocks import SeparateAdapter, SharedAdapter, evenness, map_parts
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Adapter(Head):
 
     def forward(self, states: HiddenStates) -> Tensor:
         read = self.states(states)  # (position, layer, hidden)
-        adapted = self.adapter(read, EVEN if read.is_cuda else 1)  # (position, layer, width)
+        adapted = self.adapter(read, evenness(read))  # (position, layer, width)
         parts = [(adapted, self.config.size)]
         if self.config.skip:
             parts.append((self.last(states), self.shape.hidden))  # (position, hidden)

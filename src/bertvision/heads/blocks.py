@@ -41,6 +41,11 @@ EVEN = 8
 """Rows of so many values in half precision begin at even addresses: products of other widths take a GPU far longer."""
 
 
+def evenness(values: Tensor) -> int:
+    """What the widths in products with these values should be multiples of."""
+    return EVEN if values.is_cuda else 1
+
+
 def even_out(weight: Tensor, dim: int, even: int) -> Tensor:
     """A weight with zeros up to a multiple of `even` along its last dimension (`dim` = -1) or the one before it."""
     missing = -weight.shape[dim] % even

@@ -16,7 +16,7 @@ from torch.nn import functional
 from bertvision.encoder.states import HiddenStates
 from bertvision.errors import UserError
 from bertvision.heads.base import HeadConfig, ReadConfig
-from bertvision.heads.blocks import EVEN, even_out
+from bertvision.heads.blocks import even_out, evenness
 
 SIZES = (1, 2, 3, 4, 5, 6, 7)
 """The kernel sizes N of the 1×N and N×N heads."""
@@ -47,11 +47,6 @@ def check_width(head: str, hidden: int, least: int) -> None:
     """Refuses states that convolutions without padding would shrink to nothing."""
     if hidden < least:
         raise UserError(f"head '{head}' needs hidden states of at least {least} values, not {hidden}.")
-
-
-def evenness(values: Tensor) -> int:
-    """What the widths in products with these values should be multiples of."""
-    return EVEN if values.is_cuda else 1
 
 
 def map_evenly(values: Tensor, weight: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, Target
-from bertvision.heads.blocks import LearnedPooling, SharedAdapter, map_parts
-from bertvision.heads.convolutions import Kernels, Neighbours, TokenCnnConfig, evenness
+from bertvision.heads.blocks import LearnedPooling, SharedAdapter, evenness, map_parts
+from bertvision.heads.convolutions import Kernels, Neighbours, TokenCnnConfig
 from bertvision.tasks.base import TargetKind
 
 

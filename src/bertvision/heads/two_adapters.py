@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, ReadConfig, Target
-from bertvision.heads.blocks import EVEN, LearnedPooling, SharedAdapter, map_parts
+from bertvision.heads.blocks import LearnedPooling, SharedAdapter, evenness, map_parts
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class TwoAdapters(Head):
 
     def forward(self, states: HiddenStates) -> Tensor:
         read = self.states(states)  # (position, layer, hidden)
-        size, even = self.config.size, EVEN if read.is_cuda else 1
+        size, even = self.config.size, evenness(read)
         parts = [(self.adapter(read, even), size)]  # (position, layer, width)
         parts.append((self.pooled_adapter(self.pooling(read), even), size))  # (position, width)
         if self.config.skip:
