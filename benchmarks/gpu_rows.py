@@ -33,6 +33,7 @@ SPAN = Target(TargetKind.SPAN)
 MEAN, LONGEST = 171, 386  # tokens of SQuAD 2.0's windows
 OTHER_MEANS, BERT_LONGEST = (85, 340), 512
 HEAD_STEPS = 20000  # a row of heads ends after so many
+RECORDED, RECORDED_ZOO, PADDED = 1.5, 8.0, 4.0  # seconds until steps have settled; padded: to each batch's longest row
 COUNTED_TOKENS = 16  # on which a head's operations are counted
 
 
@@ -46,7 +47,7 @@ class Work:
     notes: list[str]
     settle: float = 0.0
     """Seconds of steps before the clock starts: where each batch has another shape, memory is asked for and kernels are
-    chosen anew for a while."""
+    chosen anew for a while; where steps are recorded, each size of batch twice."""
 
 
 class Notes(Reporter):
@@ -116,7 +117,7 @@ class Bench:
         output = build_output_layer(TargetKind.SPAN, encoder.shape, 2).to(self.machine.device)
         config = FinetuneConfig(lr=2e-5, batch_tokens=tokens, memory_tokens=tokens)
         work = Finetuning(encoder, output, features, plan, TargetKind.SPAN, config, 0, self.machine, Notes(notes))
-        return Work(finetune_steps(work), 3 * self.forward_flops(), notes)
+        return Work(finetune_steps(work), 3 * self.forward_flops(), notes, self.settle(RECORDED))
 
     def frozen(self, tokens: int, mean: int = MEAN) -> Work:
         encoder, notes = self.encoder("frozen")
@@ -124,7 +125,7 @@ class Bench:
         plan = plan_batches(features.lengths, 1, 0, tokens=tokens).epochs[0]
         source = StreamedSource(encoder, features, plan, ("tokens",), encode_tokens=1, recorded=True)
         steps = train_steps([], source, self.machine)
-        return Work(steps, self.forward_flops(mean), notes)
+        return Work(steps, self.forward_flops(mean), notes, self.settle(RECORDED))
 
     def heads(self, choose: Callable[[StateShape], list[Any]], rows: int) -> Work:
         encoder, notes = self.encoder("frozen")
@@ -138,7 +139,8 @@ class Bench:
         members = [self.member(config, encoder.shape) for config in configs]
         flops = sum(self.head_flops(config, encoder.shape) for config in configs)
         steps = train_steps(members, source, self.machine)
-        return Work(steps, self.forward_flops() + flops, [*notes, f"{len(members)} heads"])
+        seconds = RECORDED if len(members) <= 10 else RECORDED_ZOO
+        return Work(steps, self.forward_flops() + flops, [*notes, f"{len(members)} heads"], self.settle(seconds))
 
     def head_flops(self, config: MemberConfig, shape: StateShape) -> float:
         key = repr((config.head, config.settings))
@@ -156,16 +158,16 @@ class Bench:
         steps = gpu_peers.finetune(model, self.peer_rows, rows, length, device, self.machine.autocast)
         linear, attention = self.shape.linear_flops(), self.shape.attention_flops(attended_length(self.features()))
         passes = 2 if build is gpu_peers.build_lora else 3
-        return Work(steps, passes * linear + 3 * attention, [], self.settle(length))
+        return Work(steps, passes * linear + 3 * attention, [], self.settle(PADDED if length is None else 0.0))
 
     def peer_frozen(self, rows: int, length: int | None) -> Work:
         device = self.machine.device
         model = gpu_peers.build_frozen(self.shape.config(), device, self.machine.dtype)
         steps = gpu_peers.encode(model, self.peer_rows, rows, length, device)
-        return Work(steps, self.forward_flops(), [], self.settle(length))
+        return Work(steps, self.forward_flops(), [], self.settle(PADDED if length is None else 0.0))
 
-    def settle(self, length: int | None) -> float:
-        return 4.0 if length is None and self.machine.device.type == "cuda" else 0.0
+    def settle(self, seconds: float) -> float:
+        return seconds if self.machine.device.type == "cuda" else 0.0
 
 
 def finetune_steps(work: Finetuning) -> Iterator[int]:

@@ -61,11 +61,13 @@ def test_states_are_the_same_recorded_or_not(keep: tuple[str, ...], encoder: Enc
         assert ((one - other).float().norm(dim=-1) / other.float().norm(dim=-1)).max() < 0.02
 
 
-def train(encoder: Encoder, features: Features, rows: tuple[str, ...], recorded: bool, epochs: int = 4) -> list[Member]:
-    """Members after some epochs of three steps each, all of about one size."""
-    machine = Machine("cuda")
+def train(
+    encoder: Encoder, features: Features, rows: tuple[str, ...], recorded: bool, dtype: str = "bfloat16"
+) -> list[Member]:
+    """Members after four epochs of three steps each, all of about one size."""
+    machine = Machine("cuda", dtype)
     order = np.random.default_rng(0).permutation(len(features))
-    plan = [order[first : first + 6] for first in range(0, len(features), 6)] * epochs
+    plan = [order[first : first + 6] for first in range(0, len(features), 6)] * 4
     members = []
     for row in rows:
         torch.manual_seed(1)
@@ -86,7 +88,10 @@ def train(encoder: Encoder, features: Features, rows: tuple[str, ...], recorded:
 
 @pytest.mark.parametrize("row", ROWS)
 def test_a_head_ends_in_the_same_weights_recorded_or_not(row: str, encoder: Encoder, features: Features) -> None:
-    ((one,), (other,)) = (train(encoder, features, (row,), recorded) for recorded in (True, False))
+    # A batch norm over few tokens makes much of the roundings of half precision, and these differ: what fills a batch
+    # up is summed with it.
+    dtype = "float32" if row.endswith("ception") else "bfloat16"
+    ((one,), (other,)) = (train(encoder, features, (row,), recorded, dtype) for recorded in (True, False))
     for name, weight in one.head.state_dict().items():
         expected = other.head.state_dict()[name]
         # Adam takes steps of the learning rate's size, also where a gradient is nothing but rounding.
