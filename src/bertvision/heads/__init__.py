@@ -8,6 +8,8 @@ from bertvision.heads.members import CONTROL, MemberConfig, build_members, find_
 from bertvision.heads.saved import build_head, load_head, outline_head, save_head
 
 for _module in pkgutil.iter_modules(__path__):
+    if _module.name.startswith("_"):
+        continue  # needs what is not everywhere; imported where it is used
     importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = [

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
+from torch.nn import functional
 
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, ReadConfig, Target
-from bertvision.heads.blocks import SeparateAdapter, SharedAdapter, evenness, map_parts
+from bertvision.heads.blocks import EVEN, SeparateAdapter, SharedAdapter, even_out, evenness, map_parts
+from bertvision.heads.fused import can_fuse, read_out
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,18 @@ class Adapter(Head):
 
     def forward(self, states: HiddenStates) -> Tensor:
         read = self.states(states)  # (position, layer, hidden)
+        if self.config.shared and can_fuse(read, self.output.weight):
+            return self._forward_fused(read)  # (position, output)
         adapted = self.adapter(read, evenness(read))  # (position, layer, width)
         parts = [(adapted, self.config.size)]
         if self.config.skip:
             parts.append((self.last(states), self.shape.hidden))  # (position, hidden)
         return map_parts(self.output, parts)  # (position, output)
+
+    def _forward_fused(self, read: Tensor) -> Tensor:
+        """The same, with fewer readings of what the adapter gives."""
+        weight, bias = even_out(self.adapter.weight, -2, EVEN), even_out(self.adapter.bias, -1, EVEN)
+        own, skipped = self.output.weight.tensor_split([self.layers * self.config.size], dim=1)
+        columns = even_out(own.unflatten(1, (self.layers, -1)), -1, EVEN).flatten(1)  # (2, layer * width)
+        out = read_out(read, weight, bias, columns) + self.output.bias  # (position, 2)
+        return out + functional.linear(read[:, self.shape.layers - 1], skipped) if self.config.skip else out

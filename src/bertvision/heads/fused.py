@@ -1,0 +1,85 @@
+"""GELU and a map to two outputs of what a wide product gives, in one reading of it: for span adapters on a GPU.
+
+A shared adapter's product has layer × size values a token (9,650 at BERT-large and 386), and only two numbers are made
+of them. Step by step, forward and backward, torch reads or writes them eleven times; here five: the product writes
+them, the forward kernel reads them, the backward kernel reads them and writes their gradient with all sums over tokens,
+the weight's gradient reads that. The kernels are in `_kernels.py`.
+"""
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bertvision.encoder.attention import HALF
+
+# The fastest of many on an H200, for 13 and for 25 layers.
+ROWS, COLUMNS, WARPS = 2, 512, 4
+BACK_ROWS, BACK_COLUMNS, BACK_WARPS = 32, 64, 4
+PROGRAMS = 1024  # about how many run at once on a large GPU
+LEAST = 1_000_000  # values of states; below, finding the kernels takes longer than they save
+
+
+def can_fuse(states: Tensor, weight: Tensor) -> bool:
+    """Whether the kernels run on these states, here, with an output layer of this weight (output, …). They know no
+    members of a stack."""
+    if not states.is_cuda or states.dtype not in HALF or states.numel() < LEAST or len(weight) != 2:
+        return False
+    return not torch._C._functorch.is_batchedtensor(weight) and _load_kernels() is not None
+
+
+def read_out(states: Tensor, weight: Tensor, bias: Tensor, columns: Tensor) -> Tensor:
+    """GELU(weight · state + bias), all layers side by side, mapped by `columns`: (position, 2), in float32.
+
+    states (position, layer, hidden), weight (width, hidden), bias (width), columns (2, layer * width).
+    """
+    out: Tensor = ReadOut.apply(states, weight, bias, columns)
+    return out
+
+
+class ReadOut(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor, columns: Tensor) -> Tensor:
+        positions, layers, hidden = states.shape
+        kernels = _load_kernels()
+        half = weight.to(states.dtype)  # (width, hidden)
+        product = torch.addmm(bias.to(states.dtype), states.reshape(-1, hidden), half.T)  # (position * layer, width)
+        width = layers * len(weight)
+        assert width % 8 == 0, "the kernels read eight values at once"
+        out = torch.empty(positions, 2, dtype=torch.float32, device=states.device)  # (position, 2)
+        grid = (-(-positions // ROWS),)
+        kernels.forward[grid](product, columns, out, positions, width // 8, ROWS, COLUMNS, num_warps=WARPS)
+        ctx.save_for_backward(states, half, product, columns)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
+        states, half, product, columns = ctx.saved_tensors
+        kernels = _load_kernels()
+        (positions, layers, hidden), width = states.shape, columns.shape[1]
+        given = gradients[0].float().contiguous()  # (position, 2)
+        blocks = -(-width // BACK_COLUMNS)
+        parts = max(1, min(PROGRAMS // blocks, -(-positions // BACK_ROWS)))
+        chunk = -(-positions // (parts * BACK_ROWS)) * BACK_ROWS  # positions of a part
+        back = torch.empty_like(product)  # (position * layer, width of a layer)
+        sums = torch.empty(parts, 3, width, dtype=torch.float32, device=states.device)
+        kernels.backward[blocks, parts](
+            product, columns, given, back, sums, positions, width // 8, chunk, BACK_ROWS, BACK_COLUMNS,
+            num_warps=BACK_WARPS,
+        )  # fmt: skip
+        whole = sums.sum(0)  # (two columns and the bias, layer * width)
+        to_bias = whole[2].unflatten(0, (layers, -1)).sum(0)  # (width)
+        to_weight = (back.T @ states.reshape(-1, hidden)).float()  # (width, hidden)
+        to_states = (back @ half).view_as(states) if ctx.needs_input_grad[0] else None
+        return to_states, to_weight, to_bias, whole[:2]
+
+
+@functools.cache
+def _load_kernels() -> Any:
+    """The module that holds them; None where Triton is not."""
+    try:
+        from bertvision.heads import _kernels
+    except ImportError:
+        return None
+    return _kernels
