@@ -33,7 +33,7 @@ SPAN = Target(TargetKind.SPAN)
 MEAN, LONGEST = 171, 386  # tokens of SQuAD 2.0's windows
 OTHER_MEANS, BERT_LONGEST = (85, 340), 512
 HEAD_STEPS = 20000  # a row of heads ends after so many
-RECORDED, RECORDED_ZOO, PADDED = 1.5, 8.0, 4.0  # seconds until steps have settled; padded: to each batch's longest row
+RECORDED, RECORDED_ZOO, PADDED = 1.0, 8.0, 3.0  # seconds until steps have settled; padded: to each batch's longest row
 COUNTED_TOKENS = 16  # on which a head's operations are counted
 
 
