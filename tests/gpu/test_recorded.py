@@ -62,10 +62,11 @@ def test_states_are_the_same_recorded_or_not(keep: tuple[str, ...], encoder: Enc
 
 
 def train(
-    encoder: Encoder, features: Features, rows: tuple[str, ...], recorded: bool, dtype: str = "bfloat16"
+    encoder: Encoder, features: Features, rows: tuple[str, ...], recorded: bool, exact: bool = False
 ) -> list[Member]:
-    """Members after four epochs of three steps each, all of about one size."""
-    machine = Machine("cuda", dtype)
+    """Members after four epochs of three steps each, all of about one size; exactly: in float64, and from the very same
+    states (recorded ones have other roundings)."""
+    machine = Machine("cuda", "float32" if exact else "bfloat16")
     order = np.random.default_rng(0).permutation(len(features))
     plan = [order[first : first + 6] for first in range(0, len(features), 6)] * 4
     members = []
@@ -73,12 +74,11 @@ def train(
         torch.manual_seed(1)
         config = member_of(row, TargetKind.SPAN, clip=0.5)
         head = build_head(config, encoder.shape, Target(TargetKind.SPAN)).cuda()
+        head = head.double() if exact else head
         members.append(Member(config, head, range(len(plan))))
     units, places = build_units(members, None, 200), Places(torch.device("cuda")) if recorded else None
     # All steps of an epoch go through the encoder together: heads must leave the later ones' states as they are.
-    # (In float32 both learn from the very same states: roundings of recorded ones differ.)
-    encoded = recorded and dtype == "bfloat16"
-    for batch in StreamedSource(encoder, features, plan, ("tokens",), 400, recorded=encoded).batches():
+    for batch in StreamedSource(encoder, features, plan, ("tokens",), 400, recorded=recorded and not exact).batches():
         placed = places.put(batch) if places is not None else None
         for unit in units:
             unit.learn(batch, machine, placed)
@@ -90,10 +90,10 @@ def train(
 
 @pytest.mark.parametrize("row", ROWS)
 def test_a_head_ends_in_the_same_weights_recorded_or_not(row: str, encoder: Encoder, features: Features) -> None:
-    # A batch norm over few tokens makes much of the roundings of half precision, and these differ: what fills a batch
-    # up is summed with it.
-    dtype = "float32" if row.endswith("ception") else "bfloat16"
-    ((one,), (other,)) = (train(encoder, features, (row,), recorded, dtype) for recorded in (True, False))
+    # A dozen batch norms and Adam make much of a rounding: in float32 the same windows in another order end further
+    # apart than this test allows.
+    exact = row.endswith("ception")
+    ((one,), (other,)) = (train(encoder, features, (row,), recorded, exact) for recorded in (True, False))
     apart = []
     for name, weight in one.head.state_dict().items():
         expected = other.head.state_dict()[name]
@@ -102,7 +102,7 @@ def test_a_head_ends_in_the_same_weights_recorded_or_not(row: str, encoder: Enco
         apart.append((weight - expected).float().abs().flatten())
     # All together: Adam takes steps of the learning rate's size also where a gradient is nothing but rounding, as that
     # of a scale before a batch norm.
-    assert torch.cat(apart).mean() < 1e-3 * len(one.steps) / 10
+    assert torch.cat(apart).mean() < (1e-6 if exact else 1e-3 * len(one.steps) / 10)
 
 
 def test_a_stack_ends_in_the_same_weights_recorded_or_not(encoder: Encoder, features: Features) -> None:
