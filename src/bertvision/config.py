@@ -57,6 +57,11 @@ class EncoderConfig:
 @dataclass(frozen=True)
 class FinetuneConfig:
     epochs: float = setting(1.0, "passes over the training windows; 0 leaves the encoder as it is")
+    method: str = setting(
+        "full", "what learns, with the output layer: 'full' (all), 'bitfit' (biases), 'lora' (low-rank updates; peft)"
+    )
+    lora_rank: int = setting(8, "rank of each update of queries and values, for 'lora'")
+    lora_alpha: float = setting(16.0, "updates count lora_alpha / lora_rank times, for 'lora'")
     snapshots: list[float] = setting([], "epochs after which the encoder is kept and scored; the last is always kept")
     lr: float | None = setting(None, "learning rate; absent: 1e-5 for MNLI, QNLI, QQP, else 2e-5")
     schedule: str = setting("linear", "'linear' (warm-up, then down to 0) or 'constant' (after the warm-up)")
@@ -195,6 +200,7 @@ def _absolute(place: str | None) -> Any:
 
 FindMore = Callable[[RunConfig], list[str]]
 CHOICES = {
+    "finetune.method": ("full", "bitfit", "lora"),
     "finetune.schedule": ("linear", "constant"),
     "train.schedule": ("linear", "constant"),
     "encoder.dtype": ("auto", "float32", "bfloat16"),
@@ -209,16 +215,17 @@ CHOICES = {
 STORE_PARTS = ("tokens", "cls", "mean")
 AT_LEAST_ONE = (
     "data.limit_train", "data.limit_dev", "finetune.batch_rows", "finetune.batch_tokens", "finetune.memory_tokens",
+    "finetune.lora_rank",
     "train.epochs", "train.seeds", "train.stack", "train.batch_rows", "train.batch_tokens", "train.encode_tokens",
     "evaluate.n_best", "evaluate.max_answer_tokens", "search.members", "search.population",
     "store.shard_mb", "store.memory_mb",
 )  # fmt: skip
-POSITIVE = ("finetune.lr", "train.lr", "finetune.clip", "train.clip", "search.seconds")
+POSITIVE = ("finetune.lr", "train.lr", "finetune.clip", "train.clip", "search.seconds", "finetune.lora_alpha")
 NOT_NEGATIVE = (
     "finetune.epochs", "finetune.decay", "train.decay", "data.overlap",
     "finetune.checkpoint_seconds", "train.checkpoint_seconds", "seed",
 )  # fmt: skip
-FINITE = ("finetune.epochs", "finetune.lr", "train.lr", "finetune.decay", "train.decay")
+FINITE = ("finetune.epochs", "finetune.lr", "train.lr", "finetune.decay", "train.decay", "finetune.lora_alpha")
 BELOW_ONE = ("finetune.warmup", "train.warmup", "data.hold_out")
 
 

@@ -291,8 +291,9 @@ def _disk(job: Job, encoder: Encoder, stored: int) -> Section:
     """Snapshots, stored states where they go into the run folder, and one checkpoint being written while another is
     there; predictions are small beside them."""
     weights = 4 * count_parameters(encoder)
+    learning = 4 * sum(weight.numel() for weight in encoder.parameters() if weight.requires_grad)
     kept = sum(epochs > 0 for epochs in job.snapshots) * weights + (0 if job.config.store.path else stored)
-    checkpoints = 2 * 3 * weights if job.config.finetune.epochs else 0
+    checkpoints = 2 * (weights + 2 * learning) if job.config.finetune.epochs else 0
     place = Path(job.folder.path).absolute()
     while not place.exists():
         place = place.parent

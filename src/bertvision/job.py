@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from bertvision.config import RunConfig, load_config
+from bertvision.config import FinetuneConfig, RunConfig, load_config
 from bertvision.data.splits import draw, hold_out
 from bertvision.data.windows import Features, build_features
 from bertvision.encoder.loading import identify, load_tokenizer, shape_of, weights_stamp
@@ -206,7 +206,7 @@ class Job:
 
     @cached_property
     def finetune_stamp(self) -> str:
-        settings = _what_matters(self.config.finetune)
+        settings = _finetune_settings(self.config.finetune)
         if self.config.finetune.epochs == 0:
             settings = {"epochs": 0}
         # As asked for, not as found here: a run that was made on a GPU stays finished when it is opened on a laptop.
@@ -256,6 +256,12 @@ def _free_of_files(folder: Path) -> Path:
         if place.exists() and not place.is_dir():
             raise UserError(f"run = '{folder}': '{place}' is a file. Set `run` to a folder, there or to be made.")
     return folder
+
+
+def _finetune_settings(config: FinetuneConfig) -> dict[str, Any]:
+    """A method's settings only where it is asked for: runs that were made before there were methods stay finished."""
+    unasked = {"full": ("method", "lora_rank", "lora_alpha"), "bitfit": ("lora_rank", "lora_alpha"), "lora": ()}
+    return {key: value for key, value in _what_matters(config).items() if key not in unasked[config.method]}
 
 
 def _what_matters(section: Any) -> dict[str, Any]:

@@ -48,6 +48,7 @@ from bertvision.tasks.base import describe_task
 from bertvision.training.checkpoint import Checkpoints
 from bertvision.training.finetune import Cost, Finetuning
 from bertvision.training.heads import Judge, train_heads
+from bertvision.training.methods import check_method
 from bertvision.training.stack import Member
 
 BASELINE, ENCODER = "baseline", "encoder"
@@ -90,11 +91,12 @@ def finetune(job: Job) -> None:
     features, config = job.features("train"), job.config.finetune
     plan = plan_batches(features.lengths, config.epochs, job.config.seed, config.batch_rows, config.batch_tokens)
     compile_if_long(job, encoder, 3 * config.epochs * float(features.lengths.sum()))
+    facts: dict[str, Any] = {}
 
     def keep(epochs: float, cost: Cost) -> None:
         _refuse_diverged(job, encoder, output, epochs)
         if job.machine.is_main and not job.folder.is_done(job.folder.encoder(epochs), stamp):
-            _save_snapshot(job, epochs, encoder, output, stamp, cost)
+            _save_snapshot(job, epochs, encoder, output, stamp, facts | dataclasses.asdict(cost))
         job.machine.wait()
 
     checkpoints = Checkpoints(job.folder.checkpoints / "finetune", stamp, config.checkpoint_seconds)
@@ -106,6 +108,8 @@ def finetune(job: Job) -> None:
     work = Finetuning(
         encoder, output, features, plan, job.task.kind, config, job.config.seed, job.machine, job.reporter
     )
+    if config.method != "full":
+        facts["trained_parameters"] = sum(weight.numel() for weight in work.parameters)
     work.run(job.snapshots, keep, checkpoints, job.folder.log, missing)
     if config.track:
         job.machine.accelerator.end_training()
@@ -121,6 +125,7 @@ def load_for_finetuning(job: Job) -> Encoder:
     encoder = load_encoder(settings.name, job.machine.device, torch.float32, "padded")
     encoder.take_route(settings.attention, job.machine.dtype)
     check_length(job, encoder)
+    check_method(encoder, job.config.finetune)
     return encoder
 
 
@@ -196,7 +201,7 @@ def _refuse_diverged(job: Job, encoder: Encoder, output: Any, epochs: float) -> 
         )
 
 
-def _save_snapshot(job: Job, epochs: float, encoder: Encoder, output: Any, stamp: str, cost: Cost) -> None:
+def _save_snapshot(job: Job, epochs: float, encoder: Encoder, output: Any, stamp: str, facts: dict[str, Any]) -> None:
     with writing_folder(job.folder.encoder(epochs)) as fresh:
         if epochs == 0:  # the encoder as it came: its name says it all
             place = Path(job.config.encoder.name).expanduser()
@@ -206,8 +211,8 @@ def _save_snapshot(job: Job, epochs: float, encoder: Encoder, output: Any, stamp
             encoder.save(fresh)
         output.save(fresh)
         parameters = count_parameters(encoder) + count_parameters(output)
-        mark_done(fresh, stamp, epochs=epochs, parameters=parameters, **dataclasses.asdict(cost))
-    job.folder.log("snapshot", epochs=epochs, **dataclasses.asdict(cost))
+        mark_done(fresh, stamp, epochs=epochs, parameters=parameters, **facts)
+    job.folder.log("snapshot", epochs=epochs, **facts)
 
 
 def load_snapshot(folder: Path, settings: EncoderConfig, machine: Machine) -> tuple[Encoder, Any]:
@@ -430,6 +435,8 @@ def _rows(job: Job, epochs: float) -> list[Row]:
         )
     whole = found["parameters"]
     facts = {key: found.get(key) for key in ("parameters", "seconds", "tokens", "memory")}
+    if "trained_parameters" in found:  # not all of them learned
+        facts["trained_parameters"] = found["trained_parameters"]
     rows = [Row(ENCODER, f"{found['stamp']}@{epochs:g}", {**facts, "share": 1.0})]
     for member in job.members if epochs in job.head_snapshots else []:
         stamp = job.member_stamp(epochs, member)

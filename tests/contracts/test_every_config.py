@@ -23,8 +23,10 @@ ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "tests" / "fixtures"
 PAPER = {str(path.relative_to(ROOT)): path for path in sorted((ROOT / "configs" / "paper").rglob("*.toml"))}
 LOCAL = {str(path.relative_to(ROOT)): path for path in sorted((ROOT / "configs").glob("*.toml"))}
+RESULTS = {str(path.relative_to(ROOT)): path for path in sorted((ROOT / "configs" / "results").glob("*.toml"))}
+TWINS = {str(path.relative_to(ROOT)): path for path in sorted((ROOT / "configs" / "results" / "hub").glob("*.toml"))}
 DEMO = {"demo.toml": ROOT / "src" / "bertvision" / "demo.toml"}
-CONFIGS = {**PAPER, **LOCAL, **DEMO}
+CONFIGS = {**PAPER, **LOCAL, **RESULTS, **TWINS, **DEMO}
 
 
 def read_tables(path: Path) -> dict[str, Any]:
@@ -33,8 +35,9 @@ def read_tables(path: Path) -> dict[str, Any]:
 
 
 def test_no_config_is_overlooked() -> None:
-    assert (len(PAPER), len(LOCAL), len(DEMO)) == (22, 13, 1)
-    assert {*PAPER.values(), *LOCAL.values()} == {*(ROOT / "configs").rglob("*.toml")}
+    assert (len(PAPER), len(LOCAL), len(RESULTS), len(TWINS), len(DEMO)) == (22, 13, 19, 12, 1)
+    found = {*PAPER.values(), *LOCAL.values(), *RESULTS.values(), *TWINS.values()}
+    assert found == {*(ROOT / "configs").rglob("*.toml")}
     assert all(path.is_file() for path in CONFIGS.values())
 
 
@@ -67,11 +70,11 @@ def data_overrides(tables: dict[str, Any], folder: Path) -> list[str]:
     task = tables["task"]
     if task["name"] in GLUE:
         return [f"task.data={FIXTURES / 'glue_tiny'}"]
-    if task["name"].startswith("squad2"):
+    if task["name"].startswith("squad2") and "train" not in task:
         return [f"task.data={FIXTURES / 'squad_tiny'}"]
     if task["name"] == "demo":
         return ["task.train_questions=40", "task.dev_questions=8"]
-    if task["kind"] == "span":
+    if task["name"].startswith("squad2") or task["kind"] == "span":
         return [f"task.{split}={FIXTURES / 'squad_tiny' / f'{split}-v2.0.json'}" for split in ("train", "dev")]
     return [f"task.{split}={write_table(folder / f'{split}.csv', task, rows=8)}" for split in ("train", "dev")]
 
@@ -79,11 +82,12 @@ def data_overrides(tables: dict[str, Any], folder: Path) -> list[str]:
 def load_small(path: Path, folder: Path, encoder: Path) -> RunConfig:
     """The config on a handful of examples: two fine-tuning steps of 4 rows, and two epochs of one head step."""
     tables = read_tables(path)
-    several = len(tables["train"]["snapshots"]) > 1
+    several = len(tables["train"].get("snapshots", [])) > 1
     small = {
         "encoder.name": encoder, "encoder.device": "cpu", "run": folder / "run",
         "data.limit_train": 8, "data.limit_dev": 4,
         "finetune.epochs": 1, "finetune.snapshots": [0.5] if several else [], "finetune.batch_rows": 4,
+        "finetune.batch_tokens": "none",
         "train.epochs": 2, "train.snapshots": [0.5, 1] if several else [1], "train.batch_rows": 64,
         "train.batch_tokens": "none",
     }  # fmt: skip
@@ -121,6 +125,22 @@ def test_two_steps_of_every_config_give_scores_of_every_model(name: str, wide_en
 def test_runs_of_different_configs_do_not_share_a_folder() -> None:
     folders = [read_tables(path)["run"] for path in CONFIGS.values()]
     assert len(set(folders)) == len(CONFIGS)
+
+
+# ---------------------------------------------------------------------- those of the results page
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_results_config_has_a_twin_on_hub_data_with_the_same_settings(name: str) -> None:
+    stem = RESULTS[name].stem.replace("_gte", "").replace("_minilm", "")
+    own, twin = read_tables(RESULTS[name]), read_tables(TWINS[f"configs/results/hub/{stem}.toml"])
+    assert twin["task"] == {"name": own["task"]["name"]}
+    assert twin["encoder"] == {"name": "bert-base-uncased"}
+    # A learning rate that suits the encoder; LoRA and BitFit have one for all.
+    assert "method" in own["finetune"] or own["finetune"]["lr"] > twin["finetune"]["lr"]
+    for tables in (own, twin):
+        del tables["run"], tables["task"], tables["encoder"], tables["finetune"]["lr"]
+    assert own == twin
 
 
 # ---------------------------------------------------------------------- they hold the published recipes

@@ -30,6 +30,7 @@ from bertvision.training.checkpoint import Checkpoints, named, under
 from bertvision.training.half_weights import HalfWeights
 from bertvision.training.interrupts import held_interrupts
 from bertvision.training.losses import compute_loss
+from bertvision.training.methods import prepare_method
 from bertvision.training.optimizer import (
     build_optimizer,
     learning_rate,
@@ -87,6 +88,7 @@ class Finetuning:
     ) -> None:
         self.encoder, self.output, self.features, self.plan = encoder, output, features, plan
         self.kind, self.config, self.seed, self.machine, self.reporter = kind, config, seed, machine, reporter
+        self.method = prepare_method(encoder, config, seed)
         self.model = nn.ModuleDict({"encoder": encoder, "output": output})
         # Where it runs padded, an encoder may be of a family that half precision throughout does not suit.
         is_half = encoder.route == "varlen"
@@ -161,7 +163,7 @@ class Finetuning:
 
     def _offer(self, epochs: float, on_snapshot: Callable[[float, Cost], None]) -> None:
         cost = self._cost()
-        with self.full_weights():
+        with self.full_weights(), self.method.plain():
             on_snapshot(epochs, cost)
 
     def measure_step(self, step: int) -> int:
