@@ -96,7 +96,7 @@ def finetune(job: Job) -> None:
     def keep(epochs: float, cost: Cost) -> None:
         _refuse_diverged(job, encoder, output, epochs)
         if job.machine.is_main and not job.folder.is_done(job.folder.encoder(epochs), stamp):
-            _save_snapshot(job, epochs, encoder, output, stamp, facts | dataclasses.asdict(cost))
+            _save_snapshot(job, epochs, encoder, output, stamp, (facts if epochs else {}) | dataclasses.asdict(cost))
         job.machine.wait()
 
     checkpoints = Checkpoints(job.folder.checkpoints / "finetune", stamp, config.checkpoint_seconds)

@@ -4,6 +4,12 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
+from tiny_training import member_of
+
+from bertvision.encoder.states import HiddenStates, StateShape
+from bertvision.heads import Target, adapter, build_head
+from bertvision.heads.fused import can_fuse, read_out
+from bertvision.tasks.base import TargetKind
 
 pytestmark = [
     pytest.mark.gpu,
@@ -22,8 +28,6 @@ def distance(found: Tensor, expected: Tensor) -> float:
 def test_output_and_gradients_are_those_of_float64_to_rounding(
     positions: int, layers: int, width: int, scale: float
 ) -> None:
-    from bertvision.heads.fused import read_out
-
     generator = torch.Generator("cuda").manual_seed(positions)
 
     def draw(*shape: int, std: float = 1.0) -> Tensor:
@@ -45,3 +49,25 @@ def test_output_and_gradients_are_those_of_float64_to_rounding(
     for gradient, other in zip(gradients, torch.autograd.grad(expected, exact, upstream.double()), strict=True):
         assert gradient.isfinite().all()
         assert distance(gradient, other) < 0.01
+
+
+@pytest.mark.parametrize("row", ["adapter_64", "adapter_64_skip", "adapter_386", "adapter_386_skip"])
+def test_a_head_gives_the_same_with_the_kernels_and_without(row: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    shape = StateShape(layers=4, hidden=64, pooled=True)
+    head = build_head(member_of(row, TargetKind.SPAN), shape, Target(TargetKind.SPAN)).cuda()
+    for weight in head.parameters():
+        torch.nn.init.normal_(weight, std=0.2)
+    tokens = torch.randn(5000, 4, 64, device="cuda", dtype=torch.bfloat16)  # (token, layer, hidden)
+    states = HiddenStates(torch.tensor([2000, 3000]), tokens=tokens)
+    found = {}
+    for fused in (True, False):
+        monkeypatch.setattr(adapter, "can_fuse", can_fuse if fused else lambda *_: False)
+        with torch.autocast("cuda", torch.bfloat16):
+            out = head(states)  # (token, 2)
+        out.float().square().sum().backward()
+        found[fused] = [out.detach().float(), *(weight.grad.clone() for weight in head.parameters())]
+        head.zero_grad()
+    assert can_fuse(tokens, head.output.weight)
+    for one, other in zip(found[True], found[False], strict=True):
+        assert distance(one, other.double()) < 0.02

@@ -26,13 +26,16 @@ class HalfWeights:
 
     def begin(self) -> None:
         """The module has its half-precision weights from now on."""
-        self.refresh()
+        with torch.no_grad():
+            torch._foreach_copy_(self.half, [weight.data for weight in self.full])
         self._put(self.half)
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """After the float32 weights have changed."""
-        torch._foreach_copy_(self.half, [weight.data for weight in self.full])
+        """After the float32 weights that learn have changed."""
+        pairs = [(half, full.data) for half, full in zip(self.half, self.full, strict=True) if full.requires_grad]
+        if pairs:
+            torch._foreach_copy_([half for half, _ in pairs], [full for _, full in pairs])
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:

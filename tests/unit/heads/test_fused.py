@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from bertvision.encoder.states import StateShape
-from bertvision.heads import Target, adapter, build_head
+from bertvision.heads import Target, adapter, build_head, fused
 from bertvision.heads.fused import can_fuse
 from bertvision.tasks.base import TargetKind
 
@@ -19,7 +19,7 @@ def read_plainly(states: Tensor, weight: Tensor, bias: Tensor, columns: Tensor) 
     return functional.gelu(states @ weight.T + bias).flatten(1) @ columns.T  # (position, 2)
 
 
-@pytest.mark.parametrize("row", ["adapter_64", "adapter_386_skip"])
+@pytest.mark.parametrize("row", ["adapter_64", "adapter_64_skip", "adapter_386_skip"])
 @pytest.mark.parametrize("kind", [TargetKind.SPAN, TargetKind.LABEL])
 def test_an_adapter_gives_the_same_through_the_kernels(
     row: str, kind: TargetKind, monkeypatch: pytest.MonkeyPatch
@@ -40,6 +40,19 @@ def test_an_adapter_gives_the_same_through_the_kernels(
     torch.testing.assert_close(found, expected)
     for name, weight in head.named_parameters():
         torch.testing.assert_close(weight.grad, gradients[name], rtol=1e-4, atol=1e-4, msg=name)
+
+
+def test_kernels_that_cannot_be_built_are_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoCompiler:
+        @property
+        def forward(self) -> None:
+            raise RuntimeError("Failed to find C compiler.")
+
+    monkeypatch.setattr(fused, "_load_kernels", NoCompiler)
+    fused._kernels_run_on.cache_clear()
+    with pytest.warns(UserWarning, match="without kernels of their own.*Failed to find C compiler"):
+        assert not fused._kernels_run_on(torch.device("cpu"))
+    fused._kernels_run_on.cache_clear()
 
 
 def test_a_cpu_has_no_kernels() -> None:
