@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN = .venv/bin
 READY = .venv/.ready
 
-.PHONY: setup demo test test-all test-gpu check format wheel-test
+.PHONY: setup demo test test-all test-gpu check format results results-check wheel-test
 
 setup: $(READY)
 
@@ -34,6 +34,13 @@ check: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# docs/results.md and its pictures, from the scores kept in results/kept.
+results: $(READY)
+	$(BIN)/python -m results.page
+
+results-check: $(READY)
+	$(BIN)/python -m results.page --check
 
 # The built wheel, installed away from the sources: what a user of the package gets. PYTHONPATH goes before the editable
 # install, and the first line makes sure of it.

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from tiny_training import member_of
 from torch import Tensor
 from torch.nn import functional
-from tiny_training import member_of
 
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads import Target, adapter, build_head

@@ -1,0 +1,123 @@
+"""Keeps of finished runs what the results page is made of: python -m results.keep RUN [RUN …]
+
+A run's folder is called as its config in configs/results, with its seed: squad2_gte_seed1. Its settings must be the
+config's; where data and encoder lie may differ. Marks of each example must be there (analyses need them); the weights
+of encoders and heads need not.
+"""
+
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bertvision.analysis import answers
+from bertvision.analysis.block import Block
+from bertvision.analysis.certainty import Certainty
+from bertvision.analysis.comparisons import comparisons
+from bertvision.analysis.evidence import Evidence
+from bertvision.analysis.layer_weights import layer_weights
+from bertvision.analysis.passages import passage_lengths
+from bertvision.errors import UserError
+from bertvision.rundir import read_json, write_text
+from bertvision.tasks.base import TargetKind
+from results.kept import CONFIGS, KEPT, to_text
+
+ANALYSES: dict[str, Callable[[Evidence, str], Block | None]] = {
+    "second_answer": answers.second_answer,
+    "wrong_predictions": answers.wrong_predictions,
+    "passage_lengths": passage_lengths,
+    "layer_weights": layer_weights,
+}
+PATHS = {"task": ("data", "train", "dev"), "encoder": ("name",)}
+MODEL_FACTS = ("parameters", "trained_parameters", "seconds", "tokens", "memory", "head", "data_fraction", "ensemble")
+
+
+def keep(run: Path) -> Path:
+    config, _, seed = run.name.rpartition("_seed")
+    evidence = Evidence(run)
+    check_settings(evidence, CONFIGS / f"{config}.toml", int(seed))
+    environment: dict[str, Any] = read_json(run / "environment.json") or {}
+    kept = {
+        "config": config,
+        "seed": int(seed),
+        "device": environment["device"],
+        "packages": {name: environment["packages"][name] for name in ("torch", "transformers")},
+        "task": evidence.scores["task"],
+        "kind": evidence.scores["kind"],
+        "metrics": evidence.scores["metrics"],
+        "snapshots": {epochs: shorten(models) for epochs, models in evidence.scores["snapshots"].items()},
+        "analyses": analyse(evidence),
+    }
+    path = KEPT / f"{run.name}.json"
+    write_text(path, to_text(kept))
+    return path
+
+
+def check_settings(evidence: Evidence, path: Path, seed: int) -> None:
+    """Refuses a run that was made with other settings than the config's."""
+    if not path.is_file():
+        raise UserError(f"'{evidence.run.path}' is not called as a config of configs/results and its seed.")
+    found: dict[str, Any] = read_json(evidence.run.path / "config.json") or {}
+    if found["seed"] != seed:
+        raise UserError(f"'{evidence.run.path}' was made with seed {found['seed']}.")
+    for section, wanted in tomllib.loads(path.read_text(encoding="utf-8")).items():
+        values = wanted if isinstance(wanted, dict) else {section: wanted}
+        there = found[section] if isinstance(wanted, dict) else found
+        for key, value in values.items():
+            if section in ("run", "seed") or key in PATHS.get(section, ()):
+                continue
+            if section == "finetune" and key == "snapshots":  # the last is always kept
+                continue
+            if there[key] != value:
+                raise UserError(f"'{evidence.run.path}': {section}.{key} is {there[key]}, and {value} in '{path}'.")
+
+
+def shorten(models: dict[str, Any]) -> dict[str, Any]:
+    """Scores and costs of each model, to four digits."""
+    short = {}
+    for name, facts in models.items():
+        some = {key: facts[key] for key in MODEL_FACTS if facts.get(key) is not None}
+        short[name] = round_off(some | {"scores": facts["scores"]})
+    return short
+
+
+def analyse(evidence: Evidence) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    split = evidence.splits[0]
+    for epochs in evidence.head_snapshots:
+        block = comparisons(Certainty(evidence, epochs, split))
+        if block is not None:
+            found[f"comparisons_{epochs:g}"] = rows_of(block)
+    if evidence.task.kind is TargetKind.SPAN:
+        for name, analysis in ANALYSES.items():
+            block = analysis(evidence, split)
+            if block is not None:
+                found[name] = rows_of(block)
+    layers = read_json(evidence.run.path / "analyses" / f"layers_{split}.json")
+    if layers is not None:
+        found["layers"] = round_off({key: layers[key] for key in ("examples", "heads")})
+    return found
+
+
+def rows_of(block: Block) -> Any:
+    assert block.frame is not None, f"'{block.key}' is a table"
+    return round_off(block.frame.records())
+
+
+def round_off(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 4)
+    if isinstance(value, dict):
+        return {key: round_off(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [round_off(inner) for inner in value]
+    return value
+
+
+if __name__ == "__main__":
+    try:
+        for word in sys.argv[1:]:
+            print(keep(Path(word)))
+    except UserError as error:
+        raise SystemExit(f"error: {error}") from None

@@ -1,0 +1,149 @@
+"""What was kept of the runs: one small file a run in `results/kept`; the seeds of an experiment belong together."""
+
+import json
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertvision.results import read_figure
+
+ROOT = Path(__file__).parents[1]
+KEPT = ROOT / "results" / "kept"
+CONFIGS = ROOT / "configs" / "results"
+ENCODER, CONTROL, BASELINE = "encoder", "last_linear", "baseline"
+ZOO = "_zoo"
+"""The end of a config's name whose runs have more heads than another one's, and are else the same."""
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A figure over seeds."""
+
+    values: list[float]
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.values)
+
+    @property
+    def deviation(self) -> float | None:
+        return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+    def __str__(self) -> str:
+        around = f" ± {self.deviation:.2f}" if self.deviation is not None else ""
+        return f"{self.mean:.2f}{around}"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The runs of one config, one a seed."""
+
+    name: str
+    runs: dict[int, dict[str, Any]]
+    """By seed: what `keep.py` wrote."""
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted(self.runs)
+
+    @property
+    def first(self) -> dict[str, Any]:
+        return self.runs[self.seeds[0]]
+
+    @property
+    def snapshots(self) -> list[float]:
+        return sorted({float(epochs) for run in self.runs.values() for epochs in run["snapshots"]})
+
+    @property
+    def head_snapshots(self) -> list[float]:
+        return [epochs for epochs in self.snapshots if len(self.models(epochs)) > 2]
+
+    def models(self, epochs: float) -> list[str]:
+        """Those that any seed has, in the order of the tables."""
+        return list(dict.fromkeys(name for seed in self.seeds for name in self._models(seed, epochs)))
+
+    def facts(self, epochs: float, model: str) -> dict[str, Any]:
+        """What is the same for all seeds of a model: parameters, kind of head …"""
+        found: dict[str, Any] = next(
+            self._models(seed, epochs)[model] for seed in self.seeds if model in self._models(seed, epochs)
+        )
+        return found
+
+    def by_seed(self, epochs: float, model: str, key: str, split: str = "dev") -> dict[int, float]:
+        """A score of each seed that has it; a dot in the key leads into `at_threshold`."""
+        found = {}
+        for seed in self.seeds:
+            value = read_figure(self._models(seed, epochs).get(model, {}).get("scores", {}).get(split, {}), key)
+            if value is not None:
+                found[seed] = value
+        return found
+
+    def mean(self, epochs: float, model: str, key: str, split: str = "dev") -> Mean | None:
+        values = list(self.by_seed(epochs, model, key, split).values())
+        return Mean(values) if values else None
+
+    def seconds(self, epochs: float, model: str) -> float | None:
+        """Of fine-tuning up to the snapshot, and of the pass where it is a head; the mean over seeds."""
+        found = []
+        for seed in self.seeds:
+            models = self._models(seed, epochs)
+            if model in models:
+                own = 0.0 if model in (ENCODER, BASELINE) else models[model].get("seconds") or 0.0
+                found.append((models[ENCODER].get("seconds") or 0.0) + own)
+        return statistics.fmean(found) if found else None
+
+    def best_head(self, epochs: float, key: str, names: list[str] | None = None) -> str | None:
+        """By held-out data, never by dev: of the heads that all seeds have, on all of the data."""
+        found = {
+            name: score.mean
+            for name in self.models(epochs)
+            if is_head(self.facts(epochs, name)) and name != CONTROL and (names is None or name in names)
+            for score in [self.mean(epochs, name, key, "held_out")]
+            if score is not None and len(score.values) == len(self.seeds)
+        }
+        return max(found, key=lambda name: found[name]) if found else None
+
+    def analyses(self, key: str) -> dict[int, Any]:
+        """An analysis by seed, of the runs that have it."""
+        return {seed: run["analyses"][key] for seed, run in sorted(self.runs.items()) if key in run["analyses"]}
+
+    def _models(self, seed: int, epochs: float) -> dict[str, Any]:
+        found: dict[str, Any] = self.runs[seed]["snapshots"].get(f"{epochs:g}", {})
+        return found
+
+
+def to_text(run: dict[str, Any]) -> str:
+    """JSON with a line for each model: what changed can be read."""
+    parts = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in run.items() if key != "snapshots"]
+    shots = []
+    for epochs, models in run["snapshots"].items():
+        lines = [f"   {json.dumps(name)}: {json.dumps(facts)}" for name, facts in models.items()]
+        shots.append(f"  {json.dumps(epochs)}: {{\n" + ",\n".join(lines) + "\n  }")
+    parts.append(' "snapshots": {\n' + ",\n".join(shots) + "\n }")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def is_head(facts: dict[str, Any]) -> bool:
+    """Whether a model is a head on all of the data."""
+    return "head" in facts and facts.get("data_fraction", 1) == 1
+
+
+def load_kept(folder: Path = KEPT) -> dict[str, Experiment]:
+    found: dict[str, dict[int, dict[str, Any]]] = {}
+    for path in sorted(folder.glob("*.json")):
+        run = json.loads(path.read_text(encoding="utf-8"))
+        seeds = found.setdefault(run["config"].removesuffix(ZOO), {})
+        if run["seed"] in seeds:
+            _join(seeds[run["seed"]], run)
+        else:
+            seeds[run["seed"]] = run
+    return {name: Experiment(name, seeds) for name, seeds in found.items()}
+
+
+def _join(run: dict[str, Any], other: dict[str, Any]) -> None:
+    """Models and analyses that only the other run of the same seed has."""
+    for epochs, models in other["snapshots"].items():
+        own = run["snapshots"].setdefault(epochs, {})
+        own |= {name: facts for name, facts in models.items() if name not in own}
+    run["analyses"] = other["analyses"] | run["analyses"]

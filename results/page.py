@@ -1,0 +1,117 @@
+"""Makes docs/results.md and its pictures of what was kept: python -m results.page [--check]
+
+With --check nothing is written: it says what would differ, and ends with 1 where something does.
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from bertvision.analysis.block import Block, Cell, Column, Frame, Report, Section
+from bertvision.reports.markdown import render_markdown
+from bertvision.reports.pictures import draw_svg
+from bertvision.rundir import write_text
+from results.claims import claims_blocks
+from results.kept import ROOT, Experiment, load_kept
+from results.names import ENCODERS, SQUAD
+from results.peers import peer_blocks
+from results.sentences import GLUE, answerable_block, glue_block
+from results.spans import span_blocks
+
+PAGE, PICTURES = "results.md", "results"
+FACTS = [
+    "Made by make results from results/kept, which holds the scores of runs of the configs in configs/results; make "
+    "results-check makes it again and finds no difference. configs/results/hub has each config on the hub's data with "
+    "BERT-base.",
+    f"{SQUAD}: 52,716 training questions, with all of the unanswerable ones that we have (17,572) and answerable ones "
+    "drawn down to the official proportion; 5 % are held out for every choice. The dev set is the official one.",
+    "Encoders: gte-small (12 layers of 384, 33 million parameters) and all-MiniLM-L6-v2 (6 layers of 384, 23 million).",
+    "Figures are means over seeds, ± their standard deviation; a seed changes fine-tuning, batches and heads alike.",
+]
+LIMITS = [
+    "These are small encoders, trained for sentence similarity before, on a part of SQuAD 2.0's training questions: "
+    "nothing here says what BERT-base or BERT-large would reach, and no figure may be quoted as one on SQuAD 2.0.",
+    "Settings were not searched: one learning rate for fine-tuning, one for heads, one pass over the data. Others may "
+    "turn small differences around.",
+    "Of the training questions one in three is unanswerable, of dev's one in two: thresholds chosen on held-out "
+    "training questions suit dev badly, and figures at any threshold mix that with what a model knows. Forced F1 and "
+    "AUC don't.",
+    "A few seeds show how much luck there is, not how likely a difference is: that a claim holds describes these runs.",
+]
+
+
+def build_page(experiments: dict[str, Experiment]) -> Report:
+    sections = [Section("The papers' claims", claims_blocks(experiments))]
+    for short, encoder in ENCODERS.items():
+        name = f"squad2_{short}"
+        if name in experiments:
+            sections.append(Section(f"Spans, {encoder} ({SQUAD})", span_blocks(experiments[name], encoder)))
+    pairs = [(experiments.get(f"answerable_{short}"), encoder) for short, encoder in ENCODERS.items()]
+    sections.append(Section("Answerability", [answerable_block(one, name) for one, name in pairs if one is not None]))
+    sections.append(Section("GLUE", [glue_block(experiments[name]) for name in GLUE if name in experiments]))
+    peers = [block for short, name in ENCODERS.items() for block in peer_blocks(experiments, f"squad2_{short}", name)]
+    sections.append(Section("Other ways to the same scores", peers))
+    sections.append(Section("The runs", [_runs(experiments)]))
+    sections = [section for section in sections if section.blocks]
+    return Report("Results", FACTS, LIMITS, sections)
+
+
+def _runs(experiments: dict[str, Experiment]) -> Block:
+    columns = [Column("config"), Column("seeds"), Column("device"), Column("torch"), Column("fine-tuning, s", 0)]
+    columns += [Column("passes of the heads, s", 0)]
+    rows: list[list[Cell]] = []
+    for name, one in sorted(experiments.items()):
+        last = one.snapshots[-1]
+        passes = [one.facts(epochs, "last_linear").get("seconds", 0.0) for epochs in one.head_snapshots]
+        seeds = ", ".join(str(seed) for seed in one.seeds)
+        made = one.first["device"], one.first["packages"]["torch"]
+        rows.append([f"{name}.toml", seeds, *made, one.seconds(last, "encoder"), sum(passes)])
+    note = (
+        "Seconds of the first seed's passes, and the mean of fine-tuning; tokenizing, scoring and writing come on top."
+    )
+    return Block("runs", "What was run", frame=Frame(columns, rows), note=note)
+
+
+def write_page(folder: Path) -> None:
+    """The page in a folder and its pictures beside it."""
+    report = build_page(load_kept())
+    for block in report.blocks():
+        if block.picture is not None:
+            write_text(folder / PICTURES / f"{block.key}.svg", draw_svg(block.picture))
+    limits = "## What may not be concluded"
+    write_text(folder / PAGE, render_markdown(report, PICTURES).replace("## Summary", limits, 1))
+
+
+def find_differences(made: Path, there: Path) -> list[str]:
+    """Files that differ, are missing or are too many."""
+    names = sorted(
+        {PAGE} | {f"{PICTURES}/{path.name}" for at in (made, there) for path in (at / PICTURES).glob("*.svg")}
+    )
+    found = []
+    for name in names:
+        texts = [(at / name).read_text(encoding="utf-8") if (at / name).is_file() else None for at in (made, there)]
+        if texts[0] != texts[1]:
+            what = "is missing" if texts[1] is None else "is no longer made" if texts[0] is None else "differs"
+            found.append(f"docs/{name} {what}")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, say what differs")
+    docs = ROOT / "docs"
+    if not parser.parse_args().check:
+        for old in (docs / PICTURES).glob("*.svg"):
+            old.unlink()
+        write_page(docs)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        write_page(Path(folder))
+        differences = find_differences(Path(folder), docs)
+    if differences:
+        raise SystemExit("\n".join([*differences, "make results writes them again."]))
+    print("docs/results.md and its pictures are what the kept scores give.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""The page's part on spans: a table for each encoder and snapshot, the fine-tuning curve, less data, layers."""
+
+from typing import Any
+
+from bertvision.analysis.block import Block, Cell, Column, Frame
+from bertvision.analysis.drawing import chart_of, import_altair
+from results.kept import BASELINE, CONTROL, ENCODER, Experiment, is_head
+from results.names import SPAN_FIGURES, SQUAD, epochs_of, title_of
+
+CURVE = {"at_threshold.f1": "F1 at the chosen threshold", "forced_f1": "forced F1", "no_answer_auc": "AUC"}
+SHOWN = [ENCODER, CONTROL, "learned_pooling", "adapter_64", "adapter_386_skip", "ladder_128_last4"]
+EARLIEST, TICKS = 0.3, [0.3, 0.5, 1, 2, 3]
+SHARED = "adapter_386_skip"
+"""The head whose share of the data is cut."""
+
+
+def span_blocks(experiment: Experiment, encoder: str) -> list[Block]:
+    scores = [_scores(experiment, encoder, epochs) for epochs in reversed(experiment.head_snapshots)]
+    blocks = [_curve(experiment, encoder), *scores, _less_data(experiment, encoder), _layers(experiment, encoder)]
+    return [block for block in blocks if block is not None]
+
+
+def is_whole(experiment: Experiment, epochs: float, model: str) -> bool:
+    return experiment.facts(epochs, model).get("data_fraction", 1) == 1
+
+
+def _scores(experiment: Experiment, encoder: str, epochs: float) -> Block:
+    columns = [Column("model"), Column("seeds"), Column("parameters")]
+    columns += [Column(figure.heading, None, figure.note) for figure in SPAN_FIGURES]
+    columns.append(Column("seconds", 0, "fine-tuning up to here, and for heads the pass, which all of them share"))
+    rows: list[list[Cell]] = []
+    for model in experiment.models(epochs):
+        if not is_whole(experiment, epochs, model):
+            continue
+        found = [experiment.mean(epochs, model, figure.key) for figure in SPAN_FIGURES]
+        seeds = max(len(mean.values) for mean in found if mean is not None)
+        figures: list[Cell] = [None if mean is None else str(mean) for mean in found]
+        own = None if model == BASELINE else experiment.seconds(epochs, model)
+        rows.append([title_of(model), seeds, experiment.facts(epochs, model)["parameters"], *figures, own])
+    return Block(
+        key=f"{experiment.name}_{epochs:g}".replace(".", "_"),
+        title=f"{encoder} after {epochs_of(epochs)}",
+        frame=Frame(columns, rows),
+        note=f"{SQUAD}: official dev set, 11,873 questions. Mean ± standard deviation over seeds of encoder and heads.",
+    )
+
+
+def _curve(experiment: Experiment, encoder: str) -> Block:
+    """The encoder at every snapshot as a table, and with heads over it as a picture."""
+    columns = [Column("epochs"), *[Column(figure.heading, None, figure.note) for figure in SPAN_FIGURES]]
+    columns.append(Column("seconds", 1, "of fine-tuning"))
+    rows: list[list[Cell]] = []
+    for epochs in experiment.snapshots:
+        found = [experiment.mean(epochs, ENCODER, figure.key) for figure in SPAN_FIGURES]
+        figures: list[Cell] = [None if mean is None else str(mean) for mean in found]
+        rows.append([epochs, *figures, experiment.seconds(epochs, ENCODER)])
+    last = experiment.snapshots[-1]
+    ends = [(heading, experiment.mean(last, ENCODER, key)) for key, heading in CURVE.items()]
+    told = ", ".join(f"{heading} {mean.mean:.1f}" for heading, mean in ends if mean is not None)
+    return Block(
+        key=f"{experiment.name}_curve",
+        title=f"{encoder}: the fine-tuning curve, and heads over it",
+        sentences=[f"The encoder itself ends, after {epochs_of(last)}, at {told}."],
+        frame=Frame(columns, rows),
+        picture=_draw_curve(experiment),
+        alt=f"Three panels, {', '.join(CURVE.values())}: lines of encoder, control and heads against epochs of "
+        f"fine-tuning of {encoder}, from {EARLIEST:g} epochs on.",
+        note=f"The picture begins at {EARLIEST:g} epochs; the table is of the encoder itself.",
+    )
+
+
+def _draw_curve(experiment: Experiment) -> dict[str, Any]:
+    altair, order = import_altair(), [title_of(model) for model in SHOWN]
+    panels = []
+    for key, heading in CURVE.items():
+        rows = []
+        for epochs in (epochs for epochs in experiment.snapshots if epochs >= EARLIEST):
+            for model in (model for model in SHOWN if model in experiment.models(epochs)):
+                mean = experiment.mean(epochs, model, key)
+                if mean is not None:
+                    rows.append({"epochs": epochs, "model": title_of(model), "score": mean.mean})
+        base = chart_of(rows, 260).encode(
+            x=altair.X(
+                "epochs:Q",
+                title="epochs",
+                scale=altair.Scale(type="log", nice=False),
+                axis=altair.Axis(values=TICKS, labelOverlap=False),
+            ),
+            y=altair.Y("score:Q", title=heading, scale=altair.Scale(zero=False)),
+            color=altair.Color("model:N", scale=altair.Scale(domain=order), legend=altair.Legend(title=None)),
+        )
+        panels.append((base.mark_line(strokeWidth=1.5) + base.mark_point(size=40)).properties(width=230))
+    return dict(altair.hconcat(*panels).to_dict())
+
+
+def data_shares(experiment: Experiment, epochs: float) -> dict[float, str]:
+    """Share of the data → the model that was trained on it, all of it last."""
+    found = {}
+    for model in experiment.models(epochs):
+        facts = experiment.facts(epochs, model)
+        if model == SHARED or (model.startswith(f"{SHARED}_data_fraction") and "head" in facts):
+            found[float(facts.get("data_fraction", 1))] = model
+    return dict(sorted(found.items()))
+
+
+def _less_data(experiment: Experiment, encoder: str) -> Block | None:
+    shares = {epochs: data_shares(experiment, epochs) for epochs in experiment.head_snapshots if epochs > 0}
+    shares = {epochs: found for epochs, found in shares.items() if len(found) > 1}
+    if not shares:
+        return None
+    columns = [Column("epochs"), Column("share of the data"), Column("F1"), Column("F1*")]
+    columns += [Column("forced F1"), Column("AUC")]
+    rows: list[list[Cell]] = []
+    for epochs, found in shares.items():
+        for share, model in found.items():
+            figures = [experiment.mean(epochs, model, key) for key in ("f1", "at_threshold.f1", "forced_f1")]
+            figures.append(experiment.mean(epochs, model, "no_answer_auc"))
+            rows.append([epochs, share, *[None if mean is None else str(mean) for mean in figures]])
+    return Block(
+        key=f"{experiment.name}_less_data",
+        title=f"{encoder}: {SHARED} on less data",
+        frame=Frame(columns, rows),
+        note="The head saw a part of the training windows; the encoder was fine-tuned on all of them.",
+    )
+
+
+def _layers(experiment: Experiment, encoder: str) -> Block | None:
+    """Learned weights, and what the head loses without a layer."""
+    found = list(experiment.analyses("layer_weights").values())
+    if not found:
+        return None
+    altair, rows = import_altair(), []
+    for seed_rows in found:
+        rows += [row for row in seed_rows if row["head"] == "learned_pooling"]
+    names = list(dict.fromkeys(row["layer"] for row in rows))
+    means = {name: _mean([row["weight, %"] for row in rows if row["layer"] == name]) for name in names}
+    data = [{"layer": name, "weight": value} for name, value in means.items()]
+    chart = chart_of(data, 220).encode(
+        x=altair.X("layer:N", sort=names, title=None, axis=altair.Axis(labelAngle=0)),
+        y=altair.Y("weight:Q", title="weight, %"),
+    )
+    even = 100 / len(names)
+    rule = altair.Chart(altair.Data(values=[{"even": even}])).mark_rule(strokeDash=[5, 4]).encode(y="even:Q")
+    top = max(means, key=lambda name: means[name])
+    return Block(
+        key=f"{experiment.name}_layers",
+        title=f"{encoder}: what learned pooling weighs, at {epochs_of(experiment.head_snapshots[-1])}",
+        sentences=[f"It weighs {top} most, with {means[top]:.1f} %; an even share would be {even:.1f} % (dashed)."],
+        frame=_losses(experiment),
+        picture=dict(altair.layer(chart.mark_bar(), rule).to_dict()),
+        alt="Bars of the learned weight of each layer: "
+        + ", ".join(f"{name} {value:.1f}" for name, value in means.items()),
+    )
+
+
+def _losses(experiment: Experiment) -> Frame | None:
+    """What heads lose without a layer, of the first seed that has it."""
+    measured = next(iter(experiment.analyses("layers").values()), None)
+    if measured is None:
+        return None
+    names = measured["heads"][0]["layers"]
+    note = f"points of F1* lost on {measured['examples']} dev questions when this layer is set to zero; one seed"
+    columns = [Column("head"), Column("F1* with all", 2), *[Column(f"without {name}", 2, note) for name in names]]
+    rows: list[list[Cell]] = [
+        [title_of(one["name"]), one["score"], *[one["score"] - score for score in one["without"]]]
+        for one in measured["heads"]
+        if "_data_fraction" not in one["name"] and one["layers"] == names
+    ]
+    return Frame(columns, rows)
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def head_names(experiment: Experiment, epochs: float) -> list[str]:
+    return [model for model in experiment.models(epochs) if is_head(experiment.facts(epochs, model))]
