@@ -40,6 +40,8 @@ _PLACES = {
     "Target": "bertvision.heads",
     "Predictions": "bertvision.evaluation.predictions",
     "Predictor": "bertvision.predictor",
+    "Kit": "bertvision.kits",
+    "load": "bertvision.kits",
 }
 __all__ = ["__version__", *_PLACES]
 

@@ -14,7 +14,7 @@ PACKAGE = SRC / "bertvision"
 ORDER = (
     "errors", "registry", "progress", "results", "rundir", "machine", "environment",
     "tasks", "config", "data", "encoder", "sources", "heads", "training", "evaluation",
-    "job", "sourcing", "held_out", "stages", "costs", "predictor", "ensembling", "analysis", "reports",
+    "job", "sourcing", "held_out", "stages", "costs", "predictor", "kits", "ensembling", "analysis", "reports",
     "runs", "search", "cli", "__main__",
 )  # fmt: skip
 LIGHT = (

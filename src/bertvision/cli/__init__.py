@@ -13,6 +13,7 @@ from bertvision.cli import (
     evaluate,
     finetune,
     heads,
+    kit,
     predict,
     report,
     run,
@@ -50,7 +51,7 @@ app = typer.Typer(
 )
 # In the order of --help.
 SHOWN = (
-    demo, run, report, search, predict, check, tasks, heads, settings, store,
+    demo, run, report, search, predict, kit, check, tasks, heads, settings, store,
     finetune, encode, train, evaluate, ensemble,
 )  # fmt: skip
 for module in SHOWN:

@@ -1,4 +1,4 @@
-"""bertvision predict RUN [--head NAME] (--file FILE | --text TEXT [--text-pair TEXT] | --submission FOLDER)"""
+"""bertvision predict RUN_OR_KIT [--head NAME | --tasks all] (--file FILE | --text TEXT [--text-pair TEXT] | …)"""
 
 import json as json_format
 import sys
@@ -21,7 +21,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def predict(
-    run: Annotated[str, typer.Argument(help="A finished run's folder.", show_default=False)],
+    run: Annotated[str, typer.Argument(help="A finished run's folder, or a kit.", show_default=False)],
     head: Annotated[str | None, typer.Option(help="A head of the run, or 'encoder'; absent: best on held-out.")] = None,
     text: Annotated[str | None, typer.Option(help="One text (the question).")] = None,
     text_pair: Annotated[str | None, typer.Option(help="Its second text (the passage).")] = None,
@@ -35,6 +35,7 @@ def predict(
         float | None, typer.Option(help="No-answer threshold; absent: the one chosen on held-out.")
     ] = None,
     epochs: Annotated[float | None, typer.Option(help="Snapshot; absent: the last that has heads.")] = None,
+    tasks: Annotated[str | None, typer.Option(help="Of a kit: 'all', or names with commas; absent: all.")] = None,
     json: AsJson = False,
 ) -> None:
     """What a head says of new text: an answer with its place, a label with probabilities, or a score."""
@@ -48,6 +49,14 @@ def predict(
         if value is not None and there is None:
             raise UserError(f"{option} goes with {partner}: give that too, or leave {option} out.")
     quiet_libraries()
+    from bertvision.kits.kit import is_kit
+
+    if is_kit(run):
+        _refuse_for_kits({"--head": head, "--epochs": epochs, "--threshold": threshold, "--submission": submission})
+        _ask_kit(run, tasks, text, text_pair, file, out, json)
+        return
+    if tasks is not None:
+        raise UserError(f"--tasks is for kits, and '{run}' is none: leave it out, or give a kit.")
     from bertvision.predictor import Predictor
 
     predictor = Predictor(run, head, epochs, RichReporter())
@@ -62,6 +71,54 @@ def predict(
         _print_typed(predictor, text, text_pair, limit, json)
     else:
         _ask(predictor, limit, json)
+
+
+def _refuse_for_kits(options: dict[str, Any]) -> None:
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise UserError(f"{', '.join(given)}: for runs; a kit has one head for each task, with its own threshold.")
+
+
+def _ask_kit(
+    name: str,
+    tasks: str | None,
+    text: str | None,
+    text_pair: str | None,
+    file: Path | None,
+    out: Path | None,
+    json: bool,
+) -> None:
+    from bertvision.kits import load
+    from bertvision.rundir import write_text
+    from bertvision.tasks.new_text import read_any_text
+
+    if text is None and file is None:
+        raise UserError("nothing to predict on: give --text or --file.")
+    wanted = None if tasks in (None, "all") else [word.strip() for word in str(tasks).split(",") if word.strip()]
+    examples = read_any_text(file) if file is not None else []
+    ids = [example.id for example in examples] or ["text"]
+    pairs = [(example.text, example.text_pair) for example in examples] or [(str(text), text_pair)]
+    kit = load(name, wanted, reporter=RichReporter())
+    rows = kit.predict([first if second is None else (first, second) for first, second in pairs])
+    if out is not None:
+        lines = [json_format.dumps({"id": id, **row}, ensure_ascii=False) for id, row in zip(ids, rows, strict=True)]
+        write_text(out, "".join(f"{line}\n" for line in lines))
+        typer.echo(f"what {len(kit.tasks)} tasks say of {len(rows):,} texts is in {out}", err=True)
+    elif json:
+        print_json(rows[0] if file is None else [{"id": id, **row} for id, row in zip(ids, rows, strict=True)])
+    else:
+        width = max(len(task) for row in rows for task in row)
+        for id, row in zip(ids, rows, strict=True):
+            for task, said in row.items():
+                before = "" if file is None else f"{id}\t"
+                typer.echo(f"{before}{task:{width}}  {_sentence(said)}  [{_trust(said['trust'])}]")
+
+
+def _trust(trust: dict[str, float]) -> str:
+    many = f"{trust['examples']:,} held-out answers"
+    if "off_by" in trust:
+        return f"{many} were off by {trust['off_by']:.2f} in the mean"
+    return f"of {many} this sure {100 * trust['right']:.0f} % were right"
 
 
 def _predict_file(predictor: Any, file: Path, out: Path | None, threshold: float, as_json: bool) -> None:

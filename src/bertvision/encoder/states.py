@@ -201,6 +201,19 @@ class HiddenStates:
             for i, part_lengths in enumerate(lengths)
         ]
 
+    def pick(self, rows: Tensor, part: Reading) -> "HiddenStates":
+        """The states of some sequences, in this order, at least the part that is named; `rows` is on the CPU."""
+        lengths, states = self.lengths[rows], self.read(part)
+        if len(rows) == len(self) and bool((rows == torch.arange(len(self))).all()):
+            return self
+        index = rows
+        if part == "tokens":
+            before = (self.lengths.cumsum(0) - self.lengths)[rows]  # (row,) the first token of each
+            packing = Packing.of(lengths)
+            index = before[packing.owners] + packing.positions  # (token,)
+        picked: dict[str, Any] = {part: states[index.to(states.device)]}
+        return HiddenStates(lengths, **picked, pooled=self.pooled)
+
     def pad(self, values: Tensor, fill: float = 0.0) -> tuple[Tensor, Tensor]:
         """Values of tokens as rows of sequences, and the mask that is true where a token is."""
         longest = int(self.lengths.max())

@@ -9,6 +9,7 @@ from bertvision.tasks.files import Columns, check_columns, read_file
 from bertvision.tasks.text_files import plain_suffix, read_lines
 
 QUESTION_COLUMNS = ("question", "passage"), ("question", "context"), ("text", "text_pair")
+ANY_COLUMNS = *QUESTION_COLUMNS, ("sentence1", "sentence2"), ("text", None), ("sentence", None)
 
 
 def read_new_text(task: Task, path: Path, columns: Columns) -> list[Example]:
@@ -37,6 +38,27 @@ def read_new_text(task: Task, path: Path, columns: Columns) -> list[Example]:
         raise UserError(
             f"{path}: a run of {task.name} reads the columns {', '.join(wanted)}; it does not have all of them."
         )
+    return _read_unlabelled(path, columns)
+
+
+def read_any_text(path: Path) -> list[Example]:
+    """Texts or pairs of texts of a file that belongs to no task: columns go by their names."""
+    if not path.is_file():
+        raise UserError(f"there is no file '{path}' to predict on.")
+    suffix = plain_suffix(path)
+    if suffix == ".json":
+        return squad.read_squad(path)
+    if suffix == ".txt":
+        lines = [(number, line) for number, line in read_lines(path) if line.strip()]
+        return [Example(str(number), line) for number, line in lines]
+    for names in ANY_COLUMNS:
+        if not check_columns(path, Columns(*names), labelled=False):
+            return _read_unlabelled(path, Columns(*names))
+    wanted = " · ".join(", ".join(name for name in names if name) for names in ANY_COLUMNS)
+    raise UserError(f"{path}: expected columns of one of these names: {wanted}. Rename them, or give a .txt file.")
+
+
+def _read_unlabelled(path: Path, columns: Columns) -> list[Example]:
     # The label column is not looked at: whatever stands in it, this text is to be predicted.
     unlabelled = Columns(columns.text, columns.text_pair, label="\0", id=columns.id)
     return read_file(path, unlabelled, TargetKind.SCORE, (), "test")

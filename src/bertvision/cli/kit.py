@@ -1,0 +1,37 @@
+"""bertvision kit RUN… --to FOLDER"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bertvision.errors import UserError
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(
+        "kit",
+        rich_help_panel="Run",
+        epilog="example: bertvision kit runs/sst2 runs/rte --to my_kit",
+    )(kit)
+
+
+def kit(
+    runs: Annotated[list[Path], typer.Argument(help="Finished runs, one a task, at 0 epochs.", show_default=False)],
+    to: Annotated[Path, typer.Option(help="The kit's folder.", show_default=False)],
+    head: Annotated[
+        list[str] | None, typer.Option(help="TASK=NAME: this head instead of the best on held-out; may be repeated.")
+    ] = None,
+) -> None:
+    """Put heads of several tasks on one untouched encoder together; text goes through it once for all of them."""
+    words = [word.partition("=") for word in head or []]
+    if any(not (task and sign and name) for task, sign, name in words):
+        raise UserError("--head is TASK=NAME, such as --head rte=adapter_64.")
+    from bertvision.kits.making import make_kit
+    from bertvision.rundir import read_json
+
+    made = make_kit(runs, to, {task: name for task, _, name in words})
+    tasks = (read_json(made / "kit.json") or {})["tasks"]
+    for task, facts in tasks.items():
+        typer.echo(f"{task}: {facts['head']}, {facts['parameters']:,} parameters")
+    typer.echo(f"kit of {len(tasks)} tasks: {made}   (bertvision predict {made} --text …)")

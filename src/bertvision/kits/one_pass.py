@@ -1,0 +1,100 @@
+"""Several tasks' windows through one encoder, each sequence once, however many tasks ask about it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from bertvision.data.packing import fill_batches
+from bertvision.data.windows import Features
+from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.states import Part
+from bertvision.heads import Head
+from bertvision.progress import Bar
+from bertvision.sources.base import find_tokens, pack_tokens
+from bertvision.tasks.base import TargetKind
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A task's head and the windows that it is asked about."""
+
+    head: Head
+    features: Features
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """All sequences that any task has, once each, and where each task's windows are among them."""
+
+    features: Features
+    places: dict[str, np.ndarray]  # (window,) each
+
+
+def join_sequences(features: Mapping[str, Features]) -> Sequences:
+    """Windows are the same sequence where their tokens and segments are."""
+    known: dict[bytes, int] = {}
+    firsts: list[tuple[Features, int]] = []
+    places = {}
+    for name, own in features.items():
+        place = np.empty(len(own), dtype=np.int64)  # (window,)
+        for window in range(len(own)):
+            tokens = own.tokens_of(window)
+            key = own.input_ids[tokens].tobytes() + own.type_ids[tokens].tobytes()
+            if key not in known:
+                known[key] = len(firsts)
+                firsts.append((own, window))
+            place[window] = known[key]
+        places[name] = place
+    return Sequences(_gather(firsts), places)
+
+
+def _gather(firsts: list[tuple[Features, int]]) -> Features:
+    lengths = np.array([own.lengths[window] for own, window in firsts], dtype=np.int32)  # (sequence,)
+    starts = np.cumsum(lengths, dtype=np.int64) - lengths  # (sequence,)
+    nothing = np.zeros(len(lengths), dtype=np.int32)  # (sequence,)
+    return Features(
+        input_ids=np.concatenate([own.input_ids[own.tokens_of(window)] for own, window in firsts]),
+        type_ids=np.concatenate([own.type_ids[own.tokens_of(window)] for own, window in firsts]),
+        lengths=lengths,
+        starts=starts,
+        example=np.arange(len(lengths), dtype=np.int32),
+        offsets=np.full((int(lengths.sum()), 2), -1, dtype=np.int32),
+        start=nothing,
+        end=nothing,
+        target=np.full(len(lengths), np.nan, dtype=np.float32),
+    )
+
+
+@torch.no_grad()
+def compute_all(
+    encoder: Encoder, asked: Mapping[str, Asked], tokens: int = 8192, bar: Bar | None = None
+) -> dict[str, np.ndarray]:
+    """Each head's outputs for its windows, float32: (token, 2) for spans, (window, output) otherwise."""
+    joined = join_sequences({name: one.features for name, one in asked.items()})
+    keep: tuple[Part, ...] = tuple(sorted({one.head.reads for one in asked.values()}))
+    found = {name: np.empty((_rows(one), one.head.target.outputs), dtype=np.float32) for name, one in asked.items()}
+    order = np.argsort(-joined.features.lengths, kind="stable")  # (sequence,)
+    for some in fill_batches(joined.features.lengths, order, tokens=tokens):
+        states = encoder(pack_tokens(joined.features, some).to(encoder.device), keep=keep)
+        at = np.full(len(joined.features), -1, dtype=np.int64)  # (sequence,) its place in this batch
+        at[some] = np.arange(len(some))
+        for name, one in asked.items():
+            windows = np.flatnonzero(at[joined.places[name]] >= 0)  # (window,)
+            if len(windows):
+                rows = torch.from_numpy(at[joined.places[name][windows]])  # (window,)
+                outputs = one.head(states.pick(rows, one.head.reads))  # (token or window, output)
+                index = find_tokens(one.features, windows) if _is_span(one) else windows
+                found[name][index] = outputs.float().cpu().numpy()
+        if bar:
+            bar.advance(int(joined.features.lengths[some].sum()))
+    return found
+
+
+def _is_span(one: Asked) -> bool:
+    return one.head.target.kind is TargetKind.SPAN
+
+
+def _rows(one: Asked) -> int:
+    return len(one.features.input_ids) if _is_span(one) else len(one.features)

@@ -1,0 +1,67 @@
+"""A kit from the command line: made of runs, asked about typed text and files."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Command = Callable[..., Any]
+UNTOUCHED = ("finetune.epochs=0", "train.snapshots=[0]", "finetune.snapshots=[]")
+QUESTION, PASSAGE = "When did the café open?", "In 1900 the café of Zürich opened with 3 tables."
+
+
+@pytest.fixture
+def kit(finished: Callable[..., Path], glue_folder: Path, squad_folder: Path, command: Command, tmp_path: Path) -> Path:
+    runs = [
+        finished(*UNTOUCHED, name=name, data=squad_folder if name == "squad2" else glue_folder)
+        for name in ("sst2", "rte", "squad2")
+    ]
+    made = command("kit", *runs, "--to", tmp_path / "kit")
+    assert "kit of 3 tasks" in made.out
+    return tmp_path / "kit"
+
+
+def test_every_task_answers_typed_text_and_says_how_far_to_trust_it(kit: Path, command: Command) -> None:
+    rows = command("predict", kit, "--text", QUESTION, "--text-pair", PASSAGE, "--tasks", "all", "--json").json
+    assert set(rows) == {"sst2", "rte", "squad2"} and all("trust" in row for row in rows.values())
+    said = command("predict", kit, "--text", QUESTION, "--text-pair", PASSAGE).out.splitlines()
+    assert [line.split()[0] for line in said] == ["sst2", "rte", "squad2"]
+    assert all("held-out answers" in line for line in said)
+    assert set(command("predict", kit, "--text", "a king", "--json").json) == {"sst2"}
+
+
+def test_files_of_several_forms_are_read(kit: Path, command: Command, tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("a king\n\na man\n", encoding="utf-8")
+    rows = command("predict", kit, "--file", tmp_path / "lines.txt", "--json").json
+    assert [(row["id"], set(row) - {"id"}) for row in rows] == [("1", {"sst2"}), ("3", {"sst2"})]
+    (tmp_path / "pairs.csv").write_text('sentence1,sentence2\na king,"a man, old"\n', encoding="utf-8")
+    out = tmp_path / "said.jsonl"
+    command("predict", kit, "--file", tmp_path / "pairs.csv", "--tasks", "rte,squad2", "--out", out)
+    (row,) = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert set(row) == {"id", "rte", "squad2"}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--text", "a king", "--head", "encoder"], "--head: for runs"),
+        (["--text", "a king", "--tasks", "rte"], "rte: about two texts"),
+        (["--text", "a king", "--tasks", "cola"], "no task 'cola'"),
+        ([], "nothing to predict on"),
+        (["--file", "FOLDER/odd.csv"], "expected columns of one of these names: question, passage"),
+    ],
+)
+def test_mistakes_are_told(words: list[str], told: str, kit: Path, command: Command, tmp_path: Path) -> None:
+    (tmp_path / "odd.csv").write_text("first,second\na,b\n", encoding="utf-8")
+    found = command("predict", kit, *[word.replace("FOLDER", str(tmp_path)) for word in words])
+    assert found.code == 2 and told in found.err
+
+
+def test_tasks_are_for_kits(finished: Callable[..., Path], glue_folder: Path, command: Command) -> None:
+    run = finished(name="sst2", data=glue_folder)
+    asked = command("predict", run, "--text", "a king", "--tasks", "all")
+    assert asked.code == 2 and "--tasks is for kits" in asked.err
+    made = command("kit", run, "--to", run.parent / "kit")
+    assert made.code == 2 and "has no head on the encoder as it came" in made.err
