@@ -84,14 +84,15 @@ class Experiment:
         return Mean(values) if values else None
 
     def seconds(self, epochs: float, model: str) -> float | None:
-        """Of fine-tuning up to the snapshot, and of the pass where it is a head; the mean over seeds."""
+        """Of fine-tuning up to the snapshot, and of the pass where it is a head; of the fastest seed, since some may have
+        run beside others."""
         found = []
         for seed in self.seeds:
             models = self._models(seed, epochs)
             if model in models:
                 own = 0.0 if model in (ENCODER, BASELINE) else models[model].get("seconds") or 0.0
                 found.append((models[ENCODER].get("seconds") or 0.0) + own)
-        return statistics.fmean(found) if found else None
+        return min(found) if found else None
 
     def best_head(self, epochs: float, key: str, names: list[str] | None = None) -> str | None:
         """By held-out data, never by dev: of the heads that all seeds have, on all of the data."""

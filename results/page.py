@@ -12,7 +12,7 @@ from bertvision.reports.markdown import render_markdown
 from bertvision.reports.pictures import draw_svg
 from bertvision.rundir import write_text
 from results.claims import claims_blocks
-from results.kept import ROOT, Experiment, load_kept
+from results.kept import CONTROL, ENCODER, ROOT, Experiment, load_kept
 from results.names import ENCODERS, SQUAD
 from results.peers import peer_blocks
 from results.sentences import GLUE, answerable_block, glue_block
@@ -62,10 +62,13 @@ def _runs(experiments: dict[str, Experiment]) -> Block:
     rows: list[list[Cell]] = []
     for name, one in sorted(experiments.items()):
         last = one.snapshots[-1]
-        passes = [one.facts(epochs, "last_linear").get("seconds", 0.0) for epochs in one.head_snapshots]
+        passes = [
+            (one.seconds(epochs, CONTROL) or 0.0) - (one.seconds(epochs, ENCODER) or 0.0)
+            for epochs in one.head_snapshots
+        ]
         seeds = ", ".join(str(seed) for seed in one.seeds)
         made = one.first["device"], one.first["packages"]["torch"]
-        rows.append([f"{name}.toml", seeds, *made, one.seconds(last, "encoder"), sum(passes)])
+        rows.append([f"{name}.toml", seeds, *made, one.seconds(last, ENCODER), sum(passes)])
     note = (
         "Seconds of the first seed's passes, and the mean of fine-tuning; tokenizing, scoring and writing come on top."
     )

@@ -77,5 +77,7 @@ def test_a_mean_shows_the_standard_deviation_of_several_seeds() -> None:
 
 def test_a_head_costs_the_fine_tuning_before_it_as_well() -> None:
     models = {"encoder": {"seconds": 10.0}, "adapter_64": {"seconds": 3.0}, "baseline": {"seconds": 0.0}}
-    one = Experiment("x", {0: {"snapshots": {"1": models}, "analyses": {}}})
-    assert (one.seconds(1, "encoder"), one.seconds(1, "adapter_64")) == (10.0, 13.0)
+    slower = {name: {"seconds": 2 * facts["seconds"]} for name, facts in models.items()}
+    runs = {seed: {"snapshots": {"1": found}, "analyses": {}} for seed, found in enumerate((slower, models))}
+    one = Experiment("x", runs)
+    assert (one.seconds(1, "encoder"), one.seconds(1, "adapter_64")) == (10.0, 13.0)  # of the fastest seed

@@ -1,0 +1,137 @@
+"""Texts a second for one task and for seven: a kit, whose encoder runs once, against a fine-tuned model for each task.
+
+    python benchmarks/many_tasks.py [--pairs 200] [--encoder embedded] [--device cpu] [--rounds 3]
+
+The texts are the demo's questions with their passages: spans, answerability and three tasks about pairs read both, two
+tasks about one text read the question. Ours is `kits/one_pass.py`, from token ids to raw outputs. The peer is plain
+transformers: for each task a model of the encoder's shape with a linear output layer, batches of 32 sorted by length
+and padded to their longest. Weights of heads and of the peer's models mean nothing: speed does not hang on them.
+Tokenizing and decoding, which are the same for both, are left out. Best of some rounds.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+from transformers import AutoModel
+
+from bertvision.config import TrainConfig
+from bertvision.data.windows import Features, build_features
+from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.loading import load_encoder
+from bertvision.heads import Target, build_head, build_members, count_parameters
+from bertvision.kits.one_pass import Asked, compute_all
+from bertvision.machine import Machine
+from bertvision.tasks import Example, TargetKind, TaskConfig, build_task
+
+PEER_ROWS = 32
+LABEL, SCORE, SPAN = TargetKind.LABEL, TargetKind.SCORE, TargetKind.SPAN
+MEAN = {"head": "adapter_64", "read": "mean"}
+# Task: kind, labels, windowed, about pairs, length, head.
+TASKS = {
+    "squad2": (SPAN, 2, True, True, 384, "ladder_128_last4"),
+    "squad2_answerable": (LABEL, 2, True, True, 384, MEAN),
+    "sst2": (LABEL, 2, False, False, 128, MEAN),
+    "cola": (LABEL, 2, False, False, 128, MEAN),
+    "mrpc": (LABEL, 2, False, True, 128, MEAN),
+    "stsb": (SCORE, 1, False, True, 128, MEAN),
+    "rte": (LABEL, 2, False, True, 250, MEAN),
+}
+
+
+def read_pairs(count: int) -> list[Example]:
+    corpus = build_task(TaskConfig("demo", train_questions=count, dev_questions=8))
+    return [Example(str(number), one.text, one.text_pair) for number, one in enumerate(corpus.read("train")[:count])]
+
+
+def features_of(task: str, pairs: list[Example], encoder: Encoder) -> Features:
+    kind, _, windowed, about_pairs, length, _ = TASKS[task]
+    examples = pairs if about_pairs else [Example(one.id, one.text) for one in pairs]
+    assert encoder.tokenizer is not None
+    return build_features(examples, encoder.tokenizer, kind, windowed, length)
+
+
+def ask(task: str, features: Features, encoder: Encoder) -> Asked:
+    kind, labels, *_, head = TASKS[task]
+    member = build_members([head], TrainConfig(epochs=1), 0, kind)[-1]
+    built = build_head(member, encoder.shape, Target(kind, labels)).to(encoder.device).eval()
+    return Asked(built, features)
+
+
+class Peer:
+    """One fine-tuned model: the encoder's shape, and a linear map of what it needs of the last layer."""
+
+    def __init__(self, model: nn.Module, output: nn.Linear, features: Features, is_span: bool) -> None:
+        self.model, self.output, self.features, self.is_span = model, output, features, is_span
+
+    @torch.no_grad()
+    def run(self, device: torch.device, dtype: torch.dtype) -> None:
+        own = self.features
+        order = np.argsort(-own.lengths, kind="stable")  # (window,)
+        for first in range(0, len(order), PEER_ROWS):
+            rows = order[first : first + PEER_ROWS]
+            longest = int(own.lengths[rows].max())
+            ids, types, mask = (torch.zeros(len(rows), longest, dtype=torch.long) for _ in range(3))
+            for row, window in enumerate(rows):
+                tokens, length = own.tokens_of(int(window)), int(own.lengths[window])
+                ids[row, :length] = torch.from_numpy(own.input_ids[tokens].astype(np.int64))
+                types[row, :length] = torch.from_numpy(own.type_ids[tokens].astype(np.int64))
+                mask[row, :length] = 1
+            given = {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
+            with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+                states = self.model(**{name: part.to(device) for name, part in given.items()}).last_hidden_state
+                outputs = self.output(states if self.is_span else states[:, 0])  # (row, [token,] output)
+            outputs.float().cpu()
+
+
+def best_of(rounds: int, work: Callable[[], object]) -> float:
+    work()  # the first time finds kernels and memory
+    found = []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - started)
+    return min(found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=200)
+    parser.add_argument("--encoder", default="embedded")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    machine = Machine(options.device)
+    encoder = load_encoder(options.encoder, machine.device, machine.dtype).eval().requires_grad_(False)
+    pairs = read_pairs(options.pairs)
+    features = {task: features_of(task, pairs, encoder) for task in TASKS}
+    asked = {task: ask(task, features[task], encoder) for task in TASKS}
+    plain = AutoModel.from_config(encoder.model.config, dtype=torch.float32).to(machine.device).eval()
+    peers = {
+        task: Peer(
+            plain, nn.Linear(encoder.shape.hidden, TASKS[task][1]).to(machine.device), own, TASKS[task][0] is SPAN
+        )
+        for task, own in features.items()
+    }
+    heads = sum(count_parameters(one.head) for one in asked.values())
+    title = f"{machine.describe()}, {len(pairs)} pairs; heads of all tasks {heads:,} parameters, models "
+    title += f"{len(TASKS)} × {count_parameters(plain):,}"
+    table = Table(title=title, title_justify="left")
+    for heading in ("tasks", "models of their own, texts/s", "kit, texts/s", "times as fast"):
+        table.add_column(heading, justify="left" if heading == "tasks" else "right")
+    for name, tasks in (("spans alone", ["squad2"]), ("SST-2 alone", ["sst2"]), ("all seven", list(TASKS))):
+        theirs = best_of(options.rounds, lambda: [peers[task].run(machine.device, machine.dtype) for task in tasks])  # noqa: B023
+        ours = best_of(options.rounds, lambda: compute_all(encoder, {task: asked[task] for task in tasks}))  # noqa: B023
+        count = len(pairs)
+        table.add_row(name, f"{count / theirs:,.1f}", f"{count / ours:,.1f}", f"{theirs / ours:.2f}")
+        print(f"{name}: {count / theirs:,.1f} · {count / ours:,.1f} texts/s", flush=True)
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    main()
