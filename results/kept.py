@@ -84,8 +84,8 @@ class Experiment:
         return Mean(values) if values else None
 
     def seconds(self, epochs: float, model: str) -> float | None:
-        """Of fine-tuning up to the snapshot, and of the pass where it is a head; of the fastest seed, since some may have
-        run beside others."""
+        """Of fine-tuning up to the snapshot, and of the pass where it is a head; of the fastest seed, since some may
+        have run beside others."""
         found = []
         for seed in self.seeds:
             models = self._models(seed, epochs)
