@@ -245,7 +245,7 @@ def better_where(experiments: Experiments) -> Claim:
             head = best_of_the_papers(one, epochs) if epochs in one.head_snapshots else None
             if head is None:
                 continue
-            words = f"{title}, {head} at {epochs_of(epochs)}, unanswerable questions"
+            words = f"{title}, {head} at {epochs_of(epochs)}"
             keys = ("NoAns_f1", "at_threshold.NoAns_f1")
             found.append(compare(words, Place(one, epochs, head), Place(one, epochs, ENCODER), keys))
         for seed, rows in one.analyses("passage_lengths").items():

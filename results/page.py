@@ -19,6 +19,7 @@ from results.sentences import GLUE, answerable_block, glue_block
 from results.spans import span_blocks
 
 PAGE, PICTURES = "results.md", "results"
+ALL_ROWS = 10_000
 FACTS = [
     "Made by make results from results/kept, which holds the scores of runs of the configs in configs/results; make "
     "results-check makes it again and finds no difference. configs/results/hub has each config on the hub's data with "
@@ -82,7 +83,7 @@ def write_page(folder: Path) -> None:
         if block.picture is not None:
             write_text(folder / PICTURES / f"{block.key}.svg", draw_svg(block.picture))
     limits = "## What may not be concluded"
-    write_text(folder / PAGE, render_markdown(report, PICTURES).replace("## Summary", limits, 1))
+    write_text(folder / PAGE, render_markdown(report, PICTURES, ALL_ROWS).replace("## Summary", limits, 1))
 
 
 def find_differences(made: Path, there: Path) -> list[str]:

@@ -10,26 +10,27 @@ CELL = 240
 """Characters of a cell; whole texts are in the CSV."""
 
 
-def render_markdown(report: Report, folder: str = "report") -> str:
-    """`folder` is where the files of its blocks lie."""
+def render_markdown(report: Report, folder: str = "report", most: int = ROWS) -> str:
+    """`folder` is where the files of its blocks lie; tables are cut after `most` rows."""
     parts = [f"# {escape(report.title)}", "\n".join(f"- {escape(fact)}" for fact in report.facts)]
     if report.summary:
         parts += ["## Summary", *[paragraph(sentence) for sentence in report.summary]]
     for section in report.sections:
         parts.append(f"## {escape(section.title)}")
         for block in section.blocks:
-            parts += _block_parts(block, folder)
+            parts += _block_parts(block, folder, most)
     if report.settings:
         parts += ["## Settings", _fenced(report.settings)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _block_parts(block: Block, folder: str) -> list[str]:
+def _block_parts(block: Block, folder: str, most: int) -> list[str]:
     parts = [f"### {escape(block.title)}", *[paragraph(sentence) for sentence in block.sentences]]
     if block.picture is not None:
         parts.append(f"![{escape(block.alt or block.title)}]({folder}/{block.key}.svg)")
     if block.frame is not None:
-        table = [_table(block.frame), _legend(block.frame), _cut_note(block.frame, f"{folder}/{block.key}.csv")]
+        place = f"{folder}/{block.key}.csv"
+        table = [_table(block.frame, most), _legend(block.frame), _cut_note(block.frame, place, most)]
         if block.folded:
             rows = f"{len(block.frame.rows):,} row" + ("" if len(block.frame.rows) == 1 else "s")
             table = [f"<details><summary>Table, {rows}</summary>", *table, "</details>"]
@@ -39,13 +40,13 @@ def _block_parts(block: Block, folder: str) -> list[str]:
     return parts
 
 
-def _table(frame: Frame) -> str:
+def _table(frame: Frame, most: int) -> str:
     numeric = numeric_columns(frame)
     lines = [
         _row([escape(column.heading) for column in frame.columns]),
         _row(["---:" if number else "---" for number in numeric]),
     ]
-    for row in frame.rows[:ROWS]:
+    for row in frame.rows[:most]:
         lines.append(_row([escape(_short(cell, column)) for cell, column in zip(row, frame.columns, strict=True)]))
     return "\n".join(lines)
 
@@ -63,12 +64,12 @@ def _legend(frame: Frame) -> str:
     return "<br>".join(f"**{escape(headings)}**: {escape(note)}" for headings, note in group_notes(frame))
 
 
-def _cut_note(frame: Frame, place: str) -> str:
-    left_out = len(frame.rows) > ROWS
-    shortened = any(isinstance(cell, str) and len(cell) > CELL for row in frame.rows[:ROWS] for cell in row)
+def _cut_note(frame: Frame, place: str, most: int) -> str:
+    left_out = len(frame.rows) > most
+    shortened = any(isinstance(cell, str) and len(cell) > CELL for row in frame.rows[:most] for cell in row)
     if not left_out and not shortened:
         return ""
-    what = f"The first {ROWS} of {len(frame.rows):,} rows" if left_out else "Long texts are cut"
+    what = f"The first {most} of {len(frame.rows):,} rows" if left_out else "Long texts are cut"
     return f"{what}; all is in [{place}]({place})."
 
 
