@@ -5,6 +5,7 @@ config's; where data and encoder lie may differ. Marks of each example must be t
 of encoders and heads need not.
 """
 
+import dataclasses
 import sys
 import tomllib
 from collections.abc import Callable
@@ -18,8 +19,10 @@ from bertvision.analysis.comparisons import comparisons
 from bertvision.analysis.evidence import Evidence
 from bertvision.analysis.layer_weights import layer_weights
 from bertvision.analysis.passages import passage_lengths
+from bertvision.config import RunConfig
 from bertvision.errors import UserError
 from bertvision.rundir import read_json, write_text
+from bertvision.tasks import TaskConfig
 from bertvision.tasks.base import TargetKind
 from results.kept import CONFIGS, KEPT, to_text
 
@@ -29,12 +32,20 @@ ANALYSES: dict[str, Callable[[Evidence, str], Block | None]] = {
     "passage_lengths": passage_lengths,
     "layer_weights": layer_weights,
 }
-PATHS = {"task": ("data", "train", "dev"), "encoder": ("name",)}
+FREE = {
+    "run", "task.data", "task.train", "task.dev", "encoder.name", "encoder.device", "encoder.dtype",
+    "finetune.snapshots", "finetune.checkpoint_seconds", "train.checkpoint_seconds", "finetune.memory_tokens",
+}  # fmt: skip
+"""What may be another: where things lie and run. (The last snapshot is always there; tests look at the rest.)"""
+FILLED_IN = {"finetune.lr", "finetune.batch_rows", "train.batch_rows", "train.epochs", "train.snapshots"}
+"""What a run fills in by its task where nothing is given."""
 MODEL_FACTS = ("parameters", "trained_parameters", "seconds", "tokens", "memory", "head", "data_fraction", "ensemble")
 
 
 def keep(run: Path) -> Path:
     config, _, seed = run.name.rpartition("_seed")
+    if not config or not seed.isdigit():
+        raise UserError(f"'{run}': a run is called as its config and its seed, such as squad2_gte_seed1.")
     evidence = Evidence(run)
     check_settings(evidence, CONFIGS / f"{config}.toml", int(seed))
     environment: dict[str, Any] = read_json(run / "environment.json") or {}
@@ -55,22 +66,21 @@ def keep(run: Path) -> Path:
 
 
 def check_settings(evidence: Evidence, path: Path, seed: int) -> None:
-    """Refuses a run that was made with other settings than the config's."""
+    """Refuses a run that was made with other settings than the config gives, or than the defaults of all others."""
     if not path.is_file():
         raise UserError(f"'{evidence.run.path}' is not called as a config of configs/results and its seed.")
     found: dict[str, Any] = read_json(evidence.run.path / "config.json") or {}
-    if found["seed"] != seed:
-        raise UserError(f"'{evidence.run.path}' was made with seed {found['seed']}.")
-    for section, wanted in tomllib.loads(path.read_text(encoding="utf-8")).items():
-        values = wanted if isinstance(wanted, dict) else {section: wanted}
-        there = found[section] if isinstance(wanted, dict) else found
-        for key, value in values.items():
-            if section in ("run", "seed") or key in PATHS.get(section, ()):
+    tables = tomllib.loads(path.read_text(encoding="utf-8")) | {"seed": seed}
+    for section, value in dataclasses.asdict(RunConfig(task=TaskConfig(tables["task"]["name"]))).items():
+        wanted = value | tables.get(section, {}) if isinstance(value, dict) else {"": tables.get(section, value)}
+        # A run that was made before there was a setting has its default.
+        there = value | found[section] if isinstance(value, dict) else {"": found[section]}
+        for key, expected in wanted.items():
+            name = f"{section}.{key}".rstrip(".")
+            if name in FREE or (name in FILLED_IN and key not in tables.get(section, {})):
                 continue
-            if section == "finetune" and key == "snapshots":  # the last is always kept
-                continue
-            if there[key] != value:
-                raise UserError(f"'{evidence.run.path}': {section}.{key} is {there[key]}, and {value} in '{path}'.")
+            if there[key] != expected:
+                raise UserError(f"'{evidence.run.path}': {name} is {there[key]}, and {expected} in '{path.name}'.")
 
 
 def shorten(models: dict[str, Any]) -> dict[str, Any]:
@@ -116,6 +126,8 @@ def round_off(value: Any) -> Any:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        raise SystemExit(__doc__)
     try:
         for word in sys.argv[1:]:
             print(keep(Path(word)))

@@ -36,6 +36,8 @@ LABELS = {
     "f1": "F1",
     "pearson": "Pearson",
     "spearman": "Spearman",
+    "f1_no_answer": "F1 of no answer",
+    "f1_has_answer": "F1 of answerable",
     "NoAns_f1": "F1 on unanswerable ones",
     "at_threshold.NoAns_f1": "F1* on unanswerable ones",
     **{figure.key: figure.heading for figure in SPAN_FIGURES},

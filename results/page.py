@@ -21,6 +21,9 @@ from results.spans import span_blocks
 PAGE, PICTURES = "results.md", "results"
 ALL_ROWS = 10_000
 FACTS = [
+    "The papers: Jiang, Benge, King 2020 (arXiv 2202.12210: BERT-large, SQuAD 2.0) and its extension to GLUE in 2021. "
+    "The heads are listed in the README; what figures mean is said under the tables. The control is a new linear layer "
+    "on the last layer, trained like a head; the ladder is a head of ours.",
     "Made by make results from results/kept, which holds the scores of runs of the configs in configs/results; make "
     "results-check makes it again and finds no difference. configs/results/hub has each config on the hub's data with "
     "BERT-base.",
@@ -32,8 +35,8 @@ FACTS = [
 LIMITS = [
     "These are small encoders, trained for sentence similarity before, on a part of SQuAD 2.0's training questions: "
     "nothing here says what BERT-base or BERT-large would reach, and no figure may be quoted as one on SQuAD 2.0.",
-    "Settings were not searched: one learning rate for fine-tuning, one for heads, one pass over the data. Others may "
-    "turn small differences around.",
+    "Settings were not searched: each config has one learning rate for fine-tuning and one for heads. Others may turn "
+    "small differences around.",
     "Of the training questions one in three is unanswerable, of dev's one in two: thresholds chosen on held-out "
     "training questions suit dev badly, and figures at any threshold mix that with what a model knows. Forced F1 and "
     "AUC don't.",
@@ -76,14 +79,15 @@ def _runs(experiments: dict[str, Experiment]) -> Block:
     return Block("runs", "What was run", frame=Frame(columns, rows), note=note)
 
 
-def write_page(folder: Path) -> None:
-    """The page in a folder and its pictures beside it."""
+def write_page(folder: Path) -> set[Path]:
+    """The page in a folder and its pictures beside it, whose paths it gives."""
     report = build_page(load_kept())
-    for block in report.blocks():
-        if block.picture is not None:
-            write_text(folder / PICTURES / f"{block.key}.svg", draw_svg(block.picture))
+    drawn = {folder / PICTURES / f"{block.key}.svg": block.picture for block in report.blocks() if block.picture}
+    for path, picture in drawn.items():
+        write_text(path, draw_svg(picture))
     limits = "## What may not be concluded"
     write_text(folder / PAGE, render_markdown(report, PICTURES, ALL_ROWS).replace("## Summary", limits, 1))
+    return set(drawn)
 
 
 def find_differences(made: Path, there: Path) -> list[str]:
@@ -105,9 +109,9 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="write nothing, say what differs")
     docs = ROOT / "docs"
     if not parser.parse_args().check:
-        for old in (docs / PICTURES).glob("*.svg"):
+        before = set((docs / PICTURES).glob("*.svg"))
+        for old in before - write_page(docs):
             old.unlink()
-        write_page(docs)
         return
     with tempfile.TemporaryDirectory() as folder:
         write_page(Path(folder))

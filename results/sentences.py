@@ -21,7 +21,7 @@ def table_of(experiment: Experiment, title: str, note: str) -> Block:
     """A row a model, a column a snapshot and metric."""
     shots = experiment.head_snapshots
     metrics: list[str] = experiment.first["metrics"]
-    columns = [Column("model"), Column("parameters")]
+    columns = [Column("model"), Column("seeds"), Column("parameters")]
     columns += [Column(f"{LABELS.get(key, key)} at {epochs_of(epochs)}") for epochs in shots for key in metrics]
     columns.append(Column("seconds", 0, "of the last snapshot: fine-tuning, and for heads the pass they share"))
     rows: list[list[Cell]] = []
@@ -33,8 +33,8 @@ def table_of(experiment: Experiment, title: str, note: str) -> Block:
                 figures.append(None if mean is None else str(mean))
         seconds = None if model == BASELINE else experiment.seconds(shots[-1], model)
         shown = "baseline: the most frequent label or the mean" if model == BASELINE else title_of(model)
-        rows.append([shown, experiment.facts(shots[-1], model)["parameters"], *figures, seconds])
-    seeds = f"{len(experiment.seeds)} seed" + ("" if len(experiment.seeds) == 1 else "s")
+        seeds = len(experiment.by_seed(shots[-1], model, metrics[0]))
+        rows.append([shown, seeds, experiment.facts(shots[-1], model)["parameters"], *figures, seconds])
     best = experiment.best_head(shots[-1], metrics[0])
     told = []
     if best is not None:
@@ -45,5 +45,5 @@ def table_of(experiment: Experiment, title: str, note: str) -> Block:
         title=title,
         sentences=told,
         frame=Frame(columns, rows),
-        note=f"{note} Mean ± standard deviation over {seeds}.",
+        note=f"{note} Mean ± standard deviation over seeds.",
     )

@@ -33,7 +33,7 @@ def _scores(experiment: Experiment, encoder: str, epochs: float) -> Block:
         if not is_whole(experiment, epochs, model):
             continue
         found = [experiment.mean(epochs, model, figure.key) for figure in SPAN_FIGURES]
-        seeds = max(len(mean.values) for mean in found if mean is not None)
+        seeds = max((len(mean.values) for mean in found if mean is not None), default=0)
         figures: list[Cell] = [None if mean is None else str(mean) for mean in found]
         own = None if model == BASELINE else experiment.seconds(epochs, model)
         rows.append([title_of(model), seeds, experiment.facts(epochs, model)["parameters"], *figures, own])
@@ -84,7 +84,7 @@ def _draw_curve(experiment: Experiment) -> dict[str, Any]:
                 "epochs:Q",
                 title="epochs",
                 scale=altair.Scale(type="log", nice=False),
-                axis=altair.Axis(values=TICKS, labelOverlap=False),
+                axis=altair.Axis(values=TICKS, format="~g", tickCount=len(TICKS)),
             ),
             y=altair.Y("score:Q", title=heading, scale=altair.Scale(zero=False)),
             color=altair.Color("model:N", scale=altair.Scale(domain=order), legend=altair.Legend(title=None)),

@@ -81,3 +81,14 @@ def test_a_head_costs_the_fine_tuning_before_it_as_well() -> None:
     runs = {seed: {"snapshots": {"1": found}, "analyses": {}} for seed, found in enumerate((slower, models))}
     one = Experiment("x", runs)
     assert (one.seconds(1, "encoder"), one.seconds(1, "adapter_64")) == (10.0, 13.0)  # of the fastest seed
+
+
+@pytest.mark.parametrize("path", sorted(KEPT.glob("squad2_*.json")), ids=lambda path: path.stem)
+def test_kept_runs_on_squad_are_of_the_encoder_and_the_data_that_the_page_names(path: Path) -> None:
+    models = json.loads(path.read_text(encoding="utf-8"))["snapshots"]["1"]
+    assert (
+        33e6 < models["encoder"]["parameters"] < 34e6 if "gte" in path.stem else models["encoder"]["parameters"] < 23e6
+    )
+    assert models["encoder"]["scores"]["dev"]["total"] == 11_873
+    # 95 % of 52,716 questions of about 171 tokens.
+    assert 8.3e6 < models["encoder"]["tokens"] < 8.9e6

@@ -1,0 +1,67 @@
+"""Only runs with the settings of their config are kept."""
+
+import dataclasses
+import json
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bertvision.config import build_config
+from bertvision.errors import UserError
+from results.keep import check_settings, keep
+from results.kept import CONFIGS
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+
+@pytest.fixture
+def settings() -> dict[str, Any]:
+    """What a run of squad2_gte keeps as its config, with data and encoder in places of their own."""
+    tables = tomllib.loads((CONFIGS / "squad2_gte.toml").read_text(encoding="utf-8"))
+    tables["task"] |= {split: str(FIXTURES / "squad_tiny" / f"{split}-v2.0.json") for split in ("train", "dev")}
+    tables["encoder"]["name"] = "somewhere/else"
+    return dataclasses.asdict(build_config(tables | {"seed": 1, "run": "elsewhere"}))
+
+
+def check(settings: dict[str, Any], folder: Path, config: str = "squad2_gte", seed: int = 1) -> None:
+    (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+    evidence: Any = SimpleNamespace(run=SimpleNamespace(path=folder))
+    check_settings(evidence, CONFIGS / f"{config}.toml", seed)
+
+
+def test_a_run_of_the_config_is_taken_wherever_its_data_lay(settings: dict[str, Any], tmp_path: Path) -> None:
+    check(settings, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("finetune", "lr", 1e-4),  # given in the config
+        ("data", "limit_train", 500),  # and not given there
+        ("data", "hold_out", 0.3),
+        ("data", "max_length", 128),
+        ("encoder", "layers", [0, 1]),
+        ("finetune", "method", "lora"),
+        ("train", "seeds", 3),
+    ],
+)
+def test_other_settings_are_refused(
+    section: str, key: str, value: Any, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    settings[section][key] = value
+    with pytest.raises(UserError, match=rf"{section}\.{key} is"):
+        check(settings, tmp_path)
+
+
+def test_other_seeds_heads_and_configs_are_refused(settings: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="seed is 1, and 2"):
+        check(settings, tmp_path, seed=2)
+    with pytest.raises(UserError, match="heads is"):
+        check({**settings, "heads": settings["heads"][:-1]}, tmp_path)
+    with pytest.raises(UserError, match="not called as a config"):
+        check(settings, tmp_path, config="squad3")
+    with pytest.raises(UserError, match="called as its config and its seed"):
+        keep(tmp_path / "squad2_gte")
