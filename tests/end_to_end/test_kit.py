@@ -28,7 +28,7 @@ def test_every_task_answers_typed_text_and_says_how_far_to_trust_it(kit: Path, c
     assert set(rows) == {"sst2", "rte", "squad2"} and all("trust" in row for row in rows.values())
     said = command("predict", kit, "--text", QUESTION, "--text-pair", PASSAGE).out.splitlines()
     assert [line.split()[0] for line in said] == ["sst2", "rte", "squad2"]
-    assert all("held-out answers" in line for line in said)
+    assert all(("held-out answer" in line) != ("never said on held-out data" in line) for line in said)
     assert set(command("predict", kit, "--text", "a king", "--json").json) == {"sst2"}
 
 
@@ -43,18 +43,55 @@ def test_files_of_several_forms_are_read(kit: Path, command: Command, tmp_path: 
     assert set(row) == {"id", "rte", "squad2"}
 
 
+def test_rows_go_by_the_ids_of_the_file_and_into_one_object_where_that_is_asked(
+    kit: Path, command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "texts.csv").write_text("id,text\nx7,a king\nx8,a man\n", encoding="utf-8")
+    rows = command("predict", kit, "--file", tmp_path / "texts.csv", "--json").json
+    assert [row["id"] for row in rows] == ["x7", "x8"]
+    out = tmp_path / "said.json"
+    command("predict", kit, "--file", tmp_path / "texts.csv", "--out", out)
+    found = json.loads(out.read_text(encoding="utf-8"))
+    assert [{"id": id, **row} for id, row in found.items()] == rows
+
+
+def test_what_was_never_said_on_held_out_data_is_told(kit: Path, command: Command) -> None:
+    facts = json.loads((kit / "kit.json").read_text(encoding="utf-8"))
+    facts["tasks"]["sst2"]["trust"] = {}
+    (kit / "kit.json").write_text(json.dumps(facts), encoding="utf-8")
+    assert "[never said on held-out data]" in command("predict", kit, "--text", "a king").out
+
+
+def test_a_kit_takes_no_other_folders_place(
+    finished: Callable[..., Path], glue_folder: Path, command: Command, tmp_path: Path
+) -> None:
+    run = finished(*UNTOUCHED, name="sst2", data=glue_folder)
+    (tmp_path / "mine.txt").write_text("mine", encoding="utf-8")
+    for place in (tmp_path, run, run.parent):
+        made = command("kit", run, "--to", place)
+        assert made.code == 2 and str(place) in made.err
+    assert (tmp_path / "mine.txt").is_file() and (run / "scores.json").is_file()
+    odd = command("kit", run, "--to", tmp_path / "kit", "--head", "rte=adapter")
+    assert odd.code == 2 and "task 'rte', of which there is no run" in odd.err
+    assert "kit of 1 task:" in command("kit", run, "--to", tmp_path / "kit").out
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (["--text", "a king", "--head", "encoder"], "--head: for runs"),
         (["--text", "a king", "--tasks", "rte"], "rte: about two texts"),
         (["--text", "a king", "--tasks", "cola"], "no task 'cola'"),
+        (["--text", "a king", "--tasks", ","], "no task is named"),
+        (["--text", " "], "'--text' is empty"),
+        (["--file", "FOLDER/gap.csv"], "'x8' is empty"),
         ([], "nothing to predict on"),
         (["--file", "FOLDER/odd.csv"], "expected columns of one of these names: question, passage"),
     ],
 )
 def test_mistakes_are_told(words: list[str], told: str, kit: Path, command: Command, tmp_path: Path) -> None:
     (tmp_path / "odd.csv").write_text("first,second\na,b\n", encoding="utf-8")
+    (tmp_path / "gap.csv").write_text("id,text\nx7,a king\nx8, \n", encoding="utf-8")
     found = command("predict", kit, *[word.replace("FOLDER", str(tmp_path)) for word in words])
     assert found.code == 2 and told in found.err
 

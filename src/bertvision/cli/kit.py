@@ -18,7 +18,9 @@ def add_to(app: typer.Typer) -> None:
 
 def kit(
     runs: Annotated[list[Path], typer.Argument(help="Finished runs, one a task, at 0 epochs.", show_default=False)],
-    to: Annotated[Path, typer.Option(help="The kit's folder.", show_default=False)],
+    to: Annotated[
+        Path, typer.Option(help="The kit's folder: new, empty or a kit, which is replaced.", show_default=False)
+    ],
     head: Annotated[
         list[str] | None, typer.Option(help="TASK=NAME: this head instead of the best on held-out; may be repeated.")
     ] = None,
@@ -28,10 +30,11 @@ def kit(
     if any(not (task and sign and name) for task, sign, name in words):
         raise UserError("--head is TASK=NAME, such as --head rte=adapter_64.")
     from bertvision.kits.making import make_kit
+    from bertvision.results import counted
     from bertvision.rundir import read_json
 
     made = make_kit(runs, to, {task: name for task, _, name in words})
     tasks = (read_json(made / "kit.json") or {})["tasks"]
     for task, facts in tasks.items():
         typer.echo(f"{task}: {facts['head']}, {facts['parameters']:,} parameters")
-    typer.echo(f"kit of {len(tasks)} tasks: {made}   (bertvision predict {made} --text …)")
+    typer.echo(f"kit of {counted(len(tasks), 'task')}: {made}   (bertvision predict {made} --text …)")

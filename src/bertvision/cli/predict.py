@@ -10,6 +10,7 @@ import typer
 from bertvision.cli.output import AsJson, print_json, quiet_libraries
 from bertvision.errors import UserError
 from bertvision.progress import RichReporter
+from bertvision.results import counted
 
 
 def add_to(app: typer.Typer) -> None:
@@ -30,7 +31,9 @@ def predict(
         Path | None, typer.Option(help="Write the official submission files into this folder.")
     ] = None,
     data: Annotated[str | None, typer.Option(help="With --submission: folder with the official test files.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write JSON lines (or SQuAD's id → text .json) here.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write JSON lines here; into a .json one object, id → what is said.")
+    ] = None,
     threshold: Annotated[
         float | None, typer.Option(help="No-answer threshold; absent: the one chosen on held-out.")
     ] = None,
@@ -89,21 +92,19 @@ def _ask_kit(
     json: bool,
 ) -> None:
     from bertvision.kits import load
-    from bertvision.rundir import write_text
     from bertvision.tasks.new_text import read_any_text
 
     if text is None and file is None:
         raise UserError("nothing to predict on: give --text or --file.")
     wanted = None if tasks in (None, "all") else [word.strip() for word in str(tasks).split(",") if word.strip()]
     examples = read_any_text(file) if file is not None else []
-    ids = [example.id for example in examples] or ["text"]
+    ids = [example.id for example in examples] or ["--text"]
     pairs = [(example.text, example.text_pair) for example in examples] or [(str(text), text_pair)]
     kit = load(name, wanted, reporter=RichReporter())
-    rows = kit.predict([first if second is None else (first, second) for first, second in pairs])
+    rows = kit.predict(pairs, ids=ids)
     if out is not None:
-        lines = [json_format.dumps({"id": id, **row}, ensure_ascii=False) for id, row in zip(ids, rows, strict=True)]
-        write_text(out, "".join(f"{line}\n" for line in lines))
-        typer.echo(f"what {len(kit.tasks)} tasks say of {len(rows):,} texts is in {out}", err=True)
+        _write_kit_rows(out, ids, rows)
+        typer.echo(f"what {counted(len(kit.tasks), 'task')} said of {counted(len(rows), 'text')} is in {out}", err=True)
     elif json:
         print_json(rows[0] if file is None else [{"id": id, **row} for id, row in zip(ids, rows, strict=True)])
     else:
@@ -114,11 +115,24 @@ def _ask_kit(
                 typer.echo(f"{before}{task:{width}}  {_sentence(said)}  [{_trust(said['trust'])}]")
 
 
+def _write_kit_rows(out: Path, ids: list[str], rows: list[dict[str, Any]]) -> None:
+    from bertvision.rundir import write_json, write_text
+
+    found = dict(zip(ids, rows, strict=True))
+    if out.suffix == ".json":
+        write_json(out, found)
+    else:
+        lines = [json_format.dumps({"id": id, **row}, ensure_ascii=False) for id, row in found.items()]
+        write_text(out, "".join(f"{line}\n" for line in lines))
+
+
 def _trust(trust: dict[str, float]) -> str:
-    many = f"{trust['examples']:,} held-out answers"
+    if not trust["examples"]:
+        return "never said on held-out data"
+    many = counted(trust["examples"], "held-out answer")
     if "off_by" in trust:
         return f"{many} were off by {trust['off_by']:.2f} in the mean"
-    return f"of {many} this sure {100 * trust['right']:.0f} % were right"
+    return f"of {many} like it {100 * trust['right']:.0f} % were right"
 
 
 def _predict_file(predictor: Any, file: Path, out: Path | None, threshold: float, as_json: bool) -> None:

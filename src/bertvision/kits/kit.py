@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertvision.data.windows import build_features
-from bertvision.encoder.loading import load_encoder, weights_stamp
+from bertvision.data.windows import Features, build_features
+from bertvision.encoder.loading import identify, load_encoder
 from bertvision.errors import UserError, suggest
 from bertvision.evaluation.predictions import build_predictions
 from bertvision.heads import Head, load_head
@@ -28,9 +28,9 @@ from bertvision.tasks.base import restore_task
 
 FILE = "kit.json"
 SHIPPED = Path(__file__).parent / "shipped"
-ALL = "all"
 
-Text = str | tuple[str, str]
+Pair = tuple[str, str | None]
+Text = str | Pair
 
 
 @dataclass(frozen=True)
@@ -65,36 +65,49 @@ class Kit:
         if found is None:
             raise UserError(f"'{folder}' is no kit: expected {FILE} in it, as `bertvision kit` writes it.")
         self.name, self.encoder_name = str(found["name"]), str(found["encoder"])
-        wanted = list(found["tasks"]) if tasks is None else list(tasks)
-        for name in wanted:
-            if name not in found["tasks"]:
-                raise UserError(f"kit '{self.name}' has no task '{name}': {suggest(name, found['tasks'])}")
+        wanted = self._check_tasks(tasks, found["tasks"])
         self.machine, self.reporter = Machine(device, dtype), reporter or Reporter()
-        if weights_stamp(self.encoder_name) != found["encoder_stamp"]:
+        if identify(self.encoder_name) != found["encoder_stamp"]:
             raise UserError(
-                f"kit '{self.name}' belongs to other weights of '{self.encoder_name}' than those that are there: its "
-                "heads would read what they were not trained on. Make the kit again, or bring the encoder back."
+                f"kit '{self.name}' belongs to another '{self.encoder_name}' than the one that is there (weights, "
+                "config or tokenizer): its heads would read what they were not trained on. Make the kit again, or "
+                "bring the encoder back."
             )
-        encoder = load_encoder(self.encoder_name, self.machine.device, self.machine.dtype)
-        self.encoder = encoder.eval().requires_grad_(False)
+        place, layers = (self.machine.device, self.machine.dtype), found["layers"]
+        self.encoder = load_encoder(self.encoder_name, *place, layers=layers).eval().requires_grad_(False)
         self.tasks = {name: self._load(folder / name, found["tasks"][name]) for name in wanted}
 
     def _load(self, folder: Path, facts: dict[str, Any]) -> KitTask:
         head, _ = load_head(folder)
+        assert head.shape == self.encoder.shape, "a head of a kit reads all that the kit's encoder gives"
         return KitTask(restore_task(facts["task"]), head.to(self.machine.device), facts)
 
-    def predict(self, texts: Sequence[Text], tasks: Iterable[str] | None = None) -> list[dict[str, dict[str, Any]]]:
+    def _check_tasks(self, wanted: Iterable[str] | None, known: Iterable[str]) -> list[str]:
+        if isinstance(wanted, str):
+            raise UserError(f"tasks is a list of names, not '{wanted}': give ['{wanted}'].")
+        names = list(known if wanted is None else wanted)
+        if not names:
+            raise UserError(f"no task is named: kit '{self.name}' has {', '.join(known)}.")
+        for name in names:
+            if name not in known:
+                raise UserError(f"kit '{self.name}' has no task '{name}': {suggest(name, known)}")
+        return names
+
+    def predict(
+        self, texts: Iterable[Text], tasks: Iterable[str] | None = None, ids: Sequence[str] | None = None
+    ) -> list[dict[str, dict[str, Any]]]:
         """For each text, or pair of texts, a row of each task, by its name. Of a pair, tasks about one text are given
-        the first; tasks about pairs leave single texts out."""
-        asked = self._choose(texts, self.tasks if tasks is None else tasks)
-        examples = {name: self._examples(name, texts) for name in asked}
-        features = {name: self._features(name, examples[name]) for name in asked}
+        the first; tasks about pairs leave single texts out. `ids` name the texts in errors; absent: numbers from 0."""
+        pairs = check_texts(texts, ids)
+        asked = self._choose(pairs, self._check_tasks(tasks, self.tasks))
+        examples = {name: self._examples(name, pairs) for name in asked}
+        features = {name: self._features(name, examples[name], ids) for name in asked}
         questions = {name: Asked(self.tasks[name].head, features[name]) for name in asked}
         # Tokens of all tasks, though sequences that several ask about go through once: a bar that ends early.
         total = sum(int(one.lengths.sum()) for one in features.values())
         with self.reporter.bar("predicting", total, "tokens") as bar:
             outputs = compute_all(self.encoder, questions, bar=bar)
-        found: list[dict[str, dict[str, Any]]] = [{} for _ in texts]
+        found: list[dict[str, dict[str, Any]]] = [{} for _ in pairs]
         for name in asked:
             own = self.tasks[name]
             n_best, longest = own.facts["n_best"], own.facts["max_answer_tokens"]
@@ -104,19 +117,10 @@ class Kit:
                 found[number][name] = {**row, "trust": trust_in(row, own.facts["trust"], own.threshold)}
         return found
 
-    def _choose(self, texts: Sequence[Text], wanted: Iterable[str]) -> list[str]:
-        if not texts:
-            raise UserError("there is no text to predict on.")
-        for text in texts:
-            if any(not part.strip() for part in ([text] if isinstance(text, str) else text)):
-                raise UserError("a text to predict on is empty: give some.")
-        names = list(wanted)
-        for name in names:
-            if name not in self.tasks:
-                raise UserError(f"kit '{self.name}' has no task '{name}': {suggest(name, self.tasks)}")
-        able = [
-            name for name in names if not self.tasks[name].takes_pairs or any(not isinstance(t, str) for t in texts)
-        ]
+    def _choose(self, pairs: Sequence[Pair], names: list[str]) -> list[str]:
+        """Those of the tasks that the texts are enough for."""
+        has_pair = any(second is not None for _, second in pairs)
+        able = [name for name in names if has_pair or not self.tasks[name].takes_pairs]
         if not able:
             raise UserError(
                 f"{', '.join(names)}: about two texts: give both, --text QUESTION --text-pair PASSAGE "
@@ -124,21 +128,59 @@ class Kit:
             )
         return able
 
-    def _examples(self, name: str, texts: Sequence[Text]) -> list[Example]:
-        found = []
-        for number, text in enumerate(texts):
-            first, second = (text, None) if isinstance(text, str) else text
-            if self.tasks[name].takes_pairs:
-                if second is not None:
-                    found.append(Example(str(number), first, second))
-            else:
-                found.append(Example(str(number), first))
-        return found
+    def _examples(self, name: str, pairs: Sequence[Pair]) -> list[Example]:
+        """The examples that a task is asked about, by their numbers."""
+        if self.tasks[name].takes_pairs:
+            return [Example(str(n), first, second) for n, (first, second) in enumerate(pairs) if second is not None]
+        return [Example(str(n), first) for n, (first, _) in enumerate(pairs)]
 
-    def _features(self, name: str, examples: list[Example]) -> Any:
+    def _features(self, name: str, examples: list[Example], ids: Sequence[str] | None) -> Features:
+        try:
+            return self._build(name, examples)
+        except UserError:  # its words are about the settings of a run, and a kit has none to change
+            for example in examples:
+                if not self._fits(name, example):
+                    raise UserError(
+                        f"{_called(int(example.id), ids)} is too long for {name}: its question leaves too little room "
+                        f"for the passage in {self.tasks[name].facts['max_length']} tokens. Shorten the question."
+                    ) from None
+            raise
+
+    def _fits(self, name: str, example: Example) -> bool:
+        try:
+            self._build(name, [example])
+        except UserError:
+            return False
+        return True
+
+    def _build(self, name: str, examples: list[Example]) -> Features:
         facts, task, tokenizer = self.tasks[name].facts, self.tasks[name].task, self.encoder.tokenizer
         assert tokenizer is not None
         return build_features(examples, tokenizer, task.kind, task.windowed, facts["max_length"], facts["overlap"])
+
+
+def check_texts(texts: Iterable[Text], ids: Sequence[str] | None = None) -> list[Pair]:
+    """Every text as a pair, the second None where there is none."""
+    if isinstance(texts, str):
+        raise UserError("texts to predict on are a list: give [text], or [(text, second text)].")
+    pairs = []
+    for number, text in enumerate(texts):
+        parts = (text, None) if isinstance(text, str) else text
+        if not isinstance(parts, tuple | list) or len(parts) != 2:
+            raise UserError(f"{_called(number, ids)} is neither a text nor a pair of texts: {text!r:.80}.")
+        first, second = parts
+        if not isinstance(first, str) or not isinstance(second, str | None):
+            raise UserError(f"{_called(number, ids)} is neither a text nor a pair of texts: {text!r:.80}.")
+        if not first.strip() or (second is not None and not second.strip()):
+            raise UserError(f"{_called(number, ids)} is empty: give some text to predict on, of a pair both.")
+        pairs.append((first, second))
+    if not pairs:
+        raise UserError("there is no text to predict on.")
+    return pairs
+
+
+def _called(number: int, ids: Sequence[str] | None) -> str:
+    return f"text {number}" if ids is None else f"'{ids[number]}'"
 
 
 def load(name: str | Path = "default", tasks: Iterable[str] | None = None, **settings: Any) -> Kit:

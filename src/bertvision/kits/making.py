@@ -2,73 +2,133 @@
 fine-tuned."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertvision.encoder.loading import weights_stamp
+from bertvision.encoder.loading import identify, resolve
 from bertvision.errors import UserError
+from bertvision.evaluation.marks import FILE as MARKS
 from bertvision.evaluation.marks import load_marks
 from bertvision.job import HELD_OUT
+from bertvision.kits.card import build_card
 from bertvision.kits.kit import FILE
 from bertvision.kits.trust import measure_trust
 from bertvision.predictor import takes_pairs
-from bertvision.rundir import RunFolder, read_json, write_json, writing_folder
+from bertvision.rundir import RunFolder, read_json, write_json, write_text, writing_folder
 from bertvision.stages import BASELINE, ENCODER
 from bertvision.tasks import TaskConfig
-from bertvision.tasks.base import restore_task
+from bertvision.tasks.base import Task, restore_task
 
 UNTOUCHED = "0"
 HEAD_FILES = ("head.safetensors", "config.json")
 
 
-def make_kit(runs: Sequence[Path], to: Path, heads: dict[str, str] | None = None) -> Path:
-    """Writes the kit; `heads` may name the head of a task, absent: the best on held-out data."""
+@dataclass(frozen=True)
+class Part:
+    """What a kit takes from a run."""
+
+    facts: dict[str, Any]
+    head: Path
+    """The head's folder."""
+    encoder: str
+    stamp: str
+    """Of the encoder that the head was trained on."""
+    layers: tuple[int, ...] | None
+    """Those that the head reads; None: all."""
+
+
+def make_kit(
+    runs: Sequence[Path], to: Path, heads: dict[str, str] | None = None, about: dict[str, str] | None = None
+) -> Path:
+    """Writes the kit, in the place of one that is there. `heads` may name the head of a task, absent: the best on
+    held-out data; `about` may have a sentence for a task's card, about its data and their licence."""
     if not runs:
         raise UserError("a kit is made of one run or more: give their folders.")
-    tasks: dict[str, dict[str, Any]] = {}
-    sources: dict[str, Path] = {}
-    encoders = set()
-    for run in runs:
-        facts, folder, encoder = describe(RunFolder(run), heads or {})
-        name = facts["task"]["name"]
-        if name in tasks:
-            raise UserError(f"two runs are of task '{name}': a kit has one head for each task.")
-        tasks[name], sources[name] = facts, folder
-        encoders.add(encoder)
-    if len(encoders) > 1:
-        raise UserError(f"a kit has one encoder, and the runs have {', '.join(sorted(encoders))}.")
-    (encoder,) = encoders
-    with writing_folder(to) as fresh:
-        for name, source in sources.items():
+    place = to.resolve()
+    _refuse_others(to)
+    _refuse_around(to, runs)
+    parts = _collect(runs, heads or {})
+    _refuse_unknown("a head is named for", heads or {}, parts)
+    _refuse_unknown("something is said about", about or {}, parts)
+    encoder, stamp, layers = _agree(parts)
+    _refuse_around(to, [Path(resolve(encoder))])
+    kit = {"name": place.name, "encoder": encoder, "encoder_stamp": stamp, "layers": layers}
+    with writing_folder(place) as fresh:
+        for name, part in parts.items():
             (fresh / name).mkdir(parents=True)
-            for file in (*HEAD_FILES, *(["README.md"] if (source / "README.md").is_file() else [])):
-                shutil.copyfile(source / file, fresh / name / file)
-        kit = {"name": to.name, "encoder": encoder, "encoder_stamp": weights_stamp(encoder), "tasks": tasks}
-        write_json(fresh / FILE, kit)
+            for file in HEAD_FILES:
+                shutil.copyfile(part.head / file, fresh / name / file)
+            write_text(fresh / name / "README.md", build_card(kit, part.facts, (about or {}).get(name)))
+        write_json(fresh / FILE, {**kit, "tasks": {name: part.facts for name, part in parts.items()}})
     return to
 
 
-def describe(run: RunFolder, heads: dict[str, str]) -> tuple[dict[str, Any], Path, str]:
-    """What a kit keeps of a run's task and head, the head's folder, and the encoder's name."""
+def _refuse_others(to: Path) -> None:
+    """What is in the kit's place goes: only another kit may."""
+    if not to.exists() or (to / FILE).is_file() or (to.is_dir() and not any(to.iterdir())):
+        return
+    raise UserError(f"'{to}' is there and is no kit: give a folder that is new, empty or a kit, which is replaced.")
+
+
+def _refuse_around(to: Path, sources: Iterable[Path]) -> None:
+    """What a kit is made of must outlive its writing."""
+    for source in sources:
+        if source.exists() and source.resolve().is_relative_to(to.resolve()):
+            raise UserError(f"'{to}' is or holds '{source}', which the kit is made of: give another folder.")
+
+
+def _refuse_unknown(what: str, asked: Iterable[str], parts: Mapping[str, Part]) -> None:
+    for name in asked:
+        if name not in parts:
+            raise UserError(f"{what} task '{name}', of which there is no run: the runs are of {', '.join(parts)}.")
+
+
+def _collect(runs: Sequence[Path], heads: dict[str, str]) -> dict[str, Part]:
+    parts: dict[str, Part] = {}
+    for run in runs:
+        part = describe(RunFolder(run), heads)
+        name = part.facts["task"]["name"]
+        if name in parts:
+            raise UserError(f"two runs are of task '{name}': a kit has one head for each task.")
+        parts[name] = part
+    return parts
+
+
+def _agree(parts: Mapping[str, Part]) -> tuple[str, str, tuple[int, ...] | None]:
+    """The name, stamp and layers of the encoder that all heads read."""
+    encoders, read = {part.encoder for part in parts.values()}, {part.layers for part in parts.values()}
+    if len(encoders) > 1:
+        raise UserError(f"a kit has one encoder, and the runs have {', '.join(sorted(encoders))}.")
+    if len(read) > 1:
+        told = "; ".join(f"{name}: {'all' if part.layers is None else part.layers}" for name, part in parts.items())
+        raise UserError(
+            f"heads of a kit read the same layers, and these do not ({told}): run with the same encoder.layers."
+        )
+    (encoder,), (layers,) = encoders, read
+    stamp = identify(encoder)
+    if any(part.stamp != stamp for part in parts.values()):
+        raise UserError(
+            f"the encoder '{encoder}' is not the one this run was made with: bring that back, or run again."
+        )
+    return encoder, stamp, layers
+
+
+def describe(run: RunFolder, heads: dict[str, str]) -> Part:
+    """What a kit keeps of a run's task and head."""
     config, task, scores = (read_json(run.path / f"{name}.json") for name in ("config", "task", "scores"))
     if config is None or task is None or scores is None:
         raise UserError(f"'{run.path}' is not a finished run: expected config.json, task.json and scores.json in it.")
-    models = scores["snapshots"].get(UNTOUCHED, {})
-    found = {
-        name: facts
-        for name, facts in models.items()
-        if name not in (BASELINE, ENCODER) and "ensemble" not in facts and not facts.get("failed")
-    }
-    if not found:
-        raise UserError(f"'{run.path}' has no head on the encoder as it came: a kit needs train.snapshots = [0].")
     restored = restore_task(task)
-    head = heads.get(task["name"]) or max(found, key=lambda name: _held_out(found[name], restored.metrics[0]))
-    if head not in found:
-        raise UserError(f"'{run.path}' has no head '{head}' at 0 epochs: it has {', '.join(found)}.")
-    own = found[head]["scores"]
-    threshold = float(own.get(HELD_OUT, {}).get("threshold", 0.0))
-    marks = load_marks(run.predictions(0.0, HELD_OUT) / head, restored.kind)
+    head, found = _choose(run, scores["snapshots"].get(UNTOUCHED, {}), restored, heads)
+    marks = run.predictions(0.0, HELD_OUT) / head
+    if not (marks / MARKS).is_file() or HELD_OUT not in found["scores"]:
+        raise UserError(
+            f"'{run.path}' has no held-out examples: a kit needs them to choose by and to say how far to trust an "
+            "answer. Set data.hold_out > 0 and run again."
+        )
+    threshold = float(found["scores"][HELD_OUT].get("threshold", 0.0))
     facts = {
         "task": {**task, "source": ""},  # where the data lay says nothing to others
         "pairs": takes_pairs(restored, TaskConfig(**config["task"])),
@@ -78,11 +138,39 @@ def describe(run: RunFolder, heads: dict[str, str]) -> tuple[dict[str, Any], Pat
         "max_answer_tokens": config["evaluate"]["max_answer_tokens"],
         "threshold": threshold,
         "head": head,
-        "parameters": found[head]["parameters"],
-        "scores": own,
-        "trust": measure_trust(marks, threshold),
+        **{key: found[key] for key in ("parameters", "share", "scores")},
+        "trust": measure_trust(load_marks(marks, restored.kind), threshold, restored.labels),
     }
-    return facts, run.head(0.0, head), str(config["encoder"]["name"])
+    stamp, layers = _read_stamps(run, head)
+    return Part(facts, run.head(0.0, head), str(config["encoder"]["name"]), stamp, layers)
+
+
+def _choose(run: RunFolder, models: dict[str, Any], task: Task, heads: dict[str, str]) -> tuple[str, dict[str, Any]]:
+    """The head that was asked for, or the best on held-out data, and what the run says of it."""
+    found = {
+        name: facts
+        for name, facts in models.items()
+        if name not in (BASELINE, ENCODER) and "ensemble" not in facts and not facts.get("failed")
+    }
+    if not found:
+        raise UserError(f"'{run.path}' has no head on the encoder as it came: a kit needs train.snapshots = [0].")
+    head = heads.get(task.name) or max(found, key=lambda name: _held_out(found[name], task.metrics[0]))
+    if head not in found:
+        raise UserError(f"'{run.path}' has no head '{head}' at 0 epochs: it has {', '.join(found)}.")
+    return head, found[head]
+
+
+def _read_stamps(run: RunFolder, name: str) -> tuple[str, tuple[int, ...] | None]:
+    """The stamp of the encoder that a head was trained on, and the layers that it reads."""
+    encoder, reference = (read_json(run.encoder(0.0) / f"{file}.json") for file in ("stamp", "reference"))
+    head = read_json(run.head(0.0, name) / "stamp.json")
+    if None in (encoder, reference, head) or head.get("encoder", encoder["stamp"]) != encoder["stamp"]:
+        raise UserError(
+            f"head '{name}' in '{run.path}' was not trained on the encoder that is there now: "
+            f"`bertvision run {run.path}` brings the run up to date."
+        )
+    layers = head.get("layers")
+    return str(reference["stamp"]), None if layers is None else tuple(layers)
 
 
 def _held_out(facts: dict[str, Any], metric: str) -> float:

@@ -42,7 +42,8 @@ def read_new_text(task: Task, path: Path, columns: Columns) -> list[Example]:
 
 
 def read_any_text(path: Path) -> list[Example]:
-    """Texts or pairs of texts of a file that belongs to no task: columns go by their names."""
+    """Texts or pairs of texts of a file that belongs to no task: columns go by their names; `id` is taken where it
+    is there."""
     if not path.is_file():
         raise UserError(f"there is no file '{path}' to predict on.")
     suffix = plain_suffix(path)
@@ -51,9 +52,10 @@ def read_any_text(path: Path) -> list[Example]:
     if suffix == ".txt":
         lines = [(number, line) for number, line in read_lines(path) if line.strip()]
         return [Example(str(number), line) for number, line in lines]
-    for names in ANY_COLUMNS:
-        if not check_columns(path, Columns(*names), labelled=False):
-            return _read_unlabelled(path, Columns(*names))
+    for text, text_pair in ANY_COLUMNS:
+        for columns in (Columns(text, text_pair, id="id"), Columns(text, text_pair)):
+            if not check_columns(path, columns, labelled=False):
+                return _read_unlabelled(path, columns)
     wanted = " · ".join(", ".join(name for name in names if name) for names in ANY_COLUMNS)
     raise UserError(f"{path}: expected columns of one of these names: {wanted}. Rename them, or give a .txt file.")
 

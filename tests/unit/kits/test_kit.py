@@ -1,12 +1,13 @@
 """A kit says what each run's own predictor says, from one pass of the encoder."""
 
+import json
+import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tiny_encoders import tiny_model, tiny_tokenizer
-from torch import nn
 
 import bertvision as bv
 from bertvision.config import build_config
@@ -14,6 +15,7 @@ from bertvision.errors import UserError
 from bertvision.kits import Kit
 from bertvision.kits.making import make_kit
 from bertvision.predictor import Predictor
+from bertvision.rundir import read_json, write_json
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 HEADS = {
@@ -104,7 +106,36 @@ def test_every_answer_says_how_far_to_trust_it(kit: Kit) -> None:
     rows = kit.predict(PAIRS[:1])[0]
     assert set(rows["stsb"]["trust"]) == {"off_by", "examples"}
     for task in ("sst2", "mrpc", "squad2", "squad2_answerable"):
-        assert 0 <= rows[task]["trust"]["right"] <= 1 and rows[task]["trust"]["examples"] > 0
+        trust = rows[task]["trust"]
+        assert 0 <= trust["right"] <= 1 if trust["examples"] else set(trust) == {"examples"}
+
+
+def test_trust_is_of_all_held_out_answers_by_what_they_said(folder: Path, runs: dict[str, Path]) -> None:
+    for task, facts in read_json(folder / "kit.json")["tasks"].items():
+        counts = {said: sum(group["examples"] for group in groups) for said, groups in facts["trust"].items()}
+        where = runs[task] / "snapshots/epoch_0/predictions/held_out" / facts["head"] / "predictions.jsonl"
+        rows = [json.loads(line) for line in where.read_text(encoding="utf-8").splitlines()]
+        assert counts == Counter(_said(row) for row in rows)
+
+
+def _said(row: dict[str, Any]) -> str:
+    if "answer" in row:
+        return "answer" if row["answer"] else "no answer"
+    return str(row.get("label", "score"))
+
+
+def test_pairs_without_a_second_text_are_single_texts_and_any_iterable_will_do(kit: Kit) -> None:
+    expected = kit.predict(["A film ."])
+    assert kit.predict([("A film .", None)]) == expected == kit.predict(text for text in ["A film ."])
+
+
+def test_texts_go_by_their_ids_in_errors(kit: Kit) -> None:
+    with pytest.raises(UserError, match="'q7' is empty"):
+        kit.predict(["A film .", " "], ids=["q6", "q7"])
+    question = ("Who wrote " + "the book " * 60, "The book was written by Ada . " * 30)
+    with pytest.raises(UserError, match=r"'q7' is too long for squad2.*Shorten") as told:
+        kit.predict([PAIRS[0], question], tasks=["squad2"], ids=["q6", "q7"])
+    assert "data.max_length" not in str(told.value)
 
 
 def test_some_tasks_of_a_kit_can_be_loaded_alone(folder: Path) -> None:
@@ -116,10 +147,23 @@ def test_mistakes_are_told(kit: Kit, folder: Path, runs: dict[str, Path], tmp_pa
         kit.predict(["A film ."], tasks=["sst"])
     with pytest.raises(UserError, match="mrpc: about two texts"):
         kit.predict(["A film ."], tasks=["mrpc"])
-    with pytest.raises(UserError, match="empty"):
-        kit.predict([("A film .", " ")])
+    with pytest.raises(UserError, match="text 1 is empty"):
+        kit.predict(["A film .", ("A film .", " ")])
     with pytest.raises(UserError, match="no text"):
         kit.predict([])
+    with pytest.raises(UserError, match=r"give \[text\]"):
+        kit.predict("A film .")
+    with pytest.raises(UserError, match="text 0 is neither a text nor a pair"):
+        kit.predict([("A film .", "It", "is")])  # type: ignore[list-item]
+    with pytest.raises(UserError, match=r"give \['sst2'\]"):
+        kit.predict(["A film ."], tasks="sst2")
+    for ask in (lambda: kit.predict(["A film ."], tasks=[]), lambda: bv.load(folder, tasks=[])):
+        with pytest.raises(UserError, match=r"no task is named: .* has sst2, mrpc"):
+            ask()
+    with pytest.raises(UserError, match="task 'rte', of which there is no run"):
+        make_kit([runs["mrpc"]], tmp_path / "unknown", {"rte": "wide"})
+    with pytest.raises(UserError, match="task 'rte', of which there is no run"):
+        make_kit([runs["mrpc"]], tmp_path / "unknown", about={"rte": "Free."})
     with pytest.raises(UserError, match="no kit 'nowhere'"):
         bv.load("nowhere")
     with pytest.raises(UserError, match="two runs are of task 'mrpc'"):
@@ -129,21 +173,113 @@ def test_mistakes_are_told(kit: Kit, folder: Path, runs: dict[str, Path], tmp_pa
     assert not (tmp_path / "twice").exists() and not (tmp_path / "unknown").exists()
 
 
-def test_a_kit_refuses_an_encoder_with_other_weights(folder: Path, runs: dict[str, Path]) -> None:
-    encoder = runs["mrpc"].parent / "encoder"
-    weights = (encoder / "model.safetensors").read_bytes()
+@pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json"])
+def test_another_encoder_than_the_heads_were_trained_on_is_refused(
+    file: str, folder: Path, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    changed = runs["mrpc"].parent / "encoder" / file
+    before = changed.read_bytes()
     try:
-        torch.manual_seed(5)
-        tiny_model("bert", max_position_embeddings=128).apply(_draw_anew).save_pretrained(encoder)
-        with pytest.raises(UserError, match="belongs to other weights"):
+        changed.write_bytes(before + b" ")
+        with pytest.raises(UserError, match="belongs to another"):
             bv.load(folder, device="cpu")
+        with pytest.raises(UserError, match="is not the one this run was made with"):
+            make_kit([runs["mrpc"]], tmp_path / "kit")
     finally:
-        (encoder / "model.safetensors").write_bytes(weights)
+        changed.write_bytes(before)
+    assert not (tmp_path / "kit").exists()
 
 
-def _draw_anew(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear):
-        nn.init.normal_(module.weight)
+def test_a_head_that_was_trained_on_an_encoder_of_before_is_refused(runs: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(runs["mrpc"], tmp_path / "mrpc")
+    for stamp in (tmp_path / "mrpc/snapshots/epoch_0/heads").glob("*/stamp.json"):
+        write_json(stamp, {**read_json(stamp), "encoder": "another"})
+    with pytest.raises(UserError, match="was not trained on the encoder that is there now"):
+        make_kit([tmp_path / "mrpc"], tmp_path / "kit")
+
+
+def test_nothing_but_a_kit_is_replaced(runs: dict[str, Path], tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "mrpc"
+    shutil.copytree(runs["mrpc"], run)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "mine.txt").write_text("mine", encoding="utf-8")
+    (tmp_path / "file").write_text("mine", encoding="utf-8")
+    (run.parent / "kit.json").write_text("{}", encoding="utf-8")  # looks like a kit, and holds the run
+    (tmp_path / "link").symlink_to(run.parent)
+    before = _listing(tmp_path)
+    for place in ("notes", "file", "runs", "runs/mrpc", "link", "runs/../runs"):
+        with pytest.raises(UserError, match=f"'.*{place}' is"):
+            make_kit([run], tmp_path / place)
+        assert _listing(tmp_path) == before
+    with pytest.raises(UserError, match="is or holds"):
+        make_kit([run], run.parent)
+
+
+def test_a_kit_that_holds_its_encoder_is_not_replaced(runs: dict[str, Path]) -> None:
+    place = runs["mrpc"].parent / "encoder"
+    (place / "kit.json").write_text("{}", encoding="utf-8")
+    try:
+        with pytest.raises(UserError, match="is or holds"):
+            make_kit([runs["mrpc"]], place)
+    finally:
+        (place / "kit.json").unlink()
+    assert (place / "model.safetensors").is_file()
+
+
+def test_a_kit_or_an_empty_folder_is_replaced(runs: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "kit").mkdir()
+    for tasks in (["mrpc", "sst2"], ["stsb"]):
+        make_kit([runs[task] for task in tasks], tmp_path / "kit")
+        assert {path.name for path in (tmp_path / "kit").iterdir()} == {*tasks, "kit.json"}
+
+
+def _listing(folder: Path) -> dict[str, int]:
+    return {str(path): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+
+
+def run_again(run: Path, to: Path, **changes: dict[str, Any]) -> Path:
+    """The same run elsewhere, with some settings changed."""
+    tables = {**(read_json(run / "config.json")), "run": str(to)}
+    bv.run(build_config({**tables, **{table: {**tables[table], **own} for table, own in changes.items()}}))
+    return to
+
+
+def test_the_layers_that_heads_were_trained_on_are_kept(runs: dict[str, Path], tmp_path: Path) -> None:
+    some = run_again(runs["sst2"], tmp_path / "some", encoder={"layers": [0, 3]})
+    kit = bv.load(make_kit([some], tmp_path / "kit"), device="cpu")
+    assert kit.encoder.layers == (0, 3)
+    (expected,) = Predictor(some, head=kit.tasks["sst2"].facts["head"]).predict_texts(["A film ."])
+    (said,) = kit.predict(["A film ."])
+    assert not differences(said["sst2"]["probabilities"], expected["probabilities"])
+    with pytest.raises(UserError, match=r"same layers.*sst2: \(0, 3\); mrpc: all"):
+        make_kit([some, runs["mrpc"]], tmp_path / "mixed")
+    facts = read_json(tmp_path / "kit" / "kit.json")
+    write_json(tmp_path / "kit" / "kit.json", {**facts, "layers": [0, 1, 3]})
+    with pytest.raises(AssertionError, match="a head of a kit reads"):
+        bv.load(tmp_path / "kit", device="cpu")
+
+
+def test_a_kit_needs_held_out_examples(runs: dict[str, Path], tmp_path: Path) -> None:
+    run = run_again(runs["sst2"], tmp_path / "run", data={"hold_out": 0.0})
+    with pytest.raises(UserError, match="data.hold_out > 0"):
+        make_kit([run], tmp_path / "kit")
+
+
+def test_cards_tell_what_kit_json_has_and_no_place(runs: dict[str, Path], tmp_path: Path) -> None:
+    (runs["mrpc"] / "snapshots/epoch_0/heads/last_linear/README.md").write_text("of the run", encoding="utf-8")
+    folder = make_kit(list(runs.values()), tmp_path / "cards", {"mrpc": "last_linear"}, {"mrpc": "Free for all."})
+    for task, facts in read_json(folder / "kit.json")["tasks"].items():
+        card = (folder / task / "README.md").read_text(encoding="utf-8")
+        assert f"# {facts['head']} for {task}\n" in card and f"{facts['parameters']:,} parameters" in card
+        assert f"({100 * facts['share']:.3g} % of the encoder's)" in card
+        for split, figures in facts["scores"].items():
+            (row,) = [line.split(" | ") for line in card.splitlines() if line.startswith(f"| {split} ")]
+            assert f"{figures[facts['task']['metrics'][0]]:.2f}" in [cell.strip("| ") for cell in row]
+        assert ("no-answer threshold is" in card) == (task == "squad2")
+        assert f"predict cards --tasks {task} --text" in card and "optimistic" in card
+        assert ("Free for all." in card) == (task == "mrpc") and "of the run" not in card
+        for path in (tmp_path, runs["mrpc"].parent):
+            assert str(path) not in card
 
 
 def test_a_kit_names_no_place_of_the_machine_it_was_made_on_but_its_encoder(

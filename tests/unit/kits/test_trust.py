@@ -6,48 +6,80 @@ import pytest
 from bertvision.evaluation.marks import LabelMarks, ScoreMarks, SpanMarks
 from bertvision.kits.trust import measure_trust, trust_in
 
+LABELS = ("a", "b")
 
-def labels(sure: np.ndarray, right: np.ndarray) -> LabelMarks:
-    """Two labels; the first is said, with this probability."""
-    return LabelMarks(np.where(right, 0, 1), np.stack([sure, 1 - sure], axis=1))
+
+def labels(sure: np.ndarray, right: np.ndarray, said: int = 0) -> LabelMarks:
+    """Two labels; one of them is said, with this probability."""
+    both = [sure, 1 - sure] if said == 0 else [1 - sure, sure]
+    return LabelMarks(np.where(right, said, 1 - said), np.stack(both, axis=1))
+
+
+def spans(lead: np.ndarray, exact: np.ndarray, silent: np.ndarray) -> SpanMarks:
+    zeros = np.zeros(len(lead))
+    return SpanMarks(
+        exact=exact.astype(float), f1=zeros, silent=silent.astype(float), score=zeros, null_score=lead,
+        second_exact=zeros, second_f1=zeros, second_score=zeros, has_answer=~silent,
+    )  # fmt: skip
 
 
 def test_groups_are_even_parts_by_sureness_and_count_what_was_right() -> None:
     sure = np.linspace(0.6, 0.99, 40)
     right = np.arange(40) >= 15  # of the twenty least sure five are right, of the others all
-    groups = measure_trust(labels(sure, right))
+    trust = measure_trust(labels(sure, right), labels=LABELS)
+    groups = trust["a"]
     assert [group["examples"] for group in groups] == [20, 20]
     assert [group["right"] for group in groups] == [0.25, 1.0]
-    assert groups[1]["from"] == pytest.approx(sure[20])
+    assert groups[1]["from"] == pytest.approx(sure[20], abs=1e-5)
     row = {"label": "a", "probabilities": {"a": float(sure[25]), "b": float(1 - sure[25])}}
-    assert trust_in(row, groups, 0.0) == {"right": 1.0, "examples": 20}
+    assert trust_in(row, trust, 0.0) == {"right": 1.0, "examples": 20}
     row["probabilities"] = {"a": 0.5, "b": 0.5}  # less sure than any that was seen: as the least sure ones
-    assert trust_in(row, groups, 0.0) == {"right": 0.25, "examples": 20}
+    assert trust_in(row, trust, 0.0) == {"right": 0.25, "examples": 20}
 
 
 def test_few_examples_are_one_group() -> None:
-    (group,) = measure_trust(labels(np.array([0.7, 0.9, 0.8]), np.array([True, False, True])))
+    trust = measure_trust(labels(np.array([0.7, 0.9, 0.8]), np.array([True, False, True])), labels=LABELS)
+    (group,) = trust["a"]
     assert group["right"] == pytest.approx(2 / 3) and group["examples"] == 3
 
 
-def test_an_answer_is_the_surer_the_further_it_is_from_the_threshold_on_either_side() -> None:
-    count = 40
-    lead = np.concatenate([np.linspace(-10, -6, 10), np.linspace(-1, 1.5, 20), np.linspace(6, 9, 10)])  # (example)
-    zeros = np.zeros(count)
-    far = np.abs(lead) > 5
-    marks = SpanMarks(
-        exact=far.astype(float), f1=zeros, silent=far.astype(float), score=zeros, null_score=lead,
-        second_exact=zeros, second_f1=zeros, second_score=zeros, has_answer=np.ones(count, dtype=bool),
-    )  # fmt: skip
-    groups = measure_trust(marks, threshold=0.0)
-    assert [group["right"] for group in groups] == [0.0, 1.0]
-    for null_score, right in ((7.0, 1.0), (-8.0, 1.0), (0.5, 0.0)):
-        row = {"answer": "", "null_score": null_score, "score": 0.0}
-        assert trust_in(row, groups, 0.0)["right"] == right
-    assert trust_in({"answer": "", "null_score": 7.0, "score": 0.0}, groups, 6.5)["right"] == 0.0
+def test_labels_are_trusted_each_for_itself() -> None:
+    first = labels(np.full(30, 0.9), np.arange(30) < 27)  # "a", nine in ten right
+    second = labels(np.full(10, 0.9), np.arange(10) < 2, said=1)  # "b", as sure, and two in ten
+    both = LabelMarks(*(np.concatenate(pair) for pair in zip(vars(first).values(), vars(second).values(), strict=True)))
+    trust = measure_trust(both, labels=LABELS)
+    found = [trust_in({"label": name, "probabilities": {name: 0.9}}, trust, 0.0) for name in LABELS]
+    assert found == [{"right": 0.9, "examples": 30}, {"right": 0.2, "examples": 10}]
+
+
+def test_what_was_never_said_has_no_trust() -> None:
+    trust = measure_trust(labels(np.full(30, 0.9), np.ones(30, dtype=bool)), labels=LABELS)
+    assert list(trust) == ["a"]
+    assert trust_in({"label": "b", "probabilities": {"a": 0.1, "b": 0.9}}, trust, 0.0) == {"examples": 0}
+
+
+def test_groups_that_begin_at_the_same_sureness_are_one() -> None:
+    sure = np.concatenate([np.full(60, 0.9), np.full(20, 0.95)])
+    trust = measure_trust(labels(sure, np.arange(80) % 4 == 0), labels=LABELS)
+    assert trust["a"] == [{"from": 0.9, "right": 0.25, "examples": 60}, {"from": 0.95, "right": 0.25, "examples": 20}]
+
+
+def test_answers_and_silence_are_trusted_each_for_itself_by_their_distance_from_the_threshold() -> None:
+    # Silence: 20 near the threshold, all wrong, and 20 far, all right. Answers: 20 as far, a quarter right.
+    lead = np.concatenate([np.linspace(0.1, 1.0, 20), np.linspace(6, 9, 20), np.linspace(-9, -6, 20)])  # (example)
+    far = np.arange(60) >= 20
+    exact, silent = np.arange(60) >= 55, far & (lead > 0)
+    trust = measure_trust(spans(lead, exact, silent), threshold=0.0)
+    nothing = {"answer": "", "start": None, "score": 0.0}
+    assert trust_in({**nothing, "null_score": 7.0}, trust, 0.0) == {"right": 1.0, "examples": 20}
+    assert trust_in({**nothing, "null_score": 0.5}, trust, 0.0) == {"right": 0.0, "examples": 20}
+    assert trust_in({**nothing, "null_score": 7.0}, trust, 6.5)["right"] == 0.0, "near another threshold"
+    row = {"answer": "Ada", "start": 0, "score": 7.0, "null_score": 0.0}
+    assert trust_in(row, trust, 0.0) == {"right": 0.25, "examples": 20}
 
 
 def test_scores_have_their_mean_distance_from_the_true_ones() -> None:
     marks = ScoreMarks(target=np.array([1.0, 2.0, 5.0]), value=np.array([1.5, 2.0, 4.0]))
-    groups = measure_trust(marks)
-    assert trust_in({"score": 3.0}, groups, 0.0) == {"off_by": pytest.approx(0.5), "examples": 3}
+    trust = measure_trust(marks)
+    assert [len(groups) for groups in trust.values()] == [1]
+    assert trust_in({"score": 3.0}, trust, 0.0) == {"off_by": pytest.approx(0.5), "examples": 3}

@@ -1,0 +1,97 @@
+"""The card of a kit's head: README.md in its folder, plain Markdown that names no place of a machine."""
+
+from pathlib import Path
+from typing import Any
+
+from bertvision import __version__
+from bertvision.encoder.loading import EMBEDDED
+from bertvision.results import NAMES, SPAN_COLUMNS, Table, read_figure, to_markdown
+from bertvision.tasks.base import TargetKind
+
+
+def build_card(kit: dict[str, Any], facts: dict[str, Any], about: str | None = None) -> str:
+    """`kit` and `facts` as in kit.json; `about` is a sentence about the data and their licence."""
+    parts = [f"# {facts['head']} for {facts['task']['name']}", _what(kit, facts)]
+    parts += [f"## Data\n\n{about}"] if about else []
+    parts += [_use(kit, facts), _scores(facts), _trust(facts), _limits(facts)]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _what(kit: dict[str, Any], facts: dict[str, Any]) -> str:
+    layers = "" if kit["layers"] is None else f"layers {', '.join(map(str, kit['layers']))} of "
+    return (
+        f"A head of {facts['parameters']:,} parameters ({100 * facts['share']:.3g} % of the encoder's) on the hidden "
+        f"states of {layers}{encoder_title(kit['encoder'])}, which was not fine-tuned. It belongs to the kit "
+        f"{kit['name']} and needs that very encoder. Made with BERTVision {__version__}."
+    )
+
+
+def encoder_title(name: str) -> str:
+    """The encoder's name for people; of a folder only the last part."""
+    if name == EMBEDDED:
+        return "the embedded encoder (all-MiniLM-L6-v2)"
+    folder = Path(name).expanduser()
+    return folder.name if folder.is_absolute() or folder.is_dir() else name
+
+
+def _use(kit: dict[str, Any], facts: dict[str, Any]) -> str:
+    name, task = kit["name"], facts["task"]["name"]
+    texts = ["A fine film."]
+    if facts["pairs"]:
+        texts = ["Who wrote it?", "Ada wrote it."] if facts["task"]["windowed"] else ["A text.", "A second one."]
+    quoted = [f'"{text}"' for text in texts]
+    given = f"({', '.join(quoted)})" if facts["pairs"] else quoted[0]
+    options = " ".join(f"{option} {text}" for option, text in zip(("--text", "--text-pair"), quoted, strict=False))
+    python = f'import bertvision as bv\n\nkit = bv.load("{name}", tasks=["{task}"])\nkit.predict([{given}])'
+    shell = f"bertvision predict {name} --tasks {task} {options}"
+    return f"## Use\n\n```python\n{python}\n```\n\n```\n{shell}\n```"
+
+
+def _scores(facts: dict[str, Any]) -> str:
+    columns = [(metric, NAMES.get(metric, metric)) for metric in facts["task"]["metrics"]]
+    is_span = facts["task"]["kind"] == TargetKind.SPAN
+    if is_span:
+        columns = [pair for pair in SPAN_COLUMNS if any(_figure(one, pair[0]) for one in facts["scores"].values())]
+    rows = [
+        [split, f"{figures['total']:,}", *(_figure(figures, key) for key, _ in columns)]
+        for split, figures in facts["scores"].items()
+    ]
+    note = f"The no-answer threshold is {facts['threshold']:.4g}." if is_span else ""
+    return to_markdown(Table("Scores", ["split", "examples", *(heading for _, heading in columns)], rows, note))
+
+
+def _figure(scores: dict[str, Any], key: str) -> str:
+    value = read_figure(scores, key)
+    return "" if value is None else f"{value:.2f}"
+
+
+def _trust(facts: dict[str, Any]) -> str:
+    trust, title = facts["trust"], "How far to trust it"
+    if facts["task"]["kind"] == TargetKind.SCORE:
+        (group,) = next(iter(trust.values()))
+        rows = [[f"{group['examples']:,}", f"{group['off_by']:.2f}"]]
+        return to_markdown(Table(title, ["held-out examples", "off by in the mean"], rows))
+    rows = []
+    for said in dict.fromkeys([*facts["task"]["labels"], *trust]):
+        cell = said.replace("|", "\\|")
+        rows += [
+            [cell, f"{group['from']:.3f}", f"{group['examples']:,}", f"{100 * group['right']:.0f}"]
+            for group in trust.get(said, [])
+        ] or [[cell, "", "0", "never said"]]
+    columns = ["said", "sureness from", "held-out examples", "right, %"]
+    return to_markdown(Table(title, columns, rows, _sureness(facts)))
+
+
+def _sureness(facts: dict[str, Any]) -> str:
+    if facts["task"]["kind"] == TargetKind.SPAN:
+        return "Sureness: how far the no-answer score is from its threshold. Right: an exact match, or rightly silent."
+    return "Sureness: the probability of the label that was said."
+
+
+def _limits(facts: dict[str, Any]) -> str:
+    chosen = "head and threshold were" if facts["task"]["kind"] == TargetKind.SPAN else "head was"
+    return (
+        "## Limits\n\nAll figures are of the same data as the examples that the head was trained on, and say little "
+        f"of other text. The {chosen} chosen on the same held-out examples, so scores there and trust are a "
+        "little optimistic."
+    )
