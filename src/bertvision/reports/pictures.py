@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from bertvision.errors import UserError
 from bertvision.reports.cells import plain
 from bertvision.rundir import write_text
 
+CLIP = re.compile(r"\bclip\d+\b")
 FILE_WIDTH = 640
 """Pixels of a chart that leaves its width to the page."""
 PNG_SCALE = 2.0
@@ -141,7 +143,9 @@ def draw_svg(picture: dict[str, Any]) -> str:
         spec.setdefault("autosize", {"type": "fit-x", "contains": "padding"})
     theme = build_theme(LIGHT, FILE_FONT, "#ffffff")
     svg: str = converter().vegalite_to_svg(spec, config=theme, allowed_base_urls=[])
-    return svg
+    # The converter counts clips over all charts of a process: the same chart is to give the same text.
+    numbers = {name: f"clip{number}" for number, name in enumerate(dict.fromkeys(CLIP.findall(svg)), start=1)}
+    return CLIP.sub(lambda found: numbers[found.group()], svg)
 
 
 def svg_to_png(svg: str) -> bytes:

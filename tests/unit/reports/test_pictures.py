@@ -115,3 +115,13 @@ def test_without_a_place_for_it_the_bundle_is_made_all_the_same(
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert "vega" in pictures.plotting_bundle()
+
+
+def test_the_same_chart_gives_the_same_text_however_many_were_drawn_before() -> None:
+    bars = {
+        "data": {"values": [{"name": "a", "size": 3}, {"name": "b", "size": 5}]},
+        "mark": {"type": "bar", "cornerRadiusEnd": 2, "clip": True},
+        "encoding": {"x": {"field": "name", "type": "nominal"}, "y": {"field": "size", "type": "quantitative"}},
+    }
+    first, second = draw_svg(bars), draw_svg(bars)
+    assert 'id="clip1"' in first and first == second
