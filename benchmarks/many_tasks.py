@@ -27,6 +27,7 @@ from bertvision.encoder.loading import load_encoder
 from bertvision.heads import Target, build_head, build_members, count_parameters
 from bertvision.kits.one_pass import Asked, compute_all
 from bertvision.machine import Machine
+from bertvision.progress import Reporter
 from bertvision.tasks import Example, TargetKind, TaskConfig, build_task
 
 PEER_ROWS = 32
@@ -126,7 +127,7 @@ def main() -> None:
         table.add_column(heading, justify="left" if heading == "tasks" else "right")
     for name, tasks in (("spans alone", ["squad2"]), ("SST-2 alone", ["sst2"]), ("all seven", list(TASKS))):
         theirs = best_of(options.rounds, lambda: [peers[task].run(machine.device, machine.dtype) for task in tasks])  # noqa: B023
-        ours = best_of(options.rounds, lambda: compute_all(encoder, {task: asked[task] for task in tasks}))  # noqa: B023
+        ours = best_of(options.rounds, lambda: compute_all(encoder, {task: asked[task] for task in tasks}, Reporter()))  # noqa: B023
         count = len(pairs)
         table.add_row(name, f"{count / theirs:,.1f}", f"{count / ours:,.1f}", f"{theirs / ours:.2f}")
         print(f"{name}: {count / theirs:,.1f} · {count / ours:,.1f} texts/s", flush=True)

@@ -10,8 +10,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
-from results.kept import CONTROL, ENCODER, Experiment, Mean
-from results.names import ENCODERS, JUDGED, LABELS, epochs_of
+from bertvision.analysis.words import ENCODER as ENCODER_ITSELF
+from bertvision.analysis.words import signed
+from bertvision.heads import CONTROL
+from bertvision.results import counted
+from bertvision.stages import ENCODER
+from results.kept import Experiment, Mean
+from results.names import ENCODERS, JUDGED, LABELS
 from results.sentences import GLUE
 from results.spans import SHARED, data_shares, head_names
 
@@ -64,7 +69,7 @@ class Finding:
         return list(self.gaps.values())
 
     def __str__(self) -> str:
-        told = ", ".join(f"{LABELS.get(key, key)} {signed(gap)}" for key, gap in self.gaps.items())
+        told = ", ".join(f"{LABELS.get(key, key)} {signed_mean(gap)}" for key, gap in self.gaps.items())
         return f"{self.words}: {self.shown or told}"
 
 
@@ -95,9 +100,8 @@ class Claim:
         return PARTLY if any(above for finding in self.findings for above in finding.above) else FAILS
 
 
-def signed(gap: Mean) -> str:
-    around = f" ± {gap.deviation:.2f}" if gap.deviation is not None else ""
-    return f"{gap.mean:+.2f}{around}".replace("-", "−")
+def signed_mean(gap: Mean) -> str:
+    return signed(gap.mean) + ("" if gap.deviation is None else f" ± {gap.deviation:.2f}")
 
 
 def claim_of(text: str, paper: str, found: Iterable[Finding | None], further: Iterable[str] = ()) -> Claim:
@@ -143,7 +147,7 @@ def _head_against(
         for epochs in snapshots:
             head = best_of_the_papers(one, epochs)
             if head is not None:
-                words = f"{title}, {head} at {epochs_of(epochs)}"
+                words = f"{title}, {head} at {counted(epochs, 'epoch')}"
                 places = Place(one, epochs, head), Place(one, later or epochs, other)
                 found.append(compare(words, *places, allowed=allowed))
     return found
@@ -154,7 +158,7 @@ def _pairs(experiments: Experiments, pairs: list[tuple[str, str]]) -> list[Findi
     for title, one in spans(experiments):
         for epochs in (0.3, 1.0):
             for first, second in pairs:
-                words = f"{title} at {epochs_of(epochs)}, {first} over {second}"
+                words = f"{title} at {counted(epochs, 'epoch')}, {first} over {second}"
                 found.append(compare(words, Place(one, epochs, first), Place(one, epochs, second)))
     return found
 
@@ -189,7 +193,7 @@ def ensemble_is_better(experiments: Experiments) -> Claim:
             known = [(mean.mean, name) for name, mean in both.items() if mean is not None]
             if known:
                 better = max(known)[1]
-                words = f"{title} at {epochs_of(epochs)}, over the better of the two on held-out data ({better})"
+                words = f"{title} at {counted(epochs, 'epoch')}, over the better of the two on held-out data ({better})"
                 found.append(compare(words, Place(one, epochs, f"max_encoder_{SHARED}"), Place(one, epochs, better)))
     text = f"BERT and a head ({SHARED}) together, by the maximum of probabilities, do better still"
     return claim_of(text, "at 1 epoch .749/.790 → .756/.798", found)
@@ -262,7 +266,7 @@ def better_where(experiments: Experiments) -> Claim:
             if head is not None:
                 places = Place(one, epochs, head), Place(one, epochs, ENCODER)
                 keys = ("NoAns_f1", "at_threshold.NoAns_f1")
-                found.append(compare(f"{title}, {head} at {epochs_of(epochs)}", *places, keys))
+                found.append(compare(f"{title}, {head} at {counted(epochs, 'epoch')}", *places, keys))
         found.append(_shorter_passages(title, one))
     text = "Heads are better on unanswerable questions and on shorter passages"
     return claim_of(text, "shown in pictures", found)
@@ -273,7 +277,7 @@ def _shorter_passages(title: str, experiment: Experiment) -> Finding | None:
     found = []
     for rows in experiment.analyses("passage_lengths").values():
         only = {row["right"]: row["median"] for row in rows if row["right"].startswith("only ")}
-        encoder = only.pop("only encoder itself", None)
+        encoder = only.pop(f"only {ENCODER_ITSELF}", None)
         found += [encoder - median for median in only.values() if encoder is not None and median is not None]
     words = (
         f"{title}, words that the passages of what only the head got right are shorter (run's best head, last states)"
@@ -285,7 +289,7 @@ def second_answers(experiments: Experiments) -> Claim:
     found = []
     for title, one in spans(experiments):
         head = best_of_the_papers(one, one.head_snapshots[-1]) if one.head_snapshots else None
-        for name in ("encoder itself", head):
+        for name in (ENCODER_ITSELF, head):
             shares = [
                 row["% second right"]
                 for rows in one.analyses("second_answer").values()
@@ -294,7 +298,7 @@ def second_answers(experiments: Experiments) -> Claim:
             ]
             if shares:
                 near = Mean([SECOND_RANGE - abs(share - SECOND) for share in shares])
-                words = f"{title}, {name} at {epochs_of(one.head_snapshots[-1])}"
+                words = f"{title}, {name} at {counted(one.head_snapshots[-1], 'epoch')}"
                 found.append(Finding(words, {"near": near}, shown=f"{Mean(shares)} %"))
     text = f"The second answer is right in {SECOND:g} % of the misses (judged: within {SECOND_RANGE:g} points)"
     return claim_of(text, f"{SECOND:g} %", found)
@@ -337,7 +341,7 @@ def answerability(experiments: Experiments) -> Claim:
         one = experiments.get(f"answerable_{short}")
         for epochs in one.head_snapshots if one is not None else []:
             if one is not None and epochs > 0:
-                words = f"{title}, learned_pooling at {epochs_of(epochs)}"
+                words = f"{title}, learned_pooling at {counted(epochs, 'epoch')}"
                 places = Place(one, epochs, "learned_pooling"), Place(one, epochs, ENCODER)
                 found.append(compare(words, *places, one.first["metrics"][:1]))
     paper = "accuracy at 0.2 .687 → .697, at 1 .761 → .782, at 3 .804 → .811"
@@ -353,7 +357,7 @@ def glue_heads(experiments: Experiments) -> Claim:
             metric = one.first["metrics"][0]
             head = best_of_the_papers(one, epochs, metric)
             if head is not None:
-                words = f"{title}, {head} at {epochs_of(epochs)}"
+                words = f"{title}, {head} at {counted(epochs, 'epoch')}"
                 found.append(compare(words, Place(one, epochs, head), Place(one, epochs, ENCODER), [metric]))
     paper = "BERT-base at 1 epoch: ahead on MRPC, RTE, STS-B, CoLA, behind or equal on the rest"
     return claim_of("On GLUE a head beats the encoder that it reads", paper, found)

@@ -1,17 +1,19 @@
 """What was kept of the runs: one small file a run in `results/kept`; the seeds of an experiment belong together."""
 
 import json
-import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bertvision.analysis.words import with_spread
+from bertvision.evaluation.statistics import spread
+from bertvision.heads import CONTROL
 from bertvision.results import read_figure
+from bertvision.stages import BASELINE, ENCODER
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "results" / "kept"
 CONFIGS = ROOT / "configs" / "results"
-ENCODER, CONTROL, BASELINE = "encoder", "last_linear", "baseline"
 ZOO = "_zoo"
 """The end of a config's name whose runs have more heads than another one's, and are else the same."""
 
@@ -24,15 +26,14 @@ class Mean:
 
     @property
     def mean(self) -> float:
-        return statistics.fmean(self.values)
+        return spread(self.values).mean
 
     @property
     def deviation(self) -> float | None:
-        return statistics.stdev(self.values) if len(self.values) > 1 else None
+        return spread(self.values).deviation
 
     def __str__(self) -> str:
-        around = f" ± {self.deviation:.2f}" if self.deviation is not None else ""
-        return f"{self.mean:.2f}{around}"
+        return with_spread(self.values)
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,13 @@ import tempfile
 from pathlib import Path
 
 from bertvision.analysis.block import Block, Cell, Column, Frame, Report, Section
+from bertvision.heads import CONTROL
 from bertvision.reports.markdown import render_markdown
 from bertvision.reports.pictures import draw_svg
 from bertvision.rundir import write_text
+from bertvision.stages import ENCODER
 from results.claims import claims_blocks
-from results.kept import CONTROL, ENCODER, ROOT, Experiment, load_kept
+from results.kept import ROOT, Experiment, load_kept
 from results.names import ENCODERS, SQUAD
 from results.peers import peer_blocks
 from results.sentences import GLUE, answerable_block, glue_block
@@ -73,9 +75,7 @@ def _runs(experiments: dict[str, Experiment]) -> Block:
         seeds = ", ".join(str(seed) for seed in one.seeds)
         made = one.first["device"], one.first["packages"]["torch"]
         rows.append([f"{name}.toml", seeds, *made, one.seconds(last, ENCODER), sum(passes)])
-    note = (
-        "Seconds of the first seed's passes, and the mean of fine-tuning; tokenizing, scoring and writing come on top."
-    )
+    note = "Seconds of the fastest seed: some ran beside others. Tokenizing, scoring and writing come on top."
     return Block("runs", "What was run", frame=Frame(columns, rows), note=note)
 
 

@@ -4,14 +4,13 @@ from typing import Any, NamedTuple
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, import_altair
-from results.kept import ENCODER, Experiment
-from results.names import epochs_of
+from bertvision.results import counted
+from bertvision.stages import ENCODER
+from results.kept import Experiment
 
 KEY, HEADING = "forced_f1", "forced F1"
 FULL, HEADS, UNTOUCHED = "full, stopped early", "a head on fine-tuned states", "a head on untouched states"
 METHODS = {"full1": "full, decay to 1 epoch", "full2": "full, decay to 2 epochs", "lora": "LoRA", "bitfit": "BitFit"}
-
-
 LEAST = 40.0
 """Points below are left out of the pictures."""
 
@@ -54,13 +53,15 @@ def _own(experiment: Experiment) -> list[Point]:
     for epochs in experiment.snapshots:
         if epochs > 0:
             whole = experiment.facts(epochs, ENCODER)["parameters"]
-            found.append(_point(experiment, epochs, ENCODER, FULL, f"full, stopped at {epochs_of(epochs)}", whole))
+            found.append(
+                _point(experiment, epochs, ENCODER, FULL, f"full, stopped at {counted(epochs, 'epoch')}", whole)
+            )
     for epochs in experiment.head_snapshots:
         head = experiment.best_head(epochs, "at_threshold.f1")
         if head is not None:
             parameters = experiment.facts(epochs, head)["parameters"]
             whole = experiment.facts(epochs, ENCODER)["parameters"] if epochs else 0
-            where = "the untouched encoder" if epochs == 0 else f"states of {epochs_of(epochs)}"
+            where = "the untouched encoder" if epochs == 0 else f"states of {counted(epochs, 'epoch')}"
             found.append(
                 _point(
                     experiment, epochs, head, HEADS if epochs else UNTOUCHED, f"{head} on {where}", whole + parameters
@@ -75,7 +76,7 @@ def _of_peer(title: str, experiment: Experiment) -> list[Point]:
         facts = experiment.facts(epochs, ENCODER)
         learned = facts.get("trained_parameters", facts["parameters"])
         several = len(experiment.snapshots) > 1
-        shown = f"{title}, {epochs_of(epochs)}" if several else title
+        shown = f"{title}, {counted(epochs, 'epoch')}" if several else title
         found.append(_point(experiment, epochs, ENCODER, title, shown, learned))
     return [point for point in found if point is not None]
 

@@ -1,8 +1,10 @@
 """The page's parts on answerability and on GLUE: a table for each task, with encoder, control and heads."""
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
-from results.kept import BASELINE, ENCODER, Experiment
-from results.names import LABELS, SQUAD, epochs_of, title_of
+from bertvision.results import counted
+from bertvision.stages import BASELINE, ENCODER
+from results.kept import Experiment
+from results.names import LABELS, SQUAD, title_of
 
 GLUE = {"cola": "CoLA", "sst2": "SST-2", "mrpc": "MRPC", "stsb": "STS-B", "rte": "RTE"}
 
@@ -22,7 +24,7 @@ def table_of(experiment: Experiment, title: str, note: str) -> Block:
     shots = experiment.head_snapshots
     metrics: list[str] = experiment.first["metrics"]
     columns = [Column("model"), Column("seeds"), Column("parameters")]
-    columns += [Column(f"{LABELS.get(key, key)} at {epochs_of(epochs)}") for epochs in shots for key in metrics]
+    columns += [Column(f"{LABELS.get(key, key)} at {counted(epochs, 'epoch')}") for epochs in shots for key in metrics]
     columns.append(Column("seconds", 0, "of the last snapshot: fine-tuning, and for heads the pass they share"))
     rows: list[list[Cell]] = []
     for model in experiment.models(shots[-1]):

@@ -4,8 +4,11 @@ from typing import Any
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, import_altair
-from results.kept import BASELINE, CONTROL, ENCODER, Experiment, is_head
-from results.names import SPAN_FIGURES, SQUAD, epochs_of, title_of
+from bertvision.heads import CONTROL
+from bertvision.results import counted
+from bertvision.stages import BASELINE, ENCODER
+from results.kept import Experiment, Mean, is_head
+from results.names import SPAN_FIGURES, SPAN_NOTES, SQUAD, title_of
 
 CURVE = {"at_threshold.f1": "F1 at the chosen threshold", "forced_f1": "forced F1", "no_answer_auc": "AUC"}
 SHOWN = [ENCODER, CONTROL, "learned_pooling", "adapter_64", "adapter_386_skip", "ladder_128_last4"]
@@ -16,7 +19,8 @@ SHARED = "adapter_386_skip"
 
 def span_blocks(experiment: Experiment, encoder: str) -> list[Block]:
     scores = [_scores(experiment, encoder, epochs) for epochs in reversed(experiment.head_snapshots)]
-    blocks = [_curve(experiment, encoder), *scores, _less_data(experiment, encoder), _layers(experiment, encoder)]
+    blocks = [_curve(experiment, encoder), *scores, _less_data(experiment, encoder)]
+    blocks += [_chances(experiment, encoder), _mistakes(experiment, encoder), _layers(experiment, encoder)]
     return [block for block in blocks if block is not None]
 
 
@@ -26,20 +30,20 @@ def is_whole(experiment: Experiment, epochs: float, model: str) -> bool:
 
 def _scores(experiment: Experiment, encoder: str, epochs: float) -> Block:
     columns = [Column("model"), Column("seeds"), Column("parameters")]
-    columns += [Column(figure.heading, None, figure.note) for figure in SPAN_FIGURES]
+    columns += [Column(heading, None, SPAN_NOTES[heading]) for _, heading in SPAN_FIGURES]
     columns.append(Column("seconds", 0, "fine-tuning up to here, and for heads the pass, which all of them share"))
     rows: list[list[Cell]] = []
     for model in experiment.models(epochs):
         if not is_whole(experiment, epochs, model):
             continue
-        found = [experiment.mean(epochs, model, figure.key) for figure in SPAN_FIGURES]
+        found = [experiment.mean(epochs, model, key) for key, _ in SPAN_FIGURES]
         seeds = max((len(mean.values) for mean in found if mean is not None), default=0)
         figures: list[Cell] = [None if mean is None else str(mean) for mean in found]
         own = None if model == BASELINE else experiment.seconds(epochs, model)
         rows.append([title_of(model), seeds, experiment.facts(epochs, model)["parameters"], *figures, own])
     return Block(
         key=f"{experiment.name}_{epochs:g}".replace(".", "_"),
-        title=f"{encoder} after {epochs_of(epochs)}",
+        title=f"{encoder} after {counted(epochs, 'epoch')}",
         frame=Frame(columns, rows),
         note=f"{SQUAD}: official dev set, 11,873 questions. Mean ± standard deviation over seeds of encoder and heads.",
     )
@@ -47,11 +51,11 @@ def _scores(experiment: Experiment, encoder: str, epochs: float) -> Block:
 
 def _curve(experiment: Experiment, encoder: str) -> Block:
     """The encoder at every snapshot as a table, and with heads over it as a picture."""
-    columns = [Column("epochs"), *[Column(figure.heading, None, figure.note) for figure in SPAN_FIGURES]]
+    columns = [Column("epochs"), *[Column(heading, None, SPAN_NOTES[heading]) for _, heading in SPAN_FIGURES]]
     columns.append(Column("seconds", 1, "of fine-tuning"))
     rows: list[list[Cell]] = []
     for epochs in experiment.snapshots:
-        found = [experiment.mean(epochs, ENCODER, figure.key) for figure in SPAN_FIGURES]
+        found = [experiment.mean(epochs, ENCODER, key) for key, _ in SPAN_FIGURES]
         figures: list[Cell] = [None if mean is None else str(mean) for mean in found]
         rows.append([epochs, *figures, experiment.seconds(epochs, ENCODER)])
     last = experiment.snapshots[-1]
@@ -60,7 +64,7 @@ def _curve(experiment: Experiment, encoder: str) -> Block:
     return Block(
         key=f"{experiment.name}_curve",
         title=f"{encoder}: the fine-tuning curve, and heads over it",
-        sentences=[f"The encoder itself ends, after {epochs_of(last)}, at {told}."],
+        sentences=[f"The encoder itself ends, after {counted(last, 'epoch')}, at {told}."],
         frame=Frame(columns, rows),
         picture=_draw_curve(experiment),
         alt=f"Three panels, {', '.join(CURVE.values())}: lines of encoder, control and heads against epochs of "
@@ -124,6 +128,34 @@ def _less_data(experiment: Experiment, encoder: str) -> Block | None:
     )
 
 
+def _chances(experiment: Experiment, encoder: str) -> Block | None:
+    """The paired tests of the first seed's run, at the snapshots that have heads."""
+    columns = [Column("epochs"), Column("model"), Column("compared with"), Column("F1* above", 2)]
+    columns += [Column("from", 2), Column("to", 2, "95 % of draws of the questions, both models on the same")]
+    columns.append(Column("corrected p", 4, "paired bootstrap, Holm over all models compared with the same one"))
+    keys = ("model", "compared with", "difference", "from", "to", "corrected p")
+    rows: list[list[Cell]] = []
+    for epochs in experiment.head_snapshots:
+        found: list[Any] = next(iter(experiment.analyses(f"comparisons_{epochs:g}").values()), [])
+        rows += [[epochs, *[row[key] for key in keys]] for row in found]
+    if not rows:
+        return None
+    title, note = f"{encoder}: what other dev questions could have given", f"Of seed {experiment.seeds[0]} alone."
+    return Block(f"{experiment.name}_chances", title, frame=Frame(columns, rows), note=note, folded=True)
+
+
+def _mistakes(experiment: Experiment, encoder: str) -> Block | None:
+    found = next(iter(experiment.analyses("wrong_predictions").values()), None)
+    if not found:
+        return None
+    headings = ["model", *[key for key in found[0] if key.startswith("% ")]]
+    rows: list[list[Cell]] = [[row[key] for key in headings] for row in found]
+    columns = [Column(heading, None if heading == "model" else 1) for heading in headings]
+    title = f"{encoder}: what wrong predictions were, at {counted(experiment.head_snapshots[-1], 'epoch')}"
+    note = f"Shares of the wrong ones, at the chosen threshold. Of seed {experiment.seeds[0]} alone."
+    return Block(f"{experiment.name}_mistakes", title, frame=Frame(columns, rows), note=note, folded=True)
+
+
 def _layers(experiment: Experiment, encoder: str) -> Block | None:
     """Learned weights, and what the head loses without a layer."""
     found = list(experiment.analyses("layer_weights").values())
@@ -133,7 +165,7 @@ def _layers(experiment: Experiment, encoder: str) -> Block | None:
     for seed_rows in found:
         rows += [row for row in seed_rows if row["head"] == "learned_pooling"]
     names = list(dict.fromkeys(row["layer"] for row in rows))
-    means = {name: _mean([row["weight, %"] for row in rows if row["layer"] == name]) for name in names}
+    means = {name: Mean([row["weight, %"] for row in rows if row["layer"] == name]).mean for name in names}
     data = [{"layer": name, "weight": value} for name, value in means.items()]
     chart = chart_of(data, 220).encode(
         x=altair.X("layer:N", sort=names, title=None, axis=altair.Axis(labelAngle=0)),
@@ -144,7 +176,7 @@ def _layers(experiment: Experiment, encoder: str) -> Block | None:
     top = max(means, key=lambda name: means[name])
     return Block(
         key=f"{experiment.name}_layers",
-        title=f"{encoder}: what learned pooling weighs, at {epochs_of(experiment.head_snapshots[-1])}",
+        title=f"{encoder}: what learned pooling weighs, at {counted(experiment.head_snapshots[-1], 'epoch')}",
         sentences=[f"It weighs {top} most, with {means[top]:.1f} %; an even share would be {even:.1f} % (dashed)."],
         frame=_losses(experiment),
         picture=dict(altair.layer(chart.mark_bar(), rule).to_dict()),
@@ -167,10 +199,6 @@ def _losses(experiment: Experiment) -> Frame | None:
         if "_data_fraction" not in one["name"] and one["layers"] == names
     ]
     return Frame(columns, rows)
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
 
 
 def head_names(experiment: Experiment, epochs: float) -> list[str]:

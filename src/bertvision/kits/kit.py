@@ -103,10 +103,7 @@ class Kit:
         examples = {name: self._examples(name, pairs) for name in asked}
         features = {name: self._features(name, examples[name], ids) for name in asked}
         questions = {name: Asked(self.tasks[name].head, features[name]) for name in asked}
-        # Tokens of all tasks, though sequences that several ask about go through once: a bar that ends early.
-        total = sum(int(one.lengths.sum()) for one in features.values())
-        with self.reporter.bar("predicting", total, "tokens") as bar:
-            outputs = compute_all(self.encoder, questions, bar=bar)
+        outputs = compute_all(self.encoder, questions, self.reporter)
         found: list[dict[str, dict[str, Any]]] = [{} for _ in pairs]
         for name in asked:
             own = self.tasks[name]

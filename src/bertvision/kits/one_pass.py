@@ -11,7 +11,7 @@ from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.states import Part
 from bertvision.heads import Head
-from bertvision.progress import Bar
+from bertvision.progress import Reporter
 from bertvision.sources.base import find_tokens, pack_tokens
 from bertvision.tasks.base import TargetKind
 
@@ -69,25 +69,25 @@ def _gather(firsts: list[tuple[Features, int]]) -> Features:
 
 @torch.no_grad()
 def compute_all(
-    encoder: Encoder, asked: Mapping[str, Asked], tokens: int = 8192, bar: Bar | None = None
+    encoder: Encoder, asked: Mapping[str, Asked], reporter: Reporter, tokens: int = 8192
 ) -> dict[str, np.ndarray]:
     """Each head's outputs for its windows, float32: (token, 2) for spans, (window, output) otherwise."""
     joined = join_sequences({name: one.features for name, one in asked.items()})
     keep: tuple[Part, ...] = tuple(sorted({one.head.reads for one in asked.values()}))
     found = {name: np.empty((_rows(one), one.head.target.outputs), dtype=np.float32) for name, one in asked.items()}
     order = np.argsort(-joined.features.lengths, kind="stable")  # (sequence,)
-    for some in fill_batches(joined.features.lengths, order, tokens=tokens):
-        states = encoder(pack_tokens(joined.features, some).to(encoder.device), keep=keep)
-        at = np.full(len(joined.features), -1, dtype=np.int64)  # (sequence,) its place in this batch
-        at[some] = np.arange(len(some))
-        for name, one in asked.items():
-            windows = np.flatnonzero(at[joined.places[name]] >= 0)  # (window,)
-            if len(windows):
-                rows = torch.from_numpy(at[joined.places[name][windows]])  # (window,)
-                outputs = one.head(states.pick(rows, one.head.reads))  # (token or window, output)
-                index = find_tokens(one.features, windows) if _is_span(one) else windows
-                found[name][index] = outputs.float().cpu().numpy()
-        if bar:
+    with reporter.bar("predicting", int(joined.features.lengths.sum()), "tokens") as bar:
+        for some in fill_batches(joined.features.lengths, order, tokens=tokens):
+            states = encoder(pack_tokens(joined.features, some).to(encoder.device), keep=keep)
+            at = np.full(len(joined.features), -1, dtype=np.int64)  # (sequence,) its place in this batch
+            at[some] = np.arange(len(some))
+            for name, one in asked.items():
+                windows = np.flatnonzero(at[joined.places[name]] >= 0)  # (window,)
+                if len(windows):
+                    rows = torch.from_numpy(at[joined.places[name][windows]])  # (window,)
+                    outputs = one.head(states.pick(rows, one.head.reads))  # (token or window, output)
+                    index = find_tokens(one.features, windows) if _is_span(one) else windows
+                    found[name][index] = outputs.float().cpu().numpy()
             bar.advance(int(joined.features.lengths[some].sum()))
     return found
 

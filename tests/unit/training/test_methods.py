@@ -32,19 +32,7 @@ from bertvision.training.optimizer import build_optimizer
 
 LAYERS, HIDDEN, RANK = 3, 32, 4
 Weights = dict[str, torch.Tensor]
-
-
-@pytest.fixture(scope="module")
-def squad(tiny_features: Callable[[str], Features]) -> Features:
-    return tiny_features("squad2")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def build(squad: Features, method: str, **changes: Any) -> Finetuning:

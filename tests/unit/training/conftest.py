@@ -1,0 +1,22 @@
+"""What the tests of fine-tuning share."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from bertvision.data.windows import Features
+
+
+@pytest.fixture(scope="module")
+def squad(tiny_features: Callable[[str], Features]) -> Features:
+    return tiny_features("squad2")
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Sums of several threads differ in their last digit."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
