@@ -257,7 +257,7 @@ def _collect(
     if "last" in keep:
         states.last = pick(layers[-1])  # (token, hidden)
     if "mean" in keep:
-        means = [_mean(pick(layer), packing) for layer in layers]  # each (sequence, hidden)
+        means = [packing.mean(pick(layer)) for layer in layers]  # each (sequence, hidden)
         states.mean = torch.stack(means, dim=1)  # (sequence, layer, hidden)
     if "cls" in keep:
         read = [layer.index_select(0, firsts) for layer in layers]  # each (sequence, hidden)
@@ -266,13 +266,6 @@ def _collect(
         states.cls = torch.stack(read, dim=1)  # (sequence, layer [+ pooled], hidden)
         states.pooled = pooled is not None
     return states
-
-
-def _mean(tokens: Tensor, packing: Packing) -> Tensor:
-    lengths = packing.bounds.diff().clamp(min=1)  # (sequence,) those that only fill a batch up have none
-    total = torch.zeros(len(lengths), tokens.shape[1], device=tokens.device)  # (sequence, hidden)
-    total = total.index_add(0, packing.owners, tokens.float())  # (sequence, hidden)
-    return (total / lengths.unsqueeze(1)).to(tokens.dtype)  # (sequence, hidden)
 
 
 class _MicroBatch(NamedTuple):

@@ -62,6 +62,13 @@ class Packing:
         """In memory that a GPU reads on its own, while the program goes on."""
         return Packing(*(part.pin_memory() for part in (self.starts, self.bounds, self.owners, self.positions)))
 
+    def mean(self, values: Tensor) -> Tensor:
+        """Each sequence's mean over its tokens, in the values' precision but summed in float32."""
+        lengths = self.bounds.diff().clamp(min=1)  # (sequence,) those that only fill a batch up have none
+        total = torch.zeros(len(lengths), values.shape[1], device=values.device)  # (sequence, value)
+        total = total.index_add(0, self.owners, values.float())  # (sequence, value)
+        return (total / lengths.unsqueeze(1)).to(values.dtype)  # (sequence, value)
+
 
 @dataclass(frozen=True)
 class PackedTokens:
@@ -142,6 +149,10 @@ class HiddenStates:
     def bounds(self) -> Tensor:
         """Where each sequence begins, and where the last one ends."""
         return self._packing().bounds  # (sequence + 1,) int32
+
+    def mean_over_tokens(self, values: Tensor) -> Tensor:
+        """Each sequence's mean of what its tokens have."""
+        return self._packing().mean(values)  # (sequence, value)
 
     @property
     def last_tokens(self) -> Tensor:

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bertvision.encoder.states import HiddenStates, StateShape
+from bertvision.encoder.states import HiddenStates, Reading, StateShape
 from bertvision.errors import UserError
-from bertvision.heads.base import HEADS, Head, HeadConfig, Target
+from bertvision.heads.base import HEADS, READS, Head, HeadConfig, Target
 from bertvision.heads.convolutions import Neighbours
 from bertvision.heads.token_attention import attend
 from bertvision.tasks.base import TargetKind
@@ -45,6 +45,9 @@ class LadderConfig(HeadConfig):
         default=True, metadata={"help": "states are normalised before they are projected", "off": "raw"}
     )
     dropout: float = field(default=0.0, metadata={"help": "share dropped of what attention and MLP add, in training"})
+    read: str = field(
+        default="cls", metadata={"help": "labels and scores are read off at 'cls' = [CLS], or off the 'mean' over tokens"}
+    )
 
     def mistakes(self) -> list[str]:
         counts = {"width": self.width, "attention_heads": self.attention_heads, "expand": self.expand}
@@ -62,6 +65,8 @@ class LadderConfig(HeadConfig):
             mistakes.append("`layers` is empty: name at least one, or leave it out to read all")
         if not 0 <= self.dropout < 1:
             mistakes.append(f"`dropout` must be from 0 to less than 1, not {self.dropout}")
+        if self.read not in READS:
+            mistakes.append(f"`read` is '{self.read}': it can be {' or '.join(READS)}")
         return mistakes
 
 
@@ -116,7 +121,7 @@ class Block(nn.Module):
 
 @HEADS.register("ladder")
 class Ladder(Head):
-    """Spans are read off at each token, labels and scores at the first one, [CLS]."""
+    """Spans are read off at each token, labels and scores at the first one, [CLS], or off the mean over all."""
 
     Config = LadderConfig
     mixes_tokens = True
@@ -141,6 +146,11 @@ class Ladder(Head):
         self.norm = nn.LayerNorm(width)
         self.output = nn.Linear(width, target.outputs)
 
+    @property
+    def reads(self) -> Reading:
+        """All tokens, wherever the answer is read off."""
+        return "tokens"
+
     def forward(self, states: HiddenStates) -> Tensor:
         tokens = states.read(self.reads)  # (token, layer, hidden)
         # In the weights' precision also under autocast: rounding would add up from rung to rung.
@@ -152,7 +162,7 @@ class Ladder(Head):
                 x = x + self._project(layer, tokens[:, layer])  # (token, width)
             x = self.blocks[rung % len(self.blocks)](x, states, neighbours)  # (token, width)
         if self.target.kind is not TargetKind.SPAN:
-            x = x[states.starts]  # (sequence, width)
+            x = x[states.starts] if self.config.read == "cls" else states.mean_over_tokens(x)  # (sequence, width)
         return self.output(self.norm(x))  # (position, output)
 
     def _project(self, layer: int, state: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """The ladder against a plain one written with torch's own functions, and attention that stays inside its sequence."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -82,8 +83,14 @@ def test_on_a_cpu_sequences_go_one_by_one_only_where_padding_is_much(
     assert taken == [expected]
 
 
-def reference(head: Any, tokens: Tensor, rungs: list[list[int]], heads: int = 2) -> Tensor:
-    """One sequence through the ladder, from its weights by name; gives the tokens after the last norm."""
+def reference(
+    head: Any,
+    tokens: Tensor,
+    rungs: list[list[int]],
+    heads: int = 2,
+    read_off: Callable[[Tensor], Tensor] = lambda x: x,
+) -> Tensor:
+    """One sequence through the ladder, from its weights by name; gives what is read off after the last norm."""
     weights = head.state_dict()
     width = weights["norm.weight"].shape[0]
 
@@ -113,7 +120,7 @@ def reference(head: Any, tokens: Tensor, rungs: list[list[int]], heads: int = 2)
         x = x + linear(f"{block}.gather", (scores.softmax(dim=2) @ value).transpose(0, 1).flatten(1))
         inner = functional.gelu(linear(f"{block}.widen", norm(f"{block}.mlp_norm", x)))
         x = x + linear(f"{block}.narrow", inner)
-    return norm("norm", x)
+    return norm("norm", read_off(x))
 
 
 @pytest.mark.parametrize(
@@ -134,11 +141,13 @@ def reference(head: Any, tokens: Tensor, rungs: list[list[int]], heads: int = 2)
 def test_a_sequence_alone_gives_what_the_plain_ladder_gives(settings: dict[str, Any], rungs: list[list[int]]) -> None:
     states = random_states(SHAPE, [7])
     tokens = states.read("tokens")
-    span, label = ladder(**settings), ladder(LABEL, **settings)
+    span, label, mean = ladder(**settings), ladder(LABEL, **settings), ladder(LABEL, read="mean", **settings)
     expected = reference(span, tokens, rungs) @ span.output.weight.T + span.output.bias
     torch.testing.assert_close(span(states), expected, rtol=1e-4, atol=1e-5)
     expected = reference(label, tokens, rungs)[:1] @ label.output.weight.T + label.output.bias
     torch.testing.assert_close(label(states), expected, rtol=1e-4, atol=1e-5)
+    expected = reference(mean, tokens, rungs, read_off=lambda x: x.mean(dim=0, keepdim=True)) @ mean.output.weight.T
+    torch.testing.assert_close(mean(states), expected + mean.output.bias, rtol=1e-4, atol=1e-5)
 
 
 @torch.no_grad()
