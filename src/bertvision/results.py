@@ -1,7 +1,7 @@
 """A run's scores as tables for people: on the terminal, and as summary.md in the run folder."""
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,17 +90,21 @@ def _curve_table(scores: dict[str, Any], snapshots: dict[str, Any], split: str) 
     rows = []
     for epochs, models in snapshots.items():
         encoder = models["encoder"]
-        figures = [_figure(encoder["scores"][split], key) for key, _ in keys]
+        figures = [figure(encoder["scores"][split], key) for key, _ in keys]
         rows.append([epochs, *figures, _seconds(encoder)])
     title = f"{scores['task']} {split}, fine-tuning curve of the encoder itself"
     return Table(title, ["epochs", *(heading for _, heading in keys), "seconds"], rows, first_to_go=FIRST_TO_GO)
 
 
 def _score_columns(scores: dict[str, Any], models: dict[str, Any], split: str) -> list[tuple[str, str]]:
-    if "exact" not in scores["metrics"]:
-        return [(metric, NAMES.get(metric, metric)) for metric in scores["metrics"]]
-    found = [model["scores"].get(split, {}) for model in models.values()]
-    return [(key, heading) for key, heading in SPAN_COLUMNS if any(_figure(one, key) for one in found)]
+    return score_columns(scores["metrics"], [model["scores"].get(split, {}) for model in models.values()])
+
+
+def score_columns(metrics: Sequence[str], found: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """(key in the scores, heading) of the figures that a table of these scores shows."""
+    if "exact" not in metrics:
+        return [(metric, NAMES.get(metric, metric)) for metric in metrics]
+    return [(key, heading) for key, heading in SPAN_COLUMNS if any(figure(one, key) for one in found)]
 
 
 def read_figure(scores: dict[str, Any], key: str) -> float | None:
@@ -111,7 +115,8 @@ def read_figure(scores: dict[str, Any], key: str) -> float | None:
     return value
 
 
-def _figure(scores: dict[str, Any], key: str) -> str:
+def figure(scores: dict[str, Any], key: str) -> str:
+    """As a table shows it, empty where there is none."""
     return _spread([read_figure(scores, key)])
 
 

@@ -1,7 +1,7 @@
-"""bertvision evaluate CONFIG|RUN, or --predictions FILE --data FILE"""
+"""bertvision evaluate CONFIG|RUN [--kit NAME], or --predictions FILE --data FILE"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,20 +23,33 @@ def evaluate(
     overrides: Overrides = None,
     predictions: Annotated[Path | None, typer.Option(help="A SQuAD 2.0 predictions file: id → text.")] = None,
     data: Annotated[Path | None, typer.Option(help="The SQuAD-format file the predictions are for.")] = None,
+    kit: Annotated[str | None, typer.Option(help="Score this kit's head on the config's data.")] = None,
     json: AsJson = False,
 ) -> None:
     """Score a run's encoder, control and heads; or any SQuAD 2.0 predictions file by the official definition."""
     if predictions is not None or data is not None:
-        if predictions is None or data is None or config is not None:
-            raise UserError("to score a file give both --predictions FILE and --data FILE, and no config.")
+        if predictions is None or data is None or config is not None or kit is not None:
+            raise UserError("to score a file give both --predictions FILE and --data FILE, and no config or kit.")
         _evaluate_file(predictions, data, json)
         return
     if config is None:
         raise UserError("give a config or run folder, or --predictions FILE --data FILE.")
     job = load_job(config, overrides)
+    if kit is not None:
+        _evaluate_kit(kit, job, json)
+        return
     from bertvision.runs import score_job
 
     print_run(job, score_job(job), json)
+
+
+def _evaluate_kit(name: str, job: Any, as_json: bool) -> None:
+    from bertvision.kits import load
+    from bertvision.kits.scoring import kit_table, score_kit
+
+    kit = load(name, device=job.config.encoder.device, dtype=job.config.encoder.dtype, reporter=job.reporter)
+    scores = score_kit(kit, job)
+    print_json(scores) if as_json else print_table(kit_table(kit, scores))
 
 
 def _evaluate_file(predictions: Path, data: Path, as_json: bool) -> None:

@@ -1,5 +1,6 @@
 """bertvision kit RUN… --to FOLDER"""
 
+import tomllib
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,9 @@ def kit(
     head: Annotated[
         list[str] | None, typer.Option(help="TASK=NAME: this head instead of the best on held-out; may be repeated.")
     ] = None,
+    about: Annotated[
+        Path | None, typer.Option(help='TOML of TASK = "sentences about its data and their licence", for the cards.')
+    ] = None,
 ) -> None:
     """Put heads of several tasks on one untouched encoder together; text goes through it once for all of them."""
     words = [word.partition("=") for word in head or []]
@@ -33,8 +37,22 @@ def kit(
     from bertvision.results import counted
     from bertvision.rundir import read_json
 
-    made = make_kit(runs, to, {task: name for task, _, name in words})
+    made = make_kit(runs, to, {task: name for task, _, name in words}, _read_about(about))
     tasks = (read_json(made / "kit.json") or {})["tasks"]
     for task, facts in tasks.items():
         typer.echo(f"{task}: {facts['head']}, {facts['parameters']:,} parameters")
     typer.echo(f"kit of {counted(len(tasks), 'task')}: {made}   (bertvision predict {made} --text …)")
+
+
+def _read_about(path: Path | None) -> dict[str, str]:
+    if path is None:
+        return {}
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        raise UserError(f"--about {path}: there is no such file that can be read.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"--about {path} is no TOML: {error}.") from None
+    if not all(isinstance(text, str) for text in found.values()):
+        raise UserError(f'--about {path}: expected lines such as  sst2 = "sentences about the data".')
+    return found

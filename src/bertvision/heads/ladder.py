@@ -46,7 +46,8 @@ class LadderConfig(HeadConfig):
     )
     dropout: float = field(default=0.0, metadata={"help": "share dropped of what attention and MLP add, in training"})
     read: str = field(
-        default="cls", metadata={"help": "labels and scores are read off at 'cls' = [CLS], or off the 'mean' over tokens"}
+        default="cls",
+        metadata={"help": "labels and scores are read off at 'cls' = [CLS], or off the 'mean' over tokens"},
     )
 
     def mistakes(self) -> list[str]:

@@ -5,15 +5,17 @@ from typing import Any
 
 from bertvision import __version__
 from bertvision.encoder.loading import EMBEDDED
-from bertvision.results import NAMES, SPAN_COLUMNS, Table, read_figure, to_markdown
+from bertvision.results import BASELINE_NOTES, Table, figure, score_columns, to_markdown
 from bertvision.tasks.base import TargetKind
+
+CONTROL_NOTE = "The control is a linear layer on the last layer, trained like the head."
 
 
 def build_card(kit: dict[str, Any], facts: dict[str, Any], about: str | None = None) -> str:
     """`kit` and `facts` as in kit.json; `about` is a sentence about the data and their licence."""
     parts = [f"# {facts['head']} for {facts['task']['name']}", _what(kit, facts)]
     parts += [f"## Data\n\n{about}"] if about else []
-    parts += [_use(kit, facts), _scores(facts), _trust(facts), _limits(facts)]
+    parts += [_use(kit, facts), _scores(facts), *_warnings(facts), _trust(facts), _limits(facts)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -48,21 +50,26 @@ def _use(kit: dict[str, Any], facts: dict[str, Any]) -> str:
 
 
 def _scores(facts: dict[str, Any]) -> str:
-    columns = [(metric, NAMES.get(metric, metric)) for metric in facts["task"]["metrics"]]
-    is_span = facts["task"]["kind"] == TargetKind.SPAN
-    if is_span:
-        columns = [pair for pair in SPAN_COLUMNS if any(_figure(one, pair[0]) for one in facts["scores"].values())]
+    columns = score_columns(facts["task"]["metrics"], list(facts["scores"].values()))
+    models = {"this head": facts["scores"]} | facts["beside"]
     rows = [
-        [split, f"{figures['total']:,}", *(_figure(figures, key) for key, _ in columns)]
-        for split, figures in facts["scores"].items()
+        [split, model, f"{scores[split]['total']:,}", *(figure(scores[split], key) for key, _ in columns)]
+        for split in facts["scores"]
+        for model, scores in models.items()
+        if split in scores
     ]
-    note = f"The no-answer threshold is {facts['threshold']:.4g}." if is_span else ""
-    return to_markdown(Table("Scores", ["split", "examples", *(heading for _, heading in columns)], rows, note))
+    notes = [f"One run, seed {facts['seed']}.", BASELINE_NOTES[facts["task"]["kind"]], CONTROL_NOTE]
+    if facts["task"]["kind"] == TargetKind.SPAN:
+        notes.append(f"The no-answer threshold is {facts['threshold']:.4g}.")
+    headings = ["split", "model", "examples", *(heading for _, heading in columns)]
+    return to_markdown(Table("Scores", headings, rows, " ".join(notes)))
 
 
-def _figure(scores: dict[str, Any], key: str) -> str:
-    value = read_figure(scores, key)
-    return "" if value is None else f"{value:.2f}"
+def _warnings(facts: dict[str, Any]) -> list[str]:
+    """Splits on which the head is not above the baseline, by the task's first figure."""
+    metric, baseline = facts["task"]["metrics"][0], facts["beside"]["baseline"]
+    poor = [split for split in baseline if facts["scores"][split][metric] <= baseline[split][metric]]
+    return [f"**No better than the baseline on {', '.join(poor)}: don't rely on this head.**"] if poor else []
 
 
 def _trust(facts: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ say what they find in it, and how far to trust that.
 A kit is a folder: kit.json, and for each task a folder with its head (head.safetensors, config.json) and a card.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,15 @@ from typing import Any
 from bertvision.data.windows import Features, build_features
 from bertvision.encoder.loading import identify, load_encoder
 from bertvision.errors import UserError, suggest
-from bertvision.evaluation.predictions import build_predictions
+from bertvision.evaluation.predictions import Predictions, build_predictions
+from bertvision.evaluation.scores import Scores, score_predictions
 from bertvision.heads import Head, load_head
 from bertvision.kits.one_pass import Asked, compute_all
 from bertvision.kits.trust import trust_in
 from bertvision.machine import Machine
 from bertvision.progress import Reporter
 from bertvision.rundir import read_json
-from bertvision.tasks import Example, Task
+from bertvision.tasks import Example, TargetKind, Task
 from bertvision.tasks.base import restore_task
 
 FILE = "kit.json"
@@ -101,18 +102,33 @@ class Kit:
         pairs = check_texts(texts, ids)
         asked = self._choose(pairs, self._check_tasks(tasks, self.tasks))
         examples = {name: self._examples(name, pairs) for name in asked}
-        features = {name: self._features(name, examples[name], ids) for name in asked}
-        questions = {name: Asked(self.tasks[name].head, features[name]) for name in asked}
-        outputs = compute_all(self.encoder, questions, self.reporter)
+        said = self._ask(examples, {name: self._features(name, examples[name], ids) for name in asked})
         found: list[dict[str, dict[str, Any]]] = [{} for _ in pairs]
         for name in asked:
             own = self.tasks[name]
-            n_best, longest = own.facts["n_best"], own.facts["max_answer_tokens"]
-            said = build_predictions(own.task, outputs[name], features[name], examples[name], n_best, longest)
-            for row in said.rows(own.threshold):
+            for row in said[name].rows(own.threshold):
                 number = int(row.pop("id"))
                 found[number][name] = {**row, "trust": trust_in(row, own.facts["trust"], own.threshold)}
         return found
+
+    def score(self, name: str, examples: list[Example]) -> Scores:
+        """A task's figures on examples that have targets."""
+        (name,) = self._check_tasks([name], self.tasks)
+        own = self.tasks[name]
+        said = self._ask({name: examples}, {name: self._build(name, examples)})[name]
+        chosen = own.threshold if own.task.kind is TargetKind.SPAN else None
+        return score_predictions(own.task, said, examples, chosen)
+
+    def _ask(self, examples: Mapping[str, list[Example]], features: Mapping[str, Features]) -> dict[str, Predictions]:
+        """What each task's head says of its own examples, from one pass over all of them."""
+        asked = {name: Asked(self.tasks[name].head, features[name]) for name in examples}
+        outputs = compute_all(self.encoder, asked, self.reporter)
+        said = {}
+        for name, some in examples.items():
+            own = self.tasks[name]
+            n_best, longest = own.facts["n_best"], own.facts["max_answer_tokens"]
+            said[name] = build_predictions(own.task, outputs[name], features[name], some, n_best, longest)
+        return said
 
     def _choose(self, pairs: Sequence[Pair], names: list[str]) -> list[str]:
         """Those of the tasks that the texts are enough for."""

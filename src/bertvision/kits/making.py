@@ -11,6 +11,7 @@ from bertvision.encoder.loading import identify, resolve
 from bertvision.errors import UserError
 from bertvision.evaluation.marks import FILE as MARKS
 from bertvision.evaluation.marks import load_marks
+from bertvision.heads.members import CONTROL
 from bertvision.job import HELD_OUT
 from bertvision.kits.card import build_card
 from bertvision.kits.kit import FILE
@@ -139,6 +140,8 @@ def describe(run: RunFolder, heads: dict[str, str]) -> Part:
         "threshold": threshold,
         "head": head,
         **{key: found[key] for key in ("parameters", "share", "scores")},
+        "seed": config["seed"],
+        "beside": _beside(scores["snapshots"][UNTOUCHED], head),
         "trust": measure_trust(load_marks(marks, restored.kind), threshold, restored.labels),
     }
     stamp, layers = _read_stamps(run, head)
@@ -158,6 +161,13 @@ def _choose(run: RunFolder, models: dict[str, Any], task: Task, heads: dict[str,
     if head not in found:
         raise UserError(f"'{run.path}' has no head '{head}' at 0 epochs: it has {', '.join(found)}.")
     return head, found[head]
+
+
+def _beside(models: dict[str, Any], head: str) -> dict[str, Any]:
+    """The scores of the baseline and of the control, which a card shows beside the head's."""
+    control = next((name for name, facts in models.items() if facts.get("head") == CONTROL and name != head), None)
+    named = {"baseline": BASELINE, "control": control}
+    return {shown: models[name]["scores"] for shown, name in named.items() if name in models}
 
 
 def _read_stamps(run: RunFolder, name: str) -> tuple[str, tuple[int, ...] | None]:

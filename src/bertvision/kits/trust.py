@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from bertvision.evaluation.marks import LabelMarks, Marks, ScoreMarks, SpanMarks
 
-GROUPS, LEAST = 10, 20
+GROUPS, LEAST = 10, 50
 """Groups of answers by how sure they were, at most, and examples of a group, at least."""
 ANSWER, SILENCE, SCORE = "answer", "no answer", "score"
 """What can be said where there are no labels: of spans the first two, of scores the last."""

@@ -1,0 +1,46 @@
+"""A kit's head on the data of a config: do the figures on its card come out again?"""
+
+from typing import Any
+
+from bertvision.errors import UserError
+from bertvision.evaluation.scores import score_baseline
+from bertvision.job import HELD_OUT, Job
+from bertvision.kits.kit import Kit
+from bertvision.results import Table, explain, figure, score_columns
+
+
+def score_kit(kit: Kit, job: Job) -> dict[str, Any]:
+    """Of each split the figures now, those on the card where it has the split, and the baseline's."""
+    task = job.task
+    if task.name not in kit.tasks:
+        raise UserError(
+            f"the config is about {task.name}, and kit '{kit.name}' has {', '.join(kit.tasks)}: give one of those."
+        )
+    own = kit.tasks[task.name]
+    if tuple(own.task.labels) != tuple(task.labels):
+        raise UserError(
+            f"kit '{kit.name}' has the labels {', '.join(own.task.labels)} for {task.name}, the data "
+            f"{', '.join(task.labels)}: they must be the same."
+        )
+    splits = [*([HELD_OUT] if job.examples(HELD_OUT) else []), *job.dev_splits]
+    found = {}
+    for split in splits:
+        examples = job.examples(split)
+        found[split] = {
+            "baseline": score_baseline(task, job.examples("train"), examples),
+            "head": kit.score(task.name, examples),
+            "card": own.facts["scores"].get(split, {}),
+        }
+    return {"kit": kit.name, "task": task.name, "head": own.facts["head"], "splits": found}
+
+
+def kit_table(kit: Kit, scores: dict[str, Any]) -> Table:
+    columns = score_columns(kit.tasks[scores["task"]].task.metrics, [s["head"] for s in scores["splits"].values()])
+    rows = [
+        [split, who, f"{figures['total']:,}", *(figure(figures, key) for key, _ in columns)]
+        for split, found in scores["splits"].items()
+        for who, figures in found.items()
+        if figures
+    ]
+    headings = ["split", "figures of", "examples", *(heading for _, heading in columns)]
+    return Table(f"{scores['head']} for {scores['task']}, kit {scores['kit']}", headings, rows, explain(headings))
