@@ -1,12 +1,12 @@
 """Texts a second for one task and for seven: a kit, whose encoder runs once, against a fine-tuned model for each task.
 
-    python benchmarks/many_tasks.py [--pairs 200] [--encoder embedded] [--device cpu] [--rounds 3]
+    python benchmarks/many_tasks.py [--kit default] [--pairs 200] [--device cpu] [--rounds 3]
 
 The texts are the demo's questions with their passages: spans, answerability and three tasks about pairs read both, two
-tasks about one text read the question. Ours is `kits/one_pass.py`, from token ids to raw outputs. The peer is plain
-transformers: for each task a model of the encoder's shape with a linear output layer, batches of 32 sorted by length
-and padded to their longest. Weights of heads and of the peer's models mean nothing: speed does not hang on them.
-Tokenizing and decoding, which are the same for both, are left out. Best of some rounds.
+tasks about one text read the question. Ours is `kits/one_pass.py` with the kit's heads, from token ids to raw outputs.
+The peer is plain transformers: for each task a model of the encoder's shape with a linear output layer, batches of 32
+sorted by length and padded to their longest. The weights of the peer's models mean nothing: speed does not hang on
+them. Tokenizing and decoding, which are the same for both, are left out. Best of some rounds.
 """
 
 import argparse
@@ -20,29 +20,14 @@ from rich.table import Table
 from torch import nn
 from transformers import AutoModel
 
-from bertvision.config import TrainConfig
 from bertvision.data.windows import Features, build_features
-from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.loading import load_encoder
-from bertvision.heads import Target, build_head, build_members, count_parameters
+from bertvision.heads import count_parameters
+from bertvision.kits import Kit, load
 from bertvision.kits.one_pass import Asked, compute_all
-from bertvision.machine import Machine
 from bertvision.progress import Reporter
 from bertvision.tasks import Example, TargetKind, TaskConfig, build_task
 
 PEER_ROWS = 32
-LABEL, SCORE, SPAN = TargetKind.LABEL, TargetKind.SCORE, TargetKind.SPAN
-MEAN = {"head": "adapter_64", "read": "mean"}
-# Task: kind, labels, windowed, about pairs, length, head.
-TASKS = {
-    "squad2": (SPAN, 2, True, True, 384, "ladder_128_last4"),
-    "squad2_answerable": (LABEL, 2, True, True, 384, MEAN),
-    "sst2": (LABEL, 2, False, False, 128, MEAN),
-    "cola": (LABEL, 2, False, False, 128, MEAN),
-    "mrpc": (LABEL, 2, False, True, 128, MEAN),
-    "stsb": (SCORE, 1, False, True, 128, MEAN),
-    "rte": (LABEL, 2, False, True, 250, MEAN),
-}
 
 
 def read_pairs(count: int) -> list[Example]:
@@ -50,18 +35,12 @@ def read_pairs(count: int) -> list[Example]:
     return [Example(str(number), one.text, one.text_pair) for number, one in enumerate(corpus.read("train")[:count])]
 
 
-def features_of(task: str, pairs: list[Example], encoder: Encoder) -> Features:
-    kind, _, windowed, about_pairs, length, _ = TASKS[task]
-    examples = pairs if about_pairs else [Example(one.id, one.text) for one in pairs]
-    assert encoder.tokenizer is not None
-    return build_features(examples, encoder.tokenizer, kind, windowed, length)
-
-
-def ask(task: str, features: Features, encoder: Encoder) -> Asked:
-    kind, labels, *_, head = TASKS[task]
-    member = build_members([head], TrainConfig(epochs=1), 0, kind)[-1]
-    built = build_head(member, encoder.shape, Target(kind, labels)).to(encoder.device).eval()
-    return Asked(built, features)
+def features_of(kit: Kit, task: str, pairs: list[Example]) -> Features:
+    own = kit.tasks[task]
+    examples = pairs if own.takes_pairs else [Example(one.id, one.text) for one in pairs]
+    assert kit.encoder.tokenizer is not None
+    facts, kind, windowed = own.facts, own.task.kind, own.task.windowed
+    return build_features(examples, kit.encoder.tokenizer, kind, windowed, facts["max_length"], facts["overlap"])
 
 
 class Peer:
@@ -102,30 +81,28 @@ def best_of(rounds: int, work: Callable[[], object]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kit", default="default")
     parser.add_argument("--pairs", type=int, default=200)
-    parser.add_argument("--encoder", default="embedded")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    machine = Machine(options.device)
-    encoder = load_encoder(options.encoder, machine.device, machine.dtype).eval().requires_grad_(False)
-    pairs = read_pairs(options.pairs)
-    features = {task: features_of(task, pairs, encoder) for task in TASKS}
-    asked = {task: ask(task, features[task], encoder) for task in TASKS}
+    kit = load(options.kit, device=options.device)
+    machine, encoder, pairs = kit.machine, kit.encoder, read_pairs(options.pairs)
+    features = {task: features_of(kit, task, pairs) for task in kit.tasks}
+    asked = {task: Asked(own.head, features[task]) for task, own in kit.tasks.items()}
     plain = AutoModel.from_config(encoder.model.config, dtype=torch.float32).to(machine.device).eval()
-    peers = {
-        task: Peer(
-            plain, nn.Linear(encoder.shape.hidden, TASKS[task][1]).to(machine.device), own, TASKS[task][0] is SPAN
-        )
-        for task, own in features.items()
-    }
+    peers = {}
+    for task, own in kit.tasks.items():
+        output = nn.Linear(encoder.shape.hidden, own.head.target.outputs).to(machine.device)
+        peers[task] = Peer(plain, output, features[task], own.task.kind is TargetKind.SPAN)
     heads = sum(count_parameters(one.head) for one in asked.values())
     title = f"{machine.describe()}, {len(pairs)} pairs; heads of all tasks {heads:,} parameters, models "
-    title += f"{len(TASKS)} × {count_parameters(plain):,}"
+    title += f"{len(peers)} × {count_parameters(plain):,}"
     table = Table(title=title, title_justify="left")
     for heading in ("tasks", "models of their own, texts/s", "kit, texts/s", "times as fast"):
         table.add_column(heading, justify="left" if heading == "tasks" else "right")
-    for name, tasks in (("spans alone", ["squad2"]), ("SST-2 alone", ["sst2"]), ("all seven", list(TASKS))):
+    rows = {f"{task} alone": [task] for task in ("squad2", "sst2") if task in kit.tasks}
+    for name, tasks in {**rows, f"all {len(peers)}": list(kit.tasks)}.items():
         theirs = best_of(options.rounds, lambda: [peers[task].run(machine.device, machine.dtype) for task in tasks])  # noqa: B023
         ours = best_of(options.rounds, lambda: compute_all(encoder, {task: asked[task] for task in tasks}, Reporter()))  # noqa: B023
         count = len(pairs)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bertvision.analysis.spending import BACKWARD
 from bertvision.analysis.words import with_spread
 from bertvision.evaluation.statistics import spread
 from bertvision.heads import CONTROL
@@ -16,6 +17,8 @@ KEPT = ROOT / "results" / "kept"
 CONFIGS = ROOT / "configs" / "results"
 ZOO = "_zoo"
 """The end of a config's name whose runs have more heads than another one's, and are else the same."""
+ALONE = {("squad2_minilm", 0)}
+"""Runs (config, seed) that had the GPU to themselves. The seconds of all others are upper bounds."""
 
 
 @dataclass(frozen=True)
@@ -84,16 +87,27 @@ class Experiment:
         values = list(self.by_seed(epochs, model, key, split).values())
         return Mean(values) if values else None
 
+    @property
+    def alone(self) -> list[int]:
+        """The seeds that had the GPU to themselves."""
+        return [seed for seed in self.seeds if (self.name, seed) in ALONE]
+
     def seconds(self, epochs: float, model: str) -> float | None:
-        """Of fine-tuning up to the snapshot, and of the pass where it is a head; of the fastest seed, since some may
-        have run beside others."""
+        """Of fine-tuning up to the snapshot, and of the pass where it is a head; of the fastest seed of those that had
+        the GPU to themselves, or of all, and then an upper bound."""
         found = []
-        for seed in self.seeds:
+        for seed in self.alone or self.seeds:
             models = self._models(seed, epochs)
             if model in models:
                 own = 0.0 if model in (ENCODER, BASELINE) else models[model].get("seconds") or 0.0
                 found.append((models[ENCODER].get("seconds") or 0.0) + own)
         return min(found) if found else None
+
+    def compute(self, epochs: float, model: str) -> int | None:
+        """Training tokens through the encoder up to here, in those of a forward pass: a backward one counts twice."""
+        tuned = self.facts(epochs, ENCODER).get("tokens")
+        own = 0 if model == ENCODER else self.facts(epochs, model).get("tokens")
+        return None if tuned is None or own is None else (1 + BACKWARD) * tuned + own
 
     def best_head(self, epochs: float, key: str, names: list[str] | None = None) -> str | None:
         """By held-out data, never by dev: of the heads that all seeds have, on all of the data."""
@@ -115,6 +129,36 @@ class Experiment:
         return found
 
 
+@dataclass(frozen=True)
+class Place:
+    """A model at a snapshot of an experiment."""
+
+    experiment: Experiment
+    epochs: float
+    model: str
+
+    @property
+    def exists(self) -> bool:
+        return self.model in self.experiment.models(self.epochs)
+
+    @property
+    def parameters(self) -> int:
+        return int(self.experiment.facts(self.epochs, self.model)["parameters"])
+
+    def mean(self, key: str) -> Mean | None:
+        return self.experiment.mean(self.epochs, self.model, key)
+
+    def show(self, key: str) -> str | None:
+        """The mean over seeds and their spread, for a table."""
+        mean = self.mean(key)
+        return None if mean is None else str(mean)
+
+    def passes(self, one_epoch: int) -> float | None:
+        """What it took of the encoder to train, in forward passes over the training set."""
+        compute = None if self.model == BASELINE else self.experiment.compute(self.epochs, self.model)
+        return None if compute is None else compute / one_epoch
+
+
 def to_text(run: dict[str, Any]) -> str:
     """JSON with a line for each model: what changed can be read."""
     parts = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in run.items() if key != "snapshots"]
@@ -129,6 +173,15 @@ def to_text(run: dict[str, Any]) -> str:
 def is_head(facts: dict[str, Any]) -> bool:
     """Whether a model is a head on all of the data."""
     return "head" in facts and facts.get("data_fraction", 1) == 1
+
+
+def seeds_by_config(folder: Path = KEPT) -> dict[str, list[int]]:
+    """The seeds that were kept of each config, by the names of the files."""
+    found: dict[str, list[int]] = {}
+    for path in sorted(folder.glob("*.json")):
+        config, _, seed = path.stem.rpartition("_seed")
+        found.setdefault(config, []).append(int(seed))
+    return found
 
 
 def load_kept(folder: Path = KEPT) -> dict[str, Experiment]:

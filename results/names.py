@@ -1,9 +1,13 @@
-"""What the page calls things, and the figures it gives."""
+"""What the page calls things, the figures it gives, and the colours that stay the same from picture to picture."""
 
+from typing import Any
+
+from bertvision.analysis.drawing import import_altair
 from bertvision.analysis.words import ENCODER as ENCODER_ITSELF
 from bertvision.heads import CONTROL
 from bertvision.results import NAMES, SPAN_COLUMNS
 from bertvision.stages import BASELINE, ENCODER
+from results.kept import Experiment
 
 ENCODERS = {"gte": "gte-small", "minilm": "all-MiniLM-L6-v2"}
 SQUAD = "SQuAD 2.0, partial train"
@@ -31,6 +35,28 @@ LABELS = {
     "NoAns_f1": "F1 on unanswerable ones",
     "at_threshold.NoAns_f1": "F1* on unanswerable ones",
 }
+
+SHARED_GPU = "upper bounds, since up to a dozen other runs shared the GPU"
+RANDOM = "As it came, the encoder's own output layer is random: its row, and ensembles with it, say nothing there."
+COLOURS = 8
+"""How many the theme has."""
+
+
+def colour_by_place(field: str, places: dict[str, int], shown: list[str]) -> tuple[Any, Any]:
+    """Colours and shapes of a field's values by their places in the theme, with one legend of those that are shown."""
+    altair, names = import_altair(), {place: name for name, place in places.items()}
+    domain = [names.get(place, f"place {place}") for place in range(COLOURS)]
+    shapes = ["circle", "square", "diamond", "cross", "square", "triangle-up", "triangle-down", "cross"]
+    legend = altair.Legend(title=None, values=shown, labelLimit=260, orient="bottom", columns=3)
+    colour = altair.Color(f"{field}:N", scale=altair.Scale(domain=domain), legend=legend)
+    return colour, altair.Shape(f"{field}:N", scale=altair.Scale(domain=domain, range=shapes), legend=legend)
+
+
+def about_seconds(experiment: Experiment, what: str) -> str:
+    """What a column of seconds is of, and how far it can be trusted."""
+    if experiment.alone:
+        return f"{what}; of seed {experiment.alone[0]}, which had the GPU to itself"
+    return f"{what}; {SHARED_GPU}"
 
 
 def title_of(model: str) -> str:

@@ -1,102 +1,199 @@
-"""The page's part on peers: other ways to the same scores, against seconds and against parameters that learned."""
+"""The page's part on peers: other ways to the same scores, against what they took of the encoder, against seconds and
+against parameters that learned."""
 
 from typing import Any, NamedTuple
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, import_altair
+from bertvision.heads import CONTROL
 from bertvision.results import counted
-from bertvision.stages import ENCODER
-from results.kept import Experiment
+from bertvision.stages import BASELINE, ENCODER
+from results.kept import Experiment, Place
+from results.names import SHARED_GPU, SPAN_NOTES, colour_by_place, title_of
 
 KEY, HEADING = "forced_f1", "forced F1"
-FULL, HEADS, UNTOUCHED = "full, stopped early", "a head on fine-tuned states", "a head on untouched states"
-METHODS = {"full1": "full, decay to 1 epoch", "full2": "full, decay to 2 epochs", "lora": "LoRA", "bitfit": "BitFit"}
+FIGURES = {"F1": "f1", "F1*": "at_threshold.f1", HEADING: KEY, "AUC": "no_answer_auc"}
+FULL, DECAYED = "full, stopped early", "full, decay to its end"
+HEADS, UNTOUCHED = "a head on fine-tuned states", "a head on the untouched encoder"
+PEERS = {"full1": DECAYED, "full2": DECAYED, "lora": "LoRA", "bitfit": "BitFit"}
+PLACES = {FULL: 0, DECAYED: 2, HEADS: 4, UNTOUCHED: 5, "LoRA": 6, "BitFit": 7}
+"""Colours: the encoder itself has the first in every picture, the control the second, the ladder the sixth."""
 LEAST = 40.0
 """Points below are left out of the pictures."""
+TICKS = [base * 10.0**power for power in range(-1, 9) for base in (1, 2, 5)]
+AXES = {
+    "work": "passes of the training set through the encoder (forward 1, backward 2)",
+    "seconds": "seconds (hollow: upper bounds)",
+    "learned": "parameters that learned",
+}
+WORK_NOTE = (
+    "What heads compute themselves is not counted (of the ladders on the untouched encoder about a fifth of a forward "
+    "pass of gte-small, a third of all-MiniLM-L6-v2), nor what LoRA and BitFit save of a backward pass."
+)
 
 
-class Point(NamedTuple):
-    family: str
-    method: str
-    seconds: float
+class Way(NamedTuple):
+    family: str | None
+    """Its colour; None: in the table alone."""
+    title: str
+    place: Place
     learned: int
     """Parameters that learned, in all."""
-    score: str
-    value: float
-    auc: str
+
+    @property
+    def epochs(self) -> str:
+        """What stands beside its point: how long the encoder was fine-tuned."""
+        return f"{self.place.epochs:g}" if self.place.epochs else ""
+
+    @property
+    def seconds(self) -> float | None:
+        unknown = self.place.model == BASELINE
+        return None if unknown else self.place.experiment.seconds(self.place.epochs, self.place.model)
 
 
 def peer_blocks(experiments: dict[str, Experiment], name: str, encoder: str) -> list[Block]:
-    peers = {title: experiments[f"{name}_{end}"] for end, title in METHODS.items() if f"{name}_{end}" in experiments}
-    if not peers or name not in experiments:
+    if name not in experiments or not any(f"{name}_{end}" in experiments for end in PEERS):
         return []
-    points = [*_own(experiments[name]), *[point for title, one in peers.items() for point in _of_peer(title, one)]]
-    note = "of fine-tuning, and for a head of the pass as well, in which all heads of the run learned at once"
-    columns = [Column("way"), Column("seconds", 1, note)]
-    columns += [Column("parameters that learned"), Column(HEADING), Column("AUC")]
-    rows: list[list[Cell]] = [[one.method, one.seconds, one.learned, one.score, one.auc] for one in points]
-    data = [
-        {"way": one.family, "what": one.method, "seconds": one.seconds, "learned": one.learned, "score": one.value}
-        for one in points
-        if one.value >= LEAST
-    ]
+    own = experiments[name]
+    one_epoch = own.facts(1.0, ENCODER)["tokens"]
+    ways = [*_levels(own), *_full(own), *_peers(experiments, name), *_heads(own)]
+    untouched = experiments.get(name.replace("squad2", "untouched"))
+    ways += _heads(untouched) if untouched is not None else []
+    rows = [_row(way, one_epoch) for way in ways]
     return [
-        Block(f"{name}_peers", f"{encoder}: other ways to the same scores", frame=Frame(columns, rows)),
-        _draw(f"{name}_seconds", f"{encoder}: score against seconds", data, "seconds", "seconds"),
-        _draw(f"{name}_parameters", f"{encoder}: score against parameters that learned", data, "learned", "parameters"),
+        Block(
+            f"{name}_peers", f"{encoder}: other ways to the same scores", frame=Frame(_columns(own), rows),
+            note="Heads are those with the best forced F1 on held-out questions at each snapshot. What was stopped "
+            "early was on its way to 3 epochs: its learning rate had not decayed yet.",
+        ),
+        *_pictures(name, encoder, [way for way in ways if _is_shown(way)], one_epoch),
+    ]  # fmt: skip
+
+
+def _levels(experiment: Experiment) -> list[Way]:
+    """What every way is to be held against: never answering, and the control."""
+    found = [Way(None, title_of(BASELINE), Place(experiment, 1.0, BASELINE), 0)]
+    for epochs in (epochs for epochs in (0.0, 1.0) if epochs in experiment.head_snapshots):
+        found.append(_head(experiment, epochs, CONTROL, None))
+    return found
+
+
+def _full(experiment: Experiment) -> list[Way]:
+    """Along one line of decay, whose end is the last snapshot."""
+    last = experiment.snapshots[-1]
+    return [
+        _tuned(experiment, epochs, DECAYED if epochs == last else FULL) for epochs in experiment.snapshots if epochs
     ]
 
 
-def _own(experiment: Experiment) -> list[Point]:
-    """Full fine-tuning along one line of decay, and on each of its snapshots the best head by held-out data."""
-    found = []
-    for epochs in experiment.snapshots:
-        if epochs > 0:
-            whole = experiment.facts(epochs, ENCODER)["parameters"]
-            found.append(
-                _point(experiment, epochs, ENCODER, FULL, f"full, stopped at {counted(epochs, 'epoch')}", whole)
-            )
-    for epochs in experiment.head_snapshots:
-        head = experiment.best_head(epochs, "at_threshold.f1")
-        if head is not None:
-            parameters = experiment.facts(epochs, head)["parameters"]
-            whole = experiment.facts(epochs, ENCODER)["parameters"] if epochs else 0
-            where = "the untouched encoder" if epochs == 0 else f"states of {counted(epochs, 'epoch')}"
-            found.append(
-                _point(
-                    experiment, epochs, head, HEADS if epochs else UNTOUCHED, f"{head} on {where}", whole + parameters
-                )
-            )
-    return [point for point in found if point is not None]
+def _peers(experiments: dict[str, Experiment], name: str) -> list[Way]:
+    found = {family: experiments.get(f"{name}_{end}") for end, family in PEERS.items() if family != DECAYED}
+    decayed = [experiments.get(f"{name}_{end}") for end, family in PEERS.items() if family == DECAYED]
+    ways = [_tuned(one, one.snapshots[-1], DECAYED) for one in decayed if one is not None]
+    return ways + [
+        _tuned(one, epochs, family) for family, one in found.items() if one is not None for epochs in one.snapshots
+    ]
 
 
-def _of_peer(title: str, experiment: Experiment) -> list[Point]:
-    found = []
-    for epochs in experiment.snapshots:
-        facts = experiment.facts(epochs, ENCODER)
-        learned = facts.get("trained_parameters", facts["parameters"])
-        several = len(experiment.snapshots) > 1
-        shown = f"{title}, {counted(epochs, 'epoch')}" if several else title
-        found.append(_point(experiment, epochs, ENCODER, title, shown, learned))
-    return [point for point in found if point is not None]
+def _tuned(experiment: Experiment, epochs: float, family: str) -> Way:
+    facts = experiment.facts(epochs, ENCODER)
+    end = "decay to" if epochs == experiment.snapshots[-1] else "stopped at"
+    title = f"{'full' if family in (FULL, DECAYED) else family}, {end} {counted(epochs, 'epoch')}"
+    return Way(family, title, Place(experiment, epochs, ENCODER), facts.get("trained_parameters", facts["parameters"]))
 
 
-def _point(experiment: Experiment, epochs: float, model: str, family: str, title: str, learned: int) -> Point | None:
-    mean, auc = experiment.mean(epochs, model, KEY), experiment.mean(epochs, model, "no_answer_auc")
-    seconds = experiment.seconds(epochs, model)
-    if mean is None or auc is None or seconds is None:
-        return None
-    return Point(family, title, seconds, learned, str(mean), mean.mean, str(auc))
+def _heads(experiment: Experiment) -> list[Way]:
+    """On each snapshot the best head by held-out data."""
+    found = [(epochs, experiment.best_head(epochs, KEY)) for epochs in experiment.snapshots]
+    return [
+        _head(experiment, epochs, head, HEADS if epochs else UNTOUCHED) for epochs, head in found if head is not None
+    ]
 
 
-def _draw(key: str, title: str, data: list[dict[str, Any]], field: str, axis: str) -> Block:
-    altair = import_altair()
-    order = list(dict.fromkeys(row["way"] for row in data))
-    chart = chart_of(data, 360).encode(
-        x=altair.X(f"{field}:Q", title=axis, scale=altair.Scale(type="log")),
-        y=altair.Y("score:Q", title=HEADING, scale=altair.Scale(zero=False)),
-        color=altair.Color("way:N", scale=altair.Scale(domain=order), legend=altair.Legend(title=None)),
+def _head(experiment: Experiment, epochs: float, model: str, family: str | None) -> Way:
+    place = Place(experiment, epochs, model)
+    tuned = experiment.facts(epochs, ENCODER)["parameters"] if epochs else 0
+    where = f"states of {counted(epochs, 'epoch')}" if epochs else "the untouched encoder"
+    return Way(family, f"{title_of(model)} on {where}", place, tuned + place.parameters)
+
+
+def _is_shown(way: Way) -> bool:
+    mean = way.place.mean(KEY)
+    return way.family is not None and mean is not None and mean.mean >= LEAST
+
+
+# ---------------------------------------------------------------------- table and pictures
+
+
+def _columns(own: Experiment) -> list[Column]:
+    work = "of the training set through the encoder: forward counts 1, backward 2; what heads compute comes on top"
+    seconds = f"of fine-tuning, and for a head of the pass, which all heads of the run share; {SHARED_GPU}"
+    seconds += ", except for full fine-tuning towards 3 epochs and the heads of its run" if own.alone else ""
+    columns = [Column("way"), Column("seeds"), Column("passes", 1, work), Column("seconds", 1, seconds)]
+    columns.append(Column("parameters that learned"))
+    return [*columns, *[Column(heading, None, SPAN_NOTES[heading]) for heading in FIGURES]]
+
+
+def _row(way: Way, one_epoch: int) -> list[Cell]:
+    seeds = len(way.place.experiment.by_seed(way.place.epochs, way.place.model, "f1"))
+    costs: list[Cell] = [way.place.passes(one_epoch), way.seconds, way.learned]
+    return [way.title, seeds, *costs, *[way.place.show(key) for key in FIGURES.values()]]
+
+
+def _pictures(name: str, encoder: str, ways: list[Way], one_epoch: int) -> list[Block]:
+    data = []
+    for way in ways:
+        mean, work = way.place.mean(KEY), way.place.passes(one_epoch)
+        assert mean is not None and work is not None and way.seconds is not None, "fine-tuned or trained"
+        costs = {"work": work, "seconds": way.seconds, "learned": way.learned}
+        shown = {"way": way.family, "what": way.title, "score": mean.mean, "epochs": way.epochs}
+        data.append({**shown, **costs, "alone": bool(way.place.experiment.alone)})
+    said = f"Numbers beside points: epochs of fine-tuning. Scores below {LEAST:g} are left out."
+    hollow = (
+        "All heads of a run learned in one pass, which counts for each. Hollow: upper bounds, other runs shared the "
+        "GPU, and not always as many: these can't be ranked."
     )
-    told = "; ".join(f"{row['what']} {row['score']:.1f} at {row[field]:,.0f}" for row in data)
-    lines = chart.mark_line(strokeWidth=1, opacity=0.6)
-    return Block(key, title, picture=dict((lines + chart.mark_point()).to_dict()), alt=f"{HEADING}: {told}")
+    if any(row["alone"] for row in data):
+        hollow += " Filled: of one run that had the GPU to itself; these can be compared with each other."
+    ends = [row for row in data if row["way"] != FULL]
+    return [
+        _draw(f"{name}_work", f"{encoder}: score against work of the encoder", data, "work", f"{said} {WORK_NOTE}"),
+        _draw(f"{name}_seconds", f"{encoder}: score against seconds", data, "seconds", f"{said} {hollow}"),
+        _draw(
+            f"{name}_parameters", f"{encoder}: score against parameters that learned", ends, "learned",
+            f"{said} So is full fine-tuning that was stopped early. The encoder's parameters count where it was tuned.",
+        ),
+    ]  # fmt: skip
+
+
+def _draw(key: str, title: str, data: list[dict[str, Any]], field: str, note: str) -> Block:
+    altair = import_altair()
+    shown = [family for family in PLACES if any(row["way"] == family for row in data)]
+    colour, shape = colour_by_place("way", PLACES, shown)
+    lowest, highest = (end(row[field] for row in data) for end in (min, max))
+    ticks = [tick for tick in TICKS if lowest / 1.3 <= tick <= highest * 1.3]
+    scale = altair.Scale(type="log", nice=False, domain=[lowest / 1.3, highest * 1.3])
+    axis = altair.Axis(values=ticks, format="~g", labelOverlap=False)
+    if field == "learned":
+        axis = altair.Axis(values=[tick for tick in ticks if f"{tick:.0f}"[0] == "1"], format="~s")
+    chart = chart_of(data, 360).encode(
+        x=altair.X(f"{field}:Q", title=AXES[field], scale=scale, axis=axis),
+        y=altair.Y("score:Q", title=HEADING, scale=altair.Scale(zero=False)),
+        color=colour,
+    )
+    alone = "datum.alone" if field == "seconds" else "true"
+    points = chart.encode(shape=shape)
+    joined = [family for family in (FULL, HEADS, "LoRA", "BitFit") if field != "learned"]
+    layers = [chart.transform_filter(altair.FieldOneOfPredicate("way", joined)).mark_line(strokeWidth=1)]
+    layers.append(points.transform_filter(f"!({alone})").mark_point(size=60, filled=False, strokeWidth=1.5))
+    layers.append(points.transform_filter(alone).mark_point(size=60))
+    for left in (True, False):
+        side = {"align": "right", "dx": -7, "dy": -4} if left else {"align": "left", "dx": 7, "dy": 6}
+        words = chart.transform_filter(f"(datum.way == '{DECAYED}') == {str(left).lower()}")
+        layers.append(words.mark_text(fontSize=10, **side).encode(text="epochs:N"))
+    told = "; ".join(f"{row['what']} {row['score']:.1f} at {_brief(row[field])}" for row in data)
+    return Block(key, title, picture=dict(altair.layer(*layers).to_dict()), alt=f"{HEADING}: {told}", note=note)
+
+
+def _brief(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:.1f}"

@@ -1,10 +1,11 @@
 """The page's parts on answerability and on GLUE: a table for each task, with encoder, control and heads."""
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
+from bertvision.heads import CONTROL
 from bertvision.results import counted
 from bertvision.stages import BASELINE, ENCODER
 from results.kept import Experiment
-from results.names import LABELS, SQUAD, title_of
+from results.names import LABELS, RANDOM, SQUAD, about_seconds, title_of
 
 GLUE = {"cola": "CoLA", "sst2": "SST-2", "mrpc": "MRPC", "stsb": "STS-B", "rte": "RTE"}
 
@@ -25,7 +26,8 @@ def table_of(experiment: Experiment, title: str, note: str) -> Block:
     metrics: list[str] = experiment.first["metrics"]
     columns = [Column("model"), Column("seeds"), Column("parameters")]
     columns += [Column(f"{LABELS.get(key, key)} at {counted(epochs, 'epoch')}") for epochs in shots for key in metrics]
-    columns.append(Column("seconds", 0, "of the last snapshot: fine-tuning, and for heads the pass they share"))
+    what = "of the last snapshot: fine-tuning, and for heads the pass they share"
+    columns.append(Column("seconds", 0, about_seconds(experiment, what)))
     rows: list[list[Cell]] = []
     for model in experiment.models(shots[-1]):
         figures: list[Cell] = []
@@ -40,12 +42,17 @@ def table_of(experiment: Experiment, title: str, note: str) -> Block:
     best = experiment.best_head(shots[-1], metrics[0])
     told = []
     if best is not None:
-        head, own = experiment.mean(shots[-1], best, metrics[0]), experiment.mean(shots[-1], ENCODER, metrics[0])
-        told = [f"The best head on held-out data, {best}, has {head}; the encoder itself {own}."]
+        head, own, control = (experiment.mean(shots[-1], name, metrics[0]) for name in (best, ENCODER, CONTROL))
+        figure, when = LABELS.get(metrics[0], metrics[0]), counted(shots[-1], "epoch")
+        told = [
+            f"After {when} the best head on held-out data, {best}, has {figure} {head}; the encoder itself {own}, the "
+            f"control {control}."
+        ]
     return Block(
         key=f"{experiment.name}_scores",
         title=title,
         sentences=told,
         frame=Frame(columns, rows),
-        note=f"{note} Mean ± standard deviation over seeds.",
+        note=f"{note} Mean ± standard deviation over seeds. The baseline is of the training examples that are not held "
+        "out, which differ from seed to seed." + (f" {RANDOM}" if 0.0 in shots else ""),
     )

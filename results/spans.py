@@ -4,14 +4,17 @@ from typing import Any
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, import_altair
+from bertvision.analysis.words import ENCODER as ENCODER_ITSELF
 from bertvision.heads import CONTROL
 from bertvision.results import counted
 from bertvision.stages import BASELINE, ENCODER
 from results.kept import Experiment, Mean, is_head
-from results.names import SPAN_FIGURES, SPAN_NOTES, SQUAD, title_of
+from results.names import RANDOM, SPAN_FIGURES, SPAN_NOTES, SQUAD, about_seconds, colour_by_place, title_of
 
 CURVE = {"at_threshold.f1": "F1 at the chosen threshold", "forced_f1": "forced F1", "no_answer_auc": "AUC"}
 SHOWN = [ENCODER, CONTROL, "learned_pooling", "adapter_64", "adapter_386_skip", "ladder_128_last4"]
+SHORT = "datum.label == 'embeddings' ? '0' : replace(datum.label, 'layer ', '')"
+"""Names of layers that fit under narrow bars."""
 EARLIEST, TICKS = 0.3, [0.3, 0.5, 1, 2, 3]
 SHARED = "adapter_386_skip"
 """The head whose share of the data is cut."""
@@ -31,7 +34,8 @@ def is_whole(experiment: Experiment, epochs: float, model: str) -> bool:
 def _scores(experiment: Experiment, encoder: str, epochs: float) -> Block:
     columns = [Column("model"), Column("seeds"), Column("parameters")]
     columns += [Column(heading, None, SPAN_NOTES[heading]) for _, heading in SPAN_FIGURES]
-    columns.append(Column("seconds", 0, "fine-tuning up to here, and for heads the pass, which all of them share"))
+    what = "fine-tuning up to here, and for heads the pass, which all of them share"
+    columns.append(Column("seconds", 0, about_seconds(experiment, what)))
     rows: list[list[Cell]] = []
     for model in experiment.models(epochs):
         if not is_whole(experiment, epochs, model):
@@ -43,16 +47,17 @@ def _scores(experiment: Experiment, encoder: str, epochs: float) -> Block:
         rows.append([title_of(model), seeds, experiment.facts(epochs, model)["parameters"], *figures, own])
     return Block(
         key=f"{experiment.name}_{epochs:g}".replace(".", "_"),
-        title=f"{encoder} after {counted(epochs, 'epoch')}",
+        title=f"{encoder} after {counted(epochs, 'epoch')}" if epochs else f"{encoder} as it came",
         frame=Frame(columns, rows),
-        note=f"{SQUAD}: official dev set, 11,873 questions. Mean ± standard deviation over seeds of encoder and heads.",
+        note=f"{SQUAD}: official dev set, 11,873 questions. Mean ± standard deviation over seeds of encoder and heads."
+        + ("" if epochs else f" {RANDOM}"),
     )
 
 
 def _curve(experiment: Experiment, encoder: str) -> Block:
     """The encoder at every snapshot as a table, and with heads over it as a picture."""
     columns = [Column("epochs"), *[Column(heading, None, SPAN_NOTES[heading]) for _, heading in SPAN_FIGURES]]
-    columns.append(Column("seconds", 1, "of fine-tuning"))
+    columns.append(Column("seconds", 1, about_seconds(experiment, "of fine-tuning")))
     rows: list[list[Cell]] = []
     for epochs in experiment.snapshots:
         found = [experiment.mean(epochs, ENCODER, key) for key, _ in SPAN_FIGURES]
@@ -69,7 +74,9 @@ def _curve(experiment: Experiment, encoder: str) -> Block:
         picture=_draw_curve(experiment),
         alt=f"Three panels, {', '.join(CURVE.values())}: lines of encoder, control and heads against epochs of "
         f"fine-tuning of {encoder}, from {EARLIEST:g} epochs on.",
-        note=f"The picture begins at {EARLIEST:g} epochs; the table is of the encoder itself.",
+        note=f"The picture begins at {EARLIEST:g} epochs; the table is of the encoder itself, whose output layer is "
+        f"random at 0 epochs. Never answering has F1 {experiment.mean(last, BASELINE, 'f1')}. Learning rates decay to "
+        f"{counted(last, 'epoch')}: what is in between was stopped early.",
     )
 
 
@@ -112,14 +119,15 @@ def _less_data(experiment: Experiment, encoder: str) -> Block | None:
     shares = {epochs: found for epochs, found in shares.items() if len(found) > 1}
     if not shares:
         return None
-    columns = [Column("epochs"), Column("share of the data"), Column("F1"), Column("F1*")]
-    columns += [Column("forced F1"), Column("AUC")]
+    keys = {"F1": "f1", "F1*": "at_threshold.f1", "forced F1": "forced_f1", "AUC": "no_answer_auc"}
+    columns = [Column("epochs"), Column("model"), Column("share of the data"), *[Column(heading) for heading in keys]]
     rows: list[list[Cell]] = []
     for epochs, found in shares.items():
-        for share, model in found.items():
-            figures = [experiment.mean(epochs, model, key) for key in ("f1", "at_threshold.f1", "forced_f1")]
-            figures.append(experiment.mean(epochs, model, "no_answer_auc"))
-            rows.append([epochs, share, *[None if mean is None else str(mean) for mean in figures]])
+        whole = [(1.0, model) for model in (BASELINE, ENCODER, CONTROL) if model in experiment.models(epochs)]
+        for share, model in [*found.items(), *whole]:
+            shown = title_of(model.partition("_data_fraction")[0])
+            figures = [experiment.mean(epochs, model, key) for key in keys.values()]
+            rows.append([epochs, shown, share, *[None if mean is None else str(mean) for mean in figures]])
     return Block(
         key=f"{experiment.name}_less_data",
         title=f"{encoder}: {SHARED} on less data",
@@ -137,7 +145,8 @@ def _chances(experiment: Experiment, encoder: str) -> Block | None:
     rows: list[list[Cell]] = []
     for epochs in experiment.head_snapshots:
         found: list[Any] = next(iter(experiment.analyses(f"comparisons_{epochs:g}").values()), [])
-        rows += [[epochs, *[row[key] for key in keys]] for row in found]
+        told = [row for row in found if epochs > 0 or row["compared with"] != ENCODER_ITSELF]  # which is random there
+        rows += [[epochs, title_of(row["model"]), *[row[key] for key in keys[1:]]] for row in told]
     if not rows:
         return None
     title, note = f"{encoder}: what other dev questions could have given", f"Of seed {experiment.seeds[0]} alone."
@@ -149,10 +158,11 @@ def _mistakes(experiment: Experiment, encoder: str) -> Block | None:
     if not found:
         return None
     headings = ["model", *[key for key in found[0] if key.startswith("% ")]]
-    rows: list[list[Cell]] = [[row[key] for key in headings] for row in found]
+    rows: list[list[Cell]] = [[title_of(row["model"]), *[row[key] for key in headings[1:]]] for row in found]
     columns = [Column(heading, None if heading == "model" else 1) for heading in headings]
     title = f"{encoder}: what wrong predictions were, at {counted(experiment.head_snapshots[-1], 'epoch')}"
-    note = f"Shares of the wrong ones, at the chosen threshold. Of seed {experiment.seeds[0]} alone."
+    note = "At the chosen threshold. % wrong is of all questions, the rest of the wrong ones. "
+    note += f"Of seed {experiment.seeds[0]} alone."
     return Block(f"{experiment.name}_mistakes", title, frame=Frame(columns, rows), note=note, folded=True)
 
 
@@ -166,10 +176,14 @@ def _layers(experiment: Experiment, encoder: str) -> Block | None:
         rows += [row for row in seed_rows if row["head"] == "learned_pooling"]
     names = list(dict.fromkeys(row["layer"] for row in rows))
     means = {name: Mean([row["weight, %"] for row in rows if row["layer"] == name]).mean for name in names}
-    data = [{"layer": name, "weight": value} for name, value in means.items()]
+    data = [{"layer": name, "weight": value, "head": "learned_pooling"} for name, value in means.items()]
+    colour, _ = colour_by_place("head", {"learned_pooling": SHOWN.index("learned_pooling")}, [])  # as in the curve
     chart = chart_of(data, 220).encode(
-        x=altair.X("layer:N", sort=names, title=None, axis=altair.Axis(labelAngle=0)),
+        x=altair.X(
+            "layer:N", sort=names, title="layer (0: embeddings)", axis=altair.Axis(labelAngle=0, labelExpr=SHORT)
+        ),
         y=altair.Y("weight:Q", title="weight, %"),
+        color=colour.legend(None),
     )
     even = 100 / len(names)
     rule = altair.Chart(altair.Data(values=[{"even": even}])).mark_rule(strokeDash=[5, 4]).encode(y="even:Q")
@@ -182,6 +196,7 @@ def _layers(experiment: Experiment, encoder: str) -> Block | None:
         picture=dict(altair.layer(chart.mark_bar(), rule).to_dict()),
         alt="Bars of the learned weight of each layer: "
         + ", ".join(f"{name} {value:.1f}" for name, value in means.items()),
+        note=_losses_note(experiment),
     )
 
 
@@ -191,14 +206,23 @@ def _losses(experiment: Experiment) -> Frame | None:
     if measured is None:
         return None
     names = measured["heads"][0]["layers"]
-    note = f"points of F1* lost on {measured['examples']} dev questions when this layer is set to zero; one seed"
-    columns = [Column("head"), Column("F1* with all", 2), *[Column(f"without {name}", 2, note) for name in names]]
+    columns = [Column("head"), Column("F1* with all", 2), *[Column(f"without {name}", 2) for name in names]]
     rows: list[list[Cell]] = [
         [title_of(one["name"]), one["score"], *[one["score"] - score for score in one["without"]]]
         for one in measured["heads"]
         if "_data_fraction" not in one["name"] and one["layers"] == names
     ]
     return Frame(columns, rows)
+
+
+def _losses_note(experiment: Experiment) -> str:
+    measured = next(iter(experiment.analyses("layers").values()), None)
+    if measured is None:
+        return ""
+    return (
+        f"Without a layer: points of F1* lost on {measured['examples']} dev questions when it is set to zero (a minus: "
+        "gained). One seed."
+    )
 
 
 def head_names(experiment: Experiment, epochs: float) -> list[str]:

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from results.kept import CONFIGS, KEPT, Experiment, Mean, load_kept, to_text
+from results import kept
+from results.kept import CONFIGS, KEPT, Experiment, Mean, Place, load_kept, seeds_by_config, to_text
 from results.page import PAGE, PICTURES, find_differences, write_page
+from results.runs import WANTED, runs_block, tell_missing
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -81,6 +83,58 @@ def test_a_head_costs_the_fine_tuning_before_it_as_well() -> None:
     runs = {seed: {"snapshots": {"1": found}, "analyses": {}} for seed, found in enumerate((slower, models))}
     one = Experiment("x", runs)
     assert (one.seconds(1, "encoder"), one.seconds(1, "adapter_64")) == (10.0, 13.0)  # of the fastest seed
+
+
+def test_seconds_are_of_the_run_that_had_the_gpu_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = {seed: {"snapshots": {"1": {"encoder": {"seconds": 10.0 - seed}}}, "analyses": {}} for seed in range(3)}
+    assert Experiment("x", runs).seconds(1, "encoder") == 8.0
+    monkeypatch.setattr(kept, "ALONE", {("x", 1)})
+    assert (Experiment("x", runs).alone, Experiment("x", runs).seconds(1, "encoder")) == ([1], 9.0)
+    assert Experiment("y", runs).alone == []
+
+
+def test_work_of_the_encoder_counts_backward_twice_and_a_heads_pass_once() -> None:
+    models = {"encoder": {"tokens": 100}, "adapter_64": {"tokens": 40}, "baseline": {}}
+    one = Experiment("x", {0: {"snapshots": {"1": models}, "analyses": {}}})
+    assert (one.compute(1, "encoder"), one.compute(1, "adapter_64")) == (300, 340)
+    passes = [Place(one, 1, name).passes(50) for name in ("encoder", "adapter_64", "baseline")]
+    assert passes == [6.0, 6.8, None]
+
+
+def test_each_pass_of_heads_counts_once() -> None:
+    heads = {"last_linear": 2.0, "adapter_64": 2.0, "ladder_64": 5.0}
+    models = {"encoder": {"seconds": 10.0}} | {name: {"seconds": own, "head": name} for name, own in heads.items()}
+    run = {"snapshots": {"1": models}, "analyses": {}, "device": "a GPU", "packages": {"torch": "2"}}
+    frame = runs_block({"cola": Experiment("cola", {3: run})}).frame
+    assert frame is not None and frame.rows == [["cola.toml", "3", "a GPU", "2", 10.0, 7.0]]
+
+
+def test_every_config_is_wanted() -> None:
+    configs = [config for _, _, names in WANTED for config in names]
+    assert sorted(configs) == sorted(path.stem for path in CONFIGS.glob("*.toml"))
+
+
+def test_what_is_missing_is_told_in_one_paragraph(tmp_path: Path) -> None:
+    seeds = {config: list(range(wanted)) for _, wanted, configs in WANTED for config in configs}
+    assert tell_missing(seeds) == []
+    del seeds["squad2_gte_lora"]
+    seeds |= {"squad2_minilm_lora": [1], "rte": [0, 1]}
+    assert tell_missing(seeds) == [
+        "Not run yet, and so not on this page: LoRA (squad2_gte_lora). Fewer seeds than wanted: LoRA "
+        "(squad2_minilm_lora 1 of 3); RTE (rte 2 of 5)."
+    ]
+    for name in ("squad2_gte_zoo_seed1", "squad2_gte_seed0", "squad2_gte_seed2"):
+        (tmp_path / f"{name}.json").write_text("{}")
+    assert seeds_by_config(tmp_path) == {"squad2_gte": [0, 2], "squad2_gte_zoo": [1]}
+
+
+@pytest.mark.parametrize("path", sorted(KEPT.glob("untouched_*.json")), ids=lambda path: path.stem)
+def test_kept_runs_without_fine_tuning_are_of_an_encoder_that_learned_nothing(path: Path) -> None:
+    models = json.loads(path.read_text(encoding="utf-8"))["snapshots"]["0"]
+    assert models["encoder"]["tokens"] == 0
+    assert models["last_linear"]["scores"]["dev"]["total"] == 11_873
+    passes = 6 if "gte" in path.stem else 8
+    assert 8.3e6 < models["last_linear"]["tokens"] / passes < 8.9e6
 
 
 @pytest.mark.parametrize("path", sorted(KEPT.glob("squad2_*.json")), ids=lambda path: path.stem)

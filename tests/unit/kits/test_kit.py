@@ -1,5 +1,6 @@
 """A kit says what each run's own predictor says, from one pass of the encoder."""
 
+import dataclasses
 import json
 import shutil
 from collections import Counter
@@ -12,8 +13,11 @@ from tiny_encoders import tiny_model, tiny_tokenizer
 import bertvision as bv
 from bertvision.config import build_config
 from bertvision.errors import UserError
+from bertvision.job import reopen
 from bertvision.kits import Kit
+from bertvision.kits.card import build_card
 from bertvision.kits.making import make_kit
+from bertvision.kits.scoring import kit_table, score_kit
 from bertvision.predictor import Predictor
 from bertvision.rundir import read_json, write_json
 
@@ -273,13 +277,65 @@ def test_cards_tell_what_kit_json_has_and_no_place(runs: dict[str, Path], tmp_pa
         assert f"# {facts['head']} for {task}\n" in card and f"{facts['parameters']:,} parameters" in card
         assert f"({100 * facts['share']:.3g} % of the encoder's)" in card
         for split, figures in facts["scores"].items():
-            (row,) = [line.split(" | ") for line in card.splitlines() if line.startswith(f"| {split} ")]
+            (row,) = [line.split(" | ") for line in card.splitlines() if line.startswith(f"| {split} | this head ")]
             assert f"{figures[facts['task']['metrics'][0]]:.2f}" in [cell.strip("| ") for cell in row]
         assert ("no-answer threshold is" in card) == (task == "squad2")
         assert f"predict cards --tasks {task} --text" in card and "optimistic" in card
         assert ("Free for all." in card) == (task == "mrpc") and "of the run" not in card
         for path in (tmp_path, runs["mrpc"].parent):
             assert str(path) not in card
+
+
+@pytest.mark.parametrize("task", HEADS)
+def test_a_kit_scores_what_its_runs_scored(task: str, runs: dict[str, Path], kit: Kit) -> None:
+    expected = read_json(runs[task] / "scores.json")["snapshots"]["0"]
+    found = score_kit(kit, reopen(runs[task]))
+    assert found["task"] == task and set(found["splits"]) == {"held_out", "dev"}
+    for split, scores in found["splits"].items():
+        assert not differences(scores["head"], expected[found["head"]]["scores"][split])
+        assert scores["card"] == expected[found["head"]]["scores"][split]
+    assert found["splits"]["dev"]["baseline"] == expected["baseline"]["scores"]["dev"]
+    rows = kit_table(kit, found).rows
+    assert [row[:2] for row in rows] == [
+        [split, who] for split in ("held_out", "dev") for who in ("baseline", "head", "card")
+    ]
+
+
+def test_scoring_needs_a_task_of_the_kit_with_its_labels(
+    runs: dict[str, Path], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some = bv.load(folder, tasks=["mrpc"], device="cpu")
+    with pytest.raises(UserError, match="the config is about sst2, and kit 'tiny' has mrpc"):
+        score_kit(some, reopen(runs["sst2"]))
+    job = reopen(runs["mrpc"])
+    monkeypatch.setitem(vars(job), "task", dataclasses.replace(job.task, labels=("yes", "no")))
+    with pytest.raises(UserError, match="for mrpc, the data yes, no"):
+        score_kit(some, job)
+
+
+def test_cards_show_baseline_and_control_and_warn_of_heads_that_are_no_better() -> None:
+    facts: dict[str, Any] = {
+        "task": {"name": "rte", "kind": "label", "metrics": ["accuracy"], "labels": ["yes", "no"], "windowed": False},
+        "head": "wide", "parameters": 10, "share": 0.5, "pairs": True, "seed": 3, "trust": {},
+        "scores": {"held_out": {"accuracy": 60.0, "total": 10}, "dev": {"accuracy": 52.0, "total": 20}},
+        "beside": {
+            "baseline": {"dev": {"accuracy": 52.0, "total": 20}},
+            "control": {"dev": {"accuracy": 51.0, "total": 20}, "held_out": {"accuracy": 50.0, "total": 10}},
+        },
+    }  # fmt: skip
+    kit = {"name": "tiny", "encoder": "embedded", "layers": None}
+    card = build_card(kit, facts)
+    rows = [line for line in card.splitlines() if line.startswith(("| held_out", "| dev"))]
+    assert rows == [
+        "| held_out | this head | 10 | 60.00 |",
+        "| held_out | control | 10 | 50.00 |",
+        "| dev | this head | 20 | 52.00 |",
+        "| dev | baseline | 20 | 52.00 |",
+        "| dev | control | 20 | 51.00 |",
+    ]
+    assert "seed 3" in card and "No better than the baseline on dev" in card
+    facts["scores"]["dev"]["accuracy"] = 52.1
+    assert "No better" not in build_card(kit, facts)
 
 
 def test_a_kit_names_no_place_of_the_machine_it_was_made_on_but_its_encoder(

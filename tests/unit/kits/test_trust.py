@@ -24,17 +24,17 @@ def spans(lead: np.ndarray, exact: np.ndarray, silent: np.ndarray) -> SpanMarks:
 
 
 def test_groups_are_even_parts_by_sureness_and_count_what_was_right() -> None:
-    sure = np.linspace(0.6, 0.99, 40)
-    right = np.arange(40) >= 15  # of the twenty least sure five are right, of the others all
+    sure = np.linspace(0.6, 0.99, 100)
+    right = np.arange(100) >= 40  # of the fifty least sure ten are right, of the others all
     trust = measure_trust(labels(sure, right), labels=LABELS)
     groups = trust["a"]
-    assert [group["examples"] for group in groups] == [20, 20]
-    assert [group["right"] for group in groups] == [0.25, 1.0]
-    assert groups[1]["from"] == pytest.approx(sure[20], abs=1e-5)
-    row = {"label": "a", "probabilities": {"a": float(sure[25]), "b": float(1 - sure[25])}}
-    assert trust_in(row, trust, 0.0) == {"right": 1.0, "examples": 20}
+    assert [group["examples"] for group in groups] == [50, 50]
+    assert [group["right"] for group in groups] == [0.2, 1.0]
+    assert groups[1]["from"] == pytest.approx(sure[50], abs=1e-5)
+    row = {"label": "a", "probabilities": {"a": float(sure[60]), "b": float(1 - sure[60])}}
+    assert trust_in(row, trust, 0.0) == {"right": 1.0, "examples": 50}
     row["probabilities"] = {"a": 0.5, "b": 0.5}  # less sure than any that was seen: as the least sure ones
-    assert trust_in(row, trust, 0.0) == {"right": 0.25, "examples": 20}
+    assert trust_in(row, trust, 0.0) == {"right": 0.2, "examples": 50}
 
 
 def test_few_examples_are_one_group() -> None:
@@ -59,23 +59,23 @@ def test_what_was_never_said_has_no_trust() -> None:
 
 
 def test_groups_that_begin_at_the_same_sureness_are_one() -> None:
-    sure = np.concatenate([np.full(60, 0.9), np.full(20, 0.95)])
-    trust = measure_trust(labels(sure, np.arange(80) % 4 == 0), labels=LABELS)
-    assert trust["a"] == [{"from": 0.9, "right": 0.25, "examples": 60}, {"from": 0.95, "right": 0.25, "examples": 20}]
+    sure = np.concatenate([np.full(156, 0.9), np.full(52, 0.95)])  # four parts of 52, three of which begin at 0.9
+    trust = measure_trust(labels(sure, np.arange(208) % 4 == 0), labels=LABELS)
+    assert trust["a"] == [{"from": 0.9, "right": 0.25, "examples": 156}, {"from": 0.95, "right": 0.25, "examples": 52}]
 
 
 def test_answers_and_silence_are_trusted_each_for_itself_by_their_distance_from_the_threshold() -> None:
-    # Silence: 20 near the threshold, all wrong, and 20 far, all right. Answers: 20 as far, a quarter right.
-    lead = np.concatenate([np.linspace(0.1, 1.0, 20), np.linspace(6, 9, 20), np.linspace(-9, -6, 20)])  # (example)
-    far = np.arange(60) >= 20
-    exact, silent = np.arange(60) >= 55, far & (lead > 0)
+    # Silence: 52 near the threshold, all wrong, and 52 far, all right. Answers: 52 as far, a quarter right.
+    lead = np.concatenate([np.linspace(0.1, 1.0, 52), np.linspace(6, 9, 52), np.linspace(-9, -6, 52)])  # (example)
+    far = np.arange(156) >= 52
+    exact, silent = np.arange(156) >= 143, far & (lead > 0)
     trust = measure_trust(spans(lead, exact, silent), threshold=0.0)
     nothing = {"answer": "", "start": None, "score": 0.0}
-    assert trust_in({**nothing, "null_score": 7.0}, trust, 0.0) == {"right": 1.0, "examples": 20}
-    assert trust_in({**nothing, "null_score": 0.5}, trust, 0.0) == {"right": 0.0, "examples": 20}
+    assert trust_in({**nothing, "null_score": 7.0}, trust, 0.0) == {"right": 1.0, "examples": 52}
+    assert trust_in({**nothing, "null_score": 0.5}, trust, 0.0) == {"right": 0.0, "examples": 52}
     assert trust_in({**nothing, "null_score": 7.0}, trust, 6.5)["right"] == 0.0, "near another threshold"
     row = {"answer": "Ada", "start": 0, "score": 7.0, "null_score": 0.0}
-    assert trust_in(row, trust, 0.0) == {"right": 0.25, "examples": 20}
+    assert trust_in(row, trust, 0.0) == {"right": 0.25, "examples": 52}
 
 
 def test_scores_have_their_mean_distance_from_the_true_ones() -> None:

@@ -1,0 +1,204 @@
+"""The page's part on encoders that were not fine-tuned at all: heads on them beside the fine-tuned encoder itself."""
+
+from typing import Any, NamedTuple
+
+from bertvision.analysis.block import Block, Cell, Column, Frame
+from bertvision.analysis.drawing import chart_of, import_altair
+from bertvision.analysis.words import signed
+from bertvision.heads import CONTROL
+from bertvision.results import counted
+from bertvision.stages import BASELINE, ENCODER
+from results.claims import best_of_the_papers
+from results.kept import Experiment, Place
+from results.names import LABELS, SPAN_NOTES, colour_by_place, title_of
+from results.sentences import GLUE
+
+FORCED, AUC = "forced_f1", "no_answer_auc"
+FIGURES = {"F1": "f1", "F1*": "at_threshold.f1", "forced EM": "forced_exact", "forced F1": FORCED, "AUC": AUC}
+TUNED, LINEAR, THEIRS, OURS = "encoder", "control", "the papers' best", "ladder"
+PLACES = {TUNED: 0, LINEAR: 1, THEIRS: 4, OURS: 5}
+"""The same colours as in the pictures of the fine-tuning curve."""
+
+
+class Row(NamedTuple):
+    kind: str | None
+    """Its colour; None: in the table alone."""
+    title: str
+    place: Place
+
+
+class Tuned(NamedTuple):
+    """The encoder itself after 1 epoch, as heads are held against it."""
+
+    name: str
+    words: str
+    place: Place
+
+
+def untouched_blocks(experiments: dict[str, Experiment], encoders: dict[str, str]) -> list[Block]:
+    found = [untouched_block(experiments, short, encoder) for short, encoder in encoders.items()]
+    return [block for block in [*found, glue_untouched(experiments)] if block is not None]
+
+
+# ---------------------------------------------------------------------- spans
+
+
+def untouched_block(experiments: dict[str, Experiment], short: str, encoder: str) -> Block | None:
+    own, curve = experiments.get(f"untouched_{short}"), experiments.get(f"squad2_{short}")
+    best = own.best_head(0.0, FORCED) if own is not None else None
+    if own is None or curve is None or best is None:
+        return None
+    tuned = _tuned(curve, experiments.get(f"squad2_{short}_full1"))
+    rows = _rows(own, curve, tuned)
+    one_epoch = curve.facts(1.0, ENCODER)["tokens"]
+    return Block(
+        key=f"untouched_{short}",
+        title=f"{encoder}: spans without fine-tuning",
+        sentences=_told(Place(own, 0.0, best), tuned, curve),
+        frame=Frame(_columns(tuned), [_cells(row, tuned, one_epoch) for row in rows]),
+        picture=_draw(rows),
+        alt="Bars of forced F1 and AUC: " + "; ".join(_in_words(row) for row in rows if row.kind is not None),
+        note="Which head stands for the rest is decided by forced F1 on held-out training questions, never by dev. "
+        "Shares and differences are of the means; where there is one seed there is no ±. An AUC of 50 is chance.",
+    )
+
+
+def _tuned(curve: Experiment, decayed: Experiment | None) -> list[Tuned]:
+    found = [Tuned("decayed", "with decay to 0 within 1 epoch", Place(decayed, 1.0, ENCODER))] if decayed else []
+    last = counted(curve.snapshots[-1], "epoch")
+    return [*found, Tuned("stopped", f"stopped at 1 of {last}", Place(curve, 1.0, ENCODER))]
+
+
+def _rows(own: Experiment, curve: Experiment, tuned: list[Tuned]) -> list[Row]:
+    passes = own.facts(0.0, CONTROL)["tokens"] / curve.facts(1.0, ENCODER)["tokens"]
+    longer = "1 pass" if round(passes) == 1 else f"{passes:.0f} passes"
+    found = [Row(None, title_of(BASELINE), Place(own, 0.0, BASELINE))]
+    found.append(Row(None, "encoder itself as it came (random output layer)", Place(own, 0.0, ENCODER)))
+    found.append(Row(LINEAR, f"{title_of(CONTROL)}, {longer}", Place(own, 0.0, CONTROL)))
+    for kind, head in ((THEIRS, best_of_the_papers(curve, 0.0, FORCED)), (OURS, _ladder(curve))):
+        if head is not None:
+            found.append(Row(kind, f"{head}, 1 pass", Place(curve, 0.0, head)))
+    heads = [name for name in own.models(0.0) if name.startswith("ladder")]
+    found += [Row(OURS, f"{name}, {longer}", Place(own, 0.0, name)) for name in heads]
+    found += [Row(TUNED, f"encoder itself, {one.words}", one.place) for one in tuned]
+    last = curve.snapshots[-1]
+    return [*found, Row(TUNED, f"encoder itself, {counted(last, 'epoch')}", Place(curve, last, ENCODER))]
+
+
+def _ladder(curve: Experiment) -> str | None:
+    """Of the run whose heads saw everything once."""
+    names = [name for name in curve.models(0.0) if name.startswith("ladder")]
+    return curve.best_head(0.0, FORCED, names)
+
+
+def share_of(place: Place, other: Place, key: str = FORCED) -> float | None:
+    """In % of another model's figure."""
+    own, whole = place.mean(key), other.mean(key)
+    return None if own is None or whole is None else 100 * own.mean / whole.mean
+
+
+def above(place: Place, other: Place, key: str = AUC) -> float | None:
+    own, theirs = place.mean(key), other.mean(key)
+    return None if own is None or theirs is None else own.mean - theirs.mean
+
+
+def _columns(tuned: list[Tuned]) -> list[Column]:
+    passes = "of the training set through the encoder: forward counts 1, backward 2"
+    columns = [Column("model"), Column("seeds"), Column("parameters"), Column("% of encoder", 2)]
+    columns += [Column("passes", 1, passes), *[Column(name, None, SPAN_NOTES[name]) for name in FIGURES]]
+    for one in tuned:
+        note = f"held against the encoder itself after 1 epoch, {one.words}"
+        columns += [Column(f"forced F1, % of {one.name}", 1, note), Column(f"AUC over {one.name}", 2, note)]
+    return columns
+
+
+def _cells(row: Row, tuned: list[Tuned], one_epoch: int) -> list[Cell]:
+    place = row.place
+    whole = place.experiment.facts(place.epochs, ENCODER)["parameters"]
+    seeds = len(place.experiment.by_seed(place.epochs, place.model, "f1"))
+    cells: list[Cell] = [row.title, seeds, place.parameters, 100 * place.parameters / whole, place.passes(one_epoch)]
+    cells += [place.show(key) for key in FIGURES.values()]
+    for one in tuned:
+        cells += [share_of(place, one.place), above(place, one.place)]
+    return cells
+
+
+def _told(head: Place, tuned: list[Tuned], curve: Experiment) -> list[str]:
+    """What the best head reaches, and what the encoder itself would for the same work."""
+    share = 100 * head.parameters / head.experiment.facts(0.0, ENCODER)["parameters"]
+    parts = []
+    for one in tuned:
+        forced, auc = share_of(head, one.place), above(head, one.place)
+        if forced is not None and auc is not None:
+            parts.append(f"{forced:.1f} % of the one {one.words} (AUC {signed(auc)})")
+    told = f"{head.model}, with {share:.1f} % of the encoder's parameters, has forced F1 {head.mean(FORCED)}. Held "
+    told += f"against the encoder itself after 1 epoch that is {', and '.join(parts)}."
+    work = head.experiment.compute(0.0, head.model) or 0
+    within = [epochs for epochs in curve.snapshots if epochs and (curve.compute(epochs, ENCODER) or 0) <= work]
+    if within:
+        told += " It is not cheaper to train: with no more work of the encoder, fine-tuning gets to "
+        told += (
+            f"{counted(within[-1], 'epoch')} and forced F1 {curve.mean(within[-1], ENCODER, FORCED)}. What it saves "
+        )
+        told += "is a copy of the encoder, or a pass through it, for each task."
+    return [told]
+
+
+def _in_words(row: Row) -> str:
+    return f"{row.title} {row.place.show(FORCED)}, {row.place.show(AUC)}"
+
+
+def _draw(rows: list[Row]) -> dict[str, Any]:
+    altair, shown = import_altair(), [row for row in rows if row.kind is not None]
+    order = [row.title for row in shown]
+    panels: list[Any] = []
+    colour, _ = colour_by_place("kind", PLACES, list(PLACES))
+    for key, ends in ((FORCED, [0, 100]), (AUC, [50, 100])):
+        means = [(row, row.place.mean(key)) for row in shown]
+        data = [
+            {"model": row.title, "kind": row.kind, "score": mean.mean, "low": ends[0], "shown": f"{mean.mean:.1f}"}
+            for row, mean in means
+            if mean is not None
+        ]
+        axis = altair.Axis(labelLimit=300) if not panels else None
+        base = chart_of(data, 24 * len(order)).encode(
+            x=altair.X("score:Q", title=LABELS[key], scale=altair.Scale(domain=ends), axis=altair.Axis(tickCount=5)),
+            y=altair.Y("model:N", sort=order, title=None, axis=axis),
+        )
+        bars = base.mark_bar().encode(x2="low:Q", color=colour.legend(None))
+        panels.append((bars + base.mark_text(align="left", dx=4).encode(text="shown:N")).properties(width=220))
+    return dict(altair.hconcat(*panels).to_dict())
+
+
+# ---------------------------------------------------------------------- sentences
+
+
+def glue_untouched(experiments: dict[str, Experiment]) -> Block | None:
+    """A row a task: the best head on the encoder as it came, and the fine-tuned encoder itself."""
+    found = [(title, experiments[name]) for name, title in GLUE.items() if name in experiments]
+    rows = [_glue_row(title, one) for title, one in found if 0.0 in one.head_snapshots]
+    if not rows:
+        return None
+    note = "by the task's first figure on held-out data, the ladders included"
+    columns = [Column("task"), Column("seeds"), Column("figure"), Column("baseline"), Column("control, untouched")]
+    columns += [Column("best head, untouched", None, note), Column("its parameters"), Column("its score")]
+    columns += [Column("encoder, 1 epoch"), Column("encoder, 3 epochs")]
+    columns += [Column("head over 1 epoch", 2, "points"), Column("head over 3 epochs", 2, "points")]
+    return Block(
+        key="untouched_glue",
+        title="Sentence tasks without fine-tuning, all-MiniLM-L6-v2",
+        frame=Frame(columns, rows),
+        note="Official dev sets. Encoders are fine-tuned with decay to 3 epochs; at 1 they were stopped early.",
+    )
+
+
+def _glue_row(title: str, one: Experiment) -> list[Cell]:
+    metric = one.first["metrics"][0]
+    best = one.best_head(0.0, metric)
+    tuned = [Place(one, epochs, ENCODER) for epochs in (1.0, 3.0)]
+    head = Place(one, 0.0, best or CONTROL)
+    levels = [Place(one, 0.0, name).show(metric) for name in (BASELINE, CONTROL)]
+    ends = [place.show(metric) for place in tuned]
+    gaps = [above(head, place, metric) for place in tuned]
+    shown = [title, len(one.seeds), LABELS.get(metric, metric), *levels]
+    return [*shown, best, head.parameters, head.show(metric), *ends, *gaps]

