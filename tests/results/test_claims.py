@@ -133,12 +133,12 @@ def test_the_ladder_does_not_speak_for_the_papers_heads_without_fine_tuning() ->
         run["snapshots"]["1"] = {"encoder": model(50, 50)}
     claim = claims.without_finetuning(found)
     assert claim.verdict == HOLDS and len(claim.further) == 1 and "ladder_64" in claim.further[0]
-    deeper = squad({"ladder_128": model(60, 60, head="ladder")}, epochs="0")["squad2_gte"].runs
+    deeper = squad({"ladder_128_deep": model(60, 60, head="ladder")}, epochs="0")["squad2_gte"].runs
     found["untouched_gte"] = Experiment("untouched_gte", deeper)
     claim = claims.without_finetuning(found)
     assert claim.verdict == HOLDS and len(claim.further) == 2
     assert claim.further[1] == (
-        "gte-small, ladder_128: forced F1 60.00, AUC 60.00; the encoder itself at 1 epoch 50.00 (ours)"
+        "gte-small, ladder_128_deep: forced F1 60.00, AUC 60.00; the encoder itself at 1 epoch 50.00 (ours)"
     )
 
 

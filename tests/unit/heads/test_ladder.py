@@ -211,11 +211,11 @@ def test_the_counts_in_the_docstring_are_true() -> None:
     from bertvision.heads import ladder as module
 
     assert module.__doc__ is not None
-    rungs = {"ladder_64": 25, "ladder_128": 25, "ladder_128_last4": 4}
+    rungs = {"ladder_64": (25, 25), "ladder_128_last4": (4, 4), "ladder_128_deep": (3, 6)}  # projections, blocks
     assert rungs.keys() == HEADS["ladder"].presets.keys()
     for name, settings in HEADS["ladder"].presets.items():
         parameters = count(StateShape(25, 1024, True), **settings)
-        assert parameters == expected_count(1024, settings["width"], rungs[name], rungs[name])
+        assert parameters == expected_count(1024, settings["width"], *rungs[name])
         assert f"{name} {parameters:,}" in " ".join(module.__doc__.split())
 
 
