@@ -71,8 +71,10 @@ class Job:
     @cached_property
     def layers(self) -> tuple[int, ...] | None:
         """The layers that heads read, counted from 0, where `encoder.layers` names some; None: all."""
-        wanted = self.config.encoder.layers
-        return None if wanted is None else shape_of(self.config.encoder.name, wanted).layers
+        name, wanted = self.config.encoder.name, self.config.encoder.layers
+        if wanted is None or shape_of(name, wanted).layers == shape_of(name).layers:
+            return None
+        return shape_of(name, wanted).layers
 
     @cached_property
     def members(self) -> list[MemberConfig]:

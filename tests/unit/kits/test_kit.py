@@ -263,6 +263,12 @@ def test_the_layers_that_heads_were_trained_on_are_kept(runs: dict[str, Path], t
         bv.load(tmp_path / "kit", device="cpu")
 
 
+def test_naming_all_layers_is_as_good_as_naming_none(runs: dict[str, Path], tmp_path: Path) -> None:
+    named = run_again(runs["sst2"], tmp_path / "named", encoder={"layers": [0, 1, 2, 3]})
+    make_kit([named, runs["mrpc"]], tmp_path / "kit")
+    assert read_json(tmp_path / "kit" / "kit.json")["layers"] is None
+
+
 def test_a_kit_needs_held_out_examples(runs: dict[str, Path], tmp_path: Path) -> None:
     run = run_again(runs["sst2"], tmp_path / "run", data={"hold_out": 0.0})
     with pytest.raises(UserError, match="data.hold_out > 0"):
