@@ -2,9 +2,9 @@
 
 A claim is a list of findings: how far one model is above another, figure by figure and seed by seed, and how far below
 it may be. A figure agrees where the mean over seeds is above that, and every seed. A claim holds where all of its
-figures agree, partly where half of them do or more, hardly where fewer do, and not where none has a mean above; one
-seed decides nothing. Which head stands for "a head" is chosen on held-out training questions, among the papers' heads
-(the ladder is ours). No claim is judged by the encoder itself at 0 epochs: its output layer is random there.
+figures agree, partly where a third of them or more do, and not where fewer do; one seed decides nothing. Which head
+stands for "a head" is chosen on held-out training questions, among the papers' heads (the ladder is ours). No claim
+is judged by the encoder itself at 0 epochs: its output layer is random there.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,7 +21,7 @@ from results.names import ENCODERS, JUDGED, LABELS
 from results.sentences import GLUE
 from results.spans import SHARED, data_shares, head_names
 
-HOLDS, PARTLY, HARDLY, FAILS = "holds", "partly", "hardly", "does not hold"
+HOLDS, PARTLY, FAILS = "holds", "partly", "does not hold"
 ONE_SEED, OPEN = "one seed", "not tested yet"
 MAIN = "at_threshold.f1"
 REACHES = 0.5
@@ -48,10 +48,6 @@ class Finding:
     @property
     def agreeing(self) -> list[bool]:
         return [min(gap.mean, *gap.values) >= -self.allowed and gap.mean + self.allowed > 0 for gap in self.figures]
-
-    @property
-    def above(self) -> list[bool]:
-        return [gap.mean + self.allowed > 0 for gap in self.figures]
 
     @property
     def figures(self) -> list[Mean]:
@@ -86,9 +82,7 @@ class Claim:
             return ONE_SEED if self.findings else OPEN
         if all(self.agreeing):
             return HOLDS
-        if not any(above for finding in self.findings for above in finding.above):
-            return FAILS
-        return PARTLY if 2 * sum(self.agreeing) >= len(self.agreeing) else HARDLY
+        return PARTLY if 3 * sum(self.agreeing) >= len(self.agreeing) else FAILS
 
 
 def signed_mean(gap: Mean) -> str:
@@ -371,8 +365,8 @@ CLAIMS: list[Callable[[Experiments], Claim]] = [
 ]  # fmt: skip
 NOTE = (
     "A figure agrees where the mean over seeds and every seed is above zero, or above what the claim allows. A claim "
-    "holds where all of its figures agree, partly where half of them do or more, hardly where fewer do, and not where "
-    "none is above in the mean; one seed decides nothing. Figures of spans are F1 at threshold 0, F1 at the chosen "
+    "holds where all of its figures agree, partly where a third of them or more do, and does not where fewer do; one "
+    "seed decides nothing. Figures of spans are F1 at threshold 0, F1 at the chosen "
     "threshold, forced F1 and AUC, unless the claim says what it is judged by. Where a claim is of a head in general, "
     "it is the best of the papers' on held-out training data."
 )
@@ -392,7 +386,7 @@ def claims_blocks(experiments: Experiments) -> list[Block]:
     for claim in found:
         lines = [*map(str, claim.findings), *claim.further]
         evidence += [["" if place else claim.text, line] for place, line in enumerate(lines)]
-    verdicts = (HOLDS, PARTLY, HARDLY, FAILS, ONE_SEED, OPEN)
+    verdicts = (HOLDS, PARTLY, FAILS, ONE_SEED, OPEN)
     counts = {verdict: sum(claim.verdict == verdict for claim in found) for verdict in verdicts}
     told = ", ".join(f"{verdict} {count}" for verdict, count in counts.items() if count)
     return [
