@@ -1,6 +1,9 @@
 """A kit from the command line: made of runs, asked about typed text and files."""
 
+import io
 import json
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ def kit(finished: Callable[..., Path], glue_folder: Path, squad_folder: Path, co
     ]
     made = command("kit", *runs, "--to", tmp_path / "kit")
     assert "kit of 3 tasks" in made.out
+    (tmp_path / "runs.json").write_text(json.dumps([str(run) for run in runs]), encoding="utf-8")
     return tmp_path / "kit"
 
 
@@ -102,3 +106,46 @@ def test_tasks_are_for_kits(finished: Callable[..., Path], glue_folder: Path, co
     assert asked.code == 2 and "--tasks is for kits" in asked.err
     made = command("kit", run, "--to", run.parent / "kit")
     assert made.code == 2 and "has no head on the encoder as it came" in made.err
+
+
+def test_texts_typed_one_after_the_other_are_answered(
+    kit: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed = ["a king", "", QUESTION, PASSAGE, ""]  # alone, then a pair, then leave
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdin", Terminal("".join(f"{line}\n" for line in typed)))
+    said = command("predict", kit)
+    assert said.code == 0, said.err
+    assert re.findall(r"(sst2|rte|squad2) {2,}", said.out) == ["sst2", "sst2", "rte", "squad2"]
+
+
+def test_a_kit_is_scored_on_a_configs_data(kit: Path, command: Command, tmp_path: Path) -> None:
+    rte = json.loads((tmp_path / "runs.json").read_text(encoding="utf-8"))[1]
+    scores = command("evaluate", rte, "--kit", kit, "--json").json
+    assert scores["task"] == "rte" and set(scores["splits"]["dev"]) == {"baseline", "head", "card"}
+    assert scores["splits"]["dev"]["head"] == pytest.approx(scores["splits"]["dev"]["card"])
+    said = command("evaluate", rte, "--kit", kit).out
+    assert "for rte, kit kit" in said and "baseline" in said and "card" in said
+    for words, message in (
+        ((rte, "--kit", "nowhere"), "there is no kit 'nowhere'"),
+        (("--kit", kit), "give a config or run folder"),
+        (("--kit", kit, "--predictions", "a.json", "--data", "b.json"), "no config or kit"),
+    ):
+        told = command("evaluate", *words)
+        assert told.code == 2 and message in " ".join(told.err.split())
+
+
+def test_cards_say_what_the_about_file_says(kit: Path, command: Command, tmp_path: Path) -> None:
+    runs = [Path(word) for word in json.loads((tmp_path / "runs.json").read_text(encoding="utf-8"))]
+    about = tmp_path / "about.toml"
+    about.write_text('sst2 = "Reviews, free for all."\n', encoding="utf-8")
+    assert command("kit", *runs, "--to", kit, "--about", about).code == 0
+    assert "Reviews, free for all." in (kit / "sst2" / "README.md").read_text(encoding="utf-8")
+    for text, message in (("sst2 = 1\n", "expected lines such as"), ("sst2 =\n", "is no TOML"), (None, "no such file")):
+        about.unlink(missing_ok=True) if text is None else about.write_text(text, encoding="utf-8")
+        told = command("kit", *runs, "--to", kit, "--about", about)
+        assert told.code == 2 and message in " ".join(told.err.split()) and "Traceback" not in told.err

@@ -94,13 +94,16 @@ def _ask_kit(
     from bertvision.kits import load
     from bertvision.tasks.new_text import read_any_text
 
-    if text is None and file is None:
+    if text is None and file is None and not sys.stdin.isatty():
         raise UserError("nothing to predict on: give --text or --file.")
     wanted = None if tasks in (None, "all") else [word.strip() for word in str(tasks).split(",") if word.strip()]
     examples = read_any_text(file) if file is not None else []
+    kit = load(name, wanted, reporter=RichReporter())
+    if text is None and file is None:
+        _ask_kit_typed(kit, json)
+        return
     ids = [example.id for example in examples] or ["--text"]
     pairs = [(example.text, example.text_pair) for example in examples] or [(str(text), text_pair)]
-    kit = load(name, wanted, reporter=RichReporter())
     rows = kit.predict(pairs, ids=ids)
     if out is not None:
         _write_kit_rows(out, ids, rows)
@@ -110,9 +113,24 @@ def _ask_kit(
     else:
         width = max(len(task) for row in rows for task in row)
         for id, row in zip(ids, rows, strict=True):
-            for task, said in row.items():
-                before = "" if file is None else f"{id}\t"
-                typer.echo(f"{before}{task:{width}}  {_sentence(said)}  [{_trust(said['trust'])}]")
+            _print_kit_row(row, width, "" if file is None else f"{id}\t")
+
+
+def _ask_kit_typed(kit: Any, as_json: bool) -> None:
+    """Typed at a prompt, one after the other, until an empty line."""
+    while text := typer.prompt("text, or question (empty: leave)", default="", show_default=False):
+        pair = typer.prompt("second text, or passage (empty: none)", default="", show_default=False) or None
+        try:
+            (row,) = kit.predict([(text, pair)], ids=["the text"])
+        except UserError as error:  # the next text may be a better one
+            typer.echo(f"error: {error}", err=True)
+            continue
+        print_json(row) if as_json else _print_kit_row(row, max(map(len, row)))
+
+
+def _print_kit_row(row: dict[str, Any], width: int, before: str = "") -> None:
+    for task, said in row.items():
+        typer.echo(f"{before}{task:{width}}  {_sentence(said)}  [{_trust(said['trust'])}]")
 
 
 def _write_kit_rows(out: Path, ids: list[str], rows: list[dict[str, Any]]) -> None:

@@ -2,9 +2,9 @@
 
 A side network (Sung et al. 2022, "LST: Ladder Side-Tuning") for encoders that were fine-tuned little or not at all. Its
 pre-norm blocks convolve over a few tokens (Gulati et al. 2020, "Conformer") and attend over all of a sequence (Vaswani
-et al. 2017). At BERT-large for spans: ladder_64 2,590,658, mostly projections (1024 to the width, one a layer); ladder_128_last4
-1,124,354; ladder_128_deep 1,292,674, for an encoder that was not fine-tuned and several passes. LOG.md has what each part
-is worth.
+et al. 2017). At BERT-large for spans: ladder_64 2,590,658, mostly projections (1024 to the width, one a layer);
+ladder_128_last4 1,124,354; ladder_128_deep 1,292,674, for an encoder that was not fine-tuned and several passes. LOG.md
+has what each part is worth.
 """
 
 from dataclasses import dataclass, field
