@@ -40,15 +40,17 @@ FACTS = [
 LIMITS = [
     "These are small encoders, trained for sentence similarity before, on a part of SQuAD 2.0's training questions: "
     "nothing here says what BERT-base or BERT-large would reach, and no figure may be quoted as one on SQuAD 2.0.",
-    "Settings were searched in two places. GLUE's rates of fine-tuning were chosen among 5e-5, 1e-4, 2e-4 and 3e-4 "
+    "Settings were searched in a few places. GLUE's rates of fine-tuning were chosen among 5e-5, 1e-4, 2e-4 and 3e-4 "
     "(SST-2: the first three) on a held-out fifth of the training examples, two seeds, 3 epochs. The shape of the "
     "ladders under “No fine-tuning at all” was chosen on held-out questions, for gte-small between the two that are "
-    "shown. All else has one setting: other rates may turn small differences around, and full fine-tuning, LoRA and "
+    "shown (LOG.md has what was tried). That heads may read means of tokens came from a look at CoLA. All else has one "
+    "setting: other rates may turn small differences around, and full fine-tuning, LoRA and "
     "BitFit may reach more on SQuAD 2.0 than they do here.",
     "Of the training questions one in three is unanswerable, of dev's one in two: thresholds chosen on held-out "
     "training questions suit dev badly, and figures at any threshold mix that with what a model knows. Forced F1 and "
     "AUC don't.",
-    "A few seeds show how much luck there is, not how likely a difference is: that a claim holds describes these runs.",
+    "A few seeds show how much luck there is, not how likely a difference is: that a claim holds describes these runs. "
+    "How many figures must agree for “partly” was settled when the first of them were known.",
 ]
 
 

@@ -135,8 +135,11 @@ def _explicit_device(name: str) -> torch.device:
 
 
 def _choose_dtype(device: torch.device, name: str) -> torch.dtype:
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16}
     if name != "auto":
-        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+        if name not in known:
+            raise UserError(f"dtype is '{name}': it can be auto, {' or '.join(known)}.")
+        return known[name]
     if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0):
         return torch.bfloat16
     return torch.float32

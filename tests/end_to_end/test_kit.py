@@ -149,3 +149,17 @@ def test_cards_say_what_the_about_file_says(kit: Path, command: Command, tmp_pat
         about.unlink(missing_ok=True) if text is None else about.write_text(text, encoding="utf-8")
         told = command("kit", *runs, "--to", kit, "--about", about)
         assert told.code == 2 and message in " ".join(told.err.split()) and "Traceback" not in told.err
+
+
+def test_a_blank_second_text_is_none_and_the_file_that_is_read_is_not_written(
+    kit: Path, command: Command, tmp_path: Path
+) -> None:
+    texts = tmp_path / "texts.csv"
+    texts.write_text(f'text,text_pair\n{QUESTION},"{PASSAGE}"\na king,\n', encoding="utf-8")
+    rows = command("predict", kit, "--file", texts, "--json").json
+    assert [set(row) - {"id"} for row in rows] == [{"sst2", "rte", "squad2"}, {"sst2"}]
+    before = texts.read_text(encoding="utf-8")
+    told = command("predict", kit, "--file", texts, "--out", texts)
+    assert told.code == 2 and "is the file that is read" in " ".join(told.err.split())
+    assert texts.read_text(encoding="utf-8") == before
+    assert "a kit (default)" in " ".join(command("predict", "defualt", "--text", "a king").err.split())

@@ -104,12 +104,12 @@ def test_second_answers_are_held_against_the_published_share() -> None:
 
 
 @pytest.mark.parametrize(("medians", "agrees"), [((100, 90), True), ((100, 110), False), ((100, None), None)])
-def test_shorter_passages_are_a_figure_of_their_own(medians: tuple[Any, Any], agrees: bool | None) -> None:
+def test_shorter_passages_are_a_claim_of_their_own(medians: tuple[Any, Any], agrees: bool | None) -> None:
     heads = {"adapter_64": model(51, 52, head="adapter")}
     rows = [{"right": f"only {name}", "median": m} for name, m in zip(("encoder itself", "it"), medians, strict=True)]
-    claim = claims.better_where(squad(heads, heads, analyses={"passage_lengths": rows}))
-    assert claim.agreeing[:2] == [True, True]
-    assert claim.agreeing[2:] == ([] if agrees is None else [agrees])
+    there = squad(heads, heads, analyses={"passage_lengths": rows})
+    assert claims.better_on_shorter(there).agreeing == ([] if agrees is None else [agrees])
+    assert claims.better_on_unanswerable(there).agreeing == [True, True]
 
 
 def test_later_layers_must_weigh_more_by_their_ranks_as_well() -> None:
@@ -152,8 +152,9 @@ def test_no_claim_is_judged_by_an_encoder_that_learned_nothing() -> None:
     assert [claim(found).verdict for claim in claims.CLAIMS] == [OPEN] * len(claims.CLAIMS)
     later = squad(heads, heads, epochs="3")["squad2_gte"].runs
     both = [{**run, "snapshots": run["snapshots"] | later[seed]["snapshots"]} for seed, run in runs.items()]
-    claim = claims.glue_heads({"cola": Experiment("cola", dict(enumerate(both)))})
-    assert [str(finding) for finding in claim.findings] == ["CoLA, adapter_64 at 3 epochs: F1 +40.00 ± 0.00"]
+    cola = {"cola": Experiment("cola", dict(enumerate(both)))}
+    for claim in (claims.glue_heads(cola), claims.glue_heads_over_control(cola)):
+        assert [str(finding) for finding in claim.findings] == ["CoLA, adapter_64 at 3 epochs: F1 +40.00 ± 0.00"]
 
 
 def test_nothing_is_claimed_without_runs() -> None:

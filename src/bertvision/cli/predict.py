@@ -51,6 +51,8 @@ def predict(
     ):  # fmt: skip
         if value is not None and there is None:
             raise UserError(f"{option} goes with {partner}: give that too, or leave {option} out.")
+    if out is not None and file is not None and out.resolve() == file.resolve():
+        raise UserError(f"--out {out} is the file that is read: give another one.")
     quiet_libraries()
     from bertvision.kits.kit import is_kit
 
@@ -60,8 +62,11 @@ def predict(
         return
     if tasks is not None:
         raise UserError(f"--tasks is for kits, and '{run}' is none: leave it out, or give a kit.")
+    from bertvision.kits.kit import shipped_kits
     from bertvision.predictor import Predictor
 
+    if not Path(run).exists():
+        raise UserError(f"there is no run or kit '{run}': give a run's folder, or a kit ({', '.join(shipped_kits())}).")
     predictor = Predictor(run, head, epochs, RichReporter())
     if head is None:
         predictor.reporter.say(f"by {predictor.name}: {predictor.why}")
@@ -103,7 +108,7 @@ def _ask_kit(
         _ask_kit_typed(kit, json)
         return
     ids = [example.id for example in examples] or ["--text"]
-    pairs = [(example.text, example.text_pair) for example in examples] or [(str(text), text_pair)]
+    pairs = [(example.text, _second(example.text_pair)) for example in examples] or [(str(text), text_pair)]
     rows = kit.predict(pairs, ids=ids)
     if out is not None:
         _write_kit_rows(out, ids, rows)
@@ -114,6 +119,11 @@ def _ask_kit(
         width = max(len(task) for row in rows for task in row)
         for id, row in zip(ids, rows, strict=True):
             _print_kit_row(row, width, "" if file is None else f"{id}\t")
+
+
+def _second(text: str | None) -> str | None:
+    """A row whose second text is blank is about the first alone."""
+    return text if text is not None and text.strip() else None
 
 
 def _ask_kit_typed(kit: Any, as_json: bool) -> None:

@@ -5,10 +5,13 @@ from typing import Any
 
 from bertvision import __version__
 from bertvision.encoder.loading import EMBEDDED
-from bertvision.results import BASELINE_NOTES, Table, figure, score_columns, to_markdown
+from bertvision.job import HELD_OUT
+from bertvision.results import BASELINE_NOTES, NAMES, Table, figure, score_columns, to_markdown
 from bertvision.tasks.base import TargetKind
 
-CONTROL_NOTE = "The control is a linear layer on the last layer, trained like the head."
+CONTROL_NOTE = "The control is a linear layer on the last layer ([CLS], for labels and scores), trained like the head."
+
+MUCH = 2.0  # points
 
 
 def build_card(kit: dict[str, Any], facts: dict[str, Any], about: str | None = None) -> str:
@@ -58,7 +61,8 @@ def _scores(facts: dict[str, Any]) -> str:
         for model, scores in models.items()
         if split in scores
     ]
-    notes = [f"One run, seed {facts['seed']}.", BASELINE_NOTES[facts["task"]["kind"]], CONTROL_NOTE]
+    notes = [f"One run, seed {facts['seed']}.", BASELINE_NOTES[facts["task"]["kind"]]]
+    notes += [CONTROL_NOTE] if "control" in facts["beside"] else []
     if facts["task"]["kind"] == TargetKind.SPAN:
         notes.append(f"The no-answer threshold is {facts['threshold']:.4g}.")
     headings = ["split", "model", "examples", *(heading for _, heading in columns)]
@@ -66,10 +70,14 @@ def _scores(facts: dict[str, Any]) -> str:
 
 
 def _warnings(facts: dict[str, Any]) -> list[str]:
-    """Splits on which the head is not above the baseline, by the task's first figure."""
-    metric, baseline = facts["task"]["metrics"][0], facts["beside"]["baseline"]
-    poor = [split for split in baseline if facts["scores"][split][metric] <= baseline[split][metric]]
-    return [f"**No better than the baseline on {', '.join(poor)}: don't rely on this head.**"] if poor else []
+    """Figures by which the head is not above the baseline."""
+    poor = [
+        f"{NAMES.get(metric, metric)} on {split}"
+        for split, baseline in facts["beside"]["baseline"].items()
+        for metric in facts["task"]["metrics"]
+        if facts["scores"][split][metric] <= baseline[metric]
+    ]
+    return [f"**No better than the baseline by {', '.join(poor)}: don't rely on this head.**"] if poor else []
 
 
 def _trust(facts: dict[str, Any]) -> str:
@@ -100,5 +108,19 @@ def _limits(facts: dict[str, Any]) -> str:
     return (
         "## Limits\n\nAll figures are of the same data as the examples that the head was trained on, and say little "
         f"of other text. The {chosen} chosen on the same held-out examples, so scores there and trust are a "
-        "little optimistic."
+        f"little optimistic.{_too_sure(facts)}"
     )
+
+
+def _too_sure(facts: dict[str, Any]) -> str:
+    """Where dev is far below what was held out, trust, which is of the latter, promises too much."""
+    metric, held_out = facts["task"]["metrics"][0], facts["scores"][HELD_OUT]
+    lower = [
+        f"{figures[metric]:.1f} on {split}"
+        for split, figures in facts["scores"].items()
+        if figures[metric] < held_out[metric] - MUCH
+    ]
+    if not lower:
+        return ""
+    shown = f"{NAMES.get(metric, metric)} is {held_out[metric]:.1f} on held-out examples and {', '.join(lower)}"
+    return f" **{shown}: trust answers less than the table says.**"

@@ -84,9 +84,9 @@ class Kit:
         return KitTask(restore_task(facts["task"]), head.to(self.machine.device), facts)
 
     def _check_tasks(self, wanted: Iterable[str] | None, known: Iterable[str]) -> list[str]:
-        if isinstance(wanted, str):
+        if isinstance(wanted, str) or (wanted is not None and not isinstance(wanted, Iterable)):
             raise UserError(f"tasks is a list of names, not '{wanted}': give ['{wanted}'].")
-        names = list(known if wanted is None else wanted)
+        names = [str(name) for name in (known if wanted is None else wanted)]
         if not names:
             raise UserError(f"no task is named: kit '{self.name}' has {', '.join(known)}.")
         for name in names:
@@ -114,6 +114,8 @@ class Kit:
     def score(self, name: str, examples: list[Example]) -> Scores:
         """A task's figures on examples that have targets."""
         (name,) = self._check_tasks([name], self.tasks)
+        if not examples:
+            raise UserError(f"there are no examples to score {name} on.")
         own = self.tasks[name]
         said = self._ask({name: examples}, {name: self._build(name, examples)})[name]
         chosen = own.threshold if own.task.kind is TargetKind.SPAN else None
@@ -155,7 +157,8 @@ class Kit:
                 if not self._fits(name, example):
                     raise UserError(
                         f"{_called(int(example.id), ids)} is too long for {name}: its question leaves too little room "
-                        f"for the passage in {self.tasks[name].facts['max_length']} tokens. Shorten the question."
+                        f"for the passage in {self.tasks[name].facts['max_length']} tokens. Shorten the question, or "
+                        f"leave {name} out (--tasks; from Python tasks=[…])."
                     ) from None
             raise
 
@@ -174,8 +177,11 @@ class Kit:
 
 def check_texts(texts: Iterable[Text], ids: Sequence[str] | None = None) -> list[Pair]:
     """Every text as a pair, the second None where there is none."""
-    if isinstance(texts, str):
+    if isinstance(texts, str) or not isinstance(texts, Iterable):
         raise UserError("texts to predict on are a list: give [text], or [(text, second text)].")
+    texts = list(texts)
+    if ids is not None and len(ids) != len(texts):
+        raise UserError(f"there are {len(texts)} texts and {len(ids)} ids: give one for each.")
     pairs = []
     for number, text in enumerate(texts):
         parts = (text, None) if isinstance(text, str) else text
@@ -206,10 +212,13 @@ def find_kit(name: str | Path) -> Path:
     if (shipped / FILE).is_file() and not (Path(name) / FILE).is_file():
         return shipped
     if not (Path(name) / FILE).is_file():
-        there = sorted(path.parent.name for path in SHIPPED.glob(f"*/{FILE}"))
-        known = f"kits that ship: {', '.join(there)}" if there else "none ships"
-        raise UserError(f"there is no kit '{name}': {known}; or give the folder of one, which has {FILE} in it.")
+        known = ", ".join(shipped_kits())
+        raise UserError(f"there is no kit '{name}': {known} ships; or give the folder of one, which has {FILE} in it.")
     return Path(name)
+
+
+def shipped_kits() -> list[str]:
+    return sorted(path.parent.name for path in SHIPPED.glob(f"*/{FILE}"))
 
 
 def is_kit(name: str | Path) -> bool:

@@ -141,6 +141,7 @@ def describe(run: RunFolder, heads: dict[str, str]) -> Part:
         "head": head,
         **{key: found[key] for key in ("parameters", "share", "scores")},
         "seed": config["seed"],
+        "hold_out": config["data"]["hold_out"],
         "beside": _beside(scores["snapshots"][UNTOUCHED], head),
         "trust": measure_trust(load_marks(marks, restored.kind), threshold, restored.labels),
     }

@@ -5,7 +5,7 @@ from typing import Any
 from bertvision.errors import UserError
 from bertvision.evaluation.scores import score_baseline
 from bertvision.job import HELD_OUT, Job
-from bertvision.kits.kit import Kit
+from bertvision.kits.kit import Kit, KitTask
 from bertvision.results import Table, explain, figure, score_columns
 
 
@@ -22,9 +22,8 @@ def score_kit(kit: Kit, job: Job) -> dict[str, Any]:
             f"kit '{kit.name}' has the labels {', '.join(own.task.labels)} for {task.name}, the data "
             f"{', '.join(task.labels)}: they must be the same."
         )
-    splits = [*([HELD_OUT] if job.examples(HELD_OUT) else []), *job.dev_splits]
     found = {}
-    for split in splits:
+    for split in [*([HELD_OUT] if _holds_out_the_same(own, job) else []), *job.dev_splits]:
         examples = job.examples(split)
         found[split] = {
             "baseline": score_baseline(task, job.examples("train"), examples),
@@ -32,6 +31,18 @@ def score_kit(kit: Kit, job: Job) -> dict[str, Any]:
             "card": own.facts["scores"].get(split, {}),
         }
     return {"kit": kit.name, "task": task.name, "head": own.facts["head"], "splits": found}
+
+
+def _holds_out_the_same(own: KitTask, job: Job) -> bool:
+    """Whether what the config holds out is what was held out when the head was trained; else some of it was learnt."""
+    asked = job.config.seed, job.config.data.hold_out, len(job.examples(HELD_OUT))
+    known = own.facts["seed"], own.facts["hold_out"], own.facts["scores"][HELD_OUT]["total"]
+    if asked != known and asked[2]:
+        job.reporter.say(
+            f"held-out examples are left out: seed {asked[0]} and data.hold_out = {asked[1]:g} are not what the head "
+            f"was trained with (seed {known[0]}, {known[1]:g}, {known[2]:,} examples), so it may have learnt some."
+        )
+    return asked == known
 
 
 def kit_table(kit: Kit, scores: dict[str, Any]) -> Table:

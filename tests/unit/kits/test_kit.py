@@ -13,7 +13,7 @@ from tiny_encoders import tiny_model, tiny_tokenizer
 import bertvision as bv
 from bertvision.config import build_config
 from bertvision.errors import UserError
-from bertvision.job import reopen
+from bertvision.job import Job, reopen
 from bertvision.kits import Kit
 from bertvision.kits.card import build_card
 from bertvision.kits.making import make_kit
@@ -155,6 +155,14 @@ def test_mistakes_are_told(kit: Kit, folder: Path, runs: dict[str, Path], tmp_pa
         kit.predict(["A film .", ("A film .", " ")])
     with pytest.raises(UserError, match="no text"):
         kit.predict([])
+    with pytest.raises(UserError, match="2 texts and 1 ids"):
+        kit.predict(["A film .", "A king ."], ids=["q6"])
+    with pytest.raises(UserError, match="no task '5'"):
+        kit.predict(["A film ."], tasks=[5])  # type: ignore[list-item]
+    with pytest.raises(UserError, match="no examples to score mrpc on"):
+        kit.score("mrpc", [])
+    with pytest.raises(UserError, match="dtype is 'wide': it can be auto, float32 or bfloat16"):
+        bv.load(folder, dtype="wide")
     with pytest.raises(UserError, match=r"give \[text\]"):
         kit.predict("A film .")
     with pytest.raises(UserError, match="text 0 is neither a text nor a pair"):
@@ -307,6 +315,18 @@ def test_a_kit_scores_what_its_runs_scored(task: str, runs: dict[str, Path], kit
     ]
 
 
+@pytest.mark.parametrize("words", [{"seed": 1}, {"data": {"hold_out": 0.2}}], ids=str)
+def test_examples_that_the_head_may_have_learnt_are_no_held_out_ones(
+    words: dict[str, Any], runs: dict[str, Path], kit: Kit
+) -> None:
+    tables = read_json(runs["sst2"] / "config.json")
+    tables = {key: {**tables[key], **value} if isinstance(value, dict) else value for key, value in words.items()} | {
+        key: value for key, value in tables.items() if key not in words
+    }
+    found = score_kit(kit, Job(build_config(tables)))
+    assert set(found["splits"]) == {"dev"}
+
+
 def test_scoring_needs_a_task_of_the_kit_with_its_labels(
     runs: dict[str, Path], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,9 +359,12 @@ def test_cards_show_baseline_and_control_and_warn_of_heads_that_are_no_better() 
         "| dev | baseline | 20 | 52.00 |",
         "| dev | control | 20 | 51.00 |",
     ]
-    assert "seed 3" in card and "No better than the baseline on dev" in card
-    facts["scores"]["dev"]["accuracy"] = 52.1
-    assert "No better" not in build_card(kit, facts)
+    assert "seed 3" in card and "No better than the baseline by accuracy on dev" in card
+    assert "accuracy is 60.0 on held-out examples and 52.0 on dev: trust answers less" in card
+    facts["scores"]["dev"]["accuracy"] = 58.1
+    assert "No better" not in build_card(kit, facts) and "trust answers less" not in build_card(kit, facts)
+    facts["beside"].pop("control")
+    assert "control" not in build_card(kit, facts)
 
 
 def test_a_kit_names_no_place_of_the_machine_it_was_made_on_but_its_encoder(
