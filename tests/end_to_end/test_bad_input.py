@@ -278,7 +278,7 @@ def test_check_says_that_the_disk_is_too_small(
 def test_predict_on_what_is_no_finished_run(
     tmp_path: Path, rte: Path, refused: Callable[..., str], command: Command
 ) -> None:
-    says(refused("predict", tmp_path / "gone", "--text", "x"), "gone", "not a finished run")
+    says(refused("predict", tmp_path / "gone", "--text", "x"), "gone", "no run or kit")
     assert command("finetune", rte).code == 0
     says(refused("predict", tmp_path / "run", "--text", "x"), "not a finished run", "scores.json")
     says(refused("evaluate", rte, "finetune.lr=0.5"), "no encoder fine-tuned by these settings", "bertvision finetune")
