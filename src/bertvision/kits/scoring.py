@@ -6,7 +6,7 @@ from bertvision.errors import UserError
 from bertvision.evaluation.scores import score_baseline
 from bertvision.job import HELD_OUT, Job
 from bertvision.kits.kit import Kit, KitTask
-from bertvision.results import Table, explain, figure, score_columns
+from bertvision.results import Table, figure, score_columns
 
 
 def score_kit(kit: Kit, job: Job) -> dict[str, Any]:
@@ -54,4 +54,4 @@ def kit_table(kit: Kit, scores: dict[str, Any]) -> Table:
         if figures
     ]
     headings = ["split", "figures of", "examples", *(heading for _, heading in columns)]
-    return Table(f"{scores['head']} for {scores['task']}, kit {scores['kit']}", headings, rows, explain(headings))
+    return Table(f"{scores['head']} for {scores['task']}, kit {scores['kit']}", headings, rows)
