@@ -70,9 +70,9 @@ def test_the_space_that_stands_in_is_without_mistakes(kind: TargetKind) -> None:
 
 
 def test_every_way_of_reading_is_known_beforehand() -> None:
-    space = build_space(config_with({"head": ["adapter", "ladder"], "read": ["cls", "mean"]}))
+    space = build_space(config_with({"head": ["adapter", "flat_adapter"], "read": ["cls", "mean"]}))
     assert space.readings() == [
-        {"head": "adapter", "read": "cls"}, {"head": "adapter", "read": "mean"}, {"head": "ladder"},
+        {"head": "adapter", "read": "cls"}, {"head": "adapter", "read": "mean"}, {"head": "flat_adapter"},
     ]  # fmt: skip
 
 
