@@ -20,7 +20,7 @@ from rich.table import Table
 from torch import nn
 from transformers import AutoModel
 
-from bertvision.data.windows import Features, build_features
+from bertvision.data.windows import Features
 from bertvision.heads import count_parameters
 from bertvision.kits import Kit, load
 from bertvision.kits.one_pass import Asked, compute_all
@@ -36,11 +36,8 @@ def read_pairs(count: int) -> list[Example]:
 
 
 def features_of(kit: Kit, task: str, pairs: list[Example]) -> Features:
-    own = kit.tasks[task]
-    examples = pairs if own.takes_pairs else [Example(one.id, one.text) for one in pairs]
-    assert kit.encoder.tokenizer is not None
-    facts, kind, windowed = own.facts, own.task.kind, own.task.windowed
-    return build_features(examples, kit.encoder.tokenizer, kind, windowed, facts["max_length"], facts["overlap"])
+    examples = pairs if kit.tasks[task].takes_pairs else [Example(one.id, one.text) for one in pairs]
+    return kit.build_features(task, examples)
 
 
 class Peer:

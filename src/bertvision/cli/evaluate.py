@@ -26,7 +26,7 @@ def evaluate(
     kit: Annotated[str | None, typer.Option(help="Score this kit's head on the config's data.")] = None,
     json: AsJson = False,
 ) -> None:
-    """Score a run's encoder, control and heads; or any SQuAD 2.0 predictions file by the official definition."""
+    """Score a run's encoder, control and heads; a kit's head; or any SQuAD 2.0 predictions file, officially."""
     if predictions is not None or data is not None:
         if predictions is None or data is None or config is not None or kit is not None:
             raise UserError("to score a file give both --predictions FILE and --data FILE, and no config or kit.")

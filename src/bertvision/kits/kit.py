@@ -117,7 +117,7 @@ class Kit:
         if not examples:
             raise UserError(f"there are no examples to score {name} on.")
         own = self.tasks[name]
-        said = self._ask({name: examples}, {name: self._build(name, examples)})[name]
+        said = self._ask({name: examples}, {name: self.build_features(name, examples)})[name]
         chosen = own.threshold if own.task.kind is TargetKind.SPAN else None
         return score_predictions(own.task, said, examples, chosen)
 
@@ -151,7 +151,7 @@ class Kit:
 
     def _features(self, name: str, examples: list[Example], ids: Sequence[str] | None) -> Features:
         try:
-            return self._build(name, examples)
+            return self.build_features(name, examples)
         except UserError:  # its words are about the settings of a run, and a kit has none to change
             for example in examples:
                 if not self._fits(name, example):
@@ -164,12 +164,13 @@ class Kit:
 
     def _fits(self, name: str, example: Example) -> bool:
         try:
-            self._build(name, [example])
+            self.build_features(name, [example])
         except UserError:
             return False
         return True
 
-    def _build(self, name: str, examples: list[Example]) -> Features:
+    def build_features(self, name: str, examples: list[Example]) -> Features:
+        """A task's windows of its examples."""
         facts, task, tokenizer = self.tasks[name].facts, self.tasks[name].task, self.encoder.tokenizer
         assert tokenizer is not None
         return build_features(examples, tokenizer, task.kind, task.windowed, facts["max_length"], facts["overlap"])
