@@ -31,7 +31,8 @@ FACTS = [
     "BERT-base.",
     f"{SQUAD}: 52,716 training questions, with all of the unanswerable ones that we have (17,572) and answerable ones "
     "drawn down to the official proportion; 5 % are held out for every choice. The unanswerable ones "
-    "come mostly from the public UnAnsQ set. Dev has the official questions and answers, in files that were built again.",
+    "come mostly from the public UnAnsQ set. Dev has the official questions and answers, in files that were built "
+    "again.",
     "Encoders: gte-small (12 layers of 384, 33 million parameters) and all-MiniLM-L6-v2 (6 layers of 384, 23 million).",
     "Figures are means over seeds, ± their standard deviation; a seed changes what is held out, fine-tuning, batches "
     "and heads alike.",
