@@ -185,7 +185,8 @@ class RunConfig:
         places = {key: _absolute(getattr(self.task, key)) for key in ("data", "train", "dev", "test")}
         encoder = dataclasses.replace(self.encoder, name=_absolute(self.encoder.name))
         store = dataclasses.replace(self.store, path=_absolute_place(self.store.path))
-        return dataclasses.replace(self, task=dataclasses.replace(self.task, **places), encoder=encoder, store=store)
+        task, heads = dataclasses.replace(self.task, **places), [_with_absolute_begin(entry) for entry in self.heads]
+        return dataclasses.replace(self, task=task, encoder=encoder, store=store, heads=heads)
 
 
 def _absolute_place(place: str | None) -> str | None:
@@ -196,6 +197,16 @@ def _absolute_place(place: str | None) -> str | None:
 def _absolute(place: str | None) -> Any:
     """The full path of what exists here; hub names and absent keys stay as they are."""
     return str(Path(place).expanduser().absolute()) if place and Path(place).expanduser().exists() else place
+
+
+def _with_absolute_begin(entry: Any) -> Any:
+    """An entry of `heads` with the full paths of the heads that it, or each point of its grid, begins with."""
+    if not isinstance(entry, dict) or "begin" not in entry:
+        return entry
+    begin = entry["begin"]
+    places = begin if isinstance(begin, list) else [begin]
+    whole = [_absolute(place) if place != "none" else place for place in places]
+    return {**entry, "begin": whole if isinstance(begin, list) else whole[0]}
 
 
 FindMore = Callable[[RunConfig], list[str]]

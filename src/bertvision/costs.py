@@ -36,7 +36,7 @@ from bertvision.sourcing import (
     place_of,
     there_already,
 )
-from bertvision.stages import check_length, load_for_finetuning, output_layer
+from bertvision.stages import check_heads, check_length, load_for_finetuning, output_layer
 from bertvision.training.finetune import Finetuning
 from bertvision.training.heads import build_places
 from bertvision.training.stack import Member, build_units
@@ -106,6 +106,7 @@ def _encoder(job: Job) -> Section:
 
 
 def _heads(job: Job) -> Section:
+    check_heads(job)
     shape = shape_of(job.config.encoder.name, job.config.encoder.layers).shape
     return {
         member.name: f"{count_parameters(outline_head(member, shape, job.target)):,} parameters, "

@@ -27,6 +27,7 @@ from bertvision.evaluation.outputs import compute_outputs
 from bertvision.evaluation.predictions import Predictions, build_predictions, save_predictions
 from bertvision.evaluation.scores import pick_threshold, score_baseline, score_predictions
 from bertvision.heads import MemberConfig, build_head, count_parameters, load_head, outline_head, save_head
+from bertvision.heads.saved import begin_head, check_begin
 from bertvision.held_out import EachEpoch, HeldOut
 from bertvision.job import HELD_OUT, Job
 from bertvision.machine import Machine, drawing_from
@@ -230,10 +231,17 @@ def load_snapshot(folder: Path, settings: EncoderConfig, machine: Machine) -> tu
 
 
 def check_heads(job: Job) -> None:
-    """Builds every head without its weights: what does not fit this encoder is said before any work."""
+    """Builds every head without its weights: what does not fit this encoder is said before any work, and so are
+    weights to begin with that do not fit the head."""
     shape = shape_of(job.config.encoder.name, job.config.encoder.layers).shape
     for member in job.members:
-        outline_head(member, shape, job.target)
+        check_begin(outline_head(member, shape, job.target), member, job.task)
+        own = [job.folder.head(epochs, member.name).resolve() for epochs in job.head_snapshots]
+        if member.begin is not None and Path(member.begin).resolve() in own:  # it would be trained again at every start
+            raise UserError(
+                f"head '{member.name}' would be written over the one it begins with, '{member.begin}': give it another "
+                "`name`, or the run another folder (`run`)."
+            )
 
 
 def train(job: Job) -> None:
@@ -323,7 +331,9 @@ def train_members(
     whole = plan_pass(lengths, wanted, job.config.seed, train.batch_rows, train.batch_tokens, train.shuffle)
     members = []
     for config in configs:
-        head = build_head(config, encoder.shape, job.target).to(job.machine.device)
+        head = build_head(config, encoder.shape, job.target)
+        begin_head(head, config, job.task)
+        head = head.to(job.machine.device)
         members.append(Member(config, head, whole.courses[config.epochs, config.data_fraction]))
     started = time.monotonic()
     job.machine.watch_memory()

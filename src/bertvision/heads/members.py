@@ -5,7 +5,8 @@ heads = [
     "adapter_386_skip",                                                         a preset: one of the papers' rows
     { head = "adapter", size = [16, 64], lr = [3e-4, 1e-3], seeds = 5 },        a grid: 2 × 2 × 5 members
     { head = "adapter_64", data_fraction = [0.1, 0.3, 1.0] },                   the less-data curve
-]
+    { head = "adapter_64", begin = "runs/mnli/snapshots/epoch_1/heads/adapter_64", name = "from_mnli" },
+]                                                                               weights of another head to begin with
 """
 
 import dataclasses
@@ -14,11 +15,13 @@ import math
 import re
 import typing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bertvision.config import RunConfig, TrainConfig, convert, describe_type, target_kind
-from bertvision.errors import ConfigError, suggest
+from bertvision.errors import ConfigError, UserError, suggest
 from bertvision.heads.base import HEADS, HeadConfig
+from bertvision.rundir import file_fingerprint, fingerprint, read_json
 from bertvision.tasks.base import TargetKind
 
 CONTROL = "last_linear"
@@ -26,6 +29,9 @@ TRAINING: dict[str, Any] = {
     "lr": float, "epochs": int, "schedule": str, "warmup": float, "decay": float, "clip": float | None,
     "data_fraction": float, "seed": int,
 }  # fmt: skip
+# What an entry can say besides, and a search does not vary.
+MEMBER: dict[str, Any] = {**TRAINING, "begin": str | None}
+WEIGHTS = "head.safetensors"
 RESERVED = ("encoder", "baseline")
 NAME = re.compile(r"[^\W\d_][\w.-]*")
 
@@ -47,14 +53,25 @@ class MemberConfig:
     data_fraction: float = 1.0
     group: str = ""
     """The name without the seed: members of one group differ in nothing else."""
+    begin: str | None = None
+    """The folder of a trained head whose weights it begins with. Its output layer is taken too where that head predicts
+    the same: the same kind, as many outputs and, where the folder's run or kit tells it, the same task."""
+    begin_stamp: str | None = None
+    """What it begins with, wherever that lies."""
 
     def head_config(self) -> HeadConfig:
         values = {key: tuple(value) if isinstance(value, list) else value for key, value in self.settings.items()}
         return HEADS[self.head].Config(**values)
 
+    def to_dict(self) -> dict[str, Any]:
+        """What its folder keeps: with which weights it began, not in which place of some machine they lay, and nothing
+        of that where it began with random ones, as of members made before there was a choice."""
+        unasked = ("begin",) if self.begin_stamp else ("begin", "begin_stamp")
+        return {key: value for key, value in dataclasses.asdict(self).items() if key not in unasked}
+
     def what_matters(self) -> dict[str, Any]:
         """All that its weights hang on."""
-        return {key: value for key, value in dataclasses.asdict(self).items() if key not in ("name", "group")}
+        return {key: value for key, value in self.to_dict().items() if key not in ("name", "group")}
 
 
 def list_presets() -> dict[str, tuple[str, dict[str, Any]]]:
@@ -77,7 +94,7 @@ def build_members(entries: list[Any], train: TrainConfig, seed: int, kind: Targe
     mistakes: list[str] = []
     tables = [{"head": entry} if isinstance(entry, str) else dict(entry) for entry in entries]
     members = _build_all(tables, train, seed, kind, mistakes)
-    if not any(member.head == CONTROL and member.data_fraction == 1 for member in members):
+    if not any(member.head == CONTROL and member.data_fraction == 1 and not member.begin for member in members):
         members = _build_all([{"head": CONTROL}], train, seed, kind, mistakes) + members
     names = [member.name for member in members]
     for name in sorted({name for name in names if names.count(name) > 1}):
@@ -124,22 +141,22 @@ def as_list(value: Any) -> list[Any]:
 
 def _expand(
     table: dict[str, Any], train: TrainConfig, seed: int, mistakes: list[str]
-) -> list[tuple[str, dict[str, Any], set[str]]]:
-    """The members of an entry: head or preset, its settings, and which of them the grid varies."""
-    found: list[tuple[str, dict[str, Any], set[str]]] = []
+) -> list[tuple[str, dict[str, Any], dict[str, list[Any]]]]:
+    """The members of an entry: head or preset, its settings, and those that the grid varies with all their values."""
+    found: list[tuple[str, dict[str, Any], dict[str, list[Any]]]] = []
     for name in as_list(table["head"]):
         given = {key: value for key, value in table.items() if key != "head"}
         if name not in list_presets() and name not in HEADS:
             mistakes.append(f"there is no head '{name}': {suggest(name, sorted({*HEADS, *list_presets()}))}")
             continue
-        hints = setting_types(find_row(name)[0]) | TRAINING | {"name": list}
+        hints = setting_types(find_row(name)[0]) | MEMBER | {"name": list}
         seeds = _seeds(name, given, train, seed, mistakes)
         if seeds is not None:
             given["seed"] = seeds
         choices = {key: _choices(value, hints.get(key)) for key, value in given.items()}
-        varied = {key for key, values in choices.items() if len(values) > 1}
+        varied = {key: values for key, values in choices.items() if len(values) > 1}
         if isinstance(table["head"], list) and len(table["head"]) > 1:
-            varied.add("head")
+            varied["head"] = table["head"]
         found += [
             (name, dict(zip(given, point, strict=True)), varied) for point in itertools.product(*choices.values())
         ]
@@ -182,7 +199,7 @@ def setting_types(head: str) -> dict[str, Any]:
 def _build_member(
     name: str,
     table: dict[str, Any],
-    varied: set[str],
+    varied: dict[str, list[Any]],
     train: TrainConfig,
     seed: int,
     kind: TargetKind,
@@ -195,21 +212,20 @@ def _build_member(
     training: dict[str, Any] = {key: getattr(train, key, None) for key in TRAINING}
     training |= {"seed": seed, "data_fraction": 1.0}
     for key, value in table.items():
-        wanted = TRAINING.get(key) or hints.get(key)
+        wanted = MEMBER.get(key) or hints.get(key)
         if wanted is None:
-            mistakes.append(
-                f"head '{name}' has no setting '{key}': {suggest(key, [*hints, *TRAINING, 'seeds', 'name'])}"
-            )
+            mistakes.append(f"head '{name}' has no setting '{key}': {suggest(key, [*hints, *MEMBER, 'seeds', 'name'])}")
             continue
         converted, fits = convert(value, wanted)
         if not fits:
             mistakes.append(f"`{key}` of head '{name}' must be {describe_type(wanted)}, not {value!r}.")
         else:
-            (training if key in TRAINING else settings)[key] = table[key] = converted
+            (training if key in MEMBER else settings)[key] = table[key] = converted
     member = MemberConfig("", head, settings, **training)
     if len(mistakes) == found:
         mistakes += [f"head '{name}': {mistake}." for mistake in member.head_config().mistakes()]
         mistakes += [f"head '{name}': {mistake}." for mistake in _check_training(training)]
+        member = _with_begin(member, name, mistakes)
     if kind not in HEADS[head].kinds:
         mistakes.append(f"head '{name}' does not predict a {kind}: it predicts {', '.join(sorted(HEADS[head].kinds))}.")
     if own_name is not None and not _is_name(own_name):
@@ -224,6 +240,9 @@ def _build_member(
     else:  # a grid's members still need names of their own
         start = f"{own_name}_{name}" if "head" in varied else own_name
         told = {key: value for key, value in table.items() if key in varied}
+    told = {key: value for key, value in told.items() if key != "begin"}
+    if "begin" in varied:
+        told["begin"] = _begin_word(table["begin"], varied["begin"])
     whole = _name(start, head, told)
     group = _name(start, head, {key: value for key, value in told.items() if key != "seed"})
     return dataclasses.replace(member, name=whole, group=group)
@@ -256,6 +275,87 @@ def _check_training(training: dict[str, Any]) -> list[str]:
     if training["schedule"] not in ("linear", "constant"):
         mistakes.append(f"`schedule` is '{training['schedule']}': it can be linear or constant")
     return mistakes
+
+
+# ---------------------------------------------------------------------- what a member begins with
+
+
+@dataclass(frozen=True)
+class Begin:
+    """What is known of a trained head that another one begins with."""
+
+    head: str
+    shape: dict[str, Any]
+    target: dict[str, Any]
+    task: dict[str, Any] | None
+    """Name and labels of its task; None where the folder lies in no run and no kit."""
+    weights: str
+    """A hash of them."""
+
+    @property
+    def stamp(self) -> str:
+        """All that hangs on it: the weights, and what tells whether their output layer is taken."""
+        return fingerprint(self.weights, self.target, self.task)
+
+
+def read_begin(folder: Path) -> Begin:
+    """What lies in a folder of `save_head`, in a run, a kit or anywhere; raises UserError where no head does."""
+    folder = folder.resolve()
+    facts = read_json(folder / "config.json")
+    if not isinstance(facts, dict) or not {"member", "shape", "target"} <= set(facts):
+        raise UserError(f"no head in '{folder}': expected config.json and {WEIGHTS} there.")
+    if not (folder / WEIGHTS).is_file():
+        raise UserError(f"no weights in '{folder}': expected {WEIGHTS} beside config.json.")
+    weights = file_fingerprint([folder / WEIGHTS])
+    return Begin(facts["member"]["head"], facts["shape"], facts["target"], _find_task(folder), weights)
+
+
+def _find_task(folder: Path) -> dict[str, Any] | None:
+    """The task of a head in RUN/snapshots/epoch_1/heads/NAME or KIT/TASK: name and labels."""
+    task = None
+    if folder.parts[-4:-3] == ("snapshots",):
+        task = read_json(folder.parents[3] / "task.json")
+    elif (kit := read_json(folder.parent / "kit.json")) is not None:
+        task = kit.get("tasks", {}).get(folder.name, {}).get("task")
+    return task and {"name": task["name"], "labels": task["labels"]}
+
+
+def _with_begin(member: MemberConfig, name: str, mistakes: list[str]) -> MemberConfig:
+    """The member with the full path and the stamp of what it begins with."""
+    if member.begin is None:
+        return member
+    folder = Path(member.begin).expanduser().absolute()
+    try:
+        found = read_begin(folder)
+    except UserError as error:
+        mistakes.append(
+            f"head '{name}': `begin` = '{member.begin}': {error} Give the folder of a trained head: "
+            "RUN/snapshots/epoch_…/heads/NAME, or KIT/TASK."
+        )
+        return member
+    if found.head != member.head:
+        mistakes.append(
+            f"head '{name}': `begin` = '{member.begin}' holds the head '{found.head}': it must be '{member.head}' too."
+        )
+    return dataclasses.replace(member, begin=str(folder), begin_stamp=found.stamp)
+
+
+def _begin_word(begin: str | None, others: list[Any]) -> str | None:
+    """What tells a folder from the others of a grid: of the shortest ends of their paths that differ, the parts that
+    not all of them have. runs/mnli/heads/adapter beside runs/qnli/heads/adapter → begin_mnli."""
+    if begin is None:
+        return None
+    folders = {other for other in others if isinstance(other, str) and other != "none"}
+    paths = {folder: Path(folder).expanduser().absolute().parts for folder in folders}
+    length = 1
+    while len(ends := {path[-length:] for path in paths.values()}) < len(set(paths.values())):
+        length += 1
+    own = paths[begin][-length:]
+    parts = [part for part in own if not all(part in end for end in ends)] or own[-1:]
+    return "begin_" + re.sub(r"[^\w.-]+", "-", "-".join(parts))
+
+
+# ---------------------------------------------------------------------- names
 
 
 def _figure(value: float) -> str:

@@ -117,6 +117,7 @@ def test_all_mistakes_of_a_search_are_shown_at_once_with_the_others() -> None:
         ({"head": "adapter", "lr": ["fast"]}, "`lr` of head 'adapter' must be a number"),
         ({"head": [], "lr": [1]}, "'search.space.head' must be a head or a list of heads"),
         ({"head": "adapter", "seeds": [3]}, "'search.space.seeds' is no setting of adapter"),
+        ({"head": "adapter", "begin": ["a", "b"]}, "'search.space.begin' is no setting of adapter"),
         ({"head": "ladder", "width": [64], "attention_heads": [4, 16]}, "`width` 64 can't be shared by 16"),
     ],
 )
