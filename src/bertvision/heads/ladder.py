@@ -46,6 +46,9 @@ class LadderConfig(HeadConfig):
         default=True, metadata={"help": "states are normalised before they are projected", "off": "raw"}
     )
     dropout: float = field(default=0.0, metadata={"help": "share dropped of what attention and MLP add, in training"})
+    drop_states: float = field(
+        default=0.0, metadata={"help": "share dropped of the states' values before they are projected, in training"}
+    )
     read: str = field(
         default="cls",
         metadata={"help": "labels and scores are read off at 'cls' = [CLS], or off the 'mean' over tokens"},
@@ -65,8 +68,9 @@ class LadderConfig(HeadConfig):
             mistakes.append(f"`kernel` must be odd and at least 1, not {self.kernel}")
         if self.layers is not None and not self.layers:
             mistakes.append("`layers` is empty: name at least one, or leave it out to read all")
-        if not 0 <= self.dropout < 1:
-            mistakes.append(f"`dropout` must be from 0 to less than 1, not {self.dropout}")
+        for name, share in (("dropout", self.dropout), ("drop_states", self.drop_states)):
+            if not 0 <= share < 1:
+                mistakes.append(f"`{name}` must be from 0 to less than 1, not {share}")
         if self.read not in READS:
             mistakes.append(f"`read` is '{self.read}': it can be {' or '.join(READS)}")
         return mistakes
@@ -130,7 +134,7 @@ class Ladder(Head):
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "ladder_64": {"width": 64},
         "ladder_128_last4": {"width": 128, "layers": (-4, -3, -2, -1)},
-        "ladder_128_deep": {"width": 128, "layers": (-3, -2, -1), "blocks": 6, "dropout": 0.1},
+        "ladder_128_deep": {"width": 128, "layers": (-3, -2, -1), "blocks": 6, "dropout": 0.2, "drop_states": 0.2},
     }
 
     def __init__(self, config: Any, shape: StateShape, target: Target) -> None:
@@ -138,6 +142,7 @@ class Ladder(Head):
         layers = find_layers(config.layers, shape.layers)
         blocks, width = config.blocks or len(layers), config.width
         self.rungs = share_layers(layers, blocks)
+        self.drop_states = nn.Dropout(config.drop_states)
         names = ["shared"] if config.shared else [str(layer) for layer in layers]
         self.projections = nn.ModuleDict({name: build_projection(shape.hidden, width) for name in names})
         scale = 0.02 / (2 * blocks) ** 0.5
@@ -174,6 +179,7 @@ class Ladder(Head):
             # without autocast its output stays in the states' precision, and no float32 copy is made of them.
             with torch.autocast(state.device.type, enabled=False):
                 state = functional.layer_norm(state, state.shape[1:])  # (token, hidden)
+        state = self.drop_states(state)  # (token, hidden)
         return self.projections["shared" if self.config.shared else str(layer)](state)  # (token, width)
 
 

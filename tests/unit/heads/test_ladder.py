@@ -239,12 +239,29 @@ def test_at_the_start_a_ladder_is_near_the_sum_of_unit_projections() -> None:
     assert (kept[0] - read).norm() / read.norm() < 0.1
 
 
-def test_dropout_draws_in_training_and_only_then() -> None:
-    states, head = random_states(SHAPE, LENGTHS), ladder(dropout=0.5)
+@pytest.mark.parametrize("setting", ["dropout", "drop_states"])
+def test_dropout_draws_in_training_and_only_then(setting: str) -> None:
+    states, head = random_states(SHAPE, LENGTHS), ladder(**{setting: 0.5})
+    assert head.draws and not ladder().draws
     assert torch.equal(head(states), head(states)) and torch.equal(head(states), ladder()(states))
     head.train()
     with drawing_from(torch.device("cpu"), 0):
         assert not torch.equal(head(states), head(states))
+
+
+def test_states_are_dropped_value_by_value_before_they_are_projected_and_the_rest_grows() -> None:
+    states, head = random_states(SHAPE, LENGTHS), ladder(drop_states=0.25).train()
+    given = []
+    for projection in head.projections.values():
+        projection.register_forward_hook(lambda _, inputs, __: given.append(inputs[0]))
+    with drawing_from(torch.device("cpu"), 0):
+        head(states)
+    for place, layer in enumerate(int(name) for name in head.projections):
+        state = states.read("tokens")[:, layer]
+        whole = functional.layer_norm(state, state.shape[1:])  # (token, hidden)
+        kept = given[place] != 0
+        torch.testing.assert_close(given[place][kept], whole[kept] / 0.75)
+        assert 0 < (~kept).float().mean() < 0.6
 
 
 @pytest.mark.parametrize(
@@ -261,6 +278,7 @@ def test_dropout_draws_in_training_and_only_then() -> None:
         ({"layers": ()}, ["`layers` is empty"]),
         ({"kernel": 4}, ["`kernel` must be odd and at least 1, not 4"]),
         ({"dropout": 1.0}, ["`dropout` must be from 0 to less than 1, not 1.0"]),
+        ({"drop_states": -0.1}, ["`drop_states` must be from 0 to less than 1, not -0.1"]),
     ],
     ids=str,
 )
