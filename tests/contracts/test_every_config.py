@@ -1,6 +1,7 @@
 """Every config that ships loads, takes two fine-tuning steps and two head steps, and holds the published recipe."""
 
 import csv
+import dataclasses
 import json
 import math
 import tomllib
@@ -93,7 +94,14 @@ def load_small(path: Path, folder: Path, encoder: Path) -> RunConfig:
         "train.epochs": 2, "train.snapshots": [0.5, 1] if several else [1], "train.batch_rows": 64,
         "train.batch_tokens": "none",
     }  # fmt: skip
-    return load_config(path, [*(f"{key}={value}" for key, value in small.items()), *data_overrides(tables, folder)])
+    words = [*(f"{key}={value}" for key, value in small.items()), *data_overrides(tables, folder)]
+    config = load_config(path, words)
+    # Weights to begin with are of a real encoder; a tiny one's heads begin with random ones.
+    return dataclasses.replace(config, heads=[without_begin(entry) for entry in config.heads])
+
+
+def without_begin(entry: Any) -> Any:
+    return {k: v for k, v in entry.items() if k != "begin"} if isinstance(entry, dict) else entry
 
 
 def steps_taken(run: Path) -> dict[str, int]:

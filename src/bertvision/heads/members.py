@@ -15,13 +15,12 @@ import math
 import re
 import typing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from bertvision.config import RunConfig, TrainConfig, convert, describe_type, target_kind
 from bertvision.errors import ConfigError, UserError, suggest
 from bertvision.heads.base import HEADS, HeadConfig
-from bertvision.rundir import file_fingerprint, fingerprint, read_json
+from bertvision.heads.begin import find_folder, read_begin, tell_apart
 from bertvision.tasks.base import TargetKind
 
 CONTROL = "last_linear"
@@ -31,7 +30,6 @@ TRAINING: dict[str, Any] = {
 }  # fmt: skip
 # What an entry can say besides, and a search does not vary.
 MEMBER: dict[str, Any] = {**TRAINING, "begin": str | None}
-WEIGHTS = "head.safetensors"
 RESERVED = ("encoder", "baseline")
 NAME = re.compile(r"[^\W\d_][\w.-]*")
 
@@ -242,7 +240,7 @@ def _build_member(
         told = {key: value for key, value in table.items() if key in varied}
     told = {key: value for key, value in told.items() if key != "begin"}
     if "begin" in varied:
-        told["begin"] = _begin_word(table["begin"], varied["begin"])
+        told["begin"] = tell_apart(table["begin"], varied["begin"])
     whole = _name(start, head, told)
     group = _name(start, head, {key: value for key, value in told.items() if key != "seed"})
     return dataclasses.replace(member, name=whole, group=group)
@@ -277,60 +275,17 @@ def _check_training(training: dict[str, Any]) -> list[str]:
     return mistakes
 
 
-# ---------------------------------------------------------------------- what a member begins with
-
-
-@dataclass(frozen=True)
-class Begin:
-    """What is known of a trained head that another one begins with."""
-
-    head: str
-    shape: dict[str, Any]
-    target: dict[str, Any]
-    task: dict[str, Any] | None
-    """Name and labels of its task; None where the folder lies in no run and no kit."""
-    weights: str
-    """A hash of them."""
-
-    @property
-    def stamp(self) -> str:
-        """All that hangs on it: the weights, and what tells whether their output layer is taken."""
-        return fingerprint(self.weights, self.target, self.task)
-
-
-def read_begin(folder: Path) -> Begin:
-    """What lies in a folder of `save_head`, in a run, a kit or anywhere; raises UserError where no head does."""
-    folder = folder.resolve()
-    facts = read_json(folder / "config.json")
-    if not isinstance(facts, dict) or not {"member", "shape", "target"} <= set(facts):
-        raise UserError(f"no head in '{folder}': expected config.json and {WEIGHTS} there.")
-    if not (folder / WEIGHTS).is_file():
-        raise UserError(f"no weights in '{folder}': expected {WEIGHTS} beside config.json.")
-    weights = file_fingerprint([folder / WEIGHTS])
-    return Begin(facts["member"]["head"], facts["shape"], facts["target"], _find_task(folder), weights)
-
-
-def _find_task(folder: Path) -> dict[str, Any] | None:
-    """The task of a head in RUN/snapshots/epoch_1/heads/NAME or KIT/TASK: name and labels."""
-    task = None
-    if folder.parts[-4:-3] == ("snapshots",):
-        task = read_json(folder.parents[3] / "task.json")
-    elif (kit := read_json(folder.parent / "kit.json")) is not None:
-        task = kit.get("tasks", {}).get(folder.name, {}).get("task")
-    return task and {"name": task["name"], "labels": task["labels"]}
-
-
 def _with_begin(member: MemberConfig, name: str, mistakes: list[str]) -> MemberConfig:
     """The member with the full path and the stamp of what it begins with."""
     if member.begin is None:
         return member
-    folder = Path(member.begin).expanduser().absolute()
+    folder = find_folder(member.begin)
     try:
         found = read_begin(folder)
     except UserError as error:
         mistakes.append(
             f"head '{name}': `begin` = '{member.begin}': {error} Give the folder of a trained head: "
-            "RUN/snapshots/epoch_…/heads/NAME, or KIT/TASK."
+            "RUN/snapshots/epoch_…/heads/NAME, KIT/TASK, or that of a kit that ships, such as default/squad2."
         )
         return member
     if found.head != member.head:
@@ -338,21 +293,6 @@ def _with_begin(member: MemberConfig, name: str, mistakes: list[str]) -> MemberC
             f"head '{name}': `begin` = '{member.begin}' holds the head '{found.head}': it must be '{member.head}' too."
         )
     return dataclasses.replace(member, begin=str(folder), begin_stamp=found.stamp)
-
-
-def _begin_word(begin: str | None, others: list[Any]) -> str | None:
-    """What tells a folder from the others of a grid: of the shortest ends of their paths that differ, the parts that
-    not all of them have. runs/mnli/heads/adapter beside runs/qnli/heads/adapter → begin_mnli."""
-    if begin is None:
-        return None
-    folders = {other for other in others if isinstance(other, str) and other != "none"}
-    paths = {folder: Path(folder).expanduser().absolute().parts for folder in folders}
-    length = 1
-    while len(ends := {path[-length:] for path in paths.values()}) < len(set(paths.values())):
-        length += 1
-    own = paths[begin][-length:]
-    parts = [part for part in own if not all(part in end for end in ends)] or own[-1:]
-    return "begin_" + re.sub(r"[^\w.-]+", "-", "-".join(parts))
 
 
 # ---------------------------------------------------------------------- names

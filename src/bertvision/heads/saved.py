@@ -10,7 +10,8 @@ from safetensors.torch import load_file, save_file
 from bertvision.encoder.states import StateShape
 from bertvision.errors import UserError
 from bertvision.heads.base import HEADS, Head, Target, count_parameters
-from bertvision.heads.members import WEIGHTS, Begin, MemberConfig, read_begin
+from bertvision.heads.begin import WEIGHTS, Begin, read_begin
+from bertvision.heads.members import MemberConfig
 from bertvision.machine import drawing_from
 from bertvision.rundir import read_json, write_json
 from bertvision.tasks.base import TargetKind, Task

@@ -19,6 +19,7 @@ from bertvision.errors import UserError, suggest
 from bertvision.evaluation.predictions import Predictions, build_predictions
 from bertvision.evaluation.scores import Scores, score_predictions
 from bertvision.heads import Head, load_head
+from bertvision.heads.begin import SHIPPED
 from bertvision.kits.one_pass import Asked, compute_all
 from bertvision.kits.trust import trust_in
 from bertvision.machine import Machine
@@ -28,7 +29,6 @@ from bertvision.tasks import Example, TargetKind, Task
 from bertvision.tasks.base import restore_task
 
 FILE = "kit.json"
-SHIPPED = Path(__file__).parent / "shipped"
 
 Pair = tuple[str, str | None]
 Text = str | Pair

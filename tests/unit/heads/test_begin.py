@@ -15,8 +15,8 @@ from bertvision.config import TrainConfig, build_config
 from bertvision.encoder.states import StateShape
 from bertvision.errors import ConfigError, UserError
 from bertvision.heads import HEADS, Head, MemberConfig, Target, build_head, build_members, load_head, save_head
+from bertvision.heads.begin import SHIPPED, find_folder
 from bertvision.heads.saved import begin_head, check_begin, outline_head
-from bertvision.kits.kit import SHIPPED
 from bertvision.tasks.base import TargetKind, Task, describe_task
 
 SPAN, LABEL, SCORE = TargetKind.SPAN, TargetKind.LABEL, TargetKind.SCORE
@@ -279,3 +279,13 @@ def test_paths_stay_right_from_any_working_directory(
     member = member_of("adapter", LABEL, begin=relative)
     monkeypatch.chdir("/")
     assert taken(begun(member, YES_NO), member, folder) == {"adapter.weight", "adapter.bias"}
+
+
+def test_a_head_of_a_kit_that_ships_is_found_by_its_name_unless_such_a_folder_is_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find_folder("default/squad2") == SHIPPED / "default" / "squad2"
+    assert find_folder("default/nothing") == tmp_path / "default" / "nothing"
+    (tmp_path / "default" / "squad2").mkdir(parents=True)
+    assert find_folder("default/squad2") == tmp_path / "default" / "squad2"

@@ -8,9 +8,9 @@ import pytest
 import bertvision as bv
 from bertvision.config import load_config
 from bertvision.heads import count_parameters
+from bertvision.heads.begin import SHIPPED
 from bertvision.job import Job
 from bertvision.kits import Kit
-from bertvision.kits.kit import SHIPPED
 from bertvision.kits.scoring import score_kit
 from bertvision.rundir import read_json
 
