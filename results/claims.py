@@ -3,8 +3,8 @@
 A claim is a list of findings: how far one model is above another, figure by figure and seed by seed, and how far below
 it may be. A figure agrees where the mean over seeds is above that and no seed is below. A claim holds where all of its
 figures agree, partly where a third of them or more do, and not where fewer do; one seed decides nothing. Which head
-stands for "a head" is chosen on held-out training questions, among the papers' heads (the ladder is ours). No claim
-is judged by the encoder itself at 0 epochs: its output layer is random there.
+stands for "a head" is chosen on held-out training questions, among the papers' heads: the ladder, and reading means
+instead of [CLS], are ours. No claim is judged by the encoder itself at 0 epochs: its output layer is random there.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ from bertvision.heads import CONTROL
 from bertvision.results import counted
 from bertvision.stages import ENCODER
 from results.kept import Experiment, Mean, Place
-from results.names import ENCODERS, JUDGED, LABELS
+from results.names import ENCODERS, JUDGED, LABELS, in_passes
 from results.sentences import GLUE
 from results.spans import SHARED, data_shares, head_names
 
@@ -29,6 +29,8 @@ REACHES = 0.5
 LESS_DATA = {0.1: 2.3, 0.3: 1.6}
 """Points of F1 by which the papers' head was below on 10 and on 30 % of the data, which they called nearly enough."""
 SECOND, SECOND_RANGE = 44.0, 5.0
+OWN = "no such control"
+"""Stands for the papers' figures where the claim is a question of ours."""
 
 Experiments = dict[str, Experiment]
 
@@ -93,13 +95,20 @@ def claim_of(text: str, paper: str, found: Iterable[Finding | None], further: It
     return Claim(text, paper, [finding for finding in found if finding is not None], list(further))
 
 
-def compare(words: str, one: Place, other: Place, keys: Iterable[str] = JUDGED, allowed: float = 0.0) -> Finding | None:
+def compare(
+    words: str,
+    one: Place,
+    other: Place,
+    keys: Iterable[str] = JUDGED,
+    allowed: float = 0.0,
+    split: str = "dev",
+) -> Finding | None:
     """Over the seeds that both have; None where there is none."""
     if not one.exists or not other.exists:
         return None
     gaps = {}
     for key in keys:
-        ours, theirs = (place.experiment.by_seed(place.epochs, place.model, key) for place in (one, other))
+        ours, theirs = (place.experiment.by_seed(place.epochs, place.model, key, split) for place in (one, other))
         both = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
         if both:
             gaps[key] = Mean(both)
@@ -114,8 +123,12 @@ def spans(experiments: Experiments) -> list[tuple[str, Experiment]]:
     return [(title, experiments[name]) for name, title in names.items() if name in experiments]
 
 
+def is_the_papers(head: str) -> bool:
+    return not head.startswith("ladder") and not head.endswith("_mean")
+
+
 def best_of_the_papers(experiment: Experiment, epochs: float, key: str = MAIN) -> str | None:
-    theirs = [name for name in head_names(experiment, epochs) if not name.startswith("ladder")]
+    theirs = [name for name in head_names(experiment, epochs) if is_the_papers(name)]
     return experiment.best_head(epochs, key, theirs) if epochs in experiment.head_snapshots else None
 
 
@@ -138,10 +151,12 @@ def _head_against(
     return found
 
 
-def _pairs(experiments: Experiments, pairs: list[tuple[str, str]]) -> list[Finding | None]:
+def _pairs(
+    experiments: Experiments, pairs: list[tuple[str, str]], snapshots: Iterable[float] = (0.3, 1.0)
+) -> list[Finding | None]:
     found = []
     for title, one in spans(experiments):
-        for epochs in (0.3, 1.0):
+        for epochs in snapshots:
             for first, second in pairs:
                 words = f"{title} at {counted(epochs, 'epoch')}, {first} over {second}"
                 found.append(compare(words, Place(one, epochs, first), Place(one, epochs, second)))
@@ -156,7 +171,7 @@ def beats_encoder(experiments: Experiments) -> Claim:
 
 def beats_control(experiments: Experiments) -> Claim:
     found = _head_against(experiments, (0.3, 1.0), CONTROL)
-    return claim_of("… and a new linear layer on the last layer, trained like the head", "no such control", found)
+    return claim_of("… and a new linear layer on the last layer, trained like the head", OWN, found)
 
 
 def reaches_later(experiments: Experiments) -> Claim:
@@ -168,6 +183,11 @@ def reaches_later(experiments: Experiments) -> Claim:
 def heads_at_two(experiments: Experiments) -> Claim:
     paper = "BERT at 2 .747/.792, head on its states .753/.797"
     return claim_of("Heads add to BERT at 2 epochs as well", paper, _head_against(experiments, (2.0,), ENCODER))
+
+
+def heads_at_two_over_control(experiments: Experiments) -> Claim:
+    text = "… and to a new linear layer on the last layer there"
+    return claim_of(text, OWN, _head_against(experiments, (2.0,), CONTROL))
 
 
 def ensemble_is_better(experiments: Experiments) -> Claim:
@@ -203,7 +223,9 @@ def less_data(experiments: Experiments) -> Claim:
 def shared_adapters(experiments: Experiments) -> Claim:
     pairs = [("adapter_64", "adapter_64_separate"), ("adapter_386", "adapter_386_separate")]
     paper = "at 1 epoch, 386: .749/.790 against .714/.769; at 0.3 separate ones were ahead"
-    return claim_of("Shared adapters beat separate ones", paper, _pairs(experiments, pairs))
+    earlier = [str(finding) for finding in _pairs(experiments, pairs, (0.3,)) if finding is not None]
+    text = "Shared adapters beat separate ones (judged: at 1 epoch)"
+    return claim_of(text, paper, _pairs(experiments, pairs, (1.0,)), earlier)
 
 
 def wider_adapters(experiments: Experiments) -> Claim:
@@ -269,7 +291,8 @@ def _shorter_passages(title: str, experiment: Experiment) -> Finding | None:
         encoder = only.pop(f"only {ENCODER_ITSELF}", None)
         found += [encoder - median for median in only.values() if encoder is not None and median is not None]
     words = (
-        f"{title}, words that the passages of what only the head got right are shorter (run's best head, last states)"
+        f"{title}, median length of passages in words, where only the encoder is right less where only the head is "
+        "(each run's best head on held-out data, the ladder too, on the last states)"
     )
     return Finding(words, {"words": Mean(found)}) if found else None
 
@@ -326,23 +349,40 @@ def _half_of_encoder(title: str, head: Place, tuned: Experiment) -> Finding | No
         return None
     shown = f"forced F1 {Mean([scores[seed] for seed in both])}, AUC {head.mean('no_answer_auc')}; "
     shown += f"the encoder itself at 1 epoch {Mean([own[seed] for seed in both])}"
-    return Finding(f"{title}, {head.model}", {"": Mean([own[seed] / 2 - scores[seed] for seed in both])}, shown=shown)
+    passes = head.passes(tuned.facts(1.0, ENCODER).get("tokens"))
+    words = f"{title}, {head.model}" + ("" if passes is None else f", {in_passes(passes)}")
+    return Finding(words, {"": Mean([own[seed] / 2 - scores[seed] for seed in both])}, shown=shown)
 
 
 # ---------------------------------------------------------------------- sentences
 
 
 def answerability(experiments: Experiments) -> Claim:
+    paper = "accuracy at 0.2 .687 → .697, at 1 .761 → .782, at 3 .804 → .811"
+    held_out = [
+        f"on held-out questions, of which fewer have no answer: {finding}"
+        for finding in _pooling_against(experiments, ENCODER, "held_out")
+        if finding is not None
+    ]
+    text = "For answerability learned pooling alone beats BERT"
+    return claim_of(text, paper, _pooling_against(experiments, ENCODER), held_out)
+
+
+def answerability_over_control(experiments: Experiments) -> Claim:
+    text = "… and a new linear layer on the last layer, trained like it"
+    return claim_of(text, OWN, _pooling_against(experiments, CONTROL))
+
+
+def _pooling_against(experiments: Experiments, other: str, split: str = "dev") -> list[Finding | None]:
     found = []
     for short, title in ENCODERS.items():
         one = experiments.get(f"answerable_{short}")
         for epochs in one.head_snapshots if one is not None else []:
             if one is not None and epochs > 0:
                 words = f"{title}, learned_pooling at {counted(epochs, 'epoch')}"
-                places = Place(one, epochs, "learned_pooling"), Place(one, epochs, ENCODER)
-                found.append(compare(words, *places, one.first["metrics"][:1]))
-    paper = "accuracy at 0.2 .687 → .697, at 1 .761 → .782, at 3 .804 → .811"
-    return claim_of("For answerability learned pooling alone beats BERT", paper, found)
+                places = Place(one, epochs, "learned_pooling"), Place(one, epochs, other)
+                found.append(compare(words, *places, one.first["metrics"][:1], split=split))
+    return found
 
 
 def glue_heads(experiments: Experiments) -> Claim:
@@ -352,7 +392,7 @@ def glue_heads(experiments: Experiments) -> Claim:
 
 def glue_heads_over_control(experiments: Experiments) -> Claim:
     text = "… and a new linear layer on the last layer, trained like the head"
-    return claim_of(text, "no such control", _glue_gaps(experiments, CONTROL))
+    return claim_of(text, OWN, _glue_gaps(experiments, CONTROL))
 
 
 def _glue_gaps(experiments: Experiments, other: str) -> list[Finding | None]:
@@ -372,16 +412,18 @@ def _glue_gaps(experiments: Experiments, other: str) -> list[Finding | None]:
 
 
 CLAIMS: list[Callable[[Experiments], Claim]] = [
-    beats_encoder, beats_control, reaches_later, ensemble_is_better, heads_at_two, less_data, shared_adapters,
-    wider_adapters, learned_pooling, later_layers, better_on_unanswerable, better_on_shorter, second_answers,
-    answerability, without_finetuning, glue_heads, glue_heads_over_control,
+    beats_encoder, beats_control, reaches_later, ensemble_is_better, heads_at_two, heads_at_two_over_control,
+    less_data, shared_adapters, wider_adapters, learned_pooling, later_layers, better_on_unanswerable,
+    better_on_shorter, second_answers, answerability, answerability_over_control, without_finetuning, glue_heads,
+    glue_heads_over_control,
 ]  # fmt: skip
 NOTE = (
     "A figure agrees where the mean over seeds is above zero, or what the claim allows, and no seed is below. A claim "
     "holds where all of its figures agree, partly where a third of them or more do, and does not where fewer do; one "
     "seed decides nothing. Figures of spans are F1 at threshold 0, F1 at the chosen "
     "threshold, forced F1 and AUC, unless the claim says what it is judged by. Where a claim is of a head in general, "
-    "it is the best of the papers' on held-out training data."
+    "it is the best of the papers' on held-out training data, by F1 at the chosen threshold for spans (without "
+    "fine-tuning by forced F1) and by the task's first figure for sentences. BERT is the encoder at hand."
 )
 
 
@@ -399,10 +441,16 @@ def claims_blocks(experiments: Experiments) -> list[Block]:
     for claim in found:
         lines = [*map(str, claim.findings), *claim.further]
         evidence += [["" if place else claim.text, line] for place, line in enumerate(lines)]
-    verdicts = (HOLDS, PARTLY, FAILS, ONE_SEED, OPEN)
-    counts = {verdict: sum(claim.verdict == verdict for claim in found) for verdict in verdicts}
-    told = ", ".join(f"{verdict} {count}" for verdict, count in counts.items() if count)
+    theirs, ours = [claim for claim in found if claim.paper != OWN], [claim for claim in found if claim.paper == OWN]
+    told = f"Of the papers' {len(theirs)} claims: {_count(theirs)}. "
+    told += f"Of {len(ours)} that ask the same against our control, a line that begins with …: {_count(ours)}."
     return [
-        Block("claims", "Claim by claim", [f"Of {len(found)} claims: {told}."], Frame(columns, rows), note=NOTE),
+        Block("claims", "Claim by claim", [told], Frame(columns, rows), note=NOTE),
         Block("claims_evidence", "The figures behind it", frame=Frame(evidence_columns, evidence), folded=True),
     ]
+
+
+def _count(claims: list[Claim]) -> str:
+    verdicts = (HOLDS, PARTLY, FAILS, ONE_SEED, OPEN)
+    counts = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in verdicts}
+    return ", ".join(f"{verdict} {count}" for verdict, count in counts.items() if count)

@@ -153,10 +153,10 @@ class Place:
         mean = self.mean(key)
         return None if mean is None else str(mean)
 
-    def passes(self, one_epoch: int) -> float | None:
+    def passes(self, one_epoch: int | None) -> float | None:
         """What it took of the encoder to train, in forward passes over the training set."""
         compute = None if self.model == BASELINE else self.experiment.compute(self.epochs, self.model)
-        return None if compute is None else compute / one_epoch
+        return None if compute is None or not one_epoch else compute / one_epoch
 
 
 def to_text(run: dict[str, Any]) -> str:

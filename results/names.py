@@ -61,3 +61,7 @@ def about_seconds(experiment: Experiment, what: str) -> str:
 
 def title_of(model: str) -> str:
     return TITLES.get(model, model.replace("_data_fraction0.", " on 0.").replace("_encoder_", ": encoder, "))
+
+
+def in_passes(passes: float) -> str:
+    return "1 pass" if round(passes) == 1 else f"{passes:.0f} passes"

@@ -17,6 +17,7 @@ from results.names import ENCODERS, SHARED_GPU, SQUAD
 from results.peers import peer_blocks
 from results.runs import runs_block, tell_missing
 from results.sentences import GLUE, answerable_block, glue_block
+from results.short import short_block
 from results.spans import span_blocks
 from results.untouched import untouched_blocks
 
@@ -26,31 +27,35 @@ FACTS = [
     "The papers: Jiang, Benge, King 2020 (arXiv 2202.12210: BERT-large, SQuAD 2.0) and its extension to GLUE in 2021. "
     "The heads are listed in the README; what figures mean is said under the tables. The control is a new linear layer "
     "on the last layer, trained like a head; the ladder is a head of ours.",
-    "Made by make results from results/kept, which holds the scores of runs of the configs in configs/results; make "
-    "results-check makes it again and finds no difference. configs/results/hub has each config on the hub's data with "
-    "BERT-base.",
-    f"{SQUAD}: 52,716 training questions, with all of the unanswerable ones that we have (17,572) and answerable ones "
-    "drawn down to the official proportion; 5 % are held out for every choice. The unanswerable ones "
-    "come mostly from the public UnAnsQ set. Dev has the official questions and answers, in files that were built "
-    "again.",
+    "Made by “make results” from the folder results/kept, which holds the scores of runs of the configs in "
+    "configs/results; “make results-check” makes it again and finds no difference. configs/results/hub has each config "
+    "on the hub's data with BERT-base.",
+    f"{SQUAD}: 52,716 training questions, 17,572 of them unanswerable (all that could be had, most of them of the "
+    "public UnAnsQ set), and answerable ones drawn down to the official proportion. For every choice 5 % are held out, "
+    "by whole articles. Dev has the official questions and answers, put together from other public copies of them.",
+    "Heads for spans take one pass over the training set, unless passes are named; heads for SST-2 and answerability "
+    "three, and for the other tasks ten.",
     "Encoders: gte-small (12 layers of 384, 33 million parameters) and all-MiniLM-L6-v2 (6 layers of 384, 23 million).",
     "Figures are means over seeds, ± their standard deviation; a seed changes what is held out, fine-tuning, batches "
     "and heads alike.",
-    f"Seconds are {SHARED_GPU}, but for squad2_minilm, seed 0. Where cost matters, look at passes through the encoder, "
-    "which don't hang on that.",
+    f"Seconds are {SHARED_GPU}, except in squad2_minilm, seed 0. Where cost matters, look at passes through the "
+    "encoder, which do not depend on that.",
 ]
 LIMITS = [
     "These are small encoders, trained for sentence similarity before, on a part of SQuAD 2.0's training questions: "
     "nothing here says what BERT-base or BERT-large would reach, and no figure may be quoted as one on SQuAD 2.0.",
     "Settings were searched in a few places. GLUE's rates of fine-tuning were chosen among 5e-5, 1e-4, 2e-4 and 3e-4 "
-    "(SST-2: the first three) on a held-out fifth of the training examples, two seeds, 3 epochs. The shape of the "
-    "ladders under “No fine-tuning at all” was chosen on held-out questions, for gte-small between the two that are "
-    "shown (LOG.md has what was tried). That heads may read means of tokens came from a look at CoLA. All else has one "
+    "(SST-2: the first three) on a held-out fifth of the training examples, two seeds, 3 epochs. Shape and dropout of "
+    "the ladders under “No fine-tuning at all” were chosen on held-out questions (LOG.md has what was tried). That "
+    "heads may read means of tokens came from a look at CoLA's dev set, so these count as ours. All else has one "
     "setting: other rates may turn small differences around, and full fine-tuning, LoRA and "
     "BitFit may reach more on SQuAD 2.0 than they do here.",
     "Of the training questions one in three is unanswerable, of dev's one in two: thresholds chosen on held-out "
-    "training questions suit dev badly, and figures at any threshold mix that with what a model knows. Forced F1 and "
-    "AUC don't.",
+    "training questions suit dev badly, and figures at any threshold mix that with what a model knows; answerability's "
+    "accuracy does too. Forced F1 and AUC don't. Since whole articles are held out, the share of unanswerable "
+    "questions there differs from seed to seed.",
+    "SST-2's training examples are phrases, many of them parts of one sentence: held-out ones resemble those that were "
+    "trained on, and choices by them are worth little.",
     "A few seeds show how much luck there is, not how likely a difference is: that a claim holds describes these runs. "
     "How many figures must agree for “partly” was settled when the first of them were known.",
 ]
@@ -58,6 +63,7 @@ LIMITS = [
 
 def build_page(experiments: dict[str, Experiment], seeds: dict[str, list[int]]) -> Report:
     """Of the experiments, and of the seeds that were kept of each config."""
+    beginning = short_block(experiments)
     sections = [Section("The papers' claims", claims_blocks(experiments))]
     for short, encoder in ENCODERS.items():
         name = f"squad2_{short}"
@@ -70,6 +76,7 @@ def build_page(experiments: dict[str, Experiment], seeds: dict[str, list[int]]) 
     peers = [block for short, name in ENCODERS.items() for block in peer_blocks(experiments, f"squad2_{short}", name)]
     sections.append(Section("Other ways to the same scores", peers))
     sections.append(Section("The runs", [runs_block(experiments)]))
+    sections.insert(0, Section("In short", [beginning] if beginning else []))
     sections = [section for section in sections if section.blocks]
     return Report("Results", FACTS, [*tell_missing(seeds), *LIMITS], sections)
 

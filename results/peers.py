@@ -1,10 +1,14 @@
 """The page's part on peers: other ways to the same scores, against what they took of the encoder, against seconds and
 against parameters that learned."""
 
+import math
+from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, import_altair
+from bertvision.analysis.words import listed
 from bertvision.heads import CONTROL
 from bertvision.results import counted
 from bertvision.stages import BASELINE, ENCODER
@@ -20,12 +24,23 @@ PLACES = {FULL: 0, DECAYED: 2, HEADS: 4, UNTOUCHED: 5, "LoRA": 6, "BitFit": 7}
 """Colours: the encoder itself has the first in every picture, the control the second, the ladder the sixth."""
 LEAST = 40.0
 """Points below are left out of the pictures."""
+JOINED = (FULL, HEADS, "LoRA", "BitFit")
+"""The families whose points are joined by a line."""
 TICKS = [base * 10.0**power for power in range(-1, 9) for base in (1, 2, 5)]
 AXES = {
     "work": "passes of the training set through the encoder (forward 1, backward 2)",
     "seconds": "seconds (hollow: upper bounds)",
     "learned": "parameters that learned",
 }
+WIDTH, HEIGHT = 580.0, 360.0
+"""Pixels between the axes, about: labels find room by them."""
+SIDES = [(1, 1), (-1, -1), (0, -1), (0, 1), (1, 0), (-1, 0), (1, -1), (-1, 1)]
+"""Where a label may stand beside its point (right, down), the most wanted first."""
+ALIGN = {-1: "right", 0: "center", 1: "left"}
+BESIDE, CHARACTER = 7, 5.6
+"""Pixels from a point to the label beside it, and of a character."""
+Spot = tuple[float, float]
+Row = dict[str, Any]
 WORK_NOTE = (
     "What heads compute themselves is not counted (of the ladders on the untouched encoder about a fifth of a forward "
     "pass of gte-small, a third of all-MiniLM-L6-v2), nor what LoRA and BitFit save of a backward pass."
@@ -40,10 +55,9 @@ class Way(NamedTuple):
     learned: int
     """Parameters that learned, in all."""
 
-    @property
-    def epochs(self) -> str:
-        """What stands beside its point: how long the encoder was fine-tuned."""
-        return f"{self.place.epochs:g}" if self.place.epochs else ""
+    def label(self, one_epoch: int) -> str:
+        """What stands beside its point: how long the encoder was fine-tuned, or how often the head saw the data."""
+        return f"{self.place.epochs:g}" if self.place.epochs else _count_passes(self.place.passes(one_epoch) or 0.0)
 
     @property
     def seconds(self) -> float | None:
@@ -146,12 +160,12 @@ def _pictures(name: str, encoder: str, ways: list[Way], one_epoch: int) -> list[
         mean, work = way.place.mean(KEY), way.place.passes(one_epoch)
         assert mean is not None and work is not None and way.seconds is not None, "fine-tuned or trained"
         costs = {"work": work, "seconds": way.seconds, "learned": way.learned}
-        shown = {"way": way.family, "what": way.title, "score": mean.mean, "epochs": way.epochs}
+        shown = {"way": way.family, "what": way.title, "score": mean.mean, "label": way.label(one_epoch)}
         data.append({**shown, **costs, "alone": bool(way.place.experiment.alone)})
-    said = f"Numbers beside points: epochs of fine-tuning. Scores below {LEAST:g} are left out."
+    said = f"{_tell_labels(ways, one_epoch)} {_tell_seeds(ways)} Scores below {LEAST:g} are left out."
     hollow = (
-        "All heads of a run learned in one pass, which counts for each. Hollow: upper bounds, other runs shared the "
-        "GPU, and not always as many: these can't be ranked."
+        "All heads of a run learned together, and what that took counts for each. Hollow: upper bounds, other runs "
+        "shared the GPU, and not always as many: these can't be ranked."
     )
     if any(row["alone"] for row in data):
         hollow += " Filled: of one run that had the GPU to itself; these can be compared with each other."
@@ -166,34 +180,130 @@ def _pictures(name: str, encoder: str, ways: list[Way], one_epoch: int) -> list[
     ]  # fmt: skip
 
 
-def _draw(key: str, title: str, data: list[dict[str, Any]], field: str, note: str) -> Block:
+def _tell_labels(ways: list[Way], one_epoch: int) -> str:
+    heads = [f"{way.label(one_epoch)} is {way.place.model}" for way in ways if way.family == UNTOUCHED]
+    told = "Numbers beside points: epochs of fine-tuning"
+    return f"{told}; on the untouched encoder {listed(heads)}." if heads else f"{told}."
+
+
+def _tell_seeds(ways: list[Way]) -> str:
+    """Over how many seeds points are means, and which families have fewer than most."""
+    counts = {way.title: len(way.place.experiment.by_seed(way.place.epochs, way.place.model, KEY)) for way in ways}
+    most = max(counts.values())
+    fewer: dict[int, dict[str, None]] = {}
+    for way in ways:
+        if counts[way.title] < most:
+            fewer.setdefault(counts[way.title], {})[str(way.family)] = None
+    parts = [f"{listed(list(families))}: {counted(count, 'seed')}" for count, families in sorted(fewer.items())]
+    return "; ".join([f"Means over {counted(most, 'seed')}", *parts]) + "."
+
+
+def _count_passes(passes: float) -> str:
+    return "1 pass" if round(passes) == 1 else f"{passes:.0f} passes"
+
+
+def _draw(key: str, title: str, data: list[Row], field: str, note: str) -> Block:
     altair = import_altair()
     shown = [family for family in PLACES if any(row["way"] == family for row in data)]
     colour, shape = colour_by_place("way", PLACES, shown)
-    lowest, highest = (end(row[field] for row in data) for end in (min, max))
-    ticks = [tick for tick in TICKS if lowest / 1.3 <= tick <= highest * 1.3]
-    scale = altair.Scale(type="log", nice=False, domain=[lowest / 1.3, highest * 1.3])
+    across, up = _ends(data, field)
+    ticks = [tick for tick in TICKS if across[0] <= tick <= across[1]]
     axis = altair.Axis(values=ticks, format="~g", labelOverlap=False)
     if field == "learned":
         axis = altair.Axis(values=[tick for tick in ticks if f"{tick:.0f}"[0] == "1"], format="~s")
-    chart = chart_of(data, 360).encode(
-        x=altair.X(f"{field}:Q", title=AXES[field], scale=scale, axis=axis),
-        y=altair.Y("score:Q", title=HEADING, scale=altair.Scale(zero=False)),
+    joined = [family for family in JOINED if field != "learned"]
+    rows = [
+        {**row, "filled": row["alone"] and field == "seconds"} for row in place_labels(data, field, across, up, joined)
+    ]
+    chart = chart_of(rows, int(HEIGHT)).encode(
+        x=altair.X(
+            f"{field}:Q", title=AXES[field], scale=altair.Scale(type="log", nice=False, domain=across), axis=axis
+        ),
+        y=altair.Y("score:Q", title=HEADING, scale=altair.Scale(zero=False, nice=False, domain=up)),
         color=colour,
     )
-    alone = "datum.alone" if field == "seconds" else "true"
-    points = chart.encode(shape=shape)
-    joined = [family for family in (FULL, HEADS, "LoRA", "BitFit") if field != "learned"]
-    layers = [chart.transform_filter(altair.FieldOneOfPredicate("way", joined)).mark_line(strokeWidth=1)]
-    layers.append(points.transform_filter(f"!({alone})").mark_point(size=60, filled=False, strokeWidth=1.5))
-    layers.append(points.transform_filter(alone).mark_point(size=60))
-    for left in (True, False):
-        side = {"align": "right", "dx": -7, "dy": -4} if left else {"align": "left", "dx": 7, "dy": 6}
-        words = chart.transform_filter(f"(datum.way == '{DECAYED}') == {str(left).lower()}")
-        layers.append(words.mark_text(fontSize=10, **side).encode(text="epochs:N"))
+    layers, points = [], chart.encode(shape=shape)
+    if joined:
+        layers.append(chart.transform_filter(altair.FieldOneOfPredicate("way", joined)).mark_line(strokeWidth=1))
+    # Hollow marks let each other be seen; among seconds alone there is something to tell by filling them.
+    layers.append(
+        points.transform_filter("!datum.filled").mark_point(size=45, strokeWidth=1.5, opacity=1, filled=False)
+    )
+    if any(row["filled"] for row in rows):  # Vega warns of a layer without data
+        layers.append(points.transform_filter("datum.filled").mark_point(size=45, opacity=1, filled=True))
+    beside = {end: altair.expr(f"datum.{end}") for end in ("align", "dx", "dy")}
+    layers.append(chart.mark_text(fontSize=10, baseline="middle", **beside).encode(text="label:N"))
     told = "; ".join(f"{row['what']} {row['score']:.1f} at {_brief(row[field])}" for row in data)
     return Block(key, title, picture=dict(altair.layer(*layers).to_dict()), alt=f"{HEADING}: {told}", note=note)
 
 
+def _ends(data: list[Row], field: str) -> tuple[list[float], list[float]]:
+    """Of both axes, with room for marks and labels beyond the outermost points."""
+    lowest, highest = (end(row[field] for row in data) for end in (min, max))
+    least, most = (end(row["score"] for row in data) for end in (min, max))
+    margin, above = max(1.1, (highest / lowest) ** 0.07), max(0.5, 0.05 * (most - least))
+    return [lowest / margin, highest * margin], [least - above, most + above]
+
+
 def _brief(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.1f}"
+
+
+# ---------------------------------------------------------------------- labels
+
+
+class Box(NamedTuple):
+    """Of pixels, counted from the upper left corner."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def holds(self, x: float, y: float) -> bool:
+        return self.left <= x <= self.right and self.top <= y <= self.bottom
+
+    def spots(self) -> list[Spot]:
+        """Enough of its pixels that no other label fits between them."""
+        middle = (self.left + self.right) / 2
+        return [(x, y) for x in (self.left, middle, self.right) for y in (self.top, self.bottom)]
+
+
+def place_labels(data: list[Row], field: str, across: list[float], up: list[float], joined: Iterable[str]) -> list[Row]:
+    """The rows with where their labels stand: each on the side where the fewest marks, lines and labels are."""
+    wide, high = math.log(across[1] / across[0]), up[1] - up[0]
+    points = [(WIDTH * math.log(row[field] / across[0]) / wide, HEIGHT * (up[1] - row["score"]) / high) for row in data]
+    taken = [spot for x, y in points for spot in [(x, y), *Box(x - 4, y - 4, x + 4, y + 4).spots()]]
+    for family in joined:
+        taken += _line([point for point, row in zip(points, data, strict=True) if row["way"] == family])
+    found = []
+    for row, (x, y) in zip(data, points, strict=True):
+        boxes = {side: _label_box(x, y, row["label"], side) for side in SIDES}
+        side = min(SIDES, key=lambda side: _crowding(boxes[side], taken))
+        taken += boxes[side].spots()
+        found.append({**row, "align": ALIGN[side[0]], "dx": BESIDE * side[0], "dy": _down(side)})
+    return found
+
+
+def _line(points: list[Spot]) -> list[Spot]:
+    """Spots along the line from point to point, close enough that none jumps over a label."""
+    found = []
+    for (x, y), (next_x, next_y) in pairwise(sorted(points)):
+        found += [(x + step / 100 * (next_x - x), y + step / 100 * (next_y - y)) for step in range(101)]
+    return found
+
+
+def _down(side: tuple[int, int]) -> int:
+    """Right above and below a point a label must keep farther away."""
+    return side[1] * (6 if side[0] else 11)
+
+
+def _label_box(x: float, y: float, label: str, side: tuple[int, int]) -> Box:
+    width, middle = CHARACTER * len(label), y + _down(side)
+    left = x - width / 2 if side[0] == 0 else x + BESIDE if side[0] > 0 else x - BESIDE - width
+    return Box(left - 1, middle - 5, left + width + 1, middle + 5)
+
+
+def _crowding(box: Box, taken: list[Spot]) -> int:
+    outside = box.left < 0 or box.right > WIDTH or box.top < 0 or box.bottom > HEIGHT
+    return sum(box.holds(x, y) for x, y in taken) + 1000 * outside

@@ -1,10 +1,12 @@
 """The page's part on spans: a table for each encoder and snapshot, the fine-tuning curve, less data, layers."""
 
+from statistics import median
 from typing import Any
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, import_altair
 from bertvision.analysis.words import ENCODER as ENCODER_ITSELF
+from bertvision.analysis.words import listed, signed
 from bertvision.heads import CONTROL
 from bertvision.results import counted
 from bertvision.stages import BASELINE, ENCODER
@@ -12,10 +14,12 @@ from results.kept import Experiment, Mean, is_head
 from results.names import RANDOM, SPAN_FIGURES, SPAN_NOTES, SQUAD, about_seconds, colour_by_place, title_of
 
 CURVE = {"at_threshold.f1": "F1 at the chosen threshold", "forced_f1": "forced F1", "no_answer_auc": "AUC"}
-SHOWN = [ENCODER, CONTROL, "learned_pooling", "adapter_64", "adapter_386_skip", "ladder_128_last4"]
+POOLING = "learned_pooling"
+SHOWN = [ENCODER, CONTROL, POOLING, "adapter_64", "adapter_386_skip", "ladder_128_last4"]
 SHORT = "datum.label == 'embeddings' ? '0' : replace(datum.label, 'layer ', '')"
 """Names of layers that fit under narrow bars."""
 EARLIEST, TICKS = 0.3, [0.3, 0.5, 1, 2, 3]
+DASHES = [4, 3]
 SHARED = "adapter_386_skip"
 """The head whose share of the data is cut."""
 
@@ -66,17 +70,19 @@ def _curve(experiment: Experiment, encoder: str) -> Block:
     last = experiment.snapshots[-1]
     ends = [(heading, experiment.mean(last, ENCODER, key)) for key, heading in CURVE.items()]
     told = ", ".join(f"{heading} {mean.mean:.1f}" for heading, mean in ends if mean is not None)
+    trained = listed([f"{epochs:g}" for epochs in experiment.head_snapshots])
     return Block(
         key=f"{experiment.name}_curve",
         title=f"{encoder}: the fine-tuning curve, and heads over it",
         sentences=[f"The encoder itself ends, after {counted(last, 'epoch')}, at {told}."],
         frame=Frame(columns, rows),
         picture=_draw_curve(experiment),
-        alt=f"Three panels, {', '.join(CURVE.values())}: lines of encoder, control and heads against epochs of "
-        f"fine-tuning of {encoder}, from {EARLIEST:g} epochs on.",
-        note=f"The picture begins at {EARLIEST:g} epochs; the table is of the encoder itself, whose output layer is "
-        f"random at 0 epochs. Never answering has F1 {experiment.mean(last, BASELINE, 'f1')}. Learning rates decay to "
-        f"{counted(last, 'epoch')}: what is in between was stopped early.",
+        alt=f"Three panels, {', '.join(CURVE.values())}: lines of encoder (solid), control and heads (dashed) against "
+        f"epochs of fine-tuning of {encoder}, from {EARLIEST:g} epochs on.",
+        note=f"The picture begins at {EARLIEST:g} epochs. Heads were trained at {trained} epochs only: dashed lines "
+        "join these points, and what heads would reach in between is not known. The table is of the encoder itself, "
+        f"whose output layer is random at 0 epochs. Never answering has F1 {experiment.mean(last, BASELINE, 'f1')}. "
+        f"Learning rates decay to {counted(last, 'epoch')}: what was scored before was stopped early.",
     )
 
 
@@ -100,7 +106,10 @@ def _draw_curve(experiment: Experiment) -> dict[str, Any]:
             y=altair.Y("score:Q", title=heading, scale=altair.Scale(zero=False)),
             color=altair.Color("model:N", scale=altair.Scale(domain=order), legend=altair.Legend(title=None)),
         )
-        panels.append((base.mark_line(strokeWidth=1.5) + base.mark_point(size=40)).properties(width=230))
+        own = f"datum.model == '{title_of(ENCODER)}'"
+        dashed = base.transform_filter(f"!({own})").mark_line(strokeWidth=1, strokeDash=DASHES)
+        solid = base.transform_filter(own).mark_line(strokeWidth=2)
+        panels.append((dashed + solid + base.mark_point(size=35, filled=True, opacity=1)).properties(width=230))
     return dict(altair.hconcat(*panels).to_dict())
 
 
@@ -136,25 +145,36 @@ def _less_data(experiment: Experiment, encoder: str) -> Block | None:
     )
 
 
+def _of_first_seed(experiment: Experiment, key: str) -> list[Any]:
+    """The rows of an analysis of the first seed's run."""
+    found: list[Any] = experiment.analyses(key).get(experiment.seeds[0], [])
+    return found
+
+
 def _chances(experiment: Experiment, encoder: str) -> Block | None:
     """The paired tests of the first seed's run, at the snapshots that have heads."""
+    drawn = "95 % of draws of the questions, both models on the same"
     columns = [Column("epochs"), Column("model"), Column("compared with"), Column("F1* above", 2)]
-    columns += [Column("from", 2), Column("to", 2, "95 % of draws of the questions, both models on the same")]
+    columns += [Column("from", 2, drawn), Column("to", 2, drawn)]
     columns.append(Column("corrected p", 4, "paired bootstrap, Holm over all models compared with the same one"))
-    keys = ("model", "compared with", "difference", "from", "to", "corrected p")
+    keys = ("compared with", "difference", "from", "to", "corrected p")
     rows: list[list[Cell]] = []
     for epochs in experiment.head_snapshots:
-        found: list[Any] = next(iter(experiment.analyses(f"comparisons_{epochs:g}").values()), [])
+        found = _of_first_seed(experiment, f"comparisons_{epochs:g}")
         told = [row for row in found if epochs > 0 or row["compared with"] != ENCODER_ITSELF]  # which is random there
-        rows += [[epochs, title_of(row["model"]), *[row[key] for key in keys[1:]]] for row in told]
+        rows += [[epochs, title_of(row["model"]), *[row[key] for key in keys]] for row in told]
     if not rows:
         return None
-    title, note = f"{encoder}: what other dev questions could have given", f"Of seed {experiment.seeds[0]} alone."
+    title = f"{encoder}: paired tests over the dev questions, one seed"
+    note = (
+        f"Tests of F1* of seed {experiment.seeds[0]} alone. Draws of questions leave out how seeds differ: what is "
+        "clear here may be otherwise with another seed. The tables above have that, as ±."
+    )
     return Block(f"{experiment.name}_chances", title, frame=Frame(columns, rows), note=note, folded=True)
 
 
 def _mistakes(experiment: Experiment, encoder: str) -> Block | None:
-    found = next(iter(experiment.analyses("wrong_predictions").values()), None)
+    found = _of_first_seed(experiment, "wrong_predictions")
     if not found:
         return None
     headings = ["model", *[key for key in found[0] if key.startswith("% ")]]
@@ -167,62 +187,111 @@ def _mistakes(experiment: Experiment, encoder: str) -> Block | None:
 
 
 def _layers(experiment: Experiment, encoder: str) -> Block | None:
-    """Learned weights, and what the head loses without a layer."""
-    found = list(experiment.analyses("layer_weights").values())
-    if not found:
+    """Learned weights, and what heads lose without a layer."""
+    found = [
+        {row["layer"]: row["weight, %"] for row in rows if row["head"] == POOLING}
+        for rows in experiment.analyses("layer_weights").values()
+    ]
+    weights = [own for own in found if own]
+    if not weights:
         return None
-    altair, rows = import_altair(), []
-    for seed_rows in found:
-        rows += [row for row in seed_rows if row["head"] == "learned_pooling"]
-    names = list(dict.fromkeys(row["layer"] for row in rows))
-    means = {name: Mean([row["weight, %"] for row in rows if row["layer"] == name]).mean for name in names}
-    data = [{"layer": name, "weight": value, "head": "learned_pooling"} for name, value in means.items()]
-    colour, _ = colour_by_place("head", {"learned_pooling": SHOWN.index("learned_pooling")}, [])  # as in the curve
-    chart = chart_of(data, 220).encode(
-        x=altair.X(
-            "layer:N", sort=names, title="layer (0: embeddings)", axis=altair.Axis(labelAngle=0, labelExpr=SHORT)
-        ),
-        y=altair.Y("weight:Q", title="weight, %"),
-        color=colour.legend(None),
-    )
-    even = 100 / len(names)
-    rule = altair.Chart(altair.Data(values=[{"even": even}])).mark_rule(strokeDash=[5, 4]).encode(y="even:Q")
-    top = max(means, key=lambda name: means[name])
+    means = {name: Mean([own[name] for own in weights]).mean for name in weights[0]}
     return Block(
         key=f"{experiment.name}_layers",
         title=f"{encoder}: what learned pooling weighs, at {counted(experiment.head_snapshots[-1], 'epoch')}",
-        sentences=[f"It weighs {top} most, with {means[top]:.1f} %; an even share would be {even:.1f} % (dashed)."],
+        sentences=[_tell_weights(means, weights)],
         frame=_losses(experiment),
-        picture=dict(altair.layer(chart.mark_bar(), rule).to_dict()),
+        picture=_draw_weights(means),
         alt="Bars of the learned weight of each layer: "
         + ", ".join(f"{name} {value:.1f}" for name, value in means.items()),
         note=_losses_note(experiment),
     )
 
 
+def _tell_weights(means: dict[str, float], weights: list[dict[str, float]]) -> str:
+    """Which layer weighs most, and whether weights grow with depth."""
+    from scipy.stats import spearmanr
+
+    top, values = max(means, key=lambda name: means[name]), list(means.values())
+    depth = range(len(values))
+    ranks = Mean([float(spearmanr(depth, [own[name] for name in means]).statistic) for own in weights])
+    grow = "grow" if values == sorted(values) else "do not grow"
+    return (
+        f"It weighs {top} most, with {means[top]:.1f} %; an even share would be {100 / len(means):.1f} % (dashed). "
+        f"Weights {grow} from layer to layer throughout: rank correlation with depth {signed(ranks.mean)}, mean of "
+        f"{counted(len(weights), 'seed')}."
+    )
+
+
+def _draw_weights(means: dict[str, float]) -> dict[str, Any]:
+    altair = import_altair()
+    data = [{"layer": name, "weight": value, "head": POOLING} for name, value in means.items()]
+    colour, _ = colour_by_place("head", {POOLING: SHOWN.index(POOLING)}, [])  # as in the curve
+    chart = chart_of(data, 220).encode(
+        x=altair.X(
+            "layer:N", sort=list(means), title="layer (0: embeddings)", axis=altair.Axis(labelAngle=0, labelExpr=SHORT)
+        ),
+        y=altair.Y("weight:Q", title="weight, %"),
+        color=colour.legend(None),
+    )
+    even = altair.Chart(altair.Data(values=[{"even": 100 / len(means)}]))
+    return dict(altair.layer(chart.mark_bar(), even.mark_rule(strokeDash=[5, 4]).encode(y="even:Q")).to_dict())
+
+
+def losses_by_head(experiment: Experiment) -> dict[str, list[dict[str, Any]]]:
+    """Head → what was measured of it without each layer, one a seed: of heads that all seeds have with the same
+    layers as the first one."""
+    measured = [seed["heads"] for seed in experiment.analyses("layers").values()]
+    if not measured:
+        return {}
+    layers = measured[0][0]["layers"]
+    found = {
+        head["name"]: [one for seed in measured for one in seed if one["name"] == head["name"]]
+        for head in measured[0]
+        if "_data_fraction" not in head["name"]
+    }
+    return {
+        name: own
+        for name, own in found.items()
+        if len(own) == len(measured) and all(one["layers"] == layers for one in own)
+    }
+
+
+def lost_points(measured: list[dict[str, Any]]) -> list[Mean]:
+    """Of a head without each layer, over seeds."""
+    lost = [[one["score"] - score for score in one["without"]] for one in measured]  # (seed, layer)
+    return [Mean(list(layer)) for layer in zip(*lost, strict=True)]
+
+
 def _losses(experiment: Experiment) -> Frame | None:
-    """What heads lose without a layer, of the first seed that has it."""
-    measured = next(iter(experiment.analyses("layers").values()), None)
-    if measured is None:
+    """What heads lose without a layer, in the mean over seeds."""
+    found = losses_by_head(experiment)
+    if not found:
         return None
-    names = measured["heads"][0]["layers"]
+    names = next(iter(found.values()))[0]["layers"]
     columns = [Column("head"), Column("F1* with all", 2), *[Column(f"without {name}", 2) for name in names]]
-    rows: list[list[Cell]] = [
-        [title_of(one["name"]), one["score"], *[one["score"] - score for score in one["without"]]]
-        for one in measured["heads"]
-        if "_data_fraction" not in one["name"] and one["layers"] == names
-    ]
+    rows: list[list[Cell]] = []
+    for head, own in found.items():
+        whole = Mean([one["score"] for one in own]).mean
+        rows.append([title_of(head), whole, *[mean.mean for mean in lost_points(own)]])
     return Frame(columns, rows)
 
 
 def _losses_note(experiment: Experiment) -> str:
-    measured = next(iter(experiment.analyses("layers").values()), None)
-    if measured is None:
+    found = losses_by_head(experiment)
+    if not found:
         return ""
-    return (
-        f"Without a layer: points of F1* lost on {measured['examples']} dev questions when it is set to zero (a minus: "
-        "gained). One seed."
+    examples = next(iter(experiment.analyses("layers").values()))["examples"]
+    seeds = len(next(iter(found.values())))
+    # Layers that a head does not read are left out: nothing is lost there, with any seed.
+    spreads = [mean.deviation for own in found.values() for mean in lost_points(own) if mean.deviation]
+    told = f"Without a layer: points of F1* lost on {examples} dev questions when it is set to zero (a minus: gained), "
+    told += (
+        f"mean of {counted(seeds, 'seed')}. The threshold is kept: without a layer the no-answer score shifts, too, "
     )
+    told += f"and with it how often a head answers. One question is {100 / examples:g} points"
+    told += f", the median standard deviation over seeds {median(spreads):.1f}" if spreads else ""
+    return f"{told}: differences of a point are noise."
 
 
 def head_names(experiment: Experiment, epochs: float) -> list[str]:

@@ -58,6 +58,7 @@ def test_the_head_that_stands_for_all_is_chosen_on_held_out_data_among_the_paper
         "adapter_64": model(dev=51, held_out=60, head="adapter"),
         "adapter_386": model(dev=70, held_out=55, head="adapter"),  # better on dev, which must not count
         "ladder_64": model(dev=80, held_out=80, head="ladder"),  # not the papers'
+        "adapter_64_mean": model(dev=80, held_out=80, head="adapter"),  # nor is reading means
     }
     claim = claims.beats_encoder(squad(heads, heads))
     assert claim.verdict == HOLDS and claim.seeds == 2
@@ -155,6 +156,46 @@ def test_no_claim_is_judged_by_an_encoder_that_learned_nothing() -> None:
     cola = {"cola": Experiment("cola", dict(enumerate(both)))}
     for claim in (claims.glue_heads(cola), claims.glue_heads_over_control(cola)):
         assert [str(finding) for finding in claim.findings] == ["CoLA, adapter_64 at 3 epochs: F1 +40.00 ± 0.00"]
+
+
+def test_a_ladder_that_took_more_passes_says_so() -> None:
+    curve = squad({"adapter_64": model(10, 10, head="adapter")}, epochs="0")
+    for run in curve["squad2_gte"].runs.values():
+        run["snapshots"]["1"] = {"encoder": model(50, 50, tokens=100)}
+    longer = {"encoder": model(1, 1, tokens=0), "ladder_128_deep": model(60, 60, head="ladder", tokens=600)}
+    run = {"snapshots": {"0": longer}, "analyses": {}, "metrics": ["f1"]}
+    claim = claims.without_finetuning({**curve, "untouched_gte": Experiment("untouched_gte", {0: run})})
+    assert claim.further[0].startswith("gte-small, ladder_128_deep, 6 passes: forced F1 60.00")
+
+
+def test_answerability_is_held_against_the_control_and_told_of_held_out_questions_too() -> None:
+    heads = {"learned_pooling": model(dev=51, held_out=49, head="learned_pooling")}
+    runs = squad(heads, heads)["squad2_gte"].runs
+    for run in runs.values():
+        run["snapshots"]["1"]["last_linear"] = model(52, 52, head="last_linear")
+    found = {"answerable_gte": Experiment("answerable_gte", runs)}
+    claim = claims.answerability(found)
+    assert claim.verdict == HOLDS and claims.answerability_over_control(found).verdict == FAILS
+    assert [line.split(": ", 1)[1] for line in claim.further] == [
+        "gte-small, learned_pooling at 1 epoch: F1 −1.00 ± 0.00"
+    ]
+
+
+def test_shared_adapters_are_judged_at_one_epoch() -> None:
+    early = {"adapter_64": model(40, 40, head="adapter"), "adapter_64_separate": model(60, 60, head="adapter")}
+    late = {"adapter_64": model(60, 60, head="adapter"), "adapter_64_separate": model(40, 40, head="adapter")}
+    runs = {seed: {"snapshots": {"0.3": early, "1": late}, "analyses": {}, "metrics": ["f1"]} for seed in (0, 1)}
+    claim = claims.shared_adapters({"squad2_gte": Experiment("squad2_gte", runs)})
+    assert claim.verdict == HOLDS and len(claim.further) == 1 and "at 0.3 epochs" in claim.further[0]
+
+
+def test_questions_of_ours_are_counted_apart() -> None:
+    heads = {"adapter_64": model(51, 52, head="adapter")}
+    block = claims.claims_blocks(squad(heads, heads))[0]
+    assert block.frame is not None
+    ours = [row for row in block.frame.rows if row[4] == claims.OWN]
+    assert len(ours) == 4 and all(str(row[0]).startswith("…") for row in ours)
+    assert f"Of the papers' {len(claims.CLAIMS) - 4} claims" in block.sentences[0]
 
 
 def test_nothing_is_claimed_without_runs() -> None:

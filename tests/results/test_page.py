@@ -133,16 +133,16 @@ def test_kept_runs_without_fine_tuning_are_of_an_encoder_that_learned_nothing(pa
     models = json.loads(path.read_text(encoding="utf-8"))["snapshots"]["0"]
     assert models["encoder"]["tokens"] == 0
     assert models["last_linear"]["scores"]["dev"]["total"] == 11_873
-    passes = 6 if "gte" in path.stem else 8
-    assert 8.3e6 < models["last_linear"]["tokens"] / passes < 8.9e6
+    assert 8.3e6 < models["last_linear"]["tokens"] / 6 < 8.9e6  # six passes
 
 
 @pytest.mark.parametrize("path", sorted(KEPT.glob("squad2_*.json")), ids=lambda path: path.stem)
 def test_kept_runs_on_squad_are_of_the_encoder_and_the_data_that_the_page_names(path: Path) -> None:
-    models = json.loads(path.read_text(encoding="utf-8"))["snapshots"]["1"]
+    epochs = 2 if "_full2_" in path.stem else 1  # what decays to 2 epochs has no snapshot before
+    models = json.loads(path.read_text(encoding="utf-8"))["snapshots"][str(epochs)]
     assert (
         33e6 < models["encoder"]["parameters"] < 34e6 if "gte" in path.stem else models["encoder"]["parameters"] < 23e6
     )
     assert models["encoder"]["scores"]["dev"]["total"] == 11_873
     # 95 % of 52,716 questions of about 171 tokens.
-    assert 8.3e6 < models["encoder"]["tokens"] < 8.9e6
+    assert 8.3e6 < models["encoder"]["tokens"] / epochs < 8.9e6

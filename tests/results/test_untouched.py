@@ -74,12 +74,14 @@ def test_heads_are_held_against_both_readings_of_one_epoch(found: dict[str, Expe
     head = rows["ladder_better_held_out, 6 passes"]
     assert (head["parameters"], head["% of encoder"], head["passes"], head["seeds"]) == (40, 4.0, 6.0, 2)
     assert (head["forced F1"], head["AUC"]) == ("72.00 ± 0.00", "82.00 ± 0.00")
-    assert (head["forced F1, % of decayed"], head["AUC over decayed"]) == (112.5, 8.0)  # 72 of 64
-    assert (head["forced F1, % of stopped"], head["AUC over stopped"]) == (90.0, -8.0)  # 72 of 80
+    assert (head["forced F1, % of 1 epoch (decayed)"], head["AUC over 1 epoch (decayed)"]) == (112.5, 8.0)  # 72 of 64
+    assert (head["forced F1, % of 1 epoch (stopped)"], head["AUC over 1 epoch (stopped)"]) == (90.0, -8.0)  # 72 of 80
     assert rows["encoder itself, with decay to 0 within 1 epoch"]["passes"] == 3.0
     assert rows["last_linear (control), 6 passes"]["forced F1"] == "9.00 ± 0.00"  # of the untouched run
     assert rows["adapter_64, 1 pass"]["passes"] == rows["ladder_64, 1 pass"]["passes"] == 1.0
     assert rows["baseline: never answers"]["F1"] == "50.00 ± 0.00"
+    lora = rows["LoRA, 3 epochs"]
+    assert (lora["parameters"], lora["% of encoder"], lora["passes"], lora["forced F1"]) == (7, 0.7, 9.0, "70.00")
 
 
 def test_the_head_that_counts_is_chosen_on_held_out_data_and_its_work_is_told(found: dict[str, Experiment]) -> None:
@@ -87,7 +89,9 @@ def test_the_head_that_counts_is_chosen_on_held_out_data_and_its_work_is_told(fo
     assert block.sentences[0].startswith("ladder_better_held_out, with 4.0 % of the encoder's parameters")
     assert "112.5 % of the one with decay" in block.sentences[0] and "90.0 % of the one stopped" in block.sentences[0]
     # Six forward passes are two epochs forward and backward.
-    assert "fine-tuning gets to 2 epochs and forced F1 84.00" in block.sentences[0]
+    assert "fine-tuning gets to 2 epochs and forced F1 84.00" in block.sentences[1]
+    assert "Of 3 epochs of fine-tuning it has 81.8 %" in block.sentences[1]  # 72 of 88
+    assert "LoRA, 3 epochs (7 parameters), has forced F1 70.00 and AUC 80.00" in block.sentences[1]
 
 
 def test_without_a_run_that_decays_to_one_epoch_the_other_reading_stays(found: dict[str, Experiment]) -> None:
@@ -95,7 +99,7 @@ def test_without_a_run_that_decays_to_one_epoch_the_other_reading_stays(found: d
     (block,) = untouched_blocks(found, {"gte": "gte-small"})
     assert block.frame is not None
     headings = [column.heading for column in block.frame.columns]
-    assert "AUC over stopped" in headings and "AUC over decayed" not in headings
+    assert "AUC over 1 epoch (stopped)" in headings and "AUC over 1 epoch (decayed)" not in headings
     assert untouched_blocks({"untouched_gte": found["untouched_gte"]}, {"gte": "gte-small"}) == []
 
 
@@ -110,7 +114,7 @@ def test_sentence_tasks_hold_the_best_untouched_head_against_the_tuned_encoder()
     row = table(block)["CoLA"]
     assert (row["best head, untouched"], row["its parameters"], row["its score"]) == ("ladder_64", 33, "20.00 ± 0.00")
     assert (row["head over 1 epoch"], row["head over 3 epochs"]) == (5.0, -6.0)
-    assert row["control, untouched"] == "5.00 ± 0.00"
+    assert (row["control, untouched"], row["its passes"]) == ("5.00 ± 0.00", 1.0)
     assert glue_untouched({"cola": experiment("cola", {"1": {**encoder(1, 1), **heads}})}) is None
 
 

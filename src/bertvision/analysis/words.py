@@ -93,9 +93,10 @@ def deviation_of(values: Sequence[float]) -> float | None:
 
 
 def with_spread(values: Sequence[float]) -> str:
-    """62.00, or 62.00 ± 2.00 of several seeds."""
+    """62.00, or −62.00 ± 2.00 of several seeds."""
     found = spread(values)
-    return f"{found.mean:.2f}" if found.deviation is None else f"{found.mean:.2f} ± {found.deviation:.2f}"
+    mean = f"{round(found.mean, 2) + 0.0:.2f}".replace("-", MINUS)  # + 0.0: no minus before nothing
+    return mean if found.deviation is None else f"{mean} ± {found.deviation:.2f}"
 
 
 # ---------------------------------------------------------------------- notes on seeds

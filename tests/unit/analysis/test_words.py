@@ -24,6 +24,12 @@ def test_a_spread_is_that_of_numpy_and_one_value_has_none() -> None:
     assert words.with_spread([62.0]) == "62.00" and words.deviation_of([62.0]) is None
 
 
+def test_a_negative_mean_has_the_minus_of_other_cells_and_nothing_has_none() -> None:
+    assert words.with_spread([-1.0, -3.0]) == "−2.00 ± 1.41"  # the square root of 2
+    assert [words.with_spread([value]) for value in (-0.5, -0.001)] == ["−0.50", "0.00"]
+    assert words.with_spread([-0.5]).startswith(words.MINUS)
+
+
 def test_lists_and_sentences_read_as_people_write_them() -> None:
     assert [words.listed("abc"[:count]) for count in (1, 2, 3)] == ["a", "a and b", "a, b and c"]
     assert words.joined("One.", "", "Two.") == "One. Two."

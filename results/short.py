@@ -1,0 +1,107 @@
+"""The page's beginning: how far the best head is above encoder and control, task by task."""
+
+from typing import NamedTuple
+
+from bertvision.analysis.block import Block, Cell, Column, Frame
+from bertvision.analysis.words import signed
+from bertvision.heads import CONTROL
+from bertvision.results import counted
+from bertvision.stages import ENCODER
+from results.claims import Experiments, compare, signed_mean, spans
+from results.kept import Experiment, Mean, Place
+from results.names import ENCODERS, LABELS
+from results.sentences import GLUE
+from results.untouched import above, share_of
+
+FORCED, AUC = "forced_f1", "no_answer_auc"
+
+
+class Row(NamedTuple):
+    """The best head of a snapshot, by one figure of its task."""
+
+    task: str
+    figure: str
+    head: Place
+    over: dict[str, Mean]
+    """Points above encoder and control, by their names."""
+
+    @property
+    def cells(self) -> list[Cell]:
+        head = self.head
+        seeds = len(head.experiment.by_seed(head.epochs, head.model, self.figure))
+        shown: list[Cell] = [self.task, head.epochs, head.model, seeds, LABELS.get(self.figure, self.figure)]
+        gaps = [signed_mean(self.over[other]) if other in self.over else None for other in (ENCODER, CONTROL)]
+        return [*shown, head.show(self.figure), *gaps]
+
+
+def short_block(experiments: Experiments) -> Block | None:
+    rows = [row for title, one in spans(experiments) for row in _rows(f"spans, {title}", one, [FORCED, AUC])]
+    named = {f"answerable_{short}": f"answerability, {title}" for short, title in ENCODERS.items()} | GLUE
+    for name, title in named.items():
+        if name in experiments:
+            rows += _rows(title, experiments[name], experiments[name].first["metrics"][:1])
+    if not rows:
+        return None
+    columns = [
+        Column("task"),
+        Column("epochs", None, "of fine-tuning before the head"),
+        Column("head"),
+        Column("seeds"),
+    ]
+    columns += [Column("figure"), Column("its score"), Column("over the encoder"), Column("over the control")]
+    return Block(
+        key="short",
+        title="The best head of each snapshot",
+        sentences=[_compared(rows), *_untouched(experiments)],
+        frame=Frame(columns, [row.cells for row in rows]),
+        note="Best on held-out training data, by the first of a task's figures here; the ladder and heads that read "
+        "means are among them. Points, mean over seeds ± standard deviation.",
+    )
+
+
+def _rows(task: str, one: Experiment, figures: list[str]) -> list[Row]:
+    """Of every snapshot but that of 0 epochs, where the encoder's own output layer is random."""
+    found = []
+    for epochs in (epochs for epochs in one.head_snapshots if epochs > 0):
+        best = one.best_head(epochs, figures[0])
+        if best is not None:
+            head = Place(one, epochs, best)
+            others = {other: compare("", head, Place(one, epochs, other), figures) for other in (ENCODER, CONTROL)}
+            for figure in figures:
+                gaps = {other: gap.gaps[figure] for other, gap in others.items() if gap and figure in gap.gaps}
+                found.append(Row(task, figure, head, gaps))
+    return found
+
+
+def _compared(rows: list[Row]) -> str:
+    """In how many figures the head is above, at either end of each task's snapshots."""
+    by_figure: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        by_figure.setdefault((row.task, row.figure), []).append(row)
+    parts = []
+    for end, words in ((0, "least"), (-1, "most")):
+        ends = [found[end] for found in by_figure.values()]
+        epochs = sorted({row.head.epochs for row in ends})
+        counts = [sum(other in row.over and row.over[other].mean > 0 for row in ends) for other in (ENCODER, CONTROL)]
+        parts.append(
+            f"where each task's encoder is fine-tuned {words} ({epochs[0]:g} to {epochs[-1]:g} epochs), it is above "
+            f"the encoder itself in {counts[0]} of {counted(len(ends), 'figure')}, and above the control in {counts[1]}"
+        )
+    return f"Of the best head: {'; '.join(parts)}."
+
+
+def _untouched(experiments: Experiments) -> list[str]:
+    """What the ladder reaches on encoders as they came."""
+    parts = []
+    for short, title in ENCODERS.items():
+        own, curve = experiments.get(f"untouched_{short}"), experiments.get(f"squad2_{short}")
+        best = own.best_head(0.0, FORCED) if own is not None else None
+        if own is not None and curve is not None and best is not None:
+            head, tuned = Place(own, 0.0, best), Place(curve, 1.0, ENCODER)
+            forced, auc = share_of(head, tuned), above(head, tuned)
+            if forced is not None and auc is not None:
+                parts.append(f"{forced:.0f} % with {title} (AUC {signed(auc)})")
+    words = (
+        "On an encoder as it came, the ladder's forced F1, held against that encoder's own at 1 epoch of fine-tuning: "
+    )
+    return [f"{words}{', '.join(parts)}."] if parts else []

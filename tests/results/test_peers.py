@@ -1,0 +1,88 @@
+"""Labels in the pictures of peers: what they say, and that they find room."""
+
+from typing import Any
+
+import pytest
+
+from results.kept import Experiment
+from results.peers import ALIGN, BESIDE, CHARACTER, HEIGHT, WIDTH, peer_blocks, place_labels
+
+UP, ACROSS = [0.0, 100.0], [1.0, 100.0]
+
+
+def row(x: float, score: float, label: str = "1", way: str = "a") -> dict[str, Any]:
+    return {"cost": x, "score": score, "label": label, "way": way}
+
+
+def sides(rows: list[dict[str, Any]], joined: tuple[str, ...] = ()) -> list[tuple[int, int]]:
+    """Right or left, below or above: as signs."""
+    found = place_labels(rows, "cost", ACROSS, UP, joined)
+    across = {name: sign for sign, name in ALIGN.items()}
+    assert all(one["dx"] == BESIDE * across[one["align"]] for one in found)
+    return [(across[one["align"]], (one["dy"] > 0) - (one["dy"] < 0)) for one in found]
+
+
+def test_a_label_with_room_stands_below_right_of_its_point() -> None:
+    assert sides([row(10, 50)]) == [(1, 1)]
+
+
+def test_a_label_keeps_off_marks_lines_and_other_labels() -> None:
+    pixel = 100 / HEIGHT  # of score
+    first, second = sides([row(10, 50), row(10.6, 50 - 8 * pixel)])  # about 7 pixels right of it and 8 below
+    assert first != (1, 1) and second == (1, 1)
+    along = [row(10, 50), row(20, 40)]  # a line that goes down to the right leaves through the label
+    assert sides(along)[0] == (1, 1) and sides(along, ("a",))[0] != (1, 1)
+    same = sides([row(10, 50, "2"), row(10, 50, "3")])
+    assert same[0] != same[1]
+
+
+def test_labels_stay_between_the_axes() -> None:
+    long = "6 passes"
+    assert CHARACTER * len(long) < WIDTH
+    ((right, _),) = sides([row(99, 50, long)])
+    assert right == -1
+    ((_, lowest),) = sides([row(10, 0.5)])
+    assert lowest != 1
+
+
+def scored(score: float, **facts: Any) -> dict[str, Any]:
+    own = {"f1": score, "forced_f1": score, "no_answer_auc": score, "at_threshold": {"f1": score}}
+    return {"parameters": 10, "seconds": 1.0, "tokens": 100, **facts, "scores": {"dev": own, "held_out": own}}
+
+
+def experiment(name: str, seeds: int, snapshots: dict[str, Any]) -> Experiment:
+    base = {
+        "baseline": {"parameters": 0, "scores": {"dev": {"f1": 50.0}}},
+        "last_linear": scored(5, head="last_linear"),
+    }
+    run = {"snapshots": {epochs: {**base, **models} for epochs, models in snapshots.items()}, "analyses": {}}
+    return Experiment(name, dict.fromkeys(range(seeds), run))
+
+
+@pytest.fixture
+def found() -> dict[str, Experiment]:
+    start = {"encoder": scored(1, tokens=0), "ladder_64": scored(50, head="ladder")}
+    longer = {"encoder": scored(1, tokens=0), "ladder_deep": scored(60, head="ladder", tokens=600)}
+    return {
+        "squad2_gte": experiment("squad2_gte", 3, {"0": start, "1": {"encoder": scored(70)}}),
+        "untouched_gte": experiment("untouched_gte", 3, {"0": longer}),
+        "squad2_gte_full1": experiment("squad2_gte_full1", 3, {"1": {"encoder": scored(65)}}),
+        "squad2_gte_lora": experiment("squad2_gte_lora", 1, {"1": {"encoder": scored(60)}}),
+    }
+
+
+def test_heads_on_the_untouched_encoder_are_told_apart_by_their_passes(found: dict[str, Experiment]) -> None:
+    for block in peer_blocks(found, "squad2_gte", "gte-small")[1:]:
+        assert block.picture is not None
+        rows = block.picture["data"]["values"]
+        labels = {row["what"]: row["label"] for row in rows}
+        assert labels["ladder_64 on the untouched encoder"] == "1 pass"
+        assert labels["ladder_deep on the untouched encoder"] == "6 passes"
+        assert labels["LoRA, decay to 1 epoch"] == "1"
+        assert "on the untouched encoder 1 pass is ladder_64 and 6 passes is ladder_deep." in block.note
+
+
+def test_notes_say_which_ways_have_fewer_seeds(found: dict[str, Experiment]) -> None:
+    assert "Means over 3 seeds; LoRA: 1 seed." in peer_blocks(found, "squad2_gte", "gte-small")[1].note
+    del found["squad2_gte_lora"]
+    assert "Means over 3 seeds. " in peer_blocks(found, "squad2_gte", "gte-small")[1].note

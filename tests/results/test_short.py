@@ -1,0 +1,66 @@
+"""The page's beginning, from small experiments whose figures are written down here."""
+
+from typing import Any
+
+from results.kept import Experiment
+from results.short import short_block
+
+
+def model(dev: float, held_out: float, **facts: Any) -> dict[str, Any]:
+    found = {
+        split: {"forced_f1": score, "no_answer_auc": 2 * score}
+        for split, score in (("dev", dev), ("held_out", held_out))
+    }
+    return {"parameters": 1, **facts, "scores": found}
+
+
+def spans() -> dict[str, Experiment]:
+    """Two seeds: at 0.3 epochs the head is 4 and 6 above the encoder, at 2 epochs below encoder and control."""
+    runs = {}
+    for seed, score in enumerate((24.0, 26.0)):
+        early = {
+            "encoder": model(20, 20),
+            "last_linear": model(23, 23, head="last_linear"),
+            "ladder_64": model(score, 30, head="ladder"),
+            "adapter_64": model(40, 25, head="adapter"),  # better on dev, which must not count
+        }
+        late = {**early, "encoder": model(33, 33), "last_linear": model(34, 34, head="last_linear")}
+        shots = {"0": early, "0.3": early, "2": late}
+        runs[seed] = {"snapshots": shots, "analyses": {}, "metrics": ["f1"]}
+    return {"squad2_gte": Experiment("squad2_gte", runs)}
+
+
+def test_the_best_head_on_held_out_data_is_held_against_encoder_and_control() -> None:
+    block = short_block(spans())
+    assert block is not None and block.frame is not None
+    first, second, *later = block.frame.rows
+    assert first == [
+        "spans, gte-small",
+        0.3,
+        "ladder_64",
+        2,
+        "forced F1",
+        "25.00 ± 1.41",
+        "+5.00 ± 1.41",
+        "+2.00 ± 1.41",
+    ]
+    assert second[4:] == ["AUC", "50.00 ± 2.83", "+10.00 ± 2.83", "+4.00 ± 2.83"]
+    assert [row[1] for row in later] == [2.0, 2.0]  # nothing is said of 0 epochs
+    (told,) = block.sentences
+    assert "fine-tuned least (0.3 to 0.3 epochs), it is above the encoder itself in 2 of 2 figures, and above" in told
+    assert "fine-tuned most (2 to 2 epochs), it is above the encoder itself in 0 of 2 figures, and above" in told
+
+
+def test_an_untouched_encoder_is_held_against_its_own_first_epoch() -> None:
+    found = spans()
+    for run in found["squad2_gte"].runs.values():
+        run["snapshots"]["1"] = {"encoder": model(50, 50)}
+    ladder = {"encoder": model(1, 1), "ladder_64": model(48, 40, head="ladder")}
+    run = {"snapshots": {"0": ladder}, "analyses": {}, "metrics": ["f1"]}
+    block = short_block({**found, "untouched_gte": Experiment("untouched_gte", {0: run})})
+    assert block is not None
+    assert block.sentences[1].endswith("96 % with gte-small (AUC −4.00).")  # 48 of 50, and 96 less 100
+
+
+def test_without_runs_there_is_nothing_to_begin_with() -> None:
+    assert short_block({}) is None
