@@ -8,6 +8,7 @@ import copy
 import dataclasses
 import json
 import math
+import os
 import tomllib
 import types
 import typing
@@ -196,7 +197,8 @@ def _absolute_place(place: str | None) -> str | None:
 
 def _absolute(place: str | None) -> Any:
     """The full path of what exists here; hub names and absent keys stay as they are."""
-    return str(Path(place).expanduser().absolute()) if place and Path(place).expanduser().exists() else place
+    whole = Path(os.path.expanduser(place)).absolute() if place else None  # which leaves ~nobody as it is
+    return str(whole) if whole is not None and whole.exists() else place
 
 
 def _with_absolute_begin(entry: Any) -> Any:

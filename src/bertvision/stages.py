@@ -234,13 +234,13 @@ def check_heads(job: Job) -> None:
     """Builds every head without its weights: what does not fit this encoder is said before any work, and so are
     weights to begin with that do not fit the head."""
     shape = shape_of(job.config.encoder.name, job.config.encoder.layers).shape
+    own = {job.folder.head(epochs, one.name).resolve() for epochs in job.head_snapshots for one in job.members}
     for member in job.members:
         check_begin(outline_head(member, shape, job.target), member, job.task)
-        own = [job.folder.head(epochs, member.name).resolve() for epochs in job.head_snapshots]
-        if member.begin is not None and Path(member.begin).resolve() in own:  # it would be trained again at every start
+        if member.begin is not None and Path(member.begin).resolve() in own:  # trained here, before or after it
             raise UserError(
-                f"head '{member.name}' would be written over the one it begins with, '{member.begin}': give it another "
-                "`name`, or the run another folder (`run`)."
+                f"head '{member.name}' begins with '{member.begin}', which this run writes itself: give the head that "
+                "has this folder another `name`, or the run another folder (`run`)."
             )
 
 

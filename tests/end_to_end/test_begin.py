@@ -129,4 +129,4 @@ def test_a_head_is_not_written_over_the_one_it_begins_with(
     config = write_config(tmp_path, name="squad2", data=squad_folder)
     heads = f'heads=[{{head="adapter",size=4,begin="{span_head}"}}]'
     said = command("run", config, RAW[0], heads, f'run="{tmp_path}/spans"')
-    assert said.code == 2 and "would be written over the one it begins with" in said.err
+    assert said.code == 2 and "which this run writes itself" in said.err

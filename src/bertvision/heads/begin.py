@@ -1,5 +1,6 @@
 """The trained head whose weights another one begins with: where it lies, and what is known of it without torch."""
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,15 +9,15 @@ from typing import Any
 from bertvision.errors import UserError
 from bertvision.rundir import file_fingerprint, fingerprint, read_json
 
-WEIGHTS = "head.safetensors"
+CONFIG, WEIGHTS = "config.json", "head.safetensors"
 SHIPPED = Path(__file__).parents[1] / "kits" / "shipped"
 """Where the kits lie that ship."""
 
 
 def find_folder(begin: str) -> Path:
-    """The folder that a setting names; default/squad2 is a head of a kit that ships, where no such folder is here."""
-    folder, shipped = Path(begin).expanduser().absolute(), SHIPPED / begin
-    return shipped if shipped.is_dir() and not folder.exists() else folder
+    """The folder that a setting names; default/squad2 is a head of a kit that ships, where there is no head here."""
+    folder, shipped = Path(os.path.expanduser(begin)).absolute(), SHIPPED / begin  # which leaves ~nobody as it is
+    return shipped if (shipped / CONFIG).is_file() and not (folder / CONFIG).is_file() else folder
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,11 @@ class Begin:
 def read_begin(folder: Path) -> Begin:
     """What lies in a folder of `save_head`, in a run, a kit or anywhere; raises UserError where no head does."""
     folder = folder.resolve()
-    facts = read_json(folder / "config.json")
-    if not isinstance(facts, dict) or not {"member", "shape", "target"} <= set(facts):
-        raise UserError(f"no head in '{folder}': expected config.json and {WEIGHTS} there.")
+    facts = read_json(folder / CONFIG)
+    if not isinstance(facts, dict) or not {"member", "shape", "target"} <= set(facts) or "head" not in facts["member"]:
+        raise UserError(f"no head in '{folder}': expected {CONFIG} and {WEIGHTS} there.")
     if not (folder / WEIGHTS).is_file():
-        raise UserError(f"no weights in '{folder}': expected {WEIGHTS} beside config.json.")
+        raise UserError(f"no weights in '{folder}': expected {WEIGHTS} beside {CONFIG}.")
     weights = file_fingerprint([folder / WEIGHTS])
     return Begin(facts["member"]["head"], facts["shape"], facts["target"], _find_task(folder), weights)
 

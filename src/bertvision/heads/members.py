@@ -5,8 +5,8 @@ heads = [
     "adapter_386_skip",                                                         a preset: one of the papers' rows
     { head = "adapter", size = [16, 64], lr = [3e-4, 1e-3], seeds = 5 },        a grid: 2 × 2 × 5 members
     { head = "adapter_64", data_fraction = [0.1, 0.3, 1.0] },                   the less-data curve
-    { head = "adapter_64", begin = "runs/mnli/snapshots/epoch_1/heads/adapter_64", name = "from_mnli" },
-]                                                                               weights of another head to begin with
+    { head = "adapter_64", begin = "runs/mnli/snapshots/epoch_1/heads/adapter_64" },    weights to begin with
+]
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ TRAINING: dict[str, Any] = {
     "lr": float, "epochs": int, "schedule": str, "warmup": float, "decay": float, "clip": float | None,
     "data_fraction": float, "seed": int,
 }  # fmt: skip
-# What an entry can say besides, and a search does not vary.
+# And what a search does not vary.
 MEMBER: dict[str, Any] = {**TRAINING, "begin": str | None}
 RESERVED = ("encoder", "baseline")
 NAME = re.compile(r"[^\W\d_][\w.-]*")

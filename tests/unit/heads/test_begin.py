@@ -11,12 +11,14 @@ import pytest
 import torch
 from tiny_training import member_of
 
-from bertvision.config import TrainConfig, build_config
+from bertvision.config import TrainConfig, build_config, load_config
 from bertvision.encoder.states import StateShape
 from bertvision.errors import ConfigError, UserError
 from bertvision.heads import HEADS, Head, MemberConfig, Target, build_head, build_members, load_head, save_head
 from bertvision.heads.begin import SHIPPED, find_folder
 from bertvision.heads.saved import begin_head, check_begin, outline_head
+from bertvision.job import Job
+from bertvision.stages import check_heads
 from bertvision.tasks.base import TargetKind, Task, describe_task
 
 SPAN, LABEL, SCORE = TargetKind.SPAN, TargetKind.LABEL, TargetKind.SCORE
@@ -87,6 +89,7 @@ def test_a_label_head_takes_all_of_a_span_head_but_the_output_layer(row: str, sa
 OTHER_ORDER = dataclasses.replace(YES_NO, labels=("no", "yes"))
 THREE = Task("answerable", LABEL, ("accuracy",), readers={}, labels=("yes", "no", "perhaps"))
 OTHER_NAME = dataclasses.replace(YES_NO, name="rte")
+FILES = dataclasses.replace(YES_NO, name="files")  # any two tasks of a user's own have this name
 ONE_SCORE, OTHER_SCORE = (Task(name, SCORE, ("pearson",), readers={}) for name in ("stsb", "mine"))
 
 
@@ -95,6 +98,7 @@ ONE_SCORE, OTHER_SCORE = (Task(name, SCORE, ("pearson",), readers={}) for name i
     [
         (YES_NO, YES_NO, True, True),
         (YES_NO, YES_NO, False, True),
+        (FILES, FILES, True, False),
         (YES_NO, OTHER_NAME, True, False),
         (YES_NO, OTHER_NAME, False, True),
         (YES_NO, OTHER_ORDER, True, False),
@@ -288,4 +292,21 @@ def test_a_head_of_a_kit_that_ships_is_found_by_its_name_unless_such_a_folder_is
     assert find_folder("default/squad2") == SHIPPED / "default" / "squad2"
     assert find_folder("default/nothing") == tmp_path / "default" / "nothing"
     (tmp_path / "default" / "squad2").mkdir(parents=True)
+    assert find_folder("default/squad2") == SHIPPED / "default" / "squad2", "there is no head in it"
+    (tmp_path / "default" / "squad2" / "config.json").touch()
     assert find_folder("default/squad2") == tmp_path / "default" / "squad2"
+
+
+def test_a_home_that_nobody_has_and_a_head_that_is_none_are_told(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"member": {}, "shape": {}, "target": {}}')
+    for begin in ("~nobody_here/head", str(tmp_path)):
+        with pytest.raises(ConfigError, match="no head in"):
+            build_members([{"head": "adapter", "begin": begin}], TrainConfig(epochs=1), 0, LABEL)
+
+
+def test_the_shipped_head_for_spans_fits_the_config_that_begins_with_it() -> None:
+    files = {split: Path("tests/fixtures/squad_tiny") / f"{split}-v2.0.json" for split in ("train", "dev")}
+    words = [f"task.{split}={Path(__file__).parents[3] / path}" for split, path in files.items()]
+    job = Job(load_config(Path(__file__).parents[3] / "configs" / "kit" / "squad2_answerable.toml", words))
+    check_heads(job)
+    assert any(member.begin == str(SHIPPED / "default" / "squad2") for member in job.members)
