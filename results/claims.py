@@ -291,8 +291,8 @@ def _shorter_passages(title: str, experiment: Experiment) -> Finding | None:
         encoder = only.pop(f"only {ENCODER_ITSELF}", None)
         found += [encoder - median for median in only.values() if encoder is not None and median is not None]
     words = (
-        f"{title}, median length of passages in words, where only the encoder is right less where only the head is "
-        "(each run's best head on held-out data, the ladder too, on the last states)"
+        f"{title}, median length of passages in words, where only the encoder is right, minus that where only the "
+        "head is (each run's best head on held-out data, the ladder too, on the last states)"
     )
     return Finding(words, {"words": Mean(found)}) if found else None
 
@@ -443,7 +443,7 @@ def claims_blocks(experiments: Experiments) -> list[Block]:
         evidence += [["" if place else claim.text, line] for place, line in enumerate(lines)]
     theirs, ours = [claim for claim in found if claim.paper != OWN], [claim for claim in found if claim.paper == OWN]
     told = f"Of the papers' {len(theirs)} claims: {_count(theirs)}. "
-    told += f"Of {len(ours)} that ask the same against our control, a line that begins with …: {_count(ours)}."
+    told += f"Of {len(ours)} more, the lines that begin with …, which ask the same against our control: {_count(ours)}."
     return [
         Block("claims", "Claim by claim", [told], Frame(columns, rows), note=NOTE),
         Block("claims_evidence", "The figures behind it", frame=Frame(evidence_columns, evidence), folded=True),

@@ -64,19 +64,19 @@ LIMITS = [
 def build_page(experiments: dict[str, Experiment], seeds: dict[str, list[int]]) -> Report:
     """Of the experiments, and of the seeds that were kept of each config."""
     beginning = short_block(experiments)
-    sections = [Section("The papers' claims", claims_blocks(experiments))]
+    sections = [Section("In short", [beginning] if beginning else [])]
+    sections.append(Section("The papers' claims", claims_blocks(experiments)))
+    sections.append(Section("No fine-tuning at all", untouched_blocks(experiments, ENCODERS)))
     for short, encoder in ENCODERS.items():
         name = f"squad2_{short}"
         if name in experiments:
             sections.append(Section(f"Spans, {encoder} ({SQUAD})", span_blocks(experiments[name], encoder)))
-    sections.insert(1, Section("No fine-tuning at all", untouched_blocks(experiments, ENCODERS)))
     pairs = [(experiments.get(f"answerable_{short}"), encoder) for short, encoder in ENCODERS.items()]
     sections.append(Section("Answerability", [answerable_block(one, name) for one, name in pairs if one is not None]))
     sections.append(Section("GLUE", [glue_block(experiments[name]) for name in GLUE if name in experiments]))
     peers = [block for short, name in ENCODERS.items() for block in peer_blocks(experiments, f"squad2_{short}", name)]
     sections.append(Section("Other ways to the same scores", peers))
     sections.append(Section("The runs", [runs_block(experiments)]))
-    sections.insert(0, Section("In short", [beginning] if beginning else []))
     sections = [section for section in sections if section.blocks]
     return Report("Results", FACTS, [*tell_missing(seeds), *LIMITS], sections)
 

@@ -13,7 +13,7 @@ from bertvision.heads import CONTROL
 from bertvision.results import counted
 from bertvision.stages import BASELINE, ENCODER
 from results.kept import Experiment, Place
-from results.names import SHARED_GPU, SPAN_NOTES, colour_by_place, title_of
+from results.names import SHARED_GPU, SPAN_NOTES, colour_by_place, in_passes, title_of
 
 KEY, HEADING = "forced_f1", "forced F1"
 FIGURES = {"F1": "f1", "F1*": "at_threshold.f1", HEADING: KEY, "AUC": "no_answer_auc"}
@@ -57,7 +57,7 @@ class Way(NamedTuple):
 
     def label(self, one_epoch: int) -> str:
         """What stands beside its point: how long the encoder was fine-tuned, or how often the head saw the data."""
-        return f"{self.place.epochs:g}" if self.place.epochs else _count_passes(self.place.passes(one_epoch) or 0.0)
+        return f"{self.place.epochs:g}" if self.place.epochs else in_passes(self.place.passes(one_epoch) or 0.0)
 
     @property
     def seconds(self) -> float | None:
@@ -196,10 +196,6 @@ def _tell_seeds(ways: list[Way]) -> str:
             fewer.setdefault(counts[way.title], {})[str(way.family)] = None
     parts = [f"{listed(list(families))}: {counted(count, 'seed')}" for count, families in sorted(fewer.items())]
     return "; ".join([f"Means over {counted(most, 'seed')}", *parts]) + "."
-
-
-def _count_passes(passes: float) -> str:
-    return "1 pass" if round(passes) == 1 else f"{passes:.0f} passes"
 
 
 def _draw(key: str, title: str, data: list[Row], field: str, note: str) -> Block:

@@ -11,9 +11,7 @@ from results.claims import Experiments, compare, signed_mean, spans
 from results.kept import Experiment, Mean, Place
 from results.names import ENCODERS, LABELS
 from results.sentences import GLUE
-from results.untouched import above, share_of
-
-FORCED, AUC = "forced_f1", "no_answer_auc"
+from results.untouched import AUC, FORCED, above, share_of
 
 
 class Row(NamedTuple):
@@ -84,10 +82,10 @@ def _compared(rows: list[Row]) -> str:
         epochs = sorted({row.head.epochs for row in ends})
         counts = [sum(other in row.over and row.over[other].mean > 0 for row in ends) for other in (ENCODER, CONTROL)]
         parts.append(
-            f"where each task's encoder is fine-tuned {words} ({epochs[0]:g} to {epochs[-1]:g} epochs), it is above "
-            f"the encoder itself in {counts[0]} of {counted(len(ends), 'figure')}, and above the control in {counts[1]}"
+            f"in {counts[0]} of {counted(len(ends), 'figure')}, and above the control in {counts[1]}, where each "
+            f"task's encoder was fine-tuned {words} ({epochs[0]:g} to {epochs[-1]:g} epochs)"
         )
-    return f"Of the best head: {'; '.join(parts)}."
+    return f"The best head is above the encoder itself {'; '.join(parts)}."
 
 
 def _untouched(experiments: Experiments) -> list[str]:
@@ -101,7 +99,5 @@ def _untouched(experiments: Experiments) -> list[str]:
             forced, auc = share_of(head, tuned), above(head, tuned)
             if forced is not None and auc is not None:
                 parts.append(f"{forced:.0f} % with {title} (AUC {signed(auc)})")
-    words = (
-        "On an encoder as it came, the ladder's forced F1, held against that encoder's own at 1 epoch of fine-tuning: "
-    )
+    words = "On an encoder as it came the ladder's forced F1 is, of that encoder's own when stopped at 1 epoch: "
     return [f"{words}{', '.join(parts)}."] if parts else []

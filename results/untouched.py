@@ -155,7 +155,7 @@ def _costs(head: Place, curve: Experiment, rows: list[Row]) -> str:
         told += f"{counted(within[-1], 'epoch')} and forced F1 {curve.mean(within[-1], ENCODER, FORCED)}. What it "
         told += "saves is a copy of the encoder, or a pass through it, for each task. "
     last = Place(curve, curve.snapshots[-1], ENCODER)
-    told += f"Of {counted(last.epochs, 'epoch')} of fine-tuning it has {share_of(head, last):.1f} %"
+    told += f"It has {share_of(head, last):.1f} % of the forced F1 of {counted(last.epochs, 'epoch')} of fine-tuning"
     for row in (row for row in rows if row.title.startswith("LoRA")):
         count = row.place.experiment.facts(row.place.epochs, ENCODER).get("trained_parameters", row.place.parameters)
         told += f"; {row.title} ({count:,} parameters), has forced F1 {row.place.show(FORCED)} and AUC "

@@ -47,8 +47,11 @@ def test_the_best_head_on_held_out_data_is_held_against_encoder_and_control() ->
     assert second[4:] == ["AUC", "50.00 ± 2.83", "+10.00 ± 2.83", "+4.00 ± 2.83"]
     assert [row[1] for row in later] == [2.0, 2.0]  # nothing is said of 0 epochs
     (told,) = block.sentences
-    assert "fine-tuned least (0.3 to 0.3 epochs), it is above the encoder itself in 2 of 2 figures, and above" in told
-    assert "fine-tuned most (2 to 2 epochs), it is above the encoder itself in 0 of 2 figures, and above" in told
+    assert told == (
+        "The best head is above the encoder itself in 2 of 2 figures, and above the control in 2, where each task's "
+        "encoder was fine-tuned least (0.3 to 0.3 epochs); in 0 of 2 figures, and above the control in 0, where each "
+        "task's encoder was fine-tuned most (2 to 2 epochs)."
+    )
 
 
 def test_an_untouched_encoder_is_held_against_its_own_first_epoch() -> None:

@@ -90,7 +90,7 @@ def test_the_head_that_counts_is_chosen_on_held_out_data_and_its_work_is_told(fo
     assert "112.5 % of the one with decay" in block.sentences[0] and "90.0 % of the one stopped" in block.sentences[0]
     # Six forward passes are two epochs forward and backward.
     assert "fine-tuning gets to 2 epochs and forced F1 84.00" in block.sentences[1]
-    assert "Of 3 epochs of fine-tuning it has 81.8 %" in block.sentences[1]  # 72 of 88
+    assert "It has 81.8 % of the forced F1 of 3 epochs of fine-tuning" in block.sentences[1]  # 72 of 88
     assert "LoRA, 3 epochs (7 parameters), has forced F1 70.00 and AUC 80.00" in block.sentences[1]
 
 
