@@ -8,7 +8,7 @@ import pytest
 import bertvision as bv
 from bertvision.config import load_config
 from bertvision.heads import count_parameters
-from bertvision.heads.begin import SHIPPED
+from bertvision.heads.begin import SHIPPED, read_begin
 from bertvision.job import Job
 from bertvision.kits import Kit
 from bertvision.kits.scoring import score_kit
@@ -44,6 +44,11 @@ def test_every_shipped_head_has_a_card_and_a_config_that_made_it(task: str) -> N
     assert config["task"]["name"] == task and config["encoder"]["name"] == "embedded"
     assert config["finetune"] == {"epochs": 0} and config.get("seed", 0) == member["seed"]
     assert {key: member[key] for key in ("lr", "epochs", "warmup")}.items() <= config["train"].items()
+
+
+def test_the_head_for_answerability_began_with_the_head_for_spans() -> None:
+    member = read_json(FOLDER / "squad2_answerable" / "config.json")["member"]
+    assert member["begin_stamp"] == read_begin(FOLDER / "squad2").stamp
 
 
 def test_shipped_heads_have_at_most_a_twentieth_of_the_encoder_s_parameters(kit: Kit) -> None:
