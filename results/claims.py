@@ -19,7 +19,7 @@ from bertvision.stages import ENCODER
 from results.kept import Experiment, Mean, Place
 from results.names import ENCODERS, JUDGED, LABELS, in_passes
 from results.sentences import GLUE
-from results.spans import SHARED, data_shares, head_names
+from results.spans import SHARED, data_shares, head_names, rank_correlation
 
 HOLDS, PARTLY, FAILS = "holds", "partly", "does not hold"
 ONE_SEED, OPEN = "one seed", "not tested yet"
@@ -255,14 +255,6 @@ def later_layers(experiments: Experiments) -> Claim:
             found.append(Finding(words, {"points": upper, "correlation": ranks}))
     text = "Later layers weigh more in learned pooling (judged: the upper half, and all layers by their ranks)"
     return claim_of(text, "shown in a picture", found)
-
-
-def rank_correlation(values: list[float]) -> float:
-    """Spearman's, of values with their places."""
-    ranks = [sorted(values).index(value) for value in values]
-    middle = (len(values) - 1) / 2
-    top = sum((rank - middle) * (place - middle) for place, rank in enumerate(ranks))
-    return top / sum((place - middle) ** 2 for place in range(len(values)))
 
 
 def better_on_unanswerable(experiments: Experiments) -> Claim:

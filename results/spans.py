@@ -210,17 +210,22 @@ def _layers(experiment: Experiment, encoder: str) -> Block | None:
 
 def _tell_weights(means: dict[str, float], weights: list[dict[str, float]]) -> str:
     """Which layer weighs most, and whether weights grow with depth."""
-    from scipy.stats import spearmanr
-
     top, values = max(means, key=lambda name: means[name]), list(means.values())
-    depth = range(len(values))
-    ranks = Mean([float(spearmanr(depth, [own[name] for name in means]).statistic) for own in weights])
+    ranks = Mean([rank_correlation([own[name] for name in means]) for own in weights])
     grow = "grow" if values == sorted(values) else "do not grow"
     return (
         f"It weighs {top} most, with {means[top]:.1f} %; an even share would be {100 / len(means):.1f} % (dashed). "
         f"Weights {grow} from layer to layer throughout: rank correlation with depth {signed(ranks.mean)}, mean of "
         f"{counted(len(weights), 'seed')}."
     )
+
+
+def rank_correlation(values: list[float]) -> float:
+    """Spearman's, of values with their places."""
+    ranks = [sorted(values).index(value) for value in values]
+    middle = (len(values) - 1) / 2
+    top = sum((rank - middle) * (place - middle) for place, rank in enumerate(ranks))
+    return top / sum((place - middle) ** 2 for place in range(len(values)))
 
 
 def _draw_weights(means: dict[str, float]) -> dict[str, Any]:

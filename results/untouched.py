@@ -88,7 +88,7 @@ def _rows(own: Experiment, curve: Experiment, tuned: list[Tuned]) -> list[Row]:
 
 
 def _low_rank(lora: Experiment | None) -> list[Row]:
-    """The peer with the fewest parameters of its own, in the table alone."""
+    """The better of the peers with few parameters of their own, in the table alone."""
     if lora is None:
         return []
     last = lora.snapshots[-1]

@@ -201,13 +201,18 @@ def _absolute(place: str | None) -> Any:
     return str(whole) if whole is not None and whole.exists() else place
 
 
+def _has_config(place: Any) -> bool:
+    return isinstance(place, str) and Path(os.path.expanduser(place), "config.json").is_file()
+
+
 def _with_absolute_begin(entry: Any) -> Any:
     """An entry of `heads` with the full paths of the heads that it, or each point of its grid, begins with."""
     if not isinstance(entry, dict) or "begin" not in entry:
         return entry
     begin = entry["begin"]
     places = begin if isinstance(begin, list) else [begin]
-    whole = [_absolute(place) if place != "none" else place for place in places]
+    # A folder without a head in it leaves its name to the kits that ship.
+    whole = [_absolute(place) if _has_config(place) else place for place in places]
     return {**entry, "begin": whole if isinstance(begin, list) else whole[0]}
 
 

@@ -8,6 +8,7 @@ from scipy.stats import spearmanr
 from results import claims
 from results.claims import FAILS, HOLDS, ONE_SEED, OPEN, PARTLY, Claim, Finding
 from results.kept import Experiment, Mean
+from results.spans import rank_correlation
 
 
 def scores(base: float) -> dict[str, Any]:
@@ -121,7 +122,7 @@ def test_later_layers_must_weigh_more_by_their_ranks_as_well() -> None:
     assert layers([5, 10, 12, 13, 15, 20, 25]) == [True, True]
     assert layers([30, 10, 8, 7, 1, 2, 42]) == [True, False]
     values = [12.8, 12.2, 12.0, 13.0, 10.2, 17.9, 22.0]
-    assert claims.rank_correlation(values) == pytest.approx(spearmanr(values, range(7)).statistic)
+    assert rank_correlation(values) == pytest.approx(spearmanr(values, range(7)).statistic)
 
 
 def test_the_ladder_does_not_speak_for_the_papers_heads_without_fine_tuning() -> None:

@@ -293,6 +293,9 @@ def test_a_head_of_a_kit_that_ships_is_found_by_its_name_unless_such_a_folder_is
     assert find_folder("default/nothing") == tmp_path / "default" / "nothing"
     (tmp_path / "default" / "squad2").mkdir(parents=True)
     assert find_folder("default/squad2") == SHIPPED / "default" / "squad2", "there is no head in it"
+    entry = {"head": "ladder_128_deep", "begin": "default/squad2"}
+    config = build_config({"task": {"name": "squad2"}, "heads": [entry]})
+    assert config.with_absolute_paths().heads == [entry], "nor is the empty folder what a run folder keeps"
     (tmp_path / "default" / "squad2" / "config.json").touch()
     assert find_folder("default/squad2") == tmp_path / "default" / "squad2"
 
