@@ -1,7 +1,7 @@
 """What was kept of the runs: one small file a run in `results/kept`; the seeds of an experiment belong together."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,14 @@ from bertvision.stages import BASELINE, ENCODER
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "results" / "kept"
+AGAIN = "again"
+"""The folder in it of runs that were repeated with the GPU to themselves: their seconds count, and not their scores."""
 CONFIGS = ROOT / "configs" / "results"
-ZOO = "_zoo"
-"""The end of a config's name whose runs have more heads than another one's, and are else the same."""
-ALONE = {("squad2_minilm", 0)}
-"""Runs (config, seed) that had the GPU to themselves. The seconds of all others are upper bounds."""
+ALONE = {
+    ("squad2_minilm", 0),
+    *((f"squad2_{encoder}_{peer}", 1) for encoder in ("gte", "minilm") for peer in ("lora", "bitfit")),
+}
+"""Runs (config, seed) among the rest that had the GPU to themselves. The seconds of all others are upper bounds."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +43,21 @@ class Mean:
 
 
 @dataclass(frozen=True)
+class Seconds:
+    value: float
+    alone: bool
+    """Whether the run had the GPU to itself; an upper bound where others shared it."""
+
+
+@dataclass(frozen=True)
 class Experiment:
     """The runs of one config, one a seed."""
 
     name: str
     runs: dict[int, dict[str, Any]]
     """By seed: what `keep.py` wrote."""
+    again: list[dict[str, Any]] = field(default_factory=list)
+    """Runs that were repeated with the GPU to themselves."""
 
     @property
     def seeds(self) -> list[int]:
@@ -88,20 +100,18 @@ class Experiment:
         return Mean(values) if values else None
 
     @property
-    def alone(self) -> list[int]:
-        """The seeds that had the GPU to themselves."""
-        return [seed for seed in self.seeds if (self.name, seed) in ALONE]
+    def timed(self) -> list[dict[str, Any]]:
+        """The runs that had the GPU to themselves."""
+        return [*self.again, *[run for seed, run in self.runs.items() if (self.name, seed) in ALONE]]
 
-    def seconds(self, epochs: float, model: str) -> float | None:
-        """Of fine-tuning up to the snapshot, and of the pass where it is a head; of the fastest seed of those that had
-        the GPU to themselves, or of all, and then an upper bound."""
-        found = []
-        for seed in self.alone or self.seeds:
-            models = self._models(seed, epochs)
-            if model in models:
-                own = 0.0 if model in (ENCODER, BASELINE) else models[model].get("seconds") or 0.0
-                found.append((models[ENCODER].get("seconds") or 0.0) + own)
-        return min(found) if found else None
+    def seconds(self, epochs: float, model: str) -> Seconds | None:
+        """Of fine-tuning up to the snapshot, and of the pass where it is a head: the fewest of the runs that had the
+        GPU to themselves, or of all."""
+        for runs, alone in ((self.timed, True), (list(self.runs.values()), False)):
+            found = [own for run in runs for own in [_seconds(run, epochs, model)] if own is not None]
+            if found:
+                return Seconds(min(found), alone)
+        return None
 
     def compute(self, epochs: float, model: str) -> int | None:
         """Training tokens through the encoder up to here, in those of a forward pass: a backward one counts twice."""
@@ -125,8 +135,28 @@ class Experiment:
         return {seed: run["analyses"][key] for seed, run in sorted(self.runs.items()) if key in run["analyses"]}
 
     def _models(self, seed: int, epochs: float) -> dict[str, Any]:
-        found: dict[str, Any] = self.runs[seed]["snapshots"].get(f"{epochs:g}", {})
-        return found
+        return _models_of(self.runs[seed], epochs)
+
+
+def _models_of(run: dict[str, Any], epochs: float) -> dict[str, Any]:
+    found: dict[str, Any] = run["snapshots"].get(f"{epochs:g}", {})
+    return found
+
+
+def _seconds(run: dict[str, Any], epochs: float, model: str) -> float | None:
+    """None where the run has no such model, and for the baseline, which takes none."""
+    models = _models_of(run, epochs)
+    if model not in models or model == BASELINE:
+        return None
+    own = 0.0 if model == ENCODER else models[model].get("seconds") or 0.0
+    return float((models[ENCODER].get("seconds") or 0.0) + own)
+
+
+def show_seconds(seconds: Seconds | None, digits: int) -> str | float | None:
+    """For a table, where bounds are marked."""
+    if seconds is None:
+        return None
+    return seconds.value if seconds.alone or seconds.value == 0 else f"≤ {seconds.value:,.{digits}f}"
 
 
 @dataclass(frozen=True)
@@ -186,19 +216,13 @@ def seeds_by_config(folder: Path = KEPT) -> dict[str, list[int]]:
 
 def load_kept(folder: Path = KEPT) -> dict[str, Experiment]:
     found: dict[str, dict[int, dict[str, Any]]] = {}
-    for path in sorted(folder.glob("*.json")):
-        run = json.loads(path.read_text(encoding="utf-8"))
-        seeds = found.setdefault(run["config"].removesuffix(ZOO), {})
-        if run["seed"] in seeds:
-            _join(seeds[run["seed"]], run)
-        else:
-            seeds[run["seed"]] = run
-    return {name: Experiment(name, seeds) for name, seeds in found.items()}
+    for run in _read(folder):
+        found.setdefault(run["config"], {})[run["seed"]] = run
+    again = _read(folder / AGAIN)
+    return {
+        name: Experiment(name, seeds, [run for run in again if run["config"] == name]) for name, seeds in found.items()
+    }
 
 
-def _join(run: dict[str, Any], other: dict[str, Any]) -> None:
-    """Models and analyses that only the other run of the same seed has."""
-    for epochs, models in other["snapshots"].items():
-        own = run["snapshots"].setdefault(epochs, {})
-        own |= {name: facts for name, facts in models.items() if name not in own}
-    run["analyses"] = other["analyses"] | run["analyses"]
+def _read(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]

@@ -7,7 +7,6 @@ from bertvision.analysis.words import ENCODER as ENCODER_ITSELF
 from bertvision.heads import CONTROL
 from bertvision.results import NAMES, SPAN_COLUMNS
 from bertvision.stages import BASELINE, ENCODER
-from results.kept import Experiment
 
 ENCODERS = {"gte": "gte-small", "minilm": "all-MiniLM-L6-v2"}
 SQUAD = "SQuAD 2.0, partial train"
@@ -27,7 +26,8 @@ SPAN_NOTES = {
     "forced F1": "on answerable questions, when the model must answer: no threshold",
     "AUC": "of the no-answer score: no threshold",
 }
-JUDGED = ("f1", "at_threshold.f1", "forced_f1", "no_answer_auc")
+FORCED, AUC = "forced_f1", "no_answer_auc"
+JUDGED = ("f1", "at_threshold.f1", FORCED, AUC)
 """What claims about spans are judged by: with threshold 0, with a chosen one, and without any."""
 LABELS = {
     **NAMES,
@@ -36,7 +36,7 @@ LABELS = {
     "at_threshold.NoAns_f1": "F1* on unanswerable ones",
 }
 
-SHARED_GPU = "upper bounds, since up to a dozen other runs shared the GPU"
+SECONDS = "of a run that had the GPU to itself; ≤: an upper bound, since up to a dozen others shared it"
 RANDOM = "As it came, the encoder's own output layer is random: its row, and ensembles with it, say nothing there."
 COLOURS = 8
 """How many the theme has."""
@@ -50,13 +50,6 @@ def colour_by_place(field: str, places: dict[str, int], shown: list[str]) -> tup
     legend = altair.Legend(title=None, values=shown, labelLimit=260, orient="bottom", columns=3)
     colour = altair.Color(f"{field}:N", scale=altair.Scale(domain=domain), legend=legend)
     return colour, altair.Shape(f"{field}:N", scale=altair.Scale(domain=domain, range=shapes), legend=legend)
-
-
-def about_seconds(experiment: Experiment, what: str) -> str:
-    """What a column of seconds is of, and how far it can be trusted."""
-    if experiment.alone:
-        return f"{what}; of seed {experiment.alone[0]}, which had the GPU to itself"
-    return f"{what}; {SHARED_GPU}"
 
 
 def title_of(model: str) -> str:

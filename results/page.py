@@ -13,20 +13,22 @@ from bertvision.reports.pictures import draw_svg
 from bertvision.rundir import write_text
 from results.claims import claims_blocks
 from results.kept import ROOT, Experiment, load_kept, seeds_by_config
-from results.names import ENCODERS, SHARED_GPU, SQUAD
+from results.names import ENCODERS, SECONDS, SQUAD
 from results.peers import peer_blocks
-from results.runs import runs_block, tell_missing
+from results.runs import again_block, runs_block, tell_missing
 from results.sentences import GLUE, answerable_block, glue_block
 from results.short import short_block
 from results.spans import span_blocks
 from results.untouched import untouched_blocks
+from results.zoo import zoo_blocks
 
 PAGE, PICTURES = "results.md", "results"
 ALL_ROWS = 10_000
 FACTS = [
     "The papers: Jiang, Benge, King 2020 (arXiv 2202.12210: BERT-large, SQuAD 2.0) and its extension to GLUE in 2021. "
     "The heads are listed in the README; what figures mean is said under the tables. The control is a new linear layer "
-    "on the last layer, trained like a head; the ladder is a head of ours.",
+    "on the last layer, trained like a head; the ladder is a head of ours. Of the papers' convolutions for spans only "
+    "names and sizes are known: their layouts are ours.",
     "Made by “make results” from the folder results/kept, which holds the scores of runs of the configs in "
     "configs/results; “make results-check” makes it again and finds no difference. configs/results/hub has each config "
     "on the hub's data with BERT-base.",
@@ -38,8 +40,7 @@ FACTS = [
     "Encoders: gte-small (12 layers of 384, 33 million parameters) and all-MiniLM-L6-v2 (6 layers of 384, 23 million).",
     "Figures are means over seeds, ± their standard deviation; a seed changes what is held out, fine-tuning, batches "
     "and heads alike.",
-    f"Seconds are {SHARED_GPU}, except in squad2_minilm, seed 0. Where cost matters, look at passes through the "
-    "encoder, which do not depend on that.",
+    f"Seconds are {SECONDS}. Passes through the encoder do not depend on that.",
 ]
 LIMITS = [
     "These are small encoders, trained for sentence similarity before, on a part of SQuAD 2.0's training questions: "
@@ -71,12 +72,14 @@ def build_page(experiments: dict[str, Experiment], seeds: dict[str, list[int]]) 
         name = f"squad2_{short}"
         if name in experiments:
             sections.append(Section(f"Spans, {encoder} ({SQUAD})", span_blocks(experiments[name], encoder)))
+    sections.append(Section(f"Every head for spans ({SQUAD})", zoo_blocks(experiments, ENCODERS)))
     pairs = [(experiments.get(f"answerable_{short}"), encoder) for short, encoder in ENCODERS.items()]
     sections.append(Section("Answerability", [answerable_block(one, name) for one, name in pairs if one is not None]))
     sections.append(Section("GLUE", [glue_block(experiments[name]) for name in GLUE if name in experiments]))
     peers = [block for short, name in ENCODERS.items() for block in peer_blocks(experiments, f"squad2_{short}", name)]
     sections.append(Section("Other ways to the same scores", peers))
-    sections.append(Section("The runs", [runs_block(experiments)]))
+    again = again_block(experiments)
+    sections.append(Section("The runs", [runs_block(experiments), *([again] if again else [])]))
     sections = [section for section in sections if section.blocks]
     return Report("Results", FACTS, [*tell_missing(seeds), *LIMITS], sections)
 

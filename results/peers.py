@@ -12,8 +12,8 @@ from bertvision.analysis.words import listed
 from bertvision.heads import CONTROL
 from bertvision.results import counted
 from bertvision.stages import BASELINE, ENCODER
-from results.kept import Experiment, Place
-from results.names import SHARED_GPU, SPAN_NOTES, colour_by_place, in_passes, title_of
+from results.kept import Experiment, Place, Seconds, show_seconds
+from results.names import SECONDS, SPAN_NOTES, colour_by_place, in_passes, title_of
 
 KEY, HEADING = "forced_f1", "forced F1"
 FIGURES = {"F1": "f1", "F1*": "at_threshold.f1", HEADING: KEY, "AUC": "no_answer_auc"}
@@ -29,7 +29,7 @@ JOINED = (FULL, HEADS, "LoRA", "BitFit")
 TICKS = [base * 10.0**power for power in range(-1, 9) for base in (1, 2, 5)]
 AXES = {
     "work": "passes of the training set through the encoder (forward 1, backward 2)",
-    "seconds": "seconds (hollow: upper bounds)",
+    "seconds": "seconds",
     "learned": "parameters that learned",
 }
 WIDTH, HEIGHT = 580.0, 360.0
@@ -60,9 +60,8 @@ class Way(NamedTuple):
         return f"{self.place.epochs:g}" if self.place.epochs else in_passes(self.place.passes(one_epoch) or 0.0)
 
     @property
-    def seconds(self) -> float | None:
-        unknown = self.place.model == BASELINE
-        return None if unknown else self.place.experiment.seconds(self.place.epochs, self.place.model)
+    def seconds(self) -> Seconds | None:
+        return self.place.experiment.seconds(self.place.epochs, self.place.model)
 
 
 def peer_blocks(experiments: dict[str, Experiment], name: str, encoder: str) -> list[Block]:
@@ -76,10 +75,11 @@ def peer_blocks(experiments: dict[str, Experiment], name: str, encoder: str) -> 
     rows = [_row(way, one_epoch) for way in ways]
     return [
         Block(
-            f"{name}_peers", f"{encoder}: other ways to the same scores", frame=Frame(_columns(own), rows),
+            f"{name}_peers", f"{encoder}: other ways to the same scores", frame=Frame(_columns(), rows),
             note="Heads are those with the best forced F1 on held-out questions at each snapshot. What was stopped "
             "early was on its way to 3 epochs: its learning rate had not decayed yet.",
         ),
+        *_budgets(name, encoder, ways),
         *_pictures(name, encoder, [way for way in ways if _is_shown(way)], one_epoch),
     ]  # fmt: skip
 
@@ -139,10 +139,9 @@ def _is_shown(way: Way) -> bool:
 # ---------------------------------------------------------------------- table and pictures
 
 
-def _columns(own: Experiment) -> list[Column]:
+def _columns() -> list[Column]:
     work = "of the training set through the encoder: forward counts 1, backward 2; what heads compute comes on top"
-    seconds = f"of fine-tuning, and for a head of the pass, which all heads of the run share; {SHARED_GPU}"
-    seconds += ", except for full fine-tuning towards 3 epochs and the heads of its run" if own.alone else ""
+    seconds = f"of fine-tuning, and for a head of the pass, which all heads of the run share; {SECONDS}"
     columns = [Column("way"), Column("seeds"), Column("passes", 1, work), Column("seconds", 1, seconds)]
     columns.append(Column("parameters that learned"))
     return [*columns, *[Column(heading, None, SPAN_NOTES[heading]) for heading in FIGURES]]
@@ -150,8 +149,37 @@ def _columns(own: Experiment) -> list[Column]:
 
 def _row(way: Way, one_epoch: int) -> list[Cell]:
     seeds = len(way.place.experiment.by_seed(way.place.epochs, way.place.model, "f1"))
-    costs: list[Cell] = [way.place.passes(one_epoch), way.seconds, way.learned]
+    costs: list[Cell] = [way.place.passes(one_epoch), show_seconds(way.seconds, 1), way.learned]
     return [way.title, seeds, *costs, *[way.place.show(key) for key in FIGURES.values()]]
+
+
+def _budgets(name: str, encoder: str, ways: list[Way]) -> list[Block]:
+    """The best way of each family in the seconds that full fine-tuning takes."""
+    timed = [(way, way.seconds.value) for way in ways if way.family is not None and way.seconds and way.seconds.alone]
+    limits = sorted((seconds, way.place.epochs) for way, seconds in timed if way.family == DECAYED)
+    families = [family for family in PLACES if any(way.family == family for way, _ in timed)]
+    if not limits or HEADS not in families:
+        return []
+    columns = [Column("way"), *[Column(f"in {seconds:.1f} s") for seconds, _ in limits]]
+    rows: list[list[Cell]] = []
+    for family in families:
+        cells: list[Cell] = []
+        for limit, _ in limits:
+            within = [way for way, seconds in timed if way.family == family and seconds <= limit]
+            best = max(within, key=_held_out, default=None)
+            cells.append(None if best is None else f"{best.place.show(KEY)} ({best.title})")
+        rows.append([family, *cells])
+    ends = listed([f"{seconds:.1f} s to {counted(epochs, 'epoch')}" for seconds, epochs in limits])
+    note = f"{HEADING} of what each way reaches in the seconds of full fine-tuning with decay to its end ({ends}), "
+    note += "chosen on held-out questions. For a head, fine-tuning counts and the pass in which all heads of the run "
+    note += "learned: one head alone takes less."
+    return [Block(f"{name}_budgets", f"{encoder}: in the same seconds", frame=Frame(columns, rows), note=note)]
+
+
+def _held_out(way: Way) -> float:
+    mean = way.place.experiment.mean(way.place.epochs, way.place.model, KEY, "held_out")
+    assert mean is not None, "there are held-out questions"
+    return mean.mean
 
 
 def _pictures(name: str, encoder: str, ways: list[Way], one_epoch: int) -> list[Block]:
@@ -159,20 +187,17 @@ def _pictures(name: str, encoder: str, ways: list[Way], one_epoch: int) -> list[
     for way in ways:
         mean, work = way.place.mean(KEY), way.place.passes(one_epoch)
         assert mean is not None and work is not None and way.seconds is not None, "fine-tuned or trained"
-        costs = {"work": work, "seconds": way.seconds, "learned": way.learned}
+        costs = {"work": work, "seconds": way.seconds.value, "learned": way.learned}
         shown = {"way": way.family, "what": way.title, "score": mean.mean, "label": way.label(one_epoch)}
-        data.append({**shown, **costs, "alone": bool(way.place.experiment.alone)})
+        data.append({**shown, **costs, "alone": way.seconds.alone})
     said = f"{_tell_labels(ways, one_epoch)} {_tell_seeds(ways)} Scores below {LEAST:g} are left out."
-    hollow = (
-        "All heads of a run learned together, and what that took counts for each. Hollow: upper bounds, other runs "
-        "shared the GPU, and not always as many: these can't be ranked."
-    )
-    if any(row["alone"] for row in data):
-        hollow += " Filled: of one run that had the GPU to itself; these can be compared with each other."
+    timed = "All heads of a run learned together, and what that took counts for each."
+    if not all(row["alone"] for row in data):
+        timed += " Hollow: upper bounds, other runs shared the GPU, and not always as many: these can't be ranked."
     ends = [row for row in data if row["way"] != FULL]
     return [
         _draw(f"{name}_work", f"{encoder}: score against work of the encoder", data, "work", f"{said} {WORK_NOTE}"),
-        _draw(f"{name}_seconds", f"{encoder}: score against seconds", data, "seconds", f"{said} {hollow}"),
+        _draw(f"{name}_seconds", f"{encoder}: score against seconds", data, "seconds", f"{said} {timed}"),
         _draw(
             f"{name}_parameters", f"{encoder}: score against parameters that learned", ends, "learned",
             f"{said} So is full fine-tuning that was stopped early. The encoder's parameters count where it was tuned.",

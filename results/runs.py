@@ -1,9 +1,16 @@
-"""The page's part on the runs themselves: what was run, and what is wanted and not there."""
+"""The page's part on the runs themselves: what was run, what a run of the same seed differs by, and what is wanted and
+not there."""
+
+from dataclasses import replace
+from statistics import median
+from typing import Any
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
-from bertvision.stages import ENCODER
-from results.kept import Experiment
-from results.names import SHARED_GPU
+from bertvision.results import counted, read_figure
+from bertvision.stages import BASELINE, ENCODER
+from results.claims import CLAIMS
+from results.kept import Experiment, Seconds, show_seconds
+from results.names import JUDGED, LABELS, SECONDS
 from results.sentences import GLUE
 
 WANTED = [
@@ -14,6 +21,7 @@ WANTED = [
     ("LoRA", 3, ["squad2_gte_lora", "squad2_minilm_lora"]),
     ("BitFit", 3, ["squad2_gte_bitfit", "squad2_minilm_bitfit"]),
     ("no fine-tuning", 3, ["untouched_gte", "untouched_minilm"]),
+    ("kernels along tokens without fine-tuning", 3, ["untouched_gte_kernels", "untouched_minilm_kernels"]),
     ("answerability", 3, ["answerable_gte", "answerable_minilm"]),
     *[(title, 5, [name]) for name, title in GLUE.items()],
 ]
@@ -35,23 +43,81 @@ def tell_missing(seeds: dict[str, list[int]]) -> list[str]:
 
 
 def runs_block(experiments: dict[str, Experiment]) -> Block:
-    columns = [Column("config"), Column("seeds"), Column("device"), Column("torch"), Column("fine-tuning, s", 0)]
-    columns += [Column("passes of the heads, s", 0)]
+    columns = [Column("config"), Column("seeds"), Column("device"), Column("torch")]
+    columns += [Column("fine-tuning, s", 0, SECONDS), Column("passes of the heads, s", 0, SECONDS)]
     rows: list[list[Cell]] = []
     for name, one in sorted(experiments.items()):
-        passes = sum(_passes(one, epochs) for epochs in one.head_snapshots)
-        seeds = ", ".join(str(seed) for seed in one.seeds)
-        made = one.first["device"], one.first["packages"]["torch"]
-        rows.append([f"{name}.toml", seeds, *made, one.seconds(one.snapshots[-1], ENCODER), passes])
-    note = (
-        f"Seconds of the fastest seed: {SHARED_GPU}; squad2_minilm, seed 0, alone had it to itself. Tokenizing, "
-        "scoring and writing come on top."
-    )
+        seeds = ", ".join([*map(str, one.seeds), *[f"{run['seed']} again" for run in one.again]])
+        tuned = one.seconds(one.snapshots[-1], ENCODER)
+        costs = [show_seconds(spent, 0) for spent in (tuned, _passes(one))]
+        rows.append([f"{name}.toml", seeds, one.first["device"], one.first["packages"]["torch"], *costs])
+    note = "Of the fastest seed where several shared the GPU. Tokenizing, scoring and writing come on top."
     return Block("runs", "What was run", frame=Frame(columns, rows), note=note)
 
 
-def _passes(experiment: Experiment, epochs: float) -> float:
-    """Seconds of a snapshot's passes; all heads of one share them, and those that read every token have their own."""
-    tuned = experiment.seconds(epochs, ENCODER) or 0.0
-    models = [name for name in experiment.models(epochs) if "head" in experiment.facts(epochs, name)]
-    return sum({round((experiment.seconds(epochs, name) or 0.0) - tuned, 3) for name in models})
+def _passes(experiment: Experiment) -> Seconds:
+    """Of all snapshots; all heads of one share a pass, and those that read every token have their own."""
+    total = 0.0
+    for epochs in experiment.head_snapshots:
+        tuned = experiment.seconds(epochs, ENCODER)
+        models = [name for name in experiment.models(epochs) if "head" in experiment.facts(epochs, name)]
+        found = [experiment.seconds(epochs, name) for name in models]
+        total += sum({round(own.value - (tuned.value if tuned else 0.0), 3) for own in found if own is not None})
+    return Seconds(total, bool(experiment.timed))
+
+
+# ---------------------------------------------------------------------- the same seed again
+
+
+def again_block(experiments: dict[str, Experiment]) -> Block | None:
+    """How far apart two runs of the same config and seed are."""
+    columns = [Column("config"), Column("seed"), Column("models", None, "at all snapshots, and ensembles")]
+    for key in JUDGED:
+        columns += [Column(f"{LABELS[key]}, median", 2), Column(f"{LABELS[key]}, largest", 2)]
+    rows: list[list[Cell]] = []
+    for name, one in sorted(experiments.items()):
+        for run in one.again:
+            apart = [_apart(one.runs[run["seed"]], run, key) for key in JUDGED]
+            rows.append([f"{name}.toml", run["seed"], len(apart[0])])
+            rows[-1] += [end for gaps in apart for end in (median(gaps), max(gaps))]
+    if not rows:
+        return None
+    return Block(
+        key="again",
+        title="The same seed again",
+        sentences=[_changed_verdicts(experiments)],
+        frame=Frame(columns, rows),
+        note="Points between two runs of one config and seed: on a GPU, sums are not always added in the same order, "
+        "and small differences grow in training. The second run, made later for its seconds, had the GPU to itself; "
+        "the page has the scores of the first. Smaller differences between models of one seed say nothing.",
+    )
+
+
+def _apart(one: dict[str, Any], other: dict[str, Any], key: str) -> list[float]:
+    """Of each model that both runs have."""
+    found = []
+    for epochs, models in one["snapshots"].items():
+        for name in (name for name in models if name != BASELINE and name in other["snapshots"].get(epochs, {})):
+            both = [read_figure(run["snapshots"][epochs][name]["scores"]["dev"], key) for run in (one, other)]
+            if both[0] is not None and both[1] is not None:
+                found.append(abs(both[0] - both[1]))
+    return found
+
+
+def _changed_verdicts(experiments: dict[str, Experiment]) -> str:
+    """Which claims would be judged otherwise by the second runs."""
+    second = {
+        name: replace(one, runs=one.runs | {run["seed"]: run for run in one.again}) for name, one in experiments.items()
+    }
+    pairs = [(claim(experiments), claim(second)) for claim in CLAIMS]
+    changed = [
+        f"“{first.text}” from “{first.verdict}” to “{other.verdict}”"
+        for first, other in pairs
+        if first.verdict != other.verdict
+    ]
+    told = "With the second runs in place of the first, "
+    return told + (
+        f"the verdict on {counted(len(changed), 'claim')} of {len(pairs)} would be another: {'; '.join(changed)}."
+        if changed
+        else "no verdict on a claim would be another."
+    )

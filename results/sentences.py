@@ -4,8 +4,8 @@ from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.heads import CONTROL
 from bertvision.results import counted
 from bertvision.stages import BASELINE, ENCODER
-from results.kept import Experiment
-from results.names import LABELS, RANDOM, SQUAD, about_seconds, title_of
+from results.kept import Experiment, show_seconds
+from results.names import LABELS, RANDOM, SECONDS, SQUAD, title_of
 
 GLUE = {"cola": "CoLA", "sst2": "SST-2", "mrpc": "MRPC", "stsb": "STS-B", "rte": "RTE"}
 
@@ -34,7 +34,7 @@ def table_of(experiment: Experiment, title: str, note: str) -> Block:
     columns = [Column("model"), Column("seeds"), Column("parameters")]
     columns += [Column(f"{LABELS.get(key, key)} at {counted(epochs, 'epoch')}") for epochs in shots for key in metrics]
     what = "of the last snapshot: fine-tuning, and for heads the pass they share (ladders have one of their own)"
-    columns.append(Column("seconds", 0, about_seconds(experiment, what)))
+    columns.append(Column("seconds", 0, f"{what}; {SECONDS}"))
     rows: list[list[Cell]] = []
     for model in experiment.models(shots[-1]):
         figures: list[Cell] = []
@@ -42,7 +42,7 @@ def table_of(experiment: Experiment, title: str, note: str) -> Block:
             for key in metrics:
                 mean = experiment.mean(epochs, model, key) if model in experiment.models(epochs) else None
                 figures.append(None if mean is None else str(mean))
-        seconds = None if model == BASELINE else experiment.seconds(shots[-1], model)
+        seconds = show_seconds(experiment.seconds(shots[-1], model), 0)
         shown = BASELINES[experiment.first["kind"]] if model == BASELINE else title_of(model)
         seeds = len(experiment.by_seed(shots[-1], model, metrics[0]))
         rows.append([shown, seeds, experiment.facts(shots[-1], model)["parameters"], *figures, seconds])

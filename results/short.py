@@ -9,9 +9,9 @@ from bertvision.results import counted
 from bertvision.stages import ENCODER
 from results.claims import Experiments, compare, signed_mean, spans
 from results.kept import Experiment, Mean, Place
-from results.names import ENCODERS, LABELS
+from results.names import AUC, ENCODERS, FORCED, LABELS
 from results.sentences import GLUE
-from results.untouched import AUC, FORCED, above, share_of
+from results.untouched import above, share_of
 
 
 class Row(NamedTuple):

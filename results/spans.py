@@ -10,8 +10,8 @@ from bertvision.analysis.words import listed, signed
 from bertvision.heads import CONTROL
 from bertvision.results import counted
 from bertvision.stages import BASELINE, ENCODER
-from results.kept import Experiment, Mean, is_head
-from results.names import RANDOM, SPAN_FIGURES, SPAN_NOTES, SQUAD, about_seconds, colour_by_place, title_of
+from results.kept import Experiment, Mean, is_head, show_seconds
+from results.names import RANDOM, SECONDS, SPAN_FIGURES, SPAN_NOTES, SQUAD, colour_by_place, title_of
 
 CURVE = {"at_threshold.f1": "F1 at the chosen threshold", "forced_f1": "forced F1", "no_answer_auc": "AUC"}
 POOLING = "learned_pooling"
@@ -25,7 +25,7 @@ SHARED = "adapter_386_skip"
 
 
 def span_blocks(experiment: Experiment, encoder: str) -> list[Block]:
-    scores = [_scores(experiment, encoder, epochs) for epochs in reversed(experiment.head_snapshots)]
+    scores = [scores_block(experiment, encoder, epochs) for epochs in reversed(experiment.head_snapshots)]
     blocks = [_curve(experiment, encoder), *scores, _less_data(experiment, encoder)]
     blocks += [_chances(experiment, encoder), _mistakes(experiment, encoder), _layers(experiment, encoder)]
     return [block for block in blocks if block is not None]
@@ -35,11 +35,12 @@ def is_whole(experiment: Experiment, epochs: float, model: str) -> bool:
     return experiment.facts(epochs, model).get("data_fraction", 1) == 1
 
 
-def _scores(experiment: Experiment, encoder: str, epochs: float) -> Block:
+def scores_block(experiment: Experiment, encoder: str, epochs: float, which: str = "", folded: bool = False) -> Block:
+    """All figures of all models at a snapshot."""
     columns = [Column("model"), Column("seeds"), Column("parameters")]
     columns += [Column(heading, None, SPAN_NOTES[heading]) for _, heading in SPAN_FIGURES]
     what = "fine-tuning up to here, and for heads the pass, which all of them share"
-    columns.append(Column("seconds", 0, about_seconds(experiment, what)))
+    columns.append(Column("seconds", 0, f"{what}; {SECONDS}"))
     rows: list[list[Cell]] = []
     for model in experiment.models(epochs):
         if not is_whole(experiment, epochs, model):
@@ -47,26 +48,29 @@ def _scores(experiment: Experiment, encoder: str, epochs: float) -> Block:
         found = [experiment.mean(epochs, model, key) for key, _ in SPAN_FIGURES]
         seeds = max((len(mean.values) for mean in found if mean is not None), default=0)
         figures: list[Cell] = [None if mean is None else str(mean) for mean in found]
-        own = None if model == BASELINE else experiment.seconds(epochs, model)
-        rows.append([title_of(model), seeds, experiment.facts(epochs, model)["parameters"], *figures, own])
+        seconds = experiment.seconds(epochs, model)
+        cells = [*figures, show_seconds(seconds, 0)]
+        rows.append([title_of(model), seeds, experiment.facts(epochs, model)["parameters"], *cells])
     return Block(
         key=f"{experiment.name}_{epochs:g}".replace(".", "_"),
-        title=f"{encoder} after {counted(epochs, 'epoch')}" if epochs else f"{encoder} as it came",
+        title=(f"{encoder} after {counted(epochs, 'epoch')}" if epochs else f"{encoder} as it came") + which,
         frame=Frame(columns, rows),
         note=f"{SQUAD}: official dev set, 11,873 questions. Mean ± standard deviation over seeds of encoder and heads."
         + ("" if epochs else f" {RANDOM}"),
+        folded=folded,
     )
 
 
 def _curve(experiment: Experiment, encoder: str) -> Block:
     """The encoder at every snapshot as a table, and with heads over it as a picture."""
     columns = [Column("epochs"), *[Column(heading, None, SPAN_NOTES[heading]) for _, heading in SPAN_FIGURES]]
-    columns.append(Column("seconds", 1, about_seconds(experiment, "of fine-tuning")))
+    columns.append(Column("seconds", 1, f"of fine-tuning; {SECONDS}"))
     rows: list[list[Cell]] = []
     for epochs in experiment.snapshots:
         found = [experiment.mean(epochs, ENCODER, key) for key, _ in SPAN_FIGURES]
         figures: list[Cell] = [None if mean is None else str(mean) for mean in found]
-        rows.append([epochs, *figures, experiment.seconds(epochs, ENCODER)])
+        seconds = experiment.seconds(epochs, ENCODER)
+        rows.append([epochs, *figures, show_seconds(seconds, 1)])
     last = experiment.snapshots[-1]
     ends = [(heading, experiment.mean(last, ENCODER, key)) for key, heading in CURVE.items()]
     told = ", ".join(f"{heading} {mean.mean:.1f}" for heading, mean in ends if mean is not None)

@@ -10,10 +10,10 @@ from bertvision.results import counted
 from bertvision.stages import BASELINE, ENCODER
 from results.claims import best_of_the_papers
 from results.kept import Experiment, Place
-from results.names import LABELS, SPAN_NOTES, colour_by_place, in_passes, title_of
+from results.names import AUC, FORCED, LABELS, SPAN_NOTES, colour_by_place, in_passes, title_of
 from results.sentences import GLUE
+from results.spans import head_names
 
-FORCED, AUC = "forced_f1", "no_answer_auc"
 FIGURES = {"F1": "f1", "F1*": "at_threshold.f1", "forced EM": "forced_exact", "forced F1": FORCED, "AUC": AUC}
 TUNED, LINEAR, THEIRS, OURS = "encoder", "control", "the papers' best", "ladder"
 AXES = {FORCED: "forced F1", AUC: "AUC (50: chance)"}
@@ -50,7 +50,9 @@ def untouched_block(experiments: dict[str, Experiment], short: str, encoder: str
     if own is None or curve is None or best is None:
         return None
     tuned = _tuned(curve, experiments.get(f"squad2_{short}_full1"))
-    rows = _rows(own, curve, tuned) + _low_rank(experiments.get(f"squad2_{short}_lora"))
+    rows = _rows(own, curve, experiments.get(f"untouched_{short}_kernels"), tuned) + _low_rank(
+        experiments.get(f"squad2_{short}_lora")
+    )
     one_epoch = curve.facts(1.0, ENCODER)["tokens"]
     return Block(
         key=f"untouched_{short}",
@@ -71,15 +73,17 @@ def _tuned(curve: Experiment, decayed: Experiment | None) -> list[Tuned]:
     return [*found, Tuned("stopped", f"stopped at 1 of {last}", Place(curve, 1.0, ENCODER))]
 
 
-def _rows(own: Experiment, curve: Experiment, tuned: list[Tuned]) -> list[Row]:
+def _rows(own: Experiment, curve: Experiment, kernels: Experiment | None, tuned: list[Tuned]) -> list[Row]:
     passes = own.facts(0.0, CONTROL)["tokens"] / curve.facts(1.0, ENCODER)["tokens"]
     longer = in_passes(passes)
     found = [Row(None, title_of(BASELINE), Place(own, 0.0, BASELINE))]
     found.append(Row(None, "encoder itself as it came (random output layer)", Place(own, 0.0, ENCODER)))
     found.append(Row(LINEAR, f"{title_of(CONTROL)}, {longer}", Place(own, 0.0, CONTROL)))
-    for kind, head in ((THEIRS, best_of_the_papers(curve, 0.0, FORCED)), (OURS, _ladder(curve))):
+    once = [(THEIRS, curve, best_of_the_papers(curve, 0.0, FORCED))]
+    once += [(THEIRS, kernels, head) for head in head_names(kernels, 0.0) if head != CONTROL] if kernels else []
+    for kind, where, head in [*once, (OURS, curve, _ladder(curve))]:
         if head is not None:
-            found.append(Row(kind, f"{head}, 1 pass", Place(curve, 0.0, head)))
+            found.append(Row(kind, f"{head}, 1 pass", Place(where, 0.0, head)))
     heads = [name for name in own.models(0.0) if name.startswith("ladder")]
     found += [Row(OURS, f"{name}, {longer}", Place(own, 0.0, name)) for name in heads]
     found += [Row(TUNED, f"encoder itself, {one.words}", one.place) for one in tuned]

@@ -145,6 +145,22 @@ def test_the_ladder_does_not_speak_for_the_papers_heads_without_fine_tuning() ->
     )
 
 
+def test_kernels_along_tokens_are_judged_apart_without_fine_tuning() -> None:
+    """24 is less than half of the encoder's 50, 26 is not."""
+    one_token = {"adapter_64": model(24, 24, head="adapter")}
+    found = squad(one_token, one_token, epochs="0")
+    for run in found["squad2_gte"].runs.values():
+        run["snapshots"]["1"] = {"encoder": model(50, 50)}
+    along = {
+        "pooled_adapter_inception": model(26, 30, head="inception"),
+        "pooled_adapter_cnn_nxn": model(27, 20, head="cnn"),  # better on dev, which must not count
+    }
+    runs = squad(along, along, epochs="0")["squad2_gte"].runs
+    claim = claims.without_finetuning(found | {"untouched_gte_kernels": Experiment("untouched_gte_kernels", runs)})
+    assert (claim.verdict, claim.agreeing, claim.further) == (PARTLY, [True, False], [])
+    assert "in a layout of ours, pooled_adapter_inception: forced F1 26.00 ± 0.00" in str(claim.findings[1])
+
+
 def test_no_claim_is_judged_by_an_encoder_that_learned_nothing() -> None:
     heads = {"adapter_64": model(90, 90, head="adapter"), "adapter_386_skip": model(90, 90, head="adapter")}
     heads["max_encoder_adapter_386_skip"] = model(90, 90, ensemble={})

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from results import kept
 from results.kept import Experiment
 from results.peers import ALIGN, BESIDE, CHARACTER, HEIGHT, WIDTH, peer_blocks, place_labels
 
@@ -86,3 +87,41 @@ def test_notes_say_which_ways_have_fewer_seeds(found: dict[str, Experiment]) -> 
     assert "Means over 3 seeds; LoRA: 1 seed." in peer_blocks(found, "squad2_gte", "gte-small")[1].note
     del found["squad2_gte_lora"]
     assert "Means over 3 seeds. " in peer_blocks(found, "squad2_gte", "gte-small")[1].note
+
+
+def test_ways_are_compared_in_the_seconds_of_full_fine_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decay to 1 epoch takes 4 s and has 65, to 2 epochs 9 s and 75; a head at 1 epoch takes 3 + 5 s, LoRA 2 and 5 s."""
+    head = {"ladder_64": scored(72, head="ladder", seconds=5.0), "adapter_64": scored(74, head="adapter", seconds=5.0)}
+    head["adapter_64"]["scores"]["held_out"] = scored(60)["scores"]["dev"]  # better on dev alone
+    found = {
+        "squad2_gte": experiment("squad2_gte", 3, {"1": {"encoder": scored(64, seconds=3.0), **head}}),
+        "squad2_gte_full1": experiment("squad2_gte_full1", 3, {"1": {"encoder": scored(65, seconds=4.0)}}),
+        "squad2_gte_full2": experiment("squad2_gte_full2", 3, {"2": {"encoder": scored(75, seconds=9.0)}}),
+        "squad2_gte_lora": experiment(
+            "squad2_gte_lora", 3, {"1": {"encoder": scored(60, seconds=2.0)}, "2": {"encoder": scored(66, seconds=5.0)}}
+        ),
+    }
+    assert not [block for block in peer_blocks(found, "squad2_gte", "gte-small") if block.key.endswith("_budgets")]
+    monkeypatch.setattr(kept, "ALONE", {(name, 0) for name in found})
+    (block,) = [block for block in peer_blocks(found, "squad2_gte", "gte-small") if block.key.endswith("_budgets")]
+    assert block.frame is not None
+    rows = {row["way"]: list(row.values())[1:] for row in block.frame.records()}
+    assert [column.heading for column in block.frame.columns] == ["way", "in 3.0 s", "in 4.0 s", "in 9.0 s"]
+    assert rows["a head on fine-tuned states"] == [None, None, "72.00 ± 0.00 (ladder_64 on states of 1 epoch)"]
+    lora = ["60.00 ± 0.00 (LoRA, stopped at 1 epoch)"] * 2 + ["66.00 ± 0.00 (LoRA, decay to 2 epochs)"]
+    assert rows["LoRA"] == lora
+    assert rows["full, decay to its end"][2] == "75.00 ± 0.00 (full, decay to 2 epochs)"
+
+
+def test_seconds_of_a_shared_gpu_are_hollow_and_said_to_be(found: dict[str, Experiment]) -> None:
+    def seconds() -> tuple[list[bool], str]:
+        blocks = {block.key: block for block in peer_blocks(found, "squad2_gte", "gte-small")}
+        block = blocks["squad2_gte_seconds"]
+        assert block.picture is not None
+        return [row["filled"] for row in block.picture["data"]["values"]], block.note
+
+    filled, note = seconds()
+    assert not any(filled) and "Hollow: upper bounds" in note
+    found |= {name: Experiment(name, one.runs, [one.runs[0]]) for name, one in found.items()}
+    filled, note = seconds()
+    assert all(filled) and "Hollow" not in note
