@@ -1,5 +1,7 @@
-"""Keeps of finished runs what the results page is made of: python -m results.keep RUN [RUN …]
+"""Keeps of finished runs what the results page is made of: python -m results.keep RUN [RUN …] [--again]
 
+With --again the runs, which must have had the GPU to themselves, stand beside those of the same seed that were kept:
+their seconds count, and not their scores.
 A run's folder is called as its config in configs/results, with its seed: squad2_gte_seed1. Its settings must be the
 config's; where data and encoder lie may differ. Marks of each example must be there (analyses need them); the weights
 of encoders and heads need not.
@@ -24,7 +26,7 @@ from bertvision.errors import UserError
 from bertvision.rundir import read_json, write_text
 from bertvision.tasks import TaskConfig
 from bertvision.tasks.base import TargetKind
-from results.kept import CONFIGS, KEPT, to_text
+from results.kept import AGAIN, CONFIGS, KEPT, to_text
 
 ANALYSES: dict[str, Callable[[Evidence, str], Block | None]] = {
     "second_answer": answers.second_answer,
@@ -42,7 +44,7 @@ FILLED_IN = {"finetune.lr", "finetune.batch_rows", "train.batch_rows", "train.ep
 MODEL_FACTS = ("parameters", "trained_parameters", "seconds", "tokens", "memory", "head", "data_fraction", "ensemble")
 
 
-def keep(run: Path) -> Path:
+def keep(run: Path, again: bool = False) -> Path:
     config, _, seed = run.name.rpartition("_seed")
     if not config or not seed.isdigit():
         raise UserError(f"'{run}': a run is called as its config and its seed, such as squad2_gte_seed1.")
@@ -60,7 +62,7 @@ def keep(run: Path) -> Path:
         "snapshots": {epochs: shorten(models) for epochs, models in evidence.scores["snapshots"].items()},
         "analyses": analyse(evidence),
     }
-    path = KEPT / f"{run.name}.json"
+    path = (KEPT / AGAIN if again else KEPT) / f"{run.name}.json"
     write_text(path, to_text(kept))
     return path
 
@@ -126,10 +128,11 @@ def round_off(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
+    words = [word for word in sys.argv[1:] if word != "--again"]
+    if not words:
         raise SystemExit(__doc__)
     try:
-        for word in sys.argv[1:]:
-            print(keep(Path(word)))
+        for word in words:
+            print(keep(Path(word), "--again" in sys.argv))
     except UserError as error:
         raise SystemExit(f"error: {error}") from None

@@ -11,8 +11,9 @@ import pytest
 
 from bertvision.config import build_config
 from bertvision.errors import UserError
+from results import keep as keeping
 from results.keep import check_settings, keep
-from results.kept import CONFIGS
+from results.kept import CONFIGS, load_kept
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
@@ -65,3 +66,26 @@ def test_other_seeds_heads_and_configs_are_refused(settings: dict[str, Any], tmp
         check(settings, tmp_path, config="squad3")
     with pytest.raises(UserError, match="called as its config and its seed"):
         keep(tmp_path / "squad2_gte")
+
+
+def test_a_repeated_run_is_kept_beside_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked of the run itself is answered by stand-ins."""
+    run = tmp_path / "squad2_gte_seed1"
+    run.mkdir()
+    about = {"device": "a GPU", "packages": {"torch": "2", "transformers": "5"}}
+    (run / "environment.json").write_text(json.dumps(about), encoding="utf-8")
+    models = {"encoder": {"parameters": 1, "seconds": 2.5, "scores": {"dev": {"f1": 61.23456}}, "stamp": "left out"}}
+    scores = {"task": "squad2", "kind": "span", "metrics": ["f1"], "snapshots": {"1": models}}
+    monkeypatch.setattr(keeping, "Evidence", lambda path: SimpleNamespace(scores=scores))
+    monkeypatch.setattr(keeping, "check_settings", lambda *words: None)
+    monkeypatch.setattr(keeping, "analyse", lambda evidence: {})
+    monkeypatch.setattr(keeping, "KEPT", tmp_path / "kept")
+    assert keep(run) == tmp_path / "kept" / "squad2_gte_seed1.json"
+    assert keep(run, again=True) == tmp_path / "kept" / "again" / "squad2_gte_seed1.json"
+    found = load_kept(tmp_path / "kept")["squad2_gte"]
+    assert found.runs[1] == found.again[0]
+    assert found.runs[1]["snapshots"]["1"]["encoder"] == {
+        "parameters": 1,
+        "seconds": 2.5,
+        "scores": {"dev": {"f1": 61.2346}},
+    }

@@ -90,7 +90,7 @@ def test_notes_say_which_ways_have_fewer_seeds(found: dict[str, Experiment]) -> 
 
 
 def test_ways_are_compared_in_the_seconds_of_full_fine_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decay to 1 epoch takes 4 s and has 65, to 2 epochs 9 s and 75; a head at 1 epoch takes 3 + 5 s, LoRA 2 and 5 s."""
+    """Decay to 1 epoch takes 4 s, to 2 epochs 9 s; a head at 1 epoch takes 3 + 5 s, LoRA 2 and 5 s."""
     head = {"ladder_64": scored(72, head="ladder", seconds=5.0), "adapter_64": scored(74, head="adapter", seconds=5.0)}
     head["adapter_64"]["scores"]["held_out"] = scored(60)["scores"]["dev"]  # better on dev alone
     found = {
