@@ -116,6 +116,10 @@ def above(place: Place, other: Place, key: str = AUC) -> float | None:
     return None if own is None or theirs is None else own.mean - theirs.mean
 
 
+def show_gap(gap: float | None) -> str | None:
+    return None if gap is None else signed(gap)
+
+
 def _columns(tuned: list[Tuned]) -> list[Column]:
     passes = "of the training set through the encoder: forward counts 1, backward 2"
     columns = [Column("model"), Column("seeds"), Column("parameters"), Column("% of encoder", 3)]
@@ -123,7 +127,7 @@ def _columns(tuned: list[Tuned]) -> list[Column]:
     for one in tuned:
         note = f"held against the encoder itself after 1 epoch, {one.words}"
         columns.append(Column(f"forced F1, % of 1 epoch ({one.name})", 1, note))
-        columns.append(Column(f"AUC over 1 epoch ({one.name})", 2, note))
+        columns.append(Column(f"AUC over 1 epoch ({one.name})", None, note))
     return columns
 
 
@@ -135,7 +139,7 @@ def _cells(row: Row, tuned: list[Tuned], one_epoch: int) -> list[Cell]:
     cells: list[Cell] = [row.title, seeds, own, 100 * own / whole, place.passes(one_epoch)]
     cells += [place.show(key) for key in FIGURES.values()]
     for one in tuned:
-        cells += [share_of(place, one.place), above(place, one.place)]
+        cells += [share_of(place, one.place), show_gap(above(place, one.place))]
     return cells
 
 
@@ -207,7 +211,7 @@ def glue_untouched(experiments: dict[str, Experiment]) -> Block | None:
     columns += [Column("best head, untouched", None, note), Column("its parameters"), Column("its score")]
     columns.append(Column("its passes", 1, "of the training set through the encoder; of 3 epochs of fine-tuning 9"))
     columns += [Column("encoder, 1 epoch"), Column("encoder, 3 epochs")]
-    columns += [Column("head over 1 epoch", 2, "points"), Column("head over 3 epochs", 2, "points")]
+    columns += [Column("head over 1 epoch", None, "points"), Column("head over 3 epochs", None, "points")]
     return Block(
         key="untouched_glue",
         title="Sentence tasks without fine-tuning, all-MiniLM-L6-v2",
@@ -225,7 +229,7 @@ def _glue_row(title: str, one: Experiment) -> list[Cell]:
     head = Place(one, 0.0, best or CONTROL)
     levels = [Place(one, 0.0, name).show(metric) for name in (BASELINE, CONTROL)]
     ends = [place.show(metric) for place in tuned]
-    gaps = [above(head, place, metric) for place in tuned]
+    gaps = [show_gap(above(head, place, metric)) for place in tuned]
     shown = [title, len(one.seeds), LABELS.get(metric, metric), *levels]
     passes = head.passes(one.facts(1.0, ENCODER).get("tokens"))
     return [*shown, best, head.parameters, head.show(metric), passes, *ends, *gaps]

@@ -74,8 +74,14 @@ def test_heads_are_held_against_both_readings_of_one_epoch(found: dict[str, Expe
     head = rows["ladder_better_held_out, 6 passes"]
     assert (head["parameters"], head["% of encoder"], head["passes"], head["seeds"]) == (40, 4.0, 6.0, 2)
     assert (head["forced F1"], head["AUC"]) == ("72.00 ± 0.00", "82.00 ± 0.00")
-    assert (head["forced F1, % of 1 epoch (decayed)"], head["AUC over 1 epoch (decayed)"]) == (112.5, 8.0)  # 72 of 64
-    assert (head["forced F1, % of 1 epoch (stopped)"], head["AUC over 1 epoch (stopped)"]) == (90.0, -8.0)  # 72 of 80
+    assert (head["forced F1, % of 1 epoch (decayed)"], head["AUC over 1 epoch (decayed)"]) == (
+        112.5,
+        "+8.00",
+    )  # 72 of 64
+    assert (head["forced F1, % of 1 epoch (stopped)"], head["AUC over 1 epoch (stopped)"]) == (
+        90.0,
+        "−8.00",
+    )  # 72 of 80
     assert rows["encoder itself, with decay to 0 within 1 epoch"]["passes"] == 3.0
     assert rows["last_linear (control), 6 passes"]["forced F1"] == "9.00 ± 0.00"  # of the untouched run
     assert rows["adapter_64, 1 pass"]["passes"] == rows["ladder_64, 1 pass"]["passes"] == 1.0
@@ -124,7 +130,7 @@ def test_sentence_tasks_hold_the_best_untouched_head_against_the_tuned_encoder()
     assert block is not None
     row = table(block)["CoLA"]
     assert (row["best head, untouched"], row["its parameters"], row["its score"]) == ("ladder_64", 33, "20.00 ± 0.00")
-    assert (row["head over 1 epoch"], row["head over 3 epochs"]) == (5.0, -6.0)
+    assert (row["head over 1 epoch"], row["head over 3 epochs"]) == ("+5.00", "−6.00")
     assert (row["control, untouched"], row["its passes"]) == ("5.00 ± 0.00", 1.0)
     assert glue_untouched({"cola": experiment("cola", {"1": {**encoder(1, 1), **heads}})}) is None
 
