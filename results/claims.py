@@ -10,6 +10,9 @@ instead of [CLS], are ours. No claim is judged by the encoder itself at 0 epochs
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
+from scipy.stats import spearmanr
+
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.words import ENCODER as ENCODER_ITSELF
 from bertvision.analysis.words import signed
@@ -164,10 +167,24 @@ def _pairs(
     return found
 
 
+def _zoos(experiments: Experiments) -> Experiments:
+    """By the name of the main run whose heads they complete."""
+    return {name: experiments[f"{name}_zoo"] for name in experiments if f"{name}_zoo" in experiments}
+
+
+def _zoo_against(
+    experiments: Experiments, snapshots: Iterable[float], other: str, later: float | None = None
+) -> list[str]:
+    """The same of the other heads, which have one seed: told, and not judged."""
+    found = _head_against(_zoos(experiments), snapshots, other, later)
+    return [f"not judged, one seed: {finding}" for finding in found if finding]
+
+
 def beats_encoder(experiments: Experiments) -> Claim:
     paper = "at 0.3 epochs .654/.702 → .699/.740, at 1 .728/.777 → .749/.790"
-    found = _head_against(experiments, (0.3, 1.0), ENCODER)
-    return claim_of("A head beats BERT at the same fine-tuning", paper, found)
+    at = (0.3, 1.0)
+    text = "A head beats BERT at the same fine-tuning"
+    return claim_of(text, paper, _head_against(experiments, at, ENCODER), _zoo_against(experiments, at, ENCODER))
 
 
 def beats_control(experiments: Experiments) -> Claim:
@@ -178,12 +195,14 @@ def beats_control(experiments: Experiments) -> Claim:
 def reaches_later(experiments: Experiments) -> Claim:
     found = _head_against(experiments, (1.0,), ENCODER, 2.0, REACHES)
     text = f"A head at 1 epoch reaches BERT at 2 (allowed: {REACHES:g} points below)"
-    return claim_of(text, "head at 1 .749/.790, BERT at 2 .747/.792", found)
+    further = _zoo_against(experiments, (1.0,), ENCODER, 2.0)
+    return claim_of(text, "head at 1 .749/.790, BERT at 2 .747/.792", found, further)
 
 
 def heads_at_two(experiments: Experiments) -> Claim:
-    paper = "BERT at 2 .747/.792, head on its states .753/.797"
-    return claim_of("Heads add to BERT at 2 epochs as well", paper, _head_against(experiments, (2.0,), ENCODER))
+    paper, at = "BERT at 2 .747/.792, head on its states .753/.797", (2.0,)
+    text = "Heads add to BERT at 2 epochs as well"
+    return claim_of(text, paper, _head_against(experiments, at, ENCODER), _zoo_against(experiments, at, ENCODER))
 
 
 def heads_at_two_over_control(experiments: Experiments) -> Claim:
@@ -205,20 +224,30 @@ def ensemble_is_better(experiments: Experiments) -> Claim:
     return claim_of(text, "at 1 epoch .749/.790 → .756/.798", found)
 
 
-def less_data(experiments: Experiments) -> Claim:
+def _less_data(experiments: Experiments, other: str) -> list[Finding | None]:
+    """The head on a part of the data against another model on all of it: itself, or the control."""
     found = []
     for title, one in spans(experiments):
         shares = data_shares(one, 1.0) if 1.0 in one.head_snapshots else {}
         for share, allowed in LESS_DATA.items():
             if share in shares and 1.0 in shares:
-                words = f"{title}, {SHARED} at 1 epoch on {100 * share:g} % of the data against all"
-                places = Place(one, 1.0, shares[share]), Place(one, 1.0, shares[1.0])
-                found.append(compare(words, *places, allowed=allowed))
+                words = f"{title}, {SHARED} at 1 epoch on {100 * share:g} % of the data, {other} on all"
+                places = Place(one, 1.0, shares[share]), Place(one, 1.0, other)
+                found.append(compare(words, *places, allowed=allowed if other == SHARED else 0.0))
+    return found
+
+
+def less_data(experiments: Experiments) -> Claim:
     allowed_words = " and ".join(
         f"{allowed:g} points below on {100 * share:g} %" for share, allowed in LESS_DATA.items()
     )
     text = f"10 to 30 % of the data nearly suffices for a head (allowed, as in the paper: {allowed_words})"
-    return claim_of(text, ".716/.765 on 10 %, .724/.772 on 30 %, .745/.788 on all", found)
+    return claim_of(text, ".716/.765 on 10 %, .724/.772 on 30 %, .745/.788 on all", _less_data(experiments, SHARED))
+
+
+def less_data_over_control(experiments: Experiments) -> Claim:
+    text = "… and on that little is above a new linear layer on the last layer that saw all of it"
+    return claim_of(text, OWN, _less_data(experiments, CONTROL))
 
 
 def shared_adapters(experiments: Experiments) -> Claim:
@@ -236,11 +265,14 @@ def wider_adapters(experiments: Experiments) -> Claim:
 
 def learned_pooling(experiments: Experiments) -> Claim:
     found = _pairs(experiments, [("learned_pooling", "average_pooling")])
-    return claim_of("Learned pooling beats average pooling", "before a CNN: .675/.721 against .657/.700", found)
+    before_cnn = _pairs(_zoos(experiments), [("pooled_cnn_1xn", "pooled_cnn_1xn_average")])
+    further = [f"not judged, one seed: {finding}" for finding in before_cnn if finding]
+    text, paper = "Learned pooling beats average pooling", "before a CNN: .675/.721 against .657/.700"
+    return claim_of(text, paper, found, further)
 
 
 def later_layers(experiments: Experiments) -> Claim:
-    found = []
+    found, further = [], []
     for title, one in spans(experiments):
         weights = [
             [row["weight, %"] for row in rows if row["head"] == "learned_pooling"]
@@ -254,8 +286,12 @@ def later_layers(experiments: Experiments) -> Claim:
             ranks = Mean([rank_correlation(own) for own in weights])
             words = f"{title}, weight of the upper {half} states above an even share, and rank correlation with depth"
             found.append(Finding(words, {"points": upper, "correlation": ranks}))
+            chance = spearmanr(np.mean(weights, axis=0), range(len(weights[0]))).pvalue
+            further.append(
+                f"{title}: mean weights whose ranks go with depth as much come by chance with p = {chance:.2f}"
+            )
     text = "Later layers weigh more in learned pooling (judged: the upper half, and all layers by their ranks)"
-    return claim_of(text, "shown in a picture", found)
+    return claim_of(text, "shown in a picture", found, further)
 
 
 def better_on_unanswerable(experiments: Experiments) -> Claim:
@@ -273,7 +309,8 @@ def better_on_unanswerable(experiments: Experiments) -> Claim:
 
 def better_on_shorter(experiments: Experiments) -> Claim:
     found = [_shorter_passages(title, one) for title, one in spans(experiments)]
-    return claim_of("Heads are better on shorter passages", "shown in pictures", found)
+    text = "Heads are better on shorter passages (each run's best head, the ladder too)"
+    return claim_of(text, "shown in pictures", found)
 
 
 def _shorter_passages(title: str, experiment: Experiment) -> Finding | None:
@@ -285,7 +322,7 @@ def _shorter_passages(title: str, experiment: Experiment) -> Finding | None:
         found += [encoder - median for median in only.values() if encoder is not None and median is not None]
     words = (
         f"{title}, median length of passages in words, where only the encoder is right, minus that where only the "
-        "head is (each run's best head on held-out data, the ladder too, on the last states)"
+        "head is (the best head on held-out data, on the last states)"
     )
     return Finding(words, {"words": Mean(found)}) if found else None
 
@@ -377,7 +414,10 @@ def _pooling_against(experiments: Experiments, other: str, split: str = "dev") -
 
 def glue_heads(experiments: Experiments) -> Claim:
     paper = "BERT-base at 1 epoch: ahead on MRPC, RTE, STS-B, CoLA, behind or equal on the rest"
-    return claim_of("On GLUE a head beats the encoder that it reads", paper, _glue_gaps(experiments, ENCODER))
+    found = [finding for finding in _glue_gaps(experiments, ENCODER) if finding]
+    earlier = [agrees for finding in found if "at 1 epoch" in finding.words for agrees in finding.agreeing]
+    further = [f"at 1 epoch, as in the paper, {sum(earlier)} of {counted(len(earlier), 'figure')} agree"]
+    return claim_of("On GLUE a head beats the encoder that it reads", paper, found, further if earlier else [])
 
 
 def glue_heads_over_control(experiments: Experiments) -> Claim:
@@ -403,9 +443,9 @@ def _glue_gaps(experiments: Experiments, other: str) -> list[Finding | None]:
 
 CLAIMS: list[Callable[[Experiments], Claim]] = [
     beats_encoder, beats_control, reaches_later, ensemble_is_better, heads_at_two, heads_at_two_over_control,
-    less_data, shared_adapters, wider_adapters, learned_pooling, later_layers, better_on_unanswerable,
-    better_on_shorter, second_answers, answerability, answerability_over_control, without_finetuning, glue_heads,
-    glue_heads_over_control,
+    less_data, less_data_over_control, shared_adapters, wider_adapters, learned_pooling, later_layers,
+    better_on_unanswerable, better_on_shorter, second_answers, answerability, answerability_over_control,
+    without_finetuning, glue_heads, glue_heads_over_control,
 ]  # fmt: skip
 NOTE = (
     "A figure agrees where the mean over seeds is above zero, or what the claim allows, and no seed is below. A claim "

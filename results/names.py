@@ -37,7 +37,7 @@ LABELS = {
 }
 
 SECONDS = "of a run that had the GPU to itself; ≤: an upper bound, since up to a dozen others shared it"
-RANDOM = "As it came, the encoder's own output layer is random: its row, and ensembles with it, say nothing there."
+RANDOM = "As it came, the encoder's own output layer is random: its row, and any ensemble with it, say nothing there."
 COLOURS = 8
 """How many the theme has."""
 

@@ -42,8 +42,9 @@ BESIDE, CHARACTER = 7, 5.6
 Spot = tuple[float, float]
 Row = dict[str, Any]
 WORK_NOTE = (
-    "What heads compute themselves is not counted (of the ladders on the untouched encoder about a fifth of a forward "
-    "pass of gte-small, a third of all-MiniLM-L6-v2), nor what LoRA and BitFit save of a backward pass."
+    "What heads compute themselves is not counted (of the ladders on the untouched encoder, in arithmetic, about a "
+    "fifth of a forward pass of gte-small, a third of all-MiniLM-L6-v2; in seconds far more), nor what LoRA and BitFit "
+    "save of a backward pass."
 )
 
 
@@ -63,6 +64,11 @@ class Way(NamedTuple):
     def seconds(self) -> Seconds | None:
         return self.place.experiment.seconds(self.place.epochs, self.place.model)
 
+    @property
+    def spent(self) -> float:
+        """Seconds that can be compared with others; endless where there are none."""
+        return self.seconds.value if self.seconds is not None and self.seconds.alone else math.inf
+
 
 def peer_blocks(experiments: dict[str, Experiment], name: str, encoder: str) -> list[Block]:
     if name not in experiments or not any(f"{name}_{end}" in experiments for end in PEERS):
@@ -76,10 +82,10 @@ def peer_blocks(experiments: dict[str, Experiment], name: str, encoder: str) -> 
     return [
         Block(
             f"{name}_peers", f"{encoder}: other ways to the same scores", frame=Frame(_columns(), rows),
-            note="Heads are those with the best forced F1 on held-out questions at each snapshot. What was stopped "
-            "early was on its way to 3 epochs: its learning rate had not decayed yet.",
+            note="Heads are those with the best forced F1 on held-out questions at each snapshot, of those that all "
+            "seeds have. What was stopped early was on its way to 3 epochs: its learning rate had not decayed to 0.",
         ),
-        *_budgets(name, encoder, ways),
+        *_budgets(name, encoder, ways, experiments.get(f"{name}_full1")),
         *_pictures(name, encoder, [way for way in ways if _is_shown(way)], one_epoch),
     ]  # fmt: skip
 
@@ -153,27 +159,50 @@ def _row(way: Way, one_epoch: int) -> list[Cell]:
     return [way.title, seeds, *costs, *[way.place.show(key) for key in FIGURES.values()]]
 
 
-def _budgets(name: str, encoder: str, ways: list[Way]) -> list[Block]:
+def _budgets(name: str, encoder: str, ways: list[Way], one_head: Experiment | None) -> list[Block]:
     """The best way of each family in the seconds that full fine-tuning takes."""
-    timed = [(way, way.seconds.value) for way in ways if way.family is not None and way.seconds and way.seconds.alone]
-    limits = sorted((seconds, way.place.epochs) for way, seconds in timed if way.family == DECAYED)
-    families = [family for family in PLACES if any(way.family == family for way, _ in timed)]
-    if not limits or HEADS not in families:
+    limits = _limits(ways)
+    families = {family: [way for way in ways if way.family == family] for family in PLACES}
+    families[title_of(CONTROL)] = [way for way in ways if way.place.model == CONTROL]
+    if not limits or not families[HEADS]:
         return []
-    columns = [Column("way"), *[Column(f"in {seconds:.1f} s") for seconds, _ in limits]]
+    columns = [Column("way"), *[Column(f"in {limit:.1f} s") for limit in limits.values()]]
     rows: list[list[Cell]] = []
-    for family in families:
-        cells: list[Cell] = []
-        for limit, _ in limits:
-            within = [way for way, seconds in timed if way.family == family and seconds <= limit]
-            best = max(within, key=_held_out, default=None)
-            cells.append(None if best is None else f"{best.place.show(KEY)} ({best.title})")
-        rows.append([family, *cells])
-    ends = listed([f"{seconds:.1f} s to {counted(epochs, 'epoch')}" for seconds, epochs in limits])
-    note = f"{HEADING} of what each way reaches in the seconds of full fine-tuning with decay to its end ({ends}), "
-    note += "chosen on held-out questions. For a head, fine-tuning counts and the pass in which all heads of the run "
-    note += "learned: one head alone takes less."
-    return [Block(f"{name}_budgets", f"{encoder}: in the same seconds", frame=Frame(columns, rows), note=note)]
+    for family, found in families.items():
+        best = [_best_within(found, limit) for limit in limits.values()]
+        if any(best):
+            rows.append([family, *[f"{way.place.show(KEY)} ({way.title})" if way else None for way in best]])
+    firsts = [(limit, _best_within(ways, limit)) for limit in limits.values()]
+    told = [f"in {limit:.1f} s {way.title} ({way.place.show(KEY)} on dev)" for limit, way in firsts if way]
+    epochs = listed([f"{epochs:g}" for epochs in limits])
+    note = f"{HEADING} of what each way reaches in the seconds of full fine-tuning to {epochs} epochs, chosen on "
+    note += "held-out questions; never answering has none. For a head, fine-tuning counts and the pass in which all "
+    note += f"heads of the run learned; one alone takes less{_alone(one_head)}."
+    title = f"{encoder}: in the same seconds"
+    return [
+        Block(
+            f"{name}_budgets", title, [f"Best on held-out questions: {listed(told)}."], Frame(columns, rows), note=note
+        )
+    ]
+
+
+def _limits(ways: list[Way]) -> dict[float, float]:
+    """Epochs of full fine-tuning that decays to its end → its seconds, or those of what was stopped there, if more."""
+    tuned = [way for way in ways if way.family in (FULL, DECAYED)]
+    ends = sorted({way.place.epochs for way in tuned if way.family == DECAYED})
+    found = {epochs: max(way.spent for way in tuned if way.place.epochs == epochs) for epochs in ends}
+    return {epochs: limit for epochs, limit in found.items() if math.isfinite(limit)}
+
+
+def _best_within(ways: list[Way], limit: float) -> Way | None:
+    return max((way for way in ways if way.spent <= limit), key=_held_out, default=None)
+
+
+def _alone(one_head: Experiment | None) -> str:
+    """What the pass takes in which the control learned alone."""
+    both = [one_head.seconds(one_head.snapshots[-1], model) for model in (CONTROL, ENCODER)] if one_head else []
+    known = [seconds.value for seconds in both if seconds is not None and seconds.alone]
+    return f" (the control alone {known[0] - known[1]:.1f} s)" if len(known) == 2 else ""
 
 
 def _held_out(way: Way) -> float:
@@ -194,13 +223,15 @@ def _pictures(name: str, encoder: str, ways: list[Way], one_epoch: int) -> list[
     timed = "All heads of a run learned together, and what that took counts for each."
     if not all(row["alone"] for row in data):
         timed += " Hollow: upper bounds, other runs shared the GPU, and not always as many: these can't be ranked."
-    ends = [row for row in data if row["way"] != FULL]
+    stopped = [way.title for way in ways if way.family not in (HEADS, UNTOUCHED) and "stopped" in way.title]
+    ends = [row for row in data if row["what"] not in stopped]
     return [
         _draw(f"{name}_work", f"{encoder}: score against work of the encoder", data, "work", f"{said} {WORK_NOTE}"),
         _draw(f"{name}_seconds", f"{encoder}: score against seconds", data, "seconds", f"{said} {timed}"),
         _draw(
             f"{name}_parameters", f"{encoder}: score against parameters that learned", ends, "learned",
-            f"{said} So is full fine-tuning that was stopped early. The encoder's parameters count where it was tuned.",
+            f"{said} So is what was stopped early, but heads on it are not. The encoder's parameters count where it "
+            "was tuned.",
         ),
     ]  # fmt: skip
 
@@ -233,9 +264,8 @@ def _draw(key: str, title: str, data: list[Row], field: str, note: str) -> Block
     if field == "learned":
         axis = altair.Axis(values=[tick for tick in ticks if f"{tick:.0f}"[0] == "1"], format="~s")
     joined = [family for family in JOINED if field != "learned"]
-    rows = [
-        {**row, "filled": row["alone"] and field == "seconds"} for row in place_labels(data, field, across, up, joined)
-    ]
+    bound = field == "seconds"
+    rows = [{**row, "filled": row["alone"] or not bound} for row in place_labels(data, field, across, up, joined)]
     chart = chart_of(rows, int(HEIGHT)).encode(
         x=altair.X(
             f"{field}:Q", title=AXES[field], scale=altair.Scale(type="log", nice=False, domain=across), axis=axis
@@ -246,12 +276,9 @@ def _draw(key: str, title: str, data: list[Row], field: str, note: str) -> Block
     layers, points = [], chart.encode(shape=shape)
     if joined:
         layers.append(chart.transform_filter(altair.FieldOneOfPredicate("way", joined)).mark_line(strokeWidth=1))
-    # Hollow marks let each other be seen; among seconds alone there is something to tell by filling them.
-    layers.append(
-        points.transform_filter("!datum.filled").mark_point(size=45, strokeWidth=1.5, opacity=1, filled=False)
-    )
-    if any(row["filled"] for row in rows):  # Vega warns of a layer without data
-        layers.append(points.transform_filter("datum.filled").mark_point(size=45, opacity=1, filled=True))
+    for filled in sorted({row["filled"] for row in rows}):  # Vega warns of a layer without data
+        marks = points.transform_filter("datum.filled" if filled else "!datum.filled")
+        layers.append(marks.mark_point(size=45, strokeWidth=1.5, opacity=1, filled=filled))
     beside = {end: altair.expr(f"datum.{end}") for end in ("align", "dx", "dy")}
     layers.append(chart.mark_text(fontSize=10, baseline="middle", **beside).encode(text="label:N"))
     told = "; ".join(f"{row['what']} {row['score']:.1f} at {_brief(row[field])}" for row in data)

@@ -6,6 +6,7 @@ from statistics import median
 from typing import Any
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
+from bertvision.heads import CONTROL
 from bertvision.results import counted, read_figure
 from bertvision.stages import BASELINE, ENCODER
 from results.claims import CLAIMS
@@ -57,13 +58,14 @@ def runs_block(experiments: dict[str, Experiment]) -> Block:
 
 def _passes(experiment: Experiment) -> Seconds:
     """Of all snapshots; all heads of one share a pass, and those that read every token have their own."""
-    total = 0.0
+    total, alone = 0.0, True
     for epochs in experiment.head_snapshots:
         tuned = experiment.seconds(epochs, ENCODER)
         models = [name for name in experiment.models(epochs) if "head" in experiment.facts(epochs, name)]
-        found = [experiment.seconds(epochs, name) for name in models]
-        total += sum({round(own.value - (tuned.value if tuned else 0.0), 3) for own in found if own is not None})
-    return Seconds(total, bool(experiment.timed))
+        found = [seconds for name in models for seconds in [experiment.seconds(epochs, name)] if seconds is not None]
+        total += sum({round(own.value - (tuned.value if tuned else 0.0), 3) for own in found})
+        alone = alone and all(own.alone for own in found)
+    return Seconds(total, alone)
 
 
 # ---------------------------------------------------------------------- the same seed again
@@ -71,15 +73,18 @@ def _passes(experiment: Experiment) -> Seconds:
 
 def again_block(experiments: dict[str, Experiment]) -> Block | None:
     """How far apart two runs of the same config and seed are."""
-    columns = [Column("config"), Column("seed"), Column("models", None, "at all snapshots, and ensembles")]
+    columns = [Column("config"), Column("seed"), Column("of"), Column("models", None, "at all snapshots")]
     for key in JUDGED:
         columns += [Column(f"{LABELS[key]}, median", 2), Column(f"{LABELS[key]}, largest", 2)]
     rows: list[list[Cell]] = []
     for name, one in sorted(experiments.items()):
         for run in one.again:
-            apart = [_apart(one.runs[run["seed"]], run, key) for key in JUDGED]
-            rows.append([f"{name}.toml", run["seed"], len(apart[0])])
-            rows[-1] += [end for gaps in apart for end in (median(gaps), max(gaps))]
+            both = (one.runs[run["seed"]], run)
+            for what, figures in (("scores", _scores_of), ("heads over the control", _gaps_of)):
+                apart = [_apart(*(figures(some, key) for some in both)) for key in JUDGED]
+                if all(apart):
+                    ends = [end for gaps in apart for end in (median(gaps), max(gaps))]
+                    rows.append([f"{name}.toml", run["seed"], what, len(apart[0]), *ends])
     if not rows:
         return None
     return Block(
@@ -89,19 +94,34 @@ def again_block(experiments: dict[str, Experiment]) -> Block | None:
         frame=Frame(columns, rows),
         note="Points between two runs of one config and seed: on a GPU, sums are not always added in the same order, "
         "and small differences grow in training. The second run, made later for its seconds, had the GPU to itself; "
-        "the page has the scores of the first. Smaller differences between models of one seed say nothing.",
+        "the page has the scores of the first. A difference of one seed that is not larger than these may be another "
+        "in the next run.",
     )
 
 
-def _apart(one: dict[str, Any], other: dict[str, Any], key: str) -> list[float]:
-    """Of each model that both runs have."""
-    found = []
-    for epochs, models in one["snapshots"].items():
-        for name in (name for name in models if name != BASELINE and name in other["snapshots"].get(epochs, {})):
-            both = [read_figure(run["snapshots"][epochs][name]["scores"]["dev"], key) for run in (one, other)]
-            if both[0] is not None and both[1] is not None:
-                found.append(abs(both[0] - both[1]))
+Figures = dict[tuple[str, str], float]
+"""By snapshot and model."""
+
+
+def _scores_of(run: dict[str, Any], key: str) -> Figures:
+    found = {}
+    for epochs, models in run["snapshots"].items():
+        for name in (name for name in models if name != BASELINE):
+            value = read_figure(models[name]["scores"]["dev"], key)
+            if value is not None:
+                found[epochs, name] = value
     return found
+
+
+def _gaps_of(run: dict[str, Any], key: str) -> Figures:
+    """Of heads, over the control at the same snapshot."""
+    scores = _scores_of(run, key)
+    heads = [place for place in scores if "head" in run["snapshots"][place[0]][place[1]] and place[1] != CONTROL]
+    return {(epochs, name): scores[epochs, name] - scores[epochs, CONTROL] for epochs, name in heads}
+
+
+def _apart(one: Figures, other: Figures) -> list[float]:
+    return [abs(value - other[place]) for place, value in one.items() if place in other]
 
 
 def _changed_verdicts(experiments: dict[str, Experiment]) -> str:

@@ -3,6 +3,8 @@
 from statistics import median
 from typing import Any
 
+from scipy.stats import spearmanr
+
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, import_altair
 from bertvision.analysis.words import ENCODER as ENCODER_ITSELF
@@ -55,10 +57,15 @@ def scores_block(experiment: Experiment, encoder: str, epochs: float, which: str
         key=f"{experiment.name}_{epochs:g}".replace(".", "_"),
         title=(f"{encoder} after {counted(epochs, 'epoch')}" if epochs else f"{encoder} as it came") + which,
         frame=Frame(columns, rows),
-        note=f"{SQUAD}: official dev set, 11,873 questions. Mean ± standard deviation over seeds of encoder and heads."
-        + ("" if epochs else f" {RANDOM}"),
+        note=f"{SQUAD}: official dev set, 11,873 questions. {_of_seeds(experiment)}" + ("" if epochs else f" {RANDOM}"),
         folded=folded,
     )
+
+
+def _of_seeds(experiment: Experiment) -> str:
+    if len(experiment.seeds) == 1:
+        return f"Seed {experiment.seeds[0]} alone."
+    return "Mean ± standard deviation over seeds of encoder and heads."
 
 
 def _curve(experiment: Experiment, encoder: str) -> Block:
@@ -85,7 +92,8 @@ def _curve(experiment: Experiment, encoder: str) -> Block:
         f"epochs of fine-tuning of {encoder}, from {EARLIEST:g} epochs on.",
         note=f"The picture begins at {EARLIEST:g} epochs. Heads were trained at {trained} epochs only: dashed lines "
         "join these points, and what heads would reach in between is not known. The table is of the encoder itself, "
-        f"whose output layer is random at 0 epochs. Never answering has F1 {experiment.mean(last, BASELINE, 'f1')}. "
+        "whose output layer is random at 0 epochs; the control is in the tables below. Never answering has F1 "
+        f"{experiment.mean(last, BASELINE, 'f1')}. "
         f"Learning rates decay to {counted(last, 'epoch')}: what was scored before was stopped early.",
     )
 
@@ -226,10 +234,7 @@ def _tell_weights(means: dict[str, float], weights: list[dict[str, float]]) -> s
 
 def rank_correlation(values: list[float]) -> float:
     """Spearman's, of values with their places."""
-    ranks = [sorted(values).index(value) for value in values]
-    middle = (len(values) - 1) / 2
-    top = sum((rank - middle) * (place - middle) for place, rank in enumerate(ranks))
-    return top / sum((place - middle) ** 2 for place in range(len(values)))
+    return float(spearmanr(values, range(len(values))).statistic)
 
 
 def _draw_weights(means: dict[str, float]) -> dict[str, Any]:

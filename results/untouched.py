@@ -163,6 +163,10 @@ def _costs(head: Place, curve: Experiment, rows: list[Row]) -> str:
         told += f"{counted(within[-1], 'epoch')} and forced F1 {curve.mean(within[-1], ENCODER, FORCED)}. What it "
         told += "saves is a copy of the encoder, or a pass through it, for each task. "
     last = Place(curve, curve.snapshots[-1], ENCODER)
+    times = [place.experiment.seconds(place.epochs, place.model) for place in (head, last)]
+    known = [f"{seconds.value:.0f} s" for seconds in times if seconds is not None and seconds.alone]
+    if len(known) == 2:
+        told += f"It took {known[0]} on the GPU, {counted(last.epochs, 'epoch')} of fine-tuning {known[1]}. "
     told += f"It has {share_of(head, last):.1f} % of the forced F1 of {counted(last.epochs, 'epoch')} of fine-tuning"
     for row in (row for row in rows if row.title.startswith("LoRA")):
         count = row.place.experiment.facts(row.place.epochs, ENCODER).get("trained_parameters", row.place.parameters)
@@ -209,7 +213,8 @@ def glue_untouched(experiments: dict[str, Experiment]) -> Block | None:
     note = "by the task's first figure on held-out data, the ladders included"
     columns = [Column("task"), Column("seeds"), Column("figure"), Column("baseline"), Column("control, untouched")]
     columns += [Column("best head, untouched", None, note), Column("its parameters"), Column("its score")]
-    columns.append(Column("its passes", 1, "of the training set through the encoder; of 3 epochs of fine-tuning 9"))
+    passes = "of the training set through the encoder (1: its states were kept for all epochs); of 3 epochs of "
+    columns.append(Column("its passes", 1, f"{passes}fine-tuning 9"))
     columns += [Column("encoder, 1 epoch"), Column("encoder, 3 epochs")]
     columns += [Column("head over 1 epoch", None, "points"), Column("head over 3 epochs", None, "points")]
     return Block(

@@ -12,9 +12,9 @@ from bertvision.analysis.words import listed, signed
 from bertvision.heads import CONTROL
 from bertvision.results import counted
 from bertvision.stages import BASELINE, ENCODER
-from results.kept import Experiment, is_head
+from results.kept import Experiment
 from results.names import AUC, FORCED, SPAN_NOTES, colour_by_place, title_of
-from results.spans import scores_block
+from results.spans import head_names, scores_block
 
 FIGURES = {"forced F1": FORCED, "AUC": AUC}
 OWN_TOKEN, KERNELS, LADDER = "its own token alone", "kernels along tokens", "ladder (ours)"
@@ -23,8 +23,6 @@ PLACES = {ENCODER: 0, "control": 1, OWN_TOKEN: 3, KERNELS: 4, LADDER: 5}
 """Colours: encoder, control and ladder have the same as in the other pictures."""
 ENDS = [400, 2e7]
 """Of the axis of parameters."""
-FIRST = 6
-"""Of how many places it is told who has them: as many as there are heads that look beyond their own token."""
 
 
 class Entry(NamedTuple):
@@ -65,48 +63,57 @@ def zoo_blocks(experiments: dict[str, Experiment], encoders: dict[str, str]) -> 
 
 def _blocks(main: Experiment, zoo: Experiment, encoder: str) -> list[Block]:
     seed, shots = zoo.seeds[0], [epochs for epochs in zoo.head_snapshots if epochs in main.head_snapshots]
-    heads = [Entry(run, seed, name) for run in (main, zoo) for name in _heads(run, shots[-1])]
-    heads.sort(key=lambda entry: entry.parameters)
+    if not shots:
+        return []
+    names = [(run, name) for run in (main, zoo) for name in head_names(run, shots[-1]) if name != CONTROL]
+    heads = sorted((Entry(run, seed, name) for run, name in names), key=lambda entry: entry.parameters)
     overview = Block(
         key=f"{zoo.name}_all",
         title=f"{encoder}: every head, seed {seed}",
         sentences=[_tell_first(heads, shots)],
         frame=_overview(heads, shots),
         picture=_draw(Entry(zoo, seed, CONTROL), heads, shots),
-        alt=f"Panels of forced F1 against parameters of {counted(len(heads), 'head')}, one for each snapshot.",
-        note="One seed: differences of a few tenths may be luck. Dashed: the encoder itself (blue) and the control "
-        "(orange) of the zoo's run. The table has of each snapshot how many heads are above the control of their run, "
-        "and the best by forced F1 on held-out questions, held against control and encoder of its run.",
+        alt=f"Forced F1 against parameters of {counted(len(heads), 'head')}, a panel a snapshot: "
+        + "; ".join(_in_words(heads, epochs) for epochs in shots),
+        note="One seed, and a second run of it would change such differences, too (“The same seed again”, below). "
+        "Dashed: encoder and control of the zoo's run. The table has of each snapshot how many heads are above the "
+        "control of their run, and the best by forced F1 on held-out questions, held against control and encoder of "
+        "its run. Never answering has neither figure.",
     )
     table = Block(
         key=f"{zoo.name}_table",
         title=f"{encoder}: the figures of every head, seed {seed}",
         frame=_table(main, zoo, heads, shots),
-        note=f"Heads by size. All figures of {main.name}.toml with more seeds are further above.",
+        note=f"Heads by size. Those of {main.name}.toml have {counted(len(main.seeds), 'seed')} in the tables above.",
         folded=True,
     )
     whole = [scores_block(zoo, encoder, epochs, f", heads of {zoo.name}.toml", True) for epochs in reversed(shots)]
     return [overview, table, *whole]
 
 
-def _heads(run: Experiment, epochs: float) -> list[str]:
-    return [name for name in run.models(epochs) if is_head(run.facts(epochs, name)) and name != CONTROL]
-
-
 def _when(epochs: float) -> str:
-    return counted(epochs, "epoch") if epochs else "as it came"
+    return f"after {counted(epochs, 'epoch')}" if epochs else "as it came"
 
 
 def _tell_first(heads: list[Entry], shots: list[float]) -> str:
     """How many of the first places heads have that look beyond their own token."""
-    parts = []
+    wide, parts = sum(entry.kind != OWN_TOKEN for entry in heads), []
     for epochs in shots:
-        ranked = sorted(heads, key=lambda entry: -(entry.score(epochs, FORCED) or 0.0))
-        beyond = [entry for entry in ranked[:FIRST] if entry.kind != OWN_TOKEN]
-        parts.append(f"{len(beyond)} {'after ' if epochs else ''}{_when(epochs)}")
-    wide = sum(entry.kind != OWN_TOKEN for entry in heads)
+        beyond = [entry for entry in _ranked(heads, epochs)[:wide] if entry.kind != OWN_TOKEN]
+        parts.append(f"{len(beyond)} {_when(epochs)}")
     told = f"{wide} of {len(heads)} heads look beyond their own token: kernels along tokens, and ladders. Of the first "
-    return f"{told}{FIRST} places by forced F1 on dev they take {listed(parts)}."
+    return f"{told}{wide} places by forced F1 on dev they take {listed(parts)}."
+
+
+def _ranked(heads: list[Entry], epochs: float) -> list[Entry]:
+    return sorted(heads, key=lambda entry: -(entry.score(epochs, FORCED) or 0.0))
+
+
+def _in_words(heads: list[Entry], epochs: float) -> str:
+    """The first, the middle and the last."""
+    ranked = _ranked(heads, epochs)
+    told = [f"{one.model} {one.score(epochs, FORCED):.1f}" for one in (ranked[0], ranked[len(ranked) // 2], ranked[-1])]
+    return f"{_when(epochs)} from {told[0]} over {told[1]} to {told[2]}"
 
 
 def _overview(heads: list[Entry], shots: list[float]) -> Frame:
@@ -143,25 +150,27 @@ def _table(main: Experiment, zoo: Experiment, heads: list[Entry], shots: list[fl
 def _draw(control: Entry, heads: list[Entry], shots: list[float]) -> dict[str, Any]:
     """A panel for each snapshot, two in a row."""
     altair = import_altair()
-    shown = [OWN_TOKEN, KERNELS, LADDER]
-    colour, shape = colour_by_place("kind", PLACES, shown)
+    colour, shape = colour_by_place("kind", PLACES, list(PLACES))
     panels = []
     for epochs in shots:
-        rows = [
+        rows: list[dict[str, Any]] = [
             {"parameters": entry.parameters, "score": entry.score(epochs, FORCED), "kind": entry.kind}
             for entry in heads
         ]
+        levels = {"control": control} | ({ENCODER: control._replace(model=ENCODER)} if epochs else {})  # else random
+        data = [{"score": one.score(epochs, FORCED), "kind": kind} for kind, one in levels.items()]
+        least, most = (end(row["score"] for row in [*rows, *data]) for end in (min, max))
+        room = 0.05 * (most - least)
+        scale = altair.Scale(zero=False, nice=False, domain=[least - room, most + room])
         points = chart_of(rows, 220).encode(
             x=altair.X(
                 "parameters:Q",
                 scale=altair.Scale(type="log", nice=False, domain=ENDS),
                 axis=altair.Axis(format="~s", tickCount=4),
             ),
-            y=altair.Y("score:Q", title="forced F1", scale=altair.Scale(zero=False)),
+            y=altair.Y("score:Q", title="forced F1", scale=scale, axis=altair.Axis(minExtent=35)),  # panels align
             color=colour,
         )
-        levels = {"control": control} | ({ENCODER: control._replace(model=ENCODER)} if epochs else {})  # else random
-        data = [{"score": one.score(epochs, FORCED), "kind": kind} for kind, one in levels.items()]
         rules = altair.Chart(altair.Data(values=data)).mark_rule(strokeDash=[5, 4])
         marks = points.mark_point(size=45, strokeWidth=1.5, opacity=1, filled=False).encode(shape=shape)
         panel = altair.layer(rules.encode(y="score:Q", color=colour), marks)

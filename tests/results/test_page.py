@@ -116,6 +116,11 @@ def test_seconds_are_of_the_run_that_had_the_gpu_to_itself(monkeypatch: pytest.M
     assert Experiment("y", runs).seconds(1, "encoder") == Seconds(8.0, alone=False)
 
 
+@pytest.mark.parametrize("path", sorted((KEPT / AGAIN).glob("*.json")), ids=lambda path: path.stem)
+def test_what_was_run_again_was_kept_before(path: Path) -> None:
+    assert (KEPT / path.name).is_file()
+
+
 @pytest.mark.parametrize("name", sorted(ALONE))
 def test_runs_that_had_the_gpu_to_themselves_were_kept(name: tuple[str, int]) -> None:
     assert (KEPT / f"{name[0]}_seed{name[1]}.json").is_file()
@@ -140,25 +145,29 @@ def test_each_pass_of_heads_counts_once() -> None:
 
 
 def test_two_runs_of_a_seed_are_compared_model_by_model_and_claim_by_claim() -> None:
-    """The second run's head is no longer above the encoder at 2 epochs in any figure."""
+    """The second run's head is no longer above the encoder at 2 epochs in any figure; the AUC moves twice as far."""
 
     def run(seed: int, encoder: float, head: float) -> dict[str, Any]:
         models = {
             name: {"parameters": 1, "scores": dict.fromkeys(("dev", "held_out"), figures(score)), **facts}
             for name, score, facts in (
                 ("encoder", encoder, {}), ("adapter_64", head, {"head": "adapter"}), ("baseline", 50.0, {}),
+                ("last_linear", encoder, {"head": "last_linear"}),
             )
         }  # fmt: skip
         return {"seed": seed, "snapshots": {"2": models}, "analyses": {}, "metrics": ["f1"]}
 
     def figures(score: float) -> dict[str, Any]:
-        return {"f1": score, "forced_f1": score, "no_answer_auc": score, "at_threshold": {"f1": score}}
+        return {"f1": score, "forced_f1": score, "no_answer_auc": 2 * score, "at_threshold": {"f1": score}}
 
     runs = {seed: run(seed, 60.0, 61.0) for seed in range(2)}
     assert again_block({"squad2_gte": Experiment("squad2_gte", runs)}) is None
     block = again_block({"squad2_gte": Experiment("squad2_gte", runs, [run(1, 60.5, 59.0)])})
     assert block is not None and block.frame is not None
-    assert block.frame.rows == [["squad2_gte.toml", 1, 2, *[1.25, 2.0] * 4]]  # 0.5 and 2.0 apart
+    assert block.frame.rows == [
+        ["squad2_gte.toml", 1, "scores", 3, *[0.5, 2.0] * 3, 1.0, 4.0],  # 0.5, 0.5 and 2.0 apart
+        ["squad2_gte.toml", 1, "heads over the control", 1, *[2.5, 2.5] * 3, 5.0, 5.0],  # +1.0, and −1.5
+    ]
     assert "“Heads add to BERT at 2 epochs as well” from “holds” to “does not hold”" in block.sentences[0]
     block = again_block({"squad2_gte": Experiment("squad2_gte", runs, [run(1, 60.0, 60.5)])})
     assert block is not None and "no verdict on a claim would be another" in block.sentences[0]

@@ -15,9 +15,10 @@ def model(dev: float, held_out: float, **facts: Any) -> dict[str, Any]:
 
 
 def spans() -> dict[str, Experiment]:
-    """Two seeds: at 0.3 epochs the head is 4 and 6 above the encoder, at 2 epochs below encoder and control."""
+    """Two seeds: at 0.3 epochs the head is 3 and 7 above the encoder, 0 and 4 above the control; at 2 epochs below
+    both."""
     runs = {}
-    for seed, score in enumerate((24.0, 26.0)):
+    for seed, score in enumerate((23.0, 27.0)):
         early = {
             "encoder": model(20, 20),
             "last_linear": model(23, 23, head="last_linear"),
@@ -40,17 +41,18 @@ def test_the_best_head_on_held_out_data_is_held_against_encoder_and_control() ->
         "ladder_64",
         2,
         "forced F1",
-        "25.00 ± 1.41",
-        "+5.00 ± 1.41",
-        "+2.00 ± 1.41",
+        "25.00 ± 2.83",
+        "+5.00 ± 2.83",
+        "+2.00 ± 2.83",
     ]
-    assert second[4:] == ["AUC", "50.00 ± 2.83", "+10.00 ± 2.83", "+4.00 ± 2.83"]
+    assert second[4:] == ["AUC", "50.00 ± 5.66", "+10.00 ± 5.66", "+4.00 ± 5.66"]
     assert [row[1] for row in later] == [2.0, 2.0]  # nothing is said of 0 epochs
     (told,) = block.sentences
     assert told == (
-        "The best head is above the encoder itself in 2 of 2 figures, and above the control in 2, where each task's "
-        "encoder was fine-tuned least (0.3 to 0.3 epochs); in 0 of 2 figures, and above the control in 0, where each "
-        "task's encoder was fine-tuned most (2 to 2 epochs)."
+        "In the mean over seeds the best head is above the encoder itself in 2 of 2 figures (2 with every seed), and "
+        "above the control in 2 (0), where each task's encoder was fine-tuned least (0.3 to 0.3 epochs); in 0 of 2 "
+        "figures (0 with every seed), and above the control in 0 (0), where each task's encoder was fine-tuned most (2 "
+        "to 2 epochs)."
     )
 
 
