@@ -136,6 +136,20 @@ def best_of_the_papers(experiment: Experiment, epochs: float, key: str = MAIN) -
     return experiment.best_head(epochs, key, theirs) if epochs in experiment.head_snapshots else None
 
 
+def best_place(
+    first: Experiment, more: Experiment | None, epochs: float, key: str = MAIN, theirs: bool = True
+) -> Place | None:
+    """The best head on held-out data, of the papers' or of all, among those of two runs; the second counts where it has
+    the seeds of the first."""
+    found: list[tuple[float, Place]] = []
+    for one in [first] + ([more] if more is not None and more.seeds == first.seeds else []):
+        head = best_of_the_papers(one, epochs, key) if theirs else one.best_head(epochs, key)
+        mean = one.mean(epochs, head, key, "held_out") if head is not None else None
+        if head is not None and mean is not None:
+            found.append((mean.mean, Place(one, epochs, head)))
+    return max(found, key=lambda pair: pair[0])[1] if found else None
+
+
 def _head_against(
     experiments: Experiments,
     snapshots: Iterable[float],
@@ -143,14 +157,14 @@ def _head_against(
     later: float | None = None,
     allowed: float = 0.0,
 ) -> list[Finding | None]:
-    """The best head of each snapshot against another model there, or at a later one."""
+    """The best head of each snapshot against another model there, or at a later one; both of the same run."""
     found = []
     for title, one in spans(experiments):
         for epochs in snapshots:
-            head = best_of_the_papers(one, epochs)
+            head = best_place(one, experiments.get(f"{one.name}_kernels"), epochs)
             if head is not None:
-                words = f"{title}, {head} at {counted(epochs, 'epoch')}"
-                places = Place(one, epochs, head), Place(one, later or epochs, other)
+                words = f"{title}, {head.model} at {counted(epochs, 'epoch')}"
+                places = head, Place(head.experiment, later or epochs, other)
                 found.append(compare(words, *places, allowed=allowed))
     return found
 
@@ -298,11 +312,11 @@ def better_on_unanswerable(experiments: Experiments) -> Claim:
     found: list[Finding | None] = []
     for title, one in spans(experiments):
         for epochs in (0.3, 1.0, 2.0):
-            head = best_of_the_papers(one, epochs)
+            head = best_place(one, experiments.get(f"{one.name}_kernels"), epochs)
             if head is not None:
-                places = Place(one, epochs, head), Place(one, epochs, ENCODER)
+                places = head, Place(head.experiment, epochs, ENCODER)
                 keys = ("NoAns_f1", "at_threshold.NoAns_f1")
-                found.append(compare(f"{title}, {head} at {counted(epochs, 'epoch')}", *places, keys))
+                found.append(compare(f"{title}, {head.model} at {counted(epochs, 'epoch')}", *places, keys))
     text = "Heads are better on unanswerable questions (at threshold 0 that is silence more than knowledge)"
     return claim_of(text, "shown in pictures", found)
 
@@ -434,10 +448,10 @@ def _glue_gaps(experiments: Experiments, other: str) -> list[Finding | None]:
             if epochs == 0:
                 continue
             metric = one.first["metrics"][0]
-            head = best_of_the_papers(one, epochs, metric)
+            head = best_place(one, experiments.get(f"{name}_zoo"), epochs, metric)
             if head is not None:
-                words = f"{title}, {head} at {counted(epochs, 'epoch')}"
-                found.append(compare(words, Place(one, epochs, head), Place(one, epochs, other), [metric]))
+                words = f"{title}, {head.model} at {counted(epochs, 'epoch')}"
+                found.append(compare(words, head, Place(head.experiment, epochs, other), [metric]))
     return found
 
 

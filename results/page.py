@@ -82,7 +82,8 @@ def build_page(experiments: dict[str, Experiment], seeds: dict[str, list[int]]) 
     sections.append(Section(f"Every head for spans ({SQUAD})", zoo_blocks(experiments, ENCODERS)))
     pairs = [(experiments.get(f"answerable_{short}"), encoder) for short, encoder in ENCODERS.items()]
     sections.append(Section("Answerability", [answerable_block(one, name) for one, name in pairs if one is not None]))
-    sections.append(Section("GLUE", [glue_block(experiments[name]) for name in GLUE if name in experiments]))
+    names = [name for task in GLUE for name in (task, f"{task}_zoo") if name in experiments]
+    sections.append(Section("GLUE", [glue_block(experiments[name]) for name in names]))
     peers = [block for short, name in ENCODERS.items() for block in peer_blocks(experiments, f"squad2_{short}", name)]
     sections.append(Section("Other ways to the same scores", peers))
     again = again_block(experiments)

@@ -22,9 +22,11 @@ WANTED = [
     ("LoRA", 3, ["squad2_gte_lora", "squad2_minilm_lora"]),
     ("BitFit", 3, ["squad2_gte_bitfit", "squad2_minilm_bitfit"]),
     ("no fine-tuning", 3, ["untouched_gte", "untouched_minilm"]),
+    ("kernels along tokens", 3, ["squad2_gte_kernels", "squad2_minilm_kernels"]),
     ("kernels along tokens without fine-tuning", 3, ["untouched_gte_kernels", "untouched_minilm_kernels"]),
     ("answerability", 3, ["answerable_gte", "answerable_minilm"]),
     *[(title, 5, [name]) for name, title in GLUE.items()],
+    *[(f"every head for {title}", 5, [f"{name}_zoo"]) for name, title in GLUE.items()],
 ]
 """What is wanted, with how many seeds, of which configs."""
 

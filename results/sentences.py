@@ -23,11 +23,12 @@ def answerable_block(experiment: Experiment, encoder: str) -> Block:
 
 
 def glue_block(experiment: Experiment) -> Block:
-    title = f"{GLUE[experiment.name]} with all-MiniLM-L6-v2"
-    return table_of(experiment, title, "GLUE's official dev set.")
+    task, _, zoo = experiment.name.partition("_")
+    title = f"{GLUE[task]} with all-MiniLM-L6-v2" + (f", heads of {experiment.name}.toml" if zoo else "")
+    return table_of(experiment, title, "GLUE's official dev set.", folded=bool(zoo))
 
 
-def table_of(experiment: Experiment, title: str, note: str) -> Block:
+def table_of(experiment: Experiment, title: str, note: str, folded: bool = False) -> Block:
     """A row a model, a column a snapshot and metric."""
     shots = experiment.head_snapshots
     metrics: list[str] = experiment.first["metrics"]
@@ -62,4 +63,5 @@ def table_of(experiment: Experiment, title: str, note: str) -> Block:
         frame=Frame(columns, rows),
         note=f"{note} Mean ± standard deviation over seeds. The baseline is of the training examples that are not held "
         "out, which differ from seed to seed." + (f" {RANDOM}" if 0.0 in shots else ""),
+        folded=folded,
     )

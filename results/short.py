@@ -7,7 +7,7 @@ from bertvision.analysis.words import signed
 from bertvision.heads import CONTROL
 from bertvision.results import counted
 from bertvision.stages import ENCODER
-from results.claims import Experiments, compare, signed_mean, spans
+from results.claims import Experiments, best_place, compare, signed_mean, spans
 from results.kept import Experiment, Mean, Place
 from results.names import AUC, ENCODERS, FORCED, LABELS
 from results.sentences import GLUE
@@ -33,11 +33,14 @@ class Row(NamedTuple):
 
 
 def short_block(experiments: Experiments) -> Block | None:
-    rows = [row for title, one in spans(experiments) for row in _rows(f"spans, {title}", one, [FORCED, AUC])]
+    rows = []
+    for title, one in spans(experiments):
+        rows += _rows(f"spans, {title}", one, experiments.get(f"{one.name}_kernels"), [FORCED, AUC])
     named = {f"answerable_{short}": f"answerability, {title}" for short, title in ENCODERS.items()} | GLUE
     for name, title in named.items():
         if name in experiments:
-            rows += _rows(title, experiments[name], experiments[name].first["metrics"][:1])
+            metric = experiments[name].first["metrics"][:1]
+            rows += _rows(title, experiments[name], experiments.get(f"{name}_zoo"), metric)
     if not rows:
         return None
     columns = [
@@ -58,14 +61,14 @@ def short_block(experiments: Experiments) -> Block | None:
     )
 
 
-def _rows(task: str, one: Experiment, figures: list[str]) -> list[Row]:
+def _rows(task: str, one: Experiment, more: Experiment | None, figures: list[str]) -> list[Row]:
     """Of every snapshot but that of 0 epochs, where the encoder's own output layer is random."""
     found = []
     for epochs in (epochs for epochs in one.head_snapshots if epochs > 0):
-        best = one.best_head(epochs, figures[0])
-        if best is not None:
-            head = Place(one, epochs, best)
-            others = {other: compare("", head, Place(one, epochs, other), figures) for other in (ENCODER, CONTROL)}
+        head = best_place(one, more, epochs, figures[0], theirs=False)
+        if head is not None:
+            levels = {other: Place(head.experiment, epochs, other) for other in (ENCODER, CONTROL)}
+            others = {other: compare("", head, place, figures) for other, place in levels.items()}
             for figure in figures:
                 gaps = {other: gap.gaps[figure] for other, gap in others.items() if gap and figure in gap.gaps}
                 found.append(Row(task, figure, head, gaps))

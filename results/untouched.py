@@ -8,7 +8,7 @@ from bertvision.analysis.words import signed
 from bertvision.heads import CONTROL
 from bertvision.results import counted
 from bertvision.stages import BASELINE, ENCODER
-from results.claims import best_of_the_papers
+from results.claims import best_of_the_papers, best_place
 from results.kept import Experiment, Place
 from results.names import AUC, FORCED, LABELS, SPAN_NOTES, colour_by_place, in_passes, title_of
 from results.sentences import GLUE
@@ -206,8 +206,12 @@ def _draw(rows: list[Row]) -> dict[str, Any]:
 
 def glue_untouched(experiments: dict[str, Experiment]) -> Block | None:
     """A row a task: the best head on the encoder as it came, and the fine-tuned encoder itself."""
-    found = [(title, experiments[name]) for name, title in GLUE.items() if name in experiments]
-    rows = [_glue_row(title, one) for title, one in found if 0.0 in one.head_snapshots]
+    found = [
+        (title, experiments[name], experiments.get(f"{name}_zoo"))
+        for name, title in GLUE.items()
+        if name in experiments
+    ]
+    rows = [_glue_row(title, one, more) for title, one, more in found if 0.0 in one.head_snapshots]
     if not rows:
         return None
     note = "by the task's first figure on held-out data, the ladders included"
@@ -227,14 +231,13 @@ def glue_untouched(experiments: dict[str, Experiment]) -> Block | None:
     )
 
 
-def _glue_row(title: str, one: Experiment) -> list[Cell]:
+def _glue_row(title: str, one: Experiment, more: Experiment | None) -> list[Cell]:
     metric = one.first["metrics"][0]
-    best = one.best_head(0.0, metric)
+    head = best_place(one, more, 0.0, metric, theirs=False) or Place(one, 0.0, CONTROL)
     tuned = [Place(one, epochs, ENCODER) for epochs in (1.0, 3.0)]
-    head = Place(one, 0.0, best or CONTROL)
     levels = [Place(one, 0.0, name).show(metric) for name in (BASELINE, CONTROL)]
     ends = [place.show(metric) for place in tuned]
     gaps = [show_gap(above(head, place, metric)) for place in tuned]
     shown = [title, len(one.seeds), LABELS.get(metric, metric), *levels]
     passes = head.passes(one.facts(1.0, ENCODER).get("tokens"))
-    return [*shown, best, head.parameters, head.show(metric), passes, *ends, *gaps]
+    return [*shown, head.model, head.parameters, head.show(metric), passes, *ends, *gaps]

@@ -55,10 +55,17 @@ class Entry(NamedTuple):
 def zoo_blocks(experiments: dict[str, Experiment], encoders: dict[str, str]) -> list[Block]:
     found = []
     for short, encoder in encoders.items():
-        main, zoo = experiments.get(f"squad2_{short}"), experiments.get(f"squad2_{short}_zoo")
+        main, zoo, kernels = (experiments.get(f"squad2_{short}{end}") for end in ("", "_zoo", "_kernels"))
         if main is not None and zoo is not None and zoo.seeds[0] in main.seeds:
             found += _blocks(main, zoo, encoder)
+        found += _whole(kernels, encoder) if kernels is not None else []
     return found
+
+
+def _whole(run: Experiment, encoder: str) -> list[Block]:
+    """All figures of a run, the last snapshot first."""
+    which = f", heads of {run.name}.toml"
+    return [scores_block(run, encoder, epochs, which, folded=True) for epochs in reversed(run.head_snapshots)]
 
 
 def _blocks(main: Experiment, zoo: Experiment, encoder: str) -> list[Block]:
@@ -87,8 +94,7 @@ def _blocks(main: Experiment, zoo: Experiment, encoder: str) -> list[Block]:
         note=f"Heads by size. Those of {main.name}.toml have {counted(len(main.seeds), 'seed')} in the tables above.",
         folded=True,
     )
-    whole = [scores_block(zoo, encoder, epochs, f", heads of {zoo.name}.toml", True) for epochs in reversed(shots)]
-    return [overview, table, *whole]
+    return [overview, table, *_whole(zoo, encoder)]
 
 
 def _when(epochs: float) -> str:

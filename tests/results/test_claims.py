@@ -225,6 +225,35 @@ def test_heads_with_one_seed_are_told_of_and_not_judged() -> None:
     assert claim.further == [told]
 
 
+def test_the_best_head_may_be_of_a_second_run_with_the_same_seeds_and_meets_its_encoder() -> None:
+    first = squad(*[{"adapter_64": model(51, 60, head="adapter")}] * 2)
+    along = {"pooled_adapter_xception": model(55, 61, head="xception"), "ladder_64": model(90, 90, head="ladder")}
+    runs = squad(along, along)["squad2_gte"].runs
+    for run in runs.values():
+        run["snapshots"]["1"]["encoder"] = model(53, 53)  # another run's encoder is another one, if not by much
+    both = first | {"squad2_gte_kernels": Experiment("squad2_gte_kernels", runs)}
+    (finding,) = claims.beats_encoder(both).findings
+    assert finding.words == "gte-small, pooled_adapter_xception at 1 epoch"
+    assert {gap.mean for gap in finding.figures} == {2.0}
+    place = claims.best_place(*both.values(), 1.0, theirs=False)
+    assert place is not None and place.model == "ladder_64"
+    del runs[1]
+    (finding,) = claims.beats_encoder(both).findings
+    assert finding.words == "gte-small, adapter_64 at 1 epoch"  # a seed is missing: it counts no more
+
+
+def test_glue_heads_of_the_zoo_stand_for_the_papers_too() -> None:
+    main, zoo = (
+        squad(*[{"adapter_64": model(51, 60, head="adapter")}] * 2),
+        {"flat_adapter_128": model(58, 61, head="flat")},
+    )
+    found = {"rte": Experiment("rte", main["squad2_gte"].runs)}
+    found["rte_zoo"] = Experiment("rte_zoo", squad(zoo, zoo)["squad2_gte"].runs)
+    assert [str(finding) for finding in claims.glue_heads(found).findings] == [
+        "RTE, flat_adapter_128 at 1 epoch: F1 +8.00 ± 0.00"
+    ]
+
+
 def test_a_head_on_little_data_is_held_against_the_control_too() -> None:
     heads = {"adapter_386_skip": model(55, 55, head="adapter")}
     for share, score in ((0.1, 49), (0.3, 54)):

@@ -56,6 +56,18 @@ def test_the_best_head_on_held_out_data_is_held_against_encoder_and_control() ->
     )
 
 
+def test_the_best_head_may_be_of_the_run_with_kernels() -> None:
+    found = spans()
+    runs = {seed: run for seed, run in spans()["squad2_gte"].runs.items()}
+    for run in runs.values():
+        run["snapshots"]["2"]["pooled_adapter_xception"] = model(36, 50, head="xception")
+        run["snapshots"]["2"]["encoder"] = model(32, 32)
+    block = short_block({**found, "squad2_gte_kernels": Experiment("squad2_gte_kernels", runs)})
+    assert block is not None and block.frame is not None
+    row = block.frame.rows[2]
+    assert row[1:4] == [2.0, "pooled_adapter_xception", 2] and row[6:] == ["+4.00 ± 0.00", "+2.00 ± 0.00"]  # of its run
+
+
 def test_an_untouched_encoder_is_held_against_its_own_first_epoch() -> None:
     found = spans()
     for run in found["squad2_gte"].runs.values():

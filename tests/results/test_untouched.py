@@ -132,6 +132,9 @@ def test_sentence_tasks_hold_the_best_untouched_head_against_the_tuned_encoder()
     assert (row["best head, untouched"], row["its parameters"], row["its score"]) == ("ladder_64", 33, "20.00 ± 0.00")
     assert (row["head over 1 epoch"], row["head over 3 epochs"]) == ("+5.00", "−6.00")
     assert (row["control, untouched"], row["its passes"]) == ("5.00 ± 0.00", 1.0)
+    zoo = experiment("cola_zoo", {"0": {**encoder(-3, 0), "flat_adapter_128": model(22, held_out=11, head="flat")}})
+    block = glue_untouched({"cola": one, "cola_zoo": zoo})
+    assert block is not None and table(block)["CoLA"]["best head, untouched"] == "flat_adapter_128"
     assert glue_untouched({"cola": experiment("cola", {"1": {**encoder(1, 1), **heads}})}) is None
 
 

@@ -119,6 +119,11 @@ def test_all_figures_of_the_zoo_follow_snapshot_by_snapshot(found: dict[str, Exp
     assert [block.key for block in blocks] == ["squad2_gte_zoo_1", "squad2_gte_zoo_0"]
     assert all("Seed 0 alone." in block.note for block in blocks)
     assert zoo_blocks({"squad2_gte": found["squad2_gte"]}, ENCODERS) == []
+    kernels = {"squad2_gte_kernels": Experiment("squad2_gte_kernels", found["squad2_gte_zoo"].runs)}
+    assert [block.title for block in zoo_blocks(kernels, ENCODERS)] == [
+        "gte-small after 1 epoch, heads of squad2_gte_kernels.toml",
+        "gte-small as it came, heads of squad2_gte_kernels.toml",
+    ]
 
 
 def heads_of(config: str) -> list[str]:

@@ -1,0 +1,65 @@
+"""Runs what the page wants and was not kept yet, several at a time, and keeps it:
+python -m results.run [CONFIG …] [--at-once 6]
+
+Data and encoders lie where the configs say. Each run writes its own log beside its folder; what was stopped goes on.
+Runs that share a GPU tell nothing about seconds: the page marks theirs as upper bounds.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from bertvision.errors import UserError
+from results.keep import keep
+from results.kept import CONFIGS, ROOT, seeds_by_config
+from results.runs import WANTED
+
+RUNS = ROOT / "runs" / "results"
+
+
+def missing(configs: list[str]) -> list[tuple[str, int]]:
+    """(config, seed) of what was not kept, of some configs or of all, in the order in which the page wants them."""
+    unknown = [name for name in configs if not (CONFIGS / f"{name}.toml").is_file()]
+    if unknown:
+        raise UserError(f"there is no config called {', '.join(unknown)} in '{CONFIGS}'.")
+    there = seeds_by_config()
+    wanted = [(name, seed) for _, seeds, names in WANTED for name in names for seed in range(seeds)]
+    return [(name, seed) for name, seed in wanted if name in (configs or [name]) and seed not in there.get(name, [])]
+
+
+def run(config: str, seed: int) -> bool:
+    """One run and what is kept of it; its output goes into the log."""
+    folder, began = RUNS / f"{config}_seed{seed}", time.monotonic()
+    log = folder.with_suffix(".log")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    words = [f"configs/results/{config}.toml", f"seed={seed}", f"run={folder}"]
+    with log.open("w", encoding="utf-8") as file:
+        command = [sys.executable, "-m", "bertvision", "run", *words]
+        done = subprocess.run(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False)
+    if done.returncode == 0:
+        keep(folder)
+    end = "kept" if done.returncode == 0 else f"failed: see {log}"
+    print(f"{folder.name}: {end}, {time.monotonic() - began:.0f} s", flush=True)
+    return done.returncode == 0
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("configs", nargs="*", metavar="CONFIG", help="names in configs/results; all without any")
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="runs at a time (default: 1)")
+    given = parser.parse_args(words)
+    jobs = missing(given.configs)
+    if not jobs:
+        print("nothing is missing.")
+    with ThreadPoolExecutor(max(1, given.at_once)) as pool:
+        ended = list(pool.map(lambda job: run(*job), jobs))
+    return 0 if all(ended) else 1
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except UserError as error:
+        raise SystemExit(f"error: {error}") from None
