@@ -32,7 +32,7 @@ REACHES = 0.5
 LESS_DATA = {0.1: 2.3, 0.3: 1.6}
 """Points of F1 by which the papers' head was below on 10 and on 30 % of the data, which they called nearly enough."""
 SECOND, SECOND_RANGE = 44.0, 5.0
-KERNELS = ", kernels along tokens in a layout of ours"
+OUR_LAYOUT = ", kernels along tokens in a layout of ours"
 OWN = "no such control"
 """Stands for the papers' figures where the claim is a question of ours."""
 
@@ -364,7 +364,7 @@ def without_finetuning(experiments: Experiments) -> Claim:
     found, further = [], []
     for title, one in spans(experiments):
         kernels, longer = (experiments.get(one.name.replace("squad2", "untouched") + end) for end in ("_kernels", ""))
-        for where, layout in ((one, ""), (kernels, KERNELS)):
+        for where, layout in ((one, ""), (kernels, OUR_LAYOUT)):
             head = best_of_the_papers(where, 0.0, FORCED) if where is not None else None
             if where is not None and head is not None:
                 found.append(_half_of_encoder(f"{title}{layout}", Place(where, 0.0, head), one))

@@ -183,10 +183,21 @@ class Place:
         mean = self.mean(key)
         return None if mean is None else str(mean)
 
+    @property
+    def seconds(self) -> Seconds | None:
+        return self.experiment.seconds(self.epochs, self.model)
+
     def passes(self, one_epoch: int | None) -> float | None:
         """What it took of the encoder to train, in forward passes over the training set."""
         compute = None if self.model == BASELINE else self.experiment.compute(self.epochs, self.model)
         return None if compute is None or not one_epoch else compute / one_epoch
+
+
+def compared_seconds(*places: Place) -> list[float]:
+    """Seconds of each; none at all where some can't be compared, since other runs shared the GPU."""
+    found = [place.seconds for place in places]
+    known = [seconds.value for seconds in found if seconds is not None and seconds.alone]
+    return known if len(known) == len(places) else []
 
 
 def to_text(run: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ from bertvision.analysis.words import listed
 from bertvision.heads import CONTROL
 from bertvision.results import counted
 from bertvision.stages import BASELINE, ENCODER
-from results.kept import Experiment, Place, Seconds, show_seconds
+from results.kept import Experiment, Place, compared_seconds, show_seconds
 from results.names import SECONDS, SPAN_NOTES, colour_by_place, in_passes, title_of
 
 KEY, HEADING = "forced_f1", "forced F1"
@@ -61,13 +61,9 @@ class Way(NamedTuple):
         return f"{self.place.epochs:g}" if self.place.epochs else in_passes(self.place.passes(one_epoch) or 0.0)
 
     @property
-    def seconds(self) -> Seconds | None:
-        return self.place.experiment.seconds(self.place.epochs, self.place.model)
-
-    @property
     def spent(self) -> float:
         """Seconds that can be compared with others; endless where there are none."""
-        return self.seconds.value if self.seconds is not None and self.seconds.alone else math.inf
+        return next(iter(compared_seconds(self.place)), math.inf)
 
 
 def peer_blocks(experiments: dict[str, Experiment], name: str, encoder: str) -> list[Block]:
@@ -155,7 +151,7 @@ def _columns() -> list[Column]:
 
 def _row(way: Way, one_epoch: int) -> list[Cell]:
     seeds = len(way.place.experiment.by_seed(way.place.epochs, way.place.model, "f1"))
-    costs: list[Cell] = [way.place.passes(one_epoch), show_seconds(way.seconds, 1), way.learned]
+    costs: list[Cell] = [way.place.passes(one_epoch), show_seconds(way.place.seconds, 1), way.learned]
     return [way.title, seeds, *costs, *[way.place.show(key) for key in FIGURES.values()]]
 
 
@@ -200,9 +196,10 @@ def _best_within(ways: list[Way], limit: float) -> Way | None:
 
 def _alone(one_head: Experiment | None) -> str:
     """What the pass takes in which the control learned alone."""
-    both = [one_head.seconds(one_head.snapshots[-1], model) for model in (CONTROL, ENCODER)] if one_head else []
-    known = [seconds.value for seconds in both if seconds is not None and seconds.alone]
-    return f" (the control alone {known[0] - known[1]:.1f} s)" if len(known) == 2 else ""
+    if one_head is None:
+        return ""
+    times = compared_seconds(*[Place(one_head, one_head.snapshots[-1], model) for model in (CONTROL, ENCODER)])
+    return f" (the control alone {times[0] - times[1]:.1f} s)" if times else ""
 
 
 def _held_out(way: Way) -> float:
@@ -214,11 +211,11 @@ def _held_out(way: Way) -> float:
 def _pictures(name: str, encoder: str, ways: list[Way], one_epoch: int) -> list[Block]:
     data = []
     for way in ways:
-        mean, work = way.place.mean(KEY), way.place.passes(one_epoch)
-        assert mean is not None and work is not None and way.seconds is not None, "fine-tuned or trained"
-        costs = {"work": work, "seconds": way.seconds.value, "learned": way.learned}
+        mean, work, seconds = way.place.mean(KEY), way.place.passes(one_epoch), way.place.seconds
+        assert mean is not None and work is not None and seconds is not None, "fine-tuned or trained"
+        costs = {"work": work, "seconds": seconds.value, "learned": way.learned}
         shown = {"way": way.family, "what": way.title, "score": mean.mean, "label": way.label(one_epoch)}
-        data.append({**shown, **costs, "alone": way.seconds.alone})
+        data.append({**shown, **costs, "alone": seconds.alone})
     said = f"{_tell_labels(ways, one_epoch)} {_tell_seeds(ways)} Scores below {LEAST:g} are left out."
     timed = "All heads of a run learned together, and what that took counts for each."
     if not all(row["alone"] for row in data):

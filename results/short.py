@@ -8,7 +8,7 @@ from bertvision.heads import CONTROL
 from bertvision.results import counted
 from bertvision.stages import ENCODER
 from results.claims import Experiments, best_place, compare, signed_mean, spans
-from results.kept import Experiment, Mean, Place
+from results.kept import Experiment, Mean, Place, compared_seconds
 from results.names import AUC, ENCODERS, FORCED, LABELS
 from results.sentences import GLUE
 from results.untouched import above, share_of
@@ -105,9 +105,8 @@ def _untouched(experiments: Experiments) -> list[str]:
             head, tuned = Place(own, 0.0, best), Place(curve, 1.0, ENCODER)
             forced, auc = share_of(head, tuned), above(head, tuned)
             if forced is not None and auc is not None:
-                times = [place.experiment.seconds(place.epochs, place.model) for place in (head, tuned)]
-                known = [f"{seconds.value:.0f}" for seconds in times if seconds is not None and seconds.alone]
-                spent = f"; {known[0]} s against {known[1]} s" if len(known) == 2 else ""
+                times = compared_seconds(head, tuned)
+                spent = f"; {times[0]:.0f} s against {times[1]:.0f} s" if times else ""
                 parts.append(f"{forced:.0f} % with {title} (AUC {signed(auc)}{spent})")
     words = "On an encoder as it came the ladder's forced F1 is, of that encoder's own when stopped at 1 epoch: "
     return [f"{words}{', '.join(parts)}."] if parts else []

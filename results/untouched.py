@@ -9,7 +9,7 @@ from bertvision.heads import CONTROL
 from bertvision.results import counted
 from bertvision.stages import BASELINE, ENCODER
 from results.claims import best_of_the_papers, best_place
-from results.kept import Experiment, Place
+from results.kept import Experiment, Place, compared_seconds
 from results.names import AUC, FORCED, LABELS, SPAN_NOTES, colour_by_place, in_passes, title_of
 from results.sentences import GLUE
 from results.spans import head_names
@@ -163,10 +163,11 @@ def _costs(head: Place, curve: Experiment, rows: list[Row]) -> str:
         told += f"{counted(within[-1], 'epoch')} and forced F1 {curve.mean(within[-1], ENCODER, FORCED)}. What it "
         told += "saves is a copy of the encoder, or a pass through it, for each task. "
     last = Place(curve, curve.snapshots[-1], ENCODER)
-    times = [place.experiment.seconds(place.epochs, place.model) for place in (head, last)]
-    known = [f"{seconds.value:.0f} s" for seconds in times if seconds is not None and seconds.alone]
-    if len(known) == 2:
-        told += f"It took {known[0]} on the GPU, {counted(last.epochs, 'epoch')} of fine-tuning {known[1]}. "
+    times = compared_seconds(head, last)
+    if times:
+        told += (
+            f"It took {times[0]:.0f} s on the GPU, {counted(last.epochs, 'epoch')} of fine-tuning {times[1]:.0f} s. "
+        )
     told += f"It has {share_of(head, last):.1f} % of the forced F1 of {counted(last.epochs, 'epoch')} of fine-tuning"
     for row in (row for row in rows if row.title.startswith("LoRA")):
         count = row.place.experiment.facts(row.place.epochs, ENCODER).get("trained_parameters", row.place.parameters)

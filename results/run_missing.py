@@ -1,5 +1,5 @@
 """Runs what the page wants and was not kept yet, several at a time, and keeps it:
-python -m results.run [CONFIG …] [--at-once 6]
+python -m results.run_missing [CONFIG …] [--at-once 6]
 
 Data and encoders lie where the configs say. Each run writes its own log beside its folder; what was stopped goes on.
 Runs that share a GPU tell nothing about seconds: the page marks theirs as upper bounds.
@@ -40,7 +40,8 @@ def run(config: str, seed: int) -> bool:
         done = subprocess.run(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False)
     if done.returncode == 0:
         keep(folder)
-    end = "kept" if done.returncode == 0 else f"failed: see {log}"
+    said = log.read_text(encoding="utf-8").splitlines() or ["it said nothing"]
+    end = "kept" if done.returncode == 0 else f"failed ({said[-1].strip()}); all it said is in {log}"
     print(f"{folder.name}: {end}, {time.monotonic() - began:.0f} s", flush=True)
     return done.returncode == 0
 

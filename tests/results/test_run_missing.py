@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bertvision.errors import UserError
-from results import run as running
+from results import run_missing as running
 
 WANTED = [("spans", 2, ["squad2_gte", "squad2_minilm"]), ("RTE", 3, ["rte"])]
 
@@ -19,7 +19,7 @@ def called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
 
     def stand_in(command: list[str], **words: Any) -> subprocess.CompletedProcess[str]:
         commands.append(command)
-        words["stdout"].write("some lines")
+        words["stdout"].write("some lines\nthere is no data\n")
         return subprocess.CompletedProcess(command, 1 if "seed=2" in command else 0)
 
     monkeypatch.setattr(running, "WANTED", WANTED)
@@ -48,7 +48,8 @@ def test_a_run_that_fails_is_told_of_and_the_others_go_on(
     assert running.main(["rte"]) == 1
     assert {path.stem for path in tmp_path.glob("*.kept")} == {"rte_seed0", "rte_seed1"}
     log = tmp_path / "rte_seed2.log"
-    assert f"rte_seed2: failed: see {log}" in capsys.readouterr().out and log.read_text() == "some lines"
+    assert f"rte_seed2: failed (there is no data); all it said is in {log}" in capsys.readouterr().out
+    assert log.read_text() == "some lines\nthere is no data\n"
 
 
 def test_without_names_all_that_is_wanted_is_meant(called: list[list[str]]) -> None:
