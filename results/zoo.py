@@ -1,9 +1,12 @@
-"""The page's part on every head for spans, side by side on the states of one seed.
+"""The page's parts on every head side by side: for spans on the states of one seed, for sentences over all of them.
 
-The heads learned in two runs, the main one and the zoo's. Their encoders had the same seed, and still differ by what a
-GPU's sums do: each head is held against the control of its own run.
+The heads learned in two runs, the main one and the zoo's. Their encoders had the same seeds, and may still differ by
+what a GPU's sums do: each head is held against the control of its own run.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
@@ -12,28 +15,28 @@ from bertvision.analysis.words import listed, signed
 from bertvision.heads import CONTROL
 from bertvision.results import counted
 from bertvision.stages import BASELINE, ENCODER
-from results.kept import Experiment
-from results.names import AUC, FORCED, SPAN_NOTES, colour_by_place, title_of
+from results.kept import Experiment, Mean
+from results.names import AUC, FORCED, LABELS, SPAN_NOTES, colour_by_place, title_of
 from results.spans import head_names, scores_block
 
-FIGURES = {"forced F1": FORCED, "AUC": AUC}
 OWN_TOKEN, KERNELS, LADDER = "its own token alone", "kernels along tokens", "ladder (ours)"
+CLS, TOKENS = "[CLS] alone", "all tokens"
 ALONG_TOKENS = ("pooled_adapter_cnn_nxn", "pooled_adapter_inception", "pooled_adapter_xception")
-PLACES = {ENCODER: 0, "control": 1, OWN_TOKEN: 3, KERNELS: 4, LADDER: 5}
-"""Colours: encoder, control and ladder have the same as in the other pictures."""
-ENDS = [400, 2e7]
+ENDS = [400, 4e7]
 """Of the axis of parameters."""
 
 
 class Entry(NamedTuple):
-    """A model of one of the two runs."""
+    """A model of one of the two runs, over some of its seeds."""
 
     run: Experiment
-    seed: int
+    seeds: list[int]
     model: str
 
     def score(self, epochs: float, key: str, split: str = "dev") -> float | None:
-        return self.run.by_seed(epochs, self.model, key, split).get(self.seed)
+        """The mean; None where a seed has none."""
+        found = self.run.by_seed(epochs, self.model, key, split)
+        return fmean(found[seed] for seed in self.seeds) if all(seed in found for seed in self.seeds) else None
 
     def above(self, model: str, epochs: float, key: str) -> float:
         """Points above another model of the same run."""
@@ -45,21 +48,77 @@ class Entry(NamedTuple):
     def parameters(self) -> int:
         return int(self.run.facts(self.run.head_snapshots[-1], self.model)["parameters"])
 
+
+@dataclass(frozen=True)
+class View:
+    """What is shown of a task's heads, and how they are told apart."""
+
+    figures: dict[str, str]
+    """By heading; the first is drawn."""
+    kind_of: Callable[[str], str]
+    """By a head's name: what it looks at."""
+    least: str
+    """The kind that looks at least, …"""
+    beyond: str
+    """… and what all others do."""
+    wider: str
+    """The kind between that and the ladder."""
+    examples: str = "examples"
+    baseline: str = "The baseline is in the tables beside it."
+
     @property
-    def kind(self) -> str:
-        if self.model in ALONG_TOKENS:
-            return KERNELS
-        return LADDER if self.model.startswith("ladder") else OWN_TOKEN
+    def drawn(self) -> str:
+        return next(iter(self.figures.values()))
+
+    @property
+    def places(self) -> dict[str, int]:
+        """Colours: encoder, control and ladder have the same as in the other pictures."""
+        return {ENCODER: 0, "control": 1, self.least: 3, self.wider: 4, LADDER: 5}
+
+
+def look_of_spans(head: str) -> str:
+    if head in ALONG_TOKENS:
+        return KERNELS
+    return LADDER if head.startswith("ladder") else OWN_TOKEN
+
+
+def look_of_sentences(head: str) -> str:
+    if head.startswith("ladder"):
+        return LADDER
+    return TOKENS if head.startswith("flat_adapter") or head.endswith("_mean") else CLS
+
+
+SPANS = View(
+    {"forced F1": FORCED, "AUC": AUC},
+    look_of_spans,
+    OWN_TOKEN,
+    "look beyond their own token: kernels along tokens, and ladders",
+    KERNELS,
+    "questions",
+    "Never answering has neither figure.",
+)
 
 
 def zoo_blocks(experiments: dict[str, Experiment], encoders: dict[str, str]) -> list[Block]:
+    """For spans: every head with one seed, and those with kernels along tokens with more."""
     found = []
     for short, encoder in encoders.items():
         main, zoo, kernels = (experiments.get(f"squad2_{short}{end}") for end in ("", "_zoo", "_kernels"))
         if main is not None and zoo is not None and zoo.seeds[0] in main.seeds:
-            found += _blocks(main, zoo, encoder)
+            group = Group(SPANS, main, zoo, zoo.seeds[:1])
+            found += [group.overview(encoder), group.table(encoder)] if group.shots else []
+            found += _whole(zoo, encoder)
         found += _whole(kernels, encoder) if kernels is not None else []
     return found
+
+
+def sentence_zoo_block(main: Experiment, zoo: Experiment, title: str) -> Block | None:
+    """For sentences: every head by the task's first figure, over the seeds that both runs have; one shows nothing."""
+    metric = main.first["metrics"][0]
+    beyond = "read more than the states at [CLS]: those of all tokens, or means of them"
+    view = View({LABELS.get(metric, metric): metric}, look_of_sentences, CLS, beyond, TOKENS)
+    group = Group(view, main, zoo, [seed for seed in zoo.seeds if seed in main.seeds])
+    return group.overview(title) if len(group.seeds) > 1 and group.shots else None
 
 
 def _whole(run: Experiment, encoder: str) -> list[Block]:
@@ -68,118 +127,162 @@ def _whole(run: Experiment, encoder: str) -> list[Block]:
     return [scores_block(run, encoder, epochs, which, folded=True) for epochs in reversed(run.head_snapshots)]
 
 
-def _blocks(main: Experiment, zoo: Experiment, encoder: str) -> list[Block]:
-    seed, shots = zoo.seeds[0], [epochs for epochs in zoo.head_snapshots if epochs in main.head_snapshots]
-    if not shots:
-        return []
-    names = [(run, name) for run in (main, zoo) for name in head_names(run, shots[-1]) if name != CONTROL]
-    heads = sorted((Entry(run, seed, name) for run, name in names), key=lambda entry: entry.parameters)
-    overview = Block(
-        key=f"{zoo.name}_all",
-        title=f"{encoder}: every head, seed {seed}",
-        sentences=[_tell_first(heads, shots)],
-        frame=_overview(heads, shots),
-        picture=_draw(Entry(zoo, seed, CONTROL), heads, shots),
-        alt=f"Forced F1 against parameters of {counted(len(heads), 'head')}, a panel a snapshot: "
-        + "; ".join(_in_words(heads, epochs) for epochs in shots),
-        note="One seed, and a second run of it would change such differences, too (“The same seed again”, below). "
-        "Dashed: encoder and control of the zoo's run. The table has of each snapshot how many heads are above the "
-        "control of their run, and the best by forced F1 on held-out questions, held against control and encoder of "
-        "its run. Never answering has neither figure.",
-    )
-    table = Block(
-        key=f"{zoo.name}_table",
-        title=f"{encoder}: the figures of every head, seed {seed}",
-        frame=_table(main, zoo, heads, shots),
-        note=f"Heads by size. Those of {main.name}.toml have {counted(len(main.seeds), 'seed')} in the tables above.",
-        folded=True,
-    )
-    return [overview, table, *_whole(zoo, encoder)]
-
-
 def _when(epochs: float) -> str:
     return f"after {counted(epochs, 'epoch')}" if epochs else "as it came"
 
 
-def _tell_first(heads: list[Entry], shots: list[float]) -> str:
-    """How many of the first places heads have that look beyond their own token."""
-    wide, parts = sum(entry.kind != OWN_TOKEN for entry in heads), []
-    for epochs in shots:
-        beyond = [entry for entry in _ranked(heads, epochs)[:wide] if entry.kind != OWN_TOKEN]
-        parts.append(f"{len(beyond)} {_when(epochs)}")
-    told = f"{wide} of {len(heads)} heads look beyond their own token: kernels along tokens, and ladders. Of the first "
-    return f"{told}{wide} places by forced F1 on dev they take {listed(parts)}."
+@dataclass(frozen=True)
+class Group:
+    """The heads of two runs over the same seeds."""
 
+    view: View
+    main: Experiment
+    zoo: Experiment
+    seeds: list[int]
 
-def _ranked(heads: list[Entry], epochs: float) -> list[Entry]:
-    return sorted(heads, key=lambda entry: -(entry.score(epochs, FORCED) or 0.0))
+    @property
+    def shots(self) -> list[float]:
+        return [epochs for epochs in self.zoo.head_snapshots if epochs in self.main.head_snapshots]
 
+    @property
+    def heads(self) -> list[Entry]:
+        """By size."""
+        names = [(run, name) for run in (self.main, self.zoo) for name in head_names(run, self.shots[-1])]
+        found = [Entry(run, self.seeds, name) for run, name in names if name != CONTROL]
+        return sorted(found, key=lambda entry: entry.parameters)
 
-def _in_words(heads: list[Entry], epochs: float) -> str:
-    """The first, the middle and the last."""
-    ranked = _ranked(heads, epochs)
-    told = [f"{one.model} {one.score(epochs, FORCED):.1f}" for one in (ranked[0], ranked[len(ranked) // 2], ranked[-1])]
-    return f"{_when(epochs)} from {told[0]} over {told[1]} to {told[2]}"
+    @property
+    def words_of_seeds(self) -> str:
+        return f"seed {self.seeds[0]}" if len(self.seeds) == 1 else counted(len(self.seeds), "seed")
 
-
-def _overview(heads: list[Entry], shots: list[float]) -> Frame:
-    columns = [Column("epochs"), Column("heads")]
-    columns += [Column(f"above the control, {heading}") for heading in FIGURES]
-    columns += [Column("best on held-out questions"), Column("its parameters")]
-    for heading in FIGURES:
-        columns += [Column(f"its {heading}", 2), Column(f"{heading} over control"), Column(f"{heading} over encoder")]
-    rows: list[list[Cell]] = []
-    for epochs in shots:
-        above = [sum(entry.above(CONTROL, epochs, key) > 0 for entry in heads) for key in FIGURES.values()]
-        best = max(heads, key=lambda entry: entry.score(epochs, FORCED, "held_out") or 0.0)
-        rows.append([epochs, len(heads), *above, best.model, best.parameters])
-        for key in FIGURES.values():
-            tuned = signed(best.above(ENCODER, epochs, key)) if epochs else None  # random as it came
-            rows[-1] += [best.score(epochs, key), signed(best.above(CONTROL, epochs, key)), tuned]
-    return Frame(columns, rows)
-
-
-def _table(main: Experiment, zoo: Experiment, heads: list[Entry], shots: list[float]) -> Frame:
-    columns = [Column("model"), Column("config"), Column("parameters"), Column("looks at")]
-    for epochs in shots:
-        columns += [Column(f"{heading} {_when(epochs)}", 2, SPAN_NOTES[heading]) for heading in FIGURES]
-    levels = [Entry(zoo, zoo.seeds[0], BASELINE)]
-    levels += [Entry(run, zoo.seeds[0], name) for name in (ENCODER, CONTROL) for run in (main, zoo)]
-    rows: list[list[Cell]] = []
-    for entry in [*levels, *heads]:
-        kind = entry.kind if entry in heads else None
-        rows.append([title_of(entry.model), f"{entry.run.name}.toml", entry.parameters, kind])
-        rows[-1] += [entry.score(epochs, key) for epochs in shots for key in FIGURES.values()]
-    return Frame(columns, rows)
-
-
-def _draw(control: Entry, heads: list[Entry], shots: list[float]) -> dict[str, Any]:
-    """A panel for each snapshot, two in a row."""
-    altair = import_altair()
-    colour, shape = colour_by_place("kind", PLACES, list(PLACES))
-    panels = []
-    for epochs in shots:
-        rows: list[dict[str, Any]] = [
-            {"parameters": entry.parameters, "score": entry.score(epochs, FORCED), "kind": entry.kind}
-            for entry in heads
-        ]
-        levels = {"control": control} | ({ENCODER: control._replace(model=ENCODER)} if epochs else {})  # else random
-        data = [{"score": one.score(epochs, FORCED), "kind": kind} for kind, one in levels.items()]
-        least, most = (end(row["score"] for row in [*rows, *data]) for end in (min, max))
-        room = 0.05 * (most - least)
-        scale = altair.Scale(zero=False, nice=False, domain=[least - room, most + room])
-        points = chart_of(rows, 220).encode(
-            x=altair.X(
-                "parameters:Q",
-                scale=altair.Scale(type="log", nice=False, domain=ENDS),
-                axis=altair.Axis(format="~s", tickCount=4),
-            ),
-            y=altair.Y("score:Q", title="forced F1", scale=scale, axis=altair.Axis(minExtent=35)),  # panels align
-            color=colour,
+    def overview(self, title: str) -> Block:
+        """Side by side in a picture, and the best of each snapshot."""
+        heading = next(iter(self.view.figures))
+        luck = (
+            "One seed, and a second run of it would change such differences, too (“The same seed again”, below)."
+            if len(self.seeds) == 1
+            else "Means over seeds. Grey: one standard deviation of the control over seeds."
         )
-        rules = altair.Chart(altair.Data(values=data)).mark_rule(strokeDash=[5, 4])
-        marks = points.mark_point(size=45, strokeWidth=1.5, opacity=1, filled=False).encode(shape=shape)
-        panel = altair.layer(rules.encode(y="score:Q", color=colour), marks)
-        panels.append(panel.properties(width=330, height=220, title=_when(epochs)))
-    pairs = [altair.hconcat(*panels[at : at + 2]) for at in range(0, len(panels), 2)]
-    return dict(altair.vconcat(*pairs).to_dict())
+        return Block(
+            key=f"{self.zoo.name}_all",
+            title=f"{title}: every head, {self.words_of_seeds}",
+            sentences=[self._tell_first()],
+            frame=self._overview(),
+            picture=self._draw(),
+            alt=f"{heading} against parameters of {counted(len(self.heads), 'head')}, a panel a snapshot: "
+            + "; ".join(map(self._in_words, self.shots)),
+            note=f"{luck} Dashed: encoder and control of the zoo's run. The table has of each snapshot how many heads "
+            f"are above the control of their run, and the best by {heading} on held-out {self.view.examples}, held "
+            f"against control and encoder of its run. {self.view.baseline}",
+        )
+
+    def table(self, title: str) -> Block:
+        return Block(
+            key=f"{self.zoo.name}_table",
+            title=f"{title}: the figures of every head, {self.words_of_seeds}",
+            frame=self._table(),
+            note=f"Heads by size. Those of {self.main.name}.toml have {counted(len(self.main.seeds), 'seed')} in the "
+            "tables above.",
+            folded=True,
+        )
+
+    def _tell_first(self) -> str:
+        """How many of the first places heads have that look further than the rest."""
+        kind_of, least, heads = self.view.kind_of, self.view.least, self.heads
+        wide, parts = sum(kind_of(entry.model) != least for entry in heads), []
+        for epochs in self.shots:
+            further = [entry for entry in self._ranked(epochs)[:wide] if kind_of(entry.model) != least]
+            parts.append(f"{len(further)} {_when(epochs)}")
+        told = f"{wide} of {len(heads)} heads {self.view.beyond}. Of the first "
+        return f"{told}{wide} places by {next(iter(self.view.figures))} on dev they take {listed(parts)}."
+
+    def _ranked(self, epochs: float) -> list[Entry]:
+        return sorted(self.heads, key=lambda entry: -(entry.score(epochs, self.view.drawn) or 0.0))
+
+    def _in_words(self, epochs: float) -> str:
+        """The first, the middle and the last."""
+        ranked = self._ranked(epochs)
+        shown = (ranked[0], ranked[len(ranked) // 2], ranked[-1])
+        told = [f"{one.model} {one.score(epochs, self.view.drawn):.1f}" for one in shown]
+        return f"{_when(epochs)} from {told[0]} over {told[1]} to {told[2]}"
+
+    def _overview(self) -> Frame:
+        figures, heads = self.view.figures, self.heads
+        columns = [Column("epochs"), Column("heads")]
+        columns += [Column(f"above the control, {heading}") for heading in figures]
+        columns += [Column(f"best on held-out {self.view.examples}"), Column("its parameters")]
+        for name in figures:
+            columns += [Column(f"its {name}", 2), Column(f"{name} over control"), Column(f"{name} over encoder")]
+        rows: list[list[Cell]] = []
+        for epochs in self.shots:
+            above = [sum(entry.above(CONTROL, epochs, key) > 0 for entry in heads) for key in figures.values()]
+            best = max(heads, key=lambda entry: entry.score(epochs, self.view.drawn, "held_out") or 0.0)
+            rows.append([epochs, len(heads), *above, best.model, best.parameters])
+            for key in figures.values():
+                tuned = signed(best.above(ENCODER, epochs, key)) if epochs else None  # random as it came
+                rows[-1] += [best.score(epochs, key), signed(best.above(CONTROL, epochs, key)), tuned]
+        return Frame(columns, rows)
+
+    def _table(self) -> Frame:
+        columns = [Column("model"), Column("config"), Column("parameters"), Column("looks at")]
+        for epochs in self.shots:
+            figures = self.view.figures
+            columns += [Column(f"{name} {_when(epochs)}", 2, SPAN_NOTES.get(name, "")) for name in figures]
+        runs, heads = (self.main, self.zoo), self.heads
+        levels = [Entry(self.zoo, self.seeds, BASELINE)]
+        levels += [Entry(run, self.seeds, name) for name in (ENCODER, CONTROL) for run in runs]
+        rows: list[list[Cell]] = []
+        for entry in [*levels, *heads]:
+            kind = self.view.kind_of(entry.model) if entry in heads else None
+            rows.append([title_of(entry.model), f"{entry.run.name}.toml", entry.parameters, kind])
+            rows[-1] += [entry.score(epochs, key) for epochs in self.shots for key in self.view.figures.values()]
+        return Frame(columns, rows)
+
+    def _band(self, epochs: float) -> list[float]:
+        """One standard deviation around the control's mean; nothing of one seed."""
+        found = self.zoo.by_seed(epochs, CONTROL, self.view.drawn)
+        mean = Mean([found[seed] for seed in self.seeds])
+        return [] if mean.deviation is None else [mean.mean - mean.deviation, mean.mean + mean.deviation]
+
+    def _draw(self) -> dict[str, Any]:
+        """A panel for each snapshot, two in a row, or all three."""
+        altair, (heading, key) = import_altair(), next(iter(self.view.figures.items()))
+        colour, shape = colour_by_place("kind", self.view.places, list(self.view.places))
+        control = Entry(self.zoo, self.seeds, CONTROL)
+        beside = 3 if len(self.shots) == 3 else 2
+        panels = []
+        for epochs in self.shots:
+            rows: list[dict[str, Any]] = [
+                {
+                    "parameters": one.parameters,
+                    "score": one.score(epochs, key),
+                    "kind": self.view.kind_of(one.model),
+                }
+                for one in self.heads
+            ]
+            levels = {"control": control} | (
+                {ENCODER: control._replace(model=ENCODER)} if epochs else {}
+            )  # else random
+            data = [{"score": one.score(epochs, key), "kind": kind} for kind, one in levels.items()]
+            edges = self._band(epochs)
+            shown = [row["score"] for row in [*rows, *data]] + edges
+            least, most = min(shown), max(shown)
+            room = 0.05 * (most - least)
+            scale = altair.Scale(zero=False, nice=False, domain=[least - room, most + room])
+            points = chart_of(rows, 220).encode(
+                x=altair.X(
+                    "parameters:Q",
+                    scale=altair.Scale(type="log", nice=False, domain=ENDS),
+                    axis=altair.Axis(format="~s", tickCount=4),
+                ),
+                y=altair.Y("score:Q", title=heading, scale=scale, axis=altair.Axis(minExtent=35)),  # panels align
+                color=colour,
+            )
+            spread = altair.Chart(altair.Data(values=[{"low": edges[0], "high": edges[1]}] if edges else []))
+            band = spread.mark_rect(opacity=0.15, color="gray").encode(y=altair.Y("low:Q", title=heading), y2="high:Q")
+            rules = altair.Chart(altair.Data(values=data)).mark_rule(strokeDash=[5, 4])
+            marks = points.mark_point(size=45, strokeWidth=1.5, opacity=1, filled=False).encode(shape=shape)
+            panel = altair.layer(band, rules.encode(y="score:Q", color=colour), marks)
+            panels.append(panel.properties(width=720 // beside - 30, height=220, title=_when(epochs)))
+        rows_of_panels = [altair.hconcat(*panels[at : at + beside]) for at in range(0, len(panels), beside)]
+        return dict(altair.vconcat(*rows_of_panels).to_dict())

@@ -214,17 +214,6 @@ def test_questions_of_ours_are_counted_apart() -> None:
     assert f"Of the papers' {len(claims.CLAIMS) - 5} claims" in block.sentences[0]
 
 
-def test_heads_with_one_seed_are_told_of_and_not_judged() -> None:
-    found = squad(*[{"adapter_64": model(49, 49, head="adapter")}] * 2)
-    zoo = squad({"two_adapters": model(60, 60, head="two"), "ladder_64": model(90, 90, head="ladder")})["squad2_gte"]
-    claim = claims.beats_encoder(found | {"squad2_gte_zoo": Experiment("squad2_gte_zoo", zoo.runs)})
-    assert (claim.verdict, claim.seeds) == (FAILS, 2)
-    told = (
-        "not judged, one seed: gte-small, two_adapters at 1 epoch: F1 +10.00, F1* +10.00, forced F1 +10.00, AUC +10.00"
-    )
-    assert claim.further == [told]
-
-
 def test_the_best_head_may_be_of_a_second_run_with_the_same_seeds_and_meets_its_encoder() -> None:
     first = squad(*[{"adapter_64": model(51, 60, head="adapter")}] * 2)
     along = {"pooled_adapter_xception": model(55, 61, head="xception"), "ladder_64": model(90, 90, head="ladder")}

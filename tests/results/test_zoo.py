@@ -1,4 +1,4 @@
-"""Every head side by side, from two small runs of one seed whose figures are written down here."""
+"""Every head side by side, from two small runs whose figures are written down here."""
 
 import dataclasses
 import tomllib
@@ -9,11 +9,22 @@ import torch
 from tiny_training import member_of, random_states
 
 from bertvision.analysis.block import Block
+from bertvision.config import TrainConfig
 from bertvision.encoder.states import StateShape
-from bertvision.heads import Target, build_head, list_presets
+from bertvision.heads import Target, build_head, build_members, list_presets
 from bertvision.tasks.base import TargetKind
 from results.kept import CONFIGS, Experiment
-from results.zoo import KERNELS, LADDER, OWN_TOKEN, Entry, zoo_blocks
+from results.zoo import (
+    CLS,
+    KERNELS,
+    LADDER,
+    OWN_TOKEN,
+    TOKENS,
+    look_of_sentences,
+    look_of_spans,
+    sentence_zoo_block,
+    zoo_blocks,
+)
 
 ENCODERS = {"gte": "gte-small"}
 
@@ -126,21 +137,90 @@ def test_all_figures_of_the_zoo_follow_snapshot_by_snapshot(found: dict[str, Exp
     ]
 
 
-def heads_of(config: str) -> list[str]:
-    tables = tomllib.loads((CONFIGS / f"{config}.toml").read_text(encoding="utf-8"))
-    return [head for head in tables["heads"] if isinstance(head, str)]
+# ---------------------------------------------------------------------- sentences
 
 
-@pytest.mark.parametrize("name", sorted({*heads_of("squad2_gte"), *heads_of("squad2_gte_zoo")}))
-def test_heads_look_where_the_page_says(name: str, found: dict[str, Experiment]) -> None:
+def scored(dev: float, held_out: float = 0.0, parameters: int = 10, **facts: Any) -> dict[str, Any]:
+    found = {"dev": {"accuracy": dev}, "held_out": {"accuracy": held_out}}
+    return {"parameters": parameters, **facts, "scores": found}
+
+
+def sentence_run(control: float, heads: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    levels = {"baseline": {"parameters": 0, "scores": {"dev": {"accuracy": 50.0}}}, "encoder": scored(control - 1)}
+    named = {name: {**facts, "head": name} for name, facts in heads.items()}
+    shot = {**levels, "last_linear": scored(control, head="last_linear"), **named}
+    return {"snapshots": {"0": shot, "1": shot}, "analyses": {}, "metrics": ["accuracy"], "kind": "label"}
+
+
+@pytest.fixture
+def sentences() -> tuple[Experiment, Experiment]:
+    """Two seeds that both runs have, and a third one that one of them has. The control is at 60 and 64 in both."""
+    heads = [{"adapter_64": scored(61, 70, 20), "adapter_64_mean": scored(70, 60, 30)}] * 2
+    more = [
+        {"flat_adapter_128": scored(66, 80, 900), "ladder_64": scored(59, parameters=500)},
+        {"flat_adapter_128": scored(68, 78, 900), "ladder_64": scored(63, parameters=500)},
+    ]
+    main = {seed: sentence_run(60 + 4 * seed, heads[seed]) for seed in (0, 1)} | {2: sentence_run(1, heads[0])}
+    zoo = {seed: sentence_run(60 + 4 * seed, more[seed]) for seed in (0, 1)}
+    return Experiment("rte", main), Experiment("rte_zoo", zoo)
+
+
+def test_heads_for_sentences_are_compared_over_the_seeds_that_both_runs_have(
+    sentences: tuple[Experiment, Experiment],
+) -> None:
+    block = sentence_zoo_block(*sentences, "RTE")
+    assert block is not None and block.title == "RTE: every head, 2 seeds"
+    as_it_came, later = rows(block)
+    assert (later["heads"], later["above the control, accuracy"]) == (4, 2)  # 70 and 67, not 61: it is at 62
+    assert (later["best on held-out examples"], later["its accuracy"]) == ("flat_adapter_128", 67)
+    assert (later["accuracy over control"], later["accuracy over encoder"]) == ("+5.00", "+6.00")
+    assert as_it_came["accuracy over encoder"] is None
+    (told,) = block.sentences
+    assert told.startswith("3 of 4 heads read more than the states at [CLS]") and "2 as it came" in told
+
+
+def test_the_picture_has_means_over_seeds_and_how_far_the_controls_lie_apart(
+    sentences: tuple[Experiment, Experiment],
+) -> None:
+    block = sentence_zoo_block(*sentences, "RTE")
+    assert block is not None and block.picture is not None
+    as_it_came, later = block.picture["vconcat"][0]["hconcat"]
+    band, rules, marks = (layer["data"]["values"] for layer in later["layer"])
+    assert band == [{"low": pytest.approx(62 - 8**0.5), "high": pytest.approx(62 + 8**0.5)}]  # of 60 and 64
+    assert {row["kind"]: row["score"] for row in rules} == {"control": 62, "encoder": 61}
+    assert {(row["kind"], row["score"]) for row in marks} == {(CLS, 61), (TOKENS, 70), (TOKENS, 67), (LADDER, 61)}
+    assert [row["kind"] for row in as_it_came["layer"][1]["data"]["values"]] == ["control"]  # the encoder is random
+
+
+def test_one_seed_of_heads_for_sentences_is_not_drawn(sentences: tuple[Experiment, Experiment]) -> None:
+    main, zoo = sentences
+    assert sentence_zoo_block(main, Experiment("rte_zoo", {0: zoo.runs[0]}), "RTE") is None
+    assert sentence_zoo_block(main, Experiment("rte_zoo", {7: zoo.runs[0], 8: zoo.runs[1]}), "RTE") is None
+
+
+# ---------------------------------------------------------------------- what heads look at
+
+
+def heads_of(*configs: str) -> list[str]:
+    tables = [tomllib.loads((CONFIGS / f"{config}.toml").read_text(encoding="utf-8")) for config in configs]
+    return sorted({head for table in tables for head in table["heads"] if isinstance(head, str)})
+
+
+def spread_weights(head: torch.nn.Module) -> None:
+    """None of them is zero then: a ladder's blocks begin with zeros, and say nothing yet."""
+    for number, weight in enumerate(head.parameters()):
+        torch.nn.init.normal_(weight, std=0.2, generator=torch.Generator().manual_seed(number))
+
+
+@pytest.mark.parametrize("name", heads_of("squad2_gte", "squad2_gte_zoo"))
+def test_heads_for_spans_look_where_the_page_says(name: str) -> None:
     """Another token's state changes what a head says of a token, or does not."""
-    kind, settings = list_presets()[name]
     shape = StateShape(7, 32, False)
+    kind, settings = list_presets()[name]
     if kind == "ladder":
         settings = {**settings, "width": 16, "attention_heads": 2}
     head = build_head(member_of(kind, TargetKind.SPAN, **settings), shape, Target(TargetKind.SPAN)).eval()
-    for number, weight in enumerate(head.parameters()):  # a ladder's blocks begin with zeros, and say nothing yet
-        torch.nn.init.normal_(weight, std=0.2, generator=torch.Generator().manual_seed(number))
+    spread_weights(head)
     states, others = random_states(shape, [6]), [0, 1, 2, 4, 5]
     assert states.tokens is not None
     changed = states.tokens.clone()  # (token, layer, hidden)
@@ -148,5 +228,24 @@ def test_heads_look_where_the_page_says(name: str, found: dict[str, Experiment])
     with torch.no_grad():
         before, after = head(states), head(dataclasses.replace(states, tokens=changed, last=None))  # (token, 2)
     same = torch.allclose(before[others], after[others], atol=1e-6)
-    assert same == (Entry(found["squad2_gte"], 0, name).kind == OWN_TOKEN)
+    assert same == (look_of_spans(name) == OWN_TOKEN)
     assert not torch.allclose(before[3], after[3], atol=1e-6)
+
+
+def entries_for_sentences() -> list[Any]:
+    tables = [tomllib.loads((CONFIGS / f"{name}.toml").read_text(encoding="utf-8")) for name in ("cola", "cola_zoo")]
+    return [entry for table in tables for entry in table["heads"]]
+
+
+@pytest.mark.parametrize("entry", entries_for_sentences(), ids=str)
+def test_heads_for_sentences_look_where_the_page_says(entry: Any) -> None:
+    """States elsewhere than at [CLS] change what a head says, or do not."""
+    member = build_members([entry], TrainConfig(epochs=1, batch_rows=4), 0, TargetKind.LABEL)[-1]
+    shape = StateShape(7, 64, True)
+    head = build_head(member, shape, Target(TargetKind.LABEL, 2)).eval()
+    spread_weights(head)
+    states, elsewhere = random_states(shape, [6, 5]), random_states(shape, [6, 5], seed=1)
+    changed = dataclasses.replace(states, tokens=elsewhere.tokens, mean=elsewhere.mean, last=None)
+    with torch.no_grad():
+        same = torch.equal(head(states), head(changed))  # (sequence, label)
+    assert same == (look_of_sentences(member.name) == CLS)
