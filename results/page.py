@@ -59,7 +59,8 @@ LIMITS = [
     "Decay to 1 and to 2 epochs ends below what was stopped there on the way to 3: its learning rate was probably too "
     "low, and being held against it is the easier test.",
     "On encoders as they came, only ladders and the control had six passes here; in a try with one seed, as many gave "
-    "kernels along tokens at most 4 points of forced F1 more (LOG.md). Heads for spans that are in the zoos' runs alone have one seed.",
+    "kernels along tokens at most 4 points of forced F1 more (LOG.md). Heads for spans that are in the zoos' runs "
+    "alone have one seed.",
     "RTE is hardly above chance here, and CoLA's encoder had learnt nothing with most seeds after 1 epoch: large gaps "
     "there say little.",
     "SST-2's training examples are phrases, many of them parts of one sentence: held-out ones resemble those that were "
