@@ -31,6 +31,7 @@ BASELINE_NOTES = {
     "label": "The baseline always gives the majority label of train.",
     "score": "The baseline always gives the mean score of train.",
 }
+BEGUN = "began with the weights of a trained head; what that one learned from, and its seconds, are not counted here."
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,14 @@ def _model_table(scores: dict[str, Any], epochs: str, models: dict[str, Any], sp
     columns = ["model", "parameters", "% of encoder", *(heading for _, heading in keys), "seconds"]
     title = f"{scores['task']} {split}, encoder fine-tuned for {counted(float(epochs), 'epoch')}"
     spread = [SEEDS_NOTE] if any(len(names) > 1 for names in groups.values()) else []
-    return Table(title, columns, rows, " ".join([BASELINE_NOTES[scores["kind"]], *spread]), FIRST_TO_GO)
+    begun = begun_note([group for group, names in groups.items() if models[names[0]].get("begun")])
+    notes = [BASELINE_NOTES[scores["kind"]], *spread, *([begun] if begun else [])]
+    return Table(title, columns, rows, " ".join(notes), FIRST_TO_GO)
+
+
+def begun_note(names: list[str]) -> str:
+    """What is told of heads that did not begin with random weights; nothing where there is none."""
+    return f"{', '.join(names)} {BEGUN}" if names else ""
 
 
 def _curve_table(scores: dict[str, Any], snapshots: dict[str, Any], split: str) -> Table:

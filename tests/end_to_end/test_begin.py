@@ -130,3 +130,16 @@ def test_a_head_is_not_written_over_the_one_it_begins_with(
     heads = f'heads=[{{head="adapter",size=4,begin="{span_head}"}}]'
     said = command("run", config, RAW[0], heads, f'run="{tmp_path}/spans"')
     assert said.code == 2 and "which this run writes itself" in said.err
+
+
+def test_tables_report_and_card_say_which_head_began_with_trained_weights(
+    span_head: Path, answerable: Path, command: Command, tmp_path: Path
+) -> None:
+    told, run = "began with the weights of a trained head", tmp_path / "run"
+    said = command("run", answerable, RAW[0], entry(f'"{span_head}"'))
+    assert said.code == 0 and f"begun {told}" in " ".join(said.out.split()), said.out
+    assert command("report", run).code == 0
+    assert f"begun {told}" in (run / "report.md").read_text(encoding="utf-8")
+    begun, control = ((run / HEADS / name / "README.md").read_text() for name in ("begun", "last_linear"))
+    assert f"- it {told}" in begun and told not in control
+    assert told not in (tmp_path / "spans" / "summary.md").read_text(encoding="utf-8"), "random weights go unsaid"

@@ -9,7 +9,7 @@ from bertvision.analysis.evidence import Evidence, Group
 from bertvision.analysis.ranking import baseline_figure
 from bertvision.analysis.words import figure_name, in_text, joined, seeds_note
 from bertvision.evaluation.statistics import spread
-from bertvision.results import BASELINE_NOTES, NAMES, SPAN_COLUMNS, counted
+from bertvision.results import BASELINE_NOTES, NAMES, SPAN_COLUMNS, begun_note, counted
 from bertvision.tasks.base import TargetKind
 
 WITH_INTERVALS = ("at_threshold.exact", "at_threshold.f1", "exact", "f1", "forced_exact", "forced_f1", "no_answer_auc")
@@ -122,6 +122,7 @@ def _score_note(certainty: Certainty) -> str:
         "could have given, not other seeds.",
         seeds,
         "A seed changes a head's start and dropout." if seeds else "",
+        begun_note([group.title for group in certainty.groups if group.facts.get("begun")]),
     )
 
 

@@ -9,7 +9,7 @@ from bertvision.analysis.evidence import Evidence, Group, Model
 from bertvision.analysis.scores import figure_columns
 from bertvision.predictor import takes_pairs
 from bertvision.reports.summary import encoder_name
-from bertvision.results import counted, read_figure
+from bertvision.results import BEGUN, counted, read_figure
 from bertvision.rundir import write_text
 from bertvision.tasks import TaskConfig
 from bertvision.tasks.base import TargetKind
@@ -136,6 +136,7 @@ def _training(evidence: Evidence, model: Model) -> str:
         f"- encoder: {counted(model.epochs, 'epoch')} of fine-tuning, learning rate {finetune['lr']:g}",
         f"- head: {counted(facts.get('epochs') or 1, 'epoch')} over frozen states, seed {facts['seed']}, "
         f"{100 * facts.get('data_fraction', 1):g} % of the data, one pass of {facts['seconds']:.1f} s for all heads",
+        *([f"- it {BEGUN.rstrip('.')}"] if facts.get("begun") else []),
         f"- made with BERTVision {__version__}",
     ]
     return "\n".join(lines)
