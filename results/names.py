@@ -46,7 +46,7 @@ def colour_by_place(field: str, places: dict[str, int], shown: list[str]) -> tup
     """Colours and shapes of a field's values by their places in the theme, with one legend of those that are shown."""
     altair, names = import_altair(), {place: name for name, place in places.items()}
     domain = [names.get(place, f"place {place}") for place in range(COLOURS)]
-    shapes = ["circle", "square", "diamond", "cross", "square", "triangle-up", "triangle-down", "cross"]
+    shapes = ["circle", "square", "diamond", "cross", "triangle-right", "triangle-up", "triangle-down", "cross"]
     legend = altair.Legend(title=None, values=shown, labelLimit=260, orient="bottom", columns=3)
     colour = altair.Color(f"{field}:N", scale=altair.Scale(domain=domain), legend=legend)
     return colour, altair.Shape(f"{field}:N", scale=altair.Scale(domain=domain, range=shapes), legend=legend)

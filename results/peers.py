@@ -78,8 +78,10 @@ def peer_blocks(experiments: dict[str, Experiment], name: str, encoder: str) -> 
     return [
         Block(
             f"{name}_peers", f"{encoder}: other ways to the same scores", frame=Frame(_columns(), rows),
-            note="Heads are those with the best forced F1 on held-out questions at each snapshot, of those that all "
-            "seeds have. What was stopped early was on its way to 3 epochs: its learning rate had not decayed to 0.",
+            note="Heads are those of the main and the untouched runs with the best forced F1 on held-out questions at "
+            "each snapshot, of those that all seeds have. Kernels along tokens (“In short”) are left out: of their "
+            "seconds there are bounds only. What was stopped early was on its way to 3 epochs: its learning rate had "
+            "not decayed to 0.",
         ),
         *_budgets(name, encoder, ways, experiments.get(f"{name}_full1")),
         *_pictures(name, encoder, [way for way in ways if _is_shown(way)], one_epoch),

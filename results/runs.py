@@ -3,14 +3,14 @@ not there."""
 
 from dataclasses import replace
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.heads import CONTROL
 from bertvision.results import counted, read_figure
 from bertvision.stages import BASELINE, ENCODER
 from results.claims import CLAIMS
-from results.kept import Experiment, Seconds, show_seconds
+from results.kept import AGAIN, Experiment, Seconds, show_seconds
 from results.names import JUDGED, LABELS, SECONDS
 from results.sentences import GLUE
 
@@ -73,31 +73,65 @@ def _passes(experiment: Experiment) -> Seconds:
 # ---------------------------------------------------------------------- the same seed again
 
 
+class Second(NamedTuple):
+    """Another run of a config's seed."""
+
+    config: str
+    where: str
+    """How it came about."""
+    run: dict[str, Any]
+
+
+def second_runs(experiments: dict[str, Experiment]) -> list[Second]:
+    """Those that were run again, and runs of other configs that fine-tuned the same encoder with the same seed, cut
+    down to the models that both have."""
+    found = [Second(name, AGAIN, run) for name, one in sorted(experiments.items()) for run in one.again]
+    for name, one in sorted(experiments.items()):
+        main = name.removesuffix("_kernels")
+        # Without fine-tuning the others' control had more passes: only what fine-tunes is alike.
+        others = [f"{main}_zoo", main] if main != name and name.startswith("squad2") else []
+        for other in (other for other in others if other in experiments):
+            shared = {seed: experiments[other].runs[seed] for seed in one.seeds if seed in experiments[other].runs}
+            found += [Second(name, f"{other}.toml", _cut(run, one.runs[seed])) for seed, run in shared.items()]
+    return found
+
+
+def _cut(run: dict[str, Any], like: dict[str, Any]) -> dict[str, Any]:
+    """Only the snapshots and models that another run has, too."""
+    shots = {
+        epochs: {name: facts for name, facts in run["snapshots"].get(epochs, {}).items() if name in models}
+        for epochs, models in like["snapshots"].items()
+    }
+    return run | {"snapshots": shots}
+
+
 def again_block(experiments: dict[str, Experiment]) -> Block | None:
-    """How far apart two runs of the same config and seed are."""
-    columns = [Column("config"), Column("seed"), Column("of"), Column("models", None, "at all snapshots")]
+    """How far apart two runs of the same seed are."""
+    columns = [Column("config"), Column("seed"), Column("second run"), Column("of")]
+    columns.append(Column("models", None, "at all snapshots"))
     for key in JUDGED:
         columns += [Column(f"{LABELS[key]}, median", 2), Column(f"{LABELS[key]}, largest", 2)]
     rows: list[list[Cell]] = []
-    for name, one in sorted(experiments.items()):
-        for run in one.again:
-            both = (one.runs[run["seed"]], run)
-            for what, figures in (("scores", _scores_of), ("heads over the control", _gaps_of)):
-                apart = [_apart(*(figures(some, key) for some in both)) for key in JUDGED]
-                if all(apart):
-                    ends = [end for gaps in apart for end in (median(gaps), max(gaps))]
-                    rows.append([f"{name}.toml", run["seed"], what, len(apart[0]), *ends])
+    second = second_runs(experiments)
+    for name, where, run in second:
+        both = (experiments[name].runs[run["seed"]], run)
+        for what, figures in (("scores", _scores_of), ("heads over the control", _gaps_of)):
+            apart = [_apart(*(figures(some, key) for some in both)) for key in JUDGED]
+            if all(apart):
+                ends = [end for gaps in apart for end in (median(gaps), max(gaps))]
+                rows.append([f"{name}.toml", run["seed"], where, what, len(apart[0]), *ends])
     if not rows:
         return None
     return Block(
         key="again",
         title="The same seed again",
-        sentences=[_changed_verdicts(experiments)],
+        sentences=[_changed_verdicts(experiments, second)],
         frame=Frame(columns, rows),
-        note="Points between two runs of one config and seed: on a GPU, sums are not always added in the same order, "
-        "and small differences grow in training. The second run, made later for its seconds, had the GPU to itself; "
-        "the page has the scores of the first. A difference of one seed that is not larger than these may be another "
-        "in the next run.",
+        note="Points between two runs of one seed: on a GPU, sums are not always added in the same order, and small "
+        "differences grow in training; F1 at the chosen threshold hangs on that threshold, too. Runs that were made "
+        "again, for their seconds, had the GPU to themselves; the page has the scores of the first. Of runs of another "
+        "config only the models count that both have. A difference of one seed that is not larger than these may be "
+        "another in the next run.",
     )
 
 
@@ -126,20 +160,30 @@ def _apart(one: Figures, other: Figures) -> list[float]:
     return [abs(value - other[place]) for place, value in one.items() if place in other]
 
 
-def _changed_verdicts(experiments: dict[str, Experiment]) -> str:
-    """Which claims would be judged otherwise by the second runs."""
-    second = {
-        name: replace(one, runs=one.runs | {run["seed"]: run for run in one.again}) for name, one in experiments.items()
-    }
-    pairs = [(claim(experiments), claim(second)) for claim in CLAIMS]
-    changed = [
-        f"“{first.text}” from “{first.verdict}” to “{other.verdict}”"
-        for first, other in pairs
-        if first.verdict != other.verdict
-    ]
-    told = "With the second runs in place of the first, "
+def _changed_verdicts(experiments: dict[str, Experiment], second: list[Second]) -> str:
+    """Which claims would be judged otherwise by second runs that have all models of the first: by those that were made
+    again, by those of other configs, or by both."""
+    whole = [one for one in second if _has_all(one.run, experiments[one.config].runs[one.run["seed"]])]
+    again, others = ([one for one in whole if (one.where == AGAIN) == made_again] for made_again in (True, False))
+    judged, changed = [claim(experiments) for claim in CLAIMS], {}
+    for taken in (again, others, whole):
+        swapped = dict(experiments)
+        for one in taken:
+            before = swapped[one.config]
+            swapped[one.config] = replace(before, runs=before.runs | {one.run["seed"]: one.run})
+        for first, claim in zip(judged, CLAIMS, strict=True):
+            verdict = claim(swapped).verdict
+            if verdict != first.verdict:
+                changed[first.text] = f"“{first.text}” from “{first.verdict}” to “{verdict}”"
+    told = "With second runs in place of first ones (those made again, the zoos' for kernels along tokens, or both), "
     return told + (
-        f"the verdict on {counted(len(changed), 'claim')} of {len(pairs)} would be another: {'; '.join(changed)}."
+        f"the verdict on {counted(len(changed), 'claim')} of {len(judged)} would be another: "
+        f"{'; '.join(changed.values())}."
         if changed
         else "no verdict on a claim would be another."
     )
+
+
+def _has_all(run: dict[str, Any], like: dict[str, Any]) -> bool:
+    shots = run["snapshots"]
+    return all(name in shots.get(epochs, {}) for epochs, models in like["snapshots"].items() for name in models)

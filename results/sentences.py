@@ -6,6 +6,7 @@ from bertvision.results import counted
 from bertvision.stages import BASELINE, ENCODER
 from results.kept import Experiment, show_seconds
 from results.names import LABELS, RANDOM, SECONDS, SQUAD, title_of
+from results.spans import of_seeds
 
 GLUE = {"cola": "CoLA", "sst2": "SST-2", "mrpc": "MRPC", "stsb": "STS-B", "rte": "RTE"}
 
@@ -34,7 +35,9 @@ def table_of(experiment: Experiment, title: str, note: str, folded: bool = False
     metrics: list[str] = experiment.first["metrics"]
     columns = [Column("model"), Column("seeds"), Column("parameters")]
     columns += [Column(f"{LABELS.get(key, key)} at {counted(epochs, 'epoch')}") for epochs in shots for key in metrics]
-    what = "of the last snapshot: fine-tuning, and for heads the pass they share (ladders have one of their own)"
+    what = (
+        "of the last snapshot: fine-tuning, and for heads the pass they share (those that read all tokens have another)"
+    )
     columns.append(Column("seconds", 0, f"{what}; {SECONDS}"))
     rows: list[list[Cell]] = []
     for model in experiment.models(shots[-1]):
@@ -53,15 +56,15 @@ def table_of(experiment: Experiment, title: str, note: str, folded: bool = False
         head, own, control = (experiment.mean(shots[-1], name, metrics[0]) for name in (best, ENCODER, CONTROL))
         figure, when = LABELS.get(metrics[0], metrics[0]), counted(shots[-1], "epoch")
         told = [
-            f"After {when} the best head on held-out data, {best}, has {figure} {head}; the encoder itself {own}, the "
-            f"control {control}."
+            f"After {when} the best of these heads on held-out data, {best}, has {figure} {head}; the encoder itself "
+            f"{own}, the control {control}."
         ]
     return Block(
         key=f"{experiment.name}_scores",
         title=title,
         sentences=told,
         frame=Frame(columns, rows),
-        note=f"{note} Mean ± standard deviation over seeds. The baseline is of the training examples that are not held "
+        note=f"{note} {of_seeds(experiment)} The baseline is of the training examples that are not held "
         "out, which differ from seed to seed." + (f" {RANDOM}" if 0.0 in shots else ""),
         folded=folded,
     )

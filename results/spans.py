@@ -57,12 +57,12 @@ def scores_block(experiment: Experiment, encoder: str, epochs: float, which: str
         key=f"{experiment.name}_{epochs:g}".replace(".", "_"),
         title=(f"{encoder} after {counted(epochs, 'epoch')}" if epochs else f"{encoder} as it came") + which,
         frame=Frame(columns, rows),
-        note=f"{SQUAD}: official dev set, 11,873 questions. {_of_seeds(experiment)}" + ("" if epochs else f" {RANDOM}"),
+        note=f"{SQUAD}: official dev set, 11,873 questions. {of_seeds(experiment)}" + ("" if epochs else f" {RANDOM}"),
         folded=folded,
     )
 
 
-def _of_seeds(experiment: Experiment) -> str:
+def of_seeds(experiment: Experiment) -> str:
     if len(experiment.seeds) == 1:
         return f"Seed {experiment.seeds[0]} alone."
     return "Mean ± standard deviation over seeds of encoder and heads."

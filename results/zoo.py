@@ -6,6 +6,8 @@ what a GPU's sums do: each head is held against the control of its own run.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -20,10 +22,12 @@ from results.names import AUC, FORCED, LABELS, SPAN_NOTES, colour_by_place, titl
 from results.spans import head_names, scores_block
 
 OWN_TOKEN, KERNELS, LADDER = "its own token alone", "kernels along tokens", "ladder (ours)"
-CLS, TOKENS = "[CLS] alone", "all tokens"
+CLS, FLAT, MEANS = "[CLS] alone", "all tokens, flat", "means of tokens (ours)"
 ALONG_TOKENS = ("pooled_adapter_cnn_nxn", "pooled_adapter_inception", "pooled_adapter_xception")
 ENDS = [400, 4e7]
 """Of the axis of parameters."""
+TIE = 0.005
+"""Points: kept scores are rounded, and means of equal ones may differ by that."""
 
 
 class Entry(NamedTuple):
@@ -38,11 +42,14 @@ class Entry(NamedTuple):
         found = self.run.by_seed(epochs, self.model, key, split)
         return fmean(found[seed] for seed in self.seeds) if all(seed in found for seed in self.seeds) else None
 
+    def points(self, epochs: float, key: str, split: str = "dev") -> float:
+        found = self.score(epochs, key, split)
+        assert found is not None, "all seeds were scored"
+        return found
+
     def above(self, model: str, epochs: float, key: str) -> float:
         """Points above another model of the same run."""
-        own, other = self.score(epochs, key), self._replace(model=model).score(epochs, key)
-        assert own is not None and other is not None, "both were scored"
-        return own - other
+        return self.points(epochs, key) - self._replace(model=model).points(epochs, key)
 
     @property
     def parameters(self) -> int:
@@ -57,23 +64,23 @@ class View:
     """By heading; the first is drawn."""
     kind_of: Callable[[str], str]
     """By a head's name: what it looks at."""
-    least: str
-    """The kind that looks at least, …"""
+    kinds: dict[str, int]
+    """Their places among the colours; that which looks at least comes first."""
     beyond: str
-    """… and what all others do."""
-    wider: str
-    """The kind between that and the ladder."""
+    """What the heads of all other kinds do."""
     examples: str = "examples"
-    baseline: str = "The baseline is in the tables beside it."
+    baseline: str = "The baseline is in the tables around it."
+
+    @property
+    def heading(self) -> str:
+        return next(iter(self.figures))
 
     @property
     def drawn(self) -> str:
-        return next(iter(self.figures.values()))
+        return self.figures[self.heading]
 
-    @property
-    def places(self) -> dict[str, int]:
-        """Colours: encoder, control and ladder have the same as in the other pictures."""
-        return {ENCODER: 0, "control": 1, self.least: 3, self.wider: 4, LADDER: 5}
+    def is_narrow(self, entry: Entry) -> bool:
+        return self.kind_of(entry.model) == next(iter(self.kinds))
 
 
 def look_of_spans(head: str) -> str:
@@ -85,15 +92,16 @@ def look_of_spans(head: str) -> str:
 def look_of_sentences(head: str) -> str:
     if head.startswith("ladder"):
         return LADDER
-    return TOKENS if head.startswith("flat_adapter") or head.endswith("_mean") else CLS
+    if head.endswith("_mean"):
+        return MEANS
+    return FLAT if head.startswith("flat_adapter") else CLS
 
 
 SPANS = View(
     {"forced F1": FORCED, "AUC": AUC},
     look_of_spans,
-    OWN_TOKEN,
+    {OWN_TOKEN: 3, KERNELS: 4, LADDER: 5},
     "look beyond their own token: kernels along tokens, and ladders",
-    KERNELS,
     "questions",
     "Never answering has neither figure.",
 )
@@ -116,7 +124,8 @@ def sentence_zoo_block(main: Experiment, zoo: Experiment, title: str) -> Block |
     """For sentences: every head by the task's first figure, over the seeds that both runs have; one shows nothing."""
     metric = main.first["metrics"][0]
     beyond = "read more than the states at [CLS]: those of all tokens, or means of them"
-    view = View({LABELS.get(metric, metric): metric}, look_of_sentences, CLS, beyond, TOKENS)
+    kinds = {CLS: 3, FLAT: 4, MEANS: 6, LADDER: 5}
+    view = View({LABELS.get(metric, metric): metric}, look_of_sentences, kinds, beyond)
     group = Group(view, main, zoo, [seed for seed in zoo.seeds if seed in main.seeds])
     return group.overview(title) if len(group.seeds) > 1 and group.shots else None
 
@@ -144,12 +153,16 @@ class Group:
     def shots(self) -> list[float]:
         return [epochs for epochs in self.zoo.head_snapshots if epochs in self.main.head_snapshots]
 
-    @property
+    @cached_property
     def heads(self) -> list[Entry]:
-        """By size."""
+        """By size: those that have all figures with all seeds."""
         names = [(run, name) for run in (self.main, self.zoo) for name in head_names(run, self.shots[-1])]
         found = [Entry(run, self.seeds, name) for run, name in names if name != CONTROL]
-        return sorted(found, key=lambda entry: entry.parameters)
+        return sorted(filter(self._is_whole, found), key=lambda entry: entry.parameters)
+
+    def _is_whole(self, entry: Entry) -> bool:
+        places = product(self.shots, self.view.figures.values(), ("dev", "held_out"))
+        return all(entry.score(*place) is not None for place in places)
 
     @property
     def words_of_seeds(self) -> str:
@@ -157,11 +170,11 @@ class Group:
 
     def overview(self, title: str) -> Block:
         """Side by side in a picture, and the best of each snapshot."""
-        heading = next(iter(self.view.figures))
+        heading = self.view.heading
         luck = (
             "One seed, and a second run of it would change such differences, too (“The same seed again”, below)."
             if len(self.seeds) == 1
-            else "Means over seeds. Grey: one standard deviation of the control over seeds."
+            else "Means over seeds. Grey: one standard deviation of the control's; heads share most of that luck."
         )
         return Block(
             key=f"{self.zoo.name}_all",
@@ -171,9 +184,9 @@ class Group:
             picture=self._draw(),
             alt=f"{heading} against parameters of {counted(len(self.heads), 'head')}, a panel a snapshot: "
             + "; ".join(map(self._in_words, self.shots)),
-            note=f"{luck} Dashed: encoder and control of the zoo's run. The table has of each snapshot how many heads "
-            f"are above the control of their run, and the best by {heading} on held-out {self.view.examples}, held "
-            f"against control and encoder of its run. {self.view.baseline}",
+            note=f"{luck} Dashed: encoder and control of the zoo's run. Scales differ from panel to panel. The table "
+            f"has of each snapshot how many heads are above the control of their run, and the best by {heading} on "
+            f"held-out {self.view.examples}, held against control and encoder of its run. {self.view.baseline}",
         )
 
     def table(self, title: str) -> Block:
@@ -188,22 +201,24 @@ class Group:
 
     def _tell_first(self) -> str:
         """How many of the first places heads have that look further than the rest."""
-        kind_of, least, heads = self.view.kind_of, self.view.least, self.heads
-        wide, parts = sum(kind_of(entry.model) != least for entry in heads), []
+        wide, parts = sum(not self.view.is_narrow(entry) for entry in self.heads), []
         for epochs in self.shots:
-            further = [entry for entry in self._ranked(epochs)[:wide] if kind_of(entry.model) != least]
-            parts.append(f"{len(further)} {_when(epochs)}")
-        told = f"{wide} of {len(heads)} heads {self.view.beyond}. Of the first "
-        return f"{told}{wide} places by {next(iter(self.view.figures))} on dev they take {listed(parts)}."
+            ranked = self._ranked(epochs)
+            last = ranked[wide - 1].points(epochs, self.view.drawn)
+            first = [entry for entry in ranked if entry.points(epochs, self.view.drawn) > last - TIE]
+            further = sum(not self.view.is_narrow(entry) for entry in first)
+            parts.append(f"{further} of the first {len(first)} {_when(epochs)}")
+        told = f"{wide} of {len(self.heads)} heads {self.view.beyond}. By {self.view.heading} on dev they are "
+        return f"{told}{listed(parts)} (equal scores share a place)."
 
     def _ranked(self, epochs: float) -> list[Entry]:
-        return sorted(self.heads, key=lambda entry: -(entry.score(epochs, self.view.drawn) or 0.0))
+        return sorted(self.heads, key=lambda entry: -entry.points(epochs, self.view.drawn))
 
     def _in_words(self, epochs: float) -> str:
         """The first, the middle and the last."""
         ranked = self._ranked(epochs)
         shown = (ranked[0], ranked[len(ranked) // 2], ranked[-1])
-        told = [f"{one.model} {one.score(epochs, self.view.drawn):.1f}" for one in shown]
+        told = [f"{one.model} {one.points(epochs, self.view.drawn):.1f}" for one in shown]
         return f"{_when(epochs)} from {told[0]} over {told[1]} to {told[2]}"
 
     def _overview(self) -> Frame:
@@ -215,8 +230,8 @@ class Group:
             columns += [Column(f"its {name}", 2), Column(f"{name} over control"), Column(f"{name} over encoder")]
         rows: list[list[Cell]] = []
         for epochs in self.shots:
-            above = [sum(entry.above(CONTROL, epochs, key) > 0 for entry in heads) for key in figures.values()]
-            best = max(heads, key=lambda entry: entry.score(epochs, self.view.drawn, "held_out") or 0.0)
+            above = [sum(entry.above(CONTROL, epochs, key) > TIE for entry in heads) for key in figures.values()]
+            best = max(heads, key=lambda entry: entry.points(epochs, self.view.drawn, "held_out"))
             rows.append([epochs, len(heads), *above, best.model, best.parameters])
             for key in figures.values():
                 tuned = signed(best.above(ENCODER, epochs, key)) if epochs else None  # random as it came
@@ -246,43 +261,42 @@ class Group:
 
     def _draw(self) -> dict[str, Any]:
         """A panel for each snapshot, two in a row, or all three."""
-        altair, (heading, key) = import_altair(), next(iter(self.view.figures.items()))
-        colour, shape = colour_by_place("kind", self.view.places, list(self.view.places))
+        altair, beside = import_altair(), 3 if len(self.shots) == 3 else 2
+        panels = [self._panel(epochs, 720 // beside - 30) for epochs in self.shots]
+        lines = [altair.hconcat(*panels[at : at + beside]) for at in range(0, len(panels), beside)]
+        return dict(altair.vconcat(*lines).to_dict())
+
+    def _panel(self, epochs: float, width: int) -> Any:
+        altair, key = import_altair(), self.view.drawn
+        places = {ENCODER: 0, "control": 1, **self.view.kinds}  # the first two and ladders as in the other pictures
+        colour, shape = colour_by_place("kind", places, list(places))
+        rows: list[dict[str, Any]] = [
+            {"parameters": one.parameters, "score": one.points(epochs, key), "kind": self.view.kind_of(one.model)}
+            for one in sorted(self.heads, key=lambda one: not self.view.is_narrow(one))  # the rarer ones on top
+        ]
         control = Entry(self.zoo, self.seeds, CONTROL)
-        beside = 3 if len(self.shots) == 3 else 2
-        panels = []
-        for epochs in self.shots:
-            rows: list[dict[str, Any]] = [
-                {
-                    "parameters": one.parameters,
-                    "score": one.score(epochs, key),
-                    "kind": self.view.kind_of(one.model),
-                }
-                for one in self.heads
-            ]
-            levels = {"control": control} | (
-                {ENCODER: control._replace(model=ENCODER)} if epochs else {}
-            )  # else random
-            data = [{"score": one.score(epochs, key), "kind": kind} for kind, one in levels.items()]
-            edges = self._band(epochs)
-            shown = [row["score"] for row in [*rows, *data]] + edges
-            least, most = min(shown), max(shown)
-            room = 0.05 * (most - least)
-            scale = altair.Scale(zero=False, nice=False, domain=[least - room, most + room])
-            points = chart_of(rows, 220).encode(
-                x=altair.X(
-                    "parameters:Q",
-                    scale=altair.Scale(type="log", nice=False, domain=ENDS),
-                    axis=altair.Axis(format="~s", tickCount=4),
-                ),
-                y=altair.Y("score:Q", title=heading, scale=scale, axis=altair.Axis(minExtent=35)),  # panels align
-                color=colour,
-            )
-            spread = altair.Chart(altair.Data(values=[{"low": edges[0], "high": edges[1]}] if edges else []))
-            band = spread.mark_rect(opacity=0.15, color="gray").encode(y=altair.Y("low:Q", title=heading), y2="high:Q")
-            rules = altair.Chart(altair.Data(values=data)).mark_rule(strokeDash=[5, 4])
-            marks = points.mark_point(size=45, strokeWidth=1.5, opacity=1, filled=False).encode(shape=shape)
-            panel = altair.layer(band, rules.encode(y="score:Q", color=colour), marks)
-            panels.append(panel.properties(width=720 // beside - 30, height=220, title=_when(epochs)))
-        rows_of_panels = [altair.hconcat(*panels[at : at + beside]) for at in range(0, len(panels), beside)]
-        return dict(altair.vconcat(*rows_of_panels).to_dict())
+        levels = {"control": control}
+        if epochs:  # else it is random
+            levels[ENCODER] = control._replace(model=ENCODER)
+        data = [{"score": one.points(epochs, key), "kind": kind} for kind, one in levels.items()]
+        edges = self._band(epochs)
+        shown = [*edges, *(row["score"] for row in [*rows, *data])]
+        room = 0.05 * (max(shown) - min(shown))
+        scale = altair.Scale(zero=False, nice=False, domain=[min(shown) - room, max(shown) + room])
+        points = chart_of(rows, 220).encode(
+            x=altair.X(
+                "parameters:Q",
+                scale=altair.Scale(type="log", nice=False, domain=ENDS),
+                axis=altair.Axis(format="~s", tickCount=4),
+            ),
+            y=altair.Y("score:Q", title=self.view.heading, scale=scale, axis=altair.Axis(minExtent=35)),  # panels align
+            color=colour,
+        )
+        marks = points.mark_point(size=45, strokeWidth=1.5, opacity=1, filled=False).encode(shape=shape)
+        rules = altair.Chart(altair.Data(values=data)).mark_rule(strokeDash=[5, 4]).encode(y="score:Q", color=colour)
+        layers = [rules, marks]
+        if edges:
+            spread = altair.Chart(altair.Data(values=[{"low": edges[0], "high": edges[1]}]))
+            place = altair.Y("low:Q", title=self.view.heading)
+            layers.insert(0, spread.mark_rect(opacity=0.15, color="gray").encode(y=place, y2="high:Q"))
+        return altair.layer(*layers).properties(width=width, height=220, title=_when(epochs))

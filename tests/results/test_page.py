@@ -165,12 +165,28 @@ def test_two_runs_of_a_seed_are_compared_model_by_model_and_claim_by_claim() -> 
     block = again_block({"squad2_gte": Experiment("squad2_gte", runs, [run(1, 60.5, 59.0)])})
     assert block is not None and block.frame is not None
     assert block.frame.rows == [
-        ["squad2_gte.toml", 1, "scores", 3, *[0.5, 2.0] * 3, 1.0, 4.0],  # 0.5, 0.5 and 2.0 apart
-        ["squad2_gte.toml", 1, "heads over the control", 1, *[2.5, 2.5] * 3, 5.0, 5.0],  # +1.0, and −1.5
+        ["squad2_gte.toml", 1, "again", "scores", 3, *[0.5, 2.0] * 3, 1.0, 4.0],  # 0.5, 0.5 and 2.0 apart
+        ["squad2_gte.toml", 1, "again", "heads over the control", 1, *[2.5, 2.5] * 3, 5.0, 5.0],  # +1.0, and −1.5
     ]
     assert "“Heads add to BERT at 2 epochs as well” from “holds” to “does not hold”" in block.sentences[0]
     block = again_block({"squad2_gte": Experiment("squad2_gte", runs, [run(1, 60.0, 60.5)])})
     assert block is not None and "no verdict on a claim would be another" in block.sentences[0]
+    # A zoo is a second run of the heads that it shares with the kernels, and the main run of encoder and control.
+    kernels = {0: run(0, 60.0, 61.0), 1: run(1, 60.0, 61.0)}
+    zoo, main = run(0, 60.0, 59.0), run(0, 58.0, 50.0)
+    for other in (zoo, main):
+        other["snapshots"]["2"]["cnn_1xn"] = other["snapshots"]["2"]["adapter_64"]
+    del main["snapshots"]["2"]["adapter_64"]
+    three = {"squad2_gte": {0: main, 1: run(1, 58.0, 50.0)}, "squad2_gte_zoo": {0: zoo}, "squad2_gte_kernels": kernels}
+    block = again_block({name: Experiment(name, runs) for name, runs in three.items()})
+    assert block is not None and block.frame is not None
+    assert [row[:5] for row in block.frame.rows][:3] == [
+        ["squad2_gte_kernels.toml", 0, "squad2_gte_zoo.toml", "scores", 3],
+        ["squad2_gte_kernels.toml", 0, "squad2_gte_zoo.toml", "heads over the control", 1],
+        ["squad2_gte_kernels.toml", 0, "squad2_gte.toml", "scores", 2],
+    ]
+    assert block.frame.rows[2][5:7] == [2.0, 2.0]
+    assert "“Heads add to BERT at 2 epochs as well” from “holds” to “does not hold”" in block.sentences[0]
 
 
 def test_every_config_is_wanted() -> None:
