@@ -32,7 +32,8 @@ class Places:
         if states.tokens is not None:
             tokens, longest = len(states.tokens), round_up(int(states.lengths.max()), parts=4)
             slots = round_up(tokens)
-        rows = round_up(windows + (slots - tokens) // max(1, longest) + 2, parts=4)
+        further = (slots - tokens) // longest + 2 if slots else 0  # sequences that the tokens beyond them make up
+        rows = round_up(windows + further, parts=4)
         key = slots, rows, longest
         if key not in self.batches:
             if self.left < 0:

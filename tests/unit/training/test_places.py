@@ -80,8 +80,8 @@ def in_double(batch: StateBatch) -> StateBatch:
 )
 def test_batch_norms_take_what_fills_a_batch_up_for_no_part_of_it(row: str, kind: TargetKind, keep: str) -> None:
     plain, other = (build_head(member_of(row, kind), SHAPE, Target(kind, 2)).double() for _ in range(2))
-    places, batch = Places(CPU), in_double(batch_of([5, 9, 3], 0, (keep,)))
-    places.put(in_double(batch_of([6, 8, 4], 1, (keep,))))  # leaves its numbers behind
+    places, batch = Places(CPU), in_double(batch_of([5, 9, 3] * 3, 0, (keep,)))
+    places.put(in_double(batch_of([6, 8, 4] * 3, 1, (keep,))))  # leaves its numbers behind
     _, filled = places.put(batch)
     assert len(filled.states.read(keep)) > len(batch.states.read(keep))
     expected, found = gradients(plain.train(), batch)[1], gradients(other.train(), filled)[1]
@@ -96,9 +96,9 @@ def test_batch_norms_take_what_fills_a_batch_up_for_no_part_of_it(row: str, kind
 @pytest.mark.parametrize("keep", ["cls", "mean"])
 def test_rows_that_fill_a_batch_up_have_no_part_either(kind: TargetKind, keep: str) -> None:
     head = build_head(member_of("adapter", kind, read=keep), SHAPE, Target(kind, 2))
-    places, batch = Places(CPU), batch_of([4, 2, 7], 0, (keep,))
+    places, batch = Places(CPU), batch_of([4, 2, 7] * 3, 0, (keep,))
     _, filled = places.put(batch)
-    assert len(filled.states) > 3
+    assert len(filled.states) > 9
     loss, found = gradients(head, filled)
     expected_loss, expected = gradients(head, batch)
     torch.testing.assert_close(loss, expected_loss)
@@ -111,6 +111,15 @@ def test_batches_of_about_one_size_lie_in_the_same_place() -> None:
     one, other = (places.put(batch_of(lengths, 0, ("tokens",))) for lengths in ([30, 31, 62], [33, 29, 61]))
     assert one[0] == other[0] and one[1].states.tokens.data_ptr() == other[1].states.tokens.data_ptr()
     assert places.put(batch_of([30, 30], 0, ("tokens",)))[0] != one[0]
+
+
+@pytest.mark.parametrize("keep", ["cls", "mean"])
+def test_whole_batches_of_rows_alone_are_not_filled_up(keep: str) -> None:
+    """Batches have mostly 16, 32 or 64 rows; only tokens need sequences beyond them."""
+    for rows in (16, 32, 64):
+        key, filled = Places(CPU).put(batch_of([3] * rows, 0, (keep,)))
+        assert len(filled.states.lengths) == rows and bool(filled.states.real.all())
+    assert len(Places(CPU).put(batch_of([3] * 65, 0, (keep,)))[1].states.lengths) == 80
 
 
 def test_large_batches_are_left_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
