@@ -150,6 +150,11 @@ def best_place(
     return max(found, key=lambda pair: pair[0])[1] if found else None
 
 
+def _best_for_spans(experiments: Experiments, main: Experiment, epochs: float) -> Place | None:
+    """The best of the papers' heads, those with kernels along tokens among them."""
+    return best_place(main, experiments.get(f"{main.name}_kernels"), epochs)
+
+
 def _head_against(
     experiments: Experiments,
     snapshots: Iterable[float],
@@ -161,7 +166,7 @@ def _head_against(
     found = []
     for title, one in spans(experiments):
         for epochs in snapshots:
-            head = best_place(one, experiments.get(f"{one.name}_kernels"), epochs)
+            head = _best_for_spans(experiments, one, epochs)
             if head is not None:
                 words = f"{title}, {head.model} at {counted(epochs, 'epoch')}"
                 places = head, Place(head.experiment, later or epochs, other)
@@ -297,7 +302,7 @@ def better_on_unanswerable(experiments: Experiments) -> Claim:
     found: list[Finding | None] = []
     for title, one in spans(experiments):
         for epochs in (0.3, 1.0, 2.0):
-            head = best_place(one, experiments.get(f"{one.name}_kernels"), epochs)
+            head = _best_for_spans(experiments, one, epochs)
             if head is not None:
                 places = head, Place(head.experiment, epochs, ENCODER)
                 keys = ("NoAns_f1", "at_threshold.NoAns_f1")
@@ -329,16 +334,18 @@ def _shorter_passages(title: str, experiment: Experiment) -> Finding | None:
 def second_answers(experiments: Experiments) -> Claim:
     found = []
     for title, one in spans(experiments):
-        last = one.head_snapshots[-1] if one.head_snapshots else None
-        head = best_place(one, experiments.get(f"{one.name}_kernels"), last) if last is not None else None
-        for where, name in [(one, ENCODER_ITSELF), *([(head.experiment, head.model)] if head else [])]:
+        if not one.head_snapshots:
+            continue
+        last = one.head_snapshots[-1]
+        head = _best_for_spans(experiments, one, last)
+        for where, name in [(one, ENCODER_ITSELF), *([(head.experiment, head.model)] if head is not None else [])]:
             shares = [
                 row["% second right"]
                 for rows in where.analyses("second_answer").values()
                 for row in rows
                 if row["model"] == name and row["% second right"] is not None
             ]
-            if shares and last is not None:
+            if shares:
                 near = Mean([SECOND_RANGE - abs(share - SECOND) for share in shares])
                 words = f"{title}, {name} at {counted(last, 'epoch')}"
                 found.append(Finding(words, {"near": near}, shown=f"{Mean(shares)} %"))

@@ -78,7 +78,7 @@ class Second(NamedTuple):
 
     config: str
     where: str
-    """How it came about."""
+    """The other config that it is of; AGAIN where it is of the same."""
     run: dict[str, Any]
 
 

@@ -56,8 +56,8 @@ def short_block(experiments: Experiments) -> Block | None:
         sentences=[_compared(rows), *_untouched(experiments)],
         frame=Frame(columns, [row.cells for row in rows]),
         note="Best on held-out training data, by the first of a task's figures here, of the heads that all seeds have; "
-        "the ladder and heads that read means are among them. CoLA's are of every head, those of other sentence tasks "
-        "of the main runs'. Points, mean over seeds ± standard deviation. Baselines are in each task's table.",
+        "the ladder and heads that read means are among them. Heads of further runs (zoos, kernels) count where these "
+        "have the seeds of the main run. Points, mean over seeds ± standard deviation. Baselines are in the tables.",
     )
 
 

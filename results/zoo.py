@@ -113,10 +113,10 @@ def zoo_blocks(experiments: dict[str, Experiment], encoders: dict[str, str]) -> 
     for short, encoder in encoders.items():
         main, zoo, kernels = (experiments.get(f"squad2_{short}{end}") for end in ("", "_zoo", "_kernels"))
         if main is not None and zoo is not None and zoo.seeds[0] in main.seeds:
-            group = Group(SPANS, main, zoo, zoo.seeds[:1])
-            found += [group.overview(encoder), group.table(encoder)] if group.shots else []
-            found += _whole(zoo, encoder)
-        found += _whole(kernels, encoder) if kernels is not None else []
+            lineup = Lineup(SPANS, main, zoo, zoo.seeds[:1])
+            found += [lineup.overview(encoder), lineup.table(encoder)] if lineup.shots else []
+            found += _tables_of(zoo, encoder)
+        found += _tables_of(kernels, encoder) if kernels is not None else []
     return found
 
 
@@ -126,11 +126,11 @@ def sentence_zoo_block(main: Experiment, zoo: Experiment, title: str) -> Block |
     beyond = "read more than the states at [CLS]: those of all tokens, or means of them"
     kinds = {CLS: 3, FLAT: 4, MEANS: 6, LADDER: 5}
     view = View({LABELS.get(metric, metric): metric}, look_of_sentences, kinds, beyond)
-    group = Group(view, main, zoo, [seed for seed in zoo.seeds if seed in main.seeds])
-    return group.overview(title) if len(group.seeds) > 1 and group.shots else None
+    lineup = Lineup(view, main, zoo, [seed for seed in zoo.seeds if seed in main.seeds])
+    return lineup.overview(title) if len(lineup.seeds) > 1 and lineup.shots else None
 
 
-def _whole(run: Experiment, encoder: str) -> list[Block]:
+def _tables_of(run: Experiment, encoder: str) -> list[Block]:
     """All figures of a run, the last snapshot first."""
     which = f", heads of {run.name}.toml"
     return [scores_block(run, encoder, epochs, which, folded=True) for epochs in reversed(run.head_snapshots)]
@@ -141,7 +141,7 @@ def _when(epochs: float) -> str:
 
 
 @dataclass(frozen=True)
-class Group:
+class Lineup:
     """The heads of two runs over the same seeds."""
 
     view: View
@@ -158,9 +158,9 @@ class Group:
         """By size: those that have all figures with all seeds."""
         names = [(run, name) for run in (self.main, self.zoo) for name in head_names(run, self.shots[-1])]
         found = [Entry(run, self.seeds, name) for run, name in names if name != CONTROL]
-        return sorted(filter(self._is_whole, found), key=lambda entry: entry.parameters)
+        return sorted(filter(self._has_all_figures, found), key=lambda entry: entry.parameters)
 
-    def _is_whole(self, entry: Entry) -> bool:
+    def _has_all_figures(self, entry: Entry) -> bool:
         places = product(self.shots, self.view.figures.values(), ("dev", "held_out"))
         return all(entry.score(*place) is not None for place in places)
 
