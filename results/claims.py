@@ -20,7 +20,7 @@ from bertvision.heads import CONTROL
 from bertvision.results import counted
 from bertvision.stages import ENCODER
 from results.kept import Experiment, Mean, Place
-from results.names import AUC, ENCODERS, FORCED, JUDGED, LABELS, in_passes
+from results.names import AUC, CHOSEN_RATE, ENCODERS, FORCED, JUDGED, LABELS, in_passes
 from results.sentences import GLUE
 from results.spans import SHARED, data_shares, head_names, rank_correlation
 
@@ -33,8 +33,8 @@ LESS_DATA = {0.1: 2.3, 0.3: 1.6}
 """Points of F1 by which the papers' head was below on 10 and on 30 % of the data, which they called nearly enough."""
 SECOND, SECOND_RANGE = 44.0, 5.0
 OUR_LAYOUT = ", kernels along tokens in a layout of ours"
-OWN = "no such control"
-"""Stands for the papers' figures where the claim is a question of ours."""
+OWN, NO_SEARCH = "no such control", "one rate"
+"""Stand for the papers' figures where the claim is a question of ours."""
 
 Experiments = dict[str, Experiment]
 
@@ -195,6 +195,40 @@ def beats_encoder(experiments: Experiments) -> Claim:
 def beats_control(experiments: Experiments) -> Claim:
     found = _head_against(experiments, (0.3, 1.0), CONTROL)
     return claim_of("… and a new linear layer on the last layer, trained like the head", OWN, found)
+
+
+def _on_chosen_rate(experiments: Experiments, other: str) -> list[Finding | None]:
+    """The best head on the states of the encoder whose rate was chosen, against another model there."""
+    found = []
+    for short, title in ENCODERS.items():
+        one = experiments.get(f"squad2_{short}_tuned")
+        head = best_of_the_papers(one, 1.0) if one is not None else None
+        if one is not None and head is not None:
+            found.append(compare(f"{title}, {head} at 1 epoch", Place(one, 1.0, head), Place(one, 1.0, other)))
+    return found
+
+
+def beats_encoder_of_chosen_rate(experiments: Experiments) -> Claim:
+    text = f"… also after 1 epoch {CHOSEN_RATE}"
+    return claim_of(text, NO_SEARCH, _on_chosen_rate(experiments, ENCODER))
+
+
+def beats_control_of_chosen_rate(experiments: Experiments) -> Claim:
+    text = "… and there a new linear layer on the last layer"
+    return claim_of(text, NO_SEARCH, _on_chosen_rate(experiments, CONTROL))
+
+
+def reaches_chosen_rate(experiments: Experiments) -> Claim:
+    """Heads of the main runs against an encoder that was fine-tuned as long at the better rate."""
+    found = []
+    for short, title in ENCODERS.items():
+        one, chosen = experiments.get(f"squad2_{short}"), experiments.get(f"squad2_{short}_tuned")
+        head = _best_for_spans(experiments, one, 1.0) if one is not None else None
+        if chosen is not None and head is not None:
+            words = f"{title}, {head.model} at 1 epoch"
+            found.append(compare(words, head, Place(chosen, 1.0, ENCODER), allowed=REACHES))
+    text = f"… or BERT at 1 epoch, {CHOSEN_RATE} (allowed: {REACHES:g} points below)"
+    return claim_of(text, NO_SEARCH, found)
 
 
 def reaches_later(experiments: Experiments) -> Claim:
@@ -449,7 +483,8 @@ def _glue_gaps(experiments: Experiments, other: str) -> list[Finding | None]:
 
 
 CLAIMS: list[Callable[[Experiments], Claim]] = [
-    beats_encoder, beats_control, reaches_later, ensemble_is_better, heads_at_two, heads_at_two_over_control,
+    beats_encoder, beats_control, beats_encoder_of_chosen_rate, beats_control_of_chosen_rate, reaches_later,
+    reaches_chosen_rate, ensemble_is_better, heads_at_two, heads_at_two_over_control,
     less_data, less_data_over_control, shared_adapters, wider_adapters, learned_pooling, later_layers,
     better_on_unanswerable, better_on_shorter, second_answers, answerability, answerability_over_control,
     without_finetuning, glue_heads, glue_heads_over_control,
@@ -479,9 +514,11 @@ def claims_blocks(experiments: Experiments) -> list[Block]:
     for claim in found:
         lines = [*map(str, claim.findings), *claim.further]
         evidence += [["" if place else claim.text, line] for place, line in enumerate(lines)]
-    theirs, ours = [claim for claim in found if claim.paper != OWN], [claim for claim in found if claim.paper == OWN]
-    told = f"Of the papers' {len(theirs)} claims: {_count(theirs)}. "
-    told += f"Of {len(ours)} more, the lines that begin with …, which ask the same against our control: {_count(ours)}."
+    parts = {paper: [claim for claim in found if claim.paper == paper] for paper in (OWN, NO_SEARCH)}
+    theirs = [claim for claim in found if claim.paper not in parts]
+    told = f"Of the papers' {len(theirs)} claims: {_count(theirs)}. Lines that begin with … are questions of ours. Of "
+    told += f"{len(parts[OWN])}, which ask the same against our control: {_count(parts[OWN])}. Of "
+    told += f"{len(parts[NO_SEARCH])}, against BERT at a better rate of fine-tuning: {_count(parts[NO_SEARCH])}."
     return [
         Block("claims", "Claim by claim", [told], Frame(columns, rows), note=NOTE),
         Block("claims_evidence", "The figures behind it", frame=Frame(evidence_columns, evidence), folded=True),

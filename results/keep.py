@@ -1,13 +1,15 @@
 """Keeps of finished runs what the results page is made of: python -m results.keep RUN [RUN …] [--again]
 
 With --again the runs, which must have had the GPU to themselves, stand beside those of the same seed that were kept:
-their seconds count, and not their scores.
+their seconds count, and not their scores. A folder called squad2_gte_full1_lr0.0001_seed0 is of a run with another
+learning rate of fine-tuning than the config's, one that a rate was chosen among.
 A run's folder is called as its config in configs/results, with its seed: squad2_gte_seed1. Its settings must be the
 config's; where data and encoder lie may differ. Marks of each example must be there (analyses need them); the weights
 of encoders and heads need not.
 """
 
 import dataclasses
+import re
 import sys
 import tomllib
 from collections.abc import Callable
@@ -26,7 +28,7 @@ from bertvision.errors import UserError
 from bertvision.rundir import read_json, write_text
 from bertvision.tasks import TaskConfig
 from bertvision.tasks.base import TargetKind
-from results.kept import AGAIN, CONFIGS, KEPT, to_text
+from results.kept import AGAIN, CONFIGS, KEPT, RATES, to_text
 
 ANALYSES: dict[str, Callable[[Evidence, str], Block | None]] = {
     "second_answer": answers.second_answer,
@@ -41,38 +43,45 @@ FREE = {
 """What may be another: where things lie and run. (The last snapshot is always there; tests look at the rest.)"""
 FILLED_IN = {"finetune.lr", "finetune.batch_rows", "train.batch_rows", "train.epochs", "train.snapshots"}
 """What a run fills in by its task where nothing is given."""
+NAME = re.compile(r"(?P<config>\w+?)(_lr(?P<lr>\d[\d.e-]*))?_seed(?P<seed>\d+)")
 MODEL_FACTS = ("parameters", "trained_parameters", "seconds", "tokens", "memory", "head", "data_fraction", "ensemble")
 
 
 def keep(run: Path, again: bool = False) -> Path:
-    config, _, seed = run.name.rpartition("_seed")
-    if not config or not seed.isdigit():
+    name = NAME.fullmatch(run.name)
+    if name is None:
         raise UserError(f"'{run}': a run is called as its config and its seed, such as squad2_gte_seed1.")
+    config, seed = name["config"], int(name["seed"])
+    lr = float(name["lr"]) if name["lr"] else None
     evidence = Evidence(run)
-    check_settings(evidence, CONFIGS / f"{config}.toml", int(seed))
+    check_settings(evidence, CONFIGS / f"{config}.toml", seed, lr)
     environment: dict[str, Any] = read_json(run / "environment.json") or {}
     kept = {
         "config": config,
-        "seed": int(seed),
+        **({} if lr is None else {"lr": lr}),
+        "seed": seed,
         "device": environment["device"],
         "packages": {name: environment["packages"][name] for name in ("torch", "transformers")},
         "task": evidence.scores["task"],
         "kind": evidence.scores["kind"],
         "metrics": evidence.scores["metrics"],
         "snapshots": {epochs: shorten(models) for epochs, models in evidence.scores["snapshots"].items()},
-        "analyses": analyse(evidence),
+        "analyses": analyse(evidence) if lr is None else {},
     }
-    path = (KEPT / AGAIN if again else KEPT) / f"{run.name}.json"
+    path = (KEPT / RATES if lr is not None else KEPT / AGAIN if again else KEPT) / f"{run.name}.json"
     write_text(path, to_text(kept))
     return path
 
 
-def check_settings(evidence: Evidence, path: Path, seed: int) -> None:
-    """Refuses a run that was made with other settings than the config gives, or than the defaults of all others."""
+def check_settings(evidence: Evidence, path: Path, seed: int, lr: float | None = None) -> None:
+    """Refuses a run that was made with other settings than the config gives, but for the learning rate that its name
+    tells, or than the defaults of all others."""
     if not path.is_file():
         raise UserError(f"'{evidence.run.path}' is not called as a config of configs/results and its seed.")
     found: dict[str, Any] = read_json(evidence.run.path / "config.json") or {}
     tables = tomllib.loads(path.read_text(encoding="utf-8")) | {"seed": seed}
+    if lr is not None:
+        tables["finetune"]["lr"] = lr
     for section, value in dataclasses.asdict(RunConfig(task=TaskConfig(tables["task"]["name"]))).items():
         wanted = value | tables.get(section, {}) if isinstance(value, dict) else {"": tables.get(section, value)}
         # A run that was made before there was a setting has its default.

@@ -1,7 +1,7 @@
 """What was kept of the runs: one small file a run in `results/kept`; the seeds of an experiment belong together."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,16 @@ ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "results" / "kept"
 AGAIN = "again"
 """The folder in it of runs that were repeated with the GPU to themselves: their seconds count, and not their scores."""
+RATES = "rates"
+"""The folder of runs with another learning rate of fine-tuning than their config's: what a rate was chosen among."""
 CONFIGS = ROOT / "configs" / "results"
 ALONE = {
     ("squad2_minilm", 0),
     *((f"squad2_{encoder}_{peer}", 1) for encoder in ("gte", "minilm") for peer in ("lora", "bitfit")),
 }
 """Runs (config, seed) among the rest that had the GPU to themselves. The seconds of all others are upper bounds."""
+SAME_WORK = {f"squad2_{encoder}_tuned": f"squad2_{encoder}_full1" for encoder in ("gte", "minilm")}
+"""Configs whose fine-tuning differs from another's by the learning rate alone: it takes as long."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,8 @@ class Experiment:
     """By seed: what `keep.py` wrote."""
     again: list[dict[str, Any]] = field(default_factory=list)
     """Runs that were repeated with the GPU to themselves."""
+    alike: list[dict[str, Any]] = field(default_factory=list)
+    """Runs with the GPU to themselves of another config that fine-tuned the same encoder as long."""
 
     @property
     def seeds(self) -> list[int]:
@@ -107,7 +113,8 @@ class Experiment:
     def seconds(self, epochs: float, model: str) -> Seconds | None:
         """Of fine-tuning up to the snapshot, and of the pass where it is a head: the fewest of the runs that had the
         GPU to themselves, or of all."""
-        for runs, alone in ((self.timed, True), (list(self.runs.values()), False)):
+        alone_runs = self.timed + (self.alike if model == ENCODER else [])  # heads there had other company
+        for runs, alone in ((alone_runs, True), (list(self.runs.values()), False)):
             found = [own for run in runs for own in [_seconds(run, epochs, model)] if own is not None]
             if found:
                 return Seconds(min(found), alone)
@@ -230,9 +237,18 @@ def load_kept(folder: Path = KEPT) -> dict[str, Experiment]:
     for run in _read(folder):
         found.setdefault(run["config"], {})[run["seed"]] = run
     again = _read(folder / AGAIN)
-    return {
+    experiments = {
         name: Experiment(name, seeds, [run for run in again if run["config"] == name]) for name, seeds in found.items()
     }
+    for name, other in SAME_WORK.items():
+        if name in experiments and other in experiments:
+            experiments[name] = replace(experiments[name], alike=experiments[other].timed)
+    return experiments
+
+
+def load_rates(folder: Path = KEPT) -> list[dict[str, Any]]:
+    """Runs with another learning rate than their config's."""
+    return _read(folder / RATES)
 
 
 def _read(folder: Path) -> list[dict[str, Any]]:

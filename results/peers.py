@@ -13,14 +13,14 @@ from bertvision.heads import CONTROL
 from bertvision.results import counted
 from bertvision.stages import BASELINE, ENCODER
 from results.kept import Experiment, Place, compared_seconds, show_seconds
-from results.names import SECONDS, SPAN_NOTES, colour_by_place, in_passes, title_of
+from results.names import CHOSEN_RATE, SECONDS, SPAN_NOTES, colour_by_place, in_passes, title_of
 
 KEY, HEADING = "forced_f1", "forced F1"
 FIGURES = {"F1": "f1", "F1*": "at_threshold.f1", HEADING: KEY, "AUC": "no_answer_auc"}
-FULL, DECAYED = "full, stopped early", "full, decay to its end"
+FULL, DECAYED, CHOSEN = "full, stopped early", "full, decay to its end", "full, its rate chosen"
 HEADS, UNTOUCHED = "a head on fine-tuned states", "a head on the untouched encoder"
-PEERS = {"full1": DECAYED, "full2": DECAYED, "lora": "LoRA", "bitfit": "BitFit"}
-PLACES = {FULL: 0, DECAYED: 2, HEADS: 4, UNTOUCHED: 5, "LoRA": 6, "BitFit": 7}
+PEERS = {"full1": DECAYED, "full2": DECAYED, "tuned": CHOSEN, "lora": "LoRA", "bitfit": "BitFit"}
+PLACES = {FULL: 0, DECAYED: 2, CHOSEN: 3, HEADS: 4, UNTOUCHED: 5, "LoRA": 6, "BitFit": 7}
 """Colours: the encoder itself has the first in every picture, the control the second, the ladder the sixth."""
 LEAST = 40.0
 """Points below are left out of the pictures."""
@@ -80,8 +80,9 @@ def peer_blocks(experiments: dict[str, Experiment], name: str, encoder: str) -> 
             f"{name}_peers", f"{encoder}: other ways to the same scores", frame=Frame(_columns(), rows),
             note="Heads are those of the main and the untouched runs with the best forced F1 on held-out questions at "
             "each snapshot, of those that all seeds have. Kernels along tokens (“In short”) are left out: of their "
-            "seconds there are bounds only. What was stopped early was on its way to 3 epochs: its learning rate had "
-            "not decayed to 0.",
+            "seconds there are bounds only, and so are heads on the encoder whose rate was chosen (“The rate of "
+            "fine-tuning”). What was stopped early was on its way to 3 epochs: its learning rate had not decayed to 0. "
+            "A rate was chosen for decay to 1 epoch only; its seconds are those of decay to 1 epoch, the same work.",
         ),
         *_budgets(name, encoder, ways, experiments.get(f"{name}_full1")),
         *_pictures(name, encoder, [way for way in ways if _is_shown(way)], one_epoch),
@@ -116,7 +117,8 @@ def _peers(experiments: dict[str, Experiment], name: str) -> list[Way]:
 def _tuned(experiment: Experiment, epochs: float, family: str) -> Way:
     facts = experiment.facts(epochs, ENCODER)
     end = "decay to" if epochs == experiment.snapshots[-1] else "stopped at"
-    title = f"{'full' if family in (FULL, DECAYED) else family}, {end} {counted(epochs, 'epoch')}"
+    title = f"{'full' if family in (FULL, DECAYED, CHOSEN) else family}, {end} {counted(epochs, 'epoch')}"
+    title += f" {CHOSEN_RATE}" if family == CHOSEN else ""
     return Way(family, title, Place(experiment, epochs, ENCODER), facts.get("trained_parameters", facts["parameters"]))
 
 

@@ -18,6 +18,7 @@ WANTED = [
     ("spans", 3, ["squad2_gte", "squad2_minilm"]),
     ("every head for spans", 1, ["squad2_gte_zoo", "squad2_minilm_zoo"]),
     ("full fine-tuning with decay to 1 epoch", 3, ["squad2_gte_full1", "squad2_minilm_full1"]),
+    ("full fine-tuning at a chosen rate", 3, ["squad2_gte_tuned", "squad2_minilm_tuned"]),
     ("full fine-tuning with decay to 2 epochs", 3, ["squad2_gte_full2", "squad2_minilm_full2"]),
     ("LoRA", 3, ["squad2_gte_lora", "squad2_minilm_lora"]),
     ("BitFit", 3, ["squad2_gte_bitfit", "squad2_minilm_bitfit"]),

@@ -3,13 +3,13 @@
 from typing import NamedTuple
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
-from bertvision.analysis.words import signed
+from bertvision.analysis.words import listed, signed
 from bertvision.heads import CONTROL
 from bertvision.results import counted
 from bertvision.stages import ENCODER
 from results.claims import Experiments, best_place, compare, signed_mean, spans
 from results.kept import Experiment, Mean, Place, compared_seconds
-from results.names import AUC, ENCODERS, FORCED, LABELS
+from results.names import AUC, CHOSEN_RATE, ENCODERS, FORCED, LABELS
 from results.sentences import GLUE
 from results.untouched import above, share_of
 
@@ -53,7 +53,7 @@ def short_block(experiments: Experiments) -> Block | None:
     return Block(
         key="short",
         title="The best head of each snapshot",
-        sentences=[_compared(rows), *_untouched(experiments)],
+        sentences=[_compared(rows), *_chosen_rate(experiments), *_untouched(experiments)],
         frame=Frame(columns, [row.cells for row in rows]),
         note="Best on held-out training data, by the first of a task's figures here, of the heads that all seeds have; "
         "the ladder and heads that read means are among them. Heads of further runs (zoos, kernels) count where these "
@@ -95,11 +95,33 @@ def _compared(rows: list[Row]) -> str:
     return f"In the mean over seeds the best head is above the encoder itself {'; '.join(parts)}."
 
 
+def _chosen_rate(experiments: Experiments) -> list[str]:
+    """What heads add to an encoder that was fine-tuned well, and what that has over heads on the main runs' states."""
+    added, ahead = [], []
+    for short, title in ENCODERS.items():
+        curve, kernels, chosen = (experiments.get(f"squad2_{short}{end}") for end in ("", "_kernels", "_tuned"))
+        head = best_place(chosen, None, 1.0, FORCED, theirs=False) if chosen is not None else None
+        slower = best_place(curve, kernels, 1.0, FORCED, theirs=False) if curve is not None else None
+        if chosen is not None and head is not None and slower is not None:
+            tuned = Place(chosen, 1.0, ENCODER)
+            gaps = above(head, tuned, FORCED), above(tuned, slower, FORCED)
+            if gaps[0] is not None and gaps[1] is not None:
+                added.append(f"{signed(gaps[0])} with {title}")
+                ahead.append(signed(gaps[1]))
+    if not added:
+        return []
+    told = f"After 1 epoch {CHOSEN_RATE} the best head's forced F1 is, over the encoder itself, {listed(added)}, and "
+    told += f"that encoder's is {listed(ahead)} over that of the best head on 1 of 3 epochs at the other runs' rate."
+    return [told]
+
+
 def _untouched(experiments: Experiments) -> list[str]:
     """What the ladder reaches on encoders as they came."""
     parts = []
     for short, title in ENCODERS.items():
-        own, curve = experiments.get(f"untouched_{short}"), experiments.get(f"squad2_{short}")
+        own, curve, chosen = (
+            experiments.get(name) for name in (f"untouched_{short}", f"squad2_{short}", f"squad2_{short}_tuned")
+        )
         best = own.best_head(0.0, FORCED) if own is not None else None
         if own is not None and curve is not None and best is not None:
             head, tuned = Place(own, 0.0, best), Place(curve, 1.0, ENCODER)
@@ -107,6 +129,8 @@ def _untouched(experiments: Experiments) -> list[str]:
             if forced is not None and auc is not None:
                 times = compared_seconds(head, tuned)
                 spent = f"; {times[0]:.0f} s against {times[1]:.0f} s" if times else ""
+                better = share_of(head, Place(chosen, 1.0, ENCODER)) if chosen is not None else None
+                spent += "" if better is None else f"; {better:.0f} % of what 1 epoch gives {CHOSEN_RATE}"
                 parts.append(f"{forced:.0f} % with {title} (AUC {signed(auc)}{spent})")
     words = "On an encoder as it came the ladder's forced F1 is, of that encoder's own when stopped at 1 epoch: "
     return [f"{words}{', '.join(parts)}."] if parts else []

@@ -49,7 +49,7 @@ def untouched_block(experiments: dict[str, Experiment], short: str, encoder: str
     best = own.best_head(0.0, FORCED) if own is not None else None
     if own is None or curve is None or best is None:
         return None
-    tuned = _tuned(curve, experiments.get(f"squad2_{short}_full1"))
+    tuned = _tuned(curve, *(experiments.get(f"squad2_{short}_{end}") for end in ("full1", "tuned")))
     rows = _rows(own, curve, experiments.get(f"untouched_{short}_kernels"), tuned) + _low_rank(
         experiments.get(f"squad2_{short}_lora")
     )
@@ -63,14 +63,17 @@ def untouched_block(experiments: dict[str, Experiment], short: str, encoder: str
         alt="Bars of forced F1 and AUC: " + "; ".join(_in_words(row) for row in rows if row.kind is not None),
         note="Which head stands for the rest is decided by forced F1 on held-out training questions, never by dev. "
         "Shares and differences are of the means; where there is one seed there is no ±. Of the heads only the control "
-        "and the ladder were trained for more than one pass.",
+        "and the ladder were trained for more than one pass. Rates were chosen on held-out questions (“The rate of "
+        "fine-tuning”).",
     )
 
 
-def _tuned(curve: Experiment, decayed: Experiment | None) -> list[Tuned]:
+def _tuned(curve: Experiment, decayed: Experiment | None, chosen: Experiment | None) -> list[Tuned]:
     found = [Tuned("decayed", "with decay to 0 within 1 epoch", Place(decayed, 1.0, ENCODER))] if decayed else []
     last = counted(curve.snapshots[-1], "epoch")
-    return [*found, Tuned("stopped", f"stopped at 1 of {last}", Place(curve, 1.0, ENCODER))]
+    found.append(Tuned("stopped", f"stopped at 1 of {last}", Place(curve, 1.0, ENCODER)))
+    words = "with decay to 0 within 1 epoch, its rate chosen"
+    return [*found, *([Tuned("rate chosen", words, Place(chosen, 1.0, ENCODER))] if chosen else [])]
 
 
 def _rows(own: Experiment, curve: Experiment, kernels: Experiment | None, tuned: list[Tuned]) -> list[Row]:

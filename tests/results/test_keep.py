@@ -13,7 +13,7 @@ from bertvision.config import build_config
 from bertvision.errors import UserError
 from results import keep as keeping
 from results.keep import check_settings, keep
-from results.kept import CONFIGS, load_kept
+from results.kept import CONFIGS, load_kept, load_rates
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
@@ -68,12 +68,40 @@ def test_other_seeds_heads_and_configs_are_refused(settings: dict[str, Any], tmp
         keep(tmp_path / "squad2_gte")
 
 
-def test_a_repeated_run_is_kept_beside_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is asked of the run itself is answered by stand-ins."""
-    run = tmp_path / "squad2_gte_seed1"
+def test_a_run_with_another_rate_must_have_the_one_of_its_name(settings: dict[str, Any], tmp_path: Path) -> None:
+    settings["finetune"]["lr"] = 1e-4
+    (tmp_path / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+    evidence: Any = SimpleNamespace(run=SimpleNamespace(path=tmp_path))
+    check_settings(evidence, CONFIGS / "squad2_gte.toml", 1, lr=1e-4)
+    with pytest.raises(UserError, match=r"finetune\.lr is 0\.0001, and 0\.0002"):
+        check_settings(evidence, CONFIGS / "squad2_gte.toml", 1, lr=2e-4)
+
+
+def write_about(run: Path) -> None:
     run.mkdir()
     about = {"device": "a GPU", "packages": {"torch": "2", "transformers": "5"}}
     (run / "environment.json").write_text(json.dumps(about), encoding="utf-8")
+
+
+def test_a_run_with_another_rate_is_kept_apart_from_its_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "squad2_gte_full1_lr0.0001_seed0"
+    write_about(run)
+    scores = {"task": "squad2", "kind": "span", "metrics": ["f1"], "snapshots": {"1": {}}}
+    checked: list[Any] = []
+    monkeypatch.setattr(keeping, "Evidence", lambda path: SimpleNamespace(scores=scores))
+    monkeypatch.setattr(keeping, "check_settings", lambda evidence, *words: checked.extend(words))
+    monkeypatch.setattr(keeping, "KEPT", tmp_path / "kept")
+    assert keep(run) == tmp_path / "kept" / "rates" / f"{run.name}.json"
+    assert checked == [CONFIGS / "squad2_gte_full1.toml", 0, 1e-4]
+    assert load_kept(tmp_path / "kept") == {}
+    (found,) = load_rates(tmp_path / "kept")
+    assert (found["config"], found["lr"], found["seed"], found["analyses"]) == ("squad2_gte_full1", 1e-4, 0, {})
+
+
+def test_a_repeated_run_is_kept_beside_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked of the run itself is answered by stand-ins."""
+    run = tmp_path / "squad2_gte_seed1"
+    write_about(run)
     models = {"encoder": {"parameters": 1, "seconds": 2.5, "scores": {"dev": {"f1": 61.23456}}, "stamp": "left out"}}
     scores = {"task": "squad2", "kind": "span", "metrics": ["f1"], "snapshots": {"1": models}}
     monkeypatch.setattr(keeping, "Evidence", lambda path: SimpleNamespace(scores=scores))

@@ -13,6 +13,8 @@ from results.kept import (
     ALONE,
     CONFIGS,
     KEPT,
+    RATES,
+    SAME_WORK,
     Experiment,
     Mean,
     Place,
@@ -27,6 +29,7 @@ from results.runs import WANTED, again_block, runs_block, tell_missing
 
 DOCS = Path(__file__).parents[2] / "docs"
 FILES = [*sorted(KEPT.glob("*.json")), *sorted((KEPT / AGAIN).glob("*.json"))]
+ALL_FILES = [*FILES, *sorted((KEPT / RATES).glob("*.json"))]
 
 
 def test_the_page_is_what_the_kept_scores_give(tmp_path: Path) -> None:
@@ -66,7 +69,7 @@ def test_what_was_kept_has_every_head_of_its_config_at_every_snapshot(path: Path
 
 
 def test_kept_files_name_no_place_of_the_machine_they_were_made_on() -> None:
-    for path in FILES:
+    for path in ALL_FILES:
         text = path.read_text(encoding="utf-8")
         assert "/tmp" not in text and "/home" not in text and "/work" not in text
 
@@ -119,6 +122,42 @@ def test_seconds_are_of_the_run_that_had_the_gpu_to_itself(monkeypatch: pytest.M
 @pytest.mark.parametrize("path", sorted((KEPT / AGAIN).glob("*.json")), ids=lambda path: path.stem)
 def test_what_was_run_again_was_kept_before(path: Path) -> None:
     assert (KEPT / path.name).is_file()
+
+
+def test_fine_tuning_at_another_rate_takes_the_seconds_of_the_same_work(tmp_path: Path) -> None:
+    def run(name: str, config: str, seconds: float) -> None:
+        models = {"encoder": {"seconds": seconds}, "last_linear": {"seconds": 5.0}}
+        text = to_text({"config": config, "seed": 0, "analyses": {}, "snapshots": {"1": models}})
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+
+    run("squad2_gte_tuned_seed0.json", "squad2_gte_tuned", 50.0)
+    run("squad2_gte_full1_seed0.json", "squad2_gte_full1", 40.0)
+    assert load_kept(tmp_path)["squad2_gte_tuned"].seconds(1, "encoder") == Seconds(50.0, alone=False)
+    run("again/squad2_gte_full1_seed0.json", "squad2_gte_full1", 12.0)
+    tuned = load_kept(tmp_path)["squad2_gte_tuned"]
+    assert tuned.seconds(1, "encoder") == Seconds(12.0, alone=True)
+    assert tuned.seconds(1, "last_linear") == Seconds(55.0, alone=False)  # its pass had other heads in it
+
+
+@pytest.mark.parametrize(("tuned", "full"), SAME_WORK.items())
+def test_what_is_said_to_be_the_same_work_differs_by_the_rate_alone(tuned: str, full: str) -> None:
+    tables = [tomllib.loads((CONFIGS / f"{name}.toml").read_text(encoding="utf-8")) for name in (tuned, full)]
+    rates = [own["finetune"].pop("lr") for own in tables]
+    assert rates[0] != rates[1]
+    assert all(tables[0][part] == tables[1][part] for part in ("task", "encoder", "finetune"))
+
+
+@pytest.mark.parametrize("path", sorted((KEPT / RATES).glob("*.json")), ids=lambda path: path.stem)
+def test_runs_with_other_rates_are_of_a_config_that_was_kept(path: Path) -> None:
+    run = json.loads(path.read_text(encoding="utf-8"))
+    assert path.stem == f"{run['config']}_lr{run['lr']:g}_seed{run['seed']}"
+    config = tomllib.loads((CONFIGS / f"{run['config']}.toml").read_text(encoding="utf-8"))
+    assert run["lr"] != config["finetune"]["lr"]
+    like = json.loads((KEPT / f"{run['config']}_seed{run['seed']}.json").read_text(encoding="utf-8"))
+    for epochs, models in like["snapshots"].items():
+        facts = [shots[epochs]["encoder"] for shots in (run["snapshots"], like["snapshots"])]
+        assert facts[0]["tokens"] == models["encoder"]["tokens"] and facts[0]["scores"] != facts[1]["scores"]
 
 
 @pytest.mark.parametrize("name", sorted(ALONE))

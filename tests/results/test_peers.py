@@ -83,6 +83,18 @@ def test_heads_on_the_untouched_encoder_are_told_apart_by_their_passes(found: di
         assert "on the untouched encoder 1 pass is ladder_64 and 6 passes is ladder_deep." in block.note
 
 
+def test_the_encoder_whose_rate_was_chosen_is_a_way_of_its_own(found: dict[str, Experiment]) -> None:
+    found["squad2_gte_tuned"] = experiment("squad2_gte_tuned", 3, {"1": {"encoder": scored(80)}})
+    table, *pictures = peer_blocks(found, "squad2_gte", "gte-small")
+    assert table.frame is not None
+    title = "full, decay to 1 epoch at a rate chosen on held-out questions"
+    assert {row[0]: row[-2] for row in table.frame.rows}[title] == "80.00 ± 0.00"
+    for block in pictures:
+        assert block.picture is not None
+        ways = {row["what"]: row["way"] for row in block.picture["data"]["values"]}
+        assert ways[title] == "full, its rate chosen" and ways["full, decay to 1 epoch"] == "full, decay to its end"
+
+
 def test_notes_say_which_ways_have_fewer_seeds(found: dict[str, Experiment]) -> None:
     assert "Means over 3 seeds; LoRA: 1 seed." in peer_blocks(found, "squad2_gte", "gte-small")[1].note
     del found["squad2_gte_lora"]

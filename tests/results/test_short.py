@@ -79,5 +79,23 @@ def test_an_untouched_encoder_is_held_against_its_own_first_epoch() -> None:
     assert block.sentences[1].endswith("96 % with gte-small (AUC −4.00).")  # 48 of 50, and 96 less 100
 
 
+def test_what_heads_add_at_a_better_rate_is_told() -> None:
+    """At the chosen rate the encoder has 60 and its best head 60.5; at the other the best head has 55."""
+    found = spans()
+    for run in found["squad2_gte"].runs.values():
+        run["snapshots"]["1"] = {"encoder": model(50, 50), "last_linear": model(51, 51, head="last_linear")}
+        run["snapshots"]["1"]["adapter_64"] = model(55, 55, head="adapter")
+    better = {"encoder": model(60, 60), "adapter_64": model(60.5, 61, head="adapter")}
+    better |= {"ladder_64": model(70, 59, head="ladder"), "last_linear": model(60, 60, head="last_linear")}
+    tuned = Experiment("squad2_gte_tuned", {0: {"snapshots": {"1": better}, "analyses": {}, "metrics": ["f1"]}})
+    block = short_block({**found, "squad2_gte_tuned": tuned})
+    assert block is not None
+    assert block.sentences[1] == (
+        "After 1 epoch at a rate chosen on held-out questions the best head's forced F1 is, over the encoder itself, "
+        "+0.50 with gte-small, and that encoder's is +5.00 over that of the best head on 1 of 3 epochs at the other "
+        "runs' rate."
+    )
+
+
 def test_without_runs_there_is_nothing_to_begin_with() -> None:
     assert short_block({}) is None

@@ -111,6 +111,15 @@ def test_kernels_along_tokens_stand_beside_the_best_head_that_sees_one(found: di
     assert sum(title.startswith("last_linear") for title in rows) == 1
 
 
+def test_heads_are_held_against_the_encoder_whose_rate_was_chosen_as_well(found: dict[str, Experiment]) -> None:
+    found["squad2_gte_tuned"] = experiment("squad2_gte_tuned", {"1": encoder(90, 1)})
+    (block,) = untouched_blocks(found, {"gte": "gte-small"})
+    head = table(block)["ladder_better_held_out, 6 passes"]
+    assert head["forced F1, % of 1 epoch (rate chosen)"] == 80.0  # 72 of 90
+    assert head["AUC over 1 epoch (rate chosen)"] == "−18.00"
+    assert "80.0 % of the one with decay to 0 within 1 epoch, its rate chosen" in block.sentences[0]
+
+
 def test_without_a_run_that_decays_to_one_epoch_the_other_reading_stays(found: dict[str, Experiment]) -> None:
     del found["squad2_gte_full1"]
     (block,) = untouched_blocks(found, {"gte": "gte-small"})

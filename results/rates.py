@@ -1,0 +1,204 @@
+"""The page's part on the learning rate of fine-tuning: what rates were tried, and what heads add to an encoder that was
+fine-tuned at the best of them."""
+
+import tomllib
+from typing import Any, NamedTuple
+
+from bertvision.analysis.block import Block, Cell, Column, Frame
+from bertvision.analysis.drawing import chart_of, import_altair
+from bertvision.analysis.words import listed, signed
+from bertvision.heads import CONTROL
+from bertvision.results import read_figure
+from bertvision.stages import ENCODER
+from results.kept import CONFIGS, Experiment, Place
+from results.names import AUC, CHOSEN_RATE, FORCED, LABELS, SPAN_NOTES, colour_by_place
+from results.spans import scores_block
+from results.untouched import above
+
+FIGURES = ["f1", "at_threshold.f1", FORCED, AUC]
+WAYS = {"full1": "full, decay to 1 epoch", "lora": "LoRA, decay to 3 epochs"}
+BEST = "best head"
+PLACES = {"control": 1, BEST: 4}
+
+
+class Tried(NamedTuple):
+    """A run to the end of its decay at some rate, seed 0."""
+
+    lr: float
+    is_given: bool
+    """Whether it is the config's, which the other tables have."""
+    models: dict[str, Any]
+
+    def figure(self, key: str, split: str = "dev") -> float:
+        found = read_figure(self.models[ENCODER]["scores"][split], key)
+        assert found is not None, "the encoder was scored"
+        return found
+
+
+def rate_blocks(
+    experiments: dict[str, Experiment], rates: list[dict[str, Any]], encoders: dict[str, str]
+) -> list[Block]:
+    tried = {
+        (short, way): found
+        for short in encoders
+        for way in WAYS
+        for found in [_tried(experiments.get(f"squad2_{short}_{way}"), rates)]
+        if len(found) > 1
+    }
+    tuned = {short: experiments[name] for short in encoders if (name := f"squad2_{short}_tuned") in experiments}
+    found = [_tried_block(tried, encoders)] if tried else []
+    lines = {short: _settings(experiments, short) for short in tuned if f"squad2_{short}" in experiments}
+    found += [_gain_block(lines, encoders)] if lines else []
+    return found + [scores_block(one, encoders[short], 1.0, f" {CHOSEN_RATE}") for short, one in tuned.items()]
+
+
+# ---------------------------------------------------------------------- what was tried
+
+
+def given_rate(config: str) -> float:
+    tables = tomllib.loads((CONFIGS / f"{config}.toml").read_text(encoding="utf-8"))
+    return float(tables["finetune"]["lr"])
+
+
+def show_rate(lr: float) -> str:
+    """As people write it: 2e-4."""
+    return f"{lr:.0e}".replace("e-0", "e-")
+
+
+def _tried(experiment: Experiment | None, rates: list[dict[str, Any]]) -> list[Tried]:
+    """The config's own rate among the others, lowest first, of seed 0."""
+    if experiment is None or 0 not in experiment.runs:
+        return []
+    runs = [(given_rate(experiment.name), True, experiment.runs[0])]
+    runs += [(run["lr"], False, run) for run in rates if run["config"] == experiment.name and run["seed"] == 0]
+    found = [Tried(lr, is_given, run["snapshots"][max(run["snapshots"], key=float)]) for lr, is_given, run in runs]
+    return sorted(found, key=lambda one: one.lr)
+
+
+def _best(tried: list[Tried]) -> Tried:
+    return max(tried, key=lambda one: one.figure(FORCED, "held_out"))
+
+
+def _tried_block(tried: dict[tuple[str, str], list[Tried]], encoders: dict[str, str]) -> Block:
+    columns = [Column("encoder"), Column("way"), Column("rate"), Column("held-out forced F1", 2)]
+    columns += [Column(LABELS[key], 2, SPAN_NOTES[LABELS[key]]) for key in FIGURES]
+    rows: list[list[Cell]] = []
+    for (short, way), found in tried.items():
+        for one in found:
+            mark = " (best)" if one == _best(found) else ""
+            figures = [one.figure(FORCED, "held_out"), *[one.figure(key) for key in FIGURES]]
+            rows.append([encoders[short], WAYS[way], f"{show_rate(one.lr)}{mark}", *figures])
+    return Block(
+        key="rates",
+        title="What other rates give",
+        sentences=[_tell_tried(tried, encoders)],
+        frame=Frame(columns, rows),
+        note="Seed 0 of the encoder itself; best: on held-out questions. Runs such as “bertvision run "
+        "configs/results/squad2_gte_full1.toml finetune.lr=1e-4”. The lowest rate of each is that of the "
+        "other tables. No other rate was tried for decay to 2 or 3 epochs, for BitFit or for answerability.",
+    )
+
+
+def _tell_tried(tried: dict[tuple[str, str], list[Tried]], encoders: dict[str, str]) -> str:
+    parts = []
+    for (short, way), found in tried.items():
+        best, given = _best(found), next(one for one in found if one.is_given)
+        gaps = f"forced F1 {signed(best.figure(FORCED) - given.figure(FORCED))}, AUC "
+        gaps += signed(best.figure(AUC) - given.figure(AUC))
+        rates = f"{show_rate(best.lr)} instead of {show_rate(given.lr)}"
+        parts.append(f"{encoders[short]}, {WAYS[way]}: {rates} ({gaps} on dev)")
+    return f"Best on held-out questions is, with {'; with '.join(parts)}."
+
+
+# ---------------------------------------------------------------------- what heads add there
+
+
+class Setting(NamedTuple):
+    """An encoder as it was fine-tuned, and the best head on its states."""
+
+    words: str
+    encoder: Place
+    head: Place
+
+    @property
+    def places(self) -> dict[str, Place]:
+        control = Place(self.head.experiment, self.head.epochs, CONTROL)
+        return {ENCODER: self.encoder, "control": control, BEST: self.head}
+
+
+def _settings(experiments: dict[str, Experiment], short: str) -> list[Setting]:
+    """The snapshots of the main run, and the encoder whose rate was chosen; the heads that both runs have compete."""
+    main, tuned = experiments[f"squad2_{short}"], experiments[f"squad2_{short}_tuned"]
+    names = tuned.models(1.0)
+    places = [(f"{epochs:g} of 3 epochs", main, epochs) for epochs in main.head_snapshots if epochs]
+    found = []
+    for words, run, epochs in [*places, ("1 epoch, rate chosen", tuned, 1.0)]:
+        head = run.best_head(epochs, FORCED, names)
+        if head is not None:
+            found.append(Setting(words, Place(run, epochs, ENCODER), Place(run, epochs, head)))
+    return found
+
+
+def _gain_block(lines: dict[str, list[Setting]], encoders: dict[str, str]) -> Block:
+    columns = [Column("encoder"), Column("fine-tuned"), Column("best head")]
+    for key in (FORCED, AUC):
+        name = LABELS[key]
+        columns += [Column(f"{name} of the encoder"), Column(f"{name} of the control"), Column(f"{name} of the head")]
+    rows: list[list[Cell]] = []
+    for short, settings in lines.items():
+        for one in settings:
+            figures: list[Cell] = [place.show(key) for key in (FORCED, AUC) for place in one.places.values()]
+            rows.append([encoders[short], one.words, one.head.model, *figures])
+    return Block(
+        key="rates_gain",
+        title="What heads add, the better the encoder was fine-tuned",
+        sentences=[_tell_gain(lines, encoders)],
+        frame=Frame(columns, rows),
+        picture=_draw_gain(lines, encoders),
+        alt="Forced F1 of encoder, control and best head: "
+        + "; ".join(
+            f"{encoders[short]}, {one.words} " + ", ".join(str(place.show(FORCED)) for place in one.places.values())
+            for short, settings in lines.items()
+            for one in settings
+        ),
+        note="The best on held-out questions of the heads that both runs have, the ladder among them; kernels along "
+        f"tokens are not. Of 3 epochs: stopped there on the way to 3, at {show_rate(given_rate('squad2_gte'))}. Under "
+        "the picture: how the encoder was fine-tuned, and its own forced F1. Never answering has neither figure; its "
+        "F1 is in the tables below.",
+    )
+
+
+def _tell_gain(lines: dict[str, list[Setting]], encoders: dict[str, str]) -> str:
+    parts = []
+    for short, settings in lines.items():
+        told = [f"{signed(_gap(one, ENCODER))} ({signed(_gap(one, 'control'))}) at {one.words}" for one in settings]
+        parts.append(f"with {encoders[short]} {listed(told)}")
+    return f"Forced F1 of the best head over the encoder, and in brackets over the control: {'; '.join(parts)}."
+
+
+def _gap(one: Setting, other: str) -> float:
+    """Points of forced F1 between the best head and another model there, in the mean over seeds."""
+    gap = above(one.head, one.places[other], FORCED)
+    assert gap is not None, "both were scored"
+    return gap
+
+
+def _draw_gain(lines: dict[str, list[Setting]], encoders: dict[str, str]) -> dict[str, Any]:
+    """How far control and best head are above the encoder; under each how it was fine-tuned, and its own score."""
+    altair = import_altair()
+    colour, shape = colour_by_place("model", PLACES, list(PLACES))
+    panels = []
+    for short, settings in lines.items():
+        rows, order = [], []
+        for one in settings:
+            order.append(f"{one.words}: {one.encoder.show(FORCED)}")
+            gaps = {BEST: _gap(one, ENCODER), "control": _gap(one, ENCODER) - _gap(one, "control")}
+            rows += [{"fine-tuned": order[-1], "model": name, "above": gap} for name, gap in gaps.items()]
+        base = chart_of(rows, 240).encode(
+            x=altair.X("fine-tuned:N", sort=order, title=None, axis=altair.Axis(labelAngle=-25, labelLimit=240)),
+            y=altair.Y("above:Q", title=f"{LABELS[FORCED]} above the encoder"),
+            color=colour,
+        )
+        marks = base.encode(shape=shape).mark_point(size=60, strokeWidth=1.5, opacity=1, filled=False)
+        panels.append(marks.properties(width=260, title=encoders[short]))
+    return dict(altair.hconcat(*panels).to_dict())
