@@ -43,7 +43,7 @@ FREE = {
 """What may be another: where things lie and run. (The last snapshot is always there; tests look at the rest.)"""
 FILLED_IN = {"finetune.lr", "finetune.batch_rows", "train.batch_rows", "train.epochs", "train.snapshots"}
 """What a run fills in by its task where nothing is given."""
-NAME = re.compile(r"(?P<config>\w+?)(_lr(?P<lr>\d[\d.e-]*))?_seed(?P<seed>\d+)")
+NAME = re.compile(r"(?P<config>\w+?)(_lr(?P<lr>\d+(\.\d+)?(e-\d+)?))?_seed(?P<seed>\d+)")
 MODEL_FACTS = ("parameters", "trained_parameters", "seconds", "tokens", "memory", "head", "data_fraction", "ensemble")
 
 
@@ -53,6 +53,8 @@ def keep(run: Path, again: bool = False) -> Path:
         raise UserError(f"'{run}': a run is called as its config and its seed, such as squad2_gte_seed1.")
     config, seed = name["config"], int(name["seed"])
     lr = float(name["lr"]) if name["lr"] else None
+    if again and lr is not None:
+        raise UserError(f"'{run}': --again is for runs with their config's own learning rate.")
     evidence = Evidence(run)
     check_settings(evidence, CONFIGS / f"{config}.toml", seed, lr)
     environment: dict[str, Any] = read_json(run / "environment.json") or {}

@@ -82,7 +82,8 @@ def peer_blocks(experiments: dict[str, Experiment], name: str, encoder: str) -> 
             "each snapshot, of those that all seeds have. Kernels along tokens (“In short”) are left out: of their "
             "seconds there are bounds only, and so are heads on the encoder whose rate was chosen (“The rate of "
             "fine-tuning”). What was stopped early was on its way to 3 epochs: its learning rate had not decayed to 0. "
-            "A rate was chosen for decay to 1 epoch only; its seconds are those of decay to 1 epoch, the same work.",
+            "A rate was chosen for decay to 1 epoch only; its seconds are those of decay to 1 epoch, the same work. "
+            "LoRA reaches more at another rate (one seed, there), and BitFit may.",
         ),
         *_budgets(name, encoder, ways, experiments.get(f"{name}_full1")),
         *_pictures(name, encoder, [way for way in ways if _is_shown(way)], one_epoch),

@@ -111,7 +111,8 @@ def _chosen_rate(experiments: Experiments) -> list[str]:
     if not added:
         return []
     told = f"After 1 epoch {CHOSEN_RATE} the best head's forced F1 is, over the encoder itself, {listed(added)}, and "
-    told += f"that encoder's is {listed(ahead)} over that of the best head on 1 of 3 epochs at the other runs' rate."
+    told += f"that encoder's is {listed(ahead)} over that of the best head on 1 of 3 epochs at the other runs' rate "
+    told += "(kernels along tokens were run at that rate only)."
     return [told]
 
 

@@ -93,6 +93,10 @@ def test_a_run_with_another_rate_is_kept_apart_from_its_config(tmp_path: Path, m
     monkeypatch.setattr(keeping, "KEPT", tmp_path / "kept")
     assert keep(run) == tmp_path / "kept" / "rates" / f"{run.name}.json"
     assert checked == [CONFIGS / "squad2_gte_full1.toml", 0, 1e-4]
+    with pytest.raises(UserError, match="--again is for runs with their config's own"):
+        keep(run, again=True)
+    with pytest.raises(UserError, match="called as its config and its seed"):
+        keep(tmp_path / "squad2_gte_full1_lr5.5.5_seed0")
     assert load_kept(tmp_path / "kept") == {}
     (found,) = load_rates(tmp_path / "kept")
     assert (found["config"], found["lr"], found["seed"], found["analyses"]) == ("squad2_gte_full1", 1e-4, 0, {})

@@ -51,8 +51,20 @@ def test_the_best_rate_is_chosen_on_held_out_questions_and_held_against_the_conf
         [*way, "1e-4", 52, 59],
         [*way, "2e-4 (best)", 53, 58],
     ]
-    told = "gte-small, full, decay to 1 epoch: 2e-4 instead of 5e-5 (forced F1 +3.00, AUC +3.00 on dev)."
-    assert block.sentences == [f"Best on held-out questions is, with {told}"]
+    told = "2e-4 instead of 5e-5 for full, decay to 1 epoch (forced F1 +3.00, AUC +3.00 on dev)"
+    assert block.sentences == [f"Held-out questions choose, with gte-small {told}."]
+    # Of what has several snapshots, the end of its decay counts.
+    shots = {"1": {"encoder": model(90, 90)}, "3": {"encoder": model(66, 60)}}
+    found["squad2_gte_lora"] = experiment("squad2_gte_lora", shots)
+    worse = {"1": {"encoder": model(95, 95)}, "3": {"encoder": model(68, 59)}}
+    block = rate_blocks(
+        found, [*rates, {"config": "squad2_gte_lora", "lr": 3e-3, "seed": 0, "snapshots": worse}], ENCODERS
+    )[0]
+    assert block.frame is not None
+    way = ["gte-small", "LoRA, decay to 3 epochs"]
+    assert [row[:5] for row in block.frame.rows[3:]] == [[*way, "1e-3 (best)", 60, 66], [*way, "3e-3", 59, 68]]
+    lora = "1e-3, as in the other tables, for LoRA, decay to 3 epochs"
+    assert block.sentences == [f"Held-out questions choose, with gte-small {told} and {lora}."]
 
 
 def test_what_heads_add_is_held_against_encoder_and_control_of_their_own_run(found: dict[str, Experiment]) -> None:
@@ -61,8 +73,8 @@ def test_what_heads_add_is_held_against_encoder_and_control_of_their_own_run(fou
     forced = [row[1:6] for row in gain.frame.rows]
     assert forced == [
         # Of the heads that both runs have, which leaves out the best of all; at 0 epochs there is no encoder to beat.
-        ["1 of 3 epochs", "adapter_64", "60.00 ± 0.00", "62.00 ± 0.00", "66.00 ± 0.00"],
-        ["1 epoch, rate chosen", "adapter_64", "70.00 ± 0.00", "71.00 ± 0.00", "70.50 ± 0.00"],
+        ["1 of 3 epochs", "adapter_64", "60.00 ± 0.00", "+6.00 ± 0.00", "+4.00 ± 0.00"],
+        ["1 epoch, rate chosen", "adapter_64", "70.00 ± 0.00", "+0.50 ± 0.00", "−0.50 ± 0.00"],
     ]
     assert gain.sentences == [
         "Forced F1 of the best head over the encoder, and in brackets over the control: with gte-small +6.00 (+4.00) "

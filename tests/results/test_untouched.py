@@ -118,6 +118,10 @@ def test_heads_are_held_against_the_encoder_whose_rate_was_chosen_as_well(found:
     assert head["forced F1, % of 1 epoch (rate chosen)"] == 80.0  # 72 of 90
     assert head["AUC over 1 epoch (rate chosen)"] == "−18.00"
     assert "80.0 % of the one with decay to 0 within 1 epoch, its rate chosen" in block.sentences[0]
+    assert (
+        "gets to 2 epochs and forced F1 84.00 ± 0.00, and at a better rate within 1 epoch to 90.00 ± 0.00."
+        in block.sentences[1]
+    )
 
 
 def test_without_a_run_that_decays_to_one_epoch_the_other_reading_stays(found: dict[str, Experiment]) -> None:
