@@ -9,7 +9,7 @@ from bertvision.analysis.drawing import chart_of, import_altair
 from bertvision.analysis.words import listed, signed
 from bertvision.heads import CONTROL
 from bertvision.results import counted, read_figure
-from bertvision.stages import ENCODER
+from bertvision.stages import BASELINE, ENCODER
 from results.claims import compare, signed_mean
 from results.kept import CONFIGS, Experiment, Mean, Place
 from results.names import AUC, CHOSEN_RATE, FORCED, JUDGED, LABELS, SPAN_NOTES, colour_by_place
@@ -30,9 +30,9 @@ class Tried(NamedTuple):
     """Whether it is the config's, which the other tables have."""
     models: dict[str, Any]
 
-    def figure(self, key: str, split: str = "dev") -> float:
-        found = read_figure(self.models[ENCODER]["scores"][split], key)
-        assert found is not None, "the encoder was scored"
+    def figure(self, key: str, split: str = "dev", model: str = ENCODER) -> float:
+        found = read_figure(self.models[model]["scores"][split], key)
+        assert found is not None, "encoder, control and baseline were scored"
         return found
 
 
@@ -83,11 +83,13 @@ def _best(tried: list[Tried]) -> Tried:
 def _tried_block(tried: dict[tuple[str, str], list[Tried]], encoders: dict[str, str]) -> Block:
     columns = [Column("encoder"), Column("way"), Column("rate"), Column("held-out forced F1", 2)]
     columns += [Column(LABELS[key], 2, SPAN_NOTES[LABELS[key]]) for key in JUDGED]
+    columns += [Column(f"{LABELS[key]} of the control", 2) for key in SHOWN]
     rows: list[list[Cell]] = []
     for (short, way), found in tried.items():
         for one in found:
             mark = " (best)" if one == _best(found) else ""
             figures = [one.figure(FORCED, "held_out"), *[one.figure(key) for key in JUDGED]]
+            figures += [one.figure(key, model=CONTROL) for key in SHOWN]
             rows.append([encoders[short], WAYS[way], f"{show_rate(one.lr)}{mark}", *figures])
     return Block(
         key="rates",
@@ -97,7 +99,8 @@ def _tried_block(tried: dict[tuple[str, str], list[Tried]], encoders: dict[str, 
         note="Seed 0 of the encoder itself; best: by forced F1 on held-out questions, where the next rate is not far. "
         "Decay to 1 epoch at the best rate was run again with that seed for the tables below. Runs such as “bertvision "
         "run configs/results/squad2_gte_full1.toml finetune.lr=1e-4”. The lowest rate of each is that of the other "
-        "tables. There are no others of decay to 2 or 3 epochs, of BitFit and of answerability.",
+        "tables. There are no others of decay to 2 or 3 epochs, of BitFit and of answerability. Never answering has F1 "
+        f"{next(iter(tried.values()))[0].figure('f1', model=BASELINE):.2f}.",
     )
 
 

@@ -22,7 +22,13 @@ def experiment(name: str, snapshots: dict[str, Any], seeds: int = 1) -> Experime
 
 
 def run(lr: float, dev: float, held_out: float, seed: int = 0) -> dict[str, Any]:
-    return {"config": "squad2_gte_full1", "lr": lr, "seed": seed, "snapshots": {"1": {"encoder": model(dev, held_out)}}}
+    return {"config": "squad2_gte_full1", "lr": lr, "seed": seed, "snapshots": {"1": tuned(dev, held_out)}}
+
+
+def tuned(dev: float, held_out: float) -> dict[str, Any]:
+    """An encoder, with a control half a point above it."""
+    control = model(dev + 0.5, held_out, head="last_linear")
+    return {"baseline": {"scores": {"dev": {"f1": 50.0}}}, "encoder": model(dev, held_out), "last_linear": control}
 
 
 @pytest.fixture
@@ -34,7 +40,7 @@ def found() -> dict[str, Experiment]:
     quick |= {"adapter_64": model(70.5, 72, head="adapter"), "ladder_64": model(75, 69, head="ladder")}
     return {
         "squad2_gte": experiment("squad2_gte", {"0": slow, "1": slow, "3": {"encoder": model(69, 69)}}, seeds=2),
-        "squad2_gte_full1": experiment("squad2_gte_full1", {"1": {"encoder": model(55, 50)}}),
+        "squad2_gte_full1": experiment("squad2_gte_full1", {"1": tuned(55, 50)}),
         "squad2_gte_tuned": experiment("squad2_gte_tuned", {"1": quick}, seeds=2),
     }
 
@@ -51,12 +57,13 @@ def test_the_best_rate_is_chosen_on_held_out_questions_and_held_against_the_conf
         [*way, "1e-4", 52, 59],
         [*way, "2e-4 (best)", 53, 58],
     ]
+    assert block.frame.rows[0][-2:] == [55.5, 55.5] and block.note.endswith("Never answering has F1 50.00.")
     told = "2e-4 instead of 5e-5 for full, decay to 1 epoch (forced F1 +3.00, AUC +3.00 on dev)"
     assert block.sentences == [f"Held-out questions choose, with gte-small {told}."]
     # Of what has several snapshots, the end of its decay counts.
-    shots = {"1": {"encoder": model(90, 90)}, "3": {"encoder": model(66, 60)}}
+    shots = {"1": tuned(90, 90), "3": tuned(66, 60)}
     found["squad2_gte_lora"] = experiment("squad2_gte_lora", shots)
-    worse = {"1": {"encoder": model(95, 95)}, "3": {"encoder": model(68, 59)}}
+    worse = {"1": tuned(95, 95), "3": tuned(68, 59)}
     block = rate_blocks(
         found, [*rates, {"config": "squad2_gte_lora", "lr": 3e-3, "seed": 0, "snapshots": worse}], ENCODERS
     )[0]
