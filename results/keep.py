@@ -93,7 +93,8 @@ def check_settings(evidence: Evidence, path: Path, seed: int, lr: float | None =
             if name in FREE or (name in FILLED_IN and key not in tables.get(section, {})):
                 continue
             if there[key] != expected:
-                raise UserError(f"'{evidence.run.path}': {name} is {there[key]}, and {expected} in '{path.name}'.")
+                where = "the folder's name" if lr is not None and name == "finetune.lr" else f"'{path.name}'"
+                raise UserError(f"'{evidence.run.path}': {name} is {there[key]}, and {expected} in {where}.")
 
 
 def shorten(models: dict[str, Any]) -> dict[str, Any]:

@@ -57,6 +57,7 @@ LIMITS = [
     "epoch and LoRA were tried at other rates, with one seed (“The rate of fine-tuning”). All else has one setting.",
     "The rate of fine-tuning on SQuAD 2.0, 5e-5, was too low: at four times that, 1 epoch has about the forced F1 of 3 "
     "epochs, and heads on that encoder add tenths of a point of forced F1 and AUC; only at threshold 0 they add more. "
+    "First runs of the same seeds differ from these by up to 0.4 of forced F1, which is more than heads add (LOG.md). "
     "But for “The rate of fine-tuning”, all that this page says of heads for spans is of encoders fine-tuned at the "
     "lower rate, or not at all. LoRA reaches more at another rate as well, and BitFit may.",
     "Of the training questions one in three is unanswerable, of dev's one in two: thresholds chosen on held-out "

@@ -73,7 +73,7 @@ def test_a_run_with_another_rate_must_have_the_one_of_its_name(settings: dict[st
     (tmp_path / "config.json").write_text(json.dumps(settings), encoding="utf-8")
     evidence: Any = SimpleNamespace(run=SimpleNamespace(path=tmp_path))
     check_settings(evidence, CONFIGS / "squad2_gte.toml", 1, lr=1e-4)
-    with pytest.raises(UserError, match=r"finetune\.lr is 0\.0001, and 0\.0002"):
+    with pytest.raises(UserError, match=r"finetune\.lr is 0\.0001, and 0\.0002 in the folder's name"):
         check_settings(evidence, CONFIGS / "squad2_gte.toml", 1, lr=2e-4)
 
 
