@@ -19,8 +19,8 @@ from bertvision.analysis.words import signed
 from bertvision.heads import CONTROL
 from bertvision.results import counted
 from bertvision.stages import ENCODER
-from results.kept import Experiment, Mean, Place
-from results.names import AUC, CHOSEN_RATE, ENCODERS, FORCED, JUDGED, LABELS, in_passes
+from results.kept import LOWER, Experiment, Experiments, Mean, Place, show_rate
+from results.names import AUC, ENCODERS, FORCED, JUDGED, LABELS, in_passes
 from results.sentences import GLUE
 from results.spans import SHARED, data_shares, head_names, rank_correlation
 
@@ -33,10 +33,8 @@ LESS_DATA = {0.1: 2.3, 0.3: 1.6}
 """Points of F1 by which the papers' head was below on 10 and on 30 % of the data, which they called nearly enough."""
 SECOND, SECOND_RANGE = 44.0, 5.0
 OUR_LAYOUT = ", kernels along tokens in a layout of ours"
-OWN, NO_SEARCH = "no such control", "no search of rates"
+OWN, NO_DECAY = "no such control", "not asked"
 """Stand for the papers' figures where the claim is a question of ours."""
-
-Experiments = dict[str, Experiment]
 
 
 @dataclass(frozen=True)
@@ -197,38 +195,25 @@ def beats_control(experiments: Experiments) -> Claim:
     return claim_of("… and a new linear layer on the last layer, trained like the head", OWN, found)
 
 
-def _on_chosen_rate(experiments: Experiments, other: str) -> list[Finding | None]:
-    """The best head on the states of the encoder whose rate was chosen, against another model there."""
+def _at_end_of_decay(experiments: Experiments, other: str) -> list[Finding | None]:
+    """The best head on the states of an encoder whose rate decayed to 0 within 1 epoch, against another model there."""
     found = []
     for short, title in ENCODERS.items():
-        one = experiments.get(f"squad2_{short}_tuned")
+        one = experiments.get(f"squad2_{short}_full1")
         head = best_of_the_papers(one, 1.0) if one is not None else None
         if one is not None and head is not None:
             found.append(compare(f"{title}, {head} at 1 epoch", Place(one, 1.0, head), Place(one, 1.0, other)))
     return found
 
 
-def beats_encoder_of_chosen_rate(experiments: Experiments) -> Claim:
-    text = f"… and beats BERT after 1 epoch {CHOSEN_RATE}"
-    return claim_of(text, NO_SEARCH, _on_chosen_rate(experiments, ENCODER))
+def beats_decayed_encoder(experiments: Experiments) -> Claim:
+    text = "… and beats BERT whose rate had decayed to 0 by 1 epoch"
+    return claim_of(text, NO_DECAY, _at_end_of_decay(experiments, ENCODER))
 
 
-def beats_control_of_chosen_rate(experiments: Experiments) -> Claim:
-    text = "… and, at that rate, a new linear layer on the last layer"
-    return claim_of(text, NO_SEARCH, _on_chosen_rate(experiments, CONTROL))
-
-
-def reaches_chosen_rate(experiments: Experiments) -> Claim:
-    """Heads of the main runs against an encoder that was fine-tuned as long at the better rate."""
-    found = []
-    for short, title in ENCODERS.items():
-        one, chosen = experiments.get(f"squad2_{short}"), experiments.get(f"squad2_{short}_tuned")
-        head = _best_for_spans(experiments, one, 1.0) if one is not None else None
-        if chosen is not None and head is not None:
-            words = f"{title}, {head.model} at 1 epoch"
-            found.append(compare(words, head, Place(chosen, 1.0, ENCODER), allowed=REACHES))
-    text = f"… and reaches BERT after 1 epoch {CHOSEN_RATE} (allowed: {REACHES:g} points below)"
-    return claim_of(text, NO_SEARCH, found)
+def beats_decayed_control(experiments: Experiments) -> Claim:
+    text = "… and, there, a new linear layer on the last layer"
+    return claim_of(text, NO_DECAY, _at_end_of_decay(experiments, CONTROL))
 
 
 def reaches_later(experiments: Experiments) -> Claim:
@@ -304,7 +289,7 @@ def learned_pooling(experiments: Experiments) -> Claim:
     found = _pairs(experiments, [("learned_pooling", "average_pooling")])
     zoos = {name: experiments[f"{name}_zoo"] for name in experiments if f"{name}_zoo" in experiments}
     before_cnn = _pairs(zoos, [("pooled_cnn_1xn", "pooled_cnn_1xn_average")])
-    further = [f"not judged, one seed: {finding}" for finding in before_cnn if finding]
+    further = [f"not judged, one seed at {show_rate(LOWER)}: {finding}" for finding in before_cnn if finding]
     text, paper = "Learned pooling beats average pooling", "before a CNN: .675/.721 against .657/.700"
     return claim_of(text, paper, found, further)
 
@@ -483,8 +468,8 @@ def _glue_gaps(experiments: Experiments, other: str) -> list[Finding | None]:
 
 
 CLAIMS: list[Callable[[Experiments], Claim]] = [
-    beats_encoder, beats_control, beats_encoder_of_chosen_rate, beats_control_of_chosen_rate, reaches_later,
-    reaches_chosen_rate, ensemble_is_better, heads_at_two, heads_at_two_over_control,
+    beats_encoder, beats_control, beats_decayed_encoder, beats_decayed_control, reaches_later,
+    ensemble_is_better, heads_at_two, heads_at_two_over_control,
     less_data, less_data_over_control, shared_adapters, wider_adapters, learned_pooling, later_layers,
     better_on_unanswerable, better_on_shorter, second_answers, answerability, answerability_over_control,
     without_finetuning, glue_heads, glue_heads_over_control,
@@ -496,34 +481,58 @@ NOTE = (
     "at threshold 0, F1 at the chosen threshold, forced F1 and AUC, unless the claim says what it is judged by. Where "
     "a claim is of a head in general, it is the best of the papers' that all seeds have, on held-out training data, by "
     "F1 at the chosen threshold for spans (without fine-tuning by forced F1) and by the task's first figure for "
-    "sentences; where every head was run, more of them could win there by luck. At the chosen rate four of the papers' "
-    "heads were run, and none with kernels along tokens. BERT is the encoder at hand."
+    "sentences; where every head was run, more of them could win there by luck. Where the rate had decayed, four of "
+    "the papers' heads were run, and none with kernels along tokens. BERT is the encoder at hand."
 )
 
 
-def claims_blocks(experiments: Experiments) -> list[Block]:
+def claims_blocks(experiments: Experiments, lower: Experiments) -> list[Block]:
+    """Every claim, and beside it what the runs say whose encoders were fine-tuned at the lower rate."""
     found = [claim(experiments) for claim in CLAIMS]
+    others = [_at_lower_rate(one, claim(experiments | lower)) for one, claim in zip(found, CLAIMS, strict=True)]
+    rate = show_rate(LOWER)
     columns = [Column("claim"), Column("here"), Column("figures that agree")]
+    columns += [Column(f"at {rate}", None, f"with encoders fine-tuned at the lower rate, {rate}, where that matters")]
     columns += [Column("seeds", None, "the fewest that any of its figures has")]
     columns.append(Column("the papers (EM/F1 of BERT-large on SQuAD 2.0, unless said otherwise)"))
     rows: list[list[Cell]] = []
-    for claim in found:
-        agreeing = f"{sum(claim.agreeing)} of {len(claim.agreeing)}" if claim.findings else None
-        rows.append([claim.text, claim.verdict, agreeing, claim.seeds or None, claim.paper])
-    evidence_columns = [Column("claim"), Column("what our runs show: how far above, ± over seeds")]
-    evidence: list[list[Cell]] = []
-    for claim in found:
-        lines = [*map(str, claim.findings), *claim.further]
-        evidence += [["" if place else claim.text, line] for place, line in enumerate(lines)]
-    parts = {paper: [claim for claim in found if claim.paper == paper] for paper in (OWN, NO_SEARCH)}
+    for claim, other in zip(found, others, strict=True):
+        agreeing = _agreeing(claim) if claim.findings else None
+        at_lower = f"{other.verdict}, {_agreeing(other)}" if other is not None else None
+        rows.append([claim.text, claim.verdict, agreeing, at_lower, claim.seeds or None, claim.paper])
+    parts = {paper: [claim for claim in found if claim.paper == paper] for paper in (OWN, NO_DECAY)}
     theirs = [claim for claim in found if claim.paper not in parts]
     told = f"Of the papers' {len(theirs)} claims: {_count(theirs)}. Lines that begin with … are questions of ours. Of "
     told += f"{len(parts[OWN])}, which ask the same against our control: {_count(parts[OWN])}. Of "
-    told += f"{len(parts[NO_SEARCH])}, at a better rate of fine-tuning: {_count(parts[NO_SEARCH])}."
-    return [
-        Block("claims", "Claim by claim", [told], Frame(columns, rows), note=NOTE),
-        Block("claims_evidence", "The figures behind it", frame=Frame(evidence_columns, evidence), folded=True),
+    told += f"{len(parts[NO_DECAY])}, where the encoder's rate had decayed: {_count(parts[NO_DECAY])}."
+    there = [other for other in others if other is not None]
+    changed = sum(one.verdict != other.verdict for one, other in zip(found, others, strict=True) if other is not None)
+    lines = [told]
+    if there:
+        lines.append(f"With encoders fine-tuned at {rate}, the verdict on {changed} of {len(there)} would be another.")
+    blocks = [
+        Block("claims", "Claim by claim", lines, Frame(columns, rows), note=NOTE),
+        _evidence_block("claims_evidence", "The figures behind it", found),
     ]
+    return blocks + ([_evidence_block("claims_lower", f"The figures at {rate}", there)] if there else [])
+
+
+def _at_lower_rate(claim: Claim, other: Claim) -> Claim | None:
+    """None where the other rate changes nothing, or there are no runs."""
+    return other if other.findings and other.findings != claim.findings else None
+
+
+def _agreeing(claim: Claim) -> str:
+    return f"{sum(claim.agreeing)} of {len(claim.agreeing)}"
+
+
+def _evidence_block(key: str, title: str, claims: list[Claim]) -> Block:
+    columns = [Column("claim"), Column("what our runs show: how far above, ± over seeds")]
+    rows: list[list[Cell]] = []
+    for claim in claims:
+        lines = [*map(str, claim.findings), *claim.further]
+        rows += [["" if place else claim.text, line] for place, line in enumerate(lines)]
+    return Block(key, title, frame=Frame(columns, rows), folded=True)
 
 
 def _count(claims: list[Claim]) -> str:

@@ -53,8 +53,6 @@ def keep(run: Path, again: bool = False) -> Path:
         raise UserError(f"'{run}': a run is called as its config and its seed, such as squad2_gte_seed1.")
     config, seed = name["config"], int(name["seed"])
     lr = float(name["lr"]) if name["lr"] else None
-    if again and lr is not None:
-        raise UserError(f"'{run}': --again is for runs with their config's own learning rate.")
     evidence = Evidence(run)
     check_settings(evidence, CONFIGS / f"{config}.toml", seed, lr)
     environment: dict[str, Any] = read_json(run / "environment.json") or {}
@@ -68,9 +66,9 @@ def keep(run: Path, again: bool = False) -> Path:
         "kind": evidence.scores["kind"],
         "metrics": evidence.scores["metrics"],
         "snapshots": {epochs: shorten(models) for epochs, models in evidence.scores["snapshots"].items()},
-        "analyses": analyse(evidence) if lr is None else {},
+        "analyses": analyse(evidence),
     }
-    path = (KEPT / RATES if lr is not None else KEPT / AGAIN if again else KEPT) / f"{run.name}.json"
+    path = (KEPT / AGAIN if again else KEPT if lr is None else KEPT / RATES) / f"{run.name}.json"
     write_text(path, to_text(kept))
     return path
 

@@ -1,7 +1,7 @@
 """What was kept of the runs: one small file a run in `results/kept`; the seeds of an experiment belong together."""
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,15 @@ AGAIN = "again"
 RATES = "rates"
 """The folder of runs with another learning rate of fine-tuning than their config's: what a rate was chosen among."""
 CONFIGS = ROOT / "configs" / "results"
+LOWER = 5e-5
+"""The learning rate of fine-tuning that all encoders for spans had before a better one was chosen: what the page says
+is said of both."""
 ALONE = {
-    ("squad2_minilm", 0),
-    *((f"squad2_{encoder}_{peer}", 1) for encoder in ("gte", "minilm") for peer in ("lora", "bitfit")),
+    ("squad2_minilm", LOWER, 0),
+    *((f"squad2_{encoder}_{peer}", 1e-3, 1) for encoder in ("gte", "minilm") for peer in ("lora", "bitfit")),
 }
-"""Runs (config, seed) among the rest that had the GPU to themselves. The seconds of all others are upper bounds."""
-SAME_WORK = {f"squad2_{encoder}_tuned": f"squad2_{encoder}_full1" for encoder in ("gte", "minilm")}
-"""Configs whose fine-tuning differs from another's by the learning rate alone: it takes as long."""
+"""Runs (config, rate, seed) in RATES that had the GPU to themselves, as all in AGAIN had. The seconds of all others are
+upper bounds."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,16 @@ class Experiment:
     runs: dict[int, dict[str, Any]]
     """By seed: what `keep.py` wrote."""
     again: list[dict[str, Any]] = field(default_factory=list)
-    """Runs that were repeated with the GPU to themselves."""
-    alike: list[dict[str, Any]] = field(default_factory=list)
-    """Runs with the GPU to themselves of another config that fine-tuned the same encoder as long."""
+    """Runs that were repeated with the GPU to themselves, at the same rate."""
+    timed: list[dict[str, Any]] = field(default_factory=list)
+    """Runs of the config that had the GPU to themselves, at whatever rate: fine-tuning takes as long at any."""
+    lr: float | None = None
+    """The rate of fine-tuning, where it is not the config's."""
+
+    @property
+    def title(self) -> str:
+        """What repeats it."""
+        return f"{self.name}.toml" + ("" if self.lr is None else f" finetune.lr={show_rate(self.lr)}")
 
     @property
     def seeds(self) -> list[int]:
@@ -105,15 +114,12 @@ class Experiment:
         values = list(self.by_seed(epochs, model, key, split).values())
         return Mean(values) if values else None
 
-    @property
-    def timed(self) -> list[dict[str, Any]]:
-        """The runs that had the GPU to themselves."""
-        return [*self.again, *[run for seed, run in self.runs.items() if (self.name, seed) in ALONE]]
-
     def seconds(self, epochs: float, model: str) -> Seconds | None:
         """Of fine-tuning up to the snapshot, and of the pass where it is a head: the fewest of the runs that had the
-        GPU to themselves, or of all."""
-        alone_runs = self.timed + (self.alike if model == ENCODER else [])  # heads there had other company
+        GPU to themselves, or of all. All heads of a run share the pass: only one with the same heads tells what it
+        takes."""
+        models = set(self.models(epochs))
+        alone_runs = [run for run in self.timed if model == ENCODER or set(_models_of(run, epochs)) == models]
         for runs, alone in ((alone_runs, True), (list(self.runs.values()), False)):
             found = [own for run in runs for own in [_seconds(run, epochs, model)] if own is not None]
             if found:
@@ -143,6 +149,10 @@ class Experiment:
 
     def _models(self, seed: int, epochs: float) -> dict[str, Any]:
         return _models_of(self.runs[seed], epochs)
+
+
+Experiments = dict[str, Experiment]
+"""By config."""
 
 
 def _models_of(run: dict[str, Any], epochs: float) -> dict[str, Any]:
@@ -232,23 +242,37 @@ def seeds_by_config(folder: Path = KEPT) -> dict[str, list[int]]:
     return found
 
 
-def load_kept(folder: Path = KEPT) -> dict[str, Experiment]:
-    found: dict[str, dict[int, dict[str, Any]]] = {}
-    for run in _read(folder):
-        found.setdefault(run["config"], {})[run["seed"]] = run
+def load_kept(folder: Path = KEPT) -> Experiments:
+    return {one.name: one for one in _gather(folder, _read(folder))}
+
+
+def load_rates(folder: Path = KEPT) -> list[Experiment]:
+    """Of each config and each learning rate but its own that it was run at."""
+    return _gather(folder, _read(folder / RATES))
+
+
+def at_lower_rate(rates: list[Experiment]) -> Experiments:
+    return {one.name: one for one in rates if one.lr == LOWER}
+
+
+def _gather(folder: Path, runs: list[dict[str, Any]]) -> list[Experiment]:
+    """Runs of the same config at the same rate together, with what had the GPU to itself of that config."""
+    found: dict[tuple[str, float | None], dict[int, dict[str, Any]]] = {}
+    for run in runs:
+        found.setdefault((run["config"], run.get("lr")), {})[run["seed"]] = run
     again = _read(folder / AGAIN)
-    experiments = {
-        name: Experiment(name, seeds, [run for run in again if run["config"] == name]) for name, seeds in found.items()
-    }
-    for name, other in SAME_WORK.items():
-        if name in experiments and other in experiments:
-            experiments[name] = replace(experiments[name], alike=experiments[other].timed)
+    timed = again + [run for run in _read(folder / RATES) if (run["config"], run["lr"], run["seed"]) in ALONE]
+    experiments = []
+    for (name, lr), seeds in found.items():
+        own = [run for run in timed if run["config"] == name]
+        repeated = [run for run in again if run["config"] == name and run.get("lr") == lr]
+        experiments.append(Experiment(name, seeds, repeated, own, lr))
     return experiments
 
 
-def load_rates(folder: Path = KEPT) -> list[dict[str, Any]]:
-    """Runs with another learning rate than their config's."""
-    return _read(folder / RATES)
+def show_rate(lr: float) -> str:
+    """As people write it: 2e-4."""
+    return f"{lr:.0e}".replace("e-0", "e-")
 
 
 def _read(folder: Path) -> list[dict[str, Any]]:

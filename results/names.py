@@ -27,7 +27,6 @@ SPAN_NOTES = {
     "AUC": "of the no-answer score: no threshold",
 }
 FORCED, AUC = "forced_f1", "no_answer_auc"
-CHOSEN_RATE = "at a rate chosen on held-out questions"
 JUDGED = ("f1", "at_threshold.f1", FORCED, AUC)
 """What claims about spans are judged by: with threshold 0, with a chosen one, and without any."""
 LABELS = {

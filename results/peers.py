@@ -12,15 +12,16 @@ from bertvision.analysis.words import listed
 from bertvision.heads import CONTROL
 from bertvision.results import counted
 from bertvision.stages import BASELINE, ENCODER
-from results.kept import Experiment, Place, compared_seconds, show_seconds
-from results.names import CHOSEN_RATE, SECONDS, SPAN_NOTES, colour_by_place, in_passes, title_of
+from results.kept import LOWER, Experiment, Experiments, Place, compared_seconds, show_rate, show_seconds
+from results.names import SECONDS, SPAN_NOTES, colour_by_place, in_passes, title_of
 
 KEY, HEADING = "forced_f1", "forced F1"
 FIGURES = {"F1": "f1", "F1*": "at_threshold.f1", HEADING: KEY, "AUC": "no_answer_auc"}
-FULL, DECAYED, CHOSEN = "full, stopped early", "full, decay to its end", "full, its rate chosen"
+FULL, DECAYED = "full, stopped early", "full, decay to its end"
+AT_LOWER = f"full at {show_rate(LOWER)}, decay to its end"
 HEADS, UNTOUCHED = "a head on fine-tuned states", "a head on the untouched encoder"
-PEERS = {"full1": DECAYED, "full2": DECAYED, "tuned": CHOSEN, "lora": "LoRA", "bitfit": "BitFit"}
-PLACES = {FULL: 0, DECAYED: 2, CHOSEN: 3, HEADS: 4, UNTOUCHED: 5, "LoRA": 6, "BitFit": 7}
+PEERS = {"lora": "LoRA", "bitfit": "BitFit"}
+PLACES = {FULL: 0, DECAYED: 2, AT_LOWER: 3, HEADS: 4, UNTOUCHED: 5, "LoRA": 6, "BitFit": 7}
 """Colours: the encoder itself has the first in every picture, the control the second, the ladder the sixth."""
 LEAST = 40.0
 """Points below are left out of the pictures."""
@@ -66,12 +67,12 @@ class Way(NamedTuple):
         return next(iter(compared_seconds(self.place)), math.inf)
 
 
-def peer_blocks(experiments: dict[str, Experiment], name: str, encoder: str) -> list[Block]:
-    if name not in experiments or not any(f"{name}_{end}" in experiments for end in PEERS):
+def peer_blocks(experiments: Experiments, lower: Experiments, name: str, encoder: str) -> list[Block]:
+    if name not in experiments or not any(f"{name}_{end}" in experiments for end in ("full1", *PEERS)):
         return []
     own = experiments[name]
     one_epoch = own.facts(1.0, ENCODER)["tokens"]
-    ways = [*_levels(own), *_full(own), *_peers(experiments, name), *_heads(own)]
+    ways = [*_levels(own), *_full(own), *_decayed(experiments, lower, name), *_peers(experiments, name), *_heads(own)]
     untouched = experiments.get(name.replace("squad2", "untouched"))
     ways += _heads(untouched) if untouched is not None else []
     rows = [_row(way, one_epoch) for way in ways]
@@ -80,12 +81,12 @@ def peer_blocks(experiments: dict[str, Experiment], name: str, encoder: str) -> 
             f"{name}_peers", f"{encoder}: other ways to the same scores", frame=Frame(_columns(), rows),
             note="Heads are those of the main and the untouched runs with the best forced F1 on held-out questions at "
             "each snapshot, of those that all seeds have. Kernels along tokens (“In short”) are left out: of their "
-            "seconds there are bounds only, and so are heads on the encoder whose rate was chosen (“The rate of "
+            "seconds there are bounds only, and so are heads where the rate had decayed within 1 epoch (“The rate of "
             "fine-tuning”). What was stopped early was on its way to 3 epochs: its learning rate had not decayed to 0. "
-            "A rate was chosen for decay to 1 epoch only; its seconds are those of decay to 1 epoch, the same work. "
-            "LoRA reaches more at another rate (one seed, there), and BitFit may.",
+            "Rates were chosen on held-out questions for decay to 1 epoch, LoRA and BitFit; decay to 2 epochs was run "
+            f"at {show_rate(LOWER)} only. Seconds do not depend on the rate: some are of runs at another.",
         ),
-        *_budgets(name, encoder, ways, experiments.get(f"{name}_full1")),
+        *_budgets(name, encoder, ways, lower.get(f"{name}_full1")),
         *_pictures(name, encoder, [way for way in ways if _is_shown(way)], one_epoch),
     ]  # fmt: skip
 
@@ -106,20 +107,23 @@ def _full(experiment: Experiment) -> list[Way]:
     ]
 
 
-def _peers(experiments: dict[str, Experiment], name: str) -> list[Way]:
-    found = {family: experiments.get(f"{name}_{end}") for end, family in PEERS.items() if family != DECAYED}
-    decayed = [experiments.get(f"{name}_{end}") for end, family in PEERS.items() if family == DECAYED]
-    ways = [_tuned(one, one.snapshots[-1], DECAYED) for one in decayed if one is not None]
-    return ways + [
-        _tuned(one, epochs, family) for family, one in found.items() if one is not None for epochs in one.snapshots
-    ]
+def _decayed(experiments: Experiments, lower: Experiments, name: str) -> list[Way]:
+    """Full fine-tuning whose rate decays to 0 within 1 epoch, and at the lower rate within 1, 2 and 3."""
+    ends = [(DECAYED, experiments.get(f"{name}_full1")), (AT_LOWER, lower.get(f"{name}_full1"))]
+    ends += [(AT_LOWER, experiments.get(f"{name}_full2")), (AT_LOWER, lower.get(name))]
+    return [_tuned(one, one.snapshots[-1], family) for family, one in ends if one is not None]
+
+
+def _peers(experiments: Experiments, name: str) -> list[Way]:
+    found = {family: experiments.get(f"{name}_{end}") for end, family in PEERS.items()}
+    return [_tuned(one, epochs, family) for family, one in found.items() if one is not None for epochs in one.snapshots]
 
 
 def _tuned(experiment: Experiment, epochs: float, family: str) -> Way:
     facts = experiment.facts(epochs, ENCODER)
     end = "decay to" if epochs == experiment.snapshots[-1] else "stopped at"
-    title = f"{'full' if family in (FULL, DECAYED, CHOSEN) else family}, {end} {counted(epochs, 'epoch')}"
-    title += f" {CHOSEN_RATE}" if family == CHOSEN else ""
+    way = {FULL: "full", DECAYED: "full", AT_LOWER: f"full at {show_rate(LOWER)}"}.get(family, family)
+    title = f"{way}, {end} {counted(epochs, 'epoch')}"
     return Way(family, title, Place(experiment, epochs, ENCODER), facts.get("trained_parameters", facts["parameters"]))
 
 
@@ -189,8 +193,8 @@ def _budgets(name: str, encoder: str, ways: list[Way], one_head: Experiment | No
 
 def _limits(ways: list[Way]) -> dict[float, float]:
     """Epochs of full fine-tuning that decays to its end → its seconds, or those of what was stopped there, if more."""
-    tuned = [way for way in ways if way.family in (FULL, DECAYED)]
-    ends = sorted({way.place.epochs for way in tuned if way.family == DECAYED})
+    tuned = [way for way in ways if way.family in (FULL, DECAYED, AT_LOWER)]
+    ends = sorted({way.place.epochs for way in tuned if way.family != FULL})
     found = {epochs: max(way.spent for way in tuned if way.place.epochs == epochs) for epochs in ends}
     return {epochs: limit for epochs, limit in found.items() if math.isfinite(limit)}
 

@@ -1,5 +1,5 @@
 """The page's part on the learning rate of fine-tuning: what rates were tried, and what heads add to an encoder that was
-fine-tuned at the best of them."""
+fine-tuned better or worse."""
 
 import tomllib
 from typing import Any, NamedTuple
@@ -10,12 +10,12 @@ from bertvision.analysis.words import listed, signed
 from bertvision.heads import CONTROL
 from bertvision.results import counted, read_figure
 from bertvision.stages import BASELINE, ENCODER
-from results.claims import compare, signed_mean
-from results.kept import CONFIGS, Experiment, Mean, Place
-from results.names import AUC, CHOSEN_RATE, FORCED, JUDGED, LABELS, SPAN_NOTES, colour_by_place
-from results.spans import scores_block
+from results.claims import best_place, compare, signed_mean
+from results.kept import CONFIGS, Experiment, Experiments, Mean, Place, at_lower_rate, show_rate
+from results.names import AUC, FORCED, JUDGED, LABELS, SPAN_NOTES, colour_by_place
+from results.spans import folded_scores, scores_block
 
-WAYS = {"full1": "full, decay to 1 epoch", "lora": "LoRA, decay to 3 epochs"}
+WAYS = {"full1": "full, decay to 1 epoch", "lora": "LoRA, decay to 3 epochs", "bitfit": "BitFit, decay to 3 epochs"}
 BEST = "best head"
 SHOWN = (FORCED, AUC)
 """What hangs on no threshold."""
@@ -26,8 +26,6 @@ class Tried(NamedTuple):
     """A run to the end of its decay at some rate, seed 0."""
 
     lr: float
-    is_given: bool
-    """Whether it is the config's, which the other tables have."""
     models: dict[str, Any]
 
     def figure(self, key: str, split: str = "dev", model: str = ENCODER) -> float:
@@ -36,9 +34,8 @@ class Tried(NamedTuple):
         return found
 
 
-def rate_blocks(
-    experiments: dict[str, Experiment], rates: list[dict[str, Any]], encoders: dict[str, str]
-) -> list[Block]:
+def rate_blocks(experiments: Experiments, rates: list[Experiment], encoders: dict[str, str]) -> list[Block]:
+    lower = at_lower_rate(rates)
     tried = {
         (short, way): found
         for short in encoders
@@ -46,11 +43,17 @@ def rate_blocks(
         for found in [_tried(experiments.get(f"squad2_{short}_{way}"), rates)]
         if len(found) > 1
     }
-    tuned = {short: experiments[name] for short in encoders if (name := f"squad2_{short}_tuned") in experiments}
     found = [_tried_block(tried, encoders)] if tried else []
-    lines = {short: _settings(experiments, short) for short in tuned if f"squad2_{short}" in experiments}
+    lines = {short: settings for short in encoders if (settings := settings_of(experiments, lower, short))}
     found += [_gain_block(lines, encoders)] if lines else []
-    return found + [scores_block(one, encoders[short], 1.0, f" {CHOSEN_RATE}") for short, one in tuned.items()]
+    for short, encoder in encoders.items():
+        name = f"squad2_{short}"
+        ended = experiments.get(f"{name}_full1")
+        if ended is not None:
+            found.append(scores_block(ended, encoder, 1.0, ", the rate decayed to 0 by then"))
+        for run in (lower.get(f"{name}{end}") for end in ("", "_kernels")):
+            found += folded_scores(run, encoder) if run is not None else []
+    return found
 
 
 # ---------------------------------------------------------------------- what was tried
@@ -61,18 +64,13 @@ def given_rate(config: str) -> float:
     return float(tables["finetune"]["lr"])
 
 
-def show_rate(lr: float) -> str:
-    """As people write it: 2e-4."""
-    return f"{lr:.0e}".replace("e-0", "e-")
-
-
-def _tried(experiment: Experiment | None, rates: list[dict[str, Any]]) -> list[Tried]:
+def _tried(experiment: Experiment | None, rates: list[Experiment]) -> list[Tried]:
     """The config's own rate among the others, lowest first, of seed 0."""
     if experiment is None or 0 not in experiment.runs:
         return []
-    runs = [(given_rate(experiment.name), True, experiment.runs[0])]
-    runs += [(run["lr"], False, run) for run in rates if run["config"] == experiment.name and run["seed"] == 0]
-    found = [Tried(lr, is_given, run["snapshots"][max(run["snapshots"], key=float)]) for lr, is_given, run in runs]
+    runs = [(given_rate(experiment.name), experiment.runs[0])]
+    runs += [(one.lr or 0.0, one.runs[0]) for one in rates if one.name == experiment.name and 0 in one.runs]
+    found = [Tried(lr, run["snapshots"][max(run["snapshots"], key=float)]) for lr, run in runs]
     return sorted(found, key=lambda one: one.lr)
 
 
@@ -97,22 +95,22 @@ def _tried_block(tried: dict[tuple[str, str], list[Tried]], encoders: dict[str, 
         sentences=[_tell_tried(tried, encoders)],
         frame=Frame(columns, rows),
         note="Seed 0 of the encoder itself; best: by forced F1 on held-out questions, where the next rate is not far. "
-        "Decay to 1 epoch at the best rate was run again with that seed for the tables below. Runs such as “bertvision "
-        "run configs/results/squad2_gte_full1.toml finetune.lr=1e-4”. The lowest rate of each is that of the other "
-        "tables. There are no others of decay to 2 or 3 epochs, of BitFit and of answerability. Never answering has F1 "
+        "The other tables are at these rates; the fine-tuning curve, with decay to 3 epochs, has that of decay to 1 "
+        "epoch. Full fine-tuning and LoRA at the best rate were run again with that seed, and it is the second run "
+        "that is here. Runs such as “bertvision run configs/results/squad2_gte_full1.toml finetune.lr=1e-4”. Decay to "
+        "2 epochs was run at 5e-5 only, and so was answerability. Never answering has F1 "
         f"{next(iter(tried.values()))[0].figure('f1', model=BASELINE):.2f}.",
     )
 
 
 def _tell_tried(tried: dict[tuple[str, str], list[Tried]], encoders: dict[str, str]) -> str:
+    """What the best rate has over the lowest, which was the first to be tried."""
     parts: dict[str, list[str]] = {}
     for (short, way), found in tried.items():
-        best, given = _best(found), next(one for one in found if one.is_given)
-        gaps = [f"{LABELS[key]} {signed(best.figure(key) - given.figure(key))}" for key in SHOWN]
-        rates = f"{show_rate(best.lr)} instead of {show_rate(given.lr)} for {WAYS[way]} ({', '.join(gaps)} on dev)"
-        parts.setdefault(encoders[short], []).append(
-            f"{show_rate(best.lr)}, as in the other tables, for {WAYS[way]}" if best.is_given else rates
-        )
+        best, lowest = _best(found), found[0]
+        gaps = [f"{LABELS[key]} {signed(best.figure(key) - lowest.figure(key))}" for key in SHOWN]
+        told = f"{show_rate(best.lr)} for {WAYS[way]} ({', '.join(gaps)} on dev over {show_rate(lowest.lr)})"
+        parts.setdefault(encoders[short], []).append(told)
     told = "; ".join(f"with {encoder} {listed(own)}" for encoder, own in parts.items())
     return f"Held-out questions choose, {told}."
 
@@ -124,6 +122,7 @@ class Setting(NamedTuple):
     """An encoder as it was fine-tuned, and the best head on its states."""
 
     words: str
+    rate: str
     head: Place
 
     def other(self, model: str) -> Place:
@@ -136,72 +135,76 @@ class Setting(NamedTuple):
         return found.gaps
 
 
-def _settings(experiments: dict[str, Experiment], short: str) -> list[Setting]:
-    """The snapshots of the main run, and the encoder whose rate was chosen; the heads that both runs have compete."""
-    main, tuned = experiments[f"squad2_{short}"], experiments[f"squad2_{short}_tuned"]
-    last = counted(main.snapshots[-1], "epoch")
-    places = [(f"{epochs:g} of {last}", main, epochs) for epochs in main.head_snapshots if epochs]
-    found = []
-    for words, run, epochs in [*places, ("1 epoch, rate chosen", tuned, 1.0)]:
-        head = run.best_head(epochs, FORCED, tuned.models(1.0))
-        found += [Setting(words, Place(run, epochs, head))] if head is not None else []
-    return found
+def settings_of(experiments: Experiments, lower: Experiments, short: str) -> list[Setting]:
+    """The snapshots of the main runs at both rates, and the encoder whose rate decayed to 0 within 1 epoch."""
+    name, found = f"squad2_{short}", []
+    for runs in (lower, experiments):
+        main, kernels = (runs.get(f"{name}{end}") for end in ("", "_kernels"))
+        for epochs in (epochs for epochs in (main.head_snapshots if main is not None else []) if epochs):
+            assert main is not None
+            rate = show_rate(main.lr or given_rate(name))
+            head = best_place(main, kernels, epochs, FORCED, theirs=False)
+            found += [Setting(f"{epochs:g} of {counted(main.snapshots[-1], 'epoch')}", rate, head)] if head else []
+    ended = experiments.get(f"{name}_full1")
+    head = best_place(ended, None, 1.0, FORCED, theirs=False) if ended is not None else None
+    return found + ([Setting("decay to 1 epoch", show_rate(given_rate(f"{name}_full1")), head)] if head else [])
 
 
 def _gain_block(lines: dict[str, list[Setting]], encoders: dict[str, str]) -> Block:
-    columns = [Column("encoder"), Column("fine-tuned"), Column("best head")]
+    columns = [Column("encoder"), Column("rate"), Column("fine-tuned"), Column("best head")]
     for name in (LABELS[key] for key in SHOWN):
         columns += [Column(f"{name} of the encoder"), Column(f"{name} over it"), Column(f"{name} over the control")]
     rows: list[list[Cell]] = []
     for short, settings in lines.items():
         for one in settings:
-            rows.append([encoders[short], one.words, one.head.model])
+            rows.append([encoders[short], one.rate, one.words, one.head.model])
             for key in SHOWN:
                 gaps = [signed_mean(one.gaps(model)[key]) for model in (ENCODER, CONTROL)]
                 rows[-1] += [one.other(ENCODER).show(key), *gaps]
-    rates = listed(sorted({show_rate(given_rate(f"squad2_{short}")) for short in lines}))
     return Block(
         key="rates_gain",
         title="What heads add, the better the encoder was fine-tuned",
-        sentences=[_tell_gain(lines, encoders)],
+        sentences=_tell_gain(lines, encoders),
         frame=Frame(columns, rows),
         picture=_draw_gain(lines, encoders),
-        alt=_tell_gain(lines, encoders),
-        note="The best on held-out questions of the heads that both runs have, the ladder among them; kernels along "
-        f"tokens are not. Those of 3 epochs were stopped on the way there, at {rates}. Under the picture: how the "
-        "encoder was fine-tuned, and its own forced F1. Points, mean over seeds ± standard deviation. Never answering "
+        alt=" ".join(_tell_gain(lines, encoders)),
+        note="The best head on held-out questions, ladders and kernels along tokens among them; where the rate had "
+        "decayed five were run, and none with kernels. Points, mean over seeds ± standard deviation. Never answering "
         "has neither figure; its F1 is in the tables below.",
     )
 
 
-def _tell_gain(lines: dict[str, list[Setting]], encoders: dict[str, str]) -> str:
-    parts = []
+def _tell_gain(lines: dict[str, list[Setting]], encoders: dict[str, str]) -> list[str]:
+    parts = ["Forced F1 of the best head over the encoder, and in brackets over the control."]
     for short, settings in lines.items():
-        told = []
+        told: dict[str, list[str]] = {}
         for one in settings:
             over, beside = (signed(one.gaps(model)[FORCED].mean) for model in (ENCODER, CONTROL))
-            told.append(f"{over} ({beside}) at {one.words}")
-        parts.append(f"with {encoders[short]} {listed(told)}")
-    return f"Forced F1 of the best head over the encoder, and in brackets over the control: {'; '.join(parts)}."
+            told.setdefault(one.rate, []).append(f"{over} ({beside}) at {one.words}")
+        rates = "; ".join(f"at {rate} {listed(own)}" for rate, own in told.items())
+        parts.append(f"{encoders[short]}: {rates}.")
+    return parts
 
 
 def _draw_gain(lines: dict[str, list[Setting]], encoders: dict[str, str]) -> dict[str, Any]:
-    """How far control and best head are above the encoder; under each how it was fine-tuned, and its own score."""
+    """How far control and best head are above the encoder, against the encoder's own score."""
     altair = import_altair()
     colour, shape = colour_by_place("model", PLACES, list(PLACES))
     panels = []
     for short, settings in lines.items():
-        rows, order = [], []
+        rows = []
         for one in settings:
-            order.append(f"{one.words}: {one.other(ENCODER).show(FORCED)}")
+            own = one.other(ENCODER).mean(FORCED)
+            assert own is not None, "the encoder was scored"
             best, beside = (one.gaps(model)[FORCED].mean for model in (ENCODER, CONTROL))
             above = {BEST: best, "control": best - beside}
-            rows += [{"fine-tuned": order[-1], "model": name, "above": gap} for name, gap in above.items()]
-        base = chart_of(rows, 240).encode(
-            x=altair.X("fine-tuned:N", sort=order, title=None, axis=altair.Axis(labelAngle=-25, labelLimit=240)),
+            rows += [{"encoder": own.mean, "model": name, "above": gap} for name, gap in above.items()]
+        marks = chart_of(rows, 240).encode(
+            x=altair.X("encoder:Q", title=f"{LABELS[FORCED]} of the encoder", scale=altair.Scale(zero=False)),
             y=altair.Y("above:Q", title=f"{LABELS[FORCED]} above the encoder"),
             color=colour,
+            shape=shape,
         )
-        marks = base.encode(shape=shape).mark_point(size=60, strokeWidth=1.5, opacity=1, filled=False)
-        panels.append(marks.properties(width=260, title=encoders[short]))
+        points = marks.mark_point(size=60, strokeWidth=1.5, opacity=1, filled=False)
+        panels.append(points.properties(width=260, title=encoders[short]))
     return dict(altair.hconcat(*panels).resolve_scale(y="shared").to_dict())

@@ -10,7 +10,7 @@ from bertvision.heads import CONTROL
 from bertvision.results import counted, read_figure
 from bertvision.stages import BASELINE, ENCODER
 from results.claims import CLAIMS
-from results.kept import AGAIN, Experiment, Seconds, show_seconds
+from results.kept import AGAIN, LOWER, Experiment, Experiments, Seconds, show_rate, show_seconds
 from results.names import JUDGED, LABELS, SECONDS
 from results.sentences import GLUE
 
@@ -18,7 +18,6 @@ WANTED = [
     ("spans", 3, ["squad2_gte", "squad2_minilm"]),
     ("every head for spans", 1, ["squad2_gte_zoo", "squad2_minilm_zoo"]),
     ("full fine-tuning with decay to 1 epoch", 3, ["squad2_gte_full1", "squad2_minilm_full1"]),
-    ("full fine-tuning at a chosen rate", 3, ["squad2_gte_tuned", "squad2_minilm_tuned"]),
     ("full fine-tuning with decay to 2 epochs", 3, ["squad2_gte_full2", "squad2_minilm_full2"]),
     ("LoRA", 3, ["squad2_gte_lora", "squad2_minilm_lora"]),
     ("BitFit", 3, ["squad2_gte_bitfit", "squad2_minilm_bitfit"]),
@@ -46,16 +45,19 @@ def tell_missing(seeds: dict[str, list[int]]) -> list[str]:
     return [" ".join(told)] if told else []
 
 
-def runs_block(experiments: dict[str, Experiment]) -> Block:
+def runs_block(experiments: Experiments, rates: list[Experiment]) -> Block:
     columns = [Column("config"), Column("seeds"), Column("device"), Column("torch")]
     columns += [Column("fine-tuning, s", 0, SECONDS), Column("passes of the heads, s", 0, SECONDS)]
     rows: list[list[Cell]] = []
-    for name, one in sorted(experiments.items()):
+    for one in sorted([*experiments.values(), *rates], key=lambda one: (one.name, one.lr or 0.0)):
         seeds = ", ".join([*map(str, one.seeds), *[f"{run['seed']} again" for run in one.again]])
         tuned = one.seconds(one.snapshots[-1], ENCODER)
         costs = [show_seconds(spent, 0) for spent in (tuned, _passes(one))]
-        rows.append([f"{name}.toml", seeds, one.first["device"], one.first["packages"]["torch"], *costs])
-    note = "Of the fastest seed where several shared the GPU. Tokenizing, scoring and writing come on top."
+        rows.append([one.title, seeds, one.first["device"], one.first["packages"]["torch"], *costs])
+    note = (
+        "Of the fastest seed where several shared the GPU. Fine-tuning takes as long at any rate: seconds may be of a "
+    )
+    note += "run at another. Tokenizing, scoring and writing come on top."
     return Block("runs", "What was run", frame=Frame(columns, rows), note=note)
 
 
@@ -83,7 +85,7 @@ class Second(NamedTuple):
     run: dict[str, Any]
 
 
-def second_runs(experiments: dict[str, Experiment]) -> list[Second]:
+def second_runs(experiments: Experiments) -> list[Second]:
     """Those that were run again, and runs of other configs that fine-tuned the same encoder with the same seed, cut
     down to the models that both have."""
     found = [Second(name, AGAIN, run) for name, one in sorted(experiments.items()) for run in one.again]
@@ -93,7 +95,7 @@ def second_runs(experiments: dict[str, Experiment]) -> list[Second]:
         others = [f"{main}_zoo", main] if main != name and name.startswith("squad2") else []
         for other in (other for other in others if other in experiments):
             shared = {seed: experiments[other].runs[seed] for seed in one.seeds if seed in experiments[other].runs}
-            found += [Second(name, f"{other}.toml", _cut(run, one.runs[seed])) for seed, run in shared.items()]
+            found += [Second(name, experiments[other].title, _cut(run, one.runs[seed])) for seed, run in shared.items()]
     return found
 
 
@@ -106,27 +108,21 @@ def _cut(run: dict[str, Any], like: dict[str, Any]) -> dict[str, Any]:
     return run | {"snapshots": shots}
 
 
-def again_block(experiments: dict[str, Experiment]) -> Block | None:
-    """How far apart two runs of the same seed are."""
+def again_block(experiments: Experiments, lower: Experiments) -> Block | None:
+    """How far apart two runs of the same seed are. The zoos for spans are at the lower rate."""
+    zoos = {name: one for name, one in experiments.items() if name.startswith("squad2") and name.endswith("_zoo")}
+    own = {name: one for name, one in experiments.items() if name not in zoos}
+    rows = [row for runs in (own, lower | zoos) for row in _apart_rows(runs)]
+    if not rows:
+        return None
     columns = [Column("config"), Column("seed"), Column("second run"), Column("of")]
     columns.append(Column("models", None, "at all snapshots"))
     for key in JUDGED:
         columns += [Column(f"{LABELS[key]}, median", 2), Column(f"{LABELS[key]}, largest", 2)]
-    rows: list[list[Cell]] = []
-    second = second_runs(experiments)
-    for name, where, run in second:
-        both = (experiments[name].runs[run["seed"]], run)
-        for what, figures in (("scores", _scores_of), ("heads over the control", _gaps_of)):
-            apart = [_apart(*(figures(some, key) for some in both)) for key in JUDGED]
-            if all(apart):
-                ends = [end for gaps in apart for end in (median(gaps), max(gaps))]
-                rows.append([f"{name}.toml", run["seed"], where, what, len(apart[0]), *ends])
-    if not rows:
-        return None
     return Block(
         key="again",
         title="The same seed again",
-        sentences=[_changed_verdicts(experiments, second)],
+        sentences=[_changed_verdicts(experiments, lower, second_runs(lower | zoos))],
         frame=Frame(columns, rows),
         note="Points between two runs of one seed: on a GPU, sums are not always added in the same order, and small "
         "differences grow in training; F1 at the chosen threshold hangs on that threshold, too. Runs that were made "
@@ -134,6 +130,19 @@ def again_block(experiments: dict[str, Experiment]) -> Block | None:
         "config only the models count that both have. A difference of one seed that is not larger than these may be "
         "another in the next run.",
     )
+
+
+def _apart_rows(experiments: Experiments) -> list[list[Cell]]:
+    rows: list[list[Cell]] = []
+    for name, where, run in second_runs(experiments):
+        one = experiments[name]
+        both = (one.runs[run["seed"]], run)
+        for what, figures in (("scores", _scores_of), ("heads over the control", _gaps_of)):
+            apart = [_apart(*(figures(some, key) for some in both)) for key in JUDGED]
+            if all(apart):
+                ends = [end for gaps in apart for end in (median(gaps), max(gaps))]
+                rows.append([one.title, run["seed"], where, what, len(apart[0]), *ends])
+    return rows
 
 
 Figures = dict[tuple[str, str], float]
@@ -161,14 +170,15 @@ def _apart(one: Figures, other: Figures) -> list[float]:
     return [abs(value - other[place]) for place, value in one.items() if place in other]
 
 
-def _changed_verdicts(experiments: dict[str, Experiment], second: list[Second]) -> str:
-    """Which claims would be judged otherwise by second runs that have all models of the first: by those that were made
-    again, by those of other configs, or by both."""
-    whole = [one for one in second if _has_all(one.run, experiments[one.config].runs[one.run["seed"]])]
+def _changed_verdicts(experiments: Experiments, lower: Experiments, second: list[Second]) -> str:
+    """Which claims would be judged otherwise at the lower rate by second runs that have all models of the first: by
+    those that were made again, by those of other configs, or by both. At the other rate there are none such."""
+    runs = experiments | lower
+    whole = [one for one in second if _has_all(one.run, runs[one.config].runs[one.run["seed"]])]
     again, others = ([one for one in whole if (one.where == AGAIN) == made_again] for made_again in (True, False))
-    judged, changed = [claim(experiments) for claim in CLAIMS], {}
+    judged, changed = [claim(runs) for claim in CLAIMS], {}
     for taken in (again, others, whole):
-        swapped = dict(experiments)
+        swapped = dict(runs)
         for one in taken:
             before = swapped[one.config]
             swapped[one.config] = replace(before, runs=before.runs | {one.run["seed"]: one.run})
@@ -176,7 +186,8 @@ def _changed_verdicts(experiments: dict[str, Experiment], second: list[Second]) 
             verdict = claim(swapped).verdict
             if verdict != first.verdict:
                 changed[first.text] = f"“{first.text}” from “{first.verdict}” to “{verdict}”"
-    told = "With second runs in place of first ones (those made again, the zoos' for kernels along tokens, or both), "
+    told = f"At {show_rate(LOWER)}, with second runs in place of first ones (those made again, the zoos' for kernels "
+    told += "along tokens, or both), "
     return told + (
         f"the verdict on {counted(len(changed), 'claim')} of {len(judged)} would be another: "
         f"{'; '.join(changed.values())}."

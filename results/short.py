@@ -7,9 +7,10 @@ from bertvision.analysis.words import listed, signed
 from bertvision.heads import CONTROL
 from bertvision.results import counted
 from bertvision.stages import ENCODER
-from results.claims import Experiments, best_place, compare, signed_mean, spans
-from results.kept import Experiment, Mean, Place, compared_seconds
-from results.names import AUC, CHOSEN_RATE, ENCODERS, FORCED, LABELS
+from results.claims import best_place, compare, signed_mean, spans
+from results.kept import Experiment, Experiments, Mean, Place, compared_seconds
+from results.names import AUC, ENCODERS, FORCED, LABELS
+from results.rates import settings_of
 from results.sentences import GLUE
 from results.untouched import above, share_of
 
@@ -32,7 +33,7 @@ class Row(NamedTuple):
         return [*shown, head.show(self.figure), *gaps]
 
 
-def short_block(experiments: Experiments) -> Block | None:
+def short_block(experiments: Experiments, lower: Experiments) -> Block | None:
     rows = []
     for title, one in spans(experiments):
         rows += _rows(f"spans, {title}", one, experiments.get(f"{one.name}_kernels"), [FORCED, AUC])
@@ -53,7 +54,7 @@ def short_block(experiments: Experiments) -> Block | None:
     return Block(
         key="short",
         title="The best head of each snapshot",
-        sentences=[_compared(rows), *_chosen_rate(experiments), *_untouched(experiments)],
+        sentences=[_compared(rows), *_rates(experiments, lower), *_untouched(experiments)],
         frame=Frame(columns, [row.cells for row in rows]),
         note="Best on held-out training data, by the first of a task's figures here, of the heads that all seeds have; "
         "the ladder and heads that read means are among them. Heads of further runs (zoos, kernels) count where these "
@@ -95,33 +96,26 @@ def _compared(rows: list[Row]) -> str:
     return f"In the mean over seeds the best head is above the encoder itself {'; '.join(parts)}."
 
 
-def _chosen_rate(experiments: Experiments) -> list[str]:
-    """What heads add to an encoder that was fine-tuned well, and what that has over heads on the main runs' states."""
-    added, ahead = [], []
+def _rates(experiments: Experiments, lower: Experiments) -> list[str]:
+    """What heads add after 1 epoch, the worse and the better the encoder was fine-tuned."""
+    parts = []
     for short, title in ENCODERS.items():
-        curve, kernels, chosen = (experiments.get(f"squad2_{short}{end}") for end in ("", "_kernels", "_tuned"))
-        head = best_place(chosen, None, 1.0, FORCED, theirs=False) if chosen is not None else None
-        slower = best_place(curve, kernels, 1.0, FORCED, theirs=False) if curve is not None else None
-        if chosen is not None and head is not None and slower is not None:
-            tuned = Place(chosen, 1.0, ENCODER)
-            gaps = above(head, tuned, FORCED), above(tuned, slower, FORCED)
-            if gaps[0] is not None and gaps[1] is not None:
-                added.append(f"{signed(gaps[0])} with {title}")
-                ahead.append(signed(gaps[1]))
-    if not added:
-        return []
-    told = f"After 1 epoch {CHOSEN_RATE} the best head's forced F1 is, over the encoder itself, {listed(added)}, and "
-    told += f"that encoder's is {listed(ahead)} over that of the best head on 1 of 3 epochs at the other runs' rate "
-    told += "(kernels along tokens were run at that rate only)."
-    return [told]
+        settings = [one for one in settings_of(experiments, lower, short) if one.head.epochs == 1]
+        told = [
+            f"{signed(one.gaps(ENCODER)[FORCED].mean)} to {one.other(ENCODER).show(FORCED)} ({one.words}, {one.rate})"
+            for one in settings
+        ]
+        parts += [f"with {title} {listed(told)}"] if len(told) > 1 else []
+    words = "To the forced F1 of encoders that were fine-tuned for 1 epoch, worse and better, the best head adds "
+    return [f"{words}{'; '.join(parts)}."] if parts else []
 
 
 def _untouched(experiments: Experiments) -> list[str]:
     """What the ladder reaches on encoders as they came."""
     parts = []
     for short, title in ENCODERS.items():
-        own, curve, chosen = (
-            experiments.get(name) for name in (f"untouched_{short}", f"squad2_{short}", f"squad2_{short}_tuned")
+        own, curve, ended = (
+            experiments.get(name) for name in (f"untouched_{short}", f"squad2_{short}", f"squad2_{short}_full1")
         )
         best = own.best_head(0.0, FORCED) if own is not None else None
         if own is not None and curve is not None and best is not None:
@@ -130,8 +124,8 @@ def _untouched(experiments: Experiments) -> list[str]:
             if forced is not None and auc is not None:
                 times = compared_seconds(head, tuned)
                 spent = f"; {times[0]:.0f} s against {times[1]:.0f} s" if times else ""
-                better = share_of(head, Place(chosen, 1.0, ENCODER)) if chosen is not None else None
-                spent += "" if better is None else f"; {better:.0f} % of what 1 epoch gives {CHOSEN_RATE}"
+                decayed = share_of(head, Place(ended, 1.0, ENCODER)) if ended is not None else None
+                spent += "" if decayed is None else f"; {decayed:.0f} % where the rate had decayed to 0 by then"
                 parts.append(f"{forced:.0f} % with {title} (AUC {signed(auc)}{spent})")
     words = "On an encoder as it came the ladder's forced F1 is, of that encoder's own when stopped at 1 epoch: "
     return [f"{words}{', '.join(parts)}."] if parts else []

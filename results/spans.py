@@ -54,12 +54,18 @@ def scores_block(experiment: Experiment, encoder: str, epochs: float, which: str
         cells = [*figures, show_seconds(seconds, 0)]
         rows.append([title_of(model), seeds, experiment.facts(epochs, model)["parameters"], *cells])
     return Block(
-        key=f"{experiment.name}_{epochs:g}".replace(".", "_"),
+        key=f"{experiment.name}_{'' if experiment.lr is None else 'lower_'}{epochs:g}".replace(".", "_"),
         title=(f"{encoder} after {counted(epochs, 'epoch')}" if epochs else f"{encoder} as it came") + which,
         frame=Frame(columns, rows),
         note=f"{SQUAD}: official dev set, 11,873 questions. {of_seeds(experiment)}" + ("" if epochs else f" {RANDOM}"),
         folded=folded,
     )
+
+
+def folded_scores(run: Experiment, encoder: str) -> list[Block]:
+    """All figures of a further run, the last snapshot first."""
+    which = f", heads of {run.title}"
+    return [scores_block(run, encoder, epochs, which, folded=True) for epochs in reversed(run.head_snapshots)]
 
 
 def of_seeds(experiment: Experiment) -> str:

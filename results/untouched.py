@@ -9,13 +9,12 @@ from bertvision.heads import CONTROL
 from bertvision.results import counted
 from bertvision.stages import BASELINE, ENCODER
 from results.claims import best_of_the_papers, best_place
-from results.kept import Experiment, Place, compared_seconds
+from results.kept import LOWER, Experiment, Experiments, Place, compared_seconds, show_rate
 from results.names import AUC, FORCED, LABELS, SPAN_NOTES, colour_by_place, in_passes, title_of
 from results.sentences import GLUE
 from results.spans import head_names
 
 FIGURES = {"F1": "f1", "F1*": "at_threshold.f1", "forced EM": "forced_exact", "forced F1": FORCED, "AUC": AUC}
-RATE_CHOSEN = "rate chosen"
 TUNED, LINEAR, THEIRS, OURS = "encoder", "control", "the papers' best", "ladder"
 AXES = {FORCED: "forced F1", AUC: "AUC (50: chance)"}
 PLACES = {TUNED: 0, LINEAR: 1, THEIRS: 4, OURS: 5}
@@ -37,20 +36,20 @@ class Tuned(NamedTuple):
     place: Place
 
 
-def untouched_blocks(experiments: dict[str, Experiment], encoders: dict[str, str]) -> list[Block]:
-    found = [untouched_block(experiments, short, encoder) for short, encoder in encoders.items()]
+def untouched_blocks(experiments: Experiments, lower: Experiments, encoders: dict[str, str]) -> list[Block]:
+    found = [untouched_block(experiments, lower, short, encoder) for short, encoder in encoders.items()]
     return [block for block in [*found, glue_untouched(experiments)] if block is not None]
 
 
 # ---------------------------------------------------------------------- spans
 
 
-def untouched_block(experiments: dict[str, Experiment], short: str, encoder: str) -> Block | None:
+def untouched_block(experiments: Experiments, lower: Experiments, short: str, encoder: str) -> Block | None:
     own, curve = experiments.get(f"untouched_{short}"), experiments.get(f"squad2_{short}")
     best = own.best_head(0.0, FORCED) if own is not None else None
     if own is None or curve is None or best is None:
         return None
-    tuned = _tuned(curve, *(experiments.get(f"squad2_{short}_{end}") for end in ("full1", "tuned")))
+    tuned = _tuned(curve, experiments.get(f"squad2_{short}_full1"), lower.get(f"squad2_{short}"))
     rows = _rows(own, curve, experiments.get(f"untouched_{short}_kernels"), tuned) + _low_rank(
         experiments.get(f"squad2_{short}_lora")
     )
@@ -58,23 +57,22 @@ def untouched_block(experiments: dict[str, Experiment], short: str, encoder: str
     return Block(
         key=f"untouched_{short}",
         title=f"{encoder}: spans without fine-tuning",
-        sentences=[_reaches(Place(own, 0.0, best), tuned), _costs(Place(own, 0.0, best), curve, rows, tuned)],
+        sentences=[_reaches(Place(own, 0.0, best), tuned), _costs(Place(own, 0.0, best), curve, rows)],
         frame=Frame(_columns(tuned), [_cells(row, tuned, one_epoch) for row in rows]),
         picture=_draw(rows),
         alt="Bars of forced F1 and AUC: " + "; ".join(_in_words(row) for row in rows if row.kind is not None),
         note="Which head stands for the rest is decided by forced F1 on held-out training questions, never by dev. "
         "Shares and differences are of the means; where there is one seed there is no ±. Of the heads only the control "
-        "and the ladder were trained for more than one pass. The rate was chosen on held-out questions, and "
-        "LoRA has more at another, too (“The rate of fine-tuning”).",
+        "and the ladder were trained for more than one pass.",
     )
 
 
-def _tuned(curve: Experiment, decayed: Experiment | None, chosen: Experiment | None) -> list[Tuned]:
+def _tuned(curve: Experiment, decayed: Experiment | None, lower: Experiment | None) -> list[Tuned]:
     found = [Tuned("decayed", "with decay to 0 within 1 epoch", Place(decayed, 1.0, ENCODER))] if decayed else []
-    last = counted(curve.snapshots[-1], "epoch")
-    found.append(Tuned("stopped", f"stopped at 1 of {last}", Place(curve, 1.0, ENCODER)))
-    words = "with decay to 0 within 1 epoch, its rate chosen"
-    return [*found, *([Tuned(RATE_CHOSEN, words, Place(chosen, 1.0, ENCODER))] if chosen else [])]
+    words = f"stopped at 1 of {counted(curve.snapshots[-1], 'epoch')}"
+    found.append(Tuned("stopped", words, Place(curve, 1.0, ENCODER)))
+    rate = show_rate(LOWER)
+    return [*found, *([Tuned(rate, f"{words}, at {rate}", Place(lower, 1.0, ENCODER))] if lower else [])]
 
 
 def _rows(own: Experiment, curve: Experiment, kernels: Experiment | None, tuned: list[Tuned]) -> list[Row]:
@@ -158,15 +156,13 @@ def _reaches(head: Place, tuned: list[Tuned]) -> str:
     return told + f"{head.mean(AUC)}. Held against the encoder itself after 1 epoch that is {', and '.join(parts)}."
 
 
-def _costs(head: Place, curve: Experiment, rows: list[Row], tuned: list[Tuned]) -> str:
+def _costs(head: Place, curve: Experiment, rows: list[Row]) -> str:
     """What fine-tuning gives for the same work, for more, and with fewer parameters of its own."""
     told, work = "", head.experiment.compute(0.0, head.model) or 0
     within = [epochs for epochs in curve.snapshots if epochs and (curve.compute(epochs, ENCODER) or 0) <= work]
     if within:
         told += "It is not cheaper to train: with no more work of the encoder, fine-tuning gets to "
         told += f"{counted(within[-1], 'epoch')} and forced F1 {curve.mean(within[-1], ENCODER, FORCED)}"
-        chosen = [one.place for one in tuned if one.name == RATE_CHOSEN]
-        told += "".join(f", and at a better rate within 1 epoch to {place.mean(FORCED)}" for place in chosen)
         told += ". What it saves is a copy of the encoder, or a pass through it, for each task. "
     last = Place(curve, curve.snapshots[-1], ENCODER)
     times = compared_seconds(head, last)
@@ -211,7 +207,7 @@ def _draw(rows: list[Row]) -> dict[str, Any]:
 # ---------------------------------------------------------------------- sentences
 
 
-def glue_untouched(experiments: dict[str, Experiment]) -> Block | None:
+def glue_untouched(experiments: Experiments) -> Block | None:
     """A row a task: the best head on the encoder as it came, and the fine-tuned encoder itself."""
     found = [
         (title, experiments[name], experiments.get(f"{name}_zoo"))

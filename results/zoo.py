@@ -17,9 +17,9 @@ from bertvision.analysis.words import listed, signed
 from bertvision.heads import CONTROL
 from bertvision.results import counted
 from bertvision.stages import BASELINE, ENCODER
-from results.kept import Experiment, Mean
+from results.kept import Experiment, Experiments, Mean
 from results.names import AUC, FORCED, LABELS, SPAN_NOTES, colour_by_place, title_of
-from results.spans import head_names, scores_block
+from results.spans import folded_scores, head_names
 
 OWN_TOKEN, KERNELS, LADDER = "its own token alone", "kernels along tokens", "ladder (ours)"
 CLS, FLAT, MEANS = "[CLS] alone", "all tokens, flat", "means of tokens (ours)"
@@ -107,16 +107,15 @@ SPANS = View(
 )
 
 
-def zoo_blocks(experiments: dict[str, Experiment], encoders: dict[str, str]) -> list[Block]:
-    """For spans: every head with one seed, and those with kernels along tokens with more."""
+def zoo_blocks(lower: Experiments, zoos: Experiments, encoders: dict[str, str]) -> list[Block]:
+    """For spans: every head with one seed, on encoders fine-tuned at the lower rate."""
     found = []
     for short, encoder in encoders.items():
-        main, zoo, kernels = (experiments.get(f"squad2_{short}{end}") for end in ("", "_zoo", "_kernels"))
+        main, zoo = lower.get(f"squad2_{short}"), zoos.get(f"squad2_{short}_zoo")
         if main is not None and zoo is not None and zoo.seeds[0] in main.seeds:
             lineup = Lineup(SPANS, main, zoo, zoo.seeds[:1])
             found += [lineup.overview(encoder), lineup.table(encoder)] if lineup.shots else []
-            found += _tables_of(zoo, encoder)
-        found += _tables_of(kernels, encoder) if kernels is not None else []
+            found += folded_scores(zoo, encoder)
     return found
 
 
@@ -128,12 +127,6 @@ def sentence_zoo_block(main: Experiment, zoo: Experiment, title: str) -> Block |
     view = View({LABELS.get(metric, metric): metric}, look_of_sentences, kinds, beyond)
     lineup = Lineup(view, main, zoo, [seed for seed in zoo.seeds if seed in main.seeds])
     return lineup.overview(title) if len(lineup.seeds) > 1 and lineup.shots else None
-
-
-def _tables_of(run: Experiment, encoder: str) -> list[Block]:
-    """All figures of a run, the last snapshot first."""
-    which = f", heads of {run.name}.toml"
-    return [scores_block(run, encoder, epochs, which, folded=True) for epochs in reversed(run.head_snapshots)]
 
 
 def _when(epochs: float) -> str:
@@ -194,7 +187,7 @@ class Lineup:
             key=f"{self.zoo.name}_table",
             title=f"{title}: the figures of every head, {self.words_of_seeds}",
             frame=self._table(),
-            note=f"Heads by size. Those of {self.main.name}.toml have {counted(len(self.main.seeds), 'seed')} in the "
+            note=f"Heads by size. Those of {self.main.title} have {counted(len(self.main.seeds), 'seed')} in the "
             "tables above.",
             folded=True,
         )
@@ -249,7 +242,7 @@ class Lineup:
         rows: list[list[Cell]] = []
         for entry in [*levels, *heads]:
             kind = self.view.kind_of(entry.model) if entry in heads else None
-            rows.append([title_of(entry.model), f"{entry.run.name}.toml", entry.parameters, kind])
+            rows.append([title_of(entry.model), entry.run.title, entry.parameters, kind])
             rows[-1] += [entry.score(epochs, key) for epochs in self.shots for key in self.view.figures.values()]
         return Frame(columns, rows)
 

@@ -90,16 +90,23 @@ def test_a_run_with_another_rate_is_kept_apart_from_its_config(tmp_path: Path, m
     checked: list[Any] = []
     monkeypatch.setattr(keeping, "Evidence", lambda path: SimpleNamespace(scores=scores))
     monkeypatch.setattr(keeping, "check_settings", lambda evidence, *words: checked.extend(words))
+    monkeypatch.setattr(keeping, "analyse", lambda evidence: {"second_answer": []})
     monkeypatch.setattr(keeping, "KEPT", tmp_path / "kept")
     assert keep(run) == tmp_path / "kept" / "rates" / f"{run.name}.json"
     assert checked == [CONFIGS / "squad2_gte_full1.toml", 0, 1e-4]
-    with pytest.raises(UserError, match="--again is for runs with their config's own"):
-        keep(run, again=True)
+    assert keep(run, again=True) == tmp_path / "kept" / "again" / f"{run.name}.json"
     with pytest.raises(UserError, match="called as its config and its seed"):
         keep(tmp_path / "squad2_gte_full1_lr5.5.5_seed0")
     assert load_kept(tmp_path / "kept") == {}
     (found,) = load_rates(tmp_path / "kept")
-    assert (found["config"], found["lr"], found["seed"], found["analyses"]) == ("squad2_gte_full1", 1e-4, 0, {})
+    assert (found.name, found.lr, found.seeds, found.runs[0]["analyses"]) == (
+        "squad2_gte_full1",
+        1e-4,
+        [0],
+        {"second_answer": []},
+    )
+    assert found.title == "squad2_gte_full1.toml finetune.lr=1e-4"
+    assert [one["lr"] for one in found.again] == [one["lr"] for one in found.timed] == [1e-4]
 
 
 def test_a_repeated_run_is_kept_beside_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,19 +7,21 @@ from typing import Any
 
 import pytest
 
-from results import kept
+from bertvision.analysis.block import Block
 from results.kept import (
     AGAIN,
     ALONE,
     CONFIGS,
     KEPT,
+    LOWER,
     RATES,
-    SAME_WORK,
     Experiment,
     Mean,
     Place,
     Seconds,
+    at_lower_rate,
     load_kept,
+    load_rates,
     seeds_by_config,
     show_seconds,
     to_text,
@@ -28,8 +30,15 @@ from results.page import PAGE, PICTURES, find_differences, write_page
 from results.runs import WANTED, again_block, runs_block, tell_missing
 
 DOCS = Path(__file__).parents[2] / "docs"
-FILES = [*sorted(KEPT.glob("*.json")), *sorted((KEPT / AGAIN).glob("*.json"))]
-ALL_FILES = [*FILES, *sorted((KEPT / RATES).glob("*.json"))]
+AGAINS, OTHERS = (sorted((KEPT / folder).glob("*.json")) for folder in (AGAIN, RATES))
+FILES = [*sorted(KEPT.glob("*.json")), *AGAINS, *OTHERS]
+FULL1 = "_full1_lr"
+"""Of runs whose config had no heads yet."""
+
+
+def _stem(run: dict[str, Any]) -> str:
+    """A kept file's name."""
+    return f"{run['config']}{'' if 'lr' not in run else '_lr' + format(run['lr'], 'g')}_seed{run['seed']}"
 
 
 def test_the_page_is_what_the_kept_scores_give(tmp_path: Path) -> None:
@@ -54,10 +63,12 @@ def test_a_difference_is_found_whichever_way_it_is(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}_{path.stem}")
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if FULL1 not in path.stem], ids=lambda path: f"{path.parent.name}_{path.stem}"
+)
 def test_what_was_kept_has_every_head_of_its_config_at_every_snapshot(path: Path) -> None:
     run = json.loads(path.read_text(encoding="utf-8"))
-    assert path.stem == f"{run['config']}_seed{run['seed']}"
+    assert path.stem == _stem(run)
     config = tomllib.loads((CONFIGS / f"{run['config']}.toml").read_text(encoding="utf-8"))
     wanted = {*config["finetune"].get("snapshots", []), config["finetune"]["epochs"]}
     assert {float(epochs) for epochs in run["snapshots"]} == wanted
@@ -69,7 +80,7 @@ def test_what_was_kept_has_every_head_of_its_config_at_every_snapshot(path: Path
 
 
 def test_kept_files_name_no_place_of_the_machine_they_were_made_on() -> None:
-    for path in ALL_FILES:
+    for path in FILES:
         text = path.read_text(encoding="utf-8")
         assert "/tmp" not in text and "/home" not in text and "/work" not in text
 
@@ -111,58 +122,57 @@ def test_a_head_costs_the_fine_tuning_before_it_as_well() -> None:
     assert found == [Seconds(10.0, alone=False), Seconds(13.0, alone=False), None]  # of the fastest seed
 
 
-def test_seconds_are_of_the_run_that_had_the_gpu_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seconds_are_of_the_run_that_had_the_gpu_to_itself() -> None:
     runs = {seed: {"snapshots": {"1": {"encoder": {"seconds": 10.0 - seed}}}, "analyses": {}} for seed in range(3)}
     assert Experiment("x", runs).seconds(1, "encoder") == Seconds(8.0, alone=False)
-    monkeypatch.setattr(kept, "ALONE", {("x", 1)})
-    assert Experiment("x", runs).seconds(1, "encoder") == Seconds(9.0, alone=True)
-    assert Experiment("y", runs).seconds(1, "encoder") == Seconds(8.0, alone=False)
+    assert Experiment("x", runs, timed=[runs[1]]).seconds(1, "encoder") == Seconds(9.0, alone=True)
 
 
-@pytest.mark.parametrize("path", sorted((KEPT / AGAIN).glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", AGAINS, ids=lambda path: path.stem)
 def test_what_was_run_again_was_kept_before(path: Path) -> None:
-    assert (KEPT / path.name).is_file()
+    assert any((folder / path.name).is_file() for folder in (KEPT, KEPT / RATES))
 
 
-def test_fine_tuning_at_another_rate_takes_the_seconds_of_the_same_work(tmp_path: Path) -> None:
-    def run(name: str, config: str, seconds: float) -> None:
-        models = {"encoder": {"seconds": seconds}, "last_linear": {"seconds": 5.0}}
-        text = to_text({"config": config, "seed": 0, "analyses": {}, "snapshots": {"1": models}})
+def test_seconds_of_a_run_at_another_rate_count_where_the_same_models_were_trained(tmp_path: Path) -> None:
+    def run(name: str, seconds: float, lr: float | None, heads: list[str]) -> None:
+        models = {"encoder": {"seconds": seconds}} | {head: {"seconds": 5.0} for head in heads}
+        rate = {} if lr is None else {"lr": lr}
+        about = {"config": "squad2_gte_full1", **rate, "seed": 0, "analyses": {}}
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text, encoding="utf-8")
+        (tmp_path / name).write_text(to_text({**about, "snapshots": {"1": models}}), encoding="utf-8")
 
-    run("squad2_gte_tuned_seed0.json", "squad2_gte_tuned", 50.0)
-    run("squad2_gte_full1_seed0.json", "squad2_gte_full1", 40.0)
-    assert load_kept(tmp_path)["squad2_gte_tuned"].seconds(1, "encoder") == Seconds(50.0, alone=False)
-    run("again/squad2_gte_full1_seed0.json", "squad2_gte_full1", 12.0)
-    tuned = load_kept(tmp_path)["squad2_gte_tuned"]
-    assert tuned.seconds(1, "encoder") == Seconds(12.0, alone=True)
-    assert tuned.seconds(1, "last_linear") == Seconds(55.0, alone=False)  # its pass had other heads in it
-
-
-@pytest.mark.parametrize(("tuned", "full"), SAME_WORK.items())
-def test_what_is_said_to_be_the_same_work_differs_by_the_rate_alone(tuned: str, full: str) -> None:
-    tables = [tomllib.loads((CONFIGS / f"{name}.toml").read_text(encoding="utf-8")) for name in (tuned, full)]
-    rates = [own["finetune"].pop("lr") for own in tables]
-    assert rates[0] != rates[1]
-    assert all(tables[0][part] == tables[1][part] for part in ("task", "encoder", "finetune"))
+    run("squad2_gte_full1_seed0.json", 50.0, None, ["last_linear", "adapter_64"])
+    run("rates/squad2_gte_full1_lr5e-05_seed0.json", 40.0, 5e-5, ["last_linear"])
+    (one,), (other,) = load_kept(tmp_path).values(), load_rates(tmp_path)
+    found = [some.seconds(1, "encoder") for some in (one, other)]
+    assert found == [Seconds(50.0, alone=False), Seconds(40.0, alone=False)]
+    run("again/squad2_gte_full1_lr5e-05_seed0.json", 12.0, 5e-5, ["last_linear"])
+    (one,), (other,) = load_kept(tmp_path).values(), load_rates(tmp_path)
+    assert [some.seconds(1, "encoder") for some in (one, other)] == [Seconds(12.0, alone=True)] * 2
+    assert one.seconds(1, "last_linear") == Seconds(55.0, alone=False)  # its pass had another head in it
+    assert other.seconds(1, "last_linear") == Seconds(17.0, alone=True)
+    assert (one.again, len(other.again)) == ([], 1)
+    assert at_lower_rate([other]) == {"squad2_gte_full1": other}
 
 
-@pytest.mark.parametrize("path", sorted((KEPT / RATES).glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", OTHERS, ids=lambda path: path.stem)
 def test_runs_with_other_rates_are_of_a_config_that_was_kept(path: Path) -> None:
     run = json.loads(path.read_text(encoding="utf-8"))
-    assert path.stem == f"{run['config']}_lr{run['lr']:g}_seed{run['seed']}"
+    assert path.stem == _stem(run)
     config = tomllib.loads((CONFIGS / f"{run['config']}.toml").read_text(encoding="utf-8"))
     assert run["lr"] != config["finetune"]["lr"]
     like = json.loads((KEPT / f"{run['config']}_seed{run['seed']}.json").read_text(encoding="utf-8"))
     for epochs, models in like["snapshots"].items():
         facts = [shots[epochs]["encoder"] for shots in (run["snapshots"], like["snapshots"])]
-        assert facts[0]["tokens"] == models["encoder"]["tokens"] and facts[0]["scores"] != facts[1]["scores"]
+        assert facts[0]["tokens"] == models["encoder"]["tokens"]
+        assert facts[0]["scores"] != facts[1]["scores"] or epochs == "0"  # before the first step the rate is nothing
 
 
-@pytest.mark.parametrize("name", sorted(ALONE))
-def test_runs_that_had_the_gpu_to_themselves_were_kept(name: tuple[str, int]) -> None:
-    assert (KEPT / f"{name[0]}_seed{name[1]}.json").is_file()
+@pytest.mark.parametrize(("config", "lr", "seed"), sorted(ALONE))
+def test_runs_that_had_the_gpu_to_themselves_were_kept(config: str, lr: float, seed: int) -> None:
+    path = KEPT / RATES / f"{_stem({'config': config, 'lr': lr, 'seed': seed})}.json"
+    (one,) = [one for one in load_rates() if (one.name, one.lr) == (config, lr)]
+    assert path.is_file() and one.runs[seed] in one.timed
 
 
 def test_work_of_the_encoder_counts_backward_twice_and_a_heads_pass_once() -> None:
@@ -177,10 +187,15 @@ def test_each_pass_of_heads_counts_once() -> None:
     heads = {"last_linear": 2.0, "adapter_64": 2.0, "ladder_64": 5.0}
     models = {"encoder": {"seconds": 10.0}} | {name: {"seconds": own, "head": name} for name, own in heads.items()}
     run = {"snapshots": {"1": models}, "analyses": {}, "device": "a GPU", "packages": {"torch": "2"}}
-    frame = runs_block({"cola": Experiment("cola", {3: run})}).frame
+    frame = runs_block({"cola": Experiment("cola", {3: run})}, []).frame
     assert frame is not None and frame.rows == [["cola.toml", "3", "a GPU", "2", "≤ 10", "≤ 7"]]
-    frame = runs_block({"cola": Experiment("cola", {3: run}, [run | {"seed": 3}])}).frame
-    assert frame is not None and frame.rows == [["cola.toml", "3, 3 again", "a GPU", "2", 10.0, 7.0]]
+    again = [run | {"seed": 3}]
+    others = [Experiment("cola", {1: run}, lr=3e-4)]
+    frame = runs_block({"cola": Experiment("cola", {3: run}, again, again)}, others).frame
+    assert frame is not None and frame.rows == [
+        ["cola.toml", "3, 3 again", "a GPU", "2", 10.0, 7.0],
+        ["cola.toml finetune.lr=3e-4", "1", "a GPU", "2", "≤ 10", "≤ 7"],
+    ]
 
 
 def test_two_runs_of_a_seed_are_compared_model_by_model_and_claim_by_claim() -> None:
@@ -199,16 +214,22 @@ def test_two_runs_of_a_seed_are_compared_model_by_model_and_claim_by_claim() -> 
     def figures(score: float) -> dict[str, Any]:
         return {"f1": score, "forced_f1": score, "no_answer_auc": 2 * score, "at_threshold": {"f1": score}}
 
+    def apart(runs: dict[str, dict[int, Any]], again: list[Any], lr: float | None = LOWER) -> Block | None:
+        found = {name: Experiment(name, own, again, lr=lr) for name, own in runs.items()}
+        zoos = {name: one for name, one in found.items() if name.endswith("_zoo")}  # at their config's own rate
+        return again_block(*((zoos, found) if lr is not None else (found, {})))
+
     runs = {seed: run(seed, 60.0, 61.0) for seed in range(2)}
-    assert again_block({"squad2_gte": Experiment("squad2_gte", runs)}) is None
-    block = again_block({"squad2_gte": Experiment("squad2_gte", runs, [run(1, 60.5, 59.0)])})
+    assert apart({"squad2_gte": runs}, []) is None
+    block = apart({"squad2_gte": runs}, [run(1, 60.5, 59.0)])
     assert block is not None and block.frame is not None
+    title = "squad2_gte.toml finetune.lr=5e-5"
     assert block.frame.rows == [
-        ["squad2_gte.toml", 1, "again", "scores", 3, *[0.5, 2.0] * 3, 1.0, 4.0],  # 0.5, 0.5 and 2.0 apart
-        ["squad2_gte.toml", 1, "again", "heads over the control", 1, *[2.5, 2.5] * 3, 5.0, 5.0],  # +1.0, and −1.5
+        [title, 1, "again", "scores", 3, *[0.5, 2.0] * 3, 1.0, 4.0],  # 0.5, 0.5 and 2.0 apart
+        [title, 1, "again", "heads over the control", 1, *[2.5, 2.5] * 3, 5.0, 5.0],  # +1.0, and −1.5
     ]
     assert "“Heads add to BERT at 2 epochs as well” from “holds” to “does not hold”" in block.sentences[0]
-    block = again_block({"squad2_gte": Experiment("squad2_gte", runs, [run(1, 60.0, 60.5)])})
+    block = apart({"squad2_gte": runs}, [run(1, 60.0, 60.5)])
     assert block is not None and "no verdict on a claim would be another" in block.sentences[0]
     # A zoo is a second run of the heads that it shares with the kernels, and the main run of encoder and control.
     kernels = {0: run(0, 60.0, 61.0), 1: run(1, 60.0, 61.0)}
@@ -217,15 +238,21 @@ def test_two_runs_of_a_seed_are_compared_model_by_model_and_claim_by_claim() -> 
         other["snapshots"]["2"]["cnn_1xn"] = other["snapshots"]["2"]["adapter_64"]
     del main["snapshots"]["2"]["adapter_64"]
     three = {"squad2_gte": {0: main, 1: run(1, 58.0, 50.0)}, "squad2_gte_zoo": {0: zoo}, "squad2_gte_kernels": kernels}
-    block = again_block({name: Experiment(name, runs) for name, runs in three.items()})
+    block = apart(three, [])
     assert block is not None and block.frame is not None
+    rate = " finetune.lr=5e-5"
     assert [row[:5] for row in block.frame.rows][:3] == [
-        ["squad2_gte_kernels.toml", 0, "squad2_gte_zoo.toml", "scores", 3],
-        ["squad2_gte_kernels.toml", 0, "squad2_gte_zoo.toml", "heads over the control", 1],
-        ["squad2_gte_kernels.toml", 0, "squad2_gte.toml", "scores", 2],
+        [f"squad2_gte_kernels.toml{rate}", 0, f"squad2_gte_zoo.toml{rate}", "scores", 3],
+        [f"squad2_gte_kernels.toml{rate}", 0, f"squad2_gte_zoo.toml{rate}", "heads over the control", 1],
+        [f"squad2_gte_kernels.toml{rate}", 0, f"squad2_gte.toml{rate}", "scores", 2],
     ]
     assert block.frame.rows[2][5:7] == [2.0, 2.0]
     assert "“Heads add to BERT at 2 epochs as well” from “holds” to “does not hold”" in block.sentences[0]
+    # At the main runs' rate a zoo is no second run, and decides nothing.
+    block = apart(three, [], lr=None)
+    assert block is not None and block.frame is not None
+    assert {row[2] for row in block.frame.rows} == {"squad2_gte.toml"}
+    assert "no verdict on a claim would be another" in block.sentences[0]
 
 
 def test_every_config_is_wanted() -> None:

@@ -1,11 +1,11 @@
 """Labels in the pictures of peers: what they say, and that they find room."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from results import kept
-from results.kept import Experiment
+from results.kept import LOWER, Experiment
 from results.peers import ALIGN, BESIDE, CHARACTER, HEIGHT, WIDTH, peer_blocks, place_labels
 
 UP, ACROSS = [0.0, 100.0], [1.0, 100.0]
@@ -73,7 +73,7 @@ def found() -> dict[str, Experiment]:
 
 
 def test_heads_on_the_untouched_encoder_are_told_apart_by_their_passes(found: dict[str, Experiment]) -> None:
-    for block in peer_blocks(found, "squad2_gte", "gte-small")[1:]:
+    for block in peer_blocks(found, {}, "squad2_gte", "gte-small")[1:]:
         assert block.picture is not None
         rows = block.picture["data"]["values"]
         labels = {row["what"]: row["label"] for row in rows}
@@ -83,25 +83,34 @@ def test_heads_on_the_untouched_encoder_are_told_apart_by_their_passes(found: di
         assert "on the untouched encoder 1 pass is ladder_64 and 6 passes is ladder_deep." in block.note
 
 
-def test_the_encoder_whose_rate_was_chosen_is_a_way_of_its_own(found: dict[str, Experiment]) -> None:
-    found["squad2_gte_tuned"] = experiment("squad2_gte_tuned", 3, {"1": {"encoder": scored(80)}})
-    table, *pictures = peer_blocks(found, "squad2_gte", "gte-small")
+def test_full_fine_tuning_at_the_lower_rate_is_a_way_of_its_own(found: dict[str, Experiment]) -> None:
+    lower = {name: replace(found[name], lr=LOWER) for name in ("squad2_gte", "squad2_gte_full1")}
+    found["squad2_gte_full1"] = experiment("squad2_gte_full1", 3, {"1": {"encoder": scored(80)}})
+    found["squad2_gte_full2"] = experiment("squad2_gte_full2", 3, {"2": {"encoder": scored(75)}})
+    lower["squad2_gte"] = experiment("squad2_gte", 3, {"3": {"encoder": scored(77)}})
+    table, *pictures = peer_blocks(found, lower, "squad2_gte", "gte-small")
     assert table.frame is not None
-    title = "full, decay to 1 epoch at a rate chosen on held-out questions"
-    assert {row[0]: row[-2] for row in table.frame.rows}[title] == "80.00 ± 0.00"
+    titles = [
+        "full, decay to 1 epoch",
+        *(f"full at 5e-5, decay to {end}" for end in ("1 epoch", "2 epochs", "3 epochs")),
+    ]
+    shown = [row for row in table.frame.rows if row[0] in titles]
+    assert [row[0] for row in shown] == ["full, decay to 1 epoch", *titles]  # the main run ends there, too
+    assert [row[-2] for row in shown[1:]] == ["80.00 ± 0.00", "65.00 ± 0.00", "75.00 ± 0.00", "77.00 ± 0.00"]
     for block in pictures:
         assert block.picture is not None
         ways = {row["what"]: row["way"] for row in block.picture["data"]["values"]}
-        assert ways[title] == "full, its rate chosen" and ways["full, decay to 1 epoch"] == "full, decay to its end"
+        assert ways[titles[1]] == ways[titles[2]] == "full at 5e-5, decay to its end"
+        assert ways[titles[0]] == "full, decay to its end"
 
 
 def test_notes_say_which_ways_have_fewer_seeds(found: dict[str, Experiment]) -> None:
-    assert "Means over 3 seeds; LoRA: 1 seed." in peer_blocks(found, "squad2_gte", "gte-small")[1].note
+    assert "Means over 3 seeds; LoRA: 1 seed." in peer_blocks(found, {}, "squad2_gte", "gte-small")[1].note
     del found["squad2_gte_lora"]
-    assert "Means over 3 seeds. " in peer_blocks(found, "squad2_gte", "gte-small")[1].note
+    assert "Means over 3 seeds. " in peer_blocks(found, {}, "squad2_gte", "gte-small")[1].note
 
 
-def test_ways_are_compared_in_the_seconds_of_full_fine_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ways_are_compared_in_the_seconds_of_full_fine_tuning() -> None:
     """Full fine-tuning to 1 epoch takes 4 s, stopped there 4.1 s, to 2 epochs 10 s; a head at 1 epoch takes 4.1 + 5 s,
     the control alone 1 s, LoRA 2 and 5 s."""
     head = {"ladder_64": scored(72, head="ladder", seconds=5.0), "adapter_64": scored(74, head="adapter", seconds=5.0)}
@@ -113,15 +122,18 @@ def test_ways_are_compared_in_the_seconds_of_full_fine_tuning(monkeypatch: pytes
         "squad2_gte_full1": experiment("squad2_gte_full1", 3, {"1": {"encoder": scored(65, seconds=4.0)}}),
         "squad2_gte_lora": experiment("squad2_gte_lora", 3, lora),
     }
-    assert not [block for block in peer_blocks(found, "squad2_gte", "gte-small") if block.key.endswith("_budgets")]
-    monkeypatch.setattr(kept, "ALONE", {(name, 0) for name in found})
-    (block,) = [block for block in peer_blocks(found, "squad2_gte", "gte-small") if block.key.endswith("_budgets")]
+    assert not [block for block in peer_blocks(found, {}, "squad2_gte", "gte-small") if block.key.endswith("_budgets")]
+    found = {name: replace(one, timed=[one.runs[0]]) for name, one in found.items()}
+    lower = {"squad2_gte_full1": replace(found["squad2_gte_full1"], lr=LOWER)}
+    blocks = peer_blocks(found, lower, "squad2_gte", "gte-small")
+    (block,) = [block for block in blocks if block.key.endswith("_budgets")]
     assert block.frame is not None
     assert [column.heading for column in block.frame.columns] == ["way", "in 4.1 s", "in 10.0 s"]
     assert {row[0]: row[1:] for row in block.frame.rows} == {
         # What was stopped a tenth of a second later is not left out for that.
         "full, stopped early": ["64.00 ± 0.00 (full, stopped at 1 epoch)"] * 2,
         "full, decay to its end": ["65.00 ± 0.00 (full, decay to 1 epoch)", "76.00 ± 0.00 (full, decay to 2 epochs)"],
+        "full at 5e-5, decay to its end": ["65.00 ± 0.00 (full at 5e-5, decay to 1 epoch)"] * 2,
         "a head on fine-tuned states": [None, "72.00 ± 0.00 (ladder_64 on states of 1 epoch)"],
         "LoRA": ["60.00 ± 0.00 (LoRA, stopped at 1 epoch)", "66.00 ± 0.00 (LoRA, decay to 2 epochs)"],
         "last_linear (control)": [None, "5.00 ± 0.00 (last_linear (control) on states of 1 epoch)"],
@@ -135,13 +147,13 @@ def test_ways_are_compared_in_the_seconds_of_full_fine_tuning(monkeypatch: pytes
 
 def test_seconds_of_a_shared_gpu_are_hollow_and_said_to_be(found: dict[str, Experiment]) -> None:
     def seconds() -> tuple[list[bool], str]:
-        blocks = {block.key: block for block in peer_blocks(found, "squad2_gte", "gte-small")}
+        blocks = {block.key: block for block in peer_blocks(found, {}, "squad2_gte", "gte-small")}
         block = blocks["squad2_gte_seconds"]
         assert block.picture is not None
         return [row["filled"] for row in block.picture["data"]["values"]], block.note
 
     filled, note = seconds()
     assert not any(filled) and "Hollow: upper bounds" in note
-    found |= {name: Experiment(name, one.runs, [one.runs[0]]) for name, one in found.items()}
+    found |= {name: replace(one, timed=[one.runs[0]]) for name, one in found.items()}
     filled, note = seconds()
     assert all(filled) and "Hollow" not in note

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from results.kept import Experiment
+from results.kept import LOWER, Experiment
 from results.short import short_block
 
 
@@ -32,7 +32,7 @@ def spans() -> dict[str, Experiment]:
 
 
 def test_the_best_head_on_held_out_data_is_held_against_encoder_and_control() -> None:
-    block = short_block(spans())
+    block = short_block(spans(), {})
     assert block is not None and block.frame is not None
     first, second, *later = block.frame.rows
     assert first == [
@@ -62,7 +62,7 @@ def test_the_best_head_may_be_of_the_run_with_kernels() -> None:
     for run in runs.values():
         run["snapshots"]["2"]["pooled_adapter_xception"] = model(36, 50, head="xception")
         run["snapshots"]["2"]["encoder"] = model(32, 32)
-    block = short_block({**found, "squad2_gte_kernels": Experiment("squad2_gte_kernels", runs)})
+    block = short_block({**found, "squad2_gte_kernels": Experiment("squad2_gte_kernels", runs)}, {})
     assert block is not None and block.frame is not None
     row = block.frame.rows[2]
     assert row[1:4] == [2.0, "pooled_adapter_xception", 2] and row[6:] == ["+4.00 ± 0.00", "+2.00 ± 0.00"]  # of its run
@@ -74,42 +74,33 @@ def test_an_untouched_encoder_is_held_against_its_own_first_epoch() -> None:
         run["snapshots"]["1"] = {"encoder": model(50, 50)}
     ladder = {"encoder": model(1, 1), "ladder_64": model(48, 40, head="ladder")}
     run = {"snapshots": {"0": ladder}, "analyses": {}, "metrics": ["f1"]}
-    block = short_block({**found, "untouched_gte": Experiment("untouched_gte", {0: run})})
+    block = short_block({**found, "untouched_gte": Experiment("untouched_gte", {0: run})}, {})
     assert block is not None
     assert block.sentences[1].endswith("96 % with gte-small (AUC −4.00).")  # 48 of 50, and 96 less 100
 
 
-def test_what_heads_add_at_a_better_rate_is_told() -> None:
-    """At the chosen rate the encoder has 60 and its best head 60.5; at the other the best head has 55, or 57 of the run
-    with kernels; the untouched encoder's 48."""
-    found = spans()
-    for run in found["squad2_gte"].runs.values():
-        run["snapshots"]["1"] = {"encoder": model(50, 50), "last_linear": model(51, 51, head="last_linear")}
-        run["snapshots"]["1"]["adapter_64"] = model(55, 55, head="adapter")
-    better = {"encoder": model(60, 60), "adapter_64": model(60.5, 61, head="adapter")}
-    better |= {"ladder_64": model(70, 59, head="ladder"), "last_linear": model(60, 60, head="last_linear")}
-    tuned = Experiment("squad2_gte_tuned", {0: {"snapshots": {"1": better}, "analyses": {}, "metrics": ["f1"]}})
-    found["squad2_gte_tuned"] = tuned
-    told = (
-        "After 1 epoch at a rate chosen on held-out questions the best head's forced F1 is, over the encoder itself, "
-        "+0.50 with gte-small, and that encoder's is {} over that of the best head on 1 of 3 epochs at the other "
-        "runs' rate (kernels along tokens were run at that rate only)."
-    )
-    block = short_block(found)
-    assert block is not None and block.sentences[1] == told.format("+5.00")
-    runs = {seed: {**run, "snapshots": dict(run["snapshots"])} for seed, run in found["squad2_gte"].runs.items()}
-    for run in runs.values():
-        run["snapshots"]["1"] = {"encoder": model(50, 50), "pooled_adapter_xception": model(57, 58, head="xception")}
-        run["snapshots"]["1"]["last_linear"] = model(51, 51, head="last_linear")
-    found["squad2_gte_kernels"] = Experiment("squad2_gte_kernels", runs)
+def test_what_heads_add_to_encoders_fine_tuned_worse_and_better_is_told() -> None:
+    """After 1 epoch the best head adds 5 to 50 at the lower rate, 2 to 55 at the other, .5 to 60 at the end of decay;
+    the untouched encoder's has 48."""
+
+    def shot(encoder: float, head: float) -> dict[str, Any]:
+        models = {"encoder": model(encoder, encoder), "last_linear": model(51, 51, head="last_linear")}
+        return {**models, "adapter_64": model(head, 55, head="adapter"), "ladder_64": model(90, 54, head="ladder")}
+
+    def once(name: str, epochs: str, models: dict[str, Any], lr: float | None = None) -> Experiment:
+        return Experiment(name, {0: {"snapshots": {epochs: models}, "analyses": {}, "metrics": ["f1"]}}, lr=lr)
+
+    found = {"squad2_gte": once("squad2_gte", "1", shot(55, 57)), "squad2_gte_full1": once("", "1", shot(60, 60.5))}
     ladder = {"encoder": model(1, 1), "ladder_64": model(48, 40, head="ladder")}
-    untouched = {"snapshots": {"0": ladder}, "analyses": {}, "metrics": ["f1"]}
-    found["untouched_gte"] = Experiment("untouched_gte", {0: untouched})
-    block = short_block(found)
-    assert block is not None and block.sentences[1] == told.format("+3.00")
-    share = "; 80 % of what 1 epoch gives at a rate chosen on held-out questions)."  # 48 of 60
-    assert block.sentences[2].endswith(share)
+    found["untouched_gte"] = once("untouched_gte", "0", ladder)
+    block = short_block(found, {"squad2_gte": once("squad2_gte", "1", shot(50, 55), LOWER)})
+    assert block is not None and block.sentences[1] == (
+        "To the forced F1 of encoders that were fine-tuned for 1 epoch, worse and better, the best head adds with "
+        "gte-small +5.00 to 50.00 (1 of 1 epoch, 5e-5), +2.00 to 55.00 (1 of 1 epoch, 2e-4) and +0.50 to 60.00 (decay "
+        "to 1 epoch, 2e-4)."
+    )
+    assert block.sentences[2].endswith("; 80 % where the rate had decayed to 0 by then).")  # 48 of 60
 
 
 def test_without_runs_there_is_nothing_to_begin_with() -> None:
-    assert short_block({}) is None
+    assert short_block({}, {}) is None

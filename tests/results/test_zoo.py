@@ -84,7 +84,7 @@ def rows(block: Block) -> list[dict[str, Any]]:
 
 
 def test_heads_are_held_against_the_control_of_their_own_run(found: dict[str, Experiment]) -> None:
-    as_it_came, later = rows(zoo_blocks(found, ENCODERS)[0])
+    as_it_came, later = rows(zoo_blocks(found, found, ENCODERS)[0])
     assert (as_it_came["epochs"], as_it_came["above the control, forced F1"]) == (0.0, 4)
     assert (as_it_came["forced F1 over control"], as_it_came["forced F1 over encoder"]) == ("+10.00", None)  # random
     assert (later["heads"], later["above the control, forced F1"], later["above the control, AUC"]) == (4, 3, 3)
@@ -96,7 +96,7 @@ def test_heads_are_held_against_the_control_of_their_own_run(found: dict[str, Ex
 
 
 def test_all_heads_of_the_zoos_seed_are_listed_by_size_after_the_levels(found: dict[str, Experiment]) -> None:
-    listed = rows(zoo_blocks(found, ENCODERS)[1])
+    listed = rows(zoo_blocks(found, found, ENCODERS)[1])
     names = [row["model"] for row in listed]
     assert names[:5] == ["baseline: never answers", *["encoder itself"] * 2, *["last_linear (control)"] * 2]
     assert names[5:] == ["adapter_64", "cnn_1xn", "ladder_64", "pooled_adapter_inception"]  # none on less data
@@ -108,14 +108,14 @@ def test_all_heads_of_the_zoos_seed_are_listed_by_size_after_the_levels(found: d
 
 
 def test_who_has_the_first_places_is_told(found: dict[str, Experiment]) -> None:
-    block = zoo_blocks(found, ENCODERS)[0]
+    block = zoo_blocks(found, found, ENCODERS)[0]
     (told,) = block.sentences
     assert told.startswith("2 of 4 heads look beyond their own token") and "and 2 of the first 2 after 1 epoch" in told
     assert block.alt.endswith("after 1 epoch from ladder_64 74.0 over adapter_64 71.0 to cnn_1xn 70.5")
 
 
 def test_the_picture_has_every_head_and_both_levels(found: dict[str, Experiment]) -> None:
-    picture = zoo_blocks(found, ENCODERS)[0].picture
+    picture = zoo_blocks(found, found, ENCODERS)[0].picture
     assert picture is not None
     first, second = (
         sorted((row["kind"], row["score"]) for layer in panel["layer"] for row in layer["data"]["values"])
@@ -127,15 +127,15 @@ def test_the_picture_has_every_head_and_both_levels(found: dict[str, Experiment]
 
 
 def test_all_figures_of_the_zoo_follow_snapshot_by_snapshot(found: dict[str, Experiment]) -> None:
-    blocks = zoo_blocks(found, ENCODERS)[2:]
+    blocks = zoo_blocks(found, found, ENCODERS)[2:]
     assert [block.key for block in blocks] == ["squad2_gte_zoo_1", "squad2_gte_zoo_0"]
     assert all("Seed 0 alone." in block.note for block in blocks)
-    assert zoo_blocks({"squad2_gte": found["squad2_gte"]}, ENCODERS) == []
-    kernels = {"squad2_gte_kernels": Experiment("squad2_gte_kernels", found["squad2_gte_zoo"].runs)}
-    assert [block.title for block in zoo_blocks(kernels, ENCODERS)] == [
-        "gte-small after 1 epoch, heads of squad2_gte_kernels.toml",
-        "gte-small as it came, heads of squad2_gte_kernels.toml",
+    assert [block.title for block in blocks] == [
+        "gte-small after 1 epoch, heads of squad2_gte_zoo.toml",
+        "gte-small as it came, heads of squad2_gte_zoo.toml",
     ]
+    # Beside it are the heads of the main run at its rate, and no other's.
+    assert zoo_blocks(found, {}, ENCODERS) == zoo_blocks({}, found, ENCODERS) == []
 
 
 # ---------------------------------------------------------------------- sentences
