@@ -200,7 +200,9 @@ def _draw_gain(lines: dict[str, list[Setting]], encoders: dict[str, str]) -> dic
             above = {BEST: best, "control": best - beside}
             rows += [{"encoder": own.mean, "model": name, "above": gap} for name, gap in above.items()]
         marks = chart_of(rows, 240).encode(
-            x=altair.X("encoder:Q", title=f"{LABELS[FORCED]} of the encoder", scale=altair.Scale(zero=False)),
+            x=altair.X(
+                "encoder:Q", title=f"{LABELS[FORCED]} of the encoder", scale=altair.Scale(zero=False, padding=12)
+            ),
             y=altair.Y("above:Q", title=f"{LABELS[FORCED]} above the encoder"),
             color=colour,
             shape=shape,
