@@ -467,7 +467,8 @@ def _glue_gaps(experiments: Experiments, other: str) -> list[Finding | None]:
     return found
 
 
-CLAIMS: list[Callable[[Experiments], Claim]] = [
+Judge = Callable[[Experiments], Claim]
+CLAIMS: list[Judge] = [
     beats_encoder, beats_control, beats_decayed_encoder, beats_decayed_control, reaches_later,
     ensemble_is_better, heads_at_two, heads_at_two_over_control,
     less_data, less_data_over_control, shared_adapters, wider_adapters, learned_pooling, later_layers,
@@ -482,44 +483,45 @@ NOTE = (
     "a claim is of a head in general, it is the best of the papers' that all seeds have, on held-out training data, by "
     "F1 at the chosen threshold for spans (without fine-tuning by forced F1) and by the task's first figure for "
     "sentences; where every head was run, more of them could win there by luck. Where the rate had decayed, four of "
-    "the papers' heads were run, and none with kernels along tokens. BERT is the encoder at hand."
+    "the papers' heads were run, and none with kernels along tokens. Answerability was run at 5e-5 only. BERT is the "
+    "encoder at hand."
 )
 
 
 def claims_blocks(experiments: Experiments, lower: Experiments) -> list[Block]:
     """Every claim, and beside it what the runs say whose encoders were fine-tuned at the lower rate."""
-    found = [claim(experiments) for claim in CLAIMS]
-    others = [_at_lower_rate(one, claim(experiments | lower)) for one, claim in zip(found, CLAIMS, strict=True)]
+    found, there = {judge: judge(experiments) for judge in CLAIMS}, judge_at_lower(experiments, lower)
     rate = show_rate(LOWER)
     columns = [Column("claim"), Column("here"), Column("figures that agree")]
-    columns += [Column(f"at {rate}", None, f"with encoders fine-tuned at the lower rate, {rate}, where that matters")]
+    columns.append(Column(f"at {rate}", None, "with encoders fine-tuned at this lower rate, where both were run"))
     columns += [Column("seeds", None, "the fewest that any of its figures has")]
     columns.append(Column("the papers (EM/F1 of BERT-large on SQuAD 2.0, unless said otherwise)"))
     rows: list[list[Cell]] = []
-    for claim, other in zip(found, others, strict=True):
+    for judge, claim in found.items():
         agreeing = _agreeing(claim) if claim.findings else None
-        at_lower = f"{other.verdict}, {_agreeing(other)}" if other is not None else None
-        rows.append([claim.text, claim.verdict, agreeing, at_lower, claim.seeds or None, claim.paper])
-    parts = {paper: [claim for claim in found if claim.paper == paper] for paper in (OWN, NO_DECAY)}
-    theirs = [claim for claim in found if claim.paper not in parts]
+        other = f"{there[judge].verdict}, {_agreeing(there[judge])}" if judge in there else None
+        rows.append([claim.text, claim.verdict, agreeing, other, claim.seeds or None, claim.paper])
+    claims = list(found.values())
+    parts = {paper: [claim for claim in claims if claim.paper == paper] for paper in (OWN, NO_DECAY)}
+    theirs = [claim for claim in claims if claim.paper not in parts]
     told = f"Of the papers' {len(theirs)} claims: {_count(theirs)}. Lines that begin with … are questions of ours. Of "
     told += f"{len(parts[OWN])}, which ask the same against our control: {_count(parts[OWN])}. Of "
     told += f"{len(parts[NO_DECAY])}, where the encoder's rate had decayed: {_count(parts[NO_DECAY])}."
-    there = [other for other in others if other is not None]
-    changed = sum(one.verdict != other.verdict for one, other in zip(found, others, strict=True) if other is not None)
     lines = [told]
     if there:
+        changed = sum(found[judge].verdict != claim.verdict for judge, claim in there.items())
         lines.append(f"With encoders fine-tuned at {rate}, the verdict on {changed} of {len(there)} would be another.")
     blocks = [
         Block("claims", "Claim by claim", lines, Frame(columns, rows), note=NOTE),
-        _evidence_block("claims_evidence", "The figures behind it", found),
+        _evidence_block("claims_evidence", "The figures behind it", claims),
     ]
-    return blocks + ([_evidence_block("claims_lower", f"The figures at {rate}", there)] if there else [])
+    return blocks + ([_evidence_block("claims_lower", f"The figures at {rate}", [*there.values()])] if there else [])
 
 
-def _at_lower_rate(claim: Claim, other: Claim) -> Claim | None:
-    """None where the other rate changes nothing, or there are no runs."""
-    return other if other.findings and other.findings != claim.findings else None
+def judge_at_lower(experiments: Experiments, lower: Experiments) -> dict[Judge, Claim]:
+    """The claims that hang on the rate of fine-tuning and have runs at the lower one, as these judge them."""
+    found = {judge: (judge(experiments), judge(experiments | lower)) for judge in CLAIMS}
+    return {judge: there for judge, (here, there) in found.items() if there.findings not in ([], here.findings)}
 
 
 def _agreeing(claim: Claim) -> str:

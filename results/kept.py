@@ -1,6 +1,7 @@
 """What was kept of the runs: one small file a run in `results/kept`; the seeds of an experiment belong together."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,12 @@ KEPT = ROOT / "results" / "kept"
 AGAIN = "again"
 """The folder in it of runs that were repeated with the GPU to themselves: their seconds count, and not their scores."""
 RATES = "rates"
-"""The folder of runs with another learning rate of fine-tuning than their config's: what a rate was chosen among."""
+"""The folder of runs with another learning rate of fine-tuning than their config's: those that a rate was chosen among,
+and those at the lower rate."""
 CONFIGS = ROOT / "configs" / "results"
 LOWER = 5e-5
-"""The learning rate of fine-tuning that all encoders for spans had before a better one was chosen: what the page says
-is said of both."""
+"""The learning rate of fine-tuning that all encoders for spans had before a better one was chosen: claims, and what
+heads add, are shown for both."""
 ALONE = {
     ("squad2_minilm", LOWER, 0),
     *((f"squad2_{encoder}_{peer}", 1e-3, 1) for encoder in ("gte", "minilm") for peer in ("lora", "bitfit")),
@@ -116,15 +118,23 @@ class Experiment:
 
     def seconds(self, epochs: float, model: str) -> Seconds | None:
         """Of fine-tuning up to the snapshot, and of the pass where it is a head: the fewest of the runs that had the
-        GPU to themselves, or of all. All heads of a run share the pass: only one with the same heads tells what it
-        takes."""
+        GPU to themselves, or of all."""
+        tuned = _fewest(self.timed, list(self.runs.values()), lambda run: _seconds(run, epochs, ENCODER))
+        if model == ENCODER or tuned is None:
+            return tuned
+        own = _fewest(self._timed_alike(epochs), list(self.runs.values()), lambda run: _seconds(run, epochs, model))
+        return None if own is None else Seconds(tuned.value + own.value, tuned.alone and own.alone)
+
+    def seconds_of_passes(self) -> Seconds | None:
+        """Of all snapshots together: heads of one pass took as long, and those that read every token have their own."""
+        shots = self.head_snapshots
+        alike = [run for run in self.timed if all(run in self._timed_alike(epochs) for epochs in shots)]
+        return _fewest(alike, list(self.runs.values()), lambda run: sum(_passes(run, epochs) for epochs in shots))
+
+    def _timed_alike(self, epochs: float) -> list[dict[str, Any]]:
+        """All heads of a run share the pass: only a run with the same ones tells what it takes."""
         models = set(self.models(epochs))
-        alone_runs = [run for run in self.timed if model == ENCODER or set(_models_of(run, epochs)) == models]
-        for runs, alone in ((alone_runs, True), (list(self.runs.values()), False)):
-            found = [own for run in runs for own in [_seconds(run, epochs, model)] if own is not None]
-            if found:
-                return Seconds(min(found), alone)
-        return None
+        return [run for run in self.timed if set(_models_of(run, epochs)) == models]
 
     def compute(self, epochs: float, model: str) -> int | None:
         """Training tokens through the encoder up to here, in those of a forward pass: a backward one counts twice."""
@@ -161,12 +171,25 @@ def _models_of(run: dict[str, Any], epochs: float) -> dict[str, Any]:
 
 
 def _seconds(run: dict[str, Any], epochs: float, model: str) -> float | None:
-    """None where the run has no such model, and for the baseline, which takes none."""
+    """Of fine-tuning for the encoder, of the pass for a head; None where the run has no such model, and for the
+    baseline, which takes none."""
     models = _models_of(run, epochs)
-    if model not in models or model == BASELINE:
-        return None
-    own = 0.0 if model == ENCODER else models[model].get("seconds") or 0.0
-    return float((models[ENCODER].get("seconds") or 0.0) + own)
+    return None if model not in models or model == BASELINE else float(models[model].get("seconds") or 0.0)
+
+
+def _passes(run: dict[str, Any], epochs: float) -> float:
+    return sum({facts["seconds"] for facts in _models_of(run, epochs).values() if "head" in facts})
+
+
+def _fewest(
+    alone: list[dict[str, Any]], runs: list[dict[str, Any]], seconds: Callable[[dict[str, Any]], float | None]
+) -> Seconds | None:
+    """Of the runs that had the GPU to themselves, or else of all."""
+    for some, is_alone in ((alone, True), (runs, False)):
+        found = [own for run in some for own in [seconds(run)] if own is not None]
+        if found:
+            return Seconds(min(found), is_alone)
+    return None
 
 
 def show_seconds(seconds: Seconds | None, digits: int) -> str | float | None:

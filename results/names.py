@@ -36,7 +36,7 @@ LABELS = {
     "at_threshold.NoAns_f1": "F1* on unanswerable ones",
 }
 
-SECONDS = "of a run that had the GPU to itself; ≤: an upper bound, since up to a dozen others shared it"
+SECONDS = "of a run that had the GPU to itself; ≤: an upper bound, since other runs shared it"
 RANDOM = "As it came, the encoder's own output layer is random: its row, and any ensemble with it, say nothing there."
 COLOURS = 8
 """How many the theme has."""

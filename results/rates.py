@@ -11,7 +11,7 @@ from bertvision.heads import CONTROL
 from bertvision.results import counted, read_figure
 from bertvision.stages import BASELINE, ENCODER
 from results.claims import best_place, compare, signed_mean
-from results.kept import CONFIGS, Experiment, Experiments, Mean, Place, at_lower_rate, show_rate
+from results.kept import CONFIGS, Experiment, Experiments, Mean, Place, show_rate
 from results.names import AUC, FORCED, JUDGED, LABELS, SPAN_NOTES, colour_by_place
 from results.spans import folded_scores, scores_block
 
@@ -34,8 +34,9 @@ class Tried(NamedTuple):
         return found
 
 
-def rate_blocks(experiments: Experiments, rates: list[Experiment], encoders: dict[str, str]) -> list[Block]:
-    lower = at_lower_rate(rates)
+def rate_blocks(
+    experiments: Experiments, lower: Experiments, rates: list[Experiment], encoders: dict[str, str]
+) -> list[Block]:
     tried = {
         (short, way): found
         for short in encoders
@@ -69,7 +70,7 @@ def _tried(experiment: Experiment | None, rates: list[Experiment]) -> list[Tried
     if experiment is None or 0 not in experiment.runs:
         return []
     runs = [(given_rate(experiment.name), experiment.runs[0])]
-    runs += [(one.lr or 0.0, one.runs[0]) for one in rates if one.name == experiment.name and 0 in one.runs]
+    runs += [(one.lr, one.runs[0]) for one in rates if one.lr and one.name == experiment.name and 0 in one.runs]
     found = [Tried(lr, run["snapshots"][max(run["snapshots"], key=float)]) for lr, run in runs]
     return sorted(found, key=lambda one: one.lr)
 
@@ -94,11 +95,12 @@ def _tried_block(tried: dict[tuple[str, str], list[Tried]], encoders: dict[str, 
         title="What other rates give",
         sentences=[_tell_tried(tried, encoders)],
         frame=Frame(columns, rows),
-        note="Seed 0 of the encoder itself; best: by forced F1 on held-out questions, where the next rate is not far. "
-        "The other tables are at these rates; the fine-tuning curve, with decay to 3 epochs, has that of decay to 1 "
-        "epoch. Full fine-tuning and LoRA at the best rate were run again with that seed, and it is the second run "
-        "that is here. Runs such as “bertvision run configs/results/squad2_gte_full1.toml finetune.lr=1e-4”. Decay to "
-        "2 epochs was run at 5e-5 only, and so was answerability. Never answering has F1 "
+        note="Seed 0 of the encoder itself; best: by forced F1 on held-out questions. Of full fine-tuning the next "
+        "rate is not far. Full fine-tuning and LoRA at the best rate were run again with that seed: here is the second "
+        "run. "
+        "The fine-tuning curve, with decay to 3 epochs, has the rate of decay to 1 epoch; none was chosen for it. Runs "
+        "such as “bertvision run configs/results/squad2_gte_full1.toml finetune.lr=1e-4”. Decay to 2 epochs was run at "
+        "5e-5 only, and so was answerability. Never answering has F1 "
         f"{next(iter(tried.values()))[0].figure('f1', model=BASELINE):.2f}.",
     )
 
@@ -139,11 +141,12 @@ def settings_of(experiments: Experiments, lower: Experiments, short: str) -> lis
     """The snapshots of the main runs at both rates, and the encoder whose rate decayed to 0 within 1 epoch."""
     name, found = f"squad2_{short}", []
     for runs in (lower, experiments):
-        main, kernels = (runs.get(f"{name}{end}") for end in ("", "_kernels"))
-        for epochs in (epochs for epochs in (main.head_snapshots if main is not None else []) if epochs):
-            assert main is not None
-            rate = show_rate(main.lr or given_rate(name))
-            head = best_place(main, kernels, epochs, FORCED, theirs=False)
+        main = runs.get(name)
+        if main is None:
+            continue
+        rate = show_rate(main.lr or given_rate(name))
+        for epochs in (epochs for epochs in main.head_snapshots if epochs):
+            head = best_place(main, runs.get(f"{name}_kernels"), epochs, FORCED, theirs=False)
             found += [Setting(f"{epochs:g} of {counted(main.snapshots[-1], 'epoch')}", rate, head)] if head else []
     ended = experiments.get(f"{name}_full1")
     head = best_place(ended, None, 1.0, FORCED, theirs=False) if ended is not None else None

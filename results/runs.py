@@ -9,8 +9,8 @@ from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.heads import CONTROL
 from bertvision.results import counted, read_figure
 from bertvision.stages import BASELINE, ENCODER
-from results.claims import CLAIMS
-from results.kept import AGAIN, LOWER, Experiment, Experiments, Seconds, show_rate, show_seconds
+from results.claims import judge_at_lower
+from results.kept import AGAIN, LOWER, Experiment, Experiments, show_rate, show_seconds
 from results.names import JUDGED, LABELS, SECONDS
 from results.sentences import GLUE
 
@@ -52,25 +52,13 @@ def runs_block(experiments: Experiments, rates: list[Experiment]) -> Block:
     for one in sorted([*experiments.values(), *rates], key=lambda one: (one.name, one.lr or 0.0)):
         seeds = ", ".join([*map(str, one.seeds), *[f"{run['seed']} again" for run in one.again]])
         tuned = one.seconds(one.snapshots[-1], ENCODER)
-        costs = [show_seconds(spent, 0) for spent in (tuned, _passes(one))]
+        costs = [show_seconds(spent, 0) for spent in (tuned, one.seconds_of_passes())]
         rows.append([one.title, seeds, one.first["device"], one.first["packages"]["torch"], *costs])
     note = (
         "Of the fastest seed where several shared the GPU. Fine-tuning takes as long at any rate: seconds may be of a "
+        "run at another. Tokenizing, scoring and writing come on top."
     )
-    note += "run at another. Tokenizing, scoring and writing come on top."
     return Block("runs", "What was run", frame=Frame(columns, rows), note=note)
-
-
-def _passes(experiment: Experiment) -> Seconds:
-    """Of all snapshots; all heads of one share a pass, and those that read every token have their own."""
-    total, alone = 0.0, True
-    for epochs in experiment.head_snapshots:
-        tuned = experiment.seconds(epochs, ENCODER)
-        models = [name for name in experiment.models(epochs) if "head" in experiment.facts(epochs, name)]
-        found = [seconds for name in models for seconds in [experiment.seconds(epochs, name)] if seconds is not None]
-        total += sum({round(own.value - (tuned.value if tuned else 0.0), 3) for own in found})
-        alone = alone and all(own.alone for own in found)
-    return Seconds(total, alone)
 
 
 # ---------------------------------------------------------------------- the same seed again
@@ -176,13 +164,13 @@ def _changed_verdicts(experiments: Experiments, lower: Experiments, second: list
     runs = experiments | lower
     whole = [one for one in second if _has_all(one.run, runs[one.config].runs[one.run["seed"]])]
     again, others = ([one for one in whole if (one.where == AGAIN) == made_again] for made_again in (True, False))
-    judged, changed = [claim(runs) for claim in CLAIMS], {}
+    judged, changed = judge_at_lower(experiments, lower), {}
     for taken in (again, others, whole):
         swapped = dict(runs)
         for one in taken:
             before = swapped[one.config]
             swapped[one.config] = replace(before, runs=before.runs | {one.run["seed"]: one.run})
-        for first, claim in zip(judged, CLAIMS, strict=True):
+        for claim, first in judged.items():
             verdict = claim(swapped).verdict
             if verdict != first.verdict:
                 changed[first.text] = f"“{first.text}” from “{first.verdict}” to “{verdict}”"

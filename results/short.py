@@ -106,7 +106,7 @@ def _rates(experiments: Experiments, lower: Experiments) -> list[str]:
             for one in settings
         ]
         parts += [f"with {title} {listed(told)}"] if len(told) > 1 else []
-    words = "To the forced F1 of encoders that were fine-tuned for 1 epoch, worse and better, the best head adds "
+    words = "To the forced F1 of its own run's encoder, fine-tuned for 1 epoch worse or better, the best head adds "
     return [f"{words}{'; '.join(parts)}."] if parts else []
 
 

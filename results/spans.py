@@ -12,7 +12,7 @@ from bertvision.analysis.words import listed, signed
 from bertvision.heads import CONTROL
 from bertvision.results import counted
 from bertvision.stages import BASELINE, ENCODER
-from results.kept import Experiment, Mean, is_head, show_seconds
+from results.kept import Experiment, Mean, is_head, show_rate, show_seconds
 from results.names import RANDOM, SECONDS, SPAN_FIGURES, SPAN_NOTES, SQUAD, colour_by_place, title_of
 
 CURVE = {"at_threshold.f1": "F1 at the chosen threshold", "forced_f1": "forced F1", "no_answer_auc": "AUC"}
@@ -53,8 +53,9 @@ def scores_block(experiment: Experiment, encoder: str, epochs: float, which: str
         seconds = experiment.seconds(epochs, model)
         cells = [*figures, show_seconds(seconds, 0)]
         rows.append([title_of(model), seeds, experiment.facts(epochs, model)["parameters"], *cells])
+    rate = [] if experiment.lr is None else [show_rate(experiment.lr)]
     return Block(
-        key=f"{experiment.name}_{'' if experiment.lr is None else 'lower_'}{epochs:g}".replace(".", "_"),
+        key="_".join([experiment.name, *rate, f"{epochs:g}"]).replace(".", "_"),
         title=(f"{encoder} after {counted(epochs, 'epoch')}" if epochs else f"{encoder} as it came") + which,
         frame=Frame(columns, rows),
         note=f"{SQUAD}: official dev set, 11,873 questions. {of_seeds(experiment)}" + ("" if epochs else f" {RANDOM}"),

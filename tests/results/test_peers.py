@@ -84,7 +84,7 @@ def test_heads_on_the_untouched_encoder_are_told_apart_by_their_passes(found: di
 
 
 def test_full_fine_tuning_at_the_lower_rate_is_a_way_of_its_own(found: dict[str, Experiment]) -> None:
-    lower = {name: replace(found[name], lr=LOWER) for name in ("squad2_gte", "squad2_gte_full1")}
+    lower = {"squad2_gte_full1": replace(found["squad2_gte_full1"], lr=LOWER)}
     found["squad2_gte_full1"] = experiment("squad2_gte_full1", 3, {"1": {"encoder": scored(80)}})
     found["squad2_gte_full2"] = experiment("squad2_gte_full2", 3, {"2": {"encoder": scored(75)}})
     lower["squad2_gte"] = experiment("squad2_gte", 3, {"3": {"encoder": scored(77)}})

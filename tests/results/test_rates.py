@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from results.kept import LOWER, Experiment, Experiments, load_kept, load_rates, show_rate
+from results.kept import LOWER, Experiment, Experiments, at_lower_rate, load_kept, load_rates, show_rate
 from results.rates import given_rate, rate_blocks
 
 ENCODERS = {"gte": "gte-small"}
@@ -49,7 +49,7 @@ def snapshot(encoder: float, head: float) -> dict[str, Any]:
 
 def test_the_best_rate_is_chosen_on_held_out_questions_and_held_against_the_lowest(found: Experiments) -> None:
     rates = [at_rate(1e-4, 68, 52), at_rate(4e-4, 90, 53), at_rate(LOWER, 65, 50)]  # the best on dev is not the best
-    block = rate_blocks(found, rates, ENCODERS)[0]
+    block = rate_blocks(found, at_lower_rate(rates), rates, ENCODERS)[0]
     assert block.frame is not None
     way = ["gte-small", "full, decay to 1 epoch"]
     assert [row[:5] for row in block.frame.rows] == [
@@ -64,7 +64,7 @@ def test_the_best_rate_is_chosen_on_held_out_questions_and_held_against_the_lowe
     # Of what has several snapshots, the end of its decay counts.
     found["squad2_gte_lora"] = experiment("squad2_gte_lora", {"1": tuned(90, 90), "3": tuned(66, 60)})
     worse = experiment("squad2_gte_lora", {"1": tuned(95, 95), "3": tuned(68, 59)}, lr=1e-3)
-    block = rate_blocks(found, [*rates, worse], ENCODERS)[0]
+    block = rate_blocks(found, {}, [*rates, worse], ENCODERS)[0]
     assert block.frame is not None
     way = ["gte-small", "LoRA, decay to 3 epochs"]
     assert [row[:5] for row in block.frame.rows[4:]] == [[*way, "1e-3", 59, 68], [*way, "3e-3 (best)", 60, 66]]
@@ -77,7 +77,9 @@ def test_what_heads_add_is_held_against_encoder_and_control_of_their_own_run(fou
     # A head of the run with kernels along tokens is held against that run's encoder.
     along = {"1": snapshot(61, 0) | {"pooled_adapter_xception": model(68, 65, head="xception")}}
     rates.append(experiment("squad2_gte_kernels", along, seeds=2, lr=LOWER))
-    gain, scores, *lower = rate_blocks(found, rates, ENCODERS)  # no other rate was tried: no table of rates
+    gain, scores, *lower = rate_blocks(
+        found, at_lower_rate(rates), rates, ENCODERS
+    )  # no other rate was tried: no table of rates
     assert gain.frame is not None
     assert [row[1:7] for row in gain.frame.rows] == [
         ["5e-5", "0.3 of 3 epochs", "adapter_64", "50.00 ± 0.00", "+10.00 ± 0.00", "+8.00 ± 0.00"],
@@ -108,7 +110,7 @@ def test_what_heads_add_is_held_against_encoder_and_control_of_their_own_run(fou
 
 
 def test_without_runs_nothing_is_said_of_rates() -> None:
-    assert rate_blocks({}, [at_rate(1e-4, 1, 1)], ENCODERS) == []
+    assert rate_blocks({}, {}, [at_rate(1e-4, 1, 1)], ENCODERS) == []
 
 
 def test_rates_are_written_as_in_configs() -> None:

@@ -95,7 +95,7 @@ def test_what_heads_add_to_encoders_fine_tuned_worse_and_better_is_told() -> Non
     found["untouched_gte"] = once("untouched_gte", "0", ladder)
     block = short_block(found, {"squad2_gte": once("squad2_gte", "1", shot(50, 55), LOWER)})
     assert block is not None and block.sentences[1] == (
-        "To the forced F1 of encoders that were fine-tuned for 1 epoch, worse and better, the best head adds with "
+        "To the forced F1 of its own run's encoder, fine-tuned for 1 epoch worse or better, the best head adds with "
         "gte-small +5.00 to 50.00 (1 of 1 epoch, 5e-5), +2.00 to 55.00 (1 of 1 epoch, 2e-4) and +0.50 to 60.00 (decay "
         "to 1 epoch, 2e-4)."
     )
