@@ -97,10 +97,9 @@ def _tried_block(tried: dict[tuple[str, str], list[Tried]], encoders: dict[str, 
         frame=Frame(columns, rows),
         note="Seed 0 of the encoder itself; best: by forced F1 on held-out questions. Of full fine-tuning the next "
         "rate is not far. Full fine-tuning and LoRA at the best rate were run again with that seed: here is the second "
-        "run. "
-        "The fine-tuning curve, with decay to 3 epochs, has the rate of decay to 1 epoch; none was chosen for it. Runs "
-        "such as “bertvision run configs/results/squad2_gte_full1.toml finetune.lr=1e-4”. Decay to 2 epochs was run at "
-        "5e-5 only, and so was answerability. Never answering has F1 "
+        "run. The fine-tuning curve, with decay to 3 epochs, has the rate of decay to 1 epoch; none was chosen for it. "
+        "Runs such as “bertvision run configs/results/squad2_gte_full1.toml finetune.lr=1e-4”. Decay to 2 epochs was "
+        "run at 5e-5 only, and so was answerability. Never answering has F1 "
         f"{next(iter(tried.values()))[0].figure('f1', model=BASELINE):.2f}.",
     )
 

@@ -1,18 +1,24 @@
 """The page's beginning: how far the best head is above encoder and control, task by task."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
+from bertvision.analysis.drawing import chart_of, import_altair
 from bertvision.analysis.words import listed, signed
 from bertvision.heads import CONTROL
 from bertvision.results import counted
 from bertvision.stages import ENCODER
 from results.claims import best_place, compare, signed_mean, spans
 from results.kept import Experiment, Experiments, Mean, Place, compared_seconds
-from results.names import AUC, ENCODERS, FORCED, LABELS
+from results.names import AUC, ENCODERS, FORCED, LABELS, colour_by_place
 from results.rates import settings_of
 from results.sentences import GLUE
 from results.untouched import above, share_of
+
+PLACES = {"encoder": 0, "control": 1}
+"""Colours, as in the other pictures."""
+ENDS, TICKS = [-6, 32], [-5, -2, -1, 0, 1, 2, 5, 10, 20]
+"""Of the axis of points."""
 
 
 class Row(NamedTuple):
@@ -56,9 +62,12 @@ def short_block(experiments: Experiments, lower: Experiments) -> Block | None:
         title="The best head of each snapshot",
         sentences=[_compared(rows), *_rates(experiments, lower), *_untouched(experiments)],
         frame=Frame(columns, [row.cells for row in rows]),
+        picture=_draw(rows),
+        alt="Points above encoder and control: " + "; ".join(map(_in_words, _first_figures(rows))),
         note="Best on held-out training data, by the first of a task's figures here, of the heads that all seeds have; "
         "the ladder and heads that read means are among them. Heads of further runs (zoos, kernels) count where these "
-        "have the seeds of the main run. Points, mean over seeds ± standard deviation. Baselines are in the tables.",
+        "have the seeds of the main run. Points, mean over seeds ± standard deviation; drawn for the first figure of "
+        "each task, on an axis that is logarithmic beyond a point. Baselines are in the tables.",
     )
 
 
@@ -94,6 +103,42 @@ def _compared(rows: list[Row]) -> str:
             f"({epochs[0]:g} to {epochs[-1]:g} epochs)"
         )
     return f"In the mean over seeds the best head is above the encoder itself {'; '.join(parts)}."
+
+
+def _first_figures(rows: list[Row]) -> list[Row]:
+    firsts = {row.task: row.figure for row in reversed(rows)}
+    return [row for row in rows if row.figure == firsts[row.task]]
+
+
+def _in_words(row: Row) -> str:
+    gaps = [signed(row.over[other].mean) for other in (ENCODER, CONTROL) if other in row.over]
+    return f"{row.task} at {counted(row.head.epochs, 'epoch')} {' and '.join(gaps)}"
+
+
+def _draw(rows: list[Row]) -> dict[str, Any]:
+    """How far the best head of each snapshot is above encoder and control, side by side."""
+    altair, shown = import_altair(), _first_figures(rows)
+    order = [f"{row.task}, {counted(row.head.epochs, 'epoch')}" for row in shown]
+    colour, _ = colour_by_place("other", PLACES, list(PLACES))
+    panels: list[Any] = []
+    for other, name in ((ENCODER, "encoder"), (CONTROL, "control")):
+        gaps = [(place, row.over[other]) for place, row in zip(order, shown, strict=True) if other in row.over]
+        data = [
+            {"place": place, "other": name, "gap": gap.mean, "low": gap.mean - spread, "high": gap.mean + spread}
+            for place, gap in gaps
+            for spread in [gap.deviation or 0.0]
+        ]
+        axis = altair.Axis(labelLimit=300) if not panels else None
+        title = f"points above the {name}"
+        scale = altair.Scale(type="symlog", constant=1, domain=ENDS, nice=False)
+        across = altair.X("gap:Q", title=title, scale=scale, axis=altair.Axis(values=TICKS, tickCount=len(TICKS)))
+        base = chart_of(data, 18 * len(order)).encode(
+            x=across, y=altair.Y("place:N", sort=order, title=None, axis=axis), color=colour.legend(None)
+        )
+        zero = altair.Chart(altair.Data(values=[{"gap": 0}])).mark_rule(strokeDash=[4, 3]).encode(x=across)
+        spreads = base.mark_rule().encode(x=altair.X("low:Q", title=title), x2="high:Q")
+        panels.append((zero + spreads + base.mark_point(size=45, opacity=1, filled=True)).properties(width=250))
+    return dict(altair.hconcat(*panels).to_dict())
 
 
 def _rates(experiments: Experiments, lower: Experiments) -> list[str]:

@@ -77,9 +77,8 @@ def test_what_heads_add_is_held_against_encoder_and_control_of_their_own_run(fou
     # A head of the run with kernels along tokens is held against that run's encoder.
     along = {"1": snapshot(61, 0) | {"pooled_adapter_xception": model(68, 65, head="xception")}}
     rates.append(experiment("squad2_gte_kernels", along, seeds=2, lr=LOWER))
-    gain, scores, *lower = rate_blocks(
-        found, at_lower_rate(rates), rates, ENCODERS
-    )  # no other rate was tried: no table of rates
+    # No other rate was tried: there is no table of rates.
+    gain, scores, *lower = rate_blocks(found, at_lower_rate(rates), rates, ENCODERS)
     assert gain.frame is not None
     assert [row[1:7] for row in gain.frame.rows] == [
         ["5e-5", "0.3 of 3 epochs", "adapter_64", "50.00 ± 0.00", "+10.00 ± 0.00", "+8.00 ± 0.00"],

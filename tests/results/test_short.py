@@ -47,6 +47,19 @@ def test_the_best_head_on_held_out_data_is_held_against_encoder_and_control() ->
     ]
     assert second[4:] == ["AUC", "50.00 ± 5.66", "+10.00 ± 5.66", "+4.00 ± 5.66"]
     assert [row[1] for row in later] == [2.0, 2.0]  # nothing is said of 0 epochs
+    assert block.alt == (
+        "Points above encoder and control: spans, gte-small at 0.3 epochs +5.00 and +2.00; spans, gte-small at 2 "
+        "epochs −8.00 and −9.00"
+    )
+    assert block.picture is not None
+    over_encoder, over_control = block.picture["hconcat"]
+    drawn = [value for layer in over_encoder["layer"] for value in layer.get("data", {}).get("values", [])]
+    assert {"place": "spans, gte-small, 0.3 epochs", "other": "encoder", "gap": 5.0} in [
+        {key: value[key] for key in ("place", "other", "gap")} for value in drawn if "place" in value
+    ]
+    low, high = next((value["low"], value["high"]) for value in drawn if "place" in value)
+    assert (round(low, 2), round(high, 2)) == (2.17, 7.83)  # 5 less and more 2.83
+    assert over_control != over_encoder
     (told,) = block.sentences
     assert told == (
         "In the mean over seeds the best head is above the encoder itself in 2 of 2 figures (2 with every seed), and "
