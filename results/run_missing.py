@@ -12,7 +12,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from bertvision.errors import UserError
-from results.keep import keep
 from results.kept import CONFIGS, ROOT, seeds_by_config
 from results.runs import WANTED
 
@@ -30,16 +29,17 @@ def missing(configs: list[str]) -> list[tuple[str, int]]:
 
 
 def run(config: str, seed: int) -> bool:
-    """One run and what is kept of it; its output goes into the log."""
+    """One run and what is kept of it, each a process of its own; their output goes into the log."""
     folder, began = RUNS / f"{config}_seed{seed}", time.monotonic()
     log = folder.with_suffix(".log")
     log.parent.mkdir(parents=True, exist_ok=True)
     words = [f"configs/results/{config}.toml", f"seed={seed}", f"run={folder}"]
     with log.open("w", encoding="utf-8") as file:
-        command = [sys.executable, "-m", "bertvision", "run", *words]
-        done = subprocess.run(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False)
-    if done.returncode == 0:
-        keep(folder)
+        for command in (["bertvision", "run", *words], ["results.keep", str(folder)]):
+            whole = [sys.executable, "-m", *command]
+            done = subprocess.run(whole, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False)
+            if done.returncode != 0:
+                break
     said = log.read_text(encoding="utf-8").splitlines() or ["it said nothing"]
     end = "kept" if done.returncode == 0 else f"failed ({said[-1].strip()}); all it said is in {log}"
     print(f"{folder.name}: {end}, {time.monotonic() - began:.0f} s", flush=True)
