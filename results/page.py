@@ -109,7 +109,7 @@ def build_page(experiments: Experiments, seeds: dict[str, list[int]], rates: lis
             kernels = experiments.get(f"{name}_kernels")
             further = folded_scores(kernels, encoder) if kernels is not None else []
             sections.append(Section(f"Spans, {encoder} ({SQUAD})", span_blocks(experiments[name], encoder) + further))
-    title = f"Every head for spans, encoders fine-tuned at {show_rate(LOWER)} ({SQUAD})"
+    title = f"Spans, encoders fine-tuned at {show_rate(LOWER)}: every head ({SQUAD})"
     sections.append(Section(title, zoo_blocks(lower, experiments, ENCODERS)))
     pairs = [(experiments.get(f"answerable_{short}"), encoder) for short, encoder in ENCODERS.items()]
     sections.append(Section("Answerability", [answerable_block(one, name) for one, name in pairs if one is not None]))

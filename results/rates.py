@@ -13,7 +13,7 @@ from bertvision.stages import BASELINE, ENCODER
 from results.claims import best_place, compare, signed_mean
 from results.kept import CONFIGS, Experiment, Experiments, Mean, Place, show_rate
 from results.names import AUC, FORCED, JUDGED, LABELS, SPAN_NOTES, colour_by_place
-from results.spans import folded_scores, scores_block
+from results.spans import scores_block
 
 WAYS = {"full1": "full, decay to 1 epoch", "lora": "LoRA, decay to 3 epochs", "bitfit": "BitFit, decay to 3 epochs"}
 BEST = "best head"
@@ -47,14 +47,9 @@ def rate_blocks(
     found = [_tried_block(tried, encoders)] if tried else []
     lines = {short: settings for short in encoders if (settings := settings_of(experiments, lower, short))}
     found += [_gain_block(lines, encoders)] if lines else []
-    for short, encoder in encoders.items():
-        name = f"squad2_{short}"
-        ended = experiments.get(f"{name}_full1")
-        if ended is not None:
-            found.append(scores_block(ended, encoder, 1.0, ", the rate decayed to 0 by then"))
-        for run in (lower.get(f"{name}{end}") for end in ("", "_kernels")):
-            found += folded_scores(run, encoder) if run is not None else []
-    return found
+    ended = [(experiments.get(f"squad2_{short}_full1"), encoder) for short, encoder in encoders.items()]
+    which = ", the rate decayed to 0 by then"
+    return found + [scores_block(one, encoder, 1.0, which) for one, encoder in ended if one is not None]
 
 
 # ---------------------------------------------------------------------- what was tried

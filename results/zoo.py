@@ -108,7 +108,7 @@ SPANS = View(
 
 
 def zoo_blocks(lower: Experiments, zoos: Experiments, encoders: dict[str, str]) -> list[Block]:
-    """For spans: every head with one seed, on encoders fine-tuned at the lower rate."""
+    """For spans, on encoders fine-tuned at the lower rate: every head with one seed, and the figures of all runs."""
     found = []
     for short, encoder in encoders.items():
         main, zoo = lower.get(f"squad2_{short}"), zoos.get(f"squad2_{short}_zoo")
@@ -116,6 +116,8 @@ def zoo_blocks(lower: Experiments, zoos: Experiments, encoders: dict[str, str]) 
             lineup = Lineup(SPANS, main, zoo, zoo.seeds[:1])
             found += [lineup.overview(encoder), lineup.table(encoder)] if lineup.shots else []
             found += folded_scores(zoo, encoder)
+        for run in (main, lower.get(f"squad2_{short}_kernels")):
+            found += folded_scores(run, encoder) if run is not None else []
     return found
 
 
@@ -187,8 +189,8 @@ class Lineup:
             key=f"{self.zoo.name}_table",
             title=f"{title}: the figures of every head, {self.words_of_seeds}",
             frame=self._table(),
-            note=f"Heads by size. Those of {self.main.title} have {counted(len(self.main.seeds), 'seed')} in the "
-            "tables above.",
+            note=f"Heads by size. Those of {self.main.title} have {counted(len(self.main.seeds), 'seed')} in "
+            "tables of their own.",
             folded=True,
         )
 

@@ -13,7 +13,7 @@ from bertvision.config import TrainConfig
 from bertvision.encoder.states import StateShape
 from bertvision.heads import Target, build_head, build_members, list_presets
 from bertvision.tasks.base import TargetKind
-from results.kept import CONFIGS, Experiment
+from results.kept import CONFIGS, LOWER, Experiment
 from results.zoo import (
     CLS,
     FLAT,
@@ -127,15 +127,29 @@ def test_the_picture_has_every_head_and_both_levels(found: dict[str, Experiment]
 
 
 def test_all_figures_of_the_zoo_follow_snapshot_by_snapshot(found: dict[str, Experiment]) -> None:
-    blocks = zoo_blocks(found, found, ENCODERS)[2:]
+    blocks = zoo_blocks(found, found, ENCODERS)[2:4]
     assert [block.key for block in blocks] == ["squad2_gte_zoo_1", "squad2_gte_zoo_0"]
     assert all("Seed 0 alone." in block.note for block in blocks)
     assert [block.title for block in blocks] == [
         "gte-small after 1 epoch, heads of squad2_gte_zoo.toml",
         "gte-small as it came, heads of squad2_gte_zoo.toml",
     ]
-    # Beside it are the heads of the main run at its rate, and no other's.
-    assert zoo_blocks(found, {}, ENCODERS) == zoo_blocks({}, found, ENCODERS) == []
+    assert zoo_blocks({}, found, ENCODERS) == []  # beside it are the heads of the main run at its rate, and no other's
+
+
+def test_the_other_runs_at_that_rate_follow_with_their_seeds(found: dict[str, Experiment]) -> None:
+    main = found["squad2_gte"]
+    lower = {name: Experiment(name, main.runs, lr=LOWER) for name in ("squad2_gte", "squad2_gte_kernels")}
+    blocks = zoo_blocks(lower, {}, ENCODERS)
+    shots = ("after 1 epoch", "as it came")
+    assert [block.title for block in blocks] == [
+        f"gte-small {shot}, heads of {name}.toml finetune.lr=5e-5" for name in lower for shot in shots
+    ]
+    assert all(block.folded and "over seeds" in block.note for block in blocks)
+    assert [block.key for block in blocks[:2]] == [
+        "squad2_gte_5e-5_1",
+        "squad2_gte_5e-5_0",
+    ]  # apart from the other rate
 
 
 # ---------------------------------------------------------------------- sentences
