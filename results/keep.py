@@ -1,11 +1,11 @@
 """Keeps of finished runs what the results page is made of: python -m results.keep RUN [RUN …] [--again]
 
-With --again the runs, which must have had the GPU to themselves, stand beside those of the same seed that were kept:
-their seconds count, and not their scores. A folder called squad2_gte_full1_lr0.0001_seed0 is of a run with another
-learning rate of fine-tuning than the config's, one that a rate was chosen among.
 A run's folder is called as its config in configs/results, with its seed: squad2_gte_seed1. Its settings must be the
-config's; where data and encoder lie may differ. Marks of each example must be there (analyses need them); the weights
-of encoders and heads need not.
+config's; where data and encoder lie may differ. A folder called squad2_gte_full1_lr0.0001_seed0 is of a run with
+another learning rate of fine-tuning than the config's, and is kept apart from the others. Marks of each example must be
+there (analyses need them); the weights of encoders and heads need not.
+With --again the runs, which must have had the GPU to themselves, stand beside those of the same seed that were kept:
+their seconds count, and not their scores.
 """
 
 import dataclasses

@@ -24,7 +24,7 @@ from results.kept import (
     load_rates,
     seeds_by_config,
     show_rate,
-)  # fmt: skip
+)
 from results.names import ENCODERS, SECONDS, SQUAD
 from results.peers import peer_blocks
 from results.rates import rate_blocks

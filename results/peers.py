@@ -108,7 +108,8 @@ def _full(experiment: Experiment) -> list[Way]:
 
 
 def _decayed(experiments: Experiments, lower: Experiments, name: str) -> list[Way]:
-    """Full fine-tuning whose rate decays to 0 within 1 epoch, and at the lower rate within 1, 2 and 3."""
+    """Full fine-tuning whose rate decays to 0 within 1 epoch, and at the lower rate within 1, 2 (whose config has that
+    rate) and 3."""
     ends = [(DECAYED, experiments.get(f"{name}_full1")), (AT_LOWER, lower.get(f"{name}_full1"))]
     ends += [(AT_LOWER, experiments.get(f"{name}_full2")), (AT_LOWER, lower.get(name))]
     return [_tuned(one, one.snapshots[-1], family) for family, one in ends if one is not None]

@@ -17,7 +17,7 @@ from results.untouched import above, share_of
 
 PLACES = {"encoder": 0, "control": 1}
 """Colours, as in the other pictures."""
-ENDS, TICKS = [-6, 32], [-5, -2, -1, 0, 1, 2, 5, 10, 20]
+TICKS = [sign * size for size in (0, 1, 2, 5, 10, 20, 50) for sign in (-1, 1)]
 """Of the axis of points."""
 
 
@@ -119,6 +119,8 @@ def _draw(rows: list[Row]) -> dict[str, Any]:
     """How far the best head of each snapshot is above encoder and control, side by side."""
     altair, shown = import_altair(), _first_figures(rows)
     order = [f"{row.task}, {counted(row.head.epochs, 'epoch')}" for row in shown]
+    ends = _ends([gap for row in shown for gap in row.over.values()])
+    ticks = sorted({tick for tick in TICKS if ends[0] <= tick <= ends[1]})
     colour, _ = colour_by_place("other", PLACES, list(PLACES))
     panels: list[Any] = []
     for other, name in ((ENCODER, "encoder"), (CONTROL, "control")):
@@ -130,8 +132,8 @@ def _draw(rows: list[Row]) -> dict[str, Any]:
         ]
         axis = altair.Axis(labelLimit=300) if not panels else None
         title = f"points above the {name}"
-        scale = altair.Scale(type="symlog", constant=1, domain=ENDS, nice=False)
-        across = altair.X("gap:Q", title=title, scale=scale, axis=altair.Axis(values=TICKS, tickCount=len(TICKS)))
+        scale = altair.Scale(type="symlog", constant=1, domain=ends, nice=False)
+        across = altair.X("gap:Q", title=title, scale=scale, axis=altair.Axis(values=ticks, tickCount=len(ticks)))
         base = chart_of(data, 18 * len(order)).encode(
             x=across, y=altair.Y("place:N", sort=order, title=None, axis=axis), color=colour.legend(None)
         )
@@ -139,6 +141,13 @@ def _draw(rows: list[Row]) -> dict[str, Any]:
         spreads = base.mark_rule().encode(x=altair.X("low:Q", title=title), x2="high:Q")
         panels.append((zero + spreads + base.mark_point(size=45, opacity=1, filled=True)).properties(width=250))
     return dict(altair.hconcat(*panels).to_dict())
+
+
+def _ends(gaps: list[Mean]) -> list[float]:
+    """Of the axis of points, with room beyond the outermost spreads."""
+    spreads = [(gap.mean, gap.deviation or 0.0) for gap in gaps]
+    lowest, highest = min(mean - spread for mean, spread in spreads), max(mean + spread for mean, spread in spreads)
+    return [1.2 * min(-1.0, lowest), 1.2 * max(1.0, highest)]
 
 
 def _rates(experiments: Experiments, lower: Experiments) -> list[str]:

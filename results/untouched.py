@@ -162,8 +162,8 @@ def _costs(head: Place, curve: Experiment, rows: list[Row]) -> str:
     within = [epochs for epochs in curve.snapshots if epochs and (curve.compute(epochs, ENCODER) or 0) <= work]
     if within:
         told += "It is not cheaper to train: with no more work of the encoder, fine-tuning gets to "
-        told += f"{counted(within[-1], 'epoch')} and forced F1 {curve.mean(within[-1], ENCODER, FORCED)}"
-        told += ". What it saves is a copy of the encoder, or a pass through it, for each task. "
+        told += f"{counted(within[-1], 'epoch')} and forced F1 {curve.mean(within[-1], ENCODER, FORCED)}. What it "
+        told += "saves is a copy of the encoder, or a pass through it, for each task. "
     last = Place(curve, curve.snapshots[-1], ENCODER)
     times = compared_seconds(head, last)
     if times:
