@@ -10,6 +10,10 @@ so that `import bertvision` is quick and `bertvision --help` needs no torch.
 import importlib
 from typing import Any
 
+from bertvision.threads import wait_passively
+
+wait_passively()  # before anything here imports torch
+
 __version__ = "0.1.0"
 
 _PLACES = {

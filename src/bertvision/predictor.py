@@ -25,6 +25,7 @@ from bertvision.tasks.base import restore_task
 from bertvision.tasks.config import files_columns
 from bertvision.tasks.glue import GLUE
 from bertvision.tasks.new_text import read_new_text
+from bertvision.threads import sharing_cores
 
 
 class Predictor:
@@ -96,7 +97,7 @@ class Predictor:
         task, length, tokenizer = self.task, self.data.max_length or self.task.max_length, self.encoder.tokenizer
         assert tokenizer is not None
         features = build_features(examples, tokenizer, task.kind, task.windowed, length, self.data.overlap)
-        with self.reporter.bar("predicting", int(features.lengths.sum()), "tokens") as bar:
+        with sharing_cores(), self.reporter.bar("predicting", int(features.lengths.sum()), "tokens") as bar:
             found = compute_outputs(self.encoder, self.models, self.keep, features, task.kind, self.machine, bar=bar)
         settings, facts = self.evaluate, self._facts()
         outputs = next(iter(found.values()))  # (token or window, output)

@@ -27,6 +27,7 @@ from bertvision.progress import Reporter
 from bertvision.rundir import read_json
 from bertvision.tasks import Example, TargetKind, Task
 from bertvision.tasks.base import restore_task
+from bertvision.threads import sharing_cores
 
 FILE = "kit.json"
 
@@ -124,7 +125,8 @@ class Kit:
     def _ask(self, examples: Mapping[str, list[Example]], features: Mapping[str, Features]) -> dict[str, Predictions]:
         """What each task's head says of its own examples, from one pass over all of them."""
         asked = {name: Asked(self.tasks[name].head, features[name]) for name in examples}
-        outputs = compute_all(self.encoder, asked, self.reporter)
+        with sharing_cores():
+            outputs = compute_all(self.encoder, asked, self.reporter)
         said = {}
         for name, some in examples.items():
             own = self.tasks[name]
