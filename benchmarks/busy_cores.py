@@ -1,10 +1,10 @@
-"""What busy neighbours cost: the shipped kit on one pair of texts, idle and beside four programs that keep the cores busy.
+"""What busy neighbours cost: the shipped kit on one pair of texts, on an idle machine and beside four busy programs.
 
     python benchmarks/busy_cores.py [NEIGHBOURS]
 
-Each row is a process of its own, since OpenMP reads its settings when torch is loaded. "as installed" is what a user gets;
-"threads spin" is OpenMP's default; "torch first" imports torch before bertvision, when only the number of threads can
-still be changed.
+Each row is a process of its own, since OpenMP reads its settings when torch is loaded. "as installed" is what a user
+gets; "threads spin" is OpenMP's default; "torch first" imports torch before bertvision, when only the number of threads
+can still be changed.
 """
 
 import json
@@ -42,7 +42,9 @@ def main() -> None:
     crowded = {name: measure(name, settings, 5) for name, settings in ROWS.items()}
     for process in busy:
         process.kill()
-    print(f"| {os.cpu_count()} cores, median seconds of one pair | idle | {neighbours} busy neighbours |\n|---|---:|---:|")
+    print(
+        f"| {os.cpu_count()} cores, median seconds of one pair | idle | {neighbours} busy neighbours |\n|---|---:|---:|"
+    )
     for name in ROWS:
         print(f"| {name} | {idle[name]:.3f} | {crowded[name]:.3f} |")
 

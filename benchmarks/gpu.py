@@ -32,8 +32,8 @@ from gpu_timing import Result, measure_heads, measure_peak, profile_row, run_row
 from rich.console import Console
 from rich.table import Table
 
+from bertvision.disk import write_json
 from bertvision.machine import Machine
-from bertvision.rundir import write_json
 
 
 def show(value: float | None, form: str = ",.0f") -> str:

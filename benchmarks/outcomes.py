@@ -4,9 +4,9 @@
     BERTVISION_REAL_DATA=… python benchmarks/outcomes.py record after.json           with the new ones
     python benchmarks/outcomes.py compare before.json after.json
 
-Only the command line is used, so that the same script records any version; PYTHONPATH says whose sources run. Weights and
-outputs are hashed tensor by tensor, scores.json number by number (without seconds and bytes of memory), reports by the
-numbers in them: their words may change. A hash belongs to one machine: compare only what was recorded on the same one.
+Only the command line is used, so that the same script records any version; PYTHONPATH says whose sources run. Weights
+and outputs are hashed tensor by tensor, scores.json without seconds and bytes of memory, reports by the numbers in
+their tables: words may change. A hash belongs to one machine: compare only what was recorded on the same one.
 """
 
 import hashlib
@@ -42,11 +42,12 @@ heads = ["learned_pooling", "average_pooling", {{ head = "adapter", size = [4, 8
 ensembles = [["encoder", "adapter_4"], {{ members = ["encoder", "learned_pooling"], method = "fitted" }}]
 """
 SPANS = """
-heads = ["learned_pooling", "adapter_64_skip", "pooled_adapter_cnn_nxn", "ladder_64", {{ head = "adapter", size = 4, epochs = 2 }}]
-ensembles = [["encoder", "adapter_64_skip"], {{ members = ["encoder", "ladder_64"], method = "fitted" }}, {{ members = ["encoder", "learned_pooling@0.5"], method = "mean", name = "two" }}]
+heads = ["learned_pooling", "adapter_64_skip", "pooled_adapter_cnn_nxn", "ladder_64",
+    {{ head = "adapter", size = 4, epochs = 2 }}]
+ensembles = [["encoder", "adapter_64_skip"], {{ members = ["encoder", "ladder_64"], method = "fitted" }},
+    {{ members = ["encoder", "learned_pooling@0.5"], method = "mean", name = "two" }}]
 """
 SNAPSHOTS = ["finetune.epochs=1", "finetune.snapshots=[0.5]", "train.snapshots=[0.5, 1]"]
-UNTOUCHED = ["finetune.epochs=0", "ensembles=[]"]
 
 
 def main() -> None:
@@ -101,30 +102,38 @@ class Recorder:
         self.found: dict[str, str] = {}
 
     def record(self) -> dict[str, str]:
-        glue, squad, user = self.data / "glue", self.data / "squad", self.data / "user"
+        glue, squad = self.data / "glue", self.data / "squad"
         pair = ("A man plays a guitar.", "Someone makes music.")
         asked = ("Who wrote the program?", "In 1843 Ada Lovelace wrote the first computer program in London.")
         spans = [f"task.train={squad / 'train-v2.0.third.json.gz'}", f"task.dev={squad / 'dev-v2.0.json.gz'}"]
-        files = ["task.name=files", "task.text=text", "task.label=label"]
-        csv = self._csv(user / "trec")
-        self.run("rte", LABELS, ["task.name=rte", f"task.data={glue / 'RTE'}", *SNAPSHOTS], pair)
-        self.run("stsb", LABELS, ["task.name=stsb", f"task.data={glue / 'STS-B'}", "finetune.epochs=1"], pair)
-        self.run("cola", LABELS, ["task.name=cola", f"task.data={glue / 'CoLA'}", "finetune.epochs=1"], pair[:1])
-        self.run("files", LABELS, [*files, f"task.train={csv}", f"task.dev={csv}", "finetune.epochs=1"], pair[:1])
-        self.run("answerable", LABELS.replace(', "flat_adapter_128"', ""), ["task.name=squad2_answerable", *spans, "finetune.epochs=1"], asked)
-        self.run("spans", SPANS, ["task.name=squad2", *spans, *SNAPSHOTS], asked)
-        self.run("nothing_held_out", LABELS.split("ensembles")[0], ["task.name=rte", f"task.data={glue / 'RTE'}", "data.hold_out=0", "finetune.epochs=0"], pair)
-        self.run("stored", SPANS, ["task.name=squad2", *spans, "train.source=stored", "finetune.epochs=0.5", "ensembles=[]", "train.epochs=2"], asked)
-        self.run("stored_cls", LABELS, ["task.name=rte", f"task.data={glue / 'RTE'}", "train.source=stored", "finetune.epochs=0", "ensembles=[]", "store.dtype=int8"], pair)
-        self.run("kit_rte", LABELS, ["task.name=rte", f"task.data={glue / 'RTE'}", *UNTOUCHED], pair)
-        self.run("kit_stsb", LABELS, ["task.name=stsb", f"task.data={glue / 'STS-B'}", *UNTOUCHED], pair)
-        self.run("kit_spans", SPANS, ["task.name=squad2", *spans, *UNTOUCHED], asked)
+        rows = self._csv(self.data / "user" / "trec")
+        files = ["task.name=files", "task.text=text", "task.label=label", f"task.train={rows}", f"task.dev={rows}"]
+        rte, stsb, cola = (
+            [f"task.name={name}", f"task.data={glue / folder}"]
+            for name, folder in (("rte", "RTE"), ("stsb", "STS-B"), ("cola", "CoLA"))
+        )
+        squad2, answerable = (["task.name=squad2", *spans], ["task.name=squad2_answerable", *spans])
+        one, untouched = ["finetune.epochs=1"], ["finetune.epochs=0", "ensembles=[]"]
+        stored = ["train.source=stored", "ensembles=[]"]
+        small = ["encoder.name=embedded", "finetune.lr=5e-5", "data.limit_train=96", "data.limit_dev=64"]
+        self.run("rte", LABELS, [*rte, *SNAPSHOTS], pair)
+        self.run("stsb", LABELS, [*stsb, *one], pair)
+        self.run("cola", LABELS, [*cola, *one], pair[:1])
+        self.run("files", LABELS, [*files, *one], pair[:1])
+        self.run("answerable", LABELS.replace(', "flat_adapter_128"', ""), [*answerable, *one], asked)
+        self.run("spans", SPANS, [*squad2, *SNAPSHOTS], asked)
+        self.run("nothing_held_out", LABELS, [*rte, *untouched, "data.hold_out=0"], pair)
+        self.run("stored", SPANS, [*squad2, *stored, "finetune.epochs=0.5", "train.epochs=2"], asked)
+        self.run("stored_cls", LABELS, [*rte, *stored, "finetune.epochs=0", "store.dtype=int8"], pair)
+        self.run("kit_rte", LABELS, [*rte, *untouched], pair)
+        self.run("kit_stsb", LABELS, [*stsb, *untouched], pair)
+        self.run("kit_spans", SPANS, [*squad2, *untouched], asked)
         self.kit(["kit_rte", "kit_stsb", "kit_spans"], asked)
-        self.search("search", ["task.name=rte", f"task.data={glue / 'RTE'}", "finetune.epochs=0"])
-        self.search("search_spans", ["task.name=squad2", *spans, "finetune.epochs=0"])
+        self.search("search", [*rte, "finetune.epochs=0"])
+        self.search("search_spans", [*squad2, "finetune.epochs=0"])
         for name in ("rte", "stsb", "files", "answerable", "spans", "nothing_held_out"):
             self.report(name)
-        self.run("embedded", LABELS, ["task.name=rte", f"task.data={glue / 'RTE'}", "encoder.name=embedded", "finetune.epochs=1", "finetune.lr=5e-5", "data.limit_train=96", "data.limit_dev=64"], pair)
+        self.run("embedded", LABELS, [*rte, *one, *small], pair)
         return self.found
 
     def _csv(self, folder: Path) -> Path:
@@ -134,12 +143,11 @@ class Recorder:
         source = next(path for path in sorted(folder.iterdir()) if path.name.startswith("train"))
         with source.open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file, delimiter="\t" if source.suffix == ".tsv" else ","))[:400]
-        keys = {"text": next(k for k in rows[0] if "text" in k.lower()), "label": next(k for k in rows[0] if "label" in k.lower())}
         path = self.place / "rows.csv"
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
-            writer.writerow(keys)
-            writer.writerows([row[key] for key in keys.values()] for row in rows)
+            writer.writerow(["text", "label"])
+            writer.writerows([row["text"], row["label"]] for row in rows)
         return path
 
     def run(self, name: str, heads: str, words: list[str], texts: tuple[str, ...]) -> None:
@@ -155,7 +163,15 @@ class Recorder:
     def search(self, name: str, words: list[str]) -> None:
         config = self.place / f"{name}.toml"
         config.write_text(BASE.format(train=160, dev=60, encoder=self.encoder))
-        self._call("search", str(config), f"run={self.place / name}", *words, "search.members=8", "search.population=4", "search.sampler=random")
+        self._call(
+            "search",
+            str(config),
+            f"run={self.place / name}",
+            *words,
+            "search.members=8",
+            "search.population=4",
+            "search.sampler=random",
+        )
         self._keep_folder(name)
 
     def kit(self, runs: list[str], texts: tuple[str, str]) -> None:
@@ -169,8 +185,9 @@ class Recorder:
 
     def report(self, name: str) -> None:
         self._call("report", str(self.place / name))
-        numbers = list(_numbers(json.loads((self.place / name / "report.json").read_text())))
-        self.found[f"{name}: report, {len(numbers)} numbers"] = _hash(repr(numbers).encode())
+        for path in sorted((self.place / name / "report").glob("*.json")):
+            numbers = list(_numbers(json.loads(path.read_text())))
+            self.found[f"{name}: report, {path.stem}, {len(numbers)} numbers"] = _hash(repr(numbers).encode())
 
     def _keep_folder(self, name: str) -> None:
         folder = self.place / name
@@ -183,7 +200,9 @@ class Recorder:
 
     def _call(self, *words: str) -> str:
         print("bertvision", " ".join(words)[:110], file=sys.stderr, flush=True)
-        done = subprocess.run([sys.executable, "-m", "bertvision", *words], capture_output=True, text=True, cwd=self.place)
+        done = subprocess.run(
+            [sys.executable, "-m", "bertvision", *words], capture_output=True, text=True, cwd=self.place
+        )
         if done.returncode:
             raise SystemExit(f"bertvision {' '.join(words)}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
         self.said = done.stderr
@@ -218,15 +237,15 @@ def _plain(value: Any) -> Any:
     return [_plain(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _numbers(value: Any, key: str = "") -> Any:
-    """Every number of a report but those of clock and memory."""
+def _numbers(value: Any) -> Any:
+    """Every number of a report's table but those of clock and memory."""
     if isinstance(value, dict):
         for name, inner in value.items():
-            if not any(word in name for word in ("second", "memory", "spending", "cost", "MB", "time")):
-                yield from _numbers(inner, name)
+            if name != "seconds" and "memory" not in name:
+                yield from _numbers(inner)
     elif isinstance(value, list):
         for inner in value:
-            yield from _numbers(inner, key)
+            yield from _numbers(inner)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield round(float(value), 9)
 

@@ -26,13 +26,14 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from bertvision.disk import write_json
 from bertvision.evaluation.answers import Candidate, SpanAnswer
 from bertvision.evaluation.marks import build_marks, save_marks
 from bertvision.evaluation.predictions import Predictions, save_predictions
 from bertvision.evaluation.scores import gold_answers, pick_threshold, score_baseline, score_predictions
 from bertvision.evaluation.squad import score_answers
-from bertvision.job import HELD_OUT, Job, reopen
-from bertvision.rundir import mark_done, write_json
+from bertvision.pipeline.folder import HELD_OUT, mark_done
+from bertvision.pipeline.job import Job, reopen
 from bertvision.tasks.base import Example, TargetKind, describe_task
 
 N_BEST = 20
@@ -199,7 +200,7 @@ def build_whole(run: Path) -> None:
 
 
 def build_only(run: Path) -> None:
-    from bertvision.analysis.evidence import Evidence
+    from bertvision.pipeline.finished import Evidence
     from bertvision.progress import Reporter
     from bertvision.reports.making import build_report
 

@@ -21,11 +21,14 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bertvision import stages
 from bertvision.cli.output import quiet_libraries
 from bertvision.config import load_config
-from bertvision.held_out import HeldOut
-from bertvision.job import HELD_OUT, Job
+from bertvision.pipeline.finetune import finetune
+from bertvision.pipeline.folder import HELD_OUT
+from bertvision.pipeline.held_out import HeldOut
+from bertvision.pipeline.job import Job
+from bertvision.pipeline.run import open_run
+from bertvision.pipeline.train import train_members
 from bertvision.progress import RichReporter
 from bertvision.search.flow import Passes, SearchResult, search, try_members
 from bertvision.search.space import build_member, find_mistakes
@@ -42,7 +45,7 @@ class OneByOne:
         """`keep`: the states of train and held-out are encoded before the first trial and stay."""
         self.job, self.folder = job, folder
         self.passes = Passes(job, None, job.config.search.metric or job.task.metrics[0])  # for its parts alone
-        _ = self.passes.encoder
+        _ = self.passes.states
         started = time.monotonic()
         self.kept = self.passes.kept if keep else None
         self.held_out = self.passes.held_out["sequences"] if keep else None
@@ -62,9 +65,8 @@ class OneByOne:
         entry = passes.space.draw(trial)
         config = build_member(entry, "alone", passes.train, job.config.seed, job.task.kind)
         never = Checkpoints(self.folder / "never", "", math.inf)
-        epochs = job.head_snapshots[-1]
-        (member,) = stages.train_members(job, passes.encoder, epochs, [config], never, self.kept).members
-        held_out = self.held_out or HeldOut(job, passes.encoder, (member.head.reads,), passes.metric)
+        (member,) = train_members(passes.states, [config], never, self.kept).members
+        held_out = self.held_out or HeldOut(passes.states, (member.head.reads,), passes.metric)
         return held_out.score([member])[member.name]
 
     def _finish(self) -> None:
@@ -91,8 +93,8 @@ def main() -> None:
             f"search.population={options.population}", *options.overrides,
         ]  # fmt: skip
         job = Job(load_config(CONFIGS / f"search_{options.task}.toml", words, find_mistakes), RichReporter())
-        stages.open_run(job)
-        stages.finetune(job)
+        open_run(job)
+        finetune(job)
         started = time.monotonic()
         try_members(job)
         together = time.monotonic() - started

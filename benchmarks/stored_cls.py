@@ -21,16 +21,20 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from bertvision import stages
 from bertvision.cli.output import quiet_libraries
 from bertvision.config import load_config
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.states import HiddenStates
 from bertvision.heads import find_mistakes
-from bertvision.job import Job
+from bertvision.pipeline.finetune import finetune
+from bertvision.pipeline.job import Job
+from bertvision.pipeline.run import open_run
+from bertvision.pipeline.snapshot import load_snapshot
+from bertvision.pipeline.states import States
+from bertvision.pipeline.stores import encode
+from bertvision.pipeline.train import train_members
 from bertvision.progress import RichReporter
 from bertvision.sources import KeptStates, Store
-from bertvision.sourcing import find_store
 from bertvision.training.checkpoint import Checkpoints
 
 CONFIG = Path(__file__).parents[1] / "configs" / "sst2.toml"
@@ -49,17 +53,17 @@ def main() -> None:
         words = [f"task.data={arguments.data}", f"run={arguments.folder or temporary}"]
         words += [f"train.epochs={arguments.epochs}", *arguments.overrides]
         job = Job(load_config(CONFIG, words, find_mistakes), RichReporter())
-        stages.open_run(job)
-        stages.finetune(job)
+        open_run(job)
+        finetune(job)
         compare(job)
 
 
 def compare(job: Job) -> None:
     started = time.monotonic()
-    stages.encode(job)
+    encode(job)
     encoding = time.monotonic() - started
-    encoder, _ = stages.load_snapshot(job.folder.encoder(SNAPSHOT), job.config.encoder, job.machine)
-    store, _ = find_store(job, encoder, SNAPSHOT, "train", ("cls",))
+    encoder, _ = load_snapshot(job.folder.encoder(SNAPSHOT), job.config.encoder, job.machine)
+    store, _ = States(job, encoder, SNAPSHOT).stores.find(("cls",), "train")
     assert store is not None
     dev = KeptStates.encode(encoder, job.features("dev"), ("cls",))
     tokens, size = store.manifest.tokens, store.manifest.bytes / 1e6
@@ -83,7 +87,7 @@ def train(job: Job, encoder: Encoder, dev: KeptStates, names: list[str]) -> tupl
     configs = [member for member in job.members if member.name in names]
     with tempfile.TemporaryDirectory() as folder:
         never = Checkpoints(Path(folder), "", float("inf"))
-        members = stages.train_members(job, encoder, SNAPSHOT, configs, never).members
+        members = train_members(States(job, encoder, SNAPSHOT), configs, never).members
     seconds = time.monotonic() - started
     truth = job.features("dev").target
     found = []

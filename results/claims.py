@@ -17,8 +17,8 @@ from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.words import ENCODER as ENCODER_ITSELF
 from bertvision.analysis.words import signed
 from bertvision.heads import CONTROL
-from bertvision.results import counted
-from bertvision.stages import ENCODER
+from bertvision.pipeline.folder import ENCODER
+from bertvision.words import counted
 from results.kept import LOWER, Experiment, Experiments, Mean, Place, show_rate
 from results.names import AUC, ENCODERS, FORCED, JUDGED, LABELS, in_passes
 from results.sentences import GLUE

@@ -20,12 +20,12 @@ from bertvision.analysis import answers
 from bertvision.analysis.block import Block
 from bertvision.analysis.certainty import Certainty
 from bertvision.analysis.comparisons import comparisons
-from bertvision.analysis.evidence import Evidence
 from bertvision.analysis.layer_weights import layer_weights
 from bertvision.analysis.passages import passage_lengths
 from bertvision.config import RunConfig
+from bertvision.disk import read_json, write_text
 from bertvision.errors import UserError
-from bertvision.rundir import read_json, write_text
+from bertvision.pipeline.finished import Evidence
 from bertvision.tasks import TaskConfig
 from bertvision.tasks.base import TargetKind
 from results.kept import AGAIN, CONFIGS, KEPT, RATES, to_text

@@ -10,8 +10,8 @@ from bertvision.analysis.spending import BACKWARD
 from bertvision.analysis.words import with_spread
 from bertvision.evaluation.statistics import spread
 from bertvision.heads import CONTROL
-from bertvision.results import read_figure
-from bertvision.stages import BASELINE, ENCODER
+from bertvision.pipeline.folder import BASELINE, ENCODER
+from bertvision.pipeline.scoreboard import read_figure
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "results" / "kept"

@@ -5,8 +5,8 @@ from typing import Any
 from bertvision.analysis.drawing import import_altair
 from bertvision.analysis.words import ENCODER as ENCODER_ITSELF
 from bertvision.heads import CONTROL
-from bertvision.results import NAMES, SPAN_COLUMNS
-from bertvision.stages import BASELINE, ENCODER
+from bertvision.pipeline.folder import BASELINE, ENCODER
+from bertvision.pipeline.scoreboard import NAMES, SPAN_COLUMNS
 
 ENCODERS = {"gte": "gte-small", "minilm": "all-MiniLM-L6-v2"}
 SQUAD = "SQuAD 2.0, partial train"

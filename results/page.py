@@ -9,10 +9,10 @@ from pathlib import Path
 
 from bertvision.analysis.block import Block, Report, Section
 from bertvision.analysis.words import listed
+from bertvision.disk import write_text
+from bertvision.pipeline.folder import ENCODER
 from bertvision.reports.markdown import render_markdown
 from bertvision.reports.pictures import draw_svg
-from bertvision.rundir import write_text
-from bertvision.stages import ENCODER
 from results.claims import claims_blocks
 from results.kept import (
     LOWER,

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.heads import CONTROL
-from bertvision.results import counted, read_figure
-from bertvision.stages import BASELINE, ENCODER
+from bertvision.pipeline.folder import BASELINE, ENCODER
+from bertvision.pipeline.scoreboard import read_figure
+from bertvision.words import counted
 from results.claims import judge_at_lower
 from results.kept import AGAIN, LOWER, Experiment, Experiments, show_rate, show_seconds
 from results.names import JUDGED, LABELS, SECONDS

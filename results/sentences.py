@@ -2,8 +2,8 @@
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.heads import CONTROL
-from bertvision.results import counted
-from bertvision.stages import BASELINE, ENCODER
+from bertvision.pipeline.folder import BASELINE, ENCODER
+from bertvision.words import counted
 from results.kept import Experiment, show_seconds
 from results.names import LABELS, RANDOM, SECONDS, SQUAD, title_of
 from results.spans import of_seeds

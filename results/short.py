@@ -6,8 +6,8 @@ from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, import_altair
 from bertvision.analysis.words import listed, signed
 from bertvision.heads import CONTROL
-from bertvision.results import counted
-from bertvision.stages import ENCODER
+from bertvision.pipeline.folder import ENCODER
+from bertvision.words import counted
 from results.claims import best_place, compare, signed_mean, spans
 from results.kept import Experiment, Experiments, Mean, Place, compared_seconds
 from results.names import AUC, ENCODERS, FORCED, LABELS, colour_by_place

@@ -10,8 +10,8 @@ from bertvision.analysis.drawing import chart_of, import_altair
 from bertvision.analysis.words import ENCODER as ENCODER_ITSELF
 from bertvision.analysis.words import listed, signed
 from bertvision.heads import CONTROL
-from bertvision.results import counted
-from bertvision.stages import BASELINE, ENCODER
+from bertvision.pipeline.folder import BASELINE, ENCODER
+from bertvision.words import counted
 from results.kept import Experiment, Mean, is_head, show_rate, show_seconds
 from results.names import RANDOM, SECONDS, SPAN_FIGURES, SPAN_NOTES, SQUAD, colour_by_place, title_of
 

@@ -15,8 +15,8 @@ from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, import_altair
 from bertvision.analysis.words import listed, signed
 from bertvision.heads import CONTROL
-from bertvision.results import counted
-from bertvision.stages import BASELINE, ENCODER
+from bertvision.pipeline.folder import BASELINE, ENCODER
+from bertvision.words import counted
 from results.kept import Experiment, Experiments, Mean
 from results.names import AUC, FORCED, LABELS, SPAN_NOTES, colour_by_place, title_of
 from results.spans import folded_scores, head_names

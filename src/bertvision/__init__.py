@@ -17,8 +17,8 @@ wait_passively()  # before anything here imports torch
 __version__ = "0.1.0"
 
 _PLACES = {
-    "run": "bertvision.runs",
-    "Run": "bertvision.runs",
+    "run": "bertvision.api",
+    "Run": "bertvision.api",
     "RunConfig": "bertvision.config",
     "load_config": "bertvision.config",
     "UserError": "bertvision.errors",
@@ -43,7 +43,7 @@ _PLACES = {
     "HeadConfig": "bertvision.heads",
     "Target": "bertvision.heads",
     "Predictions": "bertvision.evaluation.predictions",
-    "Predictor": "bertvision.predictor",
+    "Predictor": "bertvision.pipeline.predict",
     "Kit": "bertvision.kits",
     "load": "bertvision.kits",
 }

@@ -19,6 +19,13 @@ class Reporter:
     def say(self, text: str) -> None:
         """One line for the user."""
 
+    def say_if_new(self, topic: str, text: str) -> None:
+        """A line for the user, unless it is the last one on this topic again."""
+        last: dict[str, str] = vars(self).setdefault("last_lines", {})
+        if last.get(topic) != text:
+            last[topic] = text
+            self.say(text)
+
     @contextmanager
     def bar(self, title: str, total: float, unit: str) -> Iterator[Bar]:
         """A progress bar over `total` units of work."""

@@ -1,8 +1,8 @@
 """How CPU threads behave on a machine that is shared: a busy laptop, a container, CI.
 
-OpenMP's threads spin at the end of every parallel region until the last one arrives. Where another program holds a core,
-each of the hundreds of small calls of a kit waits a time slice: 0.07 s become 9 s (benchmarks/busy_cores.py). Threads
-that sleep instead cost nothing measurable on an idle machine. OpenMP reads the setting when torch is loaded.
+OpenMP's threads spin at the end of every parallel region until the last one arrives. Where another program holds a
+core, each of the hundreds of small calls of a kit then waits a time slice: 0.04 s becomes 9 s
+(benchmarks/busy_cores.py). OpenMP reads the setting when torch is loaded.
 """
 
 import os
@@ -30,7 +30,7 @@ def wait_passively() -> None:
 def sharing_cores() -> Iterator[None]:
     """One thread for the work inside, where torch was loaded first, so that its threads spin, and the machine is busy.
 
-    A single thread waits for nobody. A number of threads that the user set (OMP_NUM_THREADS) stays. For prediction only:
+    A single thread waits for nobody. A number of threads set by the user (OMP_NUM_THREADS) stays. For prediction only:
     the number of threads can change the last bit of a sum, and training must give the same weights every time."""
     import torch
 

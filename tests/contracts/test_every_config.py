@@ -15,8 +15,8 @@ from tiny_encoders import tiny_model, tiny_tokenizer
 from bertvision.config import RunConfig, load_config
 from bertvision.encoder.states import StateShape
 from bertvision.heads import Target, build_head, build_members, count_parameters
-from bertvision.job import Job
-from bertvision.runs import run_job
+from bertvision.pipeline.job import Job
+from bertvision.pipeline.run import run_job
 from bertvision.tasks import TargetKind, TaskConfig
 from bertvision.tasks.glue import GLUE
 

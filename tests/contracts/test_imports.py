@@ -12,17 +12,18 @@ PACKAGE = SRC / "bertvision"
 
 # From the ground up: a module imports only from those before its own part, or from its own part.
 ORDER = (
-    "errors", "registry", "progress", "results", "rundir", "machine", "environment",
+    "threads", "errors", "words", "tables", "registry", "progress", "disk", "machine", "environment",
     "tasks", "config", "data", "encoder", "sources", "heads", "training", "evaluation",
-    "job", "sourcing", "held_out", "stages", "costs", "predictor", "kits", "ensembling", "analysis", "reports",
-    "runs", "search", "cli", "__main__",
+    "pipeline", "kits", "analysis", "reports", "api", "search", "cli", "__main__",
 )  # fmt: skip
 LIGHT = (
+    "threads",
     "errors",
+    "words",
+    "tables",
     "registry",
     "progress",
-    "results",
-    "rundir",
+    "disk",
     "tasks",
     "config",
     "data",

@@ -417,7 +417,7 @@ def test_ctrl_c_outside_of_training_is_answered_too(
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bertvision.stages.output_layer", interrupt)
+    monkeypatch.setattr("bertvision.pipeline.finetune.output_layer", interrupt)
     said = command("run", rte)
     assert said.code == 130 and "the same command goes on" in said.err
     monkeypatch.setattr("bertvision.encoder.loading.shape_of", interrupt)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from bertvision.held_out import HeldOut
-from bertvision.predictor import Predictor
+from bertvision.pipeline.held_out import HeldOut
+from bertvision.pipeline.predict import Predictor
 
 Command = Callable[..., Any]
 # On the encoder as it came, whose states both tasks share. [CLS] states have a pooled output beside the layers.

@@ -291,7 +291,7 @@ def test_a_packed_route_that_differs_is_told_and_padded_instead(
     def differ(encoder: object, batch: object) -> float:
         raise RouteError("the varlen route differs from the padded one by 0.9.")
 
-    monkeypatch.setattr("bertvision.stages.check_route", differ)
+    monkeypatch.setattr("bertvision.pipeline.snapshot.check_route", differ)
     said = command("finetune", rte)
     assert said.code == 0 and "differs" in said.err and "padded: asked for" in said.err
 

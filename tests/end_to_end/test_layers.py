@@ -11,10 +11,11 @@ import torch
 from safetensors.torch import load_file
 
 from bertvision.config import load_config
-from bertvision.job import TRAIN_VERSION, Job
-from bertvision.predictor import Predictor
+from bertvision.disk import fingerprint
+from bertvision.pipeline.job import Job
+from bertvision.pipeline.predict import Predictor
+from bertvision.pipeline.stamps import TRAIN_VERSION
 from bertvision.progress import Reporter
-from bertvision.rundir import fingerprint
 from bertvision.search import flow
 
 Command = Callable[..., Any]
@@ -101,9 +102,9 @@ def test_stamps_hang_on_the_layers_only_where_they_are_given(rte: Path) -> None:
     plain, some, others = (Job(load_config(rte, words)) for words in ([], [LAYERS], ["encoder.layers=[1,3]"]))
     member, train = plain.members[0], plain.config.train
     made_of = plain.finetune_stamp, 1.0, (train.batch_rows, train.batch_tokens, 0), member.what_matters()
-    assert plain.member_stamp(1.0, member) == fingerprint("train", TRAIN_VERSION, *made_of), "as of runs made before"
+    assert plain.stamps.member(1.0, member) == fingerprint("train", TRAIN_VERSION, *made_of), "as of runs made before"
     assert plain.finetune_stamp == some.finetune_stamp == others.finetune_stamp
-    assert len({job.member_stamp(1.0, member) for job in (plain, some, others)}) == 3
+    assert len({job.stamps.member(1.0, member) for job in (plain, some, others)}) == 3
 
 
 def test_a_head_is_asked_with_the_layers_it_was_trained_on(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bertvision.predictor import Predictor
+from bertvision.pipeline.predict import Predictor
 
 Command = Callable[..., Any]
 PASSAGE = "In 1900 the café of Zürich opened 😀 with 3 tables. “It was loud”, Anna said."

@@ -13,14 +13,16 @@ from typing import Any
 import optuna
 import pytest
 
-from bertvision import stages
 from bertvision.config import build_config
 from bertvision.errors import UserError
-from bertvision.held_out import HeldOut
-from bertvision.job import HELD_OUT, Job
+from bertvision.pipeline import score, train
+from bertvision.pipeline.folder import HELD_OUT
+from bertvision.pipeline.held_out import HeldOut
+from bertvision.pipeline.job import Job
 from bertvision.search import flow
 from bertvision.search.space import find_mistakes
 from bertvision.search.study import Study
+from bertvision.sources import KeptStates
 
 Tables = dict[str, Any]
 Build = Callable[..., Job]
@@ -206,7 +208,7 @@ def test_other_dev_data_changes_nothing_in_what_was_tried_and_chosen(
 
 def test_dev_goes_through_the_encoder_once_after_all_choices(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     job, seen = build(), []
-    encode, compute, choose = stages.KeptStates.encode, stages.compute_outputs, flow._run_winner
+    encode, compute, choose = KeptStates.encode, score.compute_outputs, flow._run_winner
 
     def note(features: Any) -> None:
         seen.append(next(split for split in ("train", HELD_OUT, "dev") if features is job.features(split)))
@@ -223,8 +225,8 @@ def test_dev_goes_through_the_encoder_once_after_all_choices(build: Build, monke
         seen.append("chosen")
         return choose(*arguments)
 
-    monkeypatch.setattr(stages.KeptStates, "encode", encode_noted)
-    monkeypatch.setattr(stages, "compute_outputs", compute_noted)
+    monkeypatch.setattr(KeptStates, "encode", encode_noted)
+    monkeypatch.setattr(score, "compute_outputs", compute_noted)
     monkeypatch.setattr(flow, "_run_winner", choose_noted)
     flow.search(job)
     # States of the search once each; then the winner: what it is watched by, its training, its held-out scores, dev.
@@ -283,8 +285,8 @@ def test_a_search_that_gets_a_sigkill_goes_on(build: Build, undisturbed: flow.Se
     script = f"""
 import os, signal, torch
 from bertvision.config import build_config
-from bertvision.job import Job
-from bertvision import held_out
+from bertvision.pipeline.job import Job
+from bertvision.pipeline import held_out
 from bertvision.search import flow
 torch.set_num_threads(1)
 real, calls = held_out.HeldOut.score, []
@@ -311,7 +313,8 @@ def test_a_larger_budget_continues_the_same_study(build: Build, undisturbed: flo
 def test_what_is_done_is_not_done_again(
     build_in: Build, undisturbed: flow.SearchResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stages, "load_snapshot", lambda *_: pytest.fail("the encoder is not needed"))
+    for module in (flow, train, score):
+        monkeypatch.setattr(module, "load_snapshot", lambda *_: pytest.fail("the encoder is not needed"))
     again = flow.search(build_in(undisturbed.run.folder))
     assert again.history == undisturbed.history
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bertvision import sourcing, stages
 from bertvision.errors import UserError
+from bertvision.pipeline import states, stores, train
 from bertvision.sources import Store
 from bertvision.sources.store import StoreWriter
 from bertvision.sources.store.places import Folder
@@ -118,8 +118,8 @@ def test_a_damaged_manifest_is_written_again_though_stored_states_are_wanted(squ
 
 
 def fix_rates(monkeypatch: pytest.MonkeyPatch, encoder: float, disk: float) -> None:
-    monkeypatch.setattr(sourcing, "measure_encoder", lambda *_: encoder)
-    monkeypatch.setattr(sourcing, "measure_disk", lambda *_: (disk, disk))
+    monkeypatch.setattr(states, "measure_encoder", lambda *_: encoder)
+    monkeypatch.setattr(states, "measure_disk", lambda *_: (disk, disk))
 
 
 @pytest.mark.parametrize(("encoder", "disk", "expected"), [(10.0, 1e9, "stored"), (1e9, 10.0, "streamed")])
@@ -149,7 +149,7 @@ def test_a_pass_that_goes_on_keeps_to_its_source(
 
     fix_rates(monkeypatch, 1e9, 10.0)
     with monkeypatch.context() as patch:
-        patch.setattr(stages, "_save_member", die)  # after the last step, with its checkpoint on the disk
+        patch.setattr(train, "_save_member", die)  # after the last step, with its checkpoint on the disk
         with pytest.raises(Killed):
             command("train", squad, *options)
     fix_rates(monkeypatch, 10.0, 1e9)  # by now storing would be cheaper
@@ -163,7 +163,7 @@ def test_a_pass_that_goes_on_keeps_to_its_source(
 def test_one_pass_is_streamed_without_a_look_at_the_disk(
     squad: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sourcing, "measure_disk", lambda *_: pytest.fail("there is nothing to measure"))
+    monkeypatch.setattr(states, "measure_disk", lambda *_: pytest.fail("there is nothing to measure"))
     said = ok(command("train", squad, "train.epochs=1"))
     assert "are streamed: there is one pass" in said.err
 
@@ -178,7 +178,7 @@ def test_small_states_are_kept_and_come_from_a_store_where_there_is_one(rte: Pat
 def test_states_too_large_for_memory_are_stored_for_many_passes(
     rte: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sourcing, "MEMORY_SHARE", 0.0)
+    monkeypatch.setattr(states, "MEMORY_SHARE", 0.0)
     fix_rates(monkeypatch, 10.0, 1e9)
     ok(command("train", rte, "train.epochs=10"))
     assert states_of(rte.parent / "run") == "stored"
@@ -279,7 +279,7 @@ def test_a_kill_before_the_manifest_leaves_nothing_that_encode_can_not_end(
 
 
 def test_a_part_is_written_of_every_store(rte: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sourcing, "StoreWriter", functools.partial(StoreWriter, shard_tokens=60))
+    monkeypatch.setattr(stores, "StoreWriter", functools.partial(StoreWriter, shard_tokens=60))
     both = 'store.keep=["tokens", "cls"]'
     said = ok(command("encode", rte, both, "--part", "1/2"))
     assert said.out.count("waits for the other parts") == 2
@@ -301,7 +301,7 @@ def test_a_place_that_can_not_be_used_is_said_or_done_without(squad: Path, comma
 
 def test_a_disk_without_room_is_done_without(squad: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Folder, "free_bytes", lambda _: 1000)
-    monkeypatch.setattr(sourcing, "measure_encoder", lambda *_: 1.0)
+    monkeypatch.setattr(states, "measure_encoder", lambda *_: 1.0)
     said = ok(command("train", squad))
     assert "are free there" in said.err and states_of(squad.parent / "run") == "streamed"
 

@@ -8,14 +8,14 @@ import numpy as np
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, colour_by, import_altair, without_empty
-from bertvision.analysis.evidence import Evidence, Group, Model
 from bertvision.analysis.ranking import best_or_control
 from bertvision.analysis.thresholds import marks_of, threshold_note, threshold_of
 from bertvision.analysis.words import in_text, joined, listed, opening, seeds_note
 from bertvision.evaluation.marks import Bool, Float, SpanMarks
 from bertvision.evaluation.statistics import spread
-from bertvision.results import counted
+from bertvision.pipeline.finished import Evidence, Group, Model
 from bertvision.tasks.base import TargetKind
+from bertvision.words import counted
 
 PARTS = ("with an answer", "without an answer")
 ERRORS = {

@@ -6,7 +6,6 @@ from functools import cached_property
 
 import numpy as np
 
-from bertvision.analysis.evidence import Evidence, Group, Model
 from bertvision.evaluation.marks import LabelMarks, Marks, ScoreMarks, SpanMarks
 from bertvision.evaluation.statistics import (
     Comparison,
@@ -23,7 +22,8 @@ from bertvision.evaluation.statistics import (
     mean_measure,
     value_measure,
 )
-from bertvision.results import read_figure
+from bertvision.pipeline.finished import Evidence, Group, Model
+from bertvision.pipeline.scoreboard import read_figure
 from bertvision.tasks.base import TargetKind
 
 SURE = 0.05

@@ -1,10 +1,10 @@
 """What was chosen on what."""
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
-from bertvision.analysis.evidence import Evidence
-from bertvision.job import HELD_OUT
-from bertvision.results import counted
+from bertvision.pipeline.finished import Evidence
+from bertvision.pipeline.folder import HELD_OUT
 from bertvision.tasks.base import TargetKind
+from bertvision.words import counted
 
 
 def choices(evidence: Evidence) -> Block:

@@ -5,10 +5,10 @@ from typing import Any
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.certainty import DRAWS, ENOUGH, SURE, Against, Certainty
 from bertvision.analysis.drawing import chart_of, colour_by, import_altair
-from bertvision.analysis.evidence import Group
 from bertvision.analysis.scores import heading_of
 from bertvision.analysis.words import apart, in_text, opening, show_p, signed
-from bertvision.results import counted
+from bertvision.pipeline.finished import Group
+from bertvision.words import counted
 
 
 def comparisons(certainty: Certainty) -> Block | None:

@@ -13,11 +13,11 @@ from bertvision.analysis.drawing import (
     spread_rules,
     without_empty,
 )
-from bertvision.analysis.evidence import Evidence, Group
 from bertvision.analysis.ranking import SERIES, best_first, figure_keys
 from bertvision.analysis.words import ENCODER, apart, deviation_of, figure_name, joined, seeds_note, with_spread
 from bertvision.evaluation.statistics import spread
-from bertvision.results import counted
+from bertvision.pipeline.finished import Evidence, Group
+from bertvision.words import counted
 
 SHARE = re.compile(r"_data_fraction[0-9.e-]+")
 

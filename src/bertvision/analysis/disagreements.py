@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, import_altair
-from bertvision.analysis.evidence import Evidence, Model
 from bertvision.analysis.words import ENCODER, SILENT, gold_of, joined, show_p, stand_in_note, title_of
 from bertvision.evaluation.marks import Bool, Float, ScoreMarks
 from bertvision.evaluation.statistics import mcnemar
-from bertvision.results import counted
+from bertvision.pipeline.finished import Evidence, Model
 from bertvision.tasks.base import Example, TargetKind
+from bertvision.words import counted
 
 MOST = 20  # examples of each direction in the table
 WORDS = 60  # shown of a text at most

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from bertvision.analysis.block import Frame
-from bertvision.analysis.evidence import Group
 from bertvision.analysis.words import ENCODER, title_of
 from bertvision.errors import UserError
 from bertvision.evaluation.statistics import spread
+from bertvision.pipeline.finished import Group
 
 HEIGHT = 300
 

@@ -8,12 +8,12 @@ import numpy as np
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, colour_models, import_altair, without_empty
-from bertvision.analysis.evidence import Evidence, Group
 from bertvision.analysis.ranking import SERIES, best_first, whole_heads
 from bertvision.analysis.words import figure_name, in_text, joined, seeds_note, title_of
-from bertvision.job import HELD_OUT
-from bertvision.results import counted
+from bertvision.pipeline.finished import Evidence, Group
+from bertvision.pipeline.folder import HELD_OUT
 from bertvision.tasks.base import TargetKind
+from bertvision.words import counted
 
 POINTS = 60  # of a line of losses
 

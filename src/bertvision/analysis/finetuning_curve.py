@@ -12,10 +12,10 @@ from bertvision.analysis.drawing import (
     spread_rules,
     without_empty,
 )
-from bertvision.analysis.evidence import Evidence, Group
 from bertvision.analysis.ranking import SERIES, baseline_figure, best_first, figure_keys, judged_on, whole_heads
 from bertvision.analysis.words import ENCODER, apart, deviation_of, figure_name, in_text, joined, seeds_note, title_of
-from bertvision.results import counted
+from bertvision.pipeline.finished import Evidence, Group
+from bertvision.words import counted
 
 
 def finetuning_curve(evidence: Evidence, split: str) -> Block | None:

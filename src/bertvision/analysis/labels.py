@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, colour_models, import_altair
-from bertvision.analysis.evidence import Evidence, Group
 from bertvision.analysis.ranking import main_models
 from bertvision.analysis.words import in_text, joined, opening, stand_in_note, title_of
 from bertvision.evaluation.marks import LabelMarks
-from bertvision.results import counted
+from bertvision.pipeline.finished import Evidence, Group
 from bertvision.tasks.base import TargetKind
+from bertvision.words import counted
 
 BINS = 10
 WORDED = 8  # labels at most whose cells carry their numbers

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, import_altair, two_sided
-from bertvision.analysis.evidence import Evidence, Group, Model
 from bertvision.analysis.layers import (
     POOLED,
     layers_of,
@@ -24,17 +23,19 @@ from bertvision.analysis.layers import (
 from bertvision.analysis.words import joined, main_name, stand_in_note
 from bertvision.data.splits import draw
 from bertvision.data.windows import Features
+from bertvision.disk import fingerprint, read_json, write_json
 from bertvision.encoder.states import HiddenStates
 from bertvision.errors import UserError
 from bertvision.evaluation.marks import Float
-from bertvision.evaluation.outputs import compute_outputs
 from bertvision.evaluation.predictions import Predictions, build_predictions
 from bertvision.evaluation.scores import score_predictions
 from bertvision.heads import Head, load_head
+from bertvision.pipeline.finished import Evidence, Group, Model
+from bertvision.pipeline.outputs import compute_outputs
+from bertvision.pipeline.scoreboard import read_figure
 from bertvision.progress import Reporter
-from bertvision.results import counted, read_figure
-from bertvision.rundir import fingerprint, read_json, write_json
 from bertvision.tasks.base import Example
+from bertvision.words import counted
 
 VERSION = 1  # of the measured losses: raise it when the same heads would give others
 EXAMPLES = 200  # on which losses are measured

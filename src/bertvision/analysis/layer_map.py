@@ -7,13 +7,13 @@ import numpy as np
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, import_altair, two_sided
-from bertvision.analysis.evidence import Evidence
 from bertvision.analysis.layers import layers_of, predictions_stamp, saved_groups, the_layer, upper_half
 from bertvision.analysis.strengths import LayerMap, compute_layer_map, find_model
 from bertvision.analysis.words import listed
+from bertvision.disk import fingerprint, read_json, write_json
 from bertvision.errors import UserError
+from bertvision.pipeline.finished import Evidence
 from bertvision.progress import Reporter
-from bertvision.rundir import fingerprint, read_json, write_json
 from bertvision.tasks.base import TargetKind
 
 VERSION = 1  # raise it when the same heads would give other maps

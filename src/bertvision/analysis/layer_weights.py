@@ -8,13 +8,13 @@ import torch
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, colour_by, import_altair
-from bertvision.analysis.evidence import Evidence, Group
 from bertvision.analysis.layers import layers_of, names_read, order_names, saved_groups, the_layer, upper_half
 from bertvision.analysis.words import deviation_of, joined, seeds_note
 from bertvision.evaluation.marks import Float
 from bertvision.heads import load_head
 from bertvision.heads.blocks import LearnedPooling
-from bertvision.results import counted
+from bertvision.pipeline.finished import Evidence, Group
+from bertvision.words import counted
 
 NAMED = 4  # heads that get a sentence of their own
 

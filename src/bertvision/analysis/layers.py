@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from bertvision.analysis.evidence import Evidence, Group, Model
+from bertvision.disk import read_json
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Head
-from bertvision.rundir import read_json
-from bertvision.stages import load_snapshot
+from bertvision.pipeline.finished import Evidence, Group, Model
+from bertvision.pipeline.snapshot import load_snapshot
 
 POOLED = "pooled output"
 

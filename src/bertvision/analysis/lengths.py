@@ -7,8 +7,8 @@ import numpy as np
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, colour_by, import_altair
-from bertvision.analysis.evidence import Evidence
-from bertvision.results import counted
+from bertvision.pipeline.finished import Evidence
+from bertvision.words import counted
 
 BINS = 32  # of the histogram, about
 

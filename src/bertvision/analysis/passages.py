@@ -8,11 +8,11 @@ import numpy.typing as npt
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.disagreements import pair_of, right_of
 from bertvision.analysis.drawing import chart_of, import_altair
-from bertvision.analysis.evidence import Evidence
 from bertvision.analysis.thresholds import threshold_note
 from bertvision.analysis.words import ENCODER, joined, show_p
-from bertvision.results import counted
+from bertvision.pipeline.finished import Evidence
 from bertvision.tasks.base import TargetKind
+from bertvision.words import counted
 
 FEWEST = 8  # questions on each side that a test of lengths needs
 ROW = 36  # height of a range

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterable
 
-from bertvision.analysis.evidence import Evidence, Group
-from bertvision.job import HELD_OUT
-from bertvision.results import read_figure
+from bertvision.pipeline.finished import Evidence, Group
+from bertvision.pipeline.folder import HELD_OUT
+from bertvision.pipeline.scoreboard import read_figure
 
 SERIES = 6  # lines or colours that one picture can hold
 

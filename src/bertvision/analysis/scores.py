@@ -5,12 +5,13 @@ from typing import Any
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.certainty import DRAWS, Certainty
 from bertvision.analysis.drawing import chart_of, colour_by, import_altair
-from bertvision.analysis.evidence import Evidence, Group
 from bertvision.analysis.ranking import baseline_figure
 from bertvision.analysis.words import figure_name, in_text, joined, seeds_note
 from bertvision.evaluation.statistics import spread
-from bertvision.results import BASELINE_NOTES, NAMES, SPAN_COLUMNS, begun_note, counted
+from bertvision.pipeline.finished import Evidence, Group
+from bertvision.pipeline.scoreboard import BASELINE_NOTES, NAMES, SPAN_COLUMNS, begun_note
 from bertvision.tasks.base import TargetKind
+from bertvision.words import counted
 
 WITH_INTERVALS = ("at_threshold.exact", "at_threshold.f1", "exact", "f1", "forced_exact", "forced_f1", "no_answer_auc")
 HEADING_NOTES = {

@@ -7,7 +7,6 @@ from typing import Any
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, colour_models, import_altair, without_empty
-from bertvision.analysis.evidence import Evidence, Group
 from bertvision.analysis.ranking import SERIES, best_first, best_or_control, judged_on
 from bertvision.analysis.words import (
     ENCODER,
@@ -20,7 +19,8 @@ from bertvision.analysis.words import (
     title_of,
     with_spread,
 )
-from bertvision.results import counted
+from bertvision.pipeline.finished import Evidence, Group
+from bertvision.words import counted
 
 BACKWARD = 2  # what a backward pass costs, in forward passes
 LONG = 12  # rows of a table that is folded away

@@ -22,7 +22,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bertvision.analysis.evidence import Evidence, Group, Model
 from bertvision.analysis.layers import name_layers, open_encoder, saved_groups
 from bertvision.analysis.words import SILENT, gold_of
 from bertvision.data.windows import Features
@@ -31,6 +30,7 @@ from bertvision.errors import UserError, suggest
 from bertvision.evaluation.marks import Float, ScoreMarks, SpanMarks
 from bertvision.evaluation.predictions import Predictions, build_predictions
 from bertvision.heads import Head, load_head
+from bertvision.pipeline.finished import Evidence, Group, Model
 from bertvision.sources import pack_tokens
 from bertvision.tasks.base import Example, TargetKind
 

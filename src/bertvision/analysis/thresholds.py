@@ -8,11 +8,11 @@ import numpy as np
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, colour_by, import_altair
-from bertvision.analysis.evidence import Evidence, Model
 from bertvision.analysis.ranking import main_models
 from bertvision.analysis.words import in_text, joined, listed, signed, stand_in_note, title_of
 from bertvision.evaluation.answers import NO_SPAN
 from bertvision.evaluation.marks import SpanMarks
+from bertvision.pipeline.finished import Evidence, Model
 from bertvision.tasks.base import TargetKind
 
 POINTS = 60  # of a curve

@@ -8,13 +8,13 @@ import numpy.typing as npt
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, import_altair
-from bertvision.analysis.evidence import Evidence, Group
 from bertvision.analysis.ranking import best_or_control
 from bertvision.analysis.words import in_text, joined, opening, stand_in_note, title_of
 from bertvision.evaluation.marks import ScoreMarks
 from bertvision.evaluation.metrics import pearson, spearman
-from bertvision.results import counted
+from bertvision.pipeline.finished import Evidence, Group
 from bertvision.tasks.base import TargetKind
+from bertvision.words import counted
 
 BINS = 5
 POINTS = 2000  # of the picture at most

@@ -4,9 +4,9 @@ chances and spreads are told, and what is noted about seeds."""
 from collections.abc import Iterable, Sequence
 
 from bertvision.analysis.block import Cell
-from bertvision.analysis.evidence import Evidence, Group
 from bertvision.evaluation.statistics import spread
-from bertvision.results import NAMES
+from bertvision.pipeline.finished import Evidence, Group
+from bertvision.pipeline.scoreboard import NAMES
 from bertvision.tasks.base import Example, TargetKind
 
 ENCODER = "encoder itself"

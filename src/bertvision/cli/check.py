@@ -3,7 +3,7 @@
 import typer
 
 from bertvision.cli.output import AsJson, Config, Overrides, load_job, print_json, print_table
-from bertvision.results import Table
+from bertvision.tables import Table
 
 
 def add_to(app: typer.Typer) -> None:
@@ -13,7 +13,7 @@ def add_to(app: typer.Typer) -> None:
 def check(config: Config, overrides: Overrides = None, json: AsJson = False) -> None:
     """Say beforehand whether all is there and what it will cost: seconds, memory, disk."""
     job = load_job(config, overrides)
-    from bertvision.costs import estimate_costs
+    from bertvision.pipeline.check import estimate_costs
 
     found = estimate_costs(job)
     if json:

@@ -17,11 +17,10 @@ def demo(overrides: Overrides = None, json: AsJson = False) -> None:
     """The paper in miniature: offline, minutes on a laptop, on a synthetic corpus that ships; ends in a report."""
     with as_file(files("bertvision") / "demo.toml") as config:
         job = load_job(str(config), overrides)
+    from bertvision.pipeline.run import run_job
     from bertvision.reports.making import make_report
-    from bertvision.runs import run_job
 
-    finished = run_job(job)
-    print_run(job, finished, json)
+    print_run(job, run_job(job), json)
     if job.machine.is_main:
-        page = make_report([finished.folder], reporter=job.reporter)
+        page = make_report([job.folder.path], reporter=job.reporter)
         typer.echo(f"report: {page}", err=json)

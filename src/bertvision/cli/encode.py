@@ -30,15 +30,18 @@ def encode(
     """
     number = _parse_part(part)
     job = load_job(config, overrides)
-    from bertvision import stages
-    from bertvision.sourcing import UnfinishedError
+    from bertvision.pipeline.finetune import finetune
+    from bertvision.pipeline.run import open_run
+    from bertvision.pipeline.stores import UnfinishedError
+    from bertvision.pipeline.stores import encode as encode_states
+    from bertvision.pipeline.train import check_heads
 
     _check_split(job, split)
-    stages.check_heads(job)
-    stages.open_run(job)
-    stages.finetune(job)
+    check_heads(job)
+    open_run(job)
+    finetune(job)
     try:
-        stores = stages.encode(job, split, number)
+        stores = encode_states(job, split, number)
     except UnfinishedError as waits:
         typer.echo(str(waits))
         return
@@ -59,7 +62,8 @@ def _parse_part(part: str) -> tuple[int, int]:
 
 def _check_split(job: object, split: str) -> None:
     from bertvision.errors import suggest
-    from bertvision.job import HELD_OUT, Job
+    from bertvision.pipeline.folder import HELD_OUT
+    from bertvision.pipeline.job import Job
 
     assert isinstance(job, Job)
     known = ["train", *([HELD_OUT] if job.examples(HELD_OUT) else []), *job.task.dev_splits]

@@ -32,11 +32,11 @@ def ensemble(
     if len(members) < 2:
         raise UserError(f"an ensemble has two members or more, not {', '.join(members) or 'none'}.")
     job = load_job(run, [])
-    from bertvision.runs import Run
+    from bertvision.api import Run
 
     finished = Run(run)
     found = finished.ensemble(*members, method=method, name=name)
     if json:
         print_json(found)
     else:
-        print_run(job, finished, False)
+        print_run(job, finished.scores, False)

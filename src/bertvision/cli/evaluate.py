@@ -7,7 +7,7 @@ import typer
 
 from bertvision.cli.output import AsJson, Overrides, load_job, print_json, print_run, print_table
 from bertvision.errors import UserError
-from bertvision.results import Table
+from bertvision.tables import Table
 
 
 def add_to(app: typer.Typer) -> None:
@@ -38,7 +38,7 @@ def evaluate(
     if kit is not None:
         _evaluate_kit(kit, job, json)
         return
-    from bertvision.runs import score_job
+    from bertvision.pipeline.run import score_job
 
     print_run(job, score_job(job), json)
 

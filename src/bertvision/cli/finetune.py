@@ -16,8 +16,9 @@ def add_to(app: typer.Typer) -> None:
 def finetune(config: Config, overrides: Overrides = None) -> None:
     """Fine-tune the encoder a little and keep it at every snapshot (the first stage of run)."""
     job = load_job(config, overrides)
-    from bertvision import stages
+    from bertvision.pipeline.finetune import finetune as finetune_encoder
+    from bertvision.pipeline.run import open_run
 
-    stages.open_run(job)
-    stages.finetune(job)
+    open_run(job)
+    finetune_encoder(job)
     typer.echo(f"run folder: {job.folder.path}")

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from bertvision.cli.output import AsJson, print_json, print_table, quiet_libraries
-from bertvision.results import Table
+from bertvision.tables import Table
 
 
 def add_to(app: typer.Typer) -> None:

@@ -33,9 +33,9 @@ def kit(
     words = [word.partition("=") for word in head or []]
     if any(not (task and sign and name) for task, sign, name in words):
         raise UserError("--head is TASK=NAME, such as --head rte=adapter_64.")
+    from bertvision.disk import read_json
     from bertvision.kits.making import make_kit
-    from bertvision.results import counted
-    from bertvision.rundir import read_json
+    from bertvision.words import counted
 
     made = make_kit(runs, to, {task: name for task, _, name in words}, _read_about(about))
     tasks = (read_json(made / "kit.json") or {})["tasks"]

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from bertvision.progress import RichReporter
-from bertvision.results import Table, explain
+from bertvision.tables import Table, explain
 
 Config = Annotated[str, typer.Argument(help="A TOML config, or a run folder.", show_default=False)]
 Overrides = Annotated[
@@ -29,14 +29,14 @@ def load_job(config: str, overrides: list[str] | None, find_more: Callable[[Any]
     if Path(config).is_dir() and not any(word.startswith("run=") for word in overrides or []):
         settings = dataclasses.replace(settings, run=config)  # the folder may have been moved since it was made
     quiet_libraries()
-    from bertvision.job import Job
+    from bertvision.pipeline.job import Job
 
     return Job(settings, RichReporter())
 
 
 def find_head_mistakes(config: Any) -> list[str]:
     """Mistakes in the heads and ensembles, to be shown with those of the other settings."""
-    from bertvision.ensembling import find_mistakes
+    from bertvision.pipeline.ensemble_entries import find_mistakes
 
     return find_mistakes(config)
 
@@ -98,16 +98,16 @@ def _is_figure(cell: str) -> bool:
     return not cell.strip("0123456789.,-+±% ")
 
 
-def print_run(job: Any, finished: Any, as_json: bool) -> None:
+def print_run(job: Any, scores: dict[str, Any], as_json: bool) -> None:
     """The scores of a run and where its folder is; only the first process speaks."""
-    from bertvision.results import score_tables
+    from bertvision.pipeline.scoreboard import score_tables
 
     if not job.machine.is_main:
         return
     if as_json:
-        print_json({"run": str(finished.folder), **finished.scores})
+        print_json({"run": str(job.folder.path), **scores})
         return
-    tables = score_tables(finished.scores)
+    tables = score_tables(scores)
     for table in tables:
         print_table(table, with_notes=table is tables[-1])  # what headings mean is said once, under the last
-    typer.echo(f"run folder: {finished.folder}   (bertvision report {finished.folder})")
+    typer.echo(f"run folder: {job.folder.path}   (bertvision report {job.folder.path})")

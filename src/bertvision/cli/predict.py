@@ -10,7 +10,7 @@ import typer
 from bertvision.cli.output import AsJson, print_json, quiet_libraries
 from bertvision.errors import UserError
 from bertvision.progress import RichReporter
-from bertvision.results import counted
+from bertvision.words import counted
 
 
 def add_to(app: typer.Typer) -> None:
@@ -63,7 +63,7 @@ def predict(
     if tasks is not None:
         raise UserError(f"--tasks is for kits, and '{run}' is none: leave it out, or give a kit.")
     from bertvision.kits.kit import shipped_kits
-    from bertvision.predictor import Predictor
+    from bertvision.pipeline.predict import Predictor
 
     if not Path(run).exists():
         raise UserError(f"there is no run or kit '{run}': give a run's folder, or a kit ({', '.join(shipped_kits())}).")
@@ -144,7 +144,7 @@ def _print_kit_row(row: dict[str, Any], width: int, before: str = "") -> None:
 
 
 def _write_kit_rows(out: Path, ids: list[str], rows: list[dict[str, Any]]) -> None:
-    from bertvision.rundir import write_json, write_text
+    from bertvision.disk import write_json, write_text
 
     found = dict(zip(ids, rows, strict=True))
     if out.suffix == ".json":
@@ -164,7 +164,7 @@ def _trust(trust: dict[str, float]) -> str:
 
 
 def _predict_file(predictor: Any, file: Path, out: Path | None, threshold: float, as_json: bool) -> None:
-    from bertvision.rundir import write_json, write_text
+    from bertvision.disk import write_json, write_text
 
     examples = predictor.read(file)
     rows = predictor.predict(examples).rows(threshold)

@@ -16,6 +16,6 @@ def add_to(app: typer.Typer) -> None:
 def run(config: Config, overrides: Overrides = None, json: AsJson = False) -> None:
     """Fine-tune, train every head in one pass, score: all stages, each only where it is not done yet."""
     job = load_job(config, overrides)
-    from bertvision.runs import run_job
+    from bertvision.pipeline.run import run_job
 
     print_run(job, run_job(job), json)

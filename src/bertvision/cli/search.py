@@ -30,7 +30,7 @@ def search(config: Config, overrides: Overrides = None, json: AsJson = False) ->
         return
     print_table(found.history.to_table())
     typer.echo(f"history: {job.folder.path / 'search'} (history.csv, history.svg, study.db)\n")
-    print_run(job, found.run, as_json=False)
+    print_run(job, found.run.scores, as_json=False)
 
 
 def _find_mistakes(config: Any) -> list[str]:

@@ -3,7 +3,7 @@
 import typer
 
 from bertvision.cli.output import AsJson, print_json, print_table
-from bertvision.results import Table
+from bertvision.tables import Table
 
 
 def add_to(app: typer.Typer) -> None:

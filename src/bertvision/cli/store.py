@@ -8,7 +8,7 @@ import typer
 
 from bertvision.cli.output import AsJson, print_json, print_table
 from bertvision.errors import UserError
-from bertvision.results import Table
+from bertvision.tables import Table
 
 StorePath = Annotated[str, typer.Argument(help="The store: a folder, or an address such as s3://…", show_default=False)]
 

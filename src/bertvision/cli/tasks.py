@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from bertvision.cli.output import AsJson, print_json, print_table
-from bertvision.results import Table
+from bertvision.tables import Table
 
 
 def add_to(app: typer.Typer) -> None:

@@ -14,10 +14,13 @@ def add_to(app: typer.Typer) -> None:
 def train(config: Config, overrides: Overrides = None) -> None:
     """Train every head on the encoder's states in one pass, after fine-tuning where that is not done yet."""
     job = load_job(config, overrides)
-    from bertvision import stages
+    from bertvision.pipeline.finetune import finetune
+    from bertvision.pipeline.run import open_run
+    from bertvision.pipeline.train import check_heads
+    from bertvision.pipeline.train import train as train_heads
 
-    stages.check_heads(job)  # mistakes in the heads are said before any work
-    stages.open_run(job)
-    stages.finetune(job)
-    stages.train(job)
+    check_heads(job)  # mistakes in the heads are said before any work
+    open_run(job)
+    finetune(job)
+    train_heads(job)
     typer.echo(f"run folder: {job.folder.path}")

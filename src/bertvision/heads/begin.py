@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bertvision.disk import file_fingerprint, fingerprint, read_json
 from bertvision.errors import UserError
-from bertvision.rundir import file_fingerprint, fingerprint, read_json
 
 CONFIG, WEIGHTS = "config.json", "head.safetensors"
 SHIPPED = Path(__file__).parents[1] / "kits" / "shipped"

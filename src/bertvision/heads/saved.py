@@ -7,13 +7,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
+from bertvision.disk import read_json, write_json
 from bertvision.encoder.states import StateShape
 from bertvision.errors import UserError
 from bertvision.heads.base import HEADS, Head, Target, count_parameters
 from bertvision.heads.begin import WEIGHTS, Begin, read_begin
 from bertvision.heads.members import MemberConfig
 from bertvision.machine import drawing_from
-from bertvision.rundir import read_json, write_json
 from bertvision.tasks.base import TargetKind, Task
 
 OUTPUT = "output."  # how the names of every head's output layer begin

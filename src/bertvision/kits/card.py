@@ -5,8 +5,9 @@ from typing import Any
 
 from bertvision import __version__
 from bertvision.encoder.loading import EMBEDDED
-from bertvision.job import HELD_OUT
-from bertvision.results import BASELINE_NOTES, NAMES, Table, figure, score_columns, to_markdown
+from bertvision.pipeline.folder import HELD_OUT
+from bertvision.pipeline.scoreboard import BASELINE_NOTES, NAMES, figure, score_columns
+from bertvision.tables import Table, to_markdown
 from bertvision.tasks.base import TargetKind
 
 CONTROL_NOTE = "The control is a linear layer on the last layer ([CLS], for labels and scores), trained like the head."

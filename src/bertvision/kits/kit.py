@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.data.windows import Features, build_features
+from bertvision.disk import read_json
 from bertvision.encoder.loading import identify, load_encoder
 from bertvision.errors import UserError, suggest
 from bertvision.evaluation.predictions import Predictions, build_predictions
@@ -24,7 +25,6 @@ from bertvision.kits.one_pass import Asked, compute_all
 from bertvision.kits.trust import trust_in
 from bertvision.machine import Machine
 from bertvision.progress import Reporter
-from bertvision.rundir import read_json
 from bertvision.tasks import Example, TargetKind, Task
 from bertvision.tasks.base import restore_task
 from bertvision.threads import sharing_cores

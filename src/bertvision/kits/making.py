@@ -7,18 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bertvision.disk import read_json, write_json, write_text, writing_folder
 from bertvision.encoder.loading import identify, resolve
 from bertvision.errors import UserError
 from bertvision.evaluation.marks import FILE as MARKS
 from bertvision.evaluation.marks import load_marks
 from bertvision.heads.members import CONTROL
-from bertvision.job import HELD_OUT
 from bertvision.kits.card import build_card
 from bertvision.kits.kit import FILE
 from bertvision.kits.trust import measure_trust
-from bertvision.predictor import takes_pairs
-from bertvision.rundir import RunFolder, read_json, write_json, write_text, writing_folder
-from bertvision.stages import BASELINE, ENCODER
+from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, RunFolder
+from bertvision.pipeline.predict import takes_pairs
 from bertvision.tasks import TaskConfig
 from bertvision.tasks.base import Task, restore_task
 

@@ -4,9 +4,11 @@ from typing import Any
 
 from bertvision.errors import UserError
 from bertvision.evaluation.scores import score_baseline
-from bertvision.job import HELD_OUT, Job
 from bertvision.kits.kit import Kit, KitTask
-from bertvision.results import Table, figure, score_columns
+from bertvision.pipeline.folder import HELD_OUT
+from bertvision.pipeline.job import Job
+from bertvision.pipeline.scoreboard import figure, score_columns
+from bertvision.tables import Table
 
 
 def score_kit(kit: Kit, job: Job) -> dict[str, Any]:

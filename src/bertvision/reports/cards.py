@@ -5,14 +5,15 @@ from pathlib import Path
 from huggingface_hub import EvalResult, ModelCardData
 
 from bertvision import __version__
-from bertvision.analysis.evidence import Evidence, Group, Model
 from bertvision.analysis.scores import figure_columns
-from bertvision.predictor import takes_pairs
+from bertvision.disk import write_text
+from bertvision.pipeline.finished import Evidence, Group, Model
+from bertvision.pipeline.predict import takes_pairs
+from bertvision.pipeline.scoreboard import BEGUN, read_figure
 from bertvision.reports.summary import encoder_name
-from bertvision.results import BEGUN, counted, read_figure
-from bertvision.rundir import write_text
 from bertvision.tasks import TaskConfig
 from bertvision.tasks.base import TargetKind
+from bertvision.words import counted
 
 PIPELINES = {
     TargetKind.SPAN: "question-answering",

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.analysis.block import Block, Frame, Report
+from bertvision.disk import read_json, write_bytes, write_text
 from bertvision.errors import UserError
 from bertvision.reports.cells import is_missing, plain
 from bertvision.reports.markdown import render_markdown
 from bertvision.reports.page import render_page
 from bertvision.reports.pictures import draw_svg, svg_to_png
-from bertvision.rundir import read_json, write_bytes, write_text
 
 FOLDER = "report"
 ENDINGS = (".json", ".csv", ".svg", ".png")

@@ -13,7 +13,6 @@ from bertvision.analysis.comparisons import across_snapshots, comparisons, every
 from bertvision.analysis.data_share import data_share
 from bertvision.analysis.disagreements import disagreements
 from bertvision.analysis.epochs import epochs_of_heads
-from bertvision.analysis.evidence import Evidence
 from bertvision.analysis.finetuning_curve import finetuning_curve
 from bertvision.analysis.layer_importance import layer_importance
 from bertvision.analysis.layer_map import layer_map
@@ -24,6 +23,7 @@ from bertvision.analysis.scores import scores_table
 from bertvision.analysis.thresholds import threshold_curve
 from bertvision.analysis.values import predicted_against_true
 from bertvision.errors import UserError
+from bertvision.pipeline.finished import Evidence
 from bertvision.progress import Reporter
 from bertvision.reports.cards import write_cards
 from bertvision.reports.files import write_report

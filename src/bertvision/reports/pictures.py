@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+from bertvision.disk import write_text
 from bertvision.errors import UserError
 from bertvision.reports.cells import plain
-from bertvision.rundir import write_text
 
 CLIP = re.compile(r"\bclip\d+\b")
 FILE_WIDTH = 640

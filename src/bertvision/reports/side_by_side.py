@@ -6,13 +6,13 @@ from typing import Any
 from bertvision.analysis.block import Block, Cell, Column, Frame, Section
 from bertvision.analysis.certainty import Certainty
 from bertvision.analysis.drawing import chart_of, colour_by, import_altair
-from bertvision.analysis.evidence import Evidence
 from bertvision.analysis.ranking import baseline_figure
 from bertvision.analysis.scores import heading_of
 from bertvision.analysis.words import ENCODER, show_p, signed
+from bertvision.pipeline.finished import Evidence
+from bertvision.pipeline.folder import BASELINE
 from bertvision.reports.summary import encoder_name
-from bertvision.results import counted
-from bertvision.stages import BASELINE
+from bertvision.words import counted
 
 CONTROL, BEST = "control", "best head"
 

@@ -4,11 +4,11 @@ chance, what did it cost, and what do all layers add over the last one."""
 from pathlib import Path
 
 from bertvision.analysis.certainty import Against, Certainty
-from bertvision.analysis.evidence import Evidence, Group
 from bertvision.analysis.ranking import baseline_figure
 from bertvision.analysis.words import apart, figure_name, in_text, listed, show_p, signed
-from bertvision.job import HELD_OUT
-from bertvision.results import counted
+from bertvision.pipeline.finished import Evidence, Group
+from bertvision.pipeline.folder import HELD_OUT
+from bertvision.words import counted
 
 EMBEDDED = "all-MiniLM-L6-v2"
 

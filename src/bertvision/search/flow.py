@@ -14,27 +14,30 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from bertvision import stages
+from bertvision.api import Run
 from bertvision.config import TrainConfig
 from bertvision.data.packing import plan_pass
-from bertvision.encoder.encoder import Encoder
+from bertvision.disk import fingerprint
 from bertvision.encoder.loading import shape_of
 from bertvision.encoder.states import Part
 from bertvision.errors import ConfigError, UserError, suggest
 from bertvision.heads import CONTROL, MemberConfig, outline_head
-from bertvision.held_out import HeldOut
-from bertvision.job import HELD_OUT, Job
-from bertvision.results import counted
-from bertvision.rundir import fingerprint
-from bertvision.runs import Run, score_job
+from bertvision.pipeline.finetune import finetune
+from bertvision.pipeline.folder import HELD_OUT
+from bertvision.pipeline.held_out import HeldOut
+from bertvision.pipeline.job import Job
+from bertvision.pipeline.run import open_run, score_job
+from bertvision.pipeline.snapshot import load_snapshot, report_route
+from bertvision.pipeline.states import States, parts_read
+from bertvision.pipeline.train import train, train_members
 from bertvision.search.history import History, write_history, write_picture
 from bertvision.search.judge import Halving, plan_rungs
 from bertvision.search.space import Space, build_member, build_space, ends, given_space
 from bertvision.search.study import Study, Tried
 from bertvision.sources import KeptStates
-from bertvision.sourcing import keep_of, keep_states
 from bertvision.training.checkpoint import Checkpoints
 from bertvision.training.stack import Member
+from bertvision.words import counted
 
 SEARCH_VERSION = 1  # raised when the same settings come to try or to score other members
 WINNER = "winner"
@@ -52,8 +55,8 @@ def search(job: Job) -> SearchResult:
     """Tries members until the budget is spent, then trains the best and scores it on dev."""
     _ = job.dev_splits, _find_metric(job)  # what is missing is said before any work
     _check_space(job)
-    stages.open_run(job)
-    stages.finetune(job)
+    open_run(job)
+    finetune(job)
     history = try_members(job)
     winner = history.best()
     if winner is None:
@@ -81,9 +84,10 @@ def try_members(job: Job) -> History:
 def _run_winner(job: Job, winner: Tried) -> Run:
     """The rest of an ordinary run, whose heads are the control and the winner."""
     last = job.with_heads([CONTROL, {**winner.entry, "name": WINNER}], [_snapshot(job)])
-    stages.open_run(last)
-    stages.train(last)
-    return score_job(last)
+    open_run(last)
+    train(last)
+    score_job(last)
+    return Run(last.folder.path)
 
 
 def _check_space(job: Job) -> None:
@@ -143,14 +147,14 @@ def _made_of(job: Job, metric: str) -> dict[str, Any]:
     kept = {key: settings[key] for key in ("sampler", "population", "prune", "rungs")}
     return {
         "version": SEARCH_VERSION,
-        "encoder, fine-tuning or training set": f"{job.finetune_stamp}@{_snapshot(job):g}",
-        "held-out part": job.data_stamp(HELD_OUT),
+        "encoder, fine-tuning or training set": f"{job.stamps.finetune}@{_snapshot(job):g}",
+        "held-out part": job.stamps.data(HELD_OUT),
         "seed": config.seed,
         "[train]": train,
         "[evaluate]": dataclasses.asdict(config.evaluate),
         "[search]": {**kept, "metric": metric},
         "space": given_space(config),
-        **job.asked_of_states,
+        **job.stamps.states_settings,
     }
 
 
@@ -194,11 +198,11 @@ class Passes:
         self.train = dataclasses.replace(job.config.train, seeds=1)
 
     @cached_property
-    def encoder(self) -> Encoder:
-        job = self.job
-        encoder, _ = stages.load_snapshot(job.folder.encoder(_snapshot(job)), job.config.encoder, job.machine)
-        stages.tell_route(job, encoder)
-        return encoder
+    def states(self) -> States:
+        job, epochs = self.job, _snapshot(self.job)
+        encoder, _ = load_snapshot(job.folder.encoder(epochs), job.config.encoder, job.machine)
+        report_route(job, encoder)
+        return States(job, encoder, epochs)
 
     def try_population(self, population: list[Tried]) -> None:
         """Trains, judges and scores a population; heads on tokens and heads on kept states each in a pass of theirs."""
@@ -225,9 +229,7 @@ class Passes:
         stamp = fingerprint(self.study.name, list(numbers))
         folder = job.folder.checkpoints / "search" / part
         checkpoints = Checkpoints(folder, stamp, job.config.train.checkpoint_seconds)
-        done = stages.train_members(
-            job, self.encoder, _snapshot(job), configs, checkpoints, kept, judge, self._populations()
-        )
+        done = train_members(self.states, configs, checkpoints, kept, judge, self._populations())
         members, started = done.members, time.monotonic()
         whole = [member for member in members if not member.failed and not member.dropped]
         scores = held_out.score(whole)
@@ -263,24 +265,24 @@ class Passes:
         return build_member(one.entry, one.name, self.train, self.job.config.seed, self.job.task.kind)
 
     def _reads(self, config: MemberConfig) -> str:
-        return outline_head(config, self.encoder.shape, self.job.target).reads
+        return outline_head(config, self.states.encoder.shape, self.job.target).reads
 
     @cached_property
     def _parts(self) -> tuple[Part, ...]:
         """All that members on kept states may read: encoded once for the whole search."""
         job = self.job
         ways = [build_member(way, "x", self.train, 0, job.task.kind) for way in self.space.readings()]
-        heads = [outline_head(way, self.encoder.shape, job.target) for way in ways]
-        return keep_of([head for head in heads if head.reads != "tokens"])
+        heads = [outline_head(way, self.states.encoder.shape, job.target) for way in ways]
+        return parts_read([head for head in heads if head.reads != "tokens"])
 
     @cached_property
     def kept(self) -> KeptStates | None:
-        return keep_states(self.job, self.encoder, self._parts, "train", _snapshot(self.job))
+        return self.states.keep(self._parts, "train", use_store=True)
 
     @cached_property
     def held_out(self) -> dict[str, HeldOut]:
         parts: dict[str, tuple[Part, ...]] = {"tokens": ("tokens",), "sequences": self._parts}
-        return {part: HeldOut(self.job, self.encoder, keep, self.metric) for part, keep in parts.items() if keep}
+        return {part: HeldOut(self.states, keep, self.metric) for part, keep in parts.items() if keep}
 
     def _populations(self) -> float:
         """How many passes a search makes; two at least where only its time is bounded."""

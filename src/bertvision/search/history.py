@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bertvision.disk import write_bytes, write_json, write_text
 from bertvision.errors import UserError
-from bertvision.results import NAMES, Table, counted
-from bertvision.rundir import write_bytes, write_json, write_text
+from bertvision.pipeline.scoreboard import NAMES
 from bertvision.search.study import Tried
+from bertvision.tables import Table
+from bertvision.words import counted
 
 try:
     import altair

@@ -7,8 +7,8 @@ import secrets
 import time
 from dataclasses import dataclass, field
 
+from bertvision.disk import TEMPORARY
 from bertvision.errors import UserError
-from bertvision.rundir import TEMPORARY
 from bertvision.sources.store.places import Folder, Place, Run
 from bertvision.sources.store.writer import ROOM
 

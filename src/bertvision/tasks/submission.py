@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from bertvision.disk import write_text
 from bertvision.errors import UserError
-from bertvision.rundir import write_text
 from bertvision.tasks.base import TargetKind
 from bertvision.tasks.glue import GLUE, GlueTask
 

@@ -10,7 +10,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertvision.rundir import write_json, writing_folder
+from bertvision.disk import write_json, writing_folder
 
 
 @dataclass(frozen=True)

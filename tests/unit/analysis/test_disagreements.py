@@ -8,10 +8,10 @@ from tiny_reports import TinyRun, build_tiny_run, label_marks, score_marks, span
 
 from bertvision.analysis.block import Block
 from bertvision.analysis.disagreements import cut, disagreements, draw_evenly
-from bertvision.analysis.evidence import Evidence
 from bertvision.evaluation.marks import Marks
 from bertvision.evaluation.predictions import to_json_line
-from bertvision.job import HELD_OUT
+from bertvision.pipeline.finished import Evidence
+from bertvision.pipeline.folder import HELD_OUT
 from bertvision.tasks.base import Answer, Example, TargetKind
 
 Said = list[dict[str, Any]]

@@ -5,9 +5,9 @@ import pytest
 from sklearn.metrics import confusion_matrix as sklearn_confusion_matrix
 from tiny_reports import TinyRun, build_tiny_run, label_marks
 
-from bertvision.analysis.evidence import Evidence
 from bertvision.analysis.labels import confusion_matrix, count_labels, measure_reliability, reliability_curve
 from bertvision.evaluation.marks import LabelMarks
+from bertvision.pipeline.finished import Evidence
 from bertvision.tasks.base import TargetKind
 
 

@@ -16,11 +16,11 @@ from transformers import AutoModel, AutoTokenizer
 
 from bertvision.analysis import layer_importance as module
 from bertvision.analysis import layers
-from bertvision.analysis.evidence import Evidence
 from bertvision.analysis.layer_importance import Loss, layer_importance, measure_layers, run_without
 from bertvision.analysis.layer_weights import layer_weights
 from bertvision.encoder.states import StateShape
 from bertvision.heads import Target, build_head
+from bertvision.pipeline.finished import Evidence
 from bertvision.progress import Reporter
 from bertvision.tasks.base import TargetKind
 

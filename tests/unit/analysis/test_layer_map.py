@@ -11,9 +11,9 @@ from tiny_training import Listening
 
 from bertvision.analysis import layer_map as module
 from bertvision.analysis import strengths
-from bertvision.analysis.evidence import Evidence
 from bertvision.analysis.layer_map import choose_tokens, layer_map
 from bertvision.analysis.strengths import LayerMap
+from bertvision.pipeline.finished import Evidence
 from bertvision.progress import Reporter
 
 QUIET = Reporter()

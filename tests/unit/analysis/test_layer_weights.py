@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from bertvision.analysis.evidence import Evidence
 from bertvision.analysis.layer_weights import layer_weights
+from bertvision.pipeline.finished import Evidence
 
 
 def set_weights(run: Path, head: str, parts: list[float]) -> None:

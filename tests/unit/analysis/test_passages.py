@@ -7,8 +7,8 @@ from tiny_reports import span_marks
 
 from bertvision.analysis import passages
 from bertvision.analysis.block import Block
-from bertvision.analysis.evidence import Evidence
 from bertvision.analysis.passages import passage_lengths
+from bertvision.pipeline.finished import Evidence
 from bertvision.tasks.base import Example
 
 

@@ -14,7 +14,6 @@ from tiny_training import build_tiny_features, member_of
 from transformers import AutoModel, AutoTokenizer
 
 from bertvision.analysis import strengths as module
-from bertvision.analysis.evidence import Evidence
 from bertvision.analysis.strengths import compute_layer_map
 from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
@@ -23,6 +22,7 @@ from bertvision.evaluation.answers import SpanAnswer
 from bertvision.evaluation.marks import LabelMarks, ScoreMarks, SpanMarks
 from bertvision.evaluation.predictions import Predictions
 from bertvision.heads import Target, build_head
+from bertvision.pipeline.finished import Evidence
 from bertvision.sources import pack_tokens
 from bertvision.tasks.base import TargetKind
 

@@ -6,7 +6,7 @@ from tiny_blocks import answers_run, drawn, rows_of
 from tiny_reports import TinyRun, span_marks
 
 from bertvision.analysis.thresholds import POINTS, best_threshold, threshold_curve
-from bertvision.job import HELD_OUT
+from bertvision.pipeline.folder import HELD_OUT
 from bertvision.tasks.base import TargetKind
 
 

@@ -6,9 +6,9 @@ from scipy.stats import binned_statistic, pearsonr, spearmanr
 from sklearn.metrics import mean_absolute_error
 from tiny_reports import TinyRun, build_tiny_run, score_marks
 
-from bertvision.analysis.evidence import Evidence
 from bertvision.analysis.values import bin_scores, draw_evenly, mean_error, predicted_against_true
 from bertvision.evaluation.marks import ScoreMarks
+from bertvision.pipeline.finished import Evidence
 from bertvision.tasks.base import TargetKind
 
 

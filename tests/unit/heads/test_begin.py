@@ -17,8 +17,8 @@ from bertvision.errors import ConfigError, UserError
 from bertvision.heads import HEADS, Head, MemberConfig, Target, build_head, build_members, load_head, save_head
 from bertvision.heads.begin import SHIPPED, find_folder
 from bertvision.heads.saved import begin_head, check_begin, outline_head
-from bertvision.job import Job
-from bertvision.stages import check_heads
+from bertvision.pipeline.job import Job
+from bertvision.pipeline.train import check_heads
 from bertvision.tasks.base import TargetKind, Task, describe_task
 
 SPAN, LABEL, SCORE = TargetKind.SPAN, TargetKind.LABEL, TargetKind.SCORE

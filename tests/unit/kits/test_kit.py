@@ -12,14 +12,14 @@ from tiny_encoders import tiny_model, tiny_tokenizer
 
 import bertvision as bv
 from bertvision.config import build_config
+from bertvision.disk import read_json, write_json
 from bertvision.errors import UserError
-from bertvision.job import Job, reopen
 from bertvision.kits import Kit
 from bertvision.kits.card import build_card
 from bertvision.kits.making import make_kit
 from bertvision.kits.scoring import kit_table, score_kit
-from bertvision.predictor import Predictor
-from bertvision.rundir import read_json, write_json
+from bertvision.pipeline.job import Job, reopen
+from bertvision.pipeline.predict import Predictor
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 HEADS = {

@@ -7,12 +7,12 @@ import pytest
 
 import bertvision as bv
 from bertvision.config import load_config
+from bertvision.disk import read_json
 from bertvision.heads import count_parameters
 from bertvision.heads.begin import SHIPPED, read_begin
-from bertvision.job import Job
 from bertvision.kits import Kit
 from bertvision.kits.scoring import score_kit
-from bertvision.rundir import read_json
+from bertvision.pipeline.job import Job
 
 FOLDER = SHIPPED / "default"
 CONFIGS = Path(__file__).parents[3] / "configs" / "kit"

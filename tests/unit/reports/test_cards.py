@@ -6,8 +6,8 @@ import pytest
 from huggingface_hub import ModelCard
 from tiny_reports import build_tiny_run
 
+from bertvision.pipeline.scoreboard import read_figure
 from bertvision.reports.cards import write_cards
-from bertvision.results import read_figure
 from bertvision.tasks.base import TargetKind
 
 

@@ -16,14 +16,15 @@ from transformers import AutoModel
 
 from bertvision.config import FinetuneConfig, build_config
 from bertvision.data.windows import Features
+from bertvision.disk import fingerprint, read_json
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.loading import load_encoder
 from bertvision.encoder.recording import Graphs
 from bertvision.encoder.states import PackedTokens
 from bertvision.errors import ConfigError, UserError
-from bertvision.job import FINETUNE_VERSION, Job
-from bertvision.rundir import fingerprint, read_json
-from bertvision.runs import run_job
+from bertvision.pipeline.job import Job
+from bertvision.pipeline.run import run_job
+from bertvision.pipeline.stamps import FINETUNE_VERSION
 from bertvision.tasks.base import TargetKind
 from bertvision.training.finetune import Finetuning
 from bertvision.training.half_weights import HalfWeights
@@ -340,7 +341,7 @@ def test_runs_that_were_made_before_there_were_methods_stay_finished(job: Callab
     work = job()
     settings = dataclasses.asdict(work.config.finetune)
     before = ("epochs", "lr", "schedule", "warmup", "decay", "clip", "batch_rows", "batch_tokens")
-    parts = work.data_stamp("train"), work.encoder_stamp, {key: settings[key] for key in before}, 0, ("auto", "auto")
+    parts = work.stamps.data("train"), work.encoder_stamp, {key: settings[key] for key in before}, 0, ("auto", "auto")
     assert work.finetune_stamp == fingerprint("finetune", FINETUNE_VERSION, *parts)
 
 

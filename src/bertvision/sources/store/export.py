@@ -28,10 +28,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from bertvision.disk import clear_disk_errors, temporary
 from bertvision.encoder.states import Part
 from bertvision.errors import UserError
 from bertvision.progress import Bar
-from bertvision.rundir import clear_disk_errors, temporary
 from bertvision.sources.store.dtypes import from_stored
 from bertvision.sources.store.facts import read_facts
 from bertvision.sources.store.reader import Reading, Store

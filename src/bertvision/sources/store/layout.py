@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from bertvision.data.windows import Features
+from bertvision.disk import fingerprint
 from bertvision.encoder.states import Part, StateShape
 from bertvision.errors import UserError
-from bertvision.rundir import fingerprint
 from bertvision.sources.store.dtypes import SAFETENSORS, item_bytes, stored_width
 from bertvision.sources.store.places import Buffer, Place
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import psutil
 
+from bertvision.disk import TEMPORARY, clear_disk_errors
 from bertvision.errors import UserError
-from bertvision.rundir import TEMPORARY, clear_disk_errors
 
 Buffer = memoryview
 MOST_BUFFERS = 512  # of one call of the system; at least 1,024 are allowed wherever it exists

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bertvision.disk import TEMPORARY
 from bertvision.errors import UserError
 from bertvision.progress import Bar, Reporter
-from bertvision.rundir import TEMPORARY
 from bertvision.sources.store.layout import (
     DAMAGED,
     MANIFEST,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tiny_stores import TinyStore, begin_tiny_store, write_tiny_store
 
+from bertvision.disk import fingerprint
 from bertvision.errors import UserError
-from bertvision.rundir import fingerprint
 from bertvision.sources.store import Store, StoreWriter, build_identity, find_differences
 from bertvision.sources.store.identity import refuse_other
 from bertvision.sources.store.places import Folder

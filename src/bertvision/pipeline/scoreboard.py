@@ -1,9 +1,11 @@
-"""A run's scores as tables for people: on the terminal, and as summary.md in the run folder."""
+"""A run's scores as tables: on the terminal, and as summary.md in the run folder."""
 
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
+
+from bertvision.tables import Table
+from bertvision.words import counted
 
 NAMES = {
     "exact": "EM", "f1": "F1", "accuracy": "accuracy", "matthews": "Matthews", "pearson": "Pearson",
@@ -15,15 +17,6 @@ SPAN_COLUMNS = [
     ("at_threshold.exact", "EM*"), ("at_threshold.f1", "F1*"),
     ("forced_exact", "forced EM"), ("forced_f1", "forced F1"), ("no_answer_auc", "AUC"),
 ]  # fmt: skip
-# What the headings mean; only those that are shown are explained.
-NOTES = {
-    "EM": "EM, F1: official definition, threshold 0.",
-    "F1 has": "F1 has, F1 no: on questions with and without an answer.",
-    "EM*": "EM*, F1*: at the no-answer threshold chosen on held-out training questions.",
-    "forced F1": "forced: on answerable questions, when the model must answer.",
-    "AUC": "AUC: of the no-answer score.",
-    "seconds": "seconds: the encoder's fine-tuning so far; a head's pass, which all heads share.",
-}
 FIRST_TO_GO = ("forced EM", "F1 has", "F1 no", "seconds", "% of encoder", "forced F1")
 SEEDS_NOTE = "±: standard deviation over the seeds, which change a head's start and dropout; the data's order is one."
 BASELINE_NOTES = {
@@ -32,16 +25,6 @@ BASELINE_NOTES = {
     "score": "The baseline always gives the mean score of train.",
 }
 BEGUN = "began with the weights of a trained head; what that one learned from, and its seconds, are not counted here."
-
-
-@dataclass(frozen=True)
-class Table:
-    title: str
-    columns: list[str]
-    rows: list[list[str]]
-    note: str = ""
-    first_to_go: tuple[str, ...] = ()
-    """Columns left out, in this order, where the terminal is too narrow."""
 
 
 def score_tables(scores: dict[str, Any]) -> list[Table]:
@@ -145,24 +128,3 @@ def _model_name(name: str, model: dict[str, Any]) -> str:
 def _seconds(model: dict[str, Any]) -> str:
     """Fine-tuning so far for the encoder; for a head its own share of the pass."""
     return f"{model['seconds']:.1f}" if model["parameters"] else ""
-
-
-def counted(number: float, noun: str) -> str:
-    """1 epoch, 0.5 epochs, 1,000 steps."""
-    shown = f"{number:,}" if isinstance(number, int) else f"{number:g}"
-    return f"{shown} {noun}{'' if number == 1 else 's'}"
-
-
-def explain(columns: Iterable[str]) -> str:
-    """What the headings mean, in a line."""
-    shown = set(columns)
-    return " ".join(note for heading, note in NOTES.items() if heading in shown)
-
-
-def to_markdown(table: Table) -> str:
-    lines = [f"## {table.title}", "", "| " + " | ".join(table.columns) + " |"]
-    lines.append("|" + "|".join(["---"] + ["---:"] * (len(table.columns) - 1)) + "|")
-    for row in table.rows:
-        cells = row + [""] * (len(table.columns) - len(row))
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", " ".join(filter(None, [table.note, explain(table.columns)])), ""])

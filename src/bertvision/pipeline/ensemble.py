@@ -10,7 +10,6 @@ An ensemble is scored, kept and shown as any other model. Where a member has sev
 """
 
 import dataclasses
-import re
 import shutil
 from collections.abc import Sequence
 from functools import cached_property
@@ -20,42 +19,20 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from bertvision.config import RunConfig, TrainConfig, target_kind
+from bertvision.disk import fingerprint, read_json, write_json
 from bertvision.errors import UserError, suggest
-from bertvision.evaluation.combining import METHODS, combine, combine_answers, fit_weights
+from bertvision.evaluation.combining import combine, combine_answers, fit_weights
 from bertvision.evaluation.predictions import Predictions, build_predictions
-from bertvision.heads.members import NAME, build_members
-from bertvision.heads.members import find_mistakes as find_head_mistakes
-from bertvision.job import HELD_OUT, Job, reopen
-from bertvision.results import counted
-from bertvision.rundir import fingerprint, read_json, write_json
-from bertvision.stages import BASELINE, ENCODER, keep_scored, read_scores
+from bertvision.pipeline.ensemble_entries import MEMBER, NO_HELD_OUT, Ensemble, read_entry
+from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT
+from bertvision.pipeline.job import Job, reopen
+from bertvision.pipeline.score import keep_scored, read_scores
 from bertvision.tasks import Example, TargetKind
+from bertvision.words import counted
 
 ENSEMBLE_VERSION = 1
-KEYS = ("members", "method", "name")
 FILE = "ensembles.json"
 """What the command added to the config's ensembles, in the run folder."""
-NO_HELD_OUT = (
-    "weights are fitted on held-out training data, and data.hold_out is 0. Take the method max, mean or sum, or hold "
-    "out a part."
-)
-MEMBER = re.compile(r"(?:(?P<run>.+):)?(?P<name>[^:@]+)(?:@(?P<epochs>\d+(?:\.\d+)?))?")
-
-
-@dataclasses.dataclass(frozen=True)
-class Ensemble:
-    """What is asked for: members as `[RUN:]NAME[@EPOCHS]`, and how they are combined."""
-
-    members: tuple[str, ...]
-    method: str = "max"
-    name: str = ""
-
-    @property
-    def shown(self) -> str:
-        """Its own name, or one made of its members'."""
-        plain = [re.sub(r"[^\w.-]+", "_", Path(member).name).strip("_") for member in self.members]
-        return self.name or f"{self.method}_{'_'.join(plain)}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,67 +52,6 @@ class Voice:
 
     def outputs(self, split: str) -> np.ndarray:
         return load_file(self.folder(split) / "outputs.safetensors")["outputs"]
-
-
-# ---------------------------------------------------------------------- what is asked for
-
-
-def read_entry(entry: Any, mistakes: list[str]) -> Ensemble | None:
-    """An ensemble from an entry of the config: a list of members, or a table."""
-    table = {"members": entry} if isinstance(entry, list) else entry
-    if not isinstance(table, dict) or not _are_names(table.get("members")):
-        mistakes.append(f"'ensembles' has {entry!r}: each must be a list of two or more models, or a table with one.")
-        return None
-    before, method, name = len(mistakes), table.get("method", "max"), table.get("name", "")
-    twice = sorted({member for member in table["members"] if table["members"].count(member) > 1})
-    mistakes += [f"an ensemble has the member '{member}' twice." for member in twice]
-    for key in table:
-        if key not in KEYS:
-            mistakes.append(f"an ensemble has no setting '{key}': {suggest(key, KEYS)}")
-    if method not in METHODS:
-        mistakes.append(f"`method` of an ensemble is '{method}': {suggest(str(method), METHODS)}")
-    if name and (not isinstance(name, str) or not NAME.fullmatch(name) or name in (BASELINE, ENCODER)):
-        mistakes.append(f"an ensemble's `name` can't be {name!r}: a letter, then letters, digits, '_', '-', '.'.")
-    return Ensemble(tuple(table["members"]), method, name) if len(mistakes) == before else None
-
-
-def _are_names(value: Any) -> bool:
-    return isinstance(value, list) and len(value) > 1 and all(isinstance(name, str) and name for name in value)
-
-
-def find_mistakes(config: RunConfig) -> list[str]:
-    """What is wrong with a config's heads and ensembles, for `config.build_config`."""
-    mistakes = find_head_mistakes(config)
-    if not config.ensembles or mistakes:
-        return mistakes
-    known, kept = _own_names(config), {*config.finetune.snapshots, config.finetune.epochs}
-    asked = [read_entry(entry, mistakes) for entry in config.ensembles]
-    for ensemble in filter(None, asked):
-        for member in ensemble.members:
-            found = MEMBER.fullmatch(member)
-            if found is None:
-                mistakes.append(f"'ensembles' has the member '{member}': write NAME, NAME@EPOCHS or RUN:NAME@EPOCHS.")
-            elif found["run"] is None and found["name"] not in known:
-                mistakes.append(f"'ensembles' has the member '{member}': {suggest(found['name'], sorted(known))}")
-            elif found["run"] is None and found["epochs"] and float(found["epochs"]) not in kept:
-                told = ", ".join(f"{epochs:g}" for epochs in sorted(kept))
-                mistakes.append(f"'ensembles' has the member '{member}': fine-tuning keeps the snapshots {told}.")
-        if ensemble.method == "fitted" and not config.data.hold_out:
-            mistakes.append(f"ensemble '{ensemble.shown}': {NO_HELD_OUT}")
-    shown = [ensemble.shown for ensemble in asked if ensemble]
-    taken = {name for name in shown if shown.count(name) > 1 or name in known}
-    mistakes += [f"two models are called '{name}': give the ensemble another `name`." for name in sorted(taken)]
-    return mistakes
-
-
-def _own_names(config: RunConfig) -> set[str]:
-    # What is wrong in [train] itself is told by others.
-    train = dataclasses.replace(TrainConfig(), seeds=max(1, config.train.seeds))
-    members = build_members(config.heads, train, config.seed, target_kind(config) or TargetKind.LABEL)
-    return {ENCODER, *(member.name for member in members), *(member.group for member in members)}
-
-
-# ---------------------------------------------------------------------- the stage
 
 
 def add_ensembles(job: Job, scores: dict[str, Any]) -> None:
@@ -246,9 +162,6 @@ def _facts(voices: list[Voice], whole: int) -> dict[str, Any]:
     return {"parameters": parameters, "share": parameters / whole, **highest, "failed": False}
 
 
-# ---------------------------------------------------------------------- members
-
-
 def _choirs(job: Job, ensemble: Ensemble, epochs: float, scores: dict[str, Any]) -> dict[int, list[Voice]]:
     """Seed → the models that answer together; one where no member has several seeds."""
     found = [_find_voices(job, member, epochs, scores) for member in ensemble.members]
@@ -302,9 +215,6 @@ def _open_other(job: Job, run: str) -> tuple[Job, dict[str, Any]]:
     return reopen(run, job.reporter), scores
 
 
-# ---------------------------------------------------------------------- the same examples?
-
-
 def _check_same_task(job: Job, voices: list[Voice]) -> None:
     for other in {id(voice.job): voice.job for voice in voices if voice.job is not job}.values():
         if (other.task.kind, other.task.labels) != (job.task.kind, job.task.labels):
@@ -352,13 +262,10 @@ def _first(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names[:3]) + (", …" if len(names) > 3 else "")
 
 
-# ---------------------------------------------------------------------- together
-
-
 def _sing(job: Job, ensemble: Ensemble, epochs: float, name: str, voices: list[Voice]) -> np.ndarray | None:
     """Predictions and scores on every split, where they are not there yet; gives the fitted weights."""
     fitted = ensemble.method == "fitted"
-    splits = [*([HELD_OUT] if job.examples(HELD_OUT) else []), *job.dev_splits]
+    splits = job.scored_splits
     if fitted and HELD_OUT not in splits:
         raise UserError(f"ensemble '{name}': {NO_HELD_OUT}")
     for other in {id(voice.job): voice.job for voice in voices if voice.job is not job}.values():
@@ -394,7 +301,7 @@ class Choir:
         """Whether all cut their examples into the same windows of the same tokens."""
         if self.job.task.kind is not TargetKind.SPAN and not self.job.task.windowed:
             return True  # one window an example, whatever its tokens
-        hashes = {voice.job.hash_tokens(self.job.dev_splits[0]) for voice in self.voices}
+        hashes = {voice.job.stamps.tokens(self.job.dev_splits[0]) for voice in self.voices}
         return len(hashes) == 1
 
     @cached_property

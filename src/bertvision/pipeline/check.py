@@ -21,25 +21,19 @@ from bertvision.encoder.loading import load_encoder, shape_of
 from bertvision.encoder.states import Part
 from bertvision.errors import UserError
 from bertvision.heads import MemberConfig, build_head, count_parameters, outline_head
-from bertvision.job import HELD_OUT, Job
-from bertvision.results import counted
+from bertvision.pipeline.finetune import load_for_finetuning, output_layer
+from bertvision.pipeline.folder import HELD_OUT
+from bertvision.pipeline.job import Job
+from bertvision.pipeline.snapshot import check_length
+from bertvision.pipeline.states import KEPT, fits_in_memory, measure_encoder, parts_read
+from bertvision.pipeline.stores import STORED, contents_of, measure_disk, place_of, there_already
+from bertvision.pipeline.train import check_heads
 from bertvision.sources import StreamedSource
 from bertvision.sources.cost import Choice, Rates, weigh
-from bertvision.sourcing import (
-    KEPT,
-    STORED,
-    contents_of,
-    fits_in_memory,
-    keep_of,
-    measure_disk,
-    measure_encoder,
-    place_of,
-    there_already,
-)
-from bertvision.stages import check_heads, check_length, load_for_finetuning, output_layer
 from bertvision.training.finetune import Finetuning
 from bertvision.training.heads import build_places
 from bertvision.training.stack import Member, build_units
+from bertvision.words import counted
 
 HEAD_STEPS = 8  # batches of states that are kept to time the heads
 SAMPLE = 5000  # examples that are tokenized to tell the length of all; the mean of so many is right to about 1 %
@@ -172,7 +166,7 @@ def _supplies(job: Job, encoder: Encoder, data: Section, frozen_rate: float) -> 
         members = [member for member in job.members if (heads[member.name].reads == "tokens") == on_tokens]
         if not members:
             continue
-        keep, passes = keep_of([heads[member.name] for member in members]), _passes(members)
+        keep, passes = parts_read([heads[member.name] for member in members]), _passes(members)
         size = contents_of(job, encoder, keep).bytes_of(windows, tokens) + windows * FACT_BYTES
         asked, epochs = job.config.train.source, job.head_snapshots[-1]
         missing = 0.0 if asked != "streamed" and _is_there(job, epochs, keep) else 1.0
@@ -248,7 +242,7 @@ def _heads_rates(job: Job, features: Features) -> tuple[Encoder, float, float]:
         Member(config, build_head(config, encoder.shape, job.target).to(machine.device), range(len(steps) + 2))
         for config in job.members
     ]
-    keep = keep_of([member.head for member in members])
+    keep = parts_read([member.head for member in members])
     batches = list(islice(StreamedSource(encoder, features, steps, keep, encode_tokens=1).batches(), HEAD_STEPS))
 
     units, places = build_units(members, train.stack, int(features.lengths[steps[0]].sum())), build_places(machine)

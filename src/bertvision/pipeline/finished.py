@@ -6,13 +6,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from bertvision.disk import read_json
 from bertvision.errors import UserError
 from bertvision.evaluation.marks import Marks, load_marks
 from bertvision.heads.members import CONTROL
-from bertvision.job import HELD_OUT, Job, reopen
-from bertvision.results import read_figure
-from bertvision.rundir import RunFolder, read_json
-from bertvision.stages import BASELINE, ENCODER
+from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, RunFolder
+from bertvision.pipeline.job import Job, reopen
+from bertvision.pipeline.scoreboard import read_figure
 from bertvision.tasks.base import Example, TargetKind, Task, restore_task
 
 ROLES = ("baseline", "encoder", "control", "head", "ensemble")
@@ -257,4 +257,4 @@ class Evidence:
             return None
         # Files may have changed since: texts of other examples beside these scores would be wrong.
         stamp = (read_json(self.run.path / "lengths.json") or {}).get(split, {}).get("stamp")
-        return found if stamp in (None, self.job.data_stamp(split)) else None
+        return found if stamp in (None, self.job.stamps.data(split)) else None

@@ -1,5 +1,4 @@
 import errno
-import json
 import os
 import stat
 from pathlib import Path
@@ -8,19 +7,9 @@ from typing import Any
 import pytest
 from safetensors import SafetensorError
 
-from bertvision import rundir
+from bertvision import disk
+from bertvision.disk import file_fingerprint, fingerprint, read_json, write_json, write_text, writing_folder
 from bertvision.errors import UserError
-from bertvision.rundir import (
-    RunFolder,
-    file_fingerprint,
-    fingerprint,
-    mark_done,
-    read_json,
-    snapshot_name,
-    write_json,
-    write_text,
-    writing_folder,
-)
 
 
 def names(folder: Path) -> list[str]:
@@ -42,7 +31,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
     def fail(*args: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(rundir.os, failing, fail)
+    monkeypatch.setattr(disk.os, failing, fail)
     with pytest.raises(KeyboardInterrupt):
         write_json(file, {"new": 2})
     assert read_json(file) == {"old": 1} and names(tmp_path) == ["a.json"]
@@ -61,7 +50,7 @@ def test_a_full_or_read_only_disk_is_a_sentence(
     def full(*args: Any) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(rundir.os, "fsync", full)
+    monkeypatch.setattr(disk.os, "fsync", full)
     with pytest.raises(UserError, match=words) as caught:
         write_json(file, {"new": 2})
     assert str(file) in str(caught.value) and "`run`" in str(caught.value)
@@ -69,7 +58,7 @@ def test_a_full_or_read_only_disk_is_a_sentence(
 
 
 def test_other_errors_of_the_system_are_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rundir.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.EIO, "bad disk")))
+    monkeypatch.setattr(disk.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.EIO, "bad disk")))
     with pytest.raises(OSError, match="bad disk") as caught:
         write_text(tmp_path / "a", "x")
     assert not isinstance(caught.value, UserError)
@@ -126,35 +115,6 @@ def test_an_error_inside_leaves_the_old_folder_and_nothing_else(tmp_path: Path) 
     assert names(tmp_path) == ["place"] and names(tmp_path / "place") == ["old"]
 
 
-def test_sweeping_removes_what_a_kill_left_and_nothing_of_the_user_s(tmp_path: Path) -> None:
-    mine = [tmp_path / ".git" / "config", tmp_path / "sub" / ".venv" / "x", tmp_path / ".env"]
-    for path in mine:
-        write_text(path, "mine")
-    done = tmp_path / "snapshots" / "epoch_1"
-    write_json(done / "config.json", {})
-    before = {path for path in tmp_path.rglob("*")}
-    block = writing_folder(done / "encoder")
-    (block.__enter__() / "half").write_text("half")  # a kill: the block never ends
-    handle, _ = rundir.tempfile.mkstemp(dir=done, prefix=rundir.temporary(done / "scores.json"))
-    os.close(handle)
-    assert {path for path in tmp_path.rglob("*")} > before
-    RunFolder(tmp_path).sweep()
-    assert {path for path in tmp_path.rglob("*")} == before
-
-
-def test_sweeping_a_folder_that_is_not_there_does_nothing(tmp_path: Path) -> None:
-    RunFolder(tmp_path / "none").sweep()
-    assert names(tmp_path) == []
-
-
-def test_a_stage_is_done_only_by_its_own_stamp(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path)
-    assert not run.is_done(tmp_path / "stage", "abc")
-    mark_done(tmp_path / "stage", "abc", seconds=1.5)
-    assert run.is_done(tmp_path / "stage", "abc") and not run.is_done(tmp_path / "stage", "abd")
-    assert read_json(tmp_path / "stage" / "stamp.json") == {"stamp": "abc", "seconds": 1.5}
-
-
 def test_equal_parts_have_equal_fingerprints_and_others_do_not() -> None:
     assert fingerprint({"a": 1, "b": 2.5}, "x") == fingerprint({"b": 2.5, "a": 1}, "x")
     others = [fingerprint(*parts) for parts in [(1,), ("1",), (1, 1), ([1],), ({"a": 1},), (None,), (1.5,), ()]]
@@ -167,17 +127,3 @@ def test_a_file_s_fingerprint_is_that_of_its_bytes(tmp_path: Path) -> None:
     assert file_fingerprint([tmp_path / "a"]) == file_fingerprint([tmp_path / "b"])
     (tmp_path / "b").write_bytes(b"x" * 2_999_999 + b"y")
     assert file_fingerprint([tmp_path / "a"]) != file_fingerprint([tmp_path / "b"])
-
-
-def test_the_log_is_one_json_line_an_event(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path / "run")
-    run.log("train", step=1, loss={"é": None})
-    run.log("train", step=2)
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [1, 2] and json.loads(lines[0])["loss"] == {"é": None}
-
-
-def test_snapshots_are_named_by_their_epochs() -> None:
-    assert [snapshot_name(epochs) for epochs in (0, 0.1, 0.3, 1.0, 2.0)] == [
-        "epoch_0", "epoch_0.1", "epoch_0.3", "epoch_1", "epoch_2",
-    ]  # fmt: skip

@@ -1,8 +1,7 @@
-"""The parts of a run, each made once when first needed: task, examples, features, device, stamps of what made them."""
+"""The parts of a run, each made once when first needed: task, examples, features, device."""
 
 import copy
 import dataclasses
-import hashlib
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -12,41 +11,26 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from bertvision.config import FinetuneConfig, RunConfig, load_config
+from bertvision.config import RunConfig, load_config
 from bertvision.data.splits import draw, hold_out
 from bertvision.data.windows import Features, build_features
-from bertvision.encoder.loading import identify, load_tokenizer, shape_of, weights_stamp
+from bertvision.encoder.loading import load_tokenizer, shape_of
 from bertvision.errors import UserError
 from bertvision.heads import MemberConfig, Target, build_members
 from bertvision.machine import Machine
+from bertvision.pipeline.folder import HELD_OUT, RunFolder
+from bertvision.pipeline.stamps import Stamps
 from bertvision.progress import Reporter
-from bertvision.rundir import RunFolder, fingerprint, read_json
-from bertvision.sources.cost import Choice
 from bertvision.tasks import Example, TargetKind, Task, build_task
-
-HELD_OUT = "held_out"
-# What an outcome hangs on besides settings and data: raise a number when the work itself changes its results.
-FINETUNE_VERSION, TRAIN_VERSION, SCORE_VERSION = 2, 2, 3
-# Settings that change how the work is done, not what comes out of it (`memory_tokens` only where dropout falls).
-NO_MATTER = ("snapshots", "memory_tokens", "checkpoint_seconds", "track", "encode_tokens")
 
 
 class Job:
     def __init__(self, config: RunConfig, reporter: Reporter | None = None) -> None:
         self.config, self.reporter = config, reporter or Reporter()
         self.folder = RunFolder(_free_of_files(config.folder))
+        self.stamps = Stamps(self)
         self._examples: dict[str, list[Example]] = {}
         self._features: dict[str, Features] = {}
-        self._data_stamps: dict[str, str] = {}
-        self._hashes: dict[tuple[str, Any], str] = {}
-        self.route_told = ""
-        """The last line on how sequences go through the encoder, said again only when it changes."""
-        self.choices: dict[tuple[str, float], Choice] = {}
-        """Where states come from, once it was chosen: by their name and the passes over them."""
-        self.source_told = ""
-        """The last line on where states come from."""
-
-    # ------------------------------------------------------------------ parts
 
     @cached_property
     def machine(self) -> Machine:
@@ -106,6 +90,11 @@ class Job:
             raise UserError(f'{self.task.name} has no dev set to score on: give task.dev = "file".')
         return list(self.task.dev_splits)
 
+    @property
+    def scored_splits(self) -> list[str]:
+        """Held-out examples first, where there are any: thresholds and other choices are made on them."""
+        return [*([HELD_OUT] if self.examples(HELD_OUT) else []), *self.dev_splits]
+
     @cached_property
     def _train_parts(self) -> tuple[list[Example], list[Example]]:
         if "train" not in self.task.splits:
@@ -158,89 +147,8 @@ class Job:
             other.__dict__.pop(name, None)
         train = dataclasses.replace(self.config.train, snapshots=snapshots)
         other.config = dataclasses.replace(self.config, heads=heads, train=train)
+        other.stamps = Stamps(other, self.stamps.hashes)
         return other
-
-    # ------------------------------------------------------------------ stamps: equal stamp, equal outcome
-
-    @cached_property
-    def encoder_stamp(self) -> str:
-        return identify(self.config.encoder.name)
-
-    def data_stamp(self, split: str) -> str:
-        if split not in self._data_stamps:
-            self._data_stamps[split] = self._hash_data(split)
-        return self._data_stamps[split]
-
-    def _hash_data(self, split: str) -> str:
-        return fingerprint(
-            self.hash_examples(split), self.task.kind, self.task.labels, self.max_length, self.config.data.overlap
-        )
-
-    def hash_examples(self, split: str) -> str:
-        """A hash of the examples alone, however they are cut into windows."""
-        key = ("examples", split)
-        if key not in self._hashes:
-            digest = hashlib.sha256()
-            for example in self.examples(split):
-                parts = (example.id, example.text, example.text_pair, example.target, example.answers)
-                digest.update(repr(parts).encode())
-            self._hashes[key] = digest.hexdigest()
-        return self._hashes[key]
-
-    def hash_tokens(self, split: str) -> str:
-        """A hash of the windows as the encoder sees them, and of their targets."""
-        key = ("tokens", split)
-        if key not in self._hashes:
-            digest, features = hashlib.sha256(), self.features(split)
-            for name in ("input_ids", "type_ids", "lengths", "example", "start", "end", "target"):
-                digest.update(getattr(features, name).tobytes())
-            self._hashes[key] = digest.hexdigest()[:16]
-        return self._hashes[key]
-
-    def hash_weights(self, epochs: float) -> str:
-        """A hash of the weights of a snapshot."""
-        key = ("weights", epochs)
-        if key not in self._hashes:
-            folder = self.folder.encoder(epochs)
-            reference = read_json(folder / "reference.json")
-            self._hashes[key] = weights_stamp(reference["name"] if reference else str(folder))
-        return self._hashes[key]
-
-    @cached_property
-    def finetune_stamp(self) -> str:
-        settings = _finetune_settings(self.config.finetune)
-        if self.config.finetune.epochs == 0:
-            settings = {"epochs": 0}
-        # As asked for, not as found here: a run that was made on a GPU stays finished when it is opened on a laptop.
-        precision = self.config.encoder.dtype, self.config.encoder.attention
-        parts = self.data_stamp("train"), self.encoder_stamp, settings, self.config.seed, precision
-        return fingerprint("finetune", FINETUNE_VERSION, *parts)
-
-    def member_stamp(self, epochs: float, member: MemberConfig) -> str:
-        train = self.config.train
-        batches = train.batch_rows, train.batch_tokens, self.config.seed
-        asked = self.asked_of_states.items()
-        return fingerprint("train", TRAIN_VERSION, self.finetune_stamp, epochs, batches, member.what_matters(), *asked)
-
-    @property
-    def asked_of_states(self) -> dict[str, Any]:
-        """What is asked of the states and their order besides the defaults: nothing, as runs made before had it."""
-        train = self.config.train
-        asked: dict[str, Any] = {}
-        if self.layers is not None:
-            asked["encoder.layers"] = list(self.layers)
-        if train.shuffle != "windows":
-            asked["train.shuffle"] = train.shuffle
-        if train.source == "stored":  # "auto" streams or stores as it finds cheaper; a head's facts say which it was
-            asked["train.source"] = "stored", self.config.store.dtype
-        return asked
-
-    def predictions_stamp(self, model_stamp: str, split: str) -> str:
-        held = self.data_stamp(HELD_OUT) if self.examples(HELD_OUT) else None
-        settings = dataclasses.asdict(self.config.evaluate), self.task.metrics, self.task.windowed
-        return fingerprint("score", SCORE_VERSION, model_stamp, self.data_stamp(split), held, settings)
-
-    # ------------------------------------------------------------------ facts
 
     def tokens_of(self, batches: list[np.ndarray], split: str = "train") -> list[int]:
         lengths = self.features(split).lengths
@@ -258,13 +166,3 @@ def _free_of_files(folder: Path) -> Path:
         if place.exists() and not place.is_dir():
             raise UserError(f"run = '{folder}': '{place}' is a file. Set `run` to a folder, there or to be made.")
     return folder
-
-
-def _finetune_settings(config: FinetuneConfig) -> dict[str, Any]:
-    """A method's settings only where it is asked for: runs that were made before there were methods stay finished."""
-    unasked = {"full": ("method", "lora_rank", "lora_alpha"), "bitfit": ("lora_rank", "lora_alpha"), "lora": ()}
-    return {key: value for key, value in _what_matters(config).items() if key not in unasked[config.method]}
-
-
-def _what_matters(section: Any) -> dict[str, Any]:
-    return {key: value for key, value in dataclasses.asdict(section).items() if key not in NO_MATTER}

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from tiny_training import Listening
 
-from bertvision.stages import LONG_WORK, compile_if_long
+from bertvision.pipeline.snapshot import LONG_WORK, compile_if_long
 
 
 def try_it(wanted: str, tokens: float, unpadded: bool = True) -> tuple[int, list[str]]:

@@ -1,6 +1,8 @@
 from typing import Any
 
-from bertvision.results import counted, explain, score_tables, to_markdown
+from bertvision.pipeline.scoreboard import score_tables
+from bertvision.tables import explain, to_markdown
+from bertvision.words import counted
 
 
 def model(parameters: int, seconds: float, score: dict[str, Any], **more: Any) -> dict[str, Any]:

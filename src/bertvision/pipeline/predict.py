@@ -9,17 +9,17 @@ import numpy as np
 
 from bertvision.config import DataConfig, EncoderConfig, EvaluateConfig
 from bertvision.data.windows import build_features
+from bertvision.disk import read_json
 from bertvision.encoder.states import Part
 from bertvision.errors import UserError, suggest
 from bertvision.evaluation.combining import combine
-from bertvision.evaluation.outputs import compute_outputs
 from bertvision.evaluation.predictions import Predictions, build_predictions
 from bertvision.heads import Head, load_head
-from bertvision.job import HELD_OUT
 from bertvision.machine import Machine
+from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, RunFolder
+from bertvision.pipeline.outputs import compute_outputs
+from bertvision.pipeline.snapshot import load_snapshot
 from bertvision.progress import Reporter
-from bertvision.rundir import RunFolder, read_json
-from bertvision.stages import BASELINE, ENCODER, load_snapshot
 from bertvision.tasks import Example, Task, TaskConfig, build_task
 from bertvision.tasks.base import restore_task
 from bertvision.tasks.config import files_columns

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from bertvision.data.windows import Features
-from bertvision.evaluation import outputs
-from bertvision.evaluation.outputs import Collector, put_in_order
+from bertvision.pipeline import outputs
+from bertvision.pipeline.outputs import Collector, put_in_order
 from bertvision.tasks.base import TargetKind
 
 LENGTHS = np.array([3, 1, 4, 2, 5], dtype=np.int32)

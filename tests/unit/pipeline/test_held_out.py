@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 import bertvision as bv
-from bertvision import held_out
-from bertvision.held_out import _epoch_ends
+from bertvision.pipeline import held_out
+from bertvision.pipeline.held_out import _epoch_ends
 
 
 class Course:

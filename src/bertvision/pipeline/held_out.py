@@ -6,15 +6,14 @@ import numpy as np
 import torch
 
 from bertvision.data.packing import fill_batches
-from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.states import Part
 from bertvision.evaluation.marks import build_marks
-from bertvision.evaluation.outputs import Collector, compute_outputs, put_in_order
 from bertvision.evaluation.predictions import build_predictions
 from bertvision.evaluation.scores import pick_threshold, score_predictions
-from bertvision.job import HELD_OUT, Job
+from bertvision.pipeline.folder import HELD_OUT
+from bertvision.pipeline.outputs import Collector, compute_outputs, put_in_order
+from bertvision.pipeline.states import States, parts_read
 from bertvision.sources import KeptSource
-from bertvision.sourcing import keep_of, keep_states
 from bertvision.tasks import TargetKind
 from bertvision.training.stack import Member
 
@@ -24,9 +23,9 @@ ROWS = 1024  # kept states that go through the heads at once
 class HeldOut:
     """Scores on the held-out examples, whose states are kept where they are small."""
 
-    def __init__(self, job: Job, encoder: Encoder, keep: tuple[Part, ...], metric: str) -> None:
-        self.job, self.encoder, self.metric = job, encoder, metric
-        self.kept = keep_states(job, encoder, keep, HELD_OUT)
+    def __init__(self, states: States, keep: tuple[Part, ...], metric: str) -> None:
+        self.job, self.encoder, self.metric = states.job, states.encoder, metric
+        self.kept = states.keep(keep, HELD_OUT)
 
     def score(self, members: list[Member]) -> dict[str, float]:
         """Name → score in percent, NaN where a head gives no numbers; the first process's where there are several."""
@@ -55,7 +54,7 @@ class HeldOut:
     def _streamed_outputs(self, members: list[Member]) -> dict[str, np.ndarray]:
         job, features = self.job, self.job.features(HELD_OUT)
         heads = {member.name: member.head for member in members}
-        keep, tokens = keep_of(list(heads.values())), job.encode_tokens
+        keep, tokens = parts_read(list(heads.values())), job.encode_tokens
         return compute_outputs(self.encoder, heads, keep, features, job.task.kind, job.machine, tokens)
 
     def _score(self, outputs: np.ndarray) -> float:

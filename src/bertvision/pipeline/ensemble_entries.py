@@ -1,0 +1,91 @@
+"""What a config or a command asks of ensembles: entries, and the mistakes in them."""
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+from bertvision.config import RunConfig, TrainConfig, target_kind
+from bertvision.errors import suggest
+from bertvision.evaluation.combining import METHODS
+from bertvision.heads.members import NAME, build_members
+from bertvision.heads.members import find_mistakes as find_head_mistakes
+from bertvision.pipeline.folder import BASELINE, ENCODER
+from bertvision.tasks import TargetKind
+
+KEYS = ("members", "method", "name")
+NO_HELD_OUT = (
+    "weights are fitted on held-out training data, and data.hold_out is 0. Take the method max, mean or sum, or hold "
+    "out a part."
+)
+MEMBER = re.compile(r"(?:(?P<run>.+):)?(?P<name>[^:@]+)(?:@(?P<epochs>\d+(?:\.\d+)?))?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Ensemble:
+    """What is asked for: members as `[RUN:]NAME[@EPOCHS]`, and how they are combined."""
+
+    members: tuple[str, ...]
+    method: str = "max"
+    name: str = ""
+
+    @property
+    def shown(self) -> str:
+        """Its own name, or one made of its members'."""
+        plain = [re.sub(r"[^\w.-]+", "_", Path(member).name).strip("_") for member in self.members]
+        return self.name or f"{self.method}_{'_'.join(plain)}"
+
+
+def read_entry(entry: Any, mistakes: list[str]) -> Ensemble | None:
+    """An ensemble from an entry of the config: a list of members, or a table."""
+    table = {"members": entry} if isinstance(entry, list) else entry
+    if not isinstance(table, dict) or not _are_names(table.get("members")):
+        mistakes.append(f"'ensembles' has {entry!r}: each must be a list of two or more models, or a table with one.")
+        return None
+    before, method, name = len(mistakes), table.get("method", "max"), table.get("name", "")
+    twice = sorted({member for member in table["members"] if table["members"].count(member) > 1})
+    mistakes += [f"an ensemble has the member '{member}' twice." for member in twice]
+    for key in table:
+        if key not in KEYS:
+            mistakes.append(f"an ensemble has no setting '{key}': {suggest(key, KEYS)}")
+    if method not in METHODS:
+        mistakes.append(f"`method` of an ensemble is '{method}': {suggest(str(method), METHODS)}")
+    if name and (not isinstance(name, str) or not NAME.fullmatch(name) or name in (BASELINE, ENCODER)):
+        mistakes.append(f"an ensemble's `name` can't be {name!r}: a letter, then letters, digits, '_', '-', '.'.")
+    return Ensemble(tuple(table["members"]), method, name) if len(mistakes) == before else None
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and len(value) > 1 and all(isinstance(name, str) and name for name in value)
+
+
+def find_mistakes(config: RunConfig) -> list[str]:
+    """What is wrong with a config's heads and ensembles, for `config.build_config`."""
+    mistakes = find_head_mistakes(config)
+    if not config.ensembles or mistakes:
+        return mistakes
+    known, kept = _own_names(config), {*config.finetune.snapshots, config.finetune.epochs}
+    asked = [read_entry(entry, mistakes) for entry in config.ensembles]
+    for ensemble in filter(None, asked):
+        for member in ensemble.members:
+            found = MEMBER.fullmatch(member)
+            if found is None:
+                mistakes.append(f"'ensembles' has the member '{member}': write NAME, NAME@EPOCHS or RUN:NAME@EPOCHS.")
+            elif found["run"] is None and found["name"] not in known:
+                mistakes.append(f"'ensembles' has the member '{member}': {suggest(found['name'], sorted(known))}")
+            elif found["run"] is None and found["epochs"] and float(found["epochs"]) not in kept:
+                told = ", ".join(f"{epochs:g}" for epochs in sorted(kept))
+                mistakes.append(f"'ensembles' has the member '{member}': fine-tuning keeps the snapshots {told}.")
+        if ensemble.method == "fitted" and not config.data.hold_out:
+            mistakes.append(f"ensemble '{ensemble.shown}': {NO_HELD_OUT}")
+    shown = [ensemble.shown for ensemble in asked if ensemble]
+    taken = {name for name in shown if shown.count(name) > 1 or name in known}
+    mistakes += [f"two models are called '{name}': give the ensemble another `name`." for name in sorted(taken)]
+    return mistakes
+
+
+def _own_names(config: RunConfig) -> set[str]:
+    # What is wrong in [train] itself is told by others.
+    train = dataclasses.replace(TrainConfig(), seeds=max(1, config.train.seeds))
+    members = build_members(config.heads, train, config.seed, target_kind(config) or TargetKind.LABEL)
+    return {ENCODER, *(member.name for member in members), *(member.group for member in members)}

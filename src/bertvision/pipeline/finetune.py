@@ -1,0 +1,116 @@
+"""Fine-tuning: the first stage, from the pretrained encoder to its snapshots."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertvision.data.packing import plan_batches
+from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.loading import load_encoder
+from bertvision.encoder.output_layer import CheckpointOutputLayer, build_output_layer, load_output_layer
+from bertvision.errors import UserError
+from bertvision.machine import drawing_from
+from bertvision.pipeline.folder import HELD_OUT
+from bertvision.pipeline.job import Job
+from bertvision.pipeline.snapshot import check_length, compile_if_long, report_route, save_snapshot
+from bertvision.sources import pack_tokens
+from bertvision.tasks import TargetKind
+from bertvision.training.checkpoint import Checkpoints
+from bertvision.training.finetune import Cost, Finetuning
+from bertvision.training.methods import check_method
+from bertvision.words import counted
+
+
+def finetune(job: Job) -> None:
+    """Fine-tunes the encoder and keeps it at every snapshot."""
+    stamp, say = job.stamps.finetune, job.reporter.say
+    missing = [epochs for epochs in job.snapshots if not job.folder.is_done(job.folder.encoder(epochs), stamp)]
+    job.machine.wait()  # all processes have looked before one of them writes
+    if not missing:
+        say(f"fine-tuning: done already (snapshots {', '.join(f'{epochs:g}' for epochs in job.snapshots)}).")
+        return
+    encoder = load_for_finetuning(job)
+    report_route(job, encoder)
+    output = output_layer(job, encoder)
+    for split in (HELD_OUT, *job.task.dev_splits):  # a question that no window holds is told before the work, not after
+        if job.examples(split):
+            job.features(split)
+    features, config = job.features("train"), job.config.finetune
+    plan = plan_batches(features.lengths, config.epochs, job.config.seed, config.batch_rows, config.batch_tokens)
+    compile_if_long(job, encoder, 3 * config.epochs * float(features.lengths.sum()))
+    facts: dict[str, Any] = {}
+
+    def keep(epochs: float, cost: Cost) -> None:
+        _refuse_diverged(job, encoder, output, epochs)
+        if job.machine.is_main and not job.folder.is_done(job.folder.encoder(epochs), stamp):
+            save_snapshot(job, epochs, encoder, output, stamp, (facts if epochs else {}) | dataclasses.asdict(cost))
+        job.machine.wait()
+
+    checkpoints = Checkpoints(job.folder.checkpoints / "finetune", stamp, config.checkpoint_seconds)
+    if config.epochs == 0:
+        keep(0.0, Cost(0.0, 0))
+        return
+    if config.track:
+        job.machine.accelerator.init_trackers("bertvision")
+    work = Finetuning(
+        encoder, output, features, plan, job.task.kind, config, job.config.seed, job.machine, job.reporter
+    )
+    if config.method != "full":
+        facts["trained_parameters"] = sum(weight.numel() for weight in work.parameters)
+    work.run(job.snapshots, keep, checkpoints, job.folder.log, missing)
+    if config.track:
+        job.machine.accelerator.end_training()
+    if job.machine.is_main:
+        checkpoints.clear()
+    say(f"fine-tuning: {counted(work.step, 'step')}, {counted(work.tokens, 'token')}, {work.seconds:.1f} s.")
+
+
+def load_for_finetuning(job: Job) -> Encoder:
+    """The encoder with float32 weights, on the route its arithmetic allows; with all its layers, so that nothing in
+    fine-tuning hangs on `encoder.layers`."""
+    settings = job.config.encoder
+    encoder = load_encoder(settings.name, job.machine.device, torch.float32, "padded")
+    encoder.take_route(settings.attention, job.machine.dtype)
+    check_length(job, encoder)
+    check_method(encoder, job.config.finetune)
+    return encoder
+
+
+def output_layer(job: Job, encoder: Encoder) -> Any:
+    """The checkpoint's own output layer where it has one for this task, otherwise a fresh one from the seed."""
+    task, device = job.task, job.machine.device
+    own = load_output_layer(job.config.encoder.name, task.kind, len(task.labels))
+    if own is not None and _is_for(own, job):
+        return own.to(device)
+    with drawing_from(torch.device("cpu"), job.config.seed, 11):
+        return build_output_layer(task.kind, encoder.shape, job.target.outputs).to(device)
+
+
+def _is_for(own: CheckpointOutputLayer, job: Job) -> bool:
+    """Whether a checkpoint's output layer is one for this task: by its labels' names, where it has names."""
+    say, labels = job.reporter.say, own.labels or ()
+    if job.task.kind is TargetKind.LABEL and not own.match_labels(job.task.labels):
+        if not all(label == f"LABEL_{number}" for number, label in enumerate(labels)):
+            say(f"the checkpoint's output layer is for {', '.join(labels)}, not for this task: a fresh one is trained.")
+            return False
+        say(f"the checkpoint does not name its labels: they are taken for {', '.join(job.task.labels)}, in this order.")
+    say("the checkpoint brings its own output layer: it is the encoder's row.")
+    return True
+
+
+def _refuse_diverged(job: Job, encoder: Encoder, output: Any, epochs: float) -> None:
+    """An encoder that gives no numbers any more is worth neither keeping nor training heads on."""
+    features = job.features("train")
+    encoder.eval()
+    output.eval()
+    # Not worth compiling for.
+    with torch.no_grad(), job.machine.autocast(), torch.compiler.set_stance("force_eager"):
+        some = pack_tokens(features, np.arange(min(4, len(features))))
+        outputs = output(encoder(some, keep=output.keep))  # (token or sequence, output)
+    if not outputs.isfinite().all():
+        raise UserError(
+            f"fine-tuning has diverged before {counted(epochs, 'epoch')}: its outputs are no numbers any more. "
+            f"Set finetune.lr lower than {job.config.finetune.lr:g} and start again."
+        )

@@ -1,0 +1,77 @@
+"""The story on one page: text → task → features → encoder, fine-tuned a little → hidden states of every layer → every
+head at once → predictions → scores.
+
+    scores = run_job(Job(load_config("configs/rte.toml")))
+"""
+
+from pathlib import Path
+from typing import Any
+
+from bertvision.disk import write_json, write_text
+from bertvision.environment import describe_environment
+from bertvision.pipeline.ensemble import add_ensembles
+from bertvision.pipeline.finetune import finetune
+from bertvision.pipeline.job import Job
+from bertvision.pipeline.score import evaluate
+from bertvision.pipeline.scoreboard import score_tables
+from bertvision.pipeline.stores import check_stores
+from bertvision.pipeline.train import check_heads, train
+from bertvision.tables import to_markdown
+from bertvision.tasks.base import describe_task
+from bertvision.words import counted
+
+
+def open_run(job: Job) -> None:
+    """Writes what was asked and where it runs, before any work. Mistakes in the data, and layers that the encoder does
+    not have, are reported even before that."""
+    _ = job.layers
+    check_stores(job)
+    for split in ("train", *job.task.dev_splits):
+        job.examples(split)
+    if job.machine.is_main:
+        job.folder.sweep()
+        write_json(job.folder.path / "config.json", job.config.with_absolute_paths().to_dict())
+        write_json(job.folder.path / "task.json", describe_task(job.task))
+        write_json(job.folder.path / "environment.json", describe_environment(job.machine))
+    job.machine.wait()
+
+
+def run_job(job: Job) -> dict[str, Any]:
+    """All stages of a job, in order; gives what scores.json holds."""
+    _ = job.members, job.dev_splits  # mistakes in the heads, or no dev set, are said before any work
+    check_heads(job)
+    open_run(job)
+    finetune(job)
+    train(job)
+    return score_job(job)
+
+
+def score_job(job: Job) -> dict[str, Any]:
+    """The last stage: figures of everything that was trained, scores.json and summary.md."""
+    scores = evaluate(job)
+    add_ensembles(job, scores)
+    if job.machine.is_main:
+        write_summary(job, scores)
+    job.machine.wait()
+    return scores
+
+
+def write_summary(job: Job, scores: dict[str, Any]) -> None:
+    tables = "\n".join(to_markdown(table) for table in score_tables(scores))
+    write_text(job.folder.path / "summary.md", _heading(job) + tables)
+
+
+def _heading(job: Job) -> str:
+    config = job.config.finetune
+    batch = f"{config.batch_rows} windows" if config.batch_rows else f"{config.batch_tokens:,} tokens"
+    train, held = len(job.examples("train")), len(job.examples("held_out"))
+    lines = [
+        f"# {job.task.name} with {Path(job.config.encoder.name).name}",
+        "",
+        f"- data: {job.task.source}",
+        f"- trained on {train:,} examples; {held:,} more held out for every choice; seed {job.config.seed}",
+        f"- device: {job.machine.describe()}",
+        f"- fine-tuning: {counted(config.epochs, 'epoch')}, lr {config.lr:g}, {config.schedule}, {batch} a step",
+        "",
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,158 @@
+"""Training heads on the frozen states of a snapshot, all of them in one pass."""
+
+import dataclasses
+import time
+from pathlib import Path
+
+import numpy as np
+
+from bertvision.data.packing import plan_pass
+from bertvision.disk import writing_folder
+from bertvision.encoder.loading import shape_of
+from bertvision.errors import UserError
+from bertvision.heads import MemberConfig, build_head, count_parameters, outline_head, save_head
+from bertvision.heads.saved import begin_head, check_begin
+from bertvision.pipeline.folder import HELD_OUT, mark_done
+from bertvision.pipeline.held_out import EachEpoch, HeldOut
+from bertvision.pipeline.job import Job
+from bertvision.pipeline.snapshot import compile_if_long, load_snapshot, report_route
+from bertvision.pipeline.states import STREAMED, States, parts_read
+from bertvision.sources import KeptStates
+from bertvision.training.checkpoint import Checkpoints
+from bertvision.training.heads import Judge, train_heads
+from bertvision.training.stack import Member
+from bertvision.words import counted
+
+
+def check_heads(job: Job) -> None:
+    """Builds every head without its weights: what does not fit this encoder is said before any work, and so are
+    weights to begin with that do not fit the head."""
+    shape = shape_of(job.config.encoder.name, job.config.encoder.layers).shape
+    own = {job.folder.head(epochs, one.name).resolve() for epochs in job.head_snapshots for one in job.members}
+    for member in job.members:
+        check_begin(outline_head(member, shape, job.target), member, job.task)
+        if member.begin is not None and Path(member.begin).resolve() in own:  # trained here, before or after it
+            raise UserError(
+                f"head '{member.name}' begins with '{member.begin}', which this run writes itself: give the head that "
+                "has this folder another `name`, or the run another folder (`run`)."
+            )
+
+
+def train(job: Job) -> None:
+    """Trains every head that is missing, on each snapshot asked for, in one pass a snapshot."""
+    for epochs in job.head_snapshots:
+        missing = [
+            member
+            for member in job.members
+            if not job.folder.is_done(job.folder.head(epochs, member.name), job.stamps.member(epochs, member))
+        ]
+        if missing:
+            _train_on(job, epochs, missing)
+        else:
+            job.reporter.say(f"heads at {counted(epochs, 'epoch')}: done already.")
+
+
+def _train_on(job: Job, epochs: float, configs: list[MemberConfig]) -> None:
+    encoder, _ = load_snapshot(job.folder.encoder(epochs), job.config.encoder, job.machine)
+    report_route(job, encoder)
+    states = States(job, encoder, epochs)
+    reads = {config.name: outline_head(config, encoder.shape, job.target).reads for config in configs}
+    for part in ("tokens", "sequences"):  # a head on kept [CLS] states must not be streamed for the sake of others
+        some = [config for config in configs if (reads[config.name] == "tokens") == (part == "tokens")]
+        if not some:
+            continue
+        stamp = "-".join(f"{config.name}={job.stamps.member(epochs, config)}" for config in some)
+        folder = job.folder.checkpoints / f"heads_{epochs:g}_{part}"
+        checkpoints = Checkpoints(folder, stamp, job.config.train.checkpoint_seconds)
+        done = train_members(states, some, checkpoints, watched=True)
+        if job.machine.is_main:
+            for member in done.members:
+                _save_member(job, epochs, member, done)
+            checkpoints.clear()
+        job.machine.wait()
+        heads = counted(len(done.members), "head")
+        job.reporter.say(f"{heads} at {counted(epochs, 'epoch')} trained in one pass of {done.seconds:.1f} s.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """Members after their pass, and what it took."""
+
+    members: list[Member]
+    seconds: float
+    states: str
+    """Where the states came from: kept, streamed or stored."""
+    tokens: dict[str, int]
+    """Tokens that went through the encoder, forward, for the sake of each member."""
+    memory: int
+    """The most bytes in use at once: of the GPU, or of the process."""
+
+
+def train_members(
+    states: States,
+    configs: list[MemberConfig],
+    checkpoints: Checkpoints,
+    kept: KeptStates | None = None,
+    judge: Judge | None = None,
+    repeats: float = 1.0,
+    watched: bool = False,
+) -> Trained:
+    """Trains these members in one pass over the train split, on the states of a snapshot. States that were kept before
+    are not encoded again; `repeats` says how many such passes are to come; `watched` members are scored on held-out
+    examples after each epoch."""
+    job, encoder = states.job, states.encoder
+    train, lengths = job.config.train, job.features("train").lengths
+    wanted = {(config.epochs, config.data_fraction) for config in configs}
+    whole = plan_pass(lengths, wanted, job.config.seed, train.batch_rows, train.batch_tokens, train.shuffle)
+    members = []
+    for config in configs:
+        head = build_head(config, encoder.shape, job.target)
+        begin_head(head, config, job.task)
+        head = head.to(job.machine.device)
+        members.append(Member(config, head, whole.courses[config.epochs, config.data_fraction]))
+    started = time.monotonic()
+    job.machine.watch_memory()
+    keep = parts_read([member.head for member in members])
+    if watched and job.examples(HELD_OUT) and max(config.epochs for config in configs) > 1:
+        judge = EachEpoch(HeldOut(states, keep, job.task.metrics[0]), states.epochs, members, whole.steps)
+    tokens = job.tokens_of(whole.steps)
+    if not encoder.compiled:
+        compile_if_long(job, encoder, repeats * sum(tokens) if "tokens" in keep else float(lengths.sum()))
+    source, choice = states.open(whole, keep, kept, repeats, checkpoints.is_there())
+    before = time.monotonic() - started
+    seconds = train_heads(
+        members, source, tokens.__getitem__, job.machine, checkpoints, job.folder.log, job.reporter, train.stack, judge
+    )
+    return Trained(
+        members,
+        before + seconds,
+        choice.source,
+        {member.name: _encoded_tokens(member, whole.steps, tokens, lengths, choice.source) for member in members},
+        job.machine.peak_memory(),
+    )
+
+
+def _encoded_tokens(
+    member: Member, steps: list[np.ndarray], tokens: list[int], lengths: np.ndarray, states: str
+) -> int:
+    """Streamed states are made again in each epoch, others once."""
+    if states == STREAMED:
+        return sum(tokens[step] for step in member.steps)
+    return int(lengths[np.unique(np.concatenate([steps[step] for step in member.steps]))].sum())
+
+
+def _save_member(job: Job, epochs: float, member: Member, done: Trained) -> None:
+    with writing_folder(job.folder.head(epochs, member.config.name)) as fresh:
+        save_head(fresh, member.head, member.config)
+        mark_done(
+            fresh,
+            job.stamps.member(epochs, member.config),
+            encoder=job.stamps.finetune,
+            layers=job.layers,
+            states=done.states,
+            seconds=round(done.seconds, 3),
+            tokens=done.tokens[member.name],
+            memory=done.memory,
+            failed=member.failed,
+            parameters=count_parameters(member.head),
+        )

@@ -1,0 +1,52 @@
+"""The run folder: stamps say what is finished, a log tells what happened, and sweeping takes only what is ours."""
+
+import json
+import os
+from pathlib import Path
+
+from bertvision import disk
+from bertvision.disk import read_json, write_json, write_text, writing_folder
+from bertvision.pipeline.folder import RunFolder, mark_done, snapshot_name
+
+
+def test_sweeping_removes_what_a_kill_left_and_nothing_of_the_user_s(tmp_path: Path) -> None:
+    mine = [tmp_path / ".git" / "config", tmp_path / "sub" / ".venv" / "x", tmp_path / ".env"]
+    for path in mine:
+        write_text(path, "mine")
+    done = tmp_path / "snapshots" / "epoch_1"
+    write_json(done / "config.json", {})
+    before = {path for path in tmp_path.rglob("*")}
+    block = writing_folder(done / "encoder")
+    (block.__enter__() / "half").write_text("half")  # a kill: the block never ends
+    handle, _ = disk.tempfile.mkstemp(dir=done, prefix=disk.temporary(done / "scores.json"))
+    os.close(handle)
+    assert {path for path in tmp_path.rglob("*")} > before
+    RunFolder(tmp_path).sweep()
+    assert {path for path in tmp_path.rglob("*")} == before
+
+
+def test_sweeping_a_folder_that_is_not_there_does_nothing(tmp_path: Path) -> None:
+    RunFolder(tmp_path / "none").sweep()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_stage_is_done_only_by_its_own_stamp(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    assert not run.is_done(tmp_path / "stage", "abc")
+    mark_done(tmp_path / "stage", "abc", seconds=1.5)
+    assert run.is_done(tmp_path / "stage", "abc") and not run.is_done(tmp_path / "stage", "abd")
+    assert read_json(tmp_path / "stage" / "stamp.json") == {"stamp": "abc", "seconds": 1.5}
+
+
+def test_the_log_is_one_json_line_an_event(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run")
+    run.log("train", step=1, loss={"é": None})
+    run.log("train", step=2)
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2] and json.loads(lines[0])["loss"] == {"é": None}
+
+
+def test_snapshots_are_named_by_their_epochs() -> None:
+    assert [snapshot_name(epochs) for epochs in (0, 0.1, 0.3, 1.0, 2.0)] == [
+        "epoch_0", "epoch_0.1", "epoch_0.3", "epoch_1", "epoch_2",
+    ]  # fmt: skip
