@@ -21,15 +21,15 @@ from bertvision.encoder.output_layer import build_output_layer
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.errors import UserError
 from bertvision.heads import CONTROL, HEADS, MemberConfig, Target, build_head, build_members, list_presets, outline_head
+from bertvision.kinds import SPAN
 from bertvision.machine import Machine
 from bertvision.progress import Reporter
 from bertvision.sources import StreamedSource
-from bertvision.tasks import TargetKind
 from bertvision.training.finetune import Finetuning
 from bertvision.training.heads import build_places
 from bertvision.training.stack import Member, build_units
 
-SPAN = Target(TargetKind.SPAN)
+SPAN = Target(SPAN)
 MEAN, LONGEST = 171, 386  # tokens of SQuAD 2.0's windows
 OTHER_MEANS, BERT_LONGEST = (85, 340), 512
 HEAD_STEPS = 20000  # a row of heads ends after so many
@@ -114,9 +114,9 @@ class Bench:
         encoder, notes = self.encoder("trained")
         features = self.features()
         plan = plan_batches(features.lengths, 1, 0, tokens=tokens)
-        output = build_output_layer(TargetKind.SPAN, encoder.shape, 2).to(self.machine.device)
+        output = build_output_layer(SPAN, encoder.shape, 2).to(self.machine.device)
         config = FinetuneConfig(lr=2e-5, batch_tokens=tokens, memory_tokens=tokens)
-        work = Finetuning(encoder, output, features, plan, TargetKind.SPAN, config, 0, self.machine, Notes(notes))
+        work = Finetuning(encoder, output, features, plan, SPAN, config, 0, self.machine, Notes(notes))
         return Work(finetune_steps(work), 3 * self.forward_flops(), notes, self.settle(RECORDED))
 
     def frozen(self, tokens: int, mean: int = MEAN) -> Work:
@@ -201,7 +201,7 @@ def train_steps(members: list[Member], source: StreamedSource, machine: Machine)
 
 def build_heads(entries: list[Any]) -> list[MemberConfig]:
     """Members of these entries, without the control that would join them."""
-    members = build_members(entries, TrainConfig(epochs=1), 0, TargetKind.SPAN)
+    members = build_members(entries, TrainConfig(epochs=1), 0, SPAN)
     return [member for member in members if member.name != CONTROL or CONTROL in entries]
 
 
@@ -209,7 +209,7 @@ def fitting_presets(shape: StateShape) -> list[str]:
     """The zoo: every named head for spans, but those that ask for more layers than there are."""
     found = []
     for name, (head, _) in list_presets().items():
-        if TargetKind.SPAN in HEADS[head].kinds:
+        if SPAN in HEADS[head].kinds:
             with contextlib.suppress(UserError):
                 outline_head(build_heads([name])[0], shape, SPAN)
                 found.append(name)

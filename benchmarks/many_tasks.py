@@ -20,12 +20,14 @@ from rich.table import Table
 from torch import nn
 from transformers import AutoModel
 
+from bertvision.data.examples import Example
 from bertvision.data.windows import Features
 from bertvision.heads import count_parameters
+from bertvision.kinds import SPAN
 from bertvision.kits import Kit, load
 from bertvision.kits.one_pass import Asked, compute_all
 from bertvision.progress import Reporter
-from bertvision.tasks import Example, TargetKind, TaskConfig, build_task
+from bertvision.tasks import TaskConfig, build_task
 
 PEER_ROWS = 32
 
@@ -91,7 +93,7 @@ def main() -> None:
     peers = {}
     for task, own in kit.tasks.items():
         output = nn.Linear(encoder.shape.hidden, own.head.target.outputs).to(machine.device)
-        peers[task] = Peer(plain, output, features[task], own.task.kind is TargetKind.SPAN)
+        peers[task] = Peer(plain, output, features[task], own.task.kind is SPAN)
     heads = sum(count_parameters(one.head) for one in asked.values())
     title = f"{machine.describe()}, {len(pairs)} pairs; heads of all tasks {heads:,} parameters, models "
     title += f"{len(peers)} × {count_parameters(plain):,}"

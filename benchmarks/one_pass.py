@@ -33,10 +33,11 @@ from bertvision.data.windows import Features, build_features
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.loading import load_encoder
 from bertvision.heads import MemberConfig, Target, build_head, build_members
+from bertvision.kinds import LABEL, SPAN, Kind
 from bertvision.machine import Machine
 from bertvision.progress import Reporter
 from bertvision.sources import KeptSource, KeptStates, StreamedSource
-from bertvision.tasks import TargetKind, TaskConfig, build_task
+from bertvision.tasks import TaskConfig, build_task
 from bertvision.training.checkpoint import Checkpoints
 from bertvision.training.heads import train_heads
 from bertvision.training.stack import Member
@@ -60,14 +61,12 @@ class Result:
 
 
 class Bench:
-    def __init__(self, encoder: str, questions: int, kind: TargetKind) -> None:
+    def __init__(self, encoder: str, questions: int, kind: Kind) -> None:
         self.machine, self.kind = Machine(), kind
-        self.target = Target(kind, 2 if kind is TargetKind.LABEL else 0)
+        self.target = Target(kind, 2 if kind is LABEL else 0)
         self.encoder = load_encoder(encoder, self.machine.device, self.machine.dtype).requires_grad_(False)
         self.features = _features(self.encoder, questions, kind)
-        self.train = TrainConfig(
-            epochs=1 if kind is TargetKind.SPAN else 10, batch_rows=16 if kind is TargetKind.SPAN else 64
-        )
+        self.train = TrainConfig(epochs=1 if kind is SPAN else 10, batch_rows=16 if kind is SPAN else 64)
 
     def configs(self, family: str, count: int) -> list[MemberConfig]:
         heads = SMALL if family == "small" else [family]
@@ -91,7 +90,7 @@ class Bench:
         with tempfile.TemporaryDirectory() as folder:
             never = Checkpoints(Path(folder), "", seconds=np.inf)
             started = time.monotonic()
-            if self.kind is TargetKind.SPAN:
+            if self.kind is SPAN:
                 source: Any = StreamedSource(self.encoder, self.features, whole.steps, ("tokens",), starts=whole.starts)
             else:
                 source = KeptSource(
@@ -105,18 +104,18 @@ class Bench:
         return Result(encoding, seconds, members)
 
 
-def _features(encoder: Encoder, questions: int, kind: TargetKind) -> Features:
+def _features(encoder: Encoder, questions: int, kind: Kind) -> Features:
     """Questions of the demo's corpus: their spans, or whether they can be answered."""
     task = build_task(TaskConfig("demo", train_questions=questions))
     examples = task.read("train")
     assert encoder.tokenizer is not None
-    if kind is TargetKind.SPAN:
+    if kind is SPAN:
         return build_features(examples, encoder.tokenizer, kind, task.windowed, task.max_length)
     labelled = [dataclasses.replace(example, target=int(bool(example.answers)), answers=None) for example in examples]
     return build_features(labelled, encoder.tokenizer, kind, False, 128)
 
 
-def peak_memory(encoder: str, questions: int, kind: TargetKind, family: str, count: int) -> float:
+def peak_memory(encoder: str, questions: int, kind: Kind, family: str, count: int) -> float:
     """MB that one pass takes at its peak beyond what the encoder and data hold; asked in a process of its own, since
     memory that was once taken stays with a process."""
     bench = Bench(encoder, questions, kind)
@@ -156,7 +155,7 @@ def compare(bench: Bench, family: str, counts: list[int], most: int, memory: lis
         passes = sum(one.seconds for one in alone[:count])
         if count > len(alone):
             passes = count * statistics.mean(one.seconds for one in alone)
-        single = encoding_seconds(bench) if bench.kind is TargetKind.SPAN else together.encoding
+        single = encoding_seconds(bench) if bench.kind is SPAN else together.encoding
         own = (together.seconds - single) / count / steps
         table.add_row(
             str(count), f"{'≈' if count > len(alone) else ''}{passes:.1f}", f"{together.seconds:.1f}",
@@ -189,7 +188,7 @@ def main() -> None:
     for kind in options.only:
         spans = kind == "spans"
         questions = options.questions * (1 if spans else 3)
-        bench = Bench(options.encoder, questions, TargetKind.SPAN if spans else TargetKind.LABEL)
+        bench = Bench(options.encoder, questions, SPAN if spans else LABEL)
         for family in FAMILIES[kind]:
             memory = []
             for count in options.members:

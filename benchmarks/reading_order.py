@@ -20,10 +20,10 @@ from bertvision.data.packing import plan_pass
 from bertvision.data.windows import Features, build_features
 from bertvision.encoder.loading import EMBEDDED, load_tokenizer
 from bertvision.encoder.states import StateShape
+from bertvision.kinds import SPAN
 from bertvision.sources.store import Contents, Manifest, Store, StoredSource
 from bertvision.sources.store.layout import outline_shard, plan_shards
 from bertvision.sources.store.places import open_place
-from bertvision.tasks.base import TargetKind
 from bertvision.tasks.squad import read_squad
 
 MINILM, BERT_LARGE = StateShape(7, 384, False), StateShape(25, 1024, False)
@@ -53,7 +53,7 @@ def read_train() -> Train:
     folder = os.environ.get("BERTVISION_REAL_DATA")
     if folder:
         examples = read_squad(Path(folder) / "squad" / "train-v2.0.partial.json.gz")
-        found = build_features(examples, load_tokenizer(EMBEDDED), TargetKind.SPAN, True, MAX_LENGTH, OVERLAP)
+        found = build_features(examples, load_tokenizer(EMBEDDED), SPAN, True, MAX_LENGTH, OVERLAP)
         articles = np.unique([example.group or "" for example in examples], return_inverse=True)[1][found.example]
         questions, origin = len(examples), "SQuAD 2.0, partial train"
     else:

@@ -26,15 +26,15 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from bertvision.data.examples import Example
 from bertvision.disk import write_json
-from bertvision.evaluation.answers import Candidate, SpanAnswer
-from bertvision.evaluation.marks import build_marks, save_marks
-from bertvision.evaluation.predictions import Predictions, save_predictions
-from bertvision.evaluation.scores import gold_answers, pick_threshold, score_baseline, score_predictions
-from bertvision.evaluation.squad import score_answers
+from bertvision.evaluation.spans.answers import Candidate, SpanAnswer
+from bertvision.evaluation.spans.official import score_answers
+from bertvision.kinds import SPAN, save_marks, save_predictions
+from bertvision.kinds.span import SpanPredictions, gold_answers
 from bertvision.pipeline.folder import HELD_OUT, mark_done
 from bertvision.pipeline.job import Job, reopen
-from bertvision.tasks.base import Example, TargetKind, describe_task
+from bertvision.tasks.base import describe_task
 
 N_BEST = 20
 WORDS = [f"word{number}" for number in range(400)]
@@ -129,17 +129,18 @@ def write_questions(path: Path, count: int, random: np.random.Generator) -> None
 
 def score_model(job: Job, epochs: float, name: str, quality: float, random: np.random.Generator) -> dict[str, Any]:
     if name == "baseline":
-        return {"dev": score_baseline(job.task, job.examples("train"), job.examples("dev"))}
+        return {"dev": SPAN.baseline(job.task.metrics, job.examples("train"), job.examples("dev"))}
     found, threshold = {}, None
     for split in (HELD_OUT, "dev"):
         examples = job.examples(split)
         answers = [draw_answer(example, quality, random) for example in examples]
-        predictions = Predictions(TargetKind.SPAN, [example.id for example in examples], answers=answers)
-        threshold = pick_threshold(predictions, examples) if split == HELD_OUT else threshold
-        found[split] = score_predictions(job.task, predictions, examples, threshold)
+        predictions = SpanPredictions([example.id for example in examples], answers)
+        marks = SPAN.mark(predictions, examples)
+        threshold = SPAN.pick_threshold(marks) if split == HELD_OUT else threshold
+        found[split] = SPAN.score(job.task.metrics, marks, threshold)
         folder = job.folder.predictions(epochs, split) / name
         save_predictions(folder, predictions, None, threshold or 0.0)
-        save_marks(folder, build_marks(predictions, examples))
+        save_marks(folder, marks)
         mark_done(folder, "made up", scores=found[split])
     return found
 

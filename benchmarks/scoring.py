@@ -22,15 +22,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from bertvision.data.examples import Example
 from bertvision.data.windows import Features, build_features
 from bertvision.encoder.loading import load_tokenizer
-from bertvision.evaluation.layout import layout_of
-from bertvision.evaluation.marks import build_marks, save_marks
-from bertvision.evaluation.pairs import groups_on
-from bertvision.evaluation.predictions import build_predictions, save_predictions
-from bertvision.evaluation.scores import pick_threshold, score_predictions
+from bertvision.evaluation.spans.layout import layout_of
+from bertvision.evaluation.spans.pairs import groups_on
+from bertvision.kinds import save_marks, save_predictions
 from bertvision.tasks import Task, TaskConfig, build_task
-from bertvision.tasks.base import Example
 
 N_BEST, LONGEST = 20, 30
 ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -83,12 +81,12 @@ def score_models(
     groups_on(layout_of(features, examples), torch.device(device))
     clock.tell("layout of the split, once")
     for number, output in enumerate(outputs):
-        predictions = build_predictions(task, output, features, examples, N_BEST, LONGEST, device)
+        predictions = task.kind.decode(task, output, features, examples, N_BEST, LONGEST, device)
         clock.tell("best spans")
-        marks = build_marks(predictions, examples)
+        marks = task.kind.mark(predictions, examples)
         clock.tell("exact match and F1")
-        threshold = pick_threshold(predictions, examples, marks)
-        score_predictions(task, predictions, examples, threshold, marks)
+        threshold = task.kind.pick_threshold(marks)
+        task.kind.score(task.metrics, marks, threshold)
         clock.tell("threshold and scores")
         save_predictions(folder / str(number), predictions, output, threshold)
         save_marks(folder / str(number), marks)
@@ -102,9 +100,9 @@ def score_on_the_way(
     """Seconds of what is done after each epoch: the best answer alone, and no files."""
     started = time.perf_counter()
     for output in outputs:
-        predictions = build_predictions(task, output, features, examples, 1, LONGEST, device)
-        marks = build_marks(predictions, examples)
-        score_predictions(task, predictions, examples, pick_threshold(predictions, examples, marks), marks)
+        predictions = task.kind.decode(task, output, features, examples, 1, LONGEST, device)
+        marks = task.kind.mark(predictions, examples)
+        task.kind.score(task.metrics, marks, task.kind.pick_threshold(marks))
     return time.perf_counter() - started
 
 

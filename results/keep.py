@@ -25,9 +25,9 @@ from bertvision.analysis.passages import passage_lengths
 from bertvision.config import RunConfig
 from bertvision.disk import read_json, write_text
 from bertvision.errors import UserError
+from bertvision.kinds import SPAN
 from bertvision.pipeline.finished import Evidence
 from bertvision.tasks import TaskConfig
-from bertvision.tasks.base import TargetKind
 from results.kept import AGAIN, CONFIGS, KEPT, RATES, to_text
 
 ANALYSES: dict[str, Callable[[Evidence, str], Block | None]] = {
@@ -111,7 +111,7 @@ def analyse(evidence: Evidence) -> dict[str, Any]:
         block = comparisons(Certainty(evidence, epochs, split))
         if block is not None:
             found[f"comparisons_{epochs:g}"] = rows_of(block)
-    if evidence.task.kind is TargetKind.SPAN:
+    if evidence.task.kind is SPAN:
         for name, analysis in ANALYSES.items():
             block = analysis(evidence, split)
             if block is not None:

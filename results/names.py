@@ -4,9 +4,10 @@ from typing import Any
 
 from bertvision.analysis.drawing import import_altair
 from bertvision.analysis.words import ENCODER as ENCODER_ITSELF
+from bertvision.evaluation.metrics import LABEL_METRICS, SCORE_METRICS
 from bertvision.heads import CONTROL
+from bertvision.kinds.span import FIGURES
 from bertvision.pipeline.folder import BASELINE, ENCODER
-from bertvision.pipeline.scoreboard import NAMES, SPAN_COLUMNS
 
 ENCODERS = {"gte": "gte-small", "minilm": "all-MiniLM-L6-v2"}
 SQUAD = "SQuAD 2.0, partial train"
@@ -15,7 +16,7 @@ TITLES = {
     ENCODER: ENCODER_ITSELF,
     CONTROL: f"{CONTROL} (control)",
 }
-SPAN_FIGURES = [(key, heading) for key, heading in SPAN_COLUMNS if "Ans_" not in key]
+SPAN_FIGURES = [(one.key, one.heading) for one in FIGURES if "Ans_" not in one.key]
 """(key in a model's scores, heading); a dot leads inside."""
 SPAN_NOTES = {
     "EM": "official, at threshold 0, as the papers give it",
@@ -30,8 +31,8 @@ FORCED, AUC = "forced_f1", "no_answer_auc"
 JUDGED = ("f1", "at_threshold.f1", FORCED, AUC)
 """What claims about spans are judged by: with threshold 0, with a chosen one, and without any."""
 LABELS = {
-    **NAMES,
-    **dict(SPAN_COLUMNS),
+    **{name: metrics[name].title for metrics in (LABEL_METRICS, SCORE_METRICS) for name in metrics},
+    **{one.key: one.heading for one in FIGURES},
     "NoAns_f1": "F1 on unanswerable ones",
     "at_threshold.NoAns_f1": "F1* on unanswerable ones",
 }

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.errors import ConfigError, UserError, suggest
-from bertvision.tasks.base import TargetKind
+from bertvision.kinds import Kind
 from bertvision.tasks.config import TASKS, TaskConfig, check_task_config, files_kind_or_none
 
 
@@ -290,21 +290,21 @@ def build_config(
 
 def resolve(config: RunConfig) -> RunConfig:
     """The config with every 'absent: …' of the recipes filled in (SPEC: batch and learning rate of the 2021 paper)."""
-    task, spans = config.task.name, target_kind(config) is TargetKind.SPAN
-    small = task in ("rte", "cola", "stsb") or task.startswith("squad2")
-    finetune, train = config.finetune, config.train
+    row, kind, finetune, train = TASKS[config.task.name], target_kind(config), config.finetune, config.train
+    on_tokens = kind is not None and kind.position == "token"
     if finetune.lr is None:
-        finetune = dataclasses.replace(finetune, lr=1e-5 if task in ("mnli", "qnli", "qqp") else 2e-5)
+        finetune = dataclasses.replace(finetune, lr=row.lr)
     if finetune.batch_rows is None and finetune.batch_tokens is None:
-        finetune = dataclasses.replace(finetune, batch_rows=16 if small or spans else 32)
+        rows = 32 if row.kind is None and not on_tokens else row.batch_rows  # a user's own texts are mostly short
+        finetune = dataclasses.replace(finetune, batch_rows=rows)
     if train.epochs is None:
-        train = dataclasses.replace(train, epochs=1 if spans else 10)
+        train = dataclasses.replace(train, epochs=1 if on_tokens else 10)
     if train.batch_rows is None and train.batch_tokens is None:
-        train = dataclasses.replace(train, batch_rows=16 if spans else 64)
+        train = dataclasses.replace(train, batch_rows=16 if on_tokens else 64)
     return dataclasses.replace(config, finetune=finetune, train=train)
 
 
-def target_kind(config: RunConfig) -> TargetKind | None:
+def target_kind(config: RunConfig) -> Kind | None:
     """What the config's task predicts; None where the section has mistakes."""
     if config.task.name == "files":
         return files_kind_or_none(config.task)
@@ -312,7 +312,8 @@ def target_kind(config: RunConfig) -> TargetKind | None:
 
 
 def _is_windowed(config: RunConfig) -> bool:
-    return config.task.name == "squad2_answerable" or target_kind(config) is TargetKind.SPAN
+    kind = target_kind(config)
+    return config.task.name == "squad2_answerable" or (kind is not None and kind.reads_answers)
 
 
 def list_settings() -> list[tuple[str, str, Any, str]]:

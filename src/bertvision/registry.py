@@ -35,5 +35,9 @@ class Registry(Generic[T]):
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._things))
 
+    def values(self) -> list[T]:
+        """All things, in the order of their names."""
+        return [self._things[name] for name in self]
+
     def __len__(self) -> int:
         return len(self._things)

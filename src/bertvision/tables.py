@@ -1,17 +1,7 @@
 """A table for people: on the terminal, in Markdown files and on cards."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-
-# What the headings mean; only those that are shown are explained.
-NOTES = {
-    "EM": "EM, F1: official definition, threshold 0.",
-    "F1 has": "F1 has, F1 no: on questions with and without an answer.",
-    "EM*": "EM*, F1*: at the no-answer threshold chosen on held-out training questions.",
-    "forced F1": "forced: on answerable questions, when the model must answer.",
-    "AUC": "AUC: of the no-answer score.",
-    "seconds": "seconds: the encoder's fine-tuning so far; a head's pass, which all heads share.",
-}
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -22,12 +12,12 @@ class Table:
     note: str = ""
     first_to_go: tuple[str, ...] = ()
     """Columns left out, in this order, where the terminal is too narrow."""
+    meanings: Mapping[str, str] = field(default_factory=dict)
+    """By heading, a sentence on what it means; several headings may share one."""
 
-
-def explain(columns: Iterable[str]) -> str:
-    """What the headings mean, in a line."""
-    shown = set(columns)
-    return " ".join(note for heading, note in NOTES.items() if heading in shown)
+    def explain(self, shown: Iterable[str]) -> str:
+        """What these headings mean, in a line."""
+        return " ".join(dict.fromkeys(self.meanings[heading] for heading in shown if heading in self.meanings))
 
 
 def to_markdown(table: Table) -> str:
@@ -36,4 +26,4 @@ def to_markdown(table: Table) -> str:
     for row in table.rows:
         cells = row + [""] * (len(table.columns) - len(row))
         lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", " ".join(filter(None, [table.note, explain(table.columns)])), ""])
+    return "\n".join([*lines, "", " ".join(filter(None, [table.note, table.explain(table.columns)])), ""])

@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 from tiny_reports import build_tiny_run
 
+from bertvision.kinds import KINDS, Kind
 from bertvision.progress import Reporter
-from bertvision.tasks.base import TargetKind
 
 HEADS = ["learned_pooling", {"head": "adapter_64", "data_fraction": [0.5, 1.0]}]
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
-@pytest.mark.parametrize("kind", list(TargetKind))
+@pytest.mark.parametrize("kind", KINDS.values())
 def test_a_report_is_drawn_whole_without_a_word_on_the_console(
-    kind: TargetKind, seeds: int, open_page: Any, tmp_path: Path
+    kind: Kind, seeds: int, open_page: Any, tmp_path: Path
 ) -> None:
     pytest.importorskip("vl_convert", reason="the report extra is not installed")
     from bertvision.reports.making import build_report

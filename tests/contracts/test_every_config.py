@@ -15,9 +15,10 @@ from tiny_encoders import tiny_model, tiny_tokenizer
 from bertvision.config import RunConfig, load_config
 from bertvision.encoder.states import StateShape
 from bertvision.heads import Target, build_head, build_members, count_parameters
+from bertvision.kinds import LABEL, SPAN
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.run import run_job
-from bertvision.tasks import TargetKind, TaskConfig
+from bertvision.tasks import TaskConfig
 from bertvision.tasks.glue import GLUE
 
 ROOT = Path(__file__).parents[2]
@@ -241,8 +242,8 @@ def test_2020_configs_hold_the_published_recipe(
 @pytest.mark.parametrize(
     ("task", "target", "counts"),
     [
-        ("squad2", Target(TargetKind.SPAN), COUNTS_SPAN),
-        ("squad2_answerable", Target(TargetKind.LABEL, 2), COUNTS_ANSWERABLE),
+        ("squad2", Target(SPAN), COUNTS_SPAN),
+        ("squad2_answerable", Target(LABEL, 2), COUNTS_ANSWERABLE),
     ],
 )
 def test_2020_heads_have_the_published_parameter_counts(task: str, target: Target, counts: list[int]) -> None:

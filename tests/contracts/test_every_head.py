@@ -11,16 +11,16 @@ from tiny_training import member_of, random_states, random_targets
 
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads import HEADS, Head, Target, build_head, count_parameters, list_presets, load_head, save_head
-from bertvision.tasks.base import TargetKind
+from bertvision.kinds import LABEL, SCORE, SPAN
 from bertvision.training.losses import compute_loss
 
 LARGE = StateShape(25, 1024, True)
 SHAPES = {"pooler": StateShape(4, 32, True), "no pooler": StateShape(4, 32, False)}
 LENGTHS = [5, 1, 9, 3, 9, 2, 7, 4]
 TARGETS = {
-    TargetKind.SPAN: Target(TargetKind.SPAN),
-    TargetKind.LABEL: Target(TargetKind.LABEL, 3),
-    TargetKind.SCORE: Target(TargetKind.SCORE),
+    SPAN: Target(SPAN),
+    LABEL: Target(LABEL, 3),
+    SCORE: Target(SCORE),
 }
 # Settings that change what a head is made of, beside its defaults and its presets.
 SETTINGS: dict[str, list[dict[str, Any]]] = {
@@ -50,7 +50,7 @@ def every_case() -> list[Any]:
     cases = []
     for name in HEADS:
         for kind in sorted(HEADS[name].kinds):
-            by_position = kind is not TargetKind.SPAN and hasattr(HEADS[name].Config(), "read")
+            by_position = kind is not SPAN and hasattr(HEADS[name].Config(), "read")
             for settings in settings_of(name):
                 for read in ["cls", "mean"] if by_position else ["cls"]:
                     # Only [CLS] states have the pooled output beside them.
@@ -76,7 +76,7 @@ def states(head: Head) -> HiddenStates:
 
 
 def positions(head: Head) -> int:
-    return sum(LENGTHS) if head.target.kind is TargetKind.SPAN else len(LENGTHS)
+    return sum(LENGTHS) if head.target.kind is SPAN else len(LENGTHS)
 
 
 def test_every_registered_head_is_in_the_table() -> None:
@@ -98,7 +98,7 @@ def test_builds_from_its_default_config_and_documents_every_setting(name: str) -
 
 
 def test_output_shape(head: Head, states: HiddenStates) -> None:
-    outputs = {TargetKind.SPAN: 2, TargetKind.LABEL: 3, TargetKind.SCORE: 1}[head.target.kind]
+    outputs = {SPAN: 2, LABEL: 3, SCORE: 1}[head.target.kind]
     assert head(states).shape == (positions(head), outputs)
 
 
@@ -194,7 +194,7 @@ def count(name: str, target: Target, shape: StateShape = LARGE, **settings: Any)
         return count_parameters(HEADS[name](HEADS[name].Config(**settings), shape, target))
 
 
-SPAN, TWO_LABELS = Target(TargetKind.SPAN), Target(TargetKind.LABEL, 2)
+SPAN, TWO_LABELS = Target(SPAN), Target(LABEL, 2)
 BERT_LARGE = 335_143_938
 # SPEC's tables: an exact count, or a share of BERT-large in percent where only that is known.
 SPAN_ROWS: dict[str, int | str] = {
@@ -244,14 +244,14 @@ def test_batch_norm_means_and_variances_count_and_step_counters_do_not() -> None
 
 def test_the_control_reads_the_last_layer_and_never_the_pooled_output() -> None:
     states = random_states(SHAPES["pooler"], LENGTHS)
-    head = build_head(member_of("last_linear", TargetKind.LABEL), SHAPES["pooler"], TARGETS[TargetKind.LABEL])
+    head = build_head(member_of("last_linear", LABEL), SHAPES["pooler"], TARGETS[LABEL])
     expected = states.read("cls")[:, 3] @ head.output.weight.T + head.output.bias
     torch.testing.assert_close(head(states), expected)
 
 
 def test_learned_pooling_is_the_weighted_mean_of_the_formula() -> None:
     states = random_states(SHAPES["pooler"], LENGTHS)
-    head = build_head(member_of("learned_pooling", TargetKind.SPAN), SHAPES["pooler"], SPAN)
+    head = build_head(member_of("learned_pooling", SPAN), SHAPES["pooler"], SPAN)
     with torch.no_grad():
         head.pooling.scale.fill_(1.7)
     shares = head.pooling.weights.exp() / head.pooling.weights.exp().sum()
@@ -262,7 +262,7 @@ def test_learned_pooling_is_the_weighted_mean_of_the_formula() -> None:
 @pytest.mark.parametrize("shared", [True, False])
 def test_an_adapter_is_gelu_of_a_map_for_each_layer_side_by_side_then_the_last_layer(shared: bool) -> None:
     states = random_states(SHAPES["no pooler"], LENGTHS)
-    member = member_of("adapter", TargetKind.SPAN, size=3, shared=shared, skip=True)
+    member = member_of("adapter", SPAN, size=3, shared=shared, skip=True)
     head = build_head(member, SHAPES["no pooler"], SPAN)
     tokens, parts = states.read("tokens"), []
     for layer in range(4):

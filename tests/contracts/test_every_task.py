@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bertvision.tasks import TASKS, TargetKind, TaskConfig, build_task
+from bertvision.kinds import LABEL, SCORE
+from bertvision.tasks import TASKS, TaskConfig, build_task
 from bertvision.tasks.config import SPLITS
 from bertvision.tasks.glue import GLUE, split_files
 
@@ -52,9 +53,9 @@ def test_every_row_of_every_split_is_read_with_unique_ids_and_targets_in_range(n
         for example in examples:
             if not split.startswith(("train", "dev")):
                 assert example.target is None and example.answers is None
-            elif task.kind is TargetKind.LABEL:
+            elif task.kind is LABEL:
                 assert example.target in range(len(task.labels))
-            elif task.kind is TargetKind.SCORE:
+            elif task.kind is SCORE:
                 assert isinstance(example.target, float) and 0 <= example.target <= 5
             else:
                 assert example.answers is not None and example.text_pair is not None

@@ -13,7 +13,7 @@ PACKAGE = SRC / "bertvision"
 # From the ground up: a module imports only from those before its own part, or from its own part.
 ORDER = (
     "threads", "errors", "words", "tables", "registry", "progress", "disk", "machine", "environment",
-    "tasks", "config", "data", "encoder", "sources", "heads", "training", "evaluation",
+    "data", "evaluation", "kinds", "tasks", "config", "encoder", "sources", "heads", "training",
     "pipeline", "kits", "analysis", "reports", "api", "search", "cli", "__main__",
 )  # fmt: skip
 LIGHT = (
@@ -24,6 +24,7 @@ LIGHT = (
     "registry",
     "progress",
     "disk",
+    "kinds",
     "tasks",
     "config",
     "data",
@@ -66,13 +67,15 @@ def imported(tree: ast.AST) -> list[str]:
 
 
 def at_import(tree: ast.Module) -> ast.Module:
-    """The code that runs when a module is imported: no function bodies, no `if TYPE_CHECKING`."""
-    kept = [
-        node
-        for node in tree.body
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
-    ]
+    """The code that runs when a module is imported: no bodies of functions or methods, no `if TYPE_CHECKING`."""
+    kept: list[ast.stmt] = []
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            kept += at_import(ast.Module(node.body, [])).body
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not (
+            isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        ):
+            kept.append(node)
     return ast.Module(kept, [])
 
 

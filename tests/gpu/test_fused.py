@@ -9,7 +9,7 @@ from torch.nn import functional
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads import Target, adapter, build_head
 from bertvision.heads.fused import can_fuse, read_out
-from bertvision.tasks.base import TargetKind
+from bertvision.kinds import SPAN
 
 pytestmark = [
     pytest.mark.gpu,
@@ -55,7 +55,7 @@ def test_output_and_gradients_are_those_of_float64_to_rounding(
 def test_a_head_gives_the_same_with_the_kernels_and_without(row: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     shape = StateShape(layers=4, hidden=64, pooled=True)
-    head = build_head(member_of(row, TargetKind.SPAN), shape, Target(TargetKind.SPAN)).cuda()
+    head = build_head(member_of(row, SPAN), shape, Target(SPAN)).cuda()
     for weight in head.parameters():
         torch.nn.init.normal_(weight, std=0.2)
     tokens = torch.randn(5000, 4, 64, device="cuda", dtype=torch.bfloat16)  # (token, layer, hidden)

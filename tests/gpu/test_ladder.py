@@ -10,8 +10,8 @@ from torch import Tensor
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads import HEADS, Target
 from bertvision.heads import token_attention as attention
+from bertvision.kinds import SPAN
 from bertvision.machine import drawing_from
-from bertvision.tasks.base import TargetKind
 
 pytestmark = [
     pytest.mark.gpu,
@@ -29,7 +29,7 @@ def distance(ours: Tensor, theirs: Tensor) -> float:
 
 def ladder(**settings: Any) -> Any:
     with drawing_from(torch.device("cpu"), 0), torch.no_grad():
-        head = HEADS["ladder"](HEADS["ladder"].Config(**settings), SHAPE, Target(TargetKind.SPAN))
+        head = HEADS["ladder"](HEADS["ladder"].Config(**settings), SHAPE, Target(SPAN))
         for parameter in head.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
     return head.to("cuda")

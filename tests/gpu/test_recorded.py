@@ -12,10 +12,10 @@ from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.output_layer import build_output_layer
 from bertvision.heads import Target, build_head
+from bertvision.kinds import SPAN
 from bertvision.machine import Machine
 from bertvision.progress import Reporter
 from bertvision.sources import StreamedSource
-from bertvision.tasks.base import TargetKind
 from bertvision.training.finetune import Finetuning
 from bertvision.training.places import Places
 from bertvision.training.stack import Member, Stack, build_units
@@ -72,8 +72,8 @@ def train(
     members = []
     for row in rows:
         torch.manual_seed(1)
-        config = member_of(row, TargetKind.SPAN, clip=0.5)
-        head = build_head(config, encoder.shape, Target(TargetKind.SPAN)).cuda()
+        config = member_of(row, SPAN, clip=0.5)
+        head = build_head(config, encoder.shape, Target(SPAN)).cuda()
         head = head.double() if exact else head
         members.append(Member(config, head, range(len(plan))))
     units, places = build_units(members, None, 200), Places(torch.device("cuda")) if recorded else None
@@ -125,12 +125,10 @@ def finetuned(features: Features, dropout: float, seed: int = 0, record: bool = 
     dropouts = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     encoder = Encoder(tiny_model("bert", **SMALL, **dropouts).cuda(), attention="padded")
     encoder.take_route("auto", torch.bfloat16)
-    output = build_output_layer(TargetKind.SPAN, encoder.shape, 2, generator=torch.Generator().manual_seed(3)).cuda()
+    output = build_output_layer(SPAN, encoder.shape, 2, generator=torch.Generator().manual_seed(3)).cuda()
     plan = plan_batches(features.lengths, 4, 0, rows=6)
     config = FinetuneConfig(lr=1e-3, batch_rows=6)
-    work = Finetuning(
-        encoder, output, features, plan, TargetKind.SPAN, config, seed, Machine("cuda", record=record), Reporter()
-    )
+    work = Finetuning(encoder, output, features, plan, SPAN, config, seed, Machine("cuda", record=record), Reporter())
     for step in range(steps):
         work.measure_step(step)
     torch.cuda.synchronize()
@@ -180,8 +178,8 @@ def test_compiled_layers_give_the_same_states_and_are_compiled_once_for_all_leng
 
 
 def test_a_recorded_step_is_started_as_one(encoder: Encoder, features: Features) -> None:
-    config = member_of("ladder_64", TargetKind.SPAN)
-    member = Member(config, build_head(config, encoder.shape, Target(TargetKind.SPAN)).cuda(), range(10))
+    config = member_of("ladder_64", SPAN)
+    member = Member(config, build_head(config, encoder.shape, Target(SPAN)).cuda(), range(10))
     (unit,) = build_units([member], None, 200)
     (batch,) = StreamedSource(encoder, features, [np.arange(6)], ("tokens",)).batches()
     placed, machine = Places(torch.device("cuda")).put(batch), Machine("cuda")

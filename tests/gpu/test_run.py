@@ -13,8 +13,8 @@ from tiny_training import Listening, checkpoints_in, log_nothing, tiny_finetunin
 import bertvision as bv
 from bertvision.data.packing import plan_batches
 from bertvision.data.windows import Features
+from bertvision.kinds import SPAN
 from bertvision.machine import Machine
-from bertvision.tasks import TargetKind
 from bertvision.training.finetune import Finetuning
 
 pytestmark = [
@@ -54,13 +54,13 @@ def repeat(features: Features, times: int) -> Features:
 
 
 def finetuning_on_cuda(features: Features, memory_tokens: int, reporter: Listening) -> Finetuning:
-    work = tiny_finetuning(features, TargetKind.SPAN, dropout=0.0, epochs=1.0, batch_rows=len(features))
+    work = tiny_finetuning(features, SPAN, dropout=0.0, epochs=1.0, batch_rows=len(features))
     machine = Machine("cuda", "bfloat16")
     encoder, output = work.encoder.to("cuda"), work.output.to("cuda")
     encoder.take_route("auto", machine.dtype)
     config = dataclasses.replace(work.config, memory_tokens=memory_tokens)
     plan = plan_batches(features.lengths, 1, 0, rows=len(features))
-    return Finetuning(encoder, output, features, plan, TargetKind.SPAN, config, 0, machine, reporter)
+    return Finetuning(encoder, output, features, plan, SPAN, config, 0, machine, reporter)
 
 
 def test_out_of_memory_the_budget_is_halved_to_the_same_step(

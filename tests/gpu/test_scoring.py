@@ -7,7 +7,7 @@ import pytest
 import torch
 from tiny_training import build_tiny_features
 
-from bertvision.evaluation.spans import decode_spans
+from bertvision.evaluation.spans.decode import decode_spans
 from bertvision.tasks import TaskConfig, build_task
 
 pytestmark = [

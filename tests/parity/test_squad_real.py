@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from bertvision.data.examples import Answer, Example
 from bertvision.data.windows import build_features, passage_text
-from bertvision.evaluation import squad
-from bertvision.tasks.base import Answer, Example, TargetKind
+from bertvision.evaluation.spans import official as squad
+from bertvision.kinds import SPAN
 
 DATA = os.environ.get("BERTVISION_REAL_DATA")
 pytestmark = pytest.mark.skipif(DATA is None, reason="BERTVISION_REAL_DATA does not name a folder with real data")
@@ -39,7 +40,7 @@ def test_gold_answers_come_back_from_their_tokens(examples):
     tokenizer = AutoTokenizer.from_pretrained(Path(package.__file__).parent / "model")
     answerable = [example for example in examples if example.answers]
     chosen = answerable[:: len(answerable) // 500][:500]
-    features = build_features(chosen, tokenizer, TargetKind.SPAN, True)
+    features = build_features(chosen, tokenizer, SPAN, True)
     right = set()
     for window, index in enumerate(features.example):
         if features.start[window]:

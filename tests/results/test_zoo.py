@@ -12,7 +12,7 @@ from bertvision.analysis.block import Block
 from bertvision.config import TrainConfig
 from bertvision.encoder.states import StateShape
 from bertvision.heads import Target, build_head, build_members, list_presets
-from bertvision.tasks.base import TargetKind
+from bertvision.kinds import LABEL, SPAN
 from results.kept import CONFIGS, LOWER, Experiment
 from results.zoo import (
     CLS,
@@ -253,7 +253,7 @@ def test_heads_for_spans_look_where_the_page_says(name: str) -> None:
     kind, settings = list_presets()[name]
     if kind == "ladder":
         settings = {**settings, "width": 16, "attention_heads": 2}
-    head = build_head(member_of(kind, TargetKind.SPAN, **settings), shape, Target(TargetKind.SPAN)).eval()
+    head = build_head(member_of(kind, SPAN, **settings), shape, Target(SPAN)).eval()
     spread_weights(head)
     states, others = random_states(shape, [6]), [0, 1, 2, 4, 5]
     assert states.tokens is not None
@@ -274,9 +274,9 @@ def entries_for_sentences() -> list[Any]:
 @pytest.mark.parametrize("entry", entries_for_sentences(), ids=str)
 def test_heads_for_sentences_look_where_the_page_says(entry: Any) -> None:
     """States elsewhere than at [CLS] change what a head says, or do not."""
-    member = build_members([entry], TrainConfig(epochs=1, batch_rows=4), 0, TargetKind.LABEL)[-1]
+    member = build_members([entry], TrainConfig(epochs=1, batch_rows=4), 0, LABEL)[-1]
     shape = StateShape(7, 64, True)
-    head = build_head(member, shape, Target(TargetKind.LABEL, 2)).eval()
+    head = build_head(member, shape, Target(LABEL, 2)).eval()
     spread_weights(head)
     states, others = random_states(shape, [6, 5]), random_states(shape, [6, 5], seed=1)
     elsewhere = dataclasses.replace(states, tokens=others.tokens, mean=others.mean, last=None)

@@ -11,10 +11,11 @@ from bertvision.analysis.drawing import chart_of, colour_by, import_altair, with
 from bertvision.analysis.ranking import best_or_control
 from bertvision.analysis.thresholds import marks_of, threshold_note, threshold_of
 from bertvision.analysis.words import in_text, joined, listed, opening, seeds_note
-from bertvision.evaluation.marks import Bool, Float, SpanMarks
 from bertvision.evaluation.statistics import spread
+from bertvision.kinds import SPAN
+from bertvision.kinds.base import Bool, Float
+from bertvision.kinds.span import SpanMarks
 from bertvision.pipeline.finished import Evidence, Group, Model
-from bertvision.tasks.base import TargetKind
 from bertvision.words import counted
 
 PARTS = ("with an answer", "without an answer")
@@ -72,7 +73,7 @@ def _percent(part: float, whole: float) -> float | None:
 
 def has_and_no_answer(evidence: Evidence, split: str) -> Block | None:
     """How often each model is right (EM) on questions with an answer and without, and how often it says nothing."""
-    if evidence.kind is not TargetKind.SPAN:
+    if evidence.kind is not SPAN:
         return None
     groups = evidence.groups(evidence.last)
     has = marks_of(groups[0].well[0], split).has_answer  # (example)
@@ -192,7 +193,7 @@ def _parts_in_words(rows: list[list[Cell]]) -> str:
 def wrong_predictions(evidence: Evidence, split: str) -> Block | None:
     """What wrong predictions were: silence, a span that overlaps the gold answer or one that does not, an answer to a
     question that has none."""
-    if evidence.kind is not TargetKind.SPAN:
+    if evidence.kind is not SPAN:
         return None
     groups = evidence.groups(evidence.last)
     by_seed = {group.title: _by_seed(group, split, _count_errors) for group in groups}  # each (seed, kind)
@@ -294,7 +295,7 @@ def _stack_in_words(what: str, found: dict[str, Float], kinds: Sequence[str]) ->
 
 def second_answer(evidence: Evidence, split: str) -> Block | None:
     """When the most likely answer is wrong, how often the second most likely one is right."""
-    if evidence.kind is not TargetKind.SPAN:
+    if evidence.kind is not SPAN:
         return None
     groups = evidence.groups(evidence.last)
     by_seed = {group.title: _by_seed(group, split, _count_guesses) for group in groups}  # each (seed, number)

@@ -6,25 +6,20 @@ from functools import cached_property
 
 import numpy as np
 
-from bertvision.evaluation.marks import LabelMarks, Marks, ScoreMarks, SpanMarks
 from bertvision.evaluation.statistics import (
     Comparison,
     Draws,
     McNemar,
     Measure,
-    auc_measure,
     bootstrap,
     compare,
     holm,
     interval,
-    label_measure,
     mcnemar,
-    mean_measure,
-    value_measure,
 )
+from bertvision.kinds import Marks
 from bertvision.pipeline.finished import Evidence, Group, Model
 from bertvision.pipeline.scoreboard import read_figure
-from bertvision.tasks.base import TargetKind
 
 SURE = 0.05
 """A difference is called significant where its p, corrected for the number of models compared, is below this …"""
@@ -33,7 +28,6 @@ ENOUGH = 10
 DRAWS = {"main": 10_000, "other": 2_000, "no_answer_auc": 500}
 """Draws of the examples: many for the figure that models are compared by, since the smallest p that draws can give is
 two of them, times the number of comparisons; few for what takes long."""
-RIGHT_OR_WRONG = ("accuracy", "exact", "at_threshold.exact")
 MCNEMAR, PAIRED = "McNemar", "paired bootstrap"
 
 
@@ -84,7 +78,7 @@ class Certainty:
 
     @cached_property
     def examples(self) -> int:
-        return len(_first_column(self.marks(self.evidence.encoder(self.epochs).models[0])))
+        return len(self.marks(self.evidence.encoder(self.epochs).models[0]))
 
     def marks(self, model: Model) -> Marks:
         key = model.epochs, model.name
@@ -105,7 +99,7 @@ class Certainty:
         missing = [(model, key) for model, key in wanted if (model.epochs, model.name, key) not in self._rounds]
         for draws in {self.draws(key) for _, key in missing}:  # the examples are drawn once for all that share them
             some = [(model, key) for model, key in missing if self.draws(key) == draws]
-            found = bootstrap([measure_of(self.marks(model), key, model.threshold) for model, key in some], draws)
+            found = bootstrap([self._measure(model, key) for model, key in some], draws)
             self._rounds |= {(m.epochs, m.name, key): row for (m, key), row in zip(some, found, strict=True)}
 
     def rounds(self, models: list[Model], key: str) -> np.ndarray:
@@ -154,35 +148,13 @@ class Certainty:
 
     def _is_exact(self, ours: Group, theirs: Group) -> bool:
         """Whether the main figure is the share of right answers of one model each, which has an exact test."""
-        return self.evidence.main in RIGHT_OR_WRONG and len(ours.well) == len(theirs.well) == 1
+        return self.evidence.main in self.evidence.kind.exact_keys and len(ours.well) == len(theirs.well) == 1
 
     def rights(self, ours: Group, theirs: Group) -> McNemar | None:
-        if self.evidence.kind is TargetKind.SCORE:
-            return None
-        found = []
-        for model in (ours.well[0], theirs.well[0]):
-            marks = self.marks(model)
-            assert not isinstance(marks, ScoreMarks)
-            found.append(marks.right(model.threshold or 0.0))  # (example)
-        return mcnemar(*found)
+        models = ours.well[0], theirs.well[0]
+        our_rights, their_rights = (self.marks(model).right(model.threshold or 0.0) for model in models)  # (example)
+        return None if our_rights is None or their_rights is None else mcnemar(our_rights, their_rights)
 
-
-def _first_column(marks: Marks) -> np.ndarray:
-    return marks.silent if isinstance(marks, SpanMarks) else marks.target  # (example)
-
-
-def measure_of(marks: Marks, key: str, threshold: float | None) -> Measure:
-    """The measure that gives a figure of scores.json from a model's marks, on any draw of the examples."""
-    if isinstance(marks, LabelMarks):
-        return label_measure(key, marks.target, marks.predicted)
-    if isinstance(marks, ScoreMarks):
-        return value_measure(key, marks.target, marks.value)
-    if key == "no_answer_auc":
-        return auc_measure(marks.lead, ~marks.has_answer)
-    if key.startswith("forced_"):
-        return mean_measure(marks.exact if key == "forced_exact" else marks.f1, marks.has_answer)
-    at, part = 0.0, key
-    if key.startswith("at_threshold."):
-        at, part = threshold or 0.0, key.removeprefix("at_threshold.")
-    where = {"HasAns": marks.has_answer, "NoAns": ~marks.has_answer}.get(part.partition("_")[0])
-    return mean_measure(marks.exact_at(at) if part.endswith("exact") else marks.f1_at(at), where)
+    def _measure(self, model: Model, key: str) -> Measure:
+        """What gives a figure of scores.json on any draw of the examples."""
+        return self.evidence.kind.measure(key, self.marks(model), model.threshold)

@@ -3,7 +3,6 @@
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.pipeline.finished import Evidence
 from bertvision.pipeline.folder import HELD_OUT
-from bertvision.tasks.base import TargetKind
 from bertvision.words import counted
 
 
@@ -14,7 +13,7 @@ def choices(evidence: Evidence) -> Block:
     place = f"held-out part of train ({counted(int(total), 'example')})" if total else "the reported dev split itself"
     best = evidence.best_head(evidence.last)
     rows: list[list[Cell]] = []
-    if evidence.kind is TargetKind.SPAN:
+    if evidence.kind.has_threshold:
         rows.append(["no-answer threshold of each model", place if held else "not chosen: 0"])
     if best is not None:
         rows.append([f"the head that this report calls best ({best.name})", place])

@@ -11,11 +11,13 @@ import numpy.typing as npt
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, import_altair
-from bertvision.analysis.words import ENCODER, SILENT, gold_of, joined, show_p, stand_in_note, title_of
-from bertvision.evaluation.marks import Bool, Float, ScoreMarks
+from bertvision.analysis.words import ENCODER, gold_of, joined, show_p, stand_in_note, title_of
+from bertvision.data.examples import Example
 from bertvision.evaluation.statistics import mcnemar
+from bertvision.kinds import SCORE, Kind
+from bertvision.kinds.base import Bool, Float
+from bertvision.kinds.score import ScoreMarks
 from bertvision.pipeline.finished import Evidence, Model
-from bertvision.tasks.base import Example, TargetKind
 from bertvision.words import counted
 
 MOST = 20  # examples of each direction in the table
@@ -48,9 +50,9 @@ def pair_of(evidence: Evidence) -> Pair | None:
 
 def right_of(model: Model, split: str) -> Bool:
     """Whether it got each example right; spans at the model's own threshold."""
-    marks = model.marks(split)
-    assert not isinstance(marks, ScoreMarks), "a score is near or far, not right"
-    return marks.right(model.threshold or 0.0)  # (example)
+    right = model.marks(split).right(model.threshold or 0.0)  # (example)
+    assert right is not None, f"a {model.kind} is near or far, not right"
+    return right
 
 
 def draw_evenly(numbers: Numbers, most: int, seed: int = SEED) -> list[int]:
@@ -64,15 +66,14 @@ def draw_evenly(numbers: Numbers, most: int, seed: int = SEED) -> list[int]:
 def disagreements(evidence: Evidence, split: str) -> Block | None:
     """How often only one of them was right (of scores: closer), and examples of both."""
     pair = pair_of(evidence)
-    if pair is None:
+    if pair is None or (evidence.kind is not SCORE and pair.head.marks(split).right() is None):
         return None
-    parts = _parts_of_scores(pair, split) if evidence.kind is TargetKind.SCORE else _parts_of_rights(pair, split)
+    parts = _parts_of_scores(pair, split) if evidence.kind is SCORE else _parts_of_rights(pair, split)
     examples, frame, note = evidence.examples(split), None, ""
     if examples is None:
         note = "The data of this split are no longer there: examples can't be shown."
     elif parts.ours or parts.theirs:
         frame, note = _frame_of(evidence, split, pair, examples, parts.ours, parts.theirs), parts.note
-    at = "Right: exact match, each at its own no-answer threshold." if evidence.kind is TargetKind.SPAN else ""
     return Block(
         f"disagreements_{split}",
         "Where head and encoder disagree",
@@ -80,7 +81,7 @@ def disagreements(evidence: Evidence, split: str) -> Block | None:
         frame,
         parts.picture,
         parts.alt,
-        joined(at, note, parts.sampled, pair.note),
+        joined(evidence.kind.right_note, note, parts.sampled, pair.note),
         folded=True,
     )
 
@@ -276,13 +277,13 @@ def _frame_of(
     return Frame(_columns(kind, has_pair, name), rows)
 
 
-def _columns(kind: TargetKind, has_pair: bool, head: str) -> list[Column]:
-    first, second = ("question", "passage") if kind is TargetKind.SPAN else ("text", "second text")
+def _columns(kind: Kind, has_pair: bool, head: str) -> list[Column]:
+    first, second = ("question", "passage") if kind.reads_answers else ("text", "second text")
     texts = [Column("id"), Column(first), *([Column(second)] if has_pair else []), Column("gold")]
-    if kind is TargetKind.SCORE:
+    if kind is SCORE:
         said = [Column("encoder said", 2), Column("head said", 2, head)]
         return [*texts[:-1], Column("gold", 2), *said, Column("closer")]
-    chance = "What it gave this answer" if kind is TargetKind.SPAN else "What it gave this label"
+    chance = f"What it gave this {'answer' if kind.reads_answers else kind}"
     said = [
         Column("encoder said"),
         Column("encoder's probability", 3, chance),
@@ -292,23 +293,17 @@ def _columns(kind: TargetKind, has_pair: bool, head: str) -> list[Column]:
     return [*texts, *said, Column("right")]
 
 
-def _both_said(kind: TargetKind, said: Sequence[dict[str, Any]]) -> list[Cell]:
+def _both_said(kind: Kind, said: Sequence[dict[str, Any]]) -> list[Cell]:
     """What two rows of predictions.jsonl say, each with its probability where it has one."""
-    found: list[Cell] = []
-    for row in said:
-        if kind is TargetKind.SCORE:
-            found.append(row["score"])
-        elif kind is TargetKind.LABEL:
-            found += [row["label"], row["probabilities"][row["label"]]]
-        else:
-            found += [row["answer"] or SILENT, row["probability"]]
-    return found
+    if kind is SCORE:
+        return [row["score"] for row in said]
+    return [cell for row in said for cell in (kind.show_row(row), kind.probability_of(row))]
 
 
-def _second_text(example: Example, kind: TargetKind, said: Sequence[dict[str, Any]]) -> str:
+def _second_text(example: Example, kind: Kind, said: Sequence[dict[str, Any]]) -> str:
     """The second text; of a passage what is around the gold answer, or around the one that was given for none."""
     passage = example.text_pair or ""
-    if kind is not TargetKind.SPAN:
+    if not kind.reads_answers:
         return cut(passage)
     places = [(answer.start, answer.start + len(answer.text)) for answer in example.answers or ()]
     places += [(row["start"], row["end"]) for row in said if row["start"] is not None]

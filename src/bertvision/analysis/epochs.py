@@ -10,9 +10,9 @@ from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, colour_models, import_altair, without_empty
 from bertvision.analysis.ranking import SERIES, best_first, whole_heads
 from bertvision.analysis.words import figure_name, in_text, joined, seeds_note, title_of
+from bertvision.kinds import SPAN
 from bertvision.pipeline.finished import Evidence, Group
 from bertvision.pipeline.folder import HELD_OUT
-from bertvision.tasks.base import TargetKind
 from bertvision.words import counted
 
 POINTS = 60  # of a line of losses
@@ -137,7 +137,7 @@ def epochs_of_heads(evidence: Evidence, split: str) -> Block | None:
 
 
 def _is_span(evidence: Evidence) -> bool:
-    return evidence.kind is TargetKind.SPAN
+    return evidence.kind is SPAN
 
 
 def _epoch_key(evidence: Evidence) -> str:

@@ -13,9 +13,9 @@ from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, colour_models, import_altair
 from bertvision.analysis.ranking import main_models
 from bertvision.analysis.words import in_text, joined, opening, stand_in_note, title_of
-from bertvision.evaluation.marks import LabelMarks
+from bertvision.kinds import LABEL
+from bertvision.kinds.label import LabelMarks
 from bertvision.pipeline.finished import Evidence, Group
-from bertvision.tasks.base import TargetKind
 from bertvision.words import counted
 
 BINS = 10
@@ -37,7 +37,7 @@ def marks_of(group: Group, split: str) -> LabelMarks:
 
 def confusion_matrix(evidence: Evidence, split: str) -> Block | None:
     """How often each true label was given each label, by the best head and by the encoder itself."""
-    if evidence.kind is not TargetKind.LABEL:
+    if evidence.kind is not LABEL:
         return None
     groups, labels = main_models(evidence), list(evidence.task.labels)
     found = {title_of(group): count_labels(marks_of(group, split), len(labels)) for group in groups}
@@ -169,7 +169,7 @@ def measure_reliability(marks: LabelMarks) -> Reliability:
 
 def reliability_curve(evidence: Evidence, split: str) -> Block | None:
     """Confidence of the given label against how often it is right: encoder, control and best head."""
-    if evidence.kind is not TargetKind.LABEL:
+    if evidence.kind is not LABEL:
         return None
     groups = main_models(evidence)
     found = {title_of(group): measure_reliability(marks_of(group, split)) for group in groups}

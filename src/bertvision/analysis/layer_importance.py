@@ -21,20 +21,19 @@ from bertvision.analysis.layers import (
     the_layer,
 )
 from bertvision.analysis.words import joined, main_name, stand_in_note
+from bertvision.data.examples import Example
 from bertvision.data.splits import draw
 from bertvision.data.windows import Features
 from bertvision.disk import fingerprint, read_json, write_json
 from bertvision.encoder.states import HiddenStates
 from bertvision.errors import UserError
-from bertvision.evaluation.marks import Float
-from bertvision.evaluation.predictions import Predictions, build_predictions
-from bertvision.evaluation.scores import score_predictions
 from bertvision.heads import Head, load_head
+from bertvision.kinds import Marks
+from bertvision.kinds.base import Float, join_marks
 from bertvision.pipeline.finished import Evidence, Group, Model
 from bertvision.pipeline.outputs import compute_outputs
 from bertvision.pipeline.scoreboard import read_figure
 from bertvision.progress import Reporter
-from bertvision.tasks.base import Example
 from bertvision.words import counted
 
 VERSION = 1  # of the measured losses: raise it when the same heads would give others
@@ -92,7 +91,7 @@ def _measure(
         tried[name, None] = head
         tried |= {(name, layer): partial(run_without, head, layer) for layer in range(head.layers)}
     keep = tuple(sorted({head.reads for head in heads.values()}))
-    said: dict[tuple[str, int | None], list[Predictions]] = {key: [] for key in tried}
+    marks: dict[tuple[str, int | None], list[Marks]] = {key: [] for key in tried}
     parts = list(_in_parts(evidence, chosen))
     tokens = sum(int(features.lengths.sum()) for _, features in parts)
     with reporter.bar(f"{counted(len(heads), 'head')} without a layer", tokens, "tokens") as bar:
@@ -104,17 +103,16 @@ def _measure(
             for key in tried:
                 # The best answer is all that is scored.
                 longest = job.config.evaluate.max_answer_tokens
-                said[key].append(build_predictions(job.task, outputs[str(key)], features, some, 1, longest))
+                said = job.task.kind.decode(job.task, outputs[str(key)], features, some, 1, longest)
+                marks[key].append(job.task.kind.mark(said, some))
     return [
         {
             "name": model.name,
             "title": Group([model]).title,
             "role": model.role,
             "layers": names_read(heads[model.name], layers_of(evidence, model)),
-            "score": _score(evidence, model, said[model.name, None], chosen),
-            "without": [
-                _score(evidence, model, said[model.name, layer], chosen) for layer in range(heads[model.name].layers)
-            ],
+            "score": _score(evidence, model, marks[model.name, None]),
+            "without": [_score(evidence, model, marks[model.name, layer]) for layer in range(heads[model.name].layers)],
         }
         for model in models
     ]
@@ -127,25 +125,11 @@ def _in_parts(evidence: Evidence, chosen: list[Example]) -> Iterator[tuple[list[
         yield some, evidence.job.build_features(some)
 
 
-def _score(evidence: Evidence, model: Model, parts: list[Predictions], chosen: list[Example]) -> float:
-    scores = score_predictions(evidence.task, _join(parts), chosen, model.threshold)
+def _score(evidence: Evidence, model: Model, parts: list[Marks]) -> float:
+    scores = evidence.kind.score(evidence.task.metrics, join_marks(parts), model.threshold)
     found = read_figure(scores, evidence.main)
     assert found is not None, f"{evidence.main} is not among the scores"
     return float(found)
-
-
-def _join(parts: list[Predictions]) -> Predictions:
-    """The predictions of all parts, one after the other."""
-    probabilities = [part.probabilities for part in parts if part.probabilities is not None]
-    values = [part.values for part in parts if part.values is not None]
-    return Predictions(
-        parts[0].kind,
-        [id for part in parts for id in part.ids],
-        [answer for part in parts for answer in part.answers],
-        np.concatenate(probabilities) if probabilities else None,  # (example, label)
-        np.concatenate(values) if values else None,  # (example)
-        parts[0].labels,
-    )
 
 
 # ---------------------------------------------------------------------- its block

@@ -12,9 +12,9 @@ from bertvision.analysis.strengths import LayerMap, compute_layer_map, find_mode
 from bertvision.analysis.words import listed
 from bertvision.disk import fingerprint, read_json, write_json
 from bertvision.errors import UserError
+from bertvision.kinds import SCORE, Kind
 from bertvision.pipeline.finished import Evidence
 from bertvision.progress import Reporter
-from bertvision.tasks.base import TargetKind
 
 VERSION = 1  # raise it when the same heads would give other maps
 SHOWN = 60  # tokens in the picture: more would be too narrow to be read
@@ -24,7 +24,7 @@ GOLD, SAID = "gold answer", "answer given"
 
 def layer_map(evidence: Evidence, split: str, reporter: Reporter) -> Block | None:
     """The map of a telling example for the best head, kept in analyses/layer_map_<split>.json."""
-    if not saved_groups(evidence):
+    if not saved_groups(evidence) or not evidence.kind.has_aim:
         return None
     try:
         found = _cached_map(evidence, split, reporter)
@@ -72,10 +72,10 @@ def choose_tokens(found: LayerMap, most: int = SHOWN) -> list[int]:
     return [*range(front), *range(first, first + room)]
 
 
-def _tell_example(found: LayerMap, kind: TargetKind) -> list[str]:
+def _tell_example(found: LayerMap, kind: Kind) -> list[str]:
     said = f"{found.head} says {_quoted(found.said)} (gold: {_quoted(found.gold)}; the encoder itself: "
     said += f"{_quoted(found.other)})."
-    if kind is not TargetKind.SPAN:
+    if not kind.reads_answers:
         return [f"{' / '.join(_quoted(_excerpt(text)) for text in found.texts)}: {said}"]
     question, passage = found.texts
     return [f"{_quoted(_excerpt(question))}: {said}", f"Passage: {_quoted(_excerpt(passage, found.place))}"]
@@ -98,7 +98,7 @@ def _excerpt(text: str, place: tuple[int, int] | None = None) -> str:
     return f"{'… ' if first else ''}{marked}{' …' if last < len(text) else ''}"
 
 
-def _tell_strength(found: LayerMap, kind: TargetKind) -> list[str]:
+def _tell_strength(found: LayerMap, kind: Kind) -> list[str]:
     speaks, positive = _speaks(kind), found.strength.clip(min=0)  # (layer, token)
     if not positive.any():
         return [f"No state {speaks}."]
@@ -139,8 +139,8 @@ def _tell_answer(found: LayerMap, positive: np.ndarray, answer: tuple[int, int])
     )
 
 
-def _speaks(kind: TargetKind) -> str:
-    return "speaks for a higher score" if kind is TargetKind.SCORE else "speaks for what was said"
+def _speaks(kind: Kind) -> str:
+    return "speaks for a higher score" if kind is SCORE else "speaks for what was said"
 
 
 def _frame_of(found: LayerMap) -> Frame:
@@ -152,7 +152,7 @@ def _frame_of(found: LayerMap) -> Frame:
     return Frame(columns, rows)
 
 
-def _draw(found: LayerMap, shown: list[int], kind: TargetKind) -> dict[str, Any]:
+def _draw(found: LayerMap, shown: list[int], kind: Kind) -> dict[str, Any]:
     altair = import_altair()
     # Words come more than once: their places keep them apart, and the axis leaves the places out.
     keys = {place: f"{place:03d} {found.tokens[place]}" for place in shown}
@@ -202,9 +202,9 @@ def _axis(tokens: int) -> Any:
     return import_altair().Axis(labelExpr=words, labelAngle=-90, labelOverlap=False, labelFontSize=size, ticks=False)
 
 
-def _colour(limit: float, kind: TargetKind) -> Any:
+def _colour(limit: float, kind: Kind) -> Any:
     altair = import_altair()
-    title, less, more = ("score", "lower", "higher") if kind is TargetKind.SCORE else ("speaks", "against", "for")
+    title, less, more = ("score", "lower", "higher") if kind is SCORE else ("speaks", "against", "for")
     words = f"datum.value < 0 ? '{less}' : datum.value > 0 ? '{more}' : '0'"
     return altair.Color(
         "strength:Q",
@@ -214,7 +214,7 @@ def _colour(limit: float, kind: TargetKind) -> Any:
     )
 
 
-def _map_in_words(found: LayerMap, kind: TargetKind) -> str:
+def _map_in_words(found: LayerMap, kind: Kind) -> str:
     layer, token = np.unravel_index(int(found.strength.argmax()), found.strength.shape)
     return (
         f"A map of {len(found.tokens)} tokens by {len(found.layers)} layers, the last layer on top: how strongly each "
@@ -223,7 +223,7 @@ def _map_in_words(found: LayerMap, kind: TargetKind) -> str:
     )
 
 
-def _note(found: LayerMap, shown: list[int], kind: TargetKind) -> str:
+def _note(found: LayerMap, shown: list[int], kind: Kind) -> str:
     way = (
         "followed through the layers above and the head, so that each row is an account of its own"
         if found.through
@@ -235,5 +235,5 @@ def _note(found: LayerMap, shown: list[int], kind: TargetKind) -> str:
     return (
         "Strength: gradient times the state's difference from its layer's mean over these tokens, summed over its "
         f"values, of {found.what} ({found.score:.2f}), {way}. The last layer is on top. The example was chosen by its "
-        f"length among those {closer if kind is TargetKind.SCORE else right}, as far as there are such.{part}"
+        f"length among those {closer if kind is SCORE else right}, as far as there are such.{part}"
     )

@@ -10,9 +10,9 @@ from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, colour_by, import_altair
 from bertvision.analysis.layers import layers_of, names_read, order_names, saved_groups, the_layer, upper_half
 from bertvision.analysis.words import deviation_of, joined, seeds_note
-from bertvision.evaluation.marks import Float
 from bertvision.heads import load_head
 from bertvision.heads.blocks import LearnedPooling
+from bertvision.kinds.base import Float
 from bertvision.pipeline.finished import Evidence, Group
 from bertvision.words import counted
 

@@ -10,8 +10,8 @@ from bertvision.analysis.disagreements import pair_of, right_of
 from bertvision.analysis.drawing import chart_of, import_altair
 from bertvision.analysis.thresholds import threshold_note
 from bertvision.analysis.words import ENCODER, joined, show_p
+from bertvision.kinds import SPAN
 from bertvision.pipeline.finished import Evidence
-from bertvision.tasks.base import TargetKind
 from bertvision.words import counted
 
 FEWEST = 8  # questions on each side that a test of lengths needs
@@ -22,7 +22,7 @@ Words = npt.NDArray[np.int64]
 
 def passage_lengths(evidence: Evidence, split: str) -> Block | None:
     """How long the passages are of what only the encoder itself and only the best head got right."""
-    pair = pair_of(evidence) if evidence.kind is TargetKind.SPAN else None
+    pair = pair_of(evidence) if evidence.kind is SPAN else None
     examples = evidence.examples(split) if pair else None
     if pair is None or examples is None:
         return None

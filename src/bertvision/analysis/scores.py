@@ -8,52 +8,35 @@ from bertvision.analysis.drawing import chart_of, colour_by, import_altair
 from bertvision.analysis.ranking import baseline_figure
 from bertvision.analysis.words import figure_name, in_text, joined, seeds_note
 from bertvision.evaluation.statistics import spread
+from bertvision.kinds import Figure
 from bertvision.pipeline.finished import Evidence, Group
-from bertvision.pipeline.scoreboard import BASELINE_NOTES, NAMES, SPAN_COLUMNS, begun_note
-from bertvision.tasks.base import TargetKind
+from bertvision.pipeline.scoreboard import begun_note, score_figures
 from bertvision.words import counted
 
-WITH_INTERVALS = ("at_threshold.exact", "at_threshold.f1", "exact", "f1", "forced_exact", "forced_f1", "no_answer_auc")
-HEADING_NOTES = {
-    "EM": "exact match, official, threshold 0",
-    "F1": "F1, official, threshold 0",
-    "F1 has": "F1 on questions with an answer, threshold 0",
-    "F1 no": "F1 on questions without one, threshold 0",
-    "EM*": "exact match at the no-answer threshold chosen on held-out training questions",
-    "F1*": "F1 at that threshold",
-    "forced EM": "exact match on answerable questions, when the model must answer",
-    "forced F1": "F1 on answerable questions, when the model must answer",
-    "AUC": "how well the no-answer score tells questions without an answer from the others",
-}
 
-
-def figure_columns(evidence: Evidence) -> list[tuple[str, str]]:
-    """(key in the scores, heading) of the figures of a run, the main one first."""
-    if evidence.kind is TargetKind.SPAN:
-        known = evidence.encoder(evidence.last).models[0].scores(evidence.splits[0])
-        some = [(k, h) for k, h in SPAN_COLUMNS if k in known or (k.startswith("at_") and "at_threshold" in known)]
-    else:
-        some = [(metric, NAMES.get(metric, metric)) for metric in evidence.task.metrics]
-    return sorted(some, key=lambda pair: pair[0] != evidence.main)
+def figure_columns(evidence: Evidence) -> list[Figure]:
+    """The figures of a run, the main one first."""
+    known = [evidence.encoder(evidence.last).models[0].scores(evidence.splits[0])]
+    return sorted(score_figures(evidence.kind, evidence.task.metrics, known), key=lambda one: one.key != evidence.main)
 
 
 def heading_of(evidence: Evidence, key: str) -> str:
-    return dict(figure_columns(evidence)).get(key, key)
+    return next((one.heading for one in figure_columns(evidence) if one.key == key), key)
 
 
 def scores_table(certainty: Certainty) -> Block:
     """Every model with its figures; the mean and spread over seeds, and an interval for the main figures."""
     evidence, split, epochs = certainty.evidence, certainty.split, certainty.epochs
     columns = figure_columns(evidence)
-    sure = [key for key, _ in columns if evidence.kind is not TargetKind.SPAN or key in WITH_INTERVALS]
+    sure = [one.key for one in columns if one.has_interval]
     certainty.prepare(sure)
     several = any(len(group.models) > 1 for group in certainty.groups)
-    rows = [_baseline_row(evidence, split, columns, sure, several)]
+    rows = [_baseline_row(evidence, split, columns, several)]
     for group in certainty.groups:
         rows.append([group.title, group.facts["parameters"], _share(group)])
-        for key, _ in columns:
-            rows[-1] += _cells(certainty, group, key, key in sure, several)
-    frame = Frame(_headings(evidence, columns, sure, several), rows)
+        for one in columns:
+            rows[-1] += _cells(certainty, group, one.key, one.has_interval, several)
+    frame = Frame(_headings(columns, several), rows)
     return Block(
         f"scores_{split}_{epochs:g}".replace(".", "_"),
         f"Scores on {split}, encoder fine-tuned for {counted(epochs, 'epoch')}",
@@ -65,15 +48,14 @@ def scores_table(certainty: Certainty) -> Block:
     )
 
 
-def _headings(evidence: Evidence, columns: list[tuple[str, str]], sure: list[str], several: bool) -> list[Column]:
-    of_spans = evidence.kind is TargetKind.SPAN
+def _headings(columns: list[Figure], several: bool) -> list[Column]:
     found = [Column("model"), Column("parameters"), Column("% of encoder", 3)]
-    for key, heading in columns:
-        found.append(Column(heading, 2, HEADING_NOTES.get(heading, "") if of_spans else ""))
+    for one in columns:
+        found.append(Column(one.heading, 2, one.meaning))
         if several:
-            found.append(Column(f"± {heading}", 2, "standard deviation over the seeds"))
-        if key in sure:
-            found += [Column(f"{heading} from", 2), Column(f"{heading} to", 2)]
+            found.append(Column(f"± {one.heading}", 2, "standard deviation over the seeds"))
+        if one.has_interval:
+            found += [Column(f"{one.heading} from", 2), Column(f"{one.heading} to", 2)]
     return found
 
 
@@ -85,12 +67,10 @@ def _cells(certainty: Certainty, group: Group, key: str, sure: bool, several: bo
     return [over.mean, *([over.deviation] if several else []), *(certainty.interval(group, key) if sure else ())]
 
 
-def _baseline_row(
-    evidence: Evidence, split: str, columns: list[tuple[str, str]], sure: list[str], several: bool
-) -> list[Cell]:
+def _baseline_row(evidence: Evidence, split: str, columns: list[Figure], several: bool) -> list[Cell]:
     row: list[Cell] = ["baseline", 0, None]
-    for key, _ in columns:
-        row += [baseline_figure(evidence, split, key), *([None] * (several + 2 * (key in sure)))]
+    for one in columns:
+        row += [baseline_figure(evidence, split, one.key), *([None] * (several + 2 * one.has_interval))]
     return row
 
 
@@ -117,7 +97,7 @@ def _score_sentences(certainty: Certainty) -> list[str]:
 def _score_note(certainty: Certainty) -> str:
     seeds = seeds_note(certainty.groups)
     return joined(
-        BASELINE_NOTES[str(certainty.evidence.kind)],
+        certainty.evidence.kind.baseline_note,
         f"From … to: the 95 % interval, by {DRAWS['other']:,} draws of the examples with replacement "
         f"({heading_of(certainty.evidence, certainty.evidence.main)}: {DRAWS['main']:,}); it says what other examples "
         "could have given, not other seeds.",

@@ -23,16 +23,17 @@ import torch
 from torch import Tensor
 
 from bertvision.analysis.layers import name_layers, open_encoder, saved_groups
-from bertvision.analysis.words import SILENT, gold_of
+from bertvision.analysis.words import gold_of
+from bertvision.data.examples import Example
 from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import UserError, suggest
-from bertvision.evaluation.marks import Float, ScoreMarks, SpanMarks
-from bertvision.evaluation.predictions import Predictions, build_predictions
 from bertvision.heads import Head, load_head
+from bertvision.kinds.base import Aim, Float
+from bertvision.kinds.score import ScoreMarks
+from bertvision.kinds.span import SpanMarks
 from bertvision.pipeline.finished import Evidence, Group, Model
 from bertvision.sources import pack_tokens
-from bertvision.tasks.base import Example, TargetKind
 
 CANDIDATES = 500  # examples among which one is chosen by its length
 LONG, NICE = 60, 40  # tokens of an example: at most, and best
@@ -92,7 +93,7 @@ def compute_layer_map(
         raise UserError(f"the examples of {split} that were scored are no longer there.")
     number = _choose_example(evidence, split, model, examples) if example_id is None else _find(examples, example_id)
     other = evidence.encoder(model.epochs).models[0].said(split, {number})[number]
-    return _map_example(evidence, model, examples[number], _bare(other, evidence.kind), through)
+    return _map_example(evidence, model, examples[number], evidence.kind.show_row(other), through)
 
 
 def find_model(evidence: Evidence, head: str | None) -> Model:
@@ -117,13 +118,6 @@ def _find(examples: list[Example], id: str) -> int:
     raise UserError(f"there is no example '{id}': ids are like '{examples[0].id}'.")
 
 
-def _bare(row: dict[str, Any], kind: TargetKind) -> str:
-    """What a line of predictions.jsonl says, in a word."""
-    if kind is TargetKind.SPAN:
-        return row["answer"] or SILENT
-    return str(row["label"]) if kind is TargetKind.LABEL else f"{row['score']:.2f}"
-
-
 # ---------------------------------------------------------------------- which example
 
 
@@ -143,9 +137,10 @@ def _telling(model: Model, encoder: Model, split: str) -> npt.NDArray[np.int64]:
     if isinstance(ours, ScoreMarks) and isinstance(theirs, ScoreMarks):
         gain = np.abs(theirs.value - theirs.target) - np.abs(ours.value - ours.target)  # (example)
         return np.argsort(-gain, kind="stable")[: max(1, len(gain) // 50)]
-    assert not isinstance(ours, ScoreMarks) and not isinstance(theirs, ScoreMarks)
-    right = ours.right(model.threshold or 0.0)  # (example)
-    wrong = ~theirs.right(encoder.threshold or 0.0)  # (example)
+    right, other = ours.right(model.threshold or 0.0), theirs.right(encoder.threshold or 0.0)  # (example), (example)
+    if right is None or other is None:
+        return np.arange(len(ours))
+    wrong = ~other  # (example)
     # A question that is rightly left unanswered shows no answer.
     shown = ours.has_answer if isinstance(ours, SpanMarks) else np.ones_like(right)  # (example)
     for wanted in (right & wrong & shown, right & shown, right):
@@ -155,18 +150,6 @@ def _telling(model: Model, encoder: Model, split: str) -> npt.NDArray[np.int64]:
 
 
 # ---------------------------------------------------------------------- the map
-
-
-@dataclass(frozen=True)
-class _Aim:
-    """The score whose owing is asked: one window, and places in the outputs that the head gives for it."""
-
-    window: int
-    said: str
-    start: int = 0
-    end: int = 0
-    label: int = 0
-    place: tuple[int, int] | None = None
 
 
 def _map_example(evidence: Evidence, model: Model, example: Example, other: str, through: bool | None) -> LayerMap:
@@ -192,14 +175,14 @@ def _map_example(evidence: Evidence, model: Model, example: Example, other: str,
         name_layers(encoder.layers),
         strength.round(6),
         score,
-        _in_words(kind, aim, head.target.labels),
+        aim.what,
         through,
         aim.said,
         _bare_gold(evidence, example),
         other,
-        (aim.start, aim.end) if kind is TargetKind.SPAN and aim.start else None,
-        target if kind is TargetKind.SPAN and target[0] else None,
-        int(passage[0]) if kind is TargetKind.SPAN and len(passage) else 0,
+        (aim.start, aim.end) if kind.reads_answers and aim.start else None,
+        target if kind.reads_answers and target[0] else None,
+        int(passage[0]) if kind.reads_answers and len(passage) else 0,
         (example.text,) if example.text_pair is None else (example.text, example.text_pair),
         aim.place,
     )
@@ -207,61 +190,28 @@ def _map_example(evidence: Evidence, model: Model, example: Example, other: str,
 
 def _sees_many(head: Head) -> bool:
     """Whether what a head says of one answer hangs on many tokens' states by the head itself."""
-    return head.reads == "tokens" and (head.mixes_tokens or head.target.kind is not TargetKind.SPAN)
+    return head.reads == "tokens" and (head.mixes_tokens or head.target.kind.position == "sequence")
 
 
-def _take_aim(evidence: Evidence, model: Model, example: Example, features: Features, outputs: Tensor) -> _Aim:
+def _take_aim(evidence: Evidence, model: Model, example: Example, features: Features, outputs: Tensor) -> Aim:
     settings, task = evidence.job.config.evaluate, evidence.task
-    found = build_predictions(task, outputs.numpy(), features, [example], 1, settings.max_answer_tokens)
-    if task.kind is TargetKind.SPAN:
-        return _aim_at_span(found, features, outputs, model.threshold or 0.0)
-    if task.kind is TargetKind.SCORE:
-        return _Aim(0, f"{found.outputs()[0]:.2f}")
-    label = int(found.label_indices()[0])
-    # Several windows: the one that says most clearly that there is an answer speaks for all.
-    window = int(outputs.softmax(dim=1)[:, 1].argmax()) if task.windowed else 0
-    return _Aim(window, task.labels[label], label=label)
+    said = task.kind.decode(task, outputs.numpy(), features, [example], 1, settings.max_answer_tokens)
+    return task.kind.aim(task, said, features, outputs, model.threshold or 0.0)
 
 
-def _aim_at_span(found: Predictions, features: Features, outputs: Tensor, threshold: float) -> _Aim:
-    """The window where the best span scores best, and its tokens; [CLS] where the head gives no answer."""
-    answer, best = found.answers[0], (-np.inf, 0, 0, 0)
-    for window in range(len(features)):
-        tokens = features.tokens_of(window)
-        low, high = features.offsets[tokens].T  # (token), (token)
-        touched = np.flatnonzero((low < answer.end) & (high > answer.start) & (high > low))  # (token of the answer)
-        if len(touched):
-            scores = outputs[tokens].log_softmax(dim=0)  # (token, 2)
-            start, end = int(touched[0]), int(touched[-1])
-            best = max(best, (float(scores[start, 0] + scores[end, 1]), window, start, end), key=lambda one: one[0])
-    if answer.null_lead > threshold or not answer.text:
-        return _Aim(best[1], SILENT)
-    return _Aim(best[1], answer.text, best[2], best[3], place=(answer.start, answer.end))
-
-
-def _score_of(outputs: Tensor, kind: TargetKind, aim: _Aim) -> Tensor:
-    """The score of what was said, from a head's outputs for the window alone."""
-    if kind is TargetKind.SPAN:
-        return outputs[aim.start, 0] + outputs[aim.end, 1]
-    if kind is TargetKind.SCORE:
-        return outputs[0, 0]
-    others = torch.arange(outputs.shape[1], device=outputs.device) != aim.label  # (label)
-    return outputs[0, aim.label] - outputs[0, others].mean()
-
-
-def _look_directly(encoder: Encoder, head: Head, features: Features, aim: _Aim) -> tuple[Float, float]:
+def _look_directly(encoder: Encoder, head: Head, features: Features, aim: Aim) -> tuple[Float, float]:
     """Strengths (layer, token) by what the head itself reads of each token."""
     assert head.reads == "tokens", "one state a sequence is of no token"
     with torch.no_grad():
         states = encoder(pack_tokens(features, np.array([aim.window])), keep=("tokens",))
     read = states.read("tokens").requires_grad_()  # (token, layer, hidden)
-    score = _score_of(head(states).float(), head.target.kind, aim)
+    score = aim.score(head(states).float())
     (gradient,) = torch.autograd.grad(score, [read])  # (token, layer, hidden)
     strength = (gradient * (read - read.mean(dim=0))).sum(dim=2).T  # (layer, token)
     return strength.detach().double().cpu().numpy(), score.item()
 
 
-def _look_through(encoder: Encoder, head: Head, features: Features, aim: _Aim) -> tuple[Float, float]:
+def _look_through(encoder: Encoder, head: Head, features: Features, aim: Aim) -> tuple[Float, float]:
     """Strengths (layer, token) by all that becomes of each state, in the layers above and in the head."""
     layers: list[torch.Tensor] = []  # each (1, token, hidden)
     encoder.raw = layers
@@ -271,7 +221,7 @@ def _look_through(encoder: Encoder, head: Head, features: Features, aim: _Aim) -
     finally:
         encoder.requires_grad_(False)
         encoder.raw = None
-    score = _score_of(head(states).float(), head.target.kind, aim)
+    score = aim.score(head(states).float())
     gradients = torch.autograd.grad(score, layers)  # each (1, token, hidden)
     own = [layer - layer.mean(dim=1) for layer in layers]  # each (1, token, hidden)
     rows = [(gradient * state)[0].sum(dim=1) for gradient, state in zip(gradients, own, strict=True)]  # each (token)
@@ -286,18 +236,6 @@ def _readable(encoder: Encoder, id: int) -> str:
     if token.startswith("##"):
         return f"·{token[2:]}"
     return tokenizer.convert_tokens_to_string([token]).strip() or token
-
-
-def _in_words(kind: TargetKind, aim: _Aim, labels: int) -> str:
-    if kind is TargetKind.SCORE:
-        return "the score"
-    if kind is TargetKind.LABEL:
-        return (
-            f"the logit of '{aim.said}' above {'that of the other label' if labels == 2 else 'the mean of the others'}"
-        )
-    if aim.said == SILENT:
-        return "the start and end logits of the first token, which mean that there is no answer"
-    return "the start logit of the answer's first token plus the end logit of its last one"
 
 
 def _bare_gold(evidence: Evidence, example: Example) -> str:

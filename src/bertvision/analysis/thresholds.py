@@ -10,10 +10,10 @@ from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, colour_by, import_altair
 from bertvision.analysis.ranking import main_models
 from bertvision.analysis.words import in_text, joined, listed, signed, stand_in_note, title_of
-from bertvision.evaluation.answers import NO_SPAN
-from bertvision.evaluation.marks import SpanMarks
+from bertvision.evaluation.spans.answers import NO_SPAN
+from bertvision.kinds import SPAN
+from bertvision.kinds.span import SpanMarks
 from bertvision.pipeline.finished import Evidence, Model
-from bertvision.tasks.base import TargetKind
 
 POINTS = 60  # of a curve
 
@@ -54,7 +54,7 @@ class _Curve:
 
 def threshold_curve(evidence: Evidence, split: str) -> Block | None:
     """F1 and EM against the no-answer threshold, with the chosen one; the best one on this split is never used."""
-    if evidence.kind is not TargetKind.SPAN:
+    if evidence.kind is not SPAN:
         return None
     groups = main_models(evidence)
     curves = [

@@ -10,10 +10,10 @@ from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, import_altair
 from bertvision.analysis.ranking import best_or_control
 from bertvision.analysis.words import in_text, joined, opening, stand_in_note, title_of
-from bertvision.evaluation.marks import ScoreMarks
 from bertvision.evaluation.metrics import pearson, spearman
+from bertvision.kinds import SCORE
+from bertvision.kinds.score import ScoreMarks
 from bertvision.pipeline.finished import Evidence, Group
-from bertvision.tasks.base import TargetKind
 from bertvision.words import counted
 
 BINS = 5
@@ -66,7 +66,7 @@ def bin_scores(marks: ScoreMarks) -> list[Bin]:
 
 def predicted_against_true(evidence: Evidence, split: str) -> Block | None:
     """Predicted against true scores of the best head, and how far each model is off."""
-    if evidence.kind is not TargetKind.SCORE:
+    if evidence.kind is not SCORE:
         return None
     groups, at = evidence.groups(evidence.last), evidence.last
     best = best_or_control(evidence, at) or evidence.encoder(at)

@@ -4,10 +4,10 @@ chances and spreads are told, and what is noted about seeds."""
 from collections.abc import Iterable, Sequence
 
 from bertvision.analysis.block import Cell
+from bertvision.data.examples import Example
 from bertvision.evaluation.statistics import spread
+from bertvision.kinds import metric_title
 from bertvision.pipeline.finished import Evidence, Group
-from bertvision.pipeline.scoreboard import NAMES
-from bertvision.tasks.base import Example, TargetKind
 
 ENCODER = "encoder itself"
 SILENT = "no answer"
@@ -32,7 +32,7 @@ def in_text(group: Group) -> str:
 def figure_name(key: str) -> str:
     """A figure's name for people."""
     bare = key.removeprefix(CHOSEN)
-    name = NAMES.get(bare, bare)
+    name = metric_title(bare)
     return name if bare == key else f"{name} at the chosen threshold"
 
 
@@ -43,10 +43,7 @@ def main_name(evidence: Evidence) -> str:
 
 def gold_of(evidence: Evidence, example: Example) -> Cell:
     """What is true of an example: its answers, its label's name or its score."""
-    if evidence.kind is TargetKind.SPAN:
-        return " / ".join(dict.fromkeys(answer.text for answer in example.answers or ())) or SILENT
-    assert example.target is not None, "scored examples have a target"
-    return evidence.task.labels[int(example.target)] if evidence.kind is TargetKind.LABEL else float(example.target)
+    return evidence.kind.show_gold(example, evidence.task.labels)
 
 
 # ---------------------------------------------------------------------- sentences

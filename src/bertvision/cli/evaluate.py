@@ -53,8 +53,8 @@ def _evaluate_kit(name: str, job: Any, as_json: bool) -> None:
 
 
 def _evaluate_file(predictions: Path, data: Path, as_json: bool) -> None:
-    from bertvision.evaluation.scores import gold_answers
-    from bertvision.evaluation.squad import score_answers
+    from bertvision.evaluation.spans.official import score_answers
+    from bertvision.kinds.span import gold_answers
     from bertvision.tasks.squad import read_squad
     from bertvision.tasks.text_files import read_json
 

@@ -41,15 +41,16 @@ def _rows(encoder: str, task: str, labels: int) -> tuple[list[dict[str, Any]], i
     from bertvision.encoder.loading import shape_of
     from bertvision.errors import UserError, suggest
     from bertvision.heads import CONTROL, HEADS, Target, count_parameters, list_presets
-    from bertvision.tasks import TASKS, TargetKind
+    from bertvision.kinds import LABEL
+    from bertvision.tasks import TASKS
 
     if task not in TASKS:
         raise UserError(f"there is no task '{task}': {suggest(task, TASKS)}")
     info, size = TASKS[task], shape_of(encoder)
-    target = Target(info.kind or TargetKind.LABEL, len(info.labels) or labels)
+    target = Target(info.kind or LABEL, len(info.labels) or labels)
     rows = []
     for name, (head, settings) in list_presets().items():
-        if target.kind not in HEADS[head].kinds:
+        if not HEADS[head].takes(target.kind):
             continue
         try:
             built = _build_on_meta(head, settings, size.shape, target)
@@ -97,6 +98,7 @@ def _tell(name: str, as_json: bool) -> None:
     from bertvision.errors import UserError, suggest
     from bertvision.heads import HEADS, list_presets
     from bertvision.heads.members import find_row, setting_types
+    from bertvision.kinds import KINDS
 
     if name not in HEADS and name not in list_presets():
         raise UserError(f"there is no head '{name}': {suggest(name, sorted({*HEADS, *list_presets()}))}")
@@ -115,7 +117,7 @@ def _tell(name: str, as_json: bool) -> None:
         "name": name,
         "head": head,
         "what": _what(head)[1],
-        "predicts": sorted(str(kind) for kind in HEADS[head].kinds),
+        "predicts": [kind for kind in KINDS if HEADS[head].takes(KINDS[kind])],
         "presets": HEADS[head].presets,
         "settings": settings,
     }

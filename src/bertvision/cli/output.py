@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from bertvision.progress import RichReporter
-from bertvision.tables import Table, explain
+from bertvision.tables import Table
 
 Config = Annotated[str, typer.Argument(help="A TOML config, or a run folder.", show_default=False)]
 Overrides = Annotated[
@@ -75,7 +75,7 @@ def print_table(table: Table, with_notes: bool = True) -> None:
     console.print(table.title, style="bold", highlight=False, markup=False)
     console.print(drawn)
     left_out = [column for number, column in enumerate(table.columns) if number not in shown]
-    headings = explain(table.columns[number] for number in shown) if with_notes else ""
+    headings = table.explain(table.columns[number] for number in shown) if with_notes else ""
     notes = [table.note, headings, f"(left out here: {', '.join(left_out)}; --json has all)" if left_out else ""]
     console.print(*filter(None, notes), style="dim", highlight=False, markup=False)
 

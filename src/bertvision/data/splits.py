@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from bertvision.data.examples import Example
 from bertvision.errors import UserError
-from bertvision.tasks.base import Example
 
 
 def draw(examples: list[Example], count: int | None, seed: int) -> list[Example]:

@@ -1,6 +1,6 @@
 """Features: the token ids of every window, and the way back from tokens to the passage's own characters.
 
-features = build_features(examples, tokenizer, TargetKind.SPAN, windowed=True)
+features = build_features(examples, tokenizer, SPAN, windowed=True)
 passage_text(passage, features.offsets[features.tokens_of(window)], start, end) → (text, char_start, char_end)
 """
 
@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from bertvision.data.examples import Example
 from bertvision.errors import UserError
-from bertvision.tasks.base import Example, TargetKind
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -59,6 +59,14 @@ class Features:
         return slice(first, first + int(self.lengths[window]))
 
 
+class Kind(Protocol):
+    """A kind of target, as far as windows need it."""
+
+    @property
+    def reads_answers(self) -> bool: ...
+    def window_target(self, example: Example, answer_inside: bool) -> float: ...
+
+
 class _Layout(NamedTuple):
     """How the tokens of one uncut example are laid out: [CLS] question [SEP] | passage | [SEP]."""
 
@@ -81,7 +89,7 @@ class _Batch:
 def build_features(
     examples: list[Example],
     tokenizer: "PreTrainedTokenizerBase",
-    task_kind: TargetKind,
+    kind: Kind,
     windowed: bool,
     max_length: int = 384,
     overlap: int = 128,
@@ -94,7 +102,7 @@ def build_features(
     `text_pair`, all are read as pairs. `on_progress` is told how many more examples are done.
     """
     assert tokenizer.is_fast, "only fast tokenizers know which characters a token came from"
-    assert windowed or task_kind is not TargetKind.SPAN, "spans need windows: truncation could cut the answer off"
+    assert windowed or not kind.reads_answers, "answers need windows: truncation could cut one off"
     pairs = windowed or any(example.text_pair is not None for example in examples)
     _check_settings(tokenizer, windowed, pairs, max_length, overlap)
     too_long: list[tuple[str, int]] = []
@@ -102,7 +110,7 @@ def build_features(
     for first in range(0, len(examples), BATCH):
         batch = examples[first : first + BATCH]
         encodings = _encode(batch, tokenizer, pairs, None if windowed else max_length)
-        cut = _cut(batch, first, encodings, task_kind, max_length, overlap, too_long)
+        cut = _cut(batch, first, encodings, kind, max_length, overlap, too_long)
         parts.append(_pack(encodings, cut, "token_type_ids" in tokenizer.model_input_names))
         if on_progress is not None:
             on_progress(len(batch))
@@ -149,7 +157,7 @@ def _cut(
     batch: list[Example],
     first: int,
     encodings: list[Any],
-    kind: TargetKind,
+    kind: Kind,
     max_length: int,
     overlap: int,
     too_long: list[tuple[str, int]],
@@ -169,8 +177,8 @@ def _cut(
                 whole = answer if answer is not None and low <= answer[0] and answer[1] < high else None
                 cut.take.append(base + _window_tokens(layout, low, high))
                 cut.example.append(first + index)
-                cut.span.append(_shift(whole, layout.before - low) if kind is TargetKind.SPAN else (0, 0))
-                cut.target.append(_target(example, kind, whole is not None))
+                cut.span.append(_shift(whole, layout.before - low) if kind.reads_answers else (0, 0))
+                cut.target.append(kind.window_target(example, whole is not None))
         base += len(sequence)
     return cut
 
@@ -215,14 +223,6 @@ def _answer_tokens(example: Example, offsets: list[tuple[int, int]]) -> tuple[in
 
 def _shift(span: tuple[int, int] | None, by: int) -> tuple[int, int]:
     return (0, 0) if span is None else (span[0] + by, span[1] + by)
-
-
-def _target(example: Example, kind: TargetKind, answer_inside: bool) -> float:
-    if kind is TargetKind.SPAN or example.target is None:
-        return float("nan")
-    if kind is TargetKind.LABEL and example.answers and not answer_inside:
-        return 0.0
-    return float(example.target)
 
 
 def _pack(encodings: list[Any], cut: _Batch, has_types: bool) -> dict[str, npt.NDArray[Any]]:

@@ -1,6 +1,6 @@
 """What sits on the encoder while it is fine-tuned, and gives the "encoder" row of every table.
 
-    layer = build_output_layer(TargetKind.SPAN, encoder.shape, outputs=2)
+    layer = build_output_layer(SPAN, encoder.shape, outputs=2)
     logits = layer(encoder(tokens, keep=layer.keep))
 
 An already fine-tuned checkpoint brings its own: `load_output_layer`.
@@ -12,21 +12,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import (
-    AutoConfig,
-    AutoModelForQuestionAnswering,
-    AutoModelForSequenceClassification,
-    PretrainedConfig,
-    PreTrainedModel,
-)
+from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPooling
 
 from bertvision.encoder.loading import load_config, load_weights, refuse_missing
 from bertvision.encoder.states import HiddenStates, Part, StateShape
 from bertvision.errors import UserError
-from bertvision.tasks.base import TargetKind
+from bertvision.kinds import KINDS, Kind
 
 Reads = Literal["tokens", "pooled", "cls", "mean"]
 
@@ -39,7 +34,7 @@ class OutputLayer(nn.Module):
 
     def __init__(
         self,
-        kind: TargetKind,
+        kind: Kind,
         reads: Reads,
         hidden: int,
         outputs: int,
@@ -47,12 +42,12 @@ class OutputLayer(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        assert (kind == TargetKind.SPAN) == (reads == "tokens"), "spans, and only spans, read every token"
+        assert (kind.position == "token") == (reads == "tokens"), f"a {kind} is read off each {kind.position}"
         self.kind = kind
         self.reads = reads
         self.labels: tuple[str, ...] | None = None
         # BERT's span layer has no dropout before it (Devlin et al. 2019), its classifier has.
-        self.dropout = nn.Dropout(0.0 if kind == TargetKind.SPAN else dropout)
+        self.dropout = nn.Dropout(0.0 if kind.position == "token" else dropout)
         self.linear = nn.Linear(hidden, outputs)
         with torch.no_grad():
             nn.init.normal_(self.linear.weight, std=0.02, generator=generator)
@@ -88,11 +83,11 @@ class CheckpointOutputLayer(nn.Module):
     states it is given, so what follows (dense layers, activations, dropout) is the family's own code.
     """
 
-    def __init__(self, kind: TargetKind, model: PreTrainedModel) -> None:
+    def __init__(self, kind: Kind, model: PreTrainedModel) -> None:
         super().__init__()
         self.kind = kind
         self.reads: Reads = _checkpoint_reads(kind, model)
-        self.labels: tuple[str, ...] | None = _label_names(model.config) if kind == TargetKind.LABEL else None
+        self.labels: tuple[str, ...] | None = _label_names(model.config) if kind.has_labels else None
         setattr(model, model.base_model_prefix, _GivenStates(pooled=self.reads == "pooled"))
         self.model = model
         self.register_buffer("index", None, persistent=False)  # (label) `order` on the device
@@ -117,7 +112,7 @@ class CheckpointOutputLayer(nn.Module):
         return (_KEEP[self.reads],)
 
     def forward(self, states: HiddenStates) -> Tensor:
-        if self.kind == TargetKind.SPAN:
+        if self.kind.reads_answers:
             output = self.model(inputs_embeds=_cast(states.last_tokens, self._weight()).unsqueeze(0))
             return torch.stack([output.start_logits[0], output.end_logits[0]], dim=1)  # (token, 2)
         given = _cast(_read(states, self.reads), self._weight()).unsqueeze(1)  # (sequence, 1, hidden)
@@ -148,7 +143,7 @@ class _GivenStates(nn.Module):
 
 
 def build_output_layer(
-    kind: TargetKind,
+    kind: Kind,
     shape: StateShape,
     outputs: int,
     reads: Reads | None = None,
@@ -156,7 +151,7 @@ def build_output_layer(
     generator: torch.Generator | None = None,
 ) -> OutputLayer:
     """A fresh output layer; labels and scores read the pooled output, or [CLS] where there is no pooler."""
-    if kind == TargetKind.SPAN:
+    if kind.position == "token":
         reads = "tokens"
     elif reads is None:
         reads = "pooled" if shape.pooled else "cls"
@@ -165,19 +160,18 @@ def build_output_layer(
 
 
 def load_output_layer(
-    name: str, kind: TargetKind, labels: int, dtype: torch.dtype = torch.float32
+    name: str, kind: Kind, labels: int, dtype: torch.dtype = torch.float32
 ) -> CheckpointOutputLayer | None:
     """The checkpoint's own output layer, or None where it has none for this kind of target and number of labels.
 
     The layer's `labels` are the checkpoint's names in its own order: match them with the task's before comparing.
     """
     config = load_config(name)
-    wanted, auto_class = _class_for(kind)
-    if not any(architecture.endswith(wanted) for architecture in config.architectures or ()):
+    if not any(architecture.endswith(kind.checkpoint) for architecture in config.architectures or ()):
         return None
-    if kind != TargetKind.SPAN and config.num_labels != (labels if kind == TargetKind.LABEL else 1):
+    if not kind.reads_answers and config.num_labels != kind.outputs(labels):
         return None
-    model, missing = load_weights(name, auto_class, config, dtype)
+    model, missing = load_weights(name, _class_for(kind), config, dtype)
     refuse_missing(name, missing)
     return CheckpointOutputLayer(kind, model).eval()
 
@@ -191,14 +185,14 @@ def restore_output_layer(folder: str | Path) -> OutputLayer | CheckpointOutputLa
         raise UserError(
             f"{folder} holds no output layer: {Path(error.filename or _WEIGHTS).name} is missing."
         ) from error
-    kind = TargetKind(config["kind"])
+    kind = KINDS[config["kind"]]
     layer: OutputLayer | CheckpointOutputLayer
     if config["form"] == "linear":
         layer = OutputLayer(kind, config["reads"], config["hidden"], config["outputs"], config["dropout"])
     else:
         model_config = AutoConfig.for_model(**config["model"])
         with torch.device("meta"):
-            model = _class_for(kind)[1].from_config(model_config)
+            model = _class_for(kind).from_config(model_config)
         layer = CheckpointOutputLayer(kind, model)
     layer.load_state_dict(weights, assign=True)
     if isinstance(layer, CheckpointOutputLayer):
@@ -219,14 +213,13 @@ def _cast(values: Tensor, weight: Tensor) -> Tensor:
     return values if torch.is_autocast_enabled(values.device.type) else values.to(weight.dtype)
 
 
-def _class_for(kind: TargetKind) -> tuple[str, Any]:
-    if kind == TargetKind.SPAN:
-        return "ForQuestionAnswering", AutoModelForQuestionAnswering
-    return "ForSequenceClassification", AutoModelForSequenceClassification
+def _class_for(kind: Kind) -> Any:
+    """The class that builds a checkpoint with an output layer for this kind."""
+    return getattr(transformers, f"AutoModel{kind.checkpoint}")
 
 
-def _checkpoint_reads(kind: TargetKind, model: PreTrainedModel) -> Reads:
-    if kind == TargetKind.SPAN:
+def _checkpoint_reads(kind: Kind, model: PreTrainedModel) -> Reads:
+    if kind.position == "token":
         return "tokens"
     if getattr(model.base_model, "pooler", None) is not None:
         return "pooled"

@@ -1,43 +1,106 @@
-"""Scores of labels and values, all in percent (0 to 100, correlations -100 to 100), and the trivial baselines.
+"""Metrics of labels and of scores, each registered once: its title, its figure, and that figure on bootstrap counts.
 
-score_labels(["accuracy", "f1"], gold, predicted) → {"accuracy": 87.5, "f1": 90.1}
+    LABEL_METRICS["accuracy"].figure(gold, predicted) → 87.5       in percent; correlations -100 to 100
+    LABEL_METRICS["accuracy"].measure(gold, predicted)(counts) → (round,)
+
+A further metric is one function here. Figures come from scikit-learn and scipy; on counts, how often each example was
+drawn, they would have to be called once a round.
 """
 
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bertvision.data.windows import Features
+from bertvision.evaluation.statistics import (
+    Counts,
+    Measure,
+    divide,
+    mean_measure,
+    ratio_measure,
+    sum_products,
+    twice_below,
+)
 from bertvision.registry import Registry
-from bertvision.tasks.base import Example
+
+CONSTANT = 1e-13  # a variance below this share of the mean square is rounding
 
 Array = npt.NDArray[Any]
-Metric = Callable[[Array, Array], float]
-
-label_metrics: Registry[Metric] = Registry("label metric")
-score_metrics: Registry[Metric] = Registry("score metric")
+Float64 = npt.NDArray[np.float64]
+OfPredictions = Callable[[Array, Array], float]
 
 
-@label_metrics.register("accuracy")
+@dataclass(frozen=True)
+class Metric:
+    title: str
+    """Its name for people."""
+    figure: OfPredictions
+    """From gold and predicted (example,) to percent."""
+    measure: Callable[[Array, Array], Measure]
+    """The same for many draws of the examples at once."""
+
+
+LABEL_METRICS: Registry[Metric] = Registry("label metric")
+SCORE_METRICS: Registry[Metric] = Registry("score metric")
+
+
+def register(
+    registry: Registry[Metric], name: str, title: str, measure: Callable[[Array, Array], Measure]
+) -> Callable[[OfPredictions], OfPredictions]:
+    """Decorator of a metric's figure: files it under `name`, with its title and its form on bootstrap counts."""
+
+    def add(figure: OfPredictions) -> OfPredictions:
+        registry.register(name)(Metric(title, figure, measure))
+        return figure
+
+    return add
+
+
+# ---------------------------------------------------------------------- labels
+
+
+@register(LABEL_METRICS, "accuracy", "accuracy", lambda gold, said: mean_measure(gold == said))
 def accuracy(gold: Array, predicted: Array) -> float:
     return 100.0 * float(np.mean(gold == predicted))
 
 
-@label_metrics.register("f1")
-@label_metrics.register("f1_has_answer")
+@register(LABEL_METRICS, "f1", "F1", lambda gold, said: _f1_measure(gold == 1, said == 1))
+@register(LABEL_METRICS, "f1_has_answer", "F1 has answer", lambda gold, said: _f1_measure(gold == 1, said == 1))
 def f1_of_label_1(gold: Array, predicted: Array) -> float:
     return _f1(gold == 1, predicted == 1)
 
 
-@label_metrics.register("f1_no_answer")
+@register(LABEL_METRICS, "f1_no_answer", "F1 no answer", lambda gold, said: _f1_measure(gold == 0, said == 0))
 def f1_of_label_0(gold: Array, predicted: Array) -> float:
     return _f1(gold == 0, predicted == 0)
 
 
-@label_metrics.register("f1_macro")
+def _f1(gold: Array, predicted: Array) -> float:
+    from sklearn.metrics import f1_score
+
+    return 100.0 * float(f1_score(gold, predicted, zero_division=0.0))
+
+
+def _f1_measure(gold: npt.NDArray[np.bool_], predicted: npt.NDArray[np.bool_]) -> Measure:
+    right = (gold & predicted).astype(np.float64)  # (example,)
+    return ratio_measure(2 * right, gold.astype(np.float64) + predicted, undefined=0.0)
+
+
+def _f1_macro_measure(gold: Array, predicted: Array) -> Measure:
+    tally = _tally(gold, predicted)
+
+    def measure(counts: Counts) -> Float64:
+        right, golds, said = tally(counts)  # (round, label) each
+        f1 = divide(2 * right, golds + said, undefined=0.0)  # (round, label)
+        return 100.0 * f1.sum(axis=1) / (golds + said > 0).sum(axis=1)  # (round,)
+
+    return measure
+
+
+@register(LABEL_METRICS, "f1_macro", "macro F1", _f1_macro_measure)
 def f1_macro(gold: Array, predicted: Array) -> float:
     """Mean F1 of the labels that occur in gold or predictions."""
     from sklearn.metrics import f1_score
@@ -45,7 +108,22 @@ def f1_macro(gold: Array, predicted: Array) -> float:
     return 100.0 * float(f1_score(gold, predicted, average="macro", zero_division=0.0))
 
 
-@label_metrics.register("matthews")
+def _matthews_measure(gold: Array, predicted: Array) -> Measure:
+    """Of any number of labels (Gorodkin 2004); of two it is the familiar one."""
+    tally = _tally(gold, predicted)
+
+    def measure(counts: Counts) -> Float64:
+        right, golds, said = tally(counts)  # (round, label) each
+        total = golds.sum(axis=1)  # (round,)
+        covariance = total * right.sum(axis=1) - (golds * said).sum(axis=1)  # (round,)
+        gold_variance = total**2 - (golds**2).sum(axis=1)  # (round,)
+        said_variance = total**2 - (said**2).sum(axis=1)  # (round,)
+        return 100.0 * divide(covariance, np.sqrt(gold_variance) * np.sqrt(said_variance), undefined=0.0)  # (round,)
+
+    return measure
+
+
+@register(LABEL_METRICS, "matthews", "Matthews", _matthews_measure)
 def matthews(gold: Array, predicted: Array) -> float:
     """Matthews correlation; 0 where it is undefined because one side is constant."""
     from sklearn.metrics import matthews_corrcoef
@@ -55,7 +133,36 @@ def matthews(gold: Array, predicted: Array) -> float:
     return 100.0 * float(matthews_corrcoef(gold, predicted))
 
 
-@score_metrics.register("pearson")
+def _tally(gold: Array, predicted: Array) -> Callable[[Counts], Float64]:
+    """Diagonal, row sums and column sums of the confusion matrix of each round: (3, round, label)."""
+    labels = np.unique(np.concatenate([gold, predicted]))  # (label,)
+    is_gold, is_said = gold[:, None] == labels, predicted[:, None] == labels  # (example, label), (example, label)
+    columns = np.concatenate([is_gold & is_said, is_gold, is_said], axis=1).astype(np.float32)  # (example, 3 * label)
+
+    def tally(counts: Counts) -> Float64:
+        sums = (counts @ columns).astype(np.float64)  # (round, 3 * label): whole numbers, so exact
+        return np.moveaxis(sums.reshape(len(counts), 3, len(labels)), 1, 0)  # (3, round, label)
+
+    return tally
+
+
+# ---------------------------------------------------------------------- scores
+
+
+def _pearson_measure(gold: Float64, predicted: Float64) -> Measure:
+    x, y = _scaled(gold), _scaled(predicted)  # (example,), (example,)
+    moments = np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], axis=1)  # (example, moment)
+
+    def measure(counts: Counts) -> Float64:
+        total, x_sum, y_sum, xx, yy, xy = (counts.astype(np.float64) @ moments).T  # (round,) each
+        x_variance, y_variance = total * xx - x_sum**2, total * yy - y_sum**2  # (round,), (round,)
+        constant = (x_variance <= CONSTANT * total * xx) | (y_variance <= CONSTANT * total * yy)  # (round,)
+        return _correlation_on_counts(total * xy - x_sum * y_sum, x_variance, y_variance, constant)  # (round,)
+
+    return measure
+
+
+@register(SCORE_METRICS, "pearson", "Pearson", _pearson_measure)
 def pearson(gold: Array, predicted: Array) -> float:
     """Pearson correlation; 0 where it is undefined because one side is constant."""
     from scipy.stats import pearsonr
@@ -63,7 +170,21 @@ def pearson(gold: Array, predicted: Array) -> float:
     return _correlation(pearsonr, gold, predicted)
 
 
-@score_metrics.register("spearman")
+def _spearman_measure(gold: Float64, predicted: Float64) -> Measure:
+    everyone = np.arange(len(gold))
+    gold_below, said_below = twice_below(gold, everyone, everyone), twice_below(predicted, everyone, everyone)
+
+    def measure(counts: Counts) -> Float64:
+        total = counts.sum(axis=1, keepdims=True)  # (round, 1)
+        x, y = gold_below(counts) - total, said_below(counts) - total  # (round, example): twice the rank, mean 0
+        x_variance, y_variance, covariance = (sum_products(counts * a, b) for a, b in ((x, x), (y, y), (x, y)))
+        constant = (x_variance == 0) | (y_variance == 0)  # (round,): all figures are exact
+        return _correlation_on_counts(covariance, x_variance, y_variance, constant)  # (round,)
+
+    return measure
+
+
+@register(SCORE_METRICS, "spearman", "Spearman", _spearman_measure)
 def spearman(gold: Array, predicted: Array) -> float:
     """Rank correlation; 0 where it is undefined because one side is constant."""
     from scipy.stats import spearmanr
@@ -71,43 +192,47 @@ def spearman(gold: Array, predicted: Array) -> float:
     return _correlation(spearmanr, gold, predicted)
 
 
-def _f1(gold: Array, predicted: Array) -> float:
-    from sklearn.metrics import f1_score
-
-    return 100.0 * float(f1_score(gold, predicted, zero_division=0.0))
-
-
-def _correlation(measure: Callable[[Array, Array], Any], gold: Array, predicted: Array) -> float:
+def _correlation(of: Callable[[Array, Array], Any], gold: Array, predicted: Array) -> float:
     gold, predicted = gold.astype(np.float64), predicted.astype(np.float64)
     if _is_constant(gold) or _is_constant(predicted):
         return 0.0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # scipy warns of nearly constant values; the figure is still the figure
-        value = float(measure(gold, predicted)[0])
+        value = float(of(gold, predicted)[0])
     return 0.0 if np.isnan(value) else 100.0 * value
+
+
+def _correlation_on_counts(covariance: Float64, x_variance: Float64, y_variance: Float64, constant: Array) -> Float64:
+    """In percent; 0 where it is undefined because one side is constant."""
+    # Roots first: the product of two small variances may be 0.
+    below = np.where(constant, 0.0, np.sqrt(np.maximum(x_variance, 0.0)) * np.sqrt(np.maximum(y_variance, 0.0)))
+    return 100.0 * np.clip(divide(covariance, below, undefined=0.0), -1.0, 1.0)  # (round,)
+
+
+def _scaled(values: Float64) -> Float64:
+    """Around 0 and not above 1, so that sums of squares lose nothing; correlations don't change."""
+    centred = values - np.median(values)  # (example,)
+    largest = np.abs(centred).max()
+    return centred / largest if largest > 0 else centred  # (example,)
 
 
 def _is_constant(values: Array) -> bool:
     return bool(np.all(values == values[:1]))
 
 
-def score_labels(metrics: Iterable[str], gold: Array, predicted: Array) -> dict[str, float]:
-    """The named label metrics of predicted label indices, in percent."""
-    return _score(label_metrics, metrics, gold, predicted)
+# ---------------------------------------------------------------------- what a kind of target calls
 
 
-def score_values(metrics: Iterable[str], gold: Array, predicted: Array) -> dict[str, float]:
-    """The named score metrics of predicted values, in percent."""
-    return _score(score_metrics, metrics, gold, predicted)
-
-
-def _score(registry: Registry[Metric], metrics: Iterable[str], gold: Array, predicted: Array) -> dict[str, float]:
+def score_metrics(
+    registry: Registry[Metric], metrics: Iterable[str], gold: Array, predicted: Array
+) -> dict[str, float]:
+    """The named metrics of predictions, in percent."""
     gold, predicted = np.asarray(gold), np.asarray(predicted)  # (example,), (example,)
     assert gold.shape == predicted.shape and gold.ndim == 1, f"{gold.shape} gold against {predicted.shape} predicted"
     assert len(gold) > 0, "there is nothing to score"
     assert np.isfinite(gold).all(), "gold targets must be known"
     assert np.isfinite(predicted).all(), "predictions hold NaN or infinity"
-    return {name: registry[name](gold, predicted) for name in metrics}
+    return {name: registry[name].figure(gold, predicted) for name in metrics}
 
 
 def majority_label(train_targets: Array) -> int:
@@ -119,19 +244,3 @@ def majority_label(train_targets: Array) -> int:
 def mean_score(train_targets: Array) -> float:
     """The trivial baseline of scores: their mean in train."""
     return float(np.mean(np.asarray(train_targets), dtype=np.float64))
-
-
-def answerable_by_question(
-    probabilities: Array, features: Features, examples: list[Example]
-) -> npt.NDArray[np.float64]:
-    """Probabilities (example, 2) of no answer and answer, from those of the windows (window, 2).
-
-    A question is answerable if any of its windows says so: its probability is the highest of its windows. Rows are
-    scaled to sum to 1 first, since an element-wise maximum over models does not.
-    """
-    probabilities = np.asarray(probabilities, dtype=np.float64)  # (window, 2)
-    assert probabilities.shape == (len(features), 2), f"{probabilities.shape} for {len(features)} windows"
-    has_answer = probabilities[:, 1] / probabilities.sum(axis=1)  # (window,)
-    highest = np.zeros(len(examples), dtype=np.float64)  # (example,)
-    np.maximum.at(highest, features.example, has_answer)
-    return np.stack([1.0 - highest, highest], axis=1)  # (example, 2)

@@ -1,7 +1,7 @@
 """How sure a score is: intervals and comparisons by drawing the examples again, exact tests, and the spread of seeds.
 
 draws = Draws(len(gold))
-rounds = bootstrap([label_measure("accuracy", gold, model) for model in models], draws) → (model, round)
+rounds = bootstrap([LABEL_METRICS["accuracy"].measure(gold, model) for model in models], draws) → (model, round)
 interval(rounds[0]) → (86.1, 88.9)
 compare(ours, theirs, rounds[:3], rounds[3:]) → Comparison(difference=0.8, low=0.1, high=1.5, p=0.03)
 
@@ -15,21 +15,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bertvision.registry import Registry
-
 BLOCK = 250  # rounds at once: 12,000 examples are 12 MB of counts
 MOST_EXAMPLES = 1 << 24  # float32 counts exactly up to here
 DIGITS = 4  # of a difference in percent; sums of float32 fractions differ by less where they should be equal
-CONSTANT = 1e-13  # a variance below this share of the mean square is rounding
 
 Array = npt.NDArray[Any]
 Float64 = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.float32]
 Measure = Callable[[Counts], Float64]
 """From counts (round, example), how often each example was drawn, to scores (round,) in percent."""
-
-label_measures: Registry[Callable[[Array, Array], Measure]] = Registry("label metric")
-value_measures: Registry[Callable[[Float64, Float64], Measure]] = Registry("score metric")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,95 +57,7 @@ def bootstrap(measures: Sequence[Measure], draws: Draws) -> Float64:
 def mean_measure(credits: Array, where: Array | None = None) -> Measure:
     """Mean of credits (example,) from 0 to 1, of the examples `where` says; NaN in a round that draws none of them."""
     inside = np.ones(len(credits)) if where is None else np.asarray(where, dtype=np.float64)  # (example,)
-    return _ratio_measure(np.where(inside > 0, credits, 0.0), inside, undefined=np.nan)
-
-
-def label_measure(metric: str, gold: Array, predicted: Array) -> Measure:
-    """The label metric of that name in `metrics.py`, of label indices (example,)."""
-    gold, predicted = np.asarray(gold), np.asarray(predicted)  # (example,), (example,)
-    assert gold.shape == predicted.shape and gold.ndim == 1, f"{gold.shape} gold against {predicted.shape} predicted"
-    return label_measures[metric](gold, predicted)
-
-
-def value_measure(metric: str, gold: Array, predicted: Array) -> Measure:
-    """The score metric of that name in `metrics.py`, of values (example,)."""
-    gold, predicted = np.asarray(gold, dtype=np.float64), np.asarray(predicted, dtype=np.float64)  # (example,)
-    assert gold.shape == predicted.shape and gold.ndim == 1, f"{gold.shape} gold against {predicted.shape} predicted"
-    assert np.isfinite(gold).all() and np.isfinite(predicted).all(), "values hold NaN or infinity"
-    return value_measures[metric](gold, predicted)
-
-
-@label_measures.register("accuracy")
-def _accuracy(gold: Array, predicted: Array) -> Measure:
-    return mean_measure(gold == predicted)
-
-
-@label_measures.register("f1")
-@label_measures.register("f1_has_answer")
-def _f1_of_label_1(gold: Array, predicted: Array) -> Measure:
-    return _f1(gold == 1, predicted == 1)
-
-
-@label_measures.register("f1_no_answer")
-def _f1_of_label_0(gold: Array, predicted: Array) -> Measure:
-    return _f1(gold == 0, predicted == 0)
-
-
-@label_measures.register("f1_macro")
-def _f1_macro(gold: Array, predicted: Array) -> Measure:
-    tally = _tally(gold, predicted)
-
-    def measure(counts: Counts) -> Float64:
-        right, golds, said = tally(counts)  # (round, label) each
-        f1 = _divide(2 * right, golds + said, undefined=0.0)  # (round, label)
-        return 100.0 * f1.sum(axis=1) / (golds + said > 0).sum(axis=1)  # (round,)
-
-    return measure
-
-
-@label_measures.register("matthews")
-def _matthews(gold: Array, predicted: Array) -> Measure:
-    """Of any number of labels (Gorodkin 2004); of two it is the familiar one."""
-    tally = _tally(gold, predicted)
-
-    def measure(counts: Counts) -> Float64:
-        right, golds, said = tally(counts)  # (round, label) each
-        total = golds.sum(axis=1)  # (round,)
-        covariance = total * right.sum(axis=1) - (golds * said).sum(axis=1)  # (round,)
-        gold_variance = total**2 - (golds**2).sum(axis=1)  # (round,)
-        said_variance = total**2 - (said**2).sum(axis=1)  # (round,)
-        return 100.0 * _divide(covariance, np.sqrt(gold_variance) * np.sqrt(said_variance), undefined=0.0)  # (round,)
-
-    return measure
-
-
-@value_measures.register("pearson")
-def _pearson(gold: Float64, predicted: Float64) -> Measure:
-    x, y = _scaled(gold), _scaled(predicted)  # (example,), (example,)
-    moments = np.stack([np.ones_like(x), x, y, x * x, y * y, x * y], axis=1)  # (example, moment)
-
-    def measure(counts: Counts) -> Float64:
-        total, x_sum, y_sum, xx, yy, xy = (counts.astype(np.float64) @ moments).T  # (round,) each
-        x_variance, y_variance = total * xx - x_sum**2, total * yy - y_sum**2  # (round,), (round,)
-        constant = (x_variance <= CONSTANT * total * xx) | (y_variance <= CONSTANT * total * yy)  # (round,)
-        return _correlation(total * xy - x_sum * y_sum, x_variance, y_variance, constant)  # (round,)
-
-    return measure
-
-
-@value_measures.register("spearman")
-def _spearman(gold: Float64, predicted: Float64) -> Measure:
-    everyone = np.arange(len(gold))
-    gold_below, said_below = _twice_below(gold, everyone, everyone), _twice_below(predicted, everyone, everyone)
-
-    def measure(counts: Counts) -> Float64:
-        total = counts.sum(axis=1, keepdims=True)  # (round, 1)
-        x, y = gold_below(counts) - total, said_below(counts) - total  # (round, example): twice the rank, mean 0
-        x_variance, y_variance, covariance = (_sum_products(counts * a, b) for a, b in ((x, x), (y, y), (x, y)))
-        constant = (x_variance == 0) | (y_variance == 0)  # (round,): all figures are exact
-        return _correlation(covariance, x_variance, y_variance, constant)  # (round,)
-
-    return measure
+    return ratio_measure(np.where(inside > 0, credits, 0.0), inside, undefined=np.nan)
 
 
 def auc_measure(values: Array, positive: Array) -> Measure:
@@ -163,24 +69,19 @@ def auc_measure(values: Array, positive: Array) -> Measure:
     assert values.shape == positive.shape and values.ndim == 1, f"{values.shape} values, {positive.shape} positive"
     assert np.isfinite(values).all(), "values hold NaN or infinity"
     positives, negatives = np.flatnonzero(positive), np.flatnonzero(~positive)  # (positive,), (negative,)
-    twice_below = _twice_below(values, negatives, positives)
+    beaten_by = twice_below(values, negatives, positives)
 
     def measure(counts: Counts) -> Float64:
         drawn = np.take(counts, positives, axis=1)  # (round, positive)
         positives_drawn = drawn.sum(axis=1, dtype=np.float64)  # (round,)
         negatives_drawn = counts.sum(axis=1, dtype=np.float64) - positives_drawn  # (round,)
-        beaten = _sum_products(drawn, twice_below(counts)) / 2  # (round,)
-        return 100.0 * _divide(beaten, positives_drawn * negatives_drawn, undefined=np.nan)  # (round,)
+        beaten = sum_products(drawn, beaten_by(counts)) / 2  # (round,)
+        return 100.0 * divide(beaten, positives_drawn * negatives_drawn, undefined=np.nan)  # (round,)
 
     return measure
 
 
-def _f1(gold: npt.NDArray[np.bool_], predicted: npt.NDArray[np.bool_]) -> Measure:
-    right = (gold & predicted).astype(np.float64)  # (example,)
-    return _ratio_measure(2 * right, gold.astype(np.float64) + predicted, undefined=0.0)
-
-
-def _ratio_measure(above: Float64, below: Float64, undefined: float) -> Measure:
+def ratio_measure(above: Float64, below: Float64, undefined: float) -> Measure:
     """Sum of `above` by sum of `below` (example,) over the drawn examples, in percent."""
     assert above.shape == below.shape and above.ndim == 1, f"{above.shape} by {below.shape}"
     above_32, below_32 = above.astype(np.float32), below.astype(np.float32)  # (example,), (example,)
@@ -188,25 +89,12 @@ def _ratio_measure(above: Float64, below: Float64, undefined: float) -> Measure:
     def measure(counts: Counts) -> Float64:
         # Two products with a vector: faster than one with two columns.
         sums = np.stack([counts @ above_32, counts @ below_32]).astype(np.float64)  # (2, round)
-        return 100.0 * _divide(sums[0], sums[1], undefined)  # (round,)
+        return 100.0 * divide(sums[0], sums[1], undefined)  # (round,)
 
     return measure
 
 
-def _tally(gold: Array, predicted: Array) -> Callable[[Counts], Float64]:
-    """Diagonal, row sums and column sums of the confusion matrix of each round: (3, round, label)."""
-    labels = np.unique(np.concatenate([gold, predicted]))  # (label,)
-    is_gold, is_said = gold[:, None] == labels, predicted[:, None] == labels  # (example, label), (example, label)
-    columns = np.concatenate([is_gold & is_said, is_gold, is_said], axis=1).astype(np.float32)  # (example, 3 * label)
-
-    def tally(counts: Counts) -> Float64:
-        sums = (counts @ columns).astype(np.float64)  # (round, 3 * label): whole numbers, so exact
-        return np.moveaxis(sums.reshape(len(counts), 3, len(labels)), 1, 0)  # (3, round, label)
-
-    return tally
-
-
-def _twice_below(values: Float64, lower: Array, upper: Array) -> Callable[[Counts], npt.NDArray[np.int32]]:
+def twice_below(values: Float64, lower: Array, upper: Array) -> Callable[[Counts], npt.NDArray[np.int32]]:
     """(round, upper) of the drawn examples `lower`, twice how many are below each of `upper`, equals once.
 
     Sorted once: what was drawn then only changes the sums along the sorted values.
@@ -225,27 +113,13 @@ def _twice_below(values: Float64, lower: Array, upper: Array) -> Callable[[Count
     return count
 
 
-def _scaled(values: Float64) -> Float64:
-    """Around 0 and not above 1, so that sums of squares lose nothing; correlations don't change."""
-    centred = values - np.median(values)  # (example,)
-    largest = np.abs(centred).max()
-    return centred / largest if largest > 0 else centred  # (example,)
-
-
-def _correlation(covariance: Float64, x_variance: Float64, y_variance: Float64, constant: Array) -> Float64:
-    """In percent; 0 where it is undefined because one side is constant."""
-    # Roots first: the product of two small variances may be 0.
-    below = np.where(constant, 0.0, np.sqrt(np.maximum(x_variance, 0.0)) * np.sqrt(np.maximum(y_variance, 0.0)))
-    return 100.0 * np.clip(_divide(covariance, below, undefined=0.0), -1.0, 1.0)  # (round,)
-
-
-def _sum_products(left: Array, right: Array) -> Float64:
+def sum_products(left: Array, right: Array) -> Float64:
     """(round,) sums of products over the examples, in float64."""
     result: Float64 = np.einsum("re,re->r", left, right, dtype=np.float64)  # (round,)
     return result
 
 
-def _divide(above: Float64, below: Float64, undefined: float) -> Float64:
+def divide(above: Float64, below: Float64, undefined: float) -> Float64:
     return np.divide(above, below, out=np.full(above.shape, undefined), where=below != 0)
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from bertvision.encoder.states import HiddenStates, Reading, StateShape
+from bertvision.kinds import Kind
 from bertvision.registry import Registry
-from bertvision.tasks.base import TargetKind
 
 HEADS: Registry[type["Head"]] = Registry("head")
 READS = ("cls", "mean")
@@ -22,12 +22,12 @@ READS = ("cls", "mean")
 class Target:
     """What is predicted: its kind and, for labels, how many there are."""
 
-    kind: TargetKind
+    kind: Kind
     labels: int = 0
 
     @property
     def outputs(self) -> int:
-        return {TargetKind.SPAN: 2, TargetKind.LABEL: self.labels, TargetKind.SCORE: 1}[self.kind]
+        return self.kind.outputs(self.labels)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,8 @@ class ReadConfig(HeadConfig):
 
 class Head(nn.Module):
     Config: ClassVar[type[HeadConfig]] = ReadConfig
-    kinds: ClassVar[frozenset[TargetKind]] = frozenset(TargetKind)
+    positions: ClassVar[frozenset[str]] = frozenset({"token", "sequence"})
+    """What its outputs can belong to: each token (spans), the whole sequence (labels, scores), or either."""
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
     """Names that stand for settings: the papers' rows. A head without any is its own row, with its defaults."""
     mixes_tokens: ClassVar[bool] = False
@@ -62,13 +63,18 @@ class Head(nn.Module):
 
     def __init__(self, config: Any, shape: StateShape, target: Target) -> None:
         super().__init__()
-        assert target.kind in self.kinds, f"{type(self).__name__} does not take {target.kind}"
+        assert self.takes(target.kind), f"{type(self).__name__} does not take {target.kind}"
         self.config, self.shape, self.target = config, shape, target
+
+    @classmethod
+    def takes(cls, kind: Kind) -> bool:
+        """Whether it can predict such targets."""
+        return kind.position in cls.positions
 
     @property
     def reads(self) -> Reading:
         """Which states the head needs: "tokens", "cls" or "mean"."""
-        if self.target.kind is TargetKind.SPAN or not hasattr(self.config, "read"):
+        if self.target.kind.position == "token" or not hasattr(self.config, "read"):
             return "tokens"
         return "mean" if self.config.read == "mean" else "cls"
 

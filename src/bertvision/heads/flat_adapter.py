@@ -12,7 +12,6 @@ from torch.nn import functional
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, HeadConfig, Target
 from bertvision.heads.blocks import SharedAdapter
-from bertvision.tasks.base import TargetKind
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class FlatAdapterConfig(HeadConfig):
 @HEADS.register("flat_adapter")
 class FlatAdapter(Head):
     Config = FlatAdapterConfig
-    kinds = frozenset({TargetKind.LABEL, TargetKind.SCORE})
+    positions = frozenset({"sequence"})
     presets: ClassVar[dict[str, dict[str, Any]]] = {"flat_adapter_128": {"tokens": 128, "size": 128}}
 
     def __init__(self, config: Any, shape: StateShape, target: Target) -> None:

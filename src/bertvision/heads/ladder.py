@@ -19,7 +19,6 @@ from bertvision.errors import UserError
 from bertvision.heads.base import HEADS, READS, Head, HeadConfig, Target
 from bertvision.heads.convolutions import Neighbours
 from bertvision.heads.token_attention import attend
-from bertvision.tasks.base import TargetKind
 
 
 @dataclass(frozen=True)
@@ -168,7 +167,7 @@ class Ladder(Head):
             for layer in layers:
                 x = x + self._project(layer, tokens[:, layer])  # (token, width)
             x = self.blocks[rung % len(self.blocks)](x, states, neighbours)  # (token, width)
-        if self.target.kind is not TargetKind.SPAN:
+        if self.target.kind.position == "sequence":
             x = x[states.starts] if self.config.read == "cls" else states.mean_over_tokens(x)  # (sequence, width)
         return self.output(self.norm(x))  # (position, output)
 

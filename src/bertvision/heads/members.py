@@ -21,7 +21,7 @@ from bertvision.config import RunConfig, TrainConfig, convert, describe_type, ta
 from bertvision.errors import ConfigError, UserError, suggest
 from bertvision.heads.base import HEADS, HeadConfig
 from bertvision.heads.begin import find_folder, read_begin, tell_apart
-from bertvision.tasks.base import TargetKind
+from bertvision.kinds import KINDS, LABEL, Kind
 
 CONTROL = "last_linear"
 TRAINING: dict[str, Any] = {
@@ -87,7 +87,7 @@ def find_row(name: str) -> tuple[str, dict[str, Any]]:
     return (name, {}) if name in HEADS else list_presets()[name]
 
 
-def build_members(entries: list[Any], train: TrainConfig, seed: int, kind: TargetKind) -> list[MemberConfig]:
+def build_members(entries: list[Any], train: TrainConfig, seed: int, kind: Kind) -> list[MemberConfig]:
     """The members a config asks for, with the last-layer control first; raises ConfigError with every mistake."""
     mistakes: list[str] = []
     tables = [{"head": entry} if isinstance(entry, str) else dict(entry) for entry in entries]
@@ -108,7 +108,7 @@ def build_members(entries: list[Any], train: TrainConfig, seed: int, kind: Targe
 
 
 def _build_all(
-    tables: list[dict[str, Any]], train: TrainConfig, seed: int, kind: TargetKind, mistakes: list[str]
+    tables: list[dict[str, Any]], train: TrainConfig, seed: int, kind: Kind, mistakes: list[str]
 ) -> list[MemberConfig]:
     singles = [single for table in tables for single in _expand(table, train, seed, mistakes)]
     members = [_build_member(*single, train, seed, kind, mistakes) for single in singles]
@@ -120,7 +120,7 @@ def find_mistakes(config: RunConfig) -> list[str]:
     entries = [e for e in config.heads if isinstance(e, str) or (isinstance(e, dict) and _is_head(e.get("head")))]
     try:
         # What is wrong in [train] itself is told once, not again by every head.
-        build_members(entries, TrainConfig(), 0, target_kind(config) or TargetKind.LABEL)
+        build_members(entries, TrainConfig(), 0, target_kind(config) or LABEL)
     except ConfigError as error:
         return error.mistakes
     return []
@@ -200,7 +200,7 @@ def _build_member(
     varied: dict[str, list[Any]],
     train: TrainConfig,
     seed: int,
-    kind: TargetKind,
+    kind: Kind,
     mistakes: list[str],
 ) -> MemberConfig | None:
     own_name = table.pop("name", None)
@@ -224,8 +224,9 @@ def _build_member(
         mistakes += [f"head '{name}': {mistake}." for mistake in member.head_config().mistakes()]
         mistakes += [f"head '{name}': {mistake}." for mistake in _check_training(training)]
         member = _with_begin(member, name, mistakes)
-    if kind not in HEADS[head].kinds:
-        mistakes.append(f"head '{name}' does not predict a {kind}: it predicts {', '.join(sorted(HEADS[head].kinds))}.")
+    if not HEADS[head].takes(kind):
+        able = ", ".join(other for other in KINDS if HEADS[head].takes(KINDS[other]))
+        mistakes.append(f"head '{name}' does not predict a {kind}: it predicts {able}.")
     if own_name is not None and not _is_name(own_name):
         mistakes.append(
             f"`name` = {own_name!r} of head '{name}' can't be used: a letter, then letters, digits, '_', '-', '.'; "

@@ -14,13 +14,12 @@ from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, Target
 from bertvision.heads.blocks import LearnedPooling, SharedAdapter, evenness, map_parts
 from bertvision.heads.convolutions import Kernels, Neighbours, TokenCnnConfig
-from bertvision.tasks.base import TargetKind
 
 
 @HEADS.register("pooled_adapter_cnn_nxn")
 class PooledAdapterCnnNxn(Head):
     Config = TokenCnnConfig
-    kinds = frozenset({TargetKind.SPAN})
+    positions = frozenset({"token"})
     mixes_tokens = True
 
     def __init__(self, config: Any, shape: StateShape, target: Target) -> None:

@@ -16,7 +16,6 @@ from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, Target
 from bertvision.heads.blocks import LearnedPooling, SharedAdapter
 from bertvision.heads.convolutions import Neighbours, Real, TokenCnnConfig, TokenConvolution, map_evenly, normalise
-from bertvision.tasks.base import TargetKind
 
 BLOCKS, CHANNELS = 6, 1024
 
@@ -48,7 +47,7 @@ class InceptionBlock(nn.Module):
 @HEADS.register("pooled_adapter_inception")
 class PooledAdapterInception(Head):
     Config = TokenCnnConfig
-    kinds = frozenset({TargetKind.SPAN})
+    positions = frozenset({"token"})
     mixes_tokens = True
 
     def __init__(self, config: Any, shape: StateShape, target: Target) -> None:

@@ -16,7 +16,6 @@ from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, Target
 from bertvision.heads.blocks import LearnedPooling, SharedAdapter
 from bertvision.heads.convolutions import BatchNorm, Neighbours, Real, TokenCnnConfig, TokenSeparable, map_evenly
-from bertvision.tasks.base import TargetKind
 
 BLOCKS, CHANNELS = 3, 728
 
@@ -51,7 +50,7 @@ class ResidualBlock(nn.Module):
 @HEADS.register("pooled_adapter_xception")
 class PooledAdapterXception(Head):
     Config = TokenCnnConfig
-    kinds = frozenset({TargetKind.SPAN})
+    positions = frozenset({"token"})
     mixes_tokens = True
 
     def __init__(self, config: Any, shape: StateShape, target: Target) -> None:

@@ -13,8 +13,9 @@ from bertvision.errors import UserError
 from bertvision.heads.base import HEADS, Head, Target, count_parameters
 from bertvision.heads.begin import WEIGHTS, Begin, read_begin
 from bertvision.heads.members import MemberConfig
+from bertvision.kinds import KINDS
 from bertvision.machine import drawing_from
-from bertvision.tasks.base import TargetKind, Task
+from bertvision.tasks.base import Task
 
 OUTPUT = "output."  # how the names of every head's output layer begin
 
@@ -50,7 +51,7 @@ def load_head(folder: Path) -> tuple[Head, MemberConfig]:
     if facts is None or not (folder / WEIGHTS).is_file():
         raise UserError(f"no head in '{folder}': expected config.json and {WEIGHTS} there.")
     member = MemberConfig(**facts["member"])
-    target = Target(TargetKind(facts["target"]["kind"]), facts["target"]["labels"])
+    target = Target(KINDS[facts["target"]["kind"]], facts["target"]["labels"])
     head = build_head(member, StateShape(**facts["shape"]), target)
     head.load_state_dict(load_file(folder / WEIGHTS))
     return head.eval(), member

@@ -12,7 +12,6 @@ from torch.nn import functional
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, Target
 from bertvision.heads.convolutions import Convolution, HalvingBlock, Real, Separable, check_width
-from bertvision.tasks.base import TargetKind
 
 
 class MiddleBlock(nn.Module):
@@ -31,7 +30,7 @@ class MiddleBlock(nn.Module):
 
 @HEADS.register("xception")
 class Xception(Head):
-    kinds = frozenset({TargetKind.LABEL, TargetKind.SCORE})
+    positions = frozenset({"sequence"})
     presets: ClassVar[dict[str, dict[str, Any]]] = {"xception_full": {}}
 
     def __init__(self, config: Any, shape: StateShape, target: Target) -> None:

@@ -14,7 +14,6 @@ from torch.nn import functional
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, ReadConfig, Target
 from bertvision.heads.convolutions import Convolution, HalvingBlock, Real, check_width
-from bertvision.tasks.base import TargetKind
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class XceptionShortConfig(ReadConfig):
 @HEADS.register("xception_short")
 class XceptionShort(Head):
     Config = XceptionShortConfig
-    kinds = frozenset({TargetKind.LABEL, TargetKind.SCORE})
+    positions = frozenset({"sequence"})
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "xception_abbreviated": {},
         "xception_abbreviated_cls": {"skip": True},

@@ -5,10 +5,10 @@ from typing import Any
 
 from bertvision import __version__
 from bertvision.encoder.loading import EMBEDDED
+from bertvision.kinds import KINDS, Kind, metric_title
 from bertvision.pipeline.folder import HELD_OUT
-from bertvision.pipeline.scoreboard import BASELINE_NOTES, NAMES, figure, score_columns
+from bertvision.pipeline.scoreboard import figure, meanings_of, score_figures
 from bertvision.tables import Table, to_markdown
-from bertvision.tasks.base import TargetKind
 
 CONTROL_NOTE = "The control is a linear layer on the last layer ([CLS], for labels and scores), trained like the head."
 
@@ -54,26 +54,27 @@ def _use(kit: dict[str, Any], facts: dict[str, Any]) -> str:
 
 
 def _scores(facts: dict[str, Any]) -> str:
-    columns = score_columns(facts["task"]["metrics"], list(facts["scores"].values()))
+    kind = _kind_of(facts)
+    columns = score_figures(kind, facts["task"]["metrics"], list(facts["scores"].values()))
     models = {"this head": facts["scores"]} | facts["beside"]
     rows = [
-        [split, model, f"{scores[split]['total']:,}", *(figure(scores[split], key) for key, _ in columns)]
+        [split, model, f"{scores[split]['total']:,}", *(figure(scores[split], one.key) for one in columns)]
         for split in facts["scores"]
         for model, scores in models.items()
         if split in scores
     ]
-    notes = [f"One run, seed {facts['seed']}.", BASELINE_NOTES[facts["task"]["kind"]]]
+    notes = [f"One run, seed {facts['seed']}.", kind.baseline_note]
     notes += [CONTROL_NOTE] if "control" in facts["beside"] else []
-    if facts["task"]["kind"] == TargetKind.SPAN:
+    if kind.has_threshold:
         notes.append(f"The no-answer threshold is {facts['threshold']:.4g}.")
-    headings = ["split", "model", "examples", *(heading for _, heading in columns)]
-    return to_markdown(Table("Scores", headings, rows, " ".join(notes)))
+    headings = ["split", "model", "examples", *(one.heading for one in columns)]
+    return to_markdown(Table("Scores", headings, rows, " ".join(notes), meanings=meanings_of(columns)))
 
 
 def _warnings(facts: dict[str, Any]) -> list[str]:
     """Figures by which the head is not above the baseline."""
     poor = [
-        f"{NAMES.get(metric, metric)} on {split}"
+        f"{metric_title(metric)} on {split}"
         for split, baseline in facts["beside"]["baseline"].items()
         for metric in facts["task"]["metrics"]
         if facts["scores"][split][metric] <= baseline[metric]
@@ -83,10 +84,10 @@ def _warnings(facts: dict[str, Any]) -> list[str]:
 
 def _trust(facts: dict[str, Any]) -> str:
     trust, title = facts["trust"], "How far to trust it"
-    if facts["task"]["kind"] == TargetKind.SCORE:
-        (group,) = next(iter(trust.values()))
-        rows = [[f"{group['examples']:,}", f"{group['off_by']:.2f}"]]
-        return to_markdown(Table(title, ["held-out examples", "off by in the mean"], rows))
+    first = next((groups[0] for groups in trust.values()), {})
+    if "off_by" in first:  # not right or wrong
+        rows = [[f"{first['examples']:,}", f"{first['off_by']:.2f}"]]
+        return to_markdown(Table(title, ["held-out examples", "off by on average"], rows))
     rows = []
     for said in dict.fromkeys([*facts["task"]["labels"], *trust]):
         cell = said.replace("|", "\\|")
@@ -95,17 +96,15 @@ def _trust(facts: dict[str, Any]) -> str:
             for group in trust.get(said, [])
         ] or [[cell, "", "0", "never said"]]
     columns = ["said", "sureness from", "held-out examples", "right, %"]
-    return to_markdown(Table(title, columns, rows, _sureness(facts)))
+    return to_markdown(Table(title, columns, rows, _kind_of(facts).sureness_note))
 
 
-def _sureness(facts: dict[str, Any]) -> str:
-    if facts["task"]["kind"] == TargetKind.SPAN:
-        return "Sureness: how far the no-answer score is from its threshold. Right: an exact match, or rightly silent."
-    return "Sureness: the probability of the label that was said."
+def _kind_of(facts: dict[str, Any]) -> Kind:
+    return KINDS[facts["task"]["kind"]]
 
 
 def _limits(facts: dict[str, Any]) -> str:
-    chosen = "head and threshold were" if facts["task"]["kind"] == TargetKind.SPAN else "head was"
+    chosen = "head and threshold were" if _kind_of(facts).has_threshold else "head was"
     return (
         "## Limits\n\nAll figures are of the same data as the examples that the head was trained on, and say little "
         f"of other text. The {chosen} chosen on the same held-out examples, so scores there and trust are a "
@@ -123,5 +122,5 @@ def _too_sure(facts: dict[str, Any]) -> str:
     ]
     if not lower:
         return ""
-    shown = f"{NAMES.get(metric, metric)} is {held_out[metric]:.1f} on held-out examples and {', '.join(lower)}"
+    shown = f"{metric_title(metric)} is {held_out[metric]:.1f} on held-out examples and {', '.join(lower)}"
     return f" **{shown}: trust answers less than the table says.**"

@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bertvision.data.examples import Example
 from bertvision.data.windows import Features, build_features
 from bertvision.disk import read_json
 from bertvision.encoder.loading import identify, load_encoder
 from bertvision.errors import UserError, suggest
-from bertvision.evaluation.predictions import Predictions, build_predictions
-from bertvision.evaluation.scores import Scores, score_predictions
 from bertvision.heads import Head, load_head
 from bertvision.heads.begin import SHIPPED
+from bertvision.kinds import Predictions
+from bertvision.kinds.base import Scores
 from bertvision.kits.one_pass import Asked, compute_all
-from bertvision.kits.trust import trust_in
 from bertvision.machine import Machine
 from bertvision.progress import Reporter
-from bertvision.tasks import Example, TargetKind, Task
+from bertvision.tasks import Task
 from bertvision.tasks.base import restore_task
 from bertvision.threads import sharing_cores
 
@@ -109,7 +109,7 @@ class Kit:
             own = self.tasks[name]
             for row in said[name].rows(own.threshold):
                 number = int(row.pop("id"))
-                found[number][name] = {**row, "trust": trust_in(row, own.facts["trust"], own.threshold)}
+                found[number][name] = {**row, "trust": own.task.kind.trust_row(row, own.facts["trust"], own.threshold)}
         return found
 
     def score(self, name: str, examples: list[Example]) -> Scores:
@@ -119,8 +119,8 @@ class Kit:
             raise UserError(f"there are no examples to score {name} on.")
         own = self.tasks[name]
         said = self._ask({name: examples}, {name: self.build_features(name, examples)})[name]
-        chosen = own.threshold if own.task.kind is TargetKind.SPAN else None
-        return score_predictions(own.task, said, examples, chosen)
+        kind = own.task.kind
+        return kind.score(own.task.metrics, kind.mark(said, examples), own.threshold if kind.has_threshold else None)
 
     def _ask(self, examples: Mapping[str, list[Example]], features: Mapping[str, Features]) -> dict[str, Predictions]:
         """What each task's head says of its own examples, from one pass over all of them."""
@@ -131,7 +131,7 @@ class Kit:
         for name, some in examples.items():
             own = self.tasks[name]
             n_best, longest = own.facts["n_best"], own.facts["max_answer_tokens"]
-            said[name] = build_predictions(own.task, outputs[name], features[name], some, n_best, longest)
+            said[name] = own.task.kind.decode(own.task, outputs[name], features[name], some, n_best, longest)
         return said
 
     def _choose(self, pairs: Sequence[Pair], names: list[str]) -> list[str]:

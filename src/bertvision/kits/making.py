@@ -10,12 +10,11 @@ from typing import Any
 from bertvision.disk import read_json, write_json, write_text, writing_folder
 from bertvision.encoder.loading import identify, resolve
 from bertvision.errors import UserError
-from bertvision.evaluation.marks import FILE as MARKS
-from bertvision.evaluation.marks import load_marks
 from bertvision.heads.members import CONTROL
+from bertvision.kinds import load_marks
+from bertvision.kinds.base import MARKS
 from bertvision.kits.card import build_card
 from bertvision.kits.kit import FILE
-from bertvision.kits.trust import measure_trust
 from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, RunFolder
 from bertvision.pipeline.predict import takes_pairs
 from bertvision.tasks import TaskConfig
@@ -142,7 +141,7 @@ def describe(run: RunFolder, heads: dict[str, str]) -> Part:
         "seed": config["seed"],
         "hold_out": config["data"]["hold_out"],
         "beside": _beside(scores["snapshots"][UNTOUCHED], head),
-        "trust": measure_trust(load_marks(marks, restored.kind), threshold, restored.labels),
+        "trust": restored.kind.measure_trust(load_marks(marks, restored.kind), restored.labels, threshold),
     }
     stamp, layers = _read_stamps(run, head)
     return Part(facts, run.head(0.0, head), str(config["encoder"]["name"]), stamp, layers)

@@ -13,7 +13,6 @@ from bertvision.encoder.states import Part
 from bertvision.heads import Head
 from bertvision.progress import Reporter
 from bertvision.sources.base import find_tokens, pack_tokens
-from bertvision.tasks.base import TargetKind
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,10 @@ def compute_all(
     """Each head's outputs for its windows, float32: (token, 2) for spans, (window, output) otherwise."""
     joined = join_sequences({name: one.features for name, one in asked.items()})
     keep: tuple[Part, ...] = tuple(sorted({one.head.reads for one in asked.values()}))
-    found = {name: np.empty((_rows(one), one.head.target.outputs), dtype=np.float32) for name, one in asked.items()}
+    found = {
+        name: np.empty((one.head.target.kind.rows_of(one.features), one.head.target.outputs), dtype=np.float32)
+        for name, one in asked.items()
+    }
     order = np.argsort(-joined.features.lengths, kind="stable")  # (sequence,)
     with reporter.bar("predicting", int(joined.features.lengths.sum()), "tokens") as bar:
         for some in fill_batches(joined.features.lengths, order, tokens=tokens):
@@ -85,16 +87,9 @@ def compute_all(
                 windows = np.flatnonzero(at[joined.places[name]] >= 0)  # (window,)
                 if len(windows):
                     rows = torch.from_numpy(at[joined.places[name][windows]])  # (window,)
+                    on_tokens = one.head.target.kind.position == "token"
                     outputs = one.head(states.pick(rows, one.head.reads))  # (token or window, output)
-                    index = find_tokens(one.features, windows) if _is_span(one) else windows
+                    index = find_tokens(one.features, windows) if on_tokens else windows
                     found[name][index] = outputs.float().cpu().numpy()
             bar.advance(int(joined.features.lengths[some].sum()))
     return found
-
-
-def _is_span(one: Asked) -> bool:
-    return one.head.target.kind is TargetKind.SPAN
-
-
-def _rows(one: Asked) -> int:
-    return len(one.features.input_ids) if _is_span(one) else len(one.features)

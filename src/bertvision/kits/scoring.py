@@ -3,11 +3,10 @@
 from typing import Any
 
 from bertvision.errors import UserError
-from bertvision.evaluation.scores import score_baseline
 from bertvision.kits.kit import Kit, KitTask
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.pipeline.job import Job
-from bertvision.pipeline.scoreboard import figure, score_columns
+from bertvision.pipeline.scoreboard import figure, meanings_of, score_figures
 from bertvision.tables import Table
 
 
@@ -28,7 +27,7 @@ def score_kit(kit: Kit, job: Job) -> dict[str, Any]:
     for split in [*([HELD_OUT] if _holds_out_the_same(own, job) else []), *job.dev_splits]:
         examples = job.examples(split)
         found[split] = {
-            "baseline": score_baseline(task, job.examples("train"), examples),
+            "baseline": task.kind.baseline(task.metrics, job.examples("train"), examples),
             "head": kit.score(task.name, examples),
             "card": own.facts["scores"].get(split, {}),
         }
@@ -48,12 +47,15 @@ def _holds_out_the_same(own: KitTask, job: Job) -> bool:
 
 
 def kit_table(kit: Kit, scores: dict[str, Any]) -> Table:
-    columns = score_columns(kit.tasks[scores["task"]].task.metrics, [s["head"] for s in scores["splits"].values()])
+    task = kit.tasks[scores["task"]].task
+    columns = score_figures(task.kind, task.metrics, [s["head"] for s in scores["splits"].values()])
     rows = [
-        [split, who, f"{figures['total']:,}", *(figure(figures, key) for key, _ in columns)]
+        [split, who, f"{figures['total']:,}", *(figure(figures, one.key) for one in columns)]
         for split, found in scores["splits"].items()
         for who, figures in found.items()
         if figures
     ]
-    headings = ["split", "figures of", "examples", *(heading for _, heading in columns)]
-    return Table(f"{scores['head']} for {scores['task']}, kit {scores['kit']}", headings, rows)
+    headings = ["split", "figures of", "examples", *(one.heading for one in columns)]
+    return Table(
+        f"{scores['head']} for {scores['task']}, kit {scores['kit']}", headings, rows, meanings=meanings_of(columns)
+    )

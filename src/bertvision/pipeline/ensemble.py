@@ -19,15 +19,14 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
+from bertvision.data.examples import Example
 from bertvision.disk import fingerprint, read_json, write_json
 from bertvision.errors import UserError, suggest
-from bertvision.evaluation.combining import combine, combine_answers, fit_weights
-from bertvision.evaluation.predictions import Predictions, build_predictions
+from bertvision.kinds import Predictions
 from bertvision.pipeline.ensemble_entries import MEMBER, NO_HELD_OUT, Ensemble, read_entry
 from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT
 from bertvision.pipeline.job import Job, reopen
 from bertvision.pipeline.score import keep_scored, read_scores
-from bertvision.tasks import Example, TargetKind
 from bertvision.words import counted
 
 ENSEMBLE_VERSION = 1
@@ -299,7 +298,7 @@ class Choir:
     @cached_property
     def alike(self) -> bool:
         """Whether all cut their examples into the same windows of the same tokens."""
-        if self.job.task.kind is not TargetKind.SPAN and not self.job.task.windowed:
+        if not self.job.task.windowed:
             return True  # one window an example, whatever its tokens
         hashes = {voice.job.stamps.tokens(self.job.dev_splits[0]) for voice in self.voices}
         return len(hashes) == 1
@@ -307,7 +306,7 @@ class Choir:
     @cached_property
     def weights(self) -> np.ndarray:
         outputs = [voice.outputs(HELD_OUT) for voice in self.voices]
-        return fit_weights(self.job.task.kind, outputs, self.job.features(HELD_OUT))  # (member)
+        return self.job.task.kind.fit_weights(outputs, self.job.features(HELD_OUT))  # (member)
 
     def predict(self, split: str) -> Predictions:
         job, settings, method = self.job, self.job.config.evaluate, self.ensemble.method
@@ -316,30 +315,20 @@ class Choir:
         weights = self.weights if method == "fitted" else None
         outputs = [voice.outputs(split) for voice in self.voices]
         features, examples = job.features(split), job.examples(split)
-        combined = combine(job.task.kind, outputs, features, method, weights)  # (token or window, output)
+        combined = job.task.kind.combine(outputs, features, method, weights)  # (token or window, output)
         longest, device = settings.max_answer_tokens, job.machine.device
-        return build_predictions(job.task, combined, features, examples, settings.n_best, longest, device)
+        return job.task.kind.decode(job.task, combined, features, examples, settings.n_best, longest, device)
 
     def _predict_apart(self, split: str) -> Predictions:
         """Members whose windows differ meet at the examples: in answers by their place, or in probabilities."""
-        said = [self._predictions_of(voice, split) for voice in self.voices]
-        task, ids = self.job.task, said[0].ids
-        if task.kind is TargetKind.SPAN:
-            answers = combine_answers([one.answers for one in said], self.ensemble.method)
-            return Predictions(task.kind, ids, answers=answers)
-        if self.ensemble.method not in ("max", "mean"):
-            raise UserError(
-                f"ensemble '{self.ensemble.shown}': its members cut passages into other windows, and only max and mean "
-                f"can be taken of such, not {self.ensemble.method}."
-            )
-        stacked = np.stack(
-            [one.probabilities for one in said if one.probabilities is not None]
-        )  # (member, example, label)
-        joined = stacked.max(axis=0) if self.ensemble.method == "max" else stacked.mean(axis=0)  # (example, label)
-        return Predictions(task.kind, ids, probabilities=joined / joined.sum(axis=1, keepdims=True), labels=task.labels)
+        members = [self._predictions_of(voice, split) for voice in self.voices]
+        try:
+            return self.job.task.kind.combine_predictions(members, self.ensemble.method)
+        except UserError as error:
+            raise UserError(f"ensemble '{self.ensemble.shown}': {error}") from None
 
     def _predictions_of(self, voice: Voice, split: str) -> Predictions:
         other, settings = voice.job, self.job.config.evaluate
         outputs, features, examples = voice.outputs(split), other.features(split), other.examples(split)
         longest, device = settings.max_answer_tokens, self.job.machine.device
-        return build_predictions(other.task, outputs, features, examples, settings.n_best, longest, device)
+        return other.task.kind.decode(other.task, outputs, features, examples, settings.n_best, longest, device)

@@ -10,8 +10,8 @@ from bertvision.errors import suggest
 from bertvision.evaluation.combining import METHODS
 from bertvision.heads.members import NAME, build_members
 from bertvision.heads.members import find_mistakes as find_head_mistakes
+from bertvision.kinds import LABEL
 from bertvision.pipeline.folder import BASELINE, ENCODER
-from bertvision.tasks import TargetKind
 
 KEYS = ("members", "method", "name")
 NO_HELD_OUT = (
@@ -87,5 +87,5 @@ def find_mistakes(config: RunConfig) -> list[str]:
 def _own_names(config: RunConfig) -> set[str]:
     # What is wrong in [train] itself is told by others.
     train = dataclasses.replace(TrainConfig(), seeds=max(1, config.train.seeds))
-    members = build_members(config.heads, train, config.seed, target_kind(config) or TargetKind.LABEL)
+    members = build_members(config.heads, train, config.seed, target_kind(config) or LABEL)
     return {ENCODER, *(member.name for member in members), *(member.group for member in members)}

@@ -16,7 +16,6 @@ from bertvision.pipeline.folder import HELD_OUT
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.snapshot import check_length, compile_if_long, report_route, save_snapshot
 from bertvision.sources import pack_tokens
-from bertvision.tasks import TargetKind
 from bertvision.training.checkpoint import Checkpoints
 from bertvision.training.finetune import Cost, Finetuning
 from bertvision.training.methods import check_method
@@ -91,7 +90,7 @@ def output_layer(job: Job, encoder: Encoder) -> Any:
 def _is_for(own: CheckpointOutputLayer, job: Job) -> bool:
     """Whether a checkpoint's output layer is one for this task: by its labels' names, where it has names."""
     say, labels = job.reporter.say, own.labels or ()
-    if job.task.kind is TargetKind.LABEL and not own.match_labels(job.task.labels):
+    if job.task.kind.has_labels and not own.match_labels(job.task.labels):
         if not all(label == f"LABEL_{number}" for number, label in enumerate(labels)):
             say(f"the checkpoint's output layer is for {', '.join(labels)}, not for this task: a fresh one is trained.")
             return False

@@ -6,14 +6,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from bertvision.data.examples import Example
 from bertvision.disk import read_json
 from bertvision.errors import UserError
-from bertvision.evaluation.marks import Marks, load_marks
 from bertvision.heads.members import CONTROL
+from bertvision.kinds import Kind, Marks, load_marks
 from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, RunFolder
 from bertvision.pipeline.job import Job, reopen
 from bertvision.pipeline.scoreboard import read_figure
-from bertvision.tasks.base import Example, TargetKind, Task, restore_task
+from bertvision.tasks.base import Task, restore_task
 
 ROLES = ("baseline", "encoder", "control", "head", "ensemble")
 
@@ -28,7 +29,7 @@ class Model:
     facts: dict[str, Any]
     """Its entry in scores.json: parameters, seconds, tokens, memory, scores …"""
     run: RunFolder
-    kind: TargetKind
+    kind: Kind
 
     @property
     def role(self) -> str:
@@ -146,7 +147,7 @@ class Evidence:
         return restore_task(read_json(self.run.path / "task.json"))
 
     @property
-    def kind(self) -> TargetKind:
+    def kind(self) -> Kind:
         return self.task.kind
 
     @cached_property
@@ -169,9 +170,7 @@ class Evidence:
     @cached_property
     def main(self) -> str:
         """The key of the figure that models are compared by: spans by F1 at the threshold chosen on held-out data."""
-        if self.kind is not TargetKind.SPAN:
-            return self.task.metrics[0]
-        return "at_threshold.f1" if self.has_held_out else "f1"
+        return self.kind.main(self.task.metrics, self.has_held_out)
 
     @cached_property
     def snapshots(self) -> list[float]:

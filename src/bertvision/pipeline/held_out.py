@@ -7,14 +7,10 @@ import torch
 
 from bertvision.data.packing import fill_batches
 from bertvision.encoder.states import Part
-from bertvision.evaluation.marks import build_marks
-from bertvision.evaluation.predictions import build_predictions
-from bertvision.evaluation.scores import pick_threshold, score_predictions
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.pipeline.outputs import Collector, compute_outputs, put_in_order
 from bertvision.pipeline.states import States, parts_read
 from bertvision.sources import KeptSource
-from bertvision.tasks import TargetKind
 from bertvision.training.stack import Member
 
 ROWS = 1024  # kept states that go through the heads at once
@@ -58,19 +54,16 @@ class HeldOut:
         return compute_outputs(self.encoder, heads, keep, features, job.task.kind, job.machine, tokens)
 
     def _score(self, outputs: np.ndarray) -> float:
-        """Spans are scored at the no-answer threshold that is best here, the one that answers are given at later."""
+        """Where there is a threshold, at the one that is best here, since answers are given at it later."""
         if not np.isfinite(outputs).all():
             return math.nan
-        job, examples = self.job, self.job.examples(HELD_OUT)
+        job, task, examples = self.job, self.job.task, self.job.examples(HELD_OUT)
+        longest, device = job.config.evaluate.max_answer_tokens, job.machine.device
         # The best answer is all that is scored.
-        longest = job.config.evaluate.max_answer_tokens
-        device = job.machine.device
-        predictions = build_predictions(job.task, outputs, job.features(HELD_OUT), examples, 1, longest, device)
-        if job.task.kind is not TargetKind.SPAN:
-            return float(score_predictions(job.task, predictions, examples)[self.metric])
-        marks = build_marks(predictions, examples)
-        threshold = pick_threshold(predictions, examples, marks)
-        return float(score_predictions(job.task, predictions, examples, threshold, marks)["at_threshold"][self.metric])
+        predictions = task.kind.decode(task, outputs, job.features(HELD_OUT), examples, 1, longest, device)
+        marks = task.kind.mark(predictions, examples)
+        scores = task.kind.score(task.metrics, marks, task.kind.pick_threshold(marks))
+        return float(scores.get("at_threshold", scores)[self.metric])
 
 
 class EachEpoch:

@@ -12,6 +12,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from bertvision.config import RunConfig, load_config
+from bertvision.data.examples import Example
 from bertvision.data.splits import draw, hold_out
 from bertvision.data.windows import Features, build_features
 from bertvision.encoder.loading import load_tokenizer, shape_of
@@ -21,7 +22,7 @@ from bertvision.machine import Machine
 from bertvision.pipeline.folder import HELD_OUT, RunFolder
 from bertvision.pipeline.stamps import Stamps
 from bertvision.progress import Reporter
-from bertvision.tasks import Example, TargetKind, Task, build_task
+from bertvision.tasks import Task, build_task
 
 
 class Job:
@@ -106,7 +107,7 @@ class Job:
 
     def _labelled(self, split: str) -> list[Example]:
         examples = self.task.read(split)
-        missing = [e.id for e in examples if (e.answers if self.task.kind is TargetKind.SPAN else e.target) is None]
+        missing = [e.id for e in examples if (e.answers if self.task.kind.reads_answers else e.target) is None]
         if missing:
             raise UserError(
                 f"the {split} split of {self.task.name} has {len(missing)} example(s) without a target, first "

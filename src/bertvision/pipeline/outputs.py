@@ -11,11 +11,11 @@ from bertvision.data.packing import fill_batches
 from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.states import HiddenStates, Part
+from bertvision.kinds import Kind
 from bertvision.machine import Machine
 from bertvision.progress import Bar
 from bertvision.sources import StreamedSource
 from bertvision.sources.base import find_tokens
-from bertvision.tasks.base import TargetKind
 
 MOST_WAITING = 64 << 20  # bytes of outputs on the device before they are fetched
 
@@ -34,7 +34,7 @@ def compute_outputs(
     models: Mapping[str, Model],
     keep: tuple[Part, ...],
     features: Features,
-    kind: TargetKind,
+    kind: Kind,
     machine: Machine,
     tokens: int = 8192,
     bar: Bar | None = None,
@@ -80,11 +80,11 @@ class Collector:
         return self.fetched
 
 
-def put_in_order(rows: list[Rows], names: list[str], features: Features, kind: TargetKind) -> dict[str, np.ndarray]:
+def put_in_order(rows: list[Rows], names: list[str], features: Features, kind: Kind) -> dict[str, np.ndarray]:
     """Outputs of each model in the features' order; the rows are used up."""
-    size = len(features.input_ids) if kind is TargetKind.SPAN else len(features)
-    found = np.full((len(names), size, rows[0].outputs.shape[2]), np.nan, dtype=np.float32)  # (model, place, output)
+    shape = len(names), kind.rows_of(features), rows[0].outputs.shape[2]
+    found = np.full(shape, np.nan, dtype=np.float32)  # (model, token or window, output)
     while rows:
         windows, outputs = rows.pop()
-        found[:, find_tokens(features, windows) if kind is TargetKind.SPAN else windows] = outputs
+        found[:, find_tokens(features, windows) if kind.position == "token" else windows] = outputs
     return dict(zip(names, found, strict=True))

@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 
 from bertvision.config import DataConfig, EncoderConfig, EvaluateConfig
+from bertvision.data.examples import Example
 from bertvision.data.windows import build_features
 from bertvision.disk import read_json
 from bertvision.encoder.states import Part
 from bertvision.errors import UserError, suggest
-from bertvision.evaluation.combining import combine
-from bertvision.evaluation.predictions import Predictions, build_predictions
 from bertvision.heads import Head, load_head
+from bertvision.kinds import Predictions
 from bertvision.machine import Machine
 from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, RunFolder
 from bertvision.pipeline.outputs import compute_outputs
 from bertvision.pipeline.snapshot import load_snapshot
 from bertvision.progress import Reporter
-from bertvision.tasks import Example, Task, TaskConfig, build_task
+from bertvision.tasks import Task, TaskConfig, build_task
 from bertvision.tasks.base import restore_task
 from bertvision.tasks.config import files_columns
 from bertvision.tasks.glue import GLUE
@@ -103,8 +103,8 @@ class Predictor:
         outputs = next(iter(found.values()))  # (token or window, output)
         if len(found) > 1:
             weights = np.array(facts["weights"]) if "weights" in facts else None
-            outputs = combine(task.kind, list(found.values()), features, facts["method"], weights)
-        return build_predictions(task, outputs, features, examples, settings.n_best, settings.max_answer_tokens)
+            outputs = task.kind.combine(list(found.values()), features, facts["method"], weights)
+        return task.kind.decode(task, outputs, features, examples, settings.n_best, settings.max_answer_tokens)
 
     def read(self, path: Path) -> list[Example]:
         """New text from a file in any form the run's task can have."""

@@ -9,16 +9,13 @@ from bertvision.disk import read_json, write_json, writing_folder
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.states import Part
 from bertvision.errors import UserError
-from bertvision.evaluation.marks import FILE as MARKS
-from bertvision.evaluation.marks import build_marks, save_marks
-from bertvision.evaluation.predictions import Predictions, build_predictions, save_predictions
-from bertvision.evaluation.scores import pick_threshold, score_baseline, score_predictions
 from bertvision.heads import load_head
+from bertvision.kinds import Predictions, save_marks, save_predictions
+from bertvision.kinds.base import MARKS
 from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, mark_done
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.outputs import compute_outputs
 from bertvision.pipeline.snapshot import load_snapshot
-from bertvision.tasks import TargetKind
 from bertvision.words import counted
 
 
@@ -33,13 +30,14 @@ class Row:
 
 def evaluate(job: Job) -> dict[str, Any]:
     """Scores the baseline, the encoder at every snapshot and every head; writes scores.json and gives it back."""
+    task, train = job.task, job.examples("train")
+    baseline = {split: task.kind.baseline(task.metrics, train, job.examples(split)) for split in job.dev_splits}
     scores: dict[str, Any] = {
-        "task": job.task.name,
-        "kind": str(job.task.kind),
-        "metrics": list(job.task.metrics),
+        "task": task.name,
+        "kind": str(task.kind),
+        "metrics": list(task.metrics),
         "snapshots": {},
     }
-    baseline = {s: score_baseline(job.task, job.examples("train"), job.examples(s)) for s in job.dev_splits}
     for epochs in job.snapshots:
         rows = _rows(job, epochs)
         _predict_missing(job, epochs, rows)
@@ -135,7 +133,7 @@ def _is_predicted(job: Job, epochs: float, split: str, row: Row) -> bool:
 def _keep_predictions(job: Job, epochs: float, split: str, row: Row, outputs: np.ndarray) -> None:
     examples, features, settings = job.examples(split), job.features(split), job.config.evaluate
     longest, device = settings.max_answer_tokens, job.machine.device
-    predictions = build_predictions(job.task, outputs, features, examples, settings.n_best, longest, device)
+    predictions = job.task.kind.decode(job.task, outputs, features, examples, settings.n_best, longest, device)
     keep_scored(job, epochs, split, row.name, job.stamps.predictions(row.stamp, split), predictions, outputs)
 
 
@@ -149,15 +147,15 @@ def keep_scored(
     outputs: np.ndarray | None = None,
 ) -> None:
     """Scores a model's predictions and keeps both; those on held-out questions come first, for the threshold."""
-    examples, threshold = job.examples(split), None
-    marks = build_marks(predictions, examples)
-    if job.task.kind is TargetKind.SPAN and job.examples(HELD_OUT):
+    kind, threshold = job.task.kind, None
+    marks = kind.mark(predictions, job.examples(split))
+    if kind.has_threshold and job.examples(HELD_OUT):
         if split == HELD_OUT:
-            threshold = pick_threshold(predictions, examples, marks)
+            threshold = kind.pick_threshold(marks)
         else:
             chosen = read_json(job.folder.predictions(epochs, HELD_OUT) / name / "stamp.json")
             threshold = chosen["scores"]["threshold"] if chosen else 0.0
-    scores = score_predictions(job.task, predictions, examples, threshold, marks)
+    scores = kind.score(job.task.metrics, marks, threshold)
     with writing_folder(job.folder.predictions(epochs, split) / name) as fresh:
         save_predictions(fresh, predictions, outputs, threshold or 0.0)
         save_marks(fresh, marks)

@@ -1,29 +1,16 @@
 """A run's scores as tables: on the terminal, and as summary.md in the run folder."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from bertvision.kinds import KINDS, Figure, Kind
 from bertvision.tables import Table
 from bertvision.words import counted
 
-NAMES = {
-    "exact": "EM", "f1": "F1", "accuracy": "accuracy", "matthews": "Matthews", "pearson": "Pearson",
-    "spearman": "Spearman", "f1_macro": "macro F1", "f1_no_answer": "F1 no answer", "f1_has_answer": "F1 has answer",
-}  # fmt: skip
-# (key in the scores, heading) of a span table; a dot leads into `at_threshold`.
-SPAN_COLUMNS = [
-    ("exact", "EM"), ("f1", "F1"), ("HasAns_f1", "F1 has"), ("NoAns_f1", "F1 no"),
-    ("at_threshold.exact", "EM*"), ("at_threshold.f1", "F1*"),
-    ("forced_exact", "forced EM"), ("forced_f1", "forced F1"), ("no_answer_auc", "AUC"),
-]  # fmt: skip
+SECONDS = {"seconds": "seconds: the encoder's fine-tuning so far; a head's pass, which all heads share."}
 FIRST_TO_GO = ("forced EM", "F1 has", "F1 no", "seconds", "% of encoder", "forced F1")
 SEEDS_NOTE = "±: standard deviation over the seeds, which change a head's start and dropout; the data's order is one."
-BASELINE_NOTES = {
-    "span": "The baseline never answers.",
-    "label": "The baseline always gives the majority label of train.",
-    "score": "The baseline always gives the mean score of train.",
-}
 BEGUN = "began with the weights of a trained head; what that one learned from, and its seconds, are not counted here."
 
 
@@ -46,7 +33,7 @@ def last(snapshots: dict[str, Any]) -> str:
 
 
 def _model_table(scores: dict[str, Any], epochs: str, models: dict[str, Any], split: str) -> Table:
-    keys = _score_columns(scores, models, split)
+    columns = _score_figures(scores, models, split)
     groups: dict[str, list[str]] = {}
     for name, model in models.items():
         groups.setdefault(model.get("group", name), []).append(name)
@@ -55,20 +42,20 @@ def _model_table(scores: dict[str, Any], epochs: str, models: dict[str, Any], sp
         model = models[names[0]]
         share = f"{100 * model['share']:.3f}" if "share" in model else ""
         well = [models[name]["scores"].get(split, {}) for name in names if not models[name].get("failed")]
-        figures = [_spread([read_figure(found, key) for found in well]) for key, _ in keys] if well else ["stopped"]
+        figures = [_spread([read_figure(found, one.key) for found in well]) for one in columns] if well else ["stopped"]
         if len(names) > 1:
             stopped = f", {len(names) - len(well)} stopped" if len(well) < len(names) else ""
             shown = f"{_model_name(group, model)}, {len(names)} seeds{stopped}"
         else:
             shown = _model_name(names[0], model)
-        figures += [""] * (len(keys) - len(figures))
+        figures += [""] * (len(columns) - len(figures))
         rows.append([shown, f"{model['parameters']:,}", share, *figures, _seconds(model)])
-    columns = ["model", "parameters", "% of encoder", *(heading for _, heading in keys), "seconds"]
+    headings = ["model", "parameters", "% of encoder", *(one.heading for one in columns), "seconds"]
     title = f"{scores['task']} {split}, encoder fine-tuned for {counted(float(epochs), 'epoch')}"
     spread = [SEEDS_NOTE] if any(len(names) > 1 for names in groups.values()) else []
     begun = begun_note([group for group, names in groups.items() if models[names[0]].get("begun")])
-    notes = [BASELINE_NOTES[scores["kind"]], *spread, *([begun] if begun else [])]
-    return Table(title, columns, rows, " ".join(notes), FIRST_TO_GO)
+    notes = [KINDS[scores["kind"]].baseline_note, *spread, *([begun] if begun else [])]
+    return Table(title, headings, rows, " ".join(notes), FIRST_TO_GO, meanings_of(columns) | SECONDS)
 
 
 def begun_note(names: list[str]) -> str:
@@ -77,25 +64,30 @@ def begun_note(names: list[str]) -> str:
 
 
 def _curve_table(scores: dict[str, Any], snapshots: dict[str, Any], split: str) -> Table:
-    keys = _score_columns(scores, snapshots[last(snapshots)], split)
+    columns = _score_figures(scores, snapshots[last(snapshots)], split)
     rows = []
     for epochs, models in snapshots.items():
         encoder = models["encoder"]
-        figures = [figure(encoder["scores"][split], key) for key, _ in keys]
+        figures = [figure(encoder["scores"][split], one.key) for one in columns]
         rows.append([epochs, *figures, _seconds(encoder)])
     title = f"{scores['task']} {split}, fine-tuning curve of the encoder itself"
-    return Table(title, ["epochs", *(heading for _, heading in keys), "seconds"], rows, first_to_go=FIRST_TO_GO)
+    headings = ["epochs", *(one.heading for one in columns), "seconds"]
+    return Table(title, headings, rows, first_to_go=FIRST_TO_GO, meanings=meanings_of(columns) | SECONDS)
 
 
-def _score_columns(scores: dict[str, Any], models: dict[str, Any], split: str) -> list[tuple[str, str]]:
-    return score_columns(scores["metrics"], [model["scores"].get(split, {}) for model in models.values()])
+def _score_figures(scores: dict[str, Any], models: dict[str, Any], split: str) -> list[Figure]:
+    found = [model["scores"].get(split, {}) for model in models.values()]
+    return score_figures(KINDS[scores["kind"]], scores["metrics"], found)
 
 
-def score_columns(metrics: Sequence[str], found: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """(key in the scores, heading) of the figures that a table of these scores shows."""
-    if "exact" not in metrics:
-        return [(metric, NAMES.get(metric, metric)) for metric in metrics]
-    return [(key, heading) for key, heading in SPAN_COLUMNS if any(figure(one, key) for one in found)]
+def score_figures(kind: Kind, metrics: Sequence[str], found: list[dict[str, Any]]) -> list[Figure]:
+    """The columns of a table of these scores: figures that any of them has."""
+    return [one for one in kind.figures(metrics) if any(figure(scores, one.key) for scores in found)]
+
+
+def meanings_of(figures: Iterable[Figure]) -> dict[str, str]:
+    """By heading, for the line under a table."""
+    return {one.heading: one.note for one in figures if one.note}
 
 
 def read_figure(scores: dict[str, Any], key: str) -> float | None:

@@ -12,14 +12,7 @@ from bertvision.pipeline.predict import takes_pairs
 from bertvision.pipeline.scoreboard import BEGUN, read_figure
 from bertvision.reports.summary import encoder_name
 from bertvision.tasks import TaskConfig
-from bertvision.tasks.base import TargetKind
 from bertvision.words import counted
-
-PIPELINES = {
-    TargetKind.SPAN: "question-answering",
-    TargetKind.LABEL: "text-classification",
-    TargetKind.SCORE: "text-classification",
-}
 
 
 def write_cards(evidence: Evidence) -> int:
@@ -46,22 +39,22 @@ def build_card(evidence: Evidence, model: Model) -> str:
 def _front_matter(evidence: Evidence, model: Model) -> str:
     results = [
         EvalResult(
-            task_type=PIPELINES[evidence.kind],
+            task_type=evidence.kind.hub_task,
             dataset_type=evidence.task.name,
             dataset_name=evidence.task.name,
             dataset_split=split,
-            metric_type=key,
-            metric_name=heading,
+            metric_type=one.key,
+            metric_name=one.heading,
             metric_value=round(value, 4),
         )
         for split in evidence.splits
-        for key, heading in figure_columns(evidence)
-        if (value := read_figure(model.scores(split), key)) is not None
+        for one in figure_columns(evidence)
+        if (value := read_figure(model.scores(split), one.key)) is not None
     ]
     data = ModelCardData(
         model_name=f"{model.name} for {evidence.task.name}",
         library_name="bertvision",
-        pipeline_tag=PIPELINES[evidence.kind],
+        pipeline_tag=evidence.kind.hub_task,
         base_model=_hub_name(evidence),
         metrics=[key for key in evidence.task.metrics],
         tags=["bertvision", "hidden-states", str(evidence.kind)],
@@ -89,7 +82,7 @@ def _about(evidence: Evidence, model: Model) -> str:
 
 def _use(evidence: Evidence, model: Model) -> str:
     text = '"A text."'
-    if evidence.kind is TargetKind.SPAN:
+    if evidence.kind.reads_answers:
         text = '("Who wrote it?", "It was written by Ada.")'
     elif takes_pairs(evidence.task, TaskConfig(**evidence.config["task"])):
         text = '("A text.", "A second one.")'
@@ -115,14 +108,14 @@ def _scores(evidence: Evidence, model: Model, split: str) -> str:
     lines = [
         f"## Scores on {split}",
         "",
-        "| model | " + " | ".join(heading for _, heading in columns) + " |",
+        "| model | " + " | ".join(one.heading for one in columns) + " |",
         "|---|" + "---:|" * len(columns),
     ]
     shown: set[str] = set()
     for group in rows:
         if group is not None and group.title not in shown:
             shown.add(group.title)
-            cells = [group.mean(split, key) for key, _ in columns]
+            cells = [group.mean(split, one.key) for one in columns]
             figures = " | ".join("" if value is None else f"{value:.2f}" for value in cells)
             lines.append(f"| {group.title} | {figures} |")
     return "\n".join(lines)

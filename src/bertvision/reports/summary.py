@@ -168,10 +168,5 @@ def _baseline_sentence(certainty: Certainty, best: Group) -> str:
     value, score = baseline_figure(evidence, split, evidence.main), best.mean(split, evidence.main)
     if value is None or score is None:
         return ""
-    trivial = {
-        "span": "never answering",
-        "label": "always giving the majority label",
-        "score": "always giving the mean",
-    }
     side = "" if score > value else " The best head is not above that."
-    return f"The trivial baseline, {trivial[str(evidence.kind)]}, has {value:.2f}.{side}"
+    return f"The trivial baseline, {evidence.kind.baseline_words}, has {value:.2f}.{side}"

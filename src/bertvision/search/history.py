@@ -9,7 +9,7 @@ from typing import Any
 
 from bertvision.disk import write_bytes, write_json, write_text
 from bertvision.errors import UserError
-from bertvision.pipeline.scoreboard import NAMES
+from bertvision.kinds import metric_title
 from bertvision.search.study import Tried
 from bertvision.tables import Table
 from bertvision.words import counted
@@ -73,7 +73,7 @@ class History:
         for one in best:
             own = [_cell(one.entry.get(key)) for key in settings]
             cells.append([one.name, one.entry["head"], *own, f"{one.score:.2f}", one.state])
-        columns = ["member", "head", *settings, f"held-out {NAMES.get(self.metric, self.metric)}", "state"]
+        columns = ["member", "head", *settings, f"held-out {metric_title(self.metric)}", "state"]
         states = [one.state for one in self.tried]
         counts = ", ".join(f"{states.count(state)} {state}" for state in ("complete", "dropped", "failed"))
         note = f"{counts}; {sum(self.seconds.values()):.1f} s. A dropped member's score is that of its last rung."
@@ -109,7 +109,7 @@ def write_picture(history: History, folder: Path) -> None:
 
 def build_chart(history: History) -> Any:
     """Each member's score by its number, with the best so far, and by its learning rate where that was varied."""
-    name = NAMES.get(history.metric, history.metric)
+    name = metric_title(history.metric)
     rows = [row for row in history.rows() if row["score"] is not None]
     score = altair.Y("score:Q", title=f"held-out {name}", scale=altair.Scale(zero=False))
     base = altair.Chart(altair.Data(values=rows)).encode(y=score, color=altair.Color("head:N", title="head"))

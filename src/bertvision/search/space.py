@@ -16,19 +16,18 @@ from bertvision.errors import ConfigError, suggest
 from bertvision.heads import HEADS, build_members, list_presets
 from bertvision.heads import find_mistakes as find_head_mistakes
 from bertvision.heads.members import TRAINING, MemberConfig, as_list, find_row, setting_types
-from bertvision.tasks.base import TargetKind
+from bertvision.kinds import LABEL, Kind
 from bertvision.tasks.config import TASKS
-from bertvision.tasks.files import metrics_of
 
 DEFAULT_HEADS = ["learned_pooling", "adapter", "pooled_adapter"]
-DEFAULTS: dict[TargetKind, dict[str, Any]] = {
-    TargetKind.SPAN: {
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "token": {
         "head": DEFAULT_HEADS,
         "lr": {"low": 1e-4, "high": 1e-2, "log": True},
         "size": [16, 32, 64, 128, 256],
         "skip": [False, True],
     },
-    TargetKind.LABEL: {
+    "sequence": {
         "head": DEFAULT_HEADS,
         "lr": {"low": 1e-4, "high": 1e-2, "log": True},
         "size": [8, 16, 32, 64, 128],
@@ -36,7 +35,7 @@ DEFAULTS: dict[TargetKind, dict[str, Any]] = {
         "decay": [0.0, 0.01, 0.1],
     },
 }
-DEFAULTS[TargetKind.SCORE] = DEFAULTS[TargetKind.LABEL]
+"""By what an output belongs to."""
 MOST_COMBINATIONS = 2000  # of a head's settings that are checked before the search
 
 
@@ -121,11 +120,11 @@ def build_space(config: RunConfig) -> Space:
 def given_space(config: RunConfig) -> dict[str, Any]:
     """The table as it was given; a whole one for the kind of task where there is none, and heads where none are."""
     if config.search.space is None:
-        return DEFAULTS[target_kind(config) or TargetKind.LABEL]
+        return DEFAULTS[(target_kind(config) or LABEL).position]
     return {"head": DEFAULT_HEADS, **config.search.space}
 
 
-def build_member(entry: dict[str, Any], name: str, train: TrainConfig, seed: int, kind: TargetKind) -> MemberConfig:
+def build_member(entry: dict[str, Any], name: str, train: TrainConfig, seed: int, kind: Kind) -> MemberConfig:
     """The member of one entry, under a name."""
     named = [member for member in build_members([{**entry, "name": name}], train, seed, kind) if member.name == name]
     assert len(named) == 1, "an entry is one member"
@@ -163,11 +162,10 @@ def _known_metrics(config: RunConfig) -> tuple[str, ...]:
     kind = target_kind(config)
     if kind is None:
         return ()
-    if TASKS[config.task.name].metrics or kind is TargetKind.SPAN:
+    if TASKS[config.task.name].metrics or kind.reads_answers:
         return TASKS[config.task.name].metrics or TASKS["squad2"].metrics
-    if kind is TargetKind.SCORE:
-        return metrics_of(kind, ())
-    return ("accuracy", "f1", "f1_macro")  # how many labels there are is known when the data is read
+    # How many labels there are is known when the data is read.
+    return tuple(dict.fromkeys([*kind.default_metrics(("no", "yes")), *kind.default_metrics(())]))
 
 
 def _space_mistakes(config: RunConfig) -> list[str]:
@@ -218,7 +216,7 @@ def _entry_mistakes(key: str, value: Any, hint: Any) -> list[str]:
 def _value_mistakes(config: RunConfig) -> list[str]:
     """What the heads say of the values: of each alone where it belongs to the training, else of all combinations."""
     space, found = build_space(config), []
-    kind = target_kind(config) or TargetKind.LABEL
+    kind = target_kind(config) or LABEL
     for number, (head, own) in enumerate(space.heads.items()):
         combinations = itertools.product(*([(key, value) for value in ends(entry)] for key, entry in own.items()))
         points = [dict(point) for point in itertools.islice(combinations, MOST_COMBINATIONS)]

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from bertvision.data.examples import Answer, Example
 from bertvision.errors import ConfigError
+from bertvision.kinds import SPAN, Kind
 from bertvision.tasks import files, glue, hub, squad
-from bertvision.tasks.base import Answer, Example, TargetKind, Task
+from bertvision.tasks.base import Task
 from bertvision.tasks.config import (
     TASKS,
     TaskConfig,
@@ -24,7 +26,6 @@ __all__ = [
     "TASKS",
     "Answer",
     "Example",
-    "TargetKind",
     "Task",
     "TaskConfig",
     "TaskInfo",
@@ -74,7 +75,7 @@ def _squad_task(config: TaskConfig, readers: Readers, source: str) -> Task:
     if config.name == "squad2_answerable":
         readers = {split: partial(_read_answerable, read) for split, read in readers.items()}
     info = TASKS[config.name]
-    kind = info.kind or TargetKind.SPAN  # files with spans
+    kind = info.kind or SPAN  # files with spans
     metrics = info.metrics or squad.SPAN_METRICS
     return Task(config.name, kind, metrics, readers, info.labels, True, squad.MAX_LENGTH, source)
 
@@ -96,37 +97,37 @@ def _read_demo(split: str, questions: int, seed: int) -> list[Example]:
 
 def _files_task(config: TaskConfig, paths: dict[str, Path]) -> Task:
     kind, columns = files_kind(config), files_columns(config)
-    if kind is TargetKind.SPAN:
+    if kind.reads_answers:
         return _squad_task(
             config, {s: partial(squad.read_squad, path) for s, path in paths.items()}, _name_files(paths)
         )
     labels = tuple(config.labels or ())
-    if kind is TargetKind.LABEL and not labels:
+    if kind.has_labels and not labels:
         labels = files.discover_labels(files.read_rows(paths["train"]), columns.label, str(paths["train"]))
     readers: Readers = {s: partial(files.read_file, path, columns, kind, labels, s) for s, path in paths.items()}
-    return Task("files", kind, files.metrics_of(kind, labels), readers, labels, source=_name_files(paths))
+    return Task("files", kind, kind.default_metrics(labels), readers, labels, source=_name_files(paths))
 
 
 def _hub_files_task(config: TaskConfig) -> Task:
     assert config.hub is not None
     kind, columns, source = files_kind(config), files_columns(config), hub.describe_hub(config.hub, config.hub_config)
     splits = hub.open_hub(config.hub, config.hub_config)
-    if kind is TargetKind.SPAN:
+    if kind.reads_answers:
         spans: Readers = {s: partial(hub.read_squad_rows, data, f"{source}, {s}") for s, data in splits.items()}
         return _squad_task(config, spans, source)
     labels = tuple(config.labels or ())
-    if kind is TargetKind.LABEL and not labels:
+    if kind.has_labels and not labels:
         train = splits.get("train") or next(iter(splits.values()))
         rows = hub.hub_rows(train, columns.label, source)
         labels = hub.hub_labels(train, columns.label) or files.discover_labels(rows, columns.label, source)
     readers: Readers = {
         split: partial(_read_hub_rows, data, columns, kind, labels, split, source) for split, data in splits.items()
     }
-    return Task("files", kind, files.metrics_of(kind, labels), readers, labels, source=source)
+    return Task("files", kind, kind.default_metrics(labels), readers, labels, source=source)
 
 
 def _read_hub_rows(
-    dataset: object, columns: files.Columns, kind: TargetKind, labels: tuple[str, ...], split: str, source: str
+    dataset: object, columns: files.Columns, kind: Kind, labels: tuple[str, ...], split: str, source: str
 ) -> list[Example]:
     where = f"{source}, {split}"
     return files.to_examples(hub.hub_rows(dataset, columns.label, where), columns, kind, labels, split, where)

@@ -1,50 +1,22 @@
-"""Task and Example: where texts and targets come from. Nothing here knows of tokens, tensors or heads.
+"""Task: where texts and targets come from. Nothing here knows of tokens, tensors or heads.
 
 task.read("train") → [Example, …]      task.dev_splits → ("dev",), or two for MNLI
 """
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
+from bertvision.data.examples import Example
 from bertvision.errors import UserError
-
-
-class TargetKind(StrEnum):
-    """What a head predicts: one label, one number, or where an answer starts and ends."""
-
-    LABEL = "label"
-    SCORE = "score"
-    SPAN = "span"
-
-
-class Answer(NamedTuple):
-    """A gold answer: its text and the character of the passage where it starts."""
-
-    text: str
-    start: int
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    id: str
-    text: str
-    """The sentence, the first of a pair, or the question."""
-    text_pair: str | None = None
-    """The second of a pair, or the passage."""
-    target: int | float | None = None
-    """Index into the task's labels, or the score; None for spans and for unlabelled text."""
-    answers: tuple[Answer, ...] | None = None
-    """Gold answers of a question: empty = it has none in the passage, None = not known."""
-    group: str | None = None
-    """What must stay together when a part is held out (SQuAD: the article)."""
+from bertvision.kinds import KINDS, Kind
 
 
 @dataclass(frozen=True)
 class Task:
     name: str
-    kind: TargetKind
+    kind: Kind
     metrics: tuple[str, ...]
     """Names in `evaluation.metrics`; the first is the one models are chosen by."""
     readers: Mapping[str, Callable[[], list[Example]]] = field(repr=False)
@@ -89,4 +61,15 @@ def describe_task(task: Task) -> dict[str, Any]:
 def restore_task(facts: dict[str, Any]) -> Task:
     """The task that `describe_task` described, without splits."""
     lists = {"metrics": tuple(facts["metrics"]), "labels": tuple(facts["labels"])}
-    return Task(**{**facts, **lists, "kind": TargetKind(facts["kind"])}, readers={})
+    return Task(**{**facts, **lists, "kind": KINDS[facts["kind"]]}, readers={})
+
+
+def check_unique_ids(ids: Iterable[str], where: str) -> None:
+    """Raises a UserError that names ids found more than once."""
+    repeated = [identity for identity, count in Counter(ids).items() if count > 1]
+    if repeated:
+        more = f" and {len(repeated) - 5} more" if len(repeated) > 5 else ""
+        raise UserError(
+            f"{where}: ids must be unique, these come more than once: {', '.join(repeated[:5])}{more}. "
+            "Rename or remove the copies."
+        )

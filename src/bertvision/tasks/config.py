@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from bertvision.errors import UserError, suggest
+from bertvision.kinds import KINDS, LABEL, SPAN, Kind
 from bertvision.tasks import files, glue, squad
-from bertvision.tasks.base import TargetKind
 from bertvision.tasks.text_files import plain_suffix
 
 SPLITS = ("train", "dev", "test")
@@ -26,7 +26,7 @@ class TaskConfig:
     hub_config: str | None = field(default=None, metadata={"help": "configuration (subset) of the hub dataset"})
     kind: str | None = field(
         default=None,
-        metadata={"help": "files: label, score or span; absent: span for .json files, otherwise label"},
+        metadata={"help": f"files: {', '.join(KINDS)}; absent: span for .json files, otherwise label"},
     )
     text: str | None = field(default=None, metadata={"help": "files: column of the text; absent: text"})
     text_pair: str | None = field(default=None, metadata={"help": "files: column of the second text of a pair"})
@@ -45,7 +45,7 @@ class TaskInfo:
     """What can be said of a task without its data."""
 
     name: str
-    kind: TargetKind | None
+    kind: Kind | None
     """None: the config decides."""
     metrics: tuple[str, ...]
     max_length: int
@@ -53,11 +53,16 @@ class TaskInfo:
     hub: str | None = None
     columns: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+    lr: float = 2e-5
+    """Learning rate of fine-tuning unless the config gives one."""
+    batch_rows: int = 16
+    """Windows a step of fine-tuning unless the config gives a number."""
 
 
 def _glue_info(row: glue.GlueTask) -> TaskInfo:
     columns = tuple(column for column in (row.text, row.text_pair, row.label) if column)
-    return TaskInfo(row.name, row.kind, row.metrics, row.max_length, row.what, glue.HUB, columns, row.labels)
+    facts = row.name, row.kind, row.metrics, row.max_length, row.what, glue.HUB, columns, row.labels
+    return TaskInfo(*facts, row.lr, row.batch_rows)
 
 
 SQUAD_COLUMNS = ("question", "context", "answers")
@@ -65,11 +70,11 @@ TASKS: dict[str, TaskInfo] = {
     info.name: info
     for info in (
         TaskInfo(
-            "squad2", TargetKind.SPAN, squad.SPAN_METRICS, squad.MAX_LENGTH,
+            "squad2", SPAN, squad.SPAN_METRICS, squad.MAX_LENGTH,
             "where in the passage is the answer, if it is there?", squad.HUB, SQUAD_COLUMNS,
         ),
         TaskInfo(
-            "squad2_answerable", TargetKind.LABEL, squad.ANSWERABLE_METRICS, squad.MAX_LENGTH,
+            "squad2_answerable", LABEL, squad.ANSWERABLE_METRICS, squad.MAX_LENGTH,
             "is the answer in the passage?", squad.HUB, SQUAD_COLUMNS, squad.ANSWERABLE_LABELS,
         ),
         *(_glue_info(row) for row in glue.GLUE.values()),
@@ -78,7 +83,7 @@ TASKS: dict[str, TaskInfo] = {
             "your own: CSV, TSV or JSON lines with labels or scores, or SQuAD-format JSON",
         ),
         TaskInfo(
-            "demo", TargetKind.SPAN, squad.SPAN_METRICS, squad.MAX_LENGTH,
+            "demo", SPAN, squad.SPAN_METRICS, squad.MAX_LENGTH,
             "synthetic reading comprehension that ships with the package", columns=SQUAD_COLUMNS,
         ),
     )
@@ -118,13 +123,13 @@ def locate_files(config: TaskConfig) -> dict[str, Path]:
     return dict(sorted(order.items(), key=lambda item: _split_rank(item[0])))
 
 
-def files_kind(config: TaskConfig) -> TargetKind:
+def files_kind(config: TaskConfig) -> Kind:
     """The target kind of a user's own data: as given, else told by the kind of file."""
     if config.kind:
-        return TargetKind(config.kind)
+        return KINDS[config.kind]
     paths = [path for split in SPLITS if (path := getattr(config, split))]
     is_json = any(plain_suffix(Path(path)) == ".json" for path in paths)
-    return TargetKind.SPAN if is_json else TargetKind.LABEL
+    return SPAN if is_json else LABEL
 
 
 def files_columns(config: TaskConfig) -> files.Columns:
@@ -135,7 +140,7 @@ def files_columns(config: TaskConfig) -> files.Columns:
 def _find_in(folder: Path, config: TaskConfig, wanted: list[str]) -> dict[str, Path]:
     if config.name in glue.GLUE:
         return glue.find_glue_files(glue.GLUE[config.name], folder)
-    if config.name == "files" and files_kind(config) is not TargetKind.SPAN:
+    if config.name == "files" and not files_kind(config).reads_answers:
         return files.find_files(folder, wanted)
     return squad.find_squad_files(folder, wanted)
 
@@ -150,7 +155,7 @@ def _split_rank(split: str) -> tuple[int, str]:
 
 
 def _nothing_found(folder: Path, config: TaskConfig) -> str:
-    is_table = config.name == "files" and files_kind(config) is not TargetKind.SPAN
+    is_table = config.name == "files" and not files_kind(config).reads_answers
     tables = 'train.csv, train.tsv, train.jsonl (SQuAD-format JSON with task.kind = "span")'
     names = tables if is_table else "train-v2.0.json, dev-v2.0.json, train*.json, dev*.json"
     there = ", ".join(sorted(path.name for path in folder.iterdir())[:10]) or "nothing"
@@ -159,9 +164,9 @@ def _nothing_found(folder: Path, config: TaskConfig) -> str:
 
 def _wrong_files(config: TaskConfig, found: dict[str, Path]) -> Iterator[str]:
     kind = files_kind(config)
-    if kind is TargetKind.SPAN:
+    if kind.reads_answers:
         return
-    if kind is TargetKind.LABEL and not config.labels and "train" not in found:
+    if kind.has_labels and not config.labels and "train" not in found:
         yield f"task.labels is missing: {config.data} has no training file to find the labels in."
     for split, path in found.items():
         yield from files.check_columns(path, files_columns(config), labelled=split != "test")
@@ -174,7 +179,7 @@ def _keys_that_do_not_apply(config: TaskConfig) -> Iterator[str]:
         wrong, why = [key for key in changed if key in PLACES + FILES_ONLY], "the demo makes its own corpus"
     elif config.name != "files":
         wrong, why = [key for key in changed if key in FILES_ONLY], 'it is for task.name = "files"'
-    elif files_kind_or_none(config) is TargetKind.SPAN:
+    elif (kind := files_kind_or_none(config)) is not None and kind.reads_answers:
         wrong, why = (
             [key for key in changed if key in COLUMN_KEYS + ("labels",)],
             "spans are read from SQuAD-format JSON",
@@ -187,14 +192,14 @@ def _keys_that_do_not_apply(config: TaskConfig) -> Iterator[str]:
         yield from (f'task.{key} does not apply to {config.name}: it is for task.name = "demo".' for key in demo_keys)
 
 
-def files_kind_or_none(config: TaskConfig) -> TargetKind | None:
+def files_kind_or_none(config: TaskConfig) -> Kind | None:
     """As `files_kind`, and None where task.kind is not a kind at all."""
-    return files_kind(config) if config.kind is None or config.kind in list(TargetKind) else None
+    return files_kind(config) if config.kind is None or config.kind in KINDS else None
 
 
 def _wrong_values(config: TaskConfig) -> Iterator[str]:
     if config.kind is not None and files_kind_or_none(config) is None:
-        yield f"task.kind: there is no kind '{config.kind}': {suggest(config.kind, list(TargetKind))}"
+        yield f"task.kind: there is no kind '{config.kind}': {suggest(config.kind, KINDS)}"
     local = [f"task.{key}" for key in ("data", *SPLITS) if getattr(config, key)]
     if config.hub and local:
         yield f"task.hub and {', '.join(local)} exclude each other: keep the hub or the local files."
@@ -205,8 +210,9 @@ def _wrong_values(config: TaskConfig) -> Iterator[str]:
     if config.labels is not None:
         if len(set(config.labels)) < max(2, len(config.labels)):
             yield f"task.labels must be two or more different names, found {config.labels}."
-        if files_kind_or_none(config) is TargetKind.SCORE:
-            yield "task.labels does not apply to scores. Remove it."
+        kind = files_kind_or_none(config)
+        if kind is not None and not kind.has_labels and not kind.reads_answers:
+            yield f"task.labels does not apply to {kind}s. Remove it."
     for key in ("train_questions", "dev_questions"):
         if getattr(config, key) < 1:
             yield f"task.{key} must be 1 or more, found {getattr(config, key)}."

@@ -12,9 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bertvision.data.examples import Example
 from bertvision.errors import UserError
+from bertvision.kinds import LABEL, SCORE
 from bertvision.tasks import files, glue, squad
-from bertvision.tasks.base import Example, TargetKind
 from bertvision.tasks.text_files import find_file, read_lines
 
 DEPTH = 2
@@ -149,7 +150,7 @@ def _read_own(path: Path, labels: Callable[[], Sequence[str]], split: str) -> li
     if mistakes:
         raise UserError(" ".join(mistakes))
     known = labels()
-    return files.read_file(path, files.Columns(), TargetKind.LABEL if known else TargetKind.SCORE, known, split)
+    return files.read_file(path, files.Columns(), LABEL if known else SCORE, known, split)
 
 
 def _glue_task_of(folder: Path) -> glue.GlueTask | None:

@@ -6,15 +6,16 @@ a text with tabs or line breaks in it belongs in CSV or JSON lines. CSV and TSV 
 
 import csv
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bertvision.data.examples import Example
 from bertvision.errors import UserError, suggest
-from bertvision.tasks.base import Example, TargetKind
-from bertvision.tasks.squad import check_unique_ids
+from bertvision.kinds import Kind
+from bertvision.kinds.label import read_label
+from bertvision.tasks.base import check_unique_ids
 from bertvision.tasks.text_files import find_file, plain_suffix, read_lines, read_raw_lines
 
 FORMATS = (".csv", ".tsv", ".jsonl")
@@ -33,13 +34,13 @@ class Columns:
     id: str | None = None
 
 
-def read_file(path: Path, columns: Columns, kind: TargetKind, labels: Sequence[str], split: str) -> list[Example]:
+def read_file(path: Path, columns: Columns, kind: Kind, labels: Sequence[str], split: str) -> list[Example]:
     """Every row of a user's file as an Example; only a test split may lack labels."""
     return to_examples(read_rows(path), columns, kind, labels, split, str(path))
 
 
 def to_examples(
-    rows: Iterable[Row], columns: Columns, kind: TargetKind, labels: Sequence[str], split: str, where: str
+    rows: Iterable[Row], columns: Columns, kind: Kind, labels: Sequence[str], split: str, where: str
 ) -> list[Example]:
     """Rows from anywhere as Examples; `where` names the file or hub dataset in messages."""
     examples: list[Example] = []
@@ -57,20 +58,13 @@ def to_examples(
 
 def discover_labels(rows: Iterable[Row], column: str, where: str) -> tuple[str, ...]:
     """The labels that occur, sorted."""
-    labels = tuple(sorted({_label(row, column, place) for place, row in rows}))
+    labels = tuple(sorted({read_label(_cell(row, column, "label", place), place, column) for place, row in rows}))
     if len(labels) < 2:
         raise UserError(
             f"{where}: column '{column}' has {'one label only: ' + labels[0] if labels else 'no labels'}. "
             "At least two are needed; give all of them with task.labels if the others are in dev."
         )
     return labels
-
-
-def metrics_of(kind: TargetKind, labels: Sequence[str]) -> tuple[str, ...]:
-    """The metrics that suit a user's own labels or scores."""
-    if kind is TargetKind.SCORE:
-        return ("pearson", "spearman")
-    return ("accuracy", "f1") if len(labels) == 2 else ("accuracy", "f1_macro")
 
 
 def find_files(folder: Path, splits: Iterable[str] = tuple(STEMS)) -> dict[str, Path]:
@@ -176,33 +170,8 @@ def _identity(row: Mapping[str, Any], column: str, place: str) -> str:
 
 
 def _target(
-    row: Mapping[str, Any], column: str, kind: TargetKind, labels: Sequence[str], place: str, required: bool
+    row: Mapping[str, Any], column: str, kind: Kind, labels: Sequence[str], place: str, required: bool
 ) -> int | float | None:
     if not required and row.get(column) in (None, ""):
         return None
-    if kind is TargetKind.SCORE:
-        return _score(row, column, place)
-    label = _label(row, column, place)
-    if label not in labels:
-        raise UserError(f"{place}: unknown label {label!r} in column '{column}'; known: {', '.join(labels)}.")
-    return labels.index(label)
-
-
-def _label(row: Mapping[str, Any], column: str, place: str) -> str:
-    cell = _cell(row, column, "label", place)
-    if cell is None or cell == "":
-        raise UserError(f"{place}: column '{column}' (task.label) is empty. Every row of train and dev needs a label.")
-    if isinstance(cell, list | dict):
-        raise UserError(f"{place}: column '{column}' (task.label) must be one label, found {json.dumps(cell)[:80]}.")
-    return cell if isinstance(cell, str) else json.dumps(cell)
-
-
-def _score(row: Mapping[str, Any], column: str, place: str) -> float:
-    cell = _cell(row, column, "label", place)
-    try:
-        score = math.nan if isinstance(cell, bool) else float(cell)
-    except (TypeError, ValueError):
-        score = math.nan
-    if not math.isfinite(score):
-        raise UserError(f"{place}: column '{column}' (task.label) must be a number, found {cell!r}.")
-    return score
+    return kind.parse(_cell(row, column, "label", place), labels, place, column)

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from bertvision.data.examples import Example
 from bertvision.errors import UserError
-from bertvision.tasks.base import Example, TargetKind
-from bertvision.tasks.squad import check_unique_ids
+from bertvision.kinds import LABEL, SCORE, Kind
+from bertvision.tasks.base import check_unique_ids
 from bertvision.tasks.text_files import find_file, read_lines
 
 HUB = "nyu-mll/glue"
@@ -36,12 +37,16 @@ class GlueTask:
     max_length: int = 128
     headerless: tuple[str, ...] = ()
     """Columns of train and dev where those files have no header line."""
+    lr: float = 2e-5
+    """Learning rate of fine-tuning, as the 2021 paper has it."""
+    batch_rows: int = 32
+    """Windows a step of fine-tuning, likewise."""
     has_broken_rows: bool = False
     """The official file has a few lines that are torn rows; they are left out with a warning."""
 
     @property
-    def kind(self) -> TargetKind:
-        return TargetKind.LABEL if self.labels else TargetKind.SCORE
+    def kind(self) -> Kind:
+        return LABEL if self.labels else SCORE
 
 
 NLI = ("entailment", "not_entailment")
@@ -53,7 +58,7 @@ GLUE = {
         GlueTask(
             "cola", "CoLA", "is this sentence grammatical?", ("matthews",), text="sentence",
             labels=("unacceptable", "acceptable"), headerless=("source", "label", "mark", "sentence"),
-            hub_columns=("sentence",),
+            hub_columns=("sentence",), batch_rows=16,
         ),
         GlueTask(
             "sst2", "SST-2", "does this film review sentence praise?", ("accuracy",), text="sentence",
@@ -65,26 +70,26 @@ GLUE = {
         ),
         GlueTask(
             "stsb", "STS-B", "how alike are two sentences, 0 to 5?", ("pearson", "spearman"), text="sentence1",
-            text_pair="sentence2", label="score",
+            text_pair="sentence2", label="score", batch_rows=16,
         ),
         GlueTask(
             "qqp", "QQP", "do two questions ask the same?", ("accuracy", "f1"), text="question1", text_pair="question2",
             label="is_duplicate", index="id", labels=("not_duplicate", "duplicate"),
-            hub_columns=("question1", "question2"), has_broken_rows=True,
+            hub_columns=("question1", "question2"), lr=1e-5, has_broken_rows=True,
         ),
         GlueTask(
             "mnli", "MNLI", "does the premise entail the hypothesis? Two dev sets", ("accuracy",), text="sentence1",
             text_pair="sentence2",
-            label="gold_label", labels=MNLI, values=MNLI, hub_columns=("premise", "hypothesis"),
+            label="gold_label", labels=MNLI, values=MNLI, hub_columns=("premise", "hypothesis"), lr=1e-5,
         ),
         GlueTask(
             "qnli", "QNLI", "does the sentence answer the question?", ("accuracy",), text="question",
-            text_pair="sentence", labels=NLI, values=NLI, hub_columns=("question", "sentence"),
+            text_pair="sentence", labels=NLI, values=NLI, hub_columns=("question", "sentence"), lr=1e-5,
         ),
         GlueTask(
             "rte", "RTE", "does the text entail the hypothesis?", ("accuracy",), text="sentence1",
             text_pair="sentence2",
-            labels=NLI, values=NLI, max_length=250,
+            labels=NLI, values=NLI, max_length=250, batch_rows=16,
         ),
         GlueTask(
             "wnli", "WNLI", "does the sentence follow once its pronoun is filled in?", ("accuracy",), text="sentence1",
@@ -205,7 +210,7 @@ def _report_broken(path: Path, broken: list[int], count: int) -> None:
 
 
 def _target(task: GlueTask, cell: str, place: str) -> int | float:
-    if task.kind is TargetKind.LABEL:
+    if task.labels:
         if cell not in task.values:
             raise UserError(
                 f"{place}: unknown label {cell!r} in column {task.label}, {task.folder} has {', '.join(task.values)}."

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from typing import Any
 
+from bertvision.data.examples import Answer, Example
 from bertvision.errors import UserError
-from bertvision.tasks.base import Answer, Example, TargetKind
+from bertvision.tasks.base import check_unique_ids
 from bertvision.tasks.files import Row
 from bertvision.tasks.glue import GlueTask
-from bertvision.tasks.squad import check_unique_ids, make_question
+from bertvision.tasks.squad import make_question
 
 
 def read_hub_glue(task: GlueTask, name: str, config: str | None, hub_split: str, split: str) -> list[Example]:
@@ -115,7 +116,7 @@ def _check_columns(dataset: Any, wanted: list[str], where: str) -> None:
 def _glue_target(task: GlueTask, label: Any, place: str) -> int | float | None:
     if label is None or label == -1:
         return None
-    if task.kind is TargetKind.SCORE:
+    if not task.labels:
         return float(label)
     if label not in range(len(task.labels)):
         raise UserError(f"{place}: label {label!r} is none of 0 … {len(task.labels) - 1}.")

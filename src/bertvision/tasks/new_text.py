@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+from bertvision.data.examples import Example
 from bertvision.errors import UserError
+from bertvision.kinds import SCORE
 from bertvision.tasks import glue, squad
-from bertvision.tasks.base import Example, TargetKind, Task
+from bertvision.tasks.base import Task
 from bertvision.tasks.files import Columns, check_columns, read_file
 from bertvision.tasks.text_files import plain_suffix, read_lines
 
@@ -63,4 +65,4 @@ def read_any_text(path: Path) -> list[Example]:
 def _read_unlabelled(path: Path, columns: Columns) -> list[Example]:
     # The label column is not looked at: whatever stands in it, this text is to be predicted.
     unlabelled = Columns(columns.text, columns.text_pair, label="\0", id=columns.id)
-    return read_file(path, unlabelled, TargetKind.SCORE, (), "test")
+    return read_file(path, unlabelled, SCORE, (), "test")

@@ -4,14 +4,14 @@ The same questions make two tasks: `squad2` asks where the answer is, `squad2_an
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bertvision.data.examples import Answer, Example
 from bertvision.errors import UserError
-from bertvision.tasks.base import Answer, Example
+from bertvision.tasks.base import check_unique_ids
 from bertvision.tasks.text_files import find_file, read_json
 
 HUB = "rajpurkar/squad_v2"
@@ -64,17 +64,6 @@ def to_answerable(examples: Iterable[Example]) -> list[Example]:
         example if example.answers is None else replace(example, target=int(bool(example.answers)))
         for example in examples
     ]
-
-
-def check_unique_ids(ids: Iterable[str], where: str) -> None:
-    """Raises a UserError that names ids found more than once."""
-    repeated = [identity for identity, count in Counter(ids).items() if count > 1]
-    if repeated:
-        more = f" and {len(repeated) - 5} more" if len(repeated) > 5 else ""
-        raise UserError(
-            f"{where}: ids must be unique, these come more than once: {', '.join(repeated[:5])}{more}. "
-            "Rename or remove the copies."
-        )
 
 
 def find_squad_files(folder: Path, splits: Iterable[str] = ("train", "dev", "test")) -> dict[str, Path]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bertvision.disk import write_text
 from bertvision.errors import UserError
-from bertvision.tasks.base import TargetKind
+from bertvision.kinds import Kind
 from bertvision.tasks.glue import GLUE, GlueTask
 
 Output = int | float | str
@@ -15,9 +15,9 @@ Output = int | float | str
 MNLI_FILES = {"test_matched": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv", "ax": "AX.tsv"}
 
 
-def submission_name(task: str, split: str, kind: TargetKind) -> str | None:
+def submission_name(task: str, split: str, kind: Kind) -> str | None:
     """The file's official name; None where no server takes this split of this task."""
-    if kind is TargetKind.SPAN:
+    if kind.reads_answers:
         return f"{task}-{split}.json"
     if task == "mnli":
         return MNLI_FILES.get(split)
@@ -25,7 +25,7 @@ def submission_name(task: str, split: str, kind: TargetKind) -> str | None:
 
 
 def write_submission(
-    task: str, split: str, kind: TargetKind, ids: Sequence[str], outputs: Sequence[Output], folder: Path
+    task: str, split: str, kind: Kind, ids: Sequence[str], outputs: Sequence[Output], folder: Path
 ) -> Path:
     """Writes one split's predictions, in the order of `ids`, and returns the file."""
     assert len(ids) == len(outputs), f"{len(ids)} ids, {len(outputs)} outputs"
@@ -34,7 +34,7 @@ def write_submission(
         splits = ", ".join(MNLI_FILES) if task == "mnli" else "test"
         form = f"its splits for the server are: {splits}" if task in GLUE else "it has no official form"
         raise UserError(f"there is no submission file for {task}, split '{split}': {form}.")
-    if kind is TargetKind.SPAN:
+    if kind.reads_answers:
         text = json.dumps(dict(zip(ids, outputs, strict=True)), ensure_ascii=False, indent=1) + "\n"
     else:
         text = _glue_table(GLUE[task], split, ids, outputs)
@@ -51,6 +51,6 @@ def _glue_table(task: GlueTask, split: str, ids: Sequence[str], outputs: Sequenc
 
 
 def _cell(task: GlueTask, output: Output) -> str:
-    if task.kind is TargetKind.SCORE:
+    if not task.labels:
         return f"{min(max(float(output), 0.0), 5.0):.3f}"
     return task.values[int(output)]

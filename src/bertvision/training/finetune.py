@@ -21,11 +21,11 @@ from bertvision.encoder.output_layer import OutputLayer
 from bertvision.encoder.recording import MOST_WORK, Graphs, TokenPlaces, fill_up
 from bertvision.encoder.states import PackedTokens
 from bertvision.errors import UserError
+from bertvision.kinds import Kind
 from bertvision.machine import Machine, drawing_from
 from bertvision.progress import Reporter
 from bertvision.sources.ahead import make_ahead
 from bertvision.sources.base import Targets, pack_targets, pack_tokens
-from bertvision.tasks.base import TargetKind
 from bertvision.training.checkpoint import Checkpoints, named, under
 from bertvision.training.half_weights import HalfWeights
 from bertvision.training.interrupts import held_interrupts
@@ -80,7 +80,7 @@ class Finetuning:
         output: OutputLayer,
         features: Features,
         plan: BatchPlan,
-        kind: TargetKind,
+        kind: Kind,
         config: FinetuneConfig,
         seed: int,
         machine: Machine,

@@ -8,7 +8,7 @@ from tiny_reports import TinyRun, build_tiny_run, label_marks, span_marks
 from bertvision.analysis import answers
 from bertvision.analysis.passages import passage_lengths
 from bertvision.analysis.thresholds import threshold_curve
-from bertvision.tasks.base import TargetKind
+from bertvision.kinds import SPAN
 
 ANALYSES = [
     answers.has_and_no_answer,
@@ -74,7 +74,7 @@ def test_a_set_without_unanswerable_questions_has_no_column_for_them(tmp_path: P
 
 
 def test_seeds_are_one_row_with_mean_and_deviation(tmp_path: Path) -> None:
-    run = TinyRun(tmp_path, TargetKind.SPAN)
+    run = TinyRun(tmp_path, SPAN)
     run.add("encoder", marks=MIXED)
     for seed, f1 in enumerate([[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 0]]):
         marks = span_marks(f1, [True] * 4, [-1] * 4)
@@ -140,7 +140,7 @@ def test_where_there_is_no_second_span_silence_is_second(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_a_whole_run_gives_every_analysis(tmp_path: Path, seeds: int) -> None:
-    evidence = build_tiny_run(tmp_path, TargetKind.SPAN, seeds=seeds, ensemble="both")
+    evidence = build_tiny_run(tmp_path, SPAN, seeds=seeds, ensemble="both")
     for analysis in ANALYSES:
         block = analysis(evidence, "dev")
         assert block and block.frame and block.picture and block.alt and len(block.sentences) == 2

@@ -7,22 +7,20 @@ import pytest
 from scipy.stats import binomtest
 from tiny_reports import TinyRun, build_tiny_run, label_marks, score_marks, span_marks
 
-from bertvision.analysis.certainty import Certainty, measure_of
+from bertvision.analysis.certainty import Certainty
 from bertvision.analysis.scores import figure_columns
-from bertvision.evaluation.marks import SpanMarks
+from bertvision.kinds import KINDS, SCORE, SPAN, Kind
 from bertvision.pipeline.scoreboard import read_figure
-from bertvision.tasks.base import TargetKind
 
 
-@pytest.mark.parametrize("kind", list(TargetKind))
-def test_the_measure_of_each_figure_gives_the_figure_in_scores_json(kind: TargetKind, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS.values())
+def test_the_measure_of_each_figure_gives_the_figure_in_scores_json(kind: Kind, tmp_path: Path) -> None:
     evidence = build_tiny_run(tmp_path, kind, seeds=2, ensemble="both")
     for model in evidence.models(1.0)[1:]:
         marks = model.marks("dev")
-        size = len(marks.silent if isinstance(marks, SpanMarks) else marks.target)
-        for key, _ in figure_columns(evidence):
-            found = measure_of(marks, key, model.threshold)(np.ones((1, size), dtype=np.float32))
-            assert found[0] == pytest.approx(read_figure(model.scores("dev"), key), abs=1e-3), key
+        for one in figure_columns(evidence):
+            found = kind.measure(one.key, marks, model.threshold)(np.ones((1, len(marks)), dtype=np.float32))
+            assert found[0] == pytest.approx(read_figure(model.scores("dev"), one.key), abs=1e-3), one.key
 
 
 def test_a_head_that_is_right_where_the_encoder_is_not_beats_it_for_sure(tmp_path: Path) -> None:
@@ -88,7 +86,7 @@ def test_the_interval_of_a_mean_is_near_the_normal_one(tmp_path: Path) -> None:
 
 
 def test_seeds_count_by_their_mean(tmp_path: Path) -> None:
-    run = TinyRun(tmp_path, TargetKind.SCORE)
+    run = TinyRun(tmp_path, SCORE)
     targets = [float(value) for value in range(20)]
     run.add("encoder", marks=score_marks(targets, [value + value % 3 for value in targets]))
     for seed in (0, 1):
@@ -104,7 +102,7 @@ def test_seeds_count_by_their_mean(tmp_path: Path) -> None:
 
 
 def test_spans_are_compared_at_the_threshold_that_each_model_has(tmp_path: Path) -> None:
-    run = TinyRun(tmp_path, TargetKind.SPAN)
+    run = TinyRun(tmp_path, SPAN)
     has = [True, True, False, False]
     held = {"held_out": {"threshold": 1.0, "at_threshold": {"f1": 50.0}}}
     marks = span_marks([1, 0.5, 0, 0], has, [-2, 0.5, 0.5, 2])
@@ -112,5 +110,5 @@ def test_spans_are_compared_at_the_threshold_that_each_model_has(tmp_path: Path)
     # At 1 the second question is answered (0.5) and so is the third (0): 1 + 0.5 + 0 + 1 of 4.
     certainty = Certainty(run.write(), 1.0, "dev")
     assert certainty.evidence.main == "at_threshold.f1"
-    found = measure_of(marks, "at_threshold.f1", certainty.groups[0].models[0].threshold)
+    found = SPAN.measure("at_threshold.f1", marks, certainty.groups[0].models[0].threshold)
     assert found(np.ones((1, 4), dtype=np.float32))[0] == pytest.approx(62.5)

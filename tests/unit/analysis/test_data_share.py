@@ -5,7 +5,7 @@ from tiny_blocks import accuracy, curve_run, drawn, layers_of
 from tiny_reports import build_tiny_run
 
 from bertvision.analysis.data_share import data_share
-from bertvision.tasks.base import TargetKind
+from bertvision.kinds import KINDS, Kind
 
 
 def test_without_shares_of_the_data_there_is_no_curve_of_them(tmp_path: Path) -> None:
@@ -44,8 +44,8 @@ def test_the_names_of_members_are_those_the_shares_are_read_from(tmp_path: Path)
     assert len(block.frame.rows) == 6
 
 
-@pytest.mark.parametrize("kind", list(TargetKind))
-def test_every_mark_has_a_tooltip_for_every_kind(tmp_path: Path, kind: TargetKind) -> None:
+@pytest.mark.parametrize("kind", KINDS.values())
+def test_every_mark_has_a_tooltip_for_every_kind(tmp_path: Path, kind: Kind) -> None:
     heads = ["learned_pooling", {"head": "adapter_64", "data_fraction": [0.1, 1.0]}]
     evidence = build_tiny_run(tmp_path, kind, (0.0, 1.0), seeds=2, heads=heads)
     block = data_share(evidence, "dev")

@@ -8,16 +8,16 @@ from tiny_reports import TinyRun, build_tiny_run, label_marks, score_marks, span
 
 from bertvision.analysis.block import Block
 from bertvision.analysis.disagreements import cut, disagreements, draw_evenly
-from bertvision.evaluation.marks import Marks
-from bertvision.evaluation.predictions import to_json_line
+from bertvision.data.examples import Answer, Example
+from bertvision.kinds import KINDS, LABEL, SCORE, SPAN, Kind, Marks
+from bertvision.kinds.base import to_json_line
 from bertvision.pipeline.finished import Evidence
 from bertvision.pipeline.folder import HELD_OUT
-from bertvision.tasks.base import Answer, Example, TargetKind
 
 Said = list[dict[str, Any]]
 
 
-def run_of(folder: Path, kind: TargetKind, **models: tuple[Marks, Said]) -> Evidence:
+def run_of(folder: Path, kind: Kind, **models: tuple[Marks, Said]) -> Evidence:
     """Models with their marks and the rows of their predictions.jsonl."""
     run = TinyRun(folder, kind)
     for name, (marks, said) in models.items():
@@ -40,7 +40,7 @@ def labels(folder: Path, encoder: list[float], head: list[float]) -> Evidence:
     targets = [0] * len(encoder)
     return run_of(
         folder,
-        TargetKind.LABEL,
+        LABEL,
         encoder=(label_marks(targets, encoder), label_rows(encoder)),
         adapter_64=(label_marks(targets, head), label_rows(head)),
     )
@@ -152,7 +152,7 @@ def test_answers_are_read_with_the_passage_around_them(tmp_path: Path, monkeypat
     has, leads = [True, False], [-1.0, 1.0]
     evidence = run_of(
         tmp_path,
-        TargetKind.SPAN,
+        SPAN,
         encoder=(span_marks([0, 0], has, leads), [span_row("before", 0, 0.6), span_row("", 0, 0.9)]),
         adapter_64=(span_marks([1, 0], has, [-1.0, -1.0]), [span_row("Paris", 700, 0.7), span_row("after", late, 0.5)]),
     )
@@ -170,7 +170,7 @@ def test_answers_are_read_with_the_passage_around_them(tmp_path: Path, monkeypat
 
 
 def test_answers_are_right_at_the_threshold_of_each_model(tmp_path: Path) -> None:
-    run = TinyRun(tmp_path, TargetKind.SPAN)
+    run = TinyRun(tmp_path, SPAN)
     marks = span_marks([1, 1], [True, True], [-1, -1])
     for name, threshold in (("encoder", -2.0), ("adapter_64", 0.0)):  # below its leads: the encoder says nothing
         run.add(name, marks={"dev": marks, HELD_OUT: marks}, threshold=threshold)
@@ -207,7 +207,7 @@ def test_of_scores_the_closer_one_is_counted_and_the_largest_differences_are_sho
     )
     evidence = run_of(
         tmp_path,
-        TargetKind.SCORE,
+        SCORE,
         encoder=(score_marks(gold, encoder), [{"score": value} for value in encoder]),
         adapter_64=(score_marks(gold, head), [{"score": value} for value in head]),
     )
@@ -229,7 +229,7 @@ def test_of_scores_the_closer_one_is_counted_and_the_largest_differences_are_sho
 
 def test_a_large_set_is_drawn_in_part(tmp_path: Path) -> None:
     marks = score_marks([0.0] * 1500, np.linspace(0, 1, 1500).tolist())
-    block = disagreements(run_of(tmp_path, TargetKind.SCORE, encoder=(marks, []), adapter_64=(marks, [])), "dev")
+    block = disagreements(run_of(tmp_path, SCORE, encoder=(marks, []), adapter_64=(marks, [])), "dev")
     assert block and block.picture and len(block.picture["layer"][1]["data"]["values"]) == 1000
     assert "1,000 of 1,500 examples" in block.note
 
@@ -248,8 +248,8 @@ def test_few_examples_are_all_taken() -> None:
     assert draw_evenly(np.array([3, 1, 4]), 3) == [3, 1, 4]
 
 
-@pytest.mark.parametrize("kind", TargetKind)
-def test_a_whole_run_of_any_kind_has_a_table_for_reading(tmp_path: Path, kind: TargetKind) -> None:
+@pytest.mark.parametrize("kind", KINDS.values())
+def test_a_whole_run_of_any_kind_has_a_table_for_reading(tmp_path: Path, kind: Kind) -> None:
     evidence = build_tiny_run(tmp_path, kind)
     block = disagreements(evidence, "dev")
     assert block and block.frame and block.frame.rows and block.picture and block.alt

@@ -6,7 +6,7 @@ from tiny_blocks import accuracy, curve_run, drawn, layers_of
 from tiny_reports import TinyRun, build_tiny_run
 
 from bertvision.analysis.epochs import epoch_losses, epochs_of_heads, read_passes
-from bertvision.tasks.base import TargetKind
+from bertvision.kinds import KINDS, Kind
 
 
 def train(step: int, **loss: float | None) -> dict[str, Any]:
@@ -92,8 +92,8 @@ def test_without_a_log_there_are_no_epochs(tmp_path: Path) -> None:
     assert epochs_of_heads(curve_run(tmp_path, {1: 60.0}, {1: {"adapter_64": 61.0}}).write(), "dev") is None
 
 
-@pytest.mark.parametrize("kind", list(TargetKind))
-def test_every_mark_has_a_tooltip_for_every_kind(tmp_path: Path, kind: TargetKind) -> None:
+@pytest.mark.parametrize("kind", KINDS.values())
+def test_every_mark_has_a_tooltip_for_every_kind(tmp_path: Path, kind: Kind) -> None:
     heads = ["learned_pooling", {"head": "adapter_64", "data_fraction": [0.1, 1.0]}]
     evidence = build_tiny_run(tmp_path, kind, (0.0, 1.0), seeds=2, heads=heads)
     block = epochs_of_heads(evidence, "dev")

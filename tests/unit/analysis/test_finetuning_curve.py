@@ -6,7 +6,7 @@ from tiny_blocks import accuracy, curve_run, drawn, layers_of
 from tiny_reports import build_tiny_run
 
 from bertvision.analysis.finetuning_curve import finetuning_curve
-from bertvision.tasks.base import TargetKind
+from bertvision.kinds import KINDS, SPAN, Kind
 
 
 def test_one_snapshot_has_no_curve(tmp_path: Path) -> None:
@@ -68,14 +68,14 @@ def test_seeds_are_one_point_with_their_mean_and_deviation(tmp_path: Path) -> No
 
 
 def test_spans_are_compared_at_the_chosen_threshold_with_em_beside_f1(tmp_path: Path) -> None:
-    block = finetuning_curve(build_tiny_run(tmp_path, TargetKind.SPAN, (0.5, 1.0)), "dev")
+    block = finetuning_curve(build_tiny_run(tmp_path, SPAN, (0.5, 1.0)), "dev")
     assert block is not None and block.frame is not None
     headings = [column.heading for column in block.frame.columns]
     assert headings[2:4] == ["F1 at the chosen threshold", "EM at the chosen threshold"]
 
 
-@pytest.mark.parametrize("kind", list(TargetKind))
-def test_every_mark_has_a_tooltip_for_every_kind(tmp_path: Path, kind: TargetKind) -> None:
+@pytest.mark.parametrize("kind", KINDS.values())
+def test_every_mark_has_a_tooltip_for_every_kind(tmp_path: Path, kind: Kind) -> None:
     heads = ["learned_pooling", {"head": "adapter_64", "data_fraction": [0.1, 1.0]}]
     evidence = build_tiny_run(tmp_path, kind, (0.0, 1.0), seeds=2, heads=heads)
     block = finetuning_curve(evidence, "dev")

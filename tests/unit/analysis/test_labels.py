@@ -6,9 +6,9 @@ from sklearn.metrics import confusion_matrix as sklearn_confusion_matrix
 from tiny_reports import TinyRun, build_tiny_run, label_marks
 
 from bertvision.analysis.labels import confusion_matrix, count_labels, measure_reliability, reliability_curve
-from bertvision.evaluation.marks import LabelMarks
+from bertvision.kinds import SCORE
+from bertvision.kinds.label import LabelMarks
 from bertvision.pipeline.finished import Evidence
-from bertvision.tasks.base import TargetKind
 
 
 def random_marks(examples: int = 300, labels: int = 4, seed: int = 0) -> LabelMarks:
@@ -109,7 +109,7 @@ def test_a_model_as_right_as_it_is_sure_is_called_neither_too_sure_nor_less(tmp_
 
 
 def test_other_kinds_have_no_labels(tmp_path: Path) -> None:
-    evidence = build_tiny_run(tmp_path, TargetKind.SCORE)
+    evidence = build_tiny_run(tmp_path, SCORE)
     assert confusion_matrix(evidence, "dev") is None and reliability_curve(evidence, "dev") is None
 
 

@@ -20,9 +20,9 @@ from bertvision.analysis.layer_importance import Loss, layer_importance, measure
 from bertvision.analysis.layer_weights import layer_weights
 from bertvision.encoder.states import StateShape
 from bertvision.heads import Target, build_head
+from bertvision.kinds import LABEL
 from bertvision.pipeline.finished import Evidence
 from bertvision.progress import Reporter
-from bertvision.tasks.base import TargetKind
 
 QUIET = Reporter()
 
@@ -30,7 +30,7 @@ QUIET = Reporter()
 @pytest.mark.parametrize("settings", [{"read": "cls"}, {"read": "mean"}])
 def test_a_zeroed_layer_is_left_out_of_the_sum_and_put_back(settings: Any) -> None:
     shape = StateShape(3, 8, True)
-    head = build_head(member_of("learned_pooling", TargetKind.LABEL, **settings), shape, Target(TargetKind.LABEL, 3))
+    head = build_head(member_of("learned_pooling", LABEL, **settings), shape, Target(LABEL, 3))
     states = random_states(shape, [4, 2, 5])
     read = states.read(head.reads)
     before = read.clone()
@@ -47,7 +47,7 @@ def test_a_zeroed_layer_is_left_out_of_the_sum_and_put_back(settings: Any) -> No
 
 def test_the_states_are_put_back_when_a_head_fails() -> None:
     shape = StateShape(2, 8, False)
-    head = build_head(member_of("learned_pooling", TargetKind.LABEL), shape, Target(TargetKind.LABEL, 2))
+    head = build_head(member_of("learned_pooling", LABEL), shape, Target(LABEL, 2))
     states = random_states(shape, [3])
     before = states.read("cls").clone()
     head.register_forward_pre_hook(lambda *_: 1 / 0)

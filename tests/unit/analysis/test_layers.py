@@ -6,7 +6,7 @@ from tiny_training import member_of
 from bertvision.analysis.layers import name_layers, names_read
 from bertvision.encoder.states import StateShape
 from bertvision.heads import Target, build_head
-from bertvision.tasks.base import TargetKind
+from bertvision.kinds import LABEL
 
 
 def test_layers_are_named_from_the_embeddings_up() -> None:
@@ -19,8 +19,8 @@ def test_layers_are_named_from_the_embeddings_up() -> None:
     [({"read": "cls"}, True, True), ({"read": "cls"}, False, False), ({"read": "mean"}, True, False)],
 )
 def test_the_pooled_output_is_named_where_the_head_reads_it(settings: Any, pooled: bool, named: bool) -> None:
-    member = member_of("learned_pooling", TargetKind.LABEL, **settings)
-    head = build_head(member, StateShape(3, 32, pooled), Target(TargetKind.LABEL, 2))
+    member = member_of("learned_pooling", LABEL, **settings)
+    head = build_head(member, StateShape(3, 32, pooled), Target(LABEL, 2))
     expected = ["embeddings", "layer 5", "layer 7", *(["pooled output"] if named else [])]
     assert names_read(head, [0, 5, 7]) == expected
     assert names_read(head, None)[:3] == ["embeddings", "layer 1", "layer 2"]

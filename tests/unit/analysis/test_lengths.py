@@ -5,7 +5,7 @@ from tiny_blocks import curve_run, drawn, layers_of
 from tiny_reports import build_tiny_run
 
 from bertvision.analysis.lengths import length_histogram
-from bertvision.tasks.base import TargetKind
+from bertvision.kinds import KINDS, Kind
 
 
 def test_lengths_have_the_quantiles_of_all_windows(tmp_path: Path) -> None:
@@ -45,8 +45,8 @@ def test_a_run_that_kept_no_lengths_has_no_histogram(tmp_path: Path) -> None:
     assert length_histogram(curve_run(tmp_path, {1: 60.0}, {}).write(), "dev") is None
 
 
-@pytest.mark.parametrize("kind", list(TargetKind))
-def test_every_mark_has_a_tooltip_for_every_kind(tmp_path: Path, kind: TargetKind) -> None:
+@pytest.mark.parametrize("kind", KINDS.values())
+def test_every_mark_has_a_tooltip_for_every_kind(tmp_path: Path, kind: Kind) -> None:
     heads = ["learned_pooling", {"head": "adapter_64", "data_fraction": [0.1, 1.0]}]
     evidence = build_tiny_run(tmp_path, kind, (0.0, 1.0), seeds=2, heads=heads)
     block = length_histogram(evidence, "dev")

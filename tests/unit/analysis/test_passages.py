@@ -8,8 +8,8 @@ from tiny_reports import span_marks
 from bertvision.analysis import passages
 from bertvision.analysis.block import Block
 from bertvision.analysis.passages import passage_lengths
+from bertvision.data.examples import Example
 from bertvision.pipeline.finished import Evidence
-from bertvision.tasks.base import Example
 
 
 def lengths_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: int) -> Block | None:

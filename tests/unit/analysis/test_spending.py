@@ -5,7 +5,7 @@ import pytest
 from tiny_reports import TinyRun, build_tiny_run
 
 from bertvision.analysis.spending import costs_table, score_against_compute
-from bertvision.tasks.base import TargetKind
+from bertvision.kinds import KINDS, Kind
 
 
 def accuracy(value: float) -> dict[str, Any]:
@@ -131,10 +131,8 @@ def test_an_ensemble_costs_its_pass_and_one_with_members_from_elsewhere_is_not_p
     assert foreign["seconds"] is None and foreign["accuracy"] == 72.0
 
 
-@pytest.mark.parametrize("kind", list(TargetKind))
-def test_every_kind_with_seeds_and_an_ensemble_has_a_picture_of_at_most_six_colours(
-    tmp_path: Path, kind: TargetKind
-) -> None:
+@pytest.mark.parametrize("kind", KINDS.values())
+def test_every_kind_with_seeds_and_an_ensemble_has_a_picture_of_at_most_six_colours(tmp_path: Path, kind: Kind) -> None:
     heads = ["learned_pooling", "average_pooling", "pooled_adapter", {"head": "adapter", "size": [4, 8, 16]}]
     evidence = build_tiny_run(tmp_path, kind, (0.5, 1.0), seeds=2, heads=heads, ensemble="together")
     block, table = score_against_compute(evidence, "dev"), costs_table(evidence, "dev")

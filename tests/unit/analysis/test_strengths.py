@@ -18,13 +18,16 @@ from bertvision.analysis.strengths import compute_layer_map
 from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import UserError
-from bertvision.evaluation.answers import SpanAnswer
-from bertvision.evaluation.marks import LabelMarks, ScoreMarks, SpanMarks
-from bertvision.evaluation.predictions import Predictions
+from bertvision.evaluation.spans.answers import SpanAnswer
 from bertvision.heads import Target, build_head
+from bertvision.kinds import SPAN
+from bertvision.kinds.base import Aim
+from bertvision.kinds.label import LabelMarks
+from bertvision.kinds.score import ScoreMarks
+from bertvision.kinds.span import SpanMarks, SpanPredictions
 from bertvision.pipeline.finished import Evidence
 from bertvision.sources import pack_tokens
-from bertvision.tasks.base import TargetKind
+from bertvision.tasks.base import Task
 
 
 def weights_of(run: Path, head: str) -> dict[str, torch.Tensor]:
@@ -94,14 +97,18 @@ def test_of_several_windows_the_one_where_the_span_scores_best_is_taken() -> Non
         target=np.zeros(2, dtype=np.float32),
     )  # fmt: skip
     answer = SpanAnswer("q", "word", 3, 7, -1.0, -2.0, 0.0, [])
-    found = Predictions(TargetKind.SPAN, ["q"], [answer])
+    found = SpanPredictions(["q"], [answer])
+
+    def aim(threshold: float) -> tuple[Any, ...]:
+        taken = SPAN.aim(Task("q", SPAN, (), {}, windowed=True), found, features, logits, threshold)
+        return taken.window, taken.said, taken.start, taken.end, taken.place
+
     logits = torch.tensor([[0, 0], [0, 0], [5, 5], [0, 0], [0, 0], [4, 4], [0, 0]], dtype=torch.float32)
     # log(e⁵ / (e⁵ + 3)) is -0.0200, log(e⁴ / (e⁴ + 2)) is -0.0360: the first window is surer.
-    assert module._aim_at_span(found, features, logits, 0.0) == module._Aim(0, "word", 2, 2, place=(3, 7))
+    assert aim(0.0) == (0, "word", 2, 2, (3, 7))
     logits[0] = 3  # log(e⁵ / (e⁵ + e³ + 2)) is -0.14: now the second one is
-    assert module._aim_at_span(found, features, logits, 0.0) == module._Aim(1, "word", 1, 1, place=(3, 7))
-    silent = module._aim_at_span(found, features, logits, -1.5)  # "no answer" trails by 1
-    assert silent == module._Aim(1, "no answer")
+    assert aim(0.0) == (1, "word", 1, 1, (3, 7))
+    assert aim(-1.5) == (1, "no answer", 0, 0, None)  # "no answer" trails by 1
 
 
 def test_a_head_that_says_nothing_is_asked_about_its_cls_token(mapped_squad: Path, tmp_path: Path) -> None:
@@ -143,8 +150,10 @@ def test_every_architecture_can_be_looked_through(architecture: str) -> None:
     """The last row has only the head above it, where the strength is the layer's share of a linear map."""
     features = build_tiny_features("squad2")
     encoder = Encoder(tiny_model(architecture), name=architecture, attention="padded").requires_grad_(False)
-    head = build_head(member_of("learned_pooling", TargetKind.SPAN), encoder.shape, Target(TargetKind.SPAN))
-    strength, _ = module._look_through(encoder, head, features, module._Aim(1, "", 2, 5))
+    head = build_head(member_of("learned_pooling", SPAN), encoder.shape, Target(SPAN))
+    strength, _ = module._look_through(
+        encoder, head, features, Aim(1, "", "", lambda outputs: outputs[2, 0] + outputs[5, 1], 2, 5)
+    )
     with torch.no_grad():
         last = encoder(pack_tokens(features, np.array([1])), keep=("last",)).last_tokens  # (token, hidden)
     weights = head.state_dict()

@@ -6,8 +6,8 @@ from tiny_blocks import answers_run, drawn, rows_of
 from tiny_reports import TinyRun, span_marks
 
 from bertvision.analysis.thresholds import POINTS, best_threshold, threshold_curve
+from bertvision.kinds import SPAN
 from bertvision.pipeline.folder import HELD_OUT
-from bertvision.tasks.base import TargetKind
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -27,7 +27,7 @@ def test_of_equal_thresholds_the_best_is_the_one_nearest_0() -> None:
 
 def test_the_curve_goes_through_the_chosen_threshold_and_0(tmp_path: Path) -> None:
     free = {"no_answer_auc": 61.0, "forced_exact": 62.0, "forced_f1": 63.0}
-    run = TinyRun(tmp_path, TargetKind.SPAN)
+    run = TinyRun(tmp_path, SPAN)
     # Answering all is right 3 of 4 times; at 0 two are answered.
     marks = span_marks([1, 1, 1, 0], [True, True, True, False], [-1, -0.5, 1, 2])
     for name, threshold in (("encoder", -0.75), ("last_linear", 0.0), ("adapter_64", 1.5)):

@@ -7,9 +7,9 @@ from sklearn.metrics import mean_absolute_error
 from tiny_reports import TinyRun, build_tiny_run, score_marks
 
 from bertvision.analysis.values import bin_scores, draw_evenly, mean_error, predicted_against_true
-from bertvision.evaluation.marks import ScoreMarks
+from bertvision.kinds import LABEL, SCORE
+from bertvision.kinds.score import ScoreMarks
 from bertvision.pipeline.finished import Evidence
-from bertvision.tasks.base import TargetKind
 
 
 def random_marks(examples: int = 200, seed: int = 0) -> ScoreMarks:
@@ -19,7 +19,7 @@ def random_marks(examples: int = 200, seed: int = 0) -> ScoreMarks:
 
 
 def run_of(folder: Path, head: ScoreMarks, encoder: ScoreMarks, metrics: list[str] | None = None) -> Evidence:
-    run = TinyRun(folder, TargetKind.SCORE, metrics=metrics)
+    run = TinyRun(folder, SCORE, metrics=metrics)
     run.add("encoder", marks=encoder)
     run.add("adapter_64", marks=head)
     return run.write()
@@ -72,7 +72,7 @@ def test_the_ends_of_the_scale_are_told(tmp_path: Path) -> None:
 
 
 def test_seeds_are_averaged_in_the_table_and_one_of_them_is_drawn(tmp_path: Path) -> None:
-    run = TinyRun(tmp_path, TargetKind.SCORE)
+    run = TinyRun(tmp_path, SCORE)
     run.add("encoder", marks=score_marks([0, 1, 2], [0, 1, 2]))
     for seed, off in enumerate([0.2, 0.6]):
         marks = score_marks([0, 1, 2], [off, 1 + off, 2 + off])
@@ -97,8 +97,8 @@ def test_a_mean_error_of_nothing_wrong_is_zero() -> None:
 
 
 def test_other_kinds_have_no_scores_and_the_encoder_alone_will_do(tmp_path: Path) -> None:
-    assert predicted_against_true(build_tiny_run(tmp_path / "label", TargetKind.LABEL), "dev") is None
-    run = TinyRun(tmp_path / "score", TargetKind.SCORE)
+    assert predicted_against_true(build_tiny_run(tmp_path / "label", LABEL), "dev") is None
+    run = TinyRun(tmp_path / "score", SCORE)
     run.add("encoder", marks=score_marks([1, 1], [1, 2]))
     block = predicted_against_true(run.write(), "dev")
     assert block is not None and block.sentences == [

@@ -6,7 +6,7 @@ from tiny_blocks import accuracy
 from tiny_reports import TinyRun, build_tiny_run
 
 from bertvision.analysis import words
-from bertvision.tasks.base import TargetKind
+from bertvision.kinds import KINDS, Kind
 
 
 def test_differences_have_their_sign_and_nothing_has_no_minus() -> None:
@@ -65,8 +65,8 @@ def test_figures_have_names_and_those_at_a_threshold_say_so(key: str, name: str)
     assert words.figure_name(key) == name
 
 
-@pytest.mark.parametrize("kind", list(TargetKind))
-def test_what_is_true_of_an_example_is_said_as_its_kind_asks(kind: TargetKind, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS.values())
+def test_what_is_true_of_an_example_is_said_as_its_kind_asks(kind: Kind, tmp_path: Path) -> None:
     evidence = build_tiny_run(tmp_path, kind, examples=3, held_out=0.0)
     golds = [words.gold_of(evidence, example) for example in evidence.job.examples("dev")]
     expected = {"span": ["1900", "1901", "no answer"], "label": ["no", "maybe", "yes"], "score": [0.0, 0.5, 1.0]}

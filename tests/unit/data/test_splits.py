@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertvision.data.examples import Example
 from bertvision.data.splits import draw, hold_out
 from bertvision.errors import UserError
-from bertvision.tasks.base import Example
 
 
 def articles(sizes: list[int], passages: int = 3) -> list[Example]:

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+from bertvision.data.examples import Answer, Example
 from bertvision.data.windows import BATCH, Features, build_features, passage_text, text_between
 from bertvision.errors import UserError
-from bertvision.tasks.base import Answer, Example, TargetKind
+from bertvision.kinds import LABEL, SCORE, SPAN
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 CORPUS = [
@@ -74,7 +75,7 @@ def question(passage: str, answer: str | None = None, start: int | None = None, 
 
 
 def spans(examples: list[Example], tokenizer: PreTrainedTokenizerFast, **settings: int) -> Features:
-    return build_features(examples, tokenizer, TargetKind.SPAN, True, **settings)
+    return build_features(examples, tokenizer, SPAN, True, **settings)
 
 
 def recovered(example: Example, features: Features, window: int = 0) -> tuple[str, int, int]:
@@ -159,7 +160,7 @@ def test_batches_leave_no_trace_and_progress_ends_at_the_total():
     examples = [question(CORPUS[index % 3], id=str(index)) for index in range(BATCH + 7)]
     told: list[int] = []
     tokenizer = TOKENIZERS["wordpiece"]
-    features = build_features(examples, tokenizer, TargetKind.SPAN, True, 30, 4, on_progress=told.append)
+    features = build_features(examples, tokenizer, SPAN, True, 30, 4, on_progress=told.append)
     assert told == [BATCH, 7]
     late = spans(examples[BATCH:], tokenizer, max_length=30, overlap=4)
     assert features.input_ids[-len(late.input_ids) :].tolist() == late.input_ids.tolist()
@@ -170,7 +171,7 @@ def test_batches_leave_no_trace_and_progress_ends_at_the_total():
 @every_tokenizer
 def test_text_that_is_not_windowed_is_truncated_the_longer_one_first(tokenizer):
     examples = [Example("a", CORPUS[0], "a fox", 1), Example("b", "a dog", CORPUS[1], 0)]
-    features = build_features(examples, tokenizer, TargetKind.LABEL, False, max_length=20)
+    features = build_features(examples, tokenizer, LABEL, False, max_length=20)
     expected = tokenizer(
         [CORPUS[0], "a dog"], ["a fox", CORPUS[1]], truncation="longest_first", max_length=20
     )["input_ids"]  # fmt: skip
@@ -182,13 +183,13 @@ def test_single_sentences_are_truncated_to_the_limit():
     tokenizer = TOKENIZERS["wordpiece"]
     whole = tokenizer(CORPUS[0])["input_ids"]
     for limit in (8, len(whole) - 1, len(whole), len(whole) + 1):
-        features = build_features([Example("a", CORPUS[0], target=1)], tokenizer, TargetKind.LABEL, False, limit)
+        features = build_features([Example("a", CORPUS[0], target=1)], tokenizer, LABEL, False, limit)
         assert features.input_ids.tolist() == tokenizer(CORPUS[0], truncation=True, max_length=limit)["input_ids"]
         assert features.lengths.tolist() == [min(limit, len(whole))]
 
 
 def test_single_sentences_have_no_passage_tokens():
-    features = build_features([Example("a", "the fox", target=2.5)], wordpiece(), TargetKind.SCORE, False, 20)
+    features = build_features([Example("a", "the fox", target=2.5)], wordpiece(), SCORE, False, 20)
     assert (features.offsets == -1).all() and features.target.tolist() == [2.5]
 
 
@@ -224,8 +225,8 @@ def test_answerability_holds_only_for_windows_with_the_whole_answer():
         Example("unknown", "when?", " ".join(CORPUS)),
     ]
     tokenizer = TOKENIZERS["wordpiece"]
-    features = build_features(examples, tokenizer, TargetKind.LABEL, True, 40, 10)
-    with_spans = build_features(examples, tokenizer, TargetKind.SPAN, True, 40, 10)
+    features = build_features(examples, tokenizer, LABEL, True, 40, 10)
+    with_spans = build_features(examples, tokenizer, SPAN, True, 40, 10)
     yes = features.example == 0
     assert features.target[yes].tolist() == (with_spans.start[yes] > 0).astype(float).tolist()
     assert 0 < features.target[yes].sum() < yes.sum()

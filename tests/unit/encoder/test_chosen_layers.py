@@ -15,8 +15,8 @@ from bertvision.encoder.loading import load_encoder, shape_of
 from bertvision.encoder.output_layer import build_output_layer
 from bertvision.encoder.states import PackedTokens
 from bertvision.errors import UserError
+from bertvision.kinds import KINDS, Kind
 from bertvision.sources import KeptSource, KeptStates, StreamedSource
-from bertvision.tasks.base import TargetKind
 
 ROUTES = [(name, "padded") for name in ARCHITECTURES] + [(name, "looped") for name in PACKED]
 KEEP = ("tokens", "last", "cls", "mean")
@@ -67,10 +67,10 @@ def test_each_part_alone_is_that_of_all_parts(keep: Any) -> None:
         assert torch.equal(getattr(alone, part), getattr(beside, part))
 
 
-@pytest.mark.parametrize("kind", list(TargetKind))
+@pytest.mark.parametrize("kind", KINDS.values())
 @pytest.mark.parametrize("reads", ["pooled", "cls", "mean"])
 @torch.no_grad()
-def test_the_encoders_own_output_layer_says_the_same(kind: TargetKind, reads: Any) -> None:
+def test_the_encoders_own_output_layer_says_the_same(kind: Kind, reads: Any) -> None:
     model = tiny_model("bert")
     outputs = []
     for layers in (None, [0, 3], [-1]):

@@ -17,7 +17,7 @@ from bertvision.encoder.output_layer import (
 )
 from bertvision.encoder.states import HiddenStates, PackedTokens, StateShape
 from bertvision.errors import UserError
-from bertvision.tasks.base import TargetKind
+from bertvision.kinds import LABEL, SCORE, SPAN
 
 CLASSIFIERS = [(name, {}) for name in ARCHITECTURES] + [("modernbert", {"classifier_pooling": "mean"})]
 SHAPE = StateShape(layers=4, hidden=32, pooled=True)
@@ -32,7 +32,7 @@ def states() -> HiddenStates:
 def test_a_checkpoints_own_span_layer_equals_the_full_model(architecture: str, tmp_path: Path) -> None:
     full = tiny_model(architecture, AutoModelForQuestionAnswering)
     full.save_pretrained(tmp_path)
-    layer = load_output_layer(str(tmp_path), TargetKind.SPAN, labels=2)
+    layer = load_output_layer(str(tmp_path), SPAN, labels=2)
     encoder = load_encoder(str(tmp_path), with_tokenizer=False)
     ids, types = random_sequences()
     logits = layer(encoder(PackedTokens.from_lists(ids, types), keep=layer.keep))
@@ -49,7 +49,7 @@ def test_a_checkpoints_own_classifier_equals_the_full_model_and_survives_saving(
     names = {0: "no", 1: "maybe", 2: "yes"}
     full = tiny_model(architecture, AutoModelForSequenceClassification, num_labels=3, id2label=names, **changes)
     full.save_pretrained(tmp_path / "full")
-    layer = load_output_layer(str(tmp_path / "full"), TargetKind.LABEL, labels=3)
+    layer = load_output_layer(str(tmp_path / "full"), LABEL, labels=3)
     encoder = load_encoder(str(tmp_path / "full"), with_tokenizer=False)
     ids, types = random_sequences()
     given = encoder(PackedTokens.from_lists(ids, types), keep=layer.keep)
@@ -66,18 +66,18 @@ def test_a_checkpoint_of_another_kind_or_label_count_has_no_output_layer_for_the
     tiny_model("bert", AutoModelForMaskedLM).save_pretrained(tmp_path / "mlm")
     tiny_model("bert", AutoModelForSequenceClassification, num_labels=3).save_pretrained(tmp_path / "three")
     tiny_model("bert", AutoModelForSequenceClassification, num_labels=1).save_pretrained(tmp_path / "score")
-    assert load_output_layer(str(tmp_path / "mlm"), TargetKind.SPAN, 2) is None
-    assert load_output_layer(str(tmp_path / "three"), TargetKind.SPAN, 2) is None
-    assert load_output_layer(str(tmp_path / "three"), TargetKind.LABEL, 2) is None
-    assert load_output_layer(str(tmp_path / "three"), TargetKind.SCORE, 1) is None
-    score = load_output_layer(str(tmp_path / "score"), TargetKind.SCORE, 1)
+    assert load_output_layer(str(tmp_path / "mlm"), SPAN, 2) is None
+    assert load_output_layer(str(tmp_path / "three"), SPAN, 2) is None
+    assert load_output_layer(str(tmp_path / "three"), LABEL, 2) is None
+    assert load_output_layer(str(tmp_path / "three"), SCORE, 1) is None
+    score = load_output_layer(str(tmp_path / "score"), SCORE, 1)
     assert score is not None and score.labels is None and score(states()).shape == (7, 1)
 
 
 def test_a_checkpoints_output_layer_can_be_trained_on() -> None:
     full = tiny_model("roberta", AutoModelForSequenceClassification, num_labels=2)
     encoder = Encoder(copy.deepcopy(full.roberta))
-    layer = CheckpointOutputLayer(TargetKind.LABEL, full)
+    layer = CheckpointOutputLayer(LABEL, full)
     layer(encoder(PackedTokens.from_lists(*random_sequences()), keep=layer.keep)).square().sum().backward()
     assert all(weight.grad is not None for weight in layer.parameters())
     assert encoder.model.embeddings.word_embeddings.weight.grad is not None
@@ -85,7 +85,7 @@ def test_a_checkpoints_output_layer_can_be_trained_on() -> None:
 
 @pytest.mark.parametrize("reads", ["pooled", "cls", "mean"])
 def test_labels_read_one_vector_of_each_sequence(reads: Any) -> None:
-    layer = build_output_layer(TargetKind.LABEL, SHAPE, outputs=3, reads=reads).eval()
+    layer = build_output_layer(LABEL, SHAPE, outputs=3, reads=reads).eval()
     given = states()
     vector = {"pooled": given.cls[:, 4], "cls": given.cls[:, 3], "mean": given.mean[:, 3]}[reads]
     expected = vector @ layer.linear.weight.T + layer.linear.bias
@@ -93,21 +93,19 @@ def test_labels_read_one_vector_of_each_sequence(reads: Any) -> None:
 
 
 def test_spans_read_every_token_of_the_last_layer() -> None:
-    layer = build_output_layer(TargetKind.SPAN, SHAPE, outputs=2)
+    layer = build_output_layer(SPAN, SHAPE, outputs=2)
     given = states()
     torch.testing.assert_close(layer(given), given.tokens[:, 3] @ layer.linear.weight.T + layer.linear.bias)
     assert layer.keep == ("last",) and sum(weight.numel() for weight in layer.parameters()) == 2 * 33
 
 
 def test_without_a_pooler_labels_read_cls() -> None:
-    assert build_output_layer(TargetKind.LABEL, SHAPE, 2).reads == "pooled"
-    assert build_output_layer(TargetKind.SCORE, StateShape(4, 32, pooled=False), 1).reads == "cls"
+    assert build_output_layer(LABEL, SHAPE, 2).reads == "pooled"
+    assert build_output_layer(SCORE, StateShape(4, 32, pooled=False), 1).reads == "cls"
 
 
 def test_a_fresh_layer_survives_saving_and_follows_its_generator(tmp_path: Path) -> None:
-    one, two = (
-        build_output_layer(TargetKind.LABEL, SHAPE, 3, generator=torch.Generator().manual_seed(5)) for _ in range(2)
-    )
+    one, two = (build_output_layer(LABEL, SHAPE, 3, generator=torch.Generator().manual_seed(5)) for _ in range(2))
     assert torch.equal(one.linear.weight, two.linear.weight)
     one.save(tmp_path)
     again = restore_output_layer(tmp_path)

@@ -6,15 +6,17 @@ import math
 import numpy as np
 import pytest
 
+from bertvision.data.examples import Example
 from bertvision.data.windows import Features
 from bertvision.errors import UserError
-from bertvision.evaluation.answers import LOWEST, Candidate, SpanAnswer
-from bertvision.evaluation.combining import METHODS, combine, combine_answers, fit_weights
-from bertvision.evaluation.predictions import build_predictions
-from bertvision.evaluation.spans import decode_spans
-from bertvision.tasks.base import Example, TargetKind, Task
+from bertvision.evaluation.combining import LOWEST, METHODS
+from bertvision.evaluation.spans.answers import Candidate, SpanAnswer
+from bertvision.evaluation.spans.combining import combine_answers
+from bertvision.evaluation.spans.decode import decode_spans
+from bertvision.kinds import KINDS, LABEL, SCORE, SPAN, Kind
+from bertvision.tasks.base import Task
 
-PROBABILISTIC = (TargetKind.LABEL, TargetKind.SPAN)
+PROBABILISTIC = (LABEL, SPAN)
 
 
 def windows_of(lengths: list[int], start=None, end=None, target=None, example=None, offsets=None) -> Features:
@@ -45,12 +47,12 @@ def questions(windows: list[tuple[int, int, int]], words: int = 9) -> tuple[Feat
     return features, [Example(f"q{index}", "who?", passage) for index in range(windows[-1][0] + 1)]
 
 
-def random_outputs(kind: TargetKind, features: Features, members: int, seed: int = 0) -> list[np.ndarray]:
+def random_outputs(kind: Kind, features: Features, members: int, seed: int = 0) -> list[np.ndarray]:
     random = np.random.default_rng(seed)
     shape = {
-        TargetKind.SPAN: (len(features.input_ids), 2),
-        TargetKind.LABEL: (len(features), 3),
-        TargetKind.SCORE: (len(features), 1),
+        SPAN: (len(features.input_ids), 2),
+        LABEL: (len(features), 3),
+        SCORE: (len(features), 1),
     }[kind]
     return [random.normal(0, 3, size=shape).astype(np.float32) for _ in range(members)]
 
@@ -77,7 +79,7 @@ def logits(probabilities: list, shift: float = 0.0) -> np.ndarray:
 )
 def test_labels_of_two_members_by_hand(method, expected):
     outputs = [logits([[0.8, 0.2]], shift=7.0), logits([[0.4, 0.6]], shift=-3.0)]
-    combined = combine(TargetKind.LABEL, outputs, windows_of([4]), method, weights_for(method, 0.25, 0.75))
+    combined = LABEL.combine(outputs, windows_of([4]), method, weights_for(method, 0.25, 0.75))
     assert combined.dtype == np.float32
     assert np.exp(combined) == pytest.approx(np.array([expected]), rel=1e-5)
 
@@ -98,7 +100,7 @@ def test_spans_of_two_members_by_hand(method, starts, ends):
     first = np.stack([logits([0.5, 0.5, 0.25, 0.25, 0.5]), logits([0.9, 0.1, 0.1, 0.7, 0.2])], axis=1)
     second = np.stack([logits([0.25, 0.75, 0.5, 0.25, 0.25]), logits([0.2, 0.8, 0.2, 0.2, 0.6])], axis=1)
     outputs = [first + shift[:, None], second - 2 * shift[:, None]]
-    combined = combine(TargetKind.SPAN, outputs, features, method, weights_for(method, 0.2, 0.8))
+    combined = SPAN.combine(outputs, features, method, weights_for(method, 0.2, 0.8))
     assert np.exp(combined) == pytest.approx(np.array([starts, ends]).T, rel=1e-5)
 
 
@@ -107,7 +109,7 @@ def test_spans_of_two_members_by_hand(method, starts, ends):
 )
 def test_scores_of_two_members_by_hand(method, expected):
     outputs = [np.float32([[1.0], [-4.0]]), np.float32([[3.0], [-1.0]])]
-    combined = combine(TargetKind.SCORE, outputs, windows_of([4, 4]), method, weights_for(method, 0.5, 2.0))
+    combined = SCORE.combine(outputs, windows_of([4, 4]), method, weights_for(method, 0.5, 2.0))
     assert combined.dtype == np.float32
     assert combined[:, 0] == pytest.approx(np.array(expected))
 
@@ -115,8 +117,8 @@ def test_scores_of_two_members_by_hand(method, expected):
 @pytest.mark.parametrize("method", METHODS)
 def test_one_member_alone_answers_as_without_an_ensemble(method):
     features, examples = questions([(0, 0, 6), (0, 4, 9), (1, 0, 9), (2, 0, 3)])
-    output = random_outputs(TargetKind.SPAN, features, 1)[0]
-    combined = combine(TargetKind.SPAN, [output], features, method, weights_for(method, 0.3))
+    output = random_outputs(SPAN, features, 1)[0]
+    combined = SPAN.combine([output], features, method, weights_for(method, 0.3))
     alone = decode_spans(output[:, 0], output[:, 1], features, examples)
     decoded = decode_spans(combined[:, 0], combined[:, 1], features, examples)
     for answer, expected in zip(decoded, alone, strict=True):
@@ -125,13 +127,13 @@ def test_one_member_alone_answers_as_without_an_ensemble(method):
         assert answer.null_lead == pytest.approx(expected.null_lead, abs=1e-5)
 
 
-@pytest.mark.parametrize("kind", TargetKind)
+@pytest.mark.parametrize("kind", KINDS.values())
 @pytest.mark.parametrize("method", METHODS)
 def test_the_order_of_members_does_not_matter(kind, method):
     features = windows_of([3, 5, 1])
     outputs = random_outputs(kind, features, 4)
-    combined = combine(kind, outputs, features, method, weights_for(method, 0.1, 0.2, 0.3, 0.4))
-    turned = combine(kind, outputs[::-1], features, method, weights_for(method, 0.4, 0.3, 0.2, 0.1))
+    combined = kind.combine(outputs, features, method, weights_for(method, 0.1, 0.2, 0.3, 0.4))
+    turned = kind.combine(outputs[::-1], features, method, weights_for(method, 0.4, 0.3, 0.2, 0.1))
     assert turned == pytest.approx(combined, rel=1e-6, abs=1e-6)
 
 
@@ -140,8 +142,8 @@ def test_the_order_of_members_does_not_matter(kind, method):
 def test_equal_members_say_what_one_says(kind, method):
     features = windows_of([3, 5, 1])
     output = random_outputs(kind, features, 1)[0]
-    alone = combine(kind, [output], features, "mean")
-    combined = combine(kind, [output] * 3, features, method, weights_for(method, 0.2, 0.5, 0.3))
+    alone = kind.combine([output], features, "mean")
+    combined = kind.combine([output] * 3, features, method, weights_for(method, 0.2, 0.5, 0.3))
     assert combined == pytest.approx(alone, rel=1e-6, abs=1e-6)
 
 
@@ -149,25 +151,25 @@ def test_equal_members_say_what_one_says(kind, method):
 def test_a_member_of_weight_0_changes_nothing(kind):
     features = windows_of([3, 5])
     outputs = random_outputs(kind, features, 3)
-    combined = combine(kind, outputs, features, "fitted", np.array([0.5, 0.0, 0.5]))
-    assert combined == pytest.approx(combine(kind, [outputs[0], outputs[2]], features, "mean"), rel=1e-6)
+    combined = kind.combine(outputs, features, "fitted", np.array([0.5, 0.0, 0.5]))
+    assert combined == pytest.approx(kind.combine([outputs[0], outputs[2]], features, "mean"), rel=1e-6)
 
 
-@pytest.mark.parametrize("kind", TargetKind)
+@pytest.mark.parametrize("kind", KINDS.values())
 @pytest.mark.parametrize("method", METHODS)
 def test_extreme_logits_give_finite_outputs_and_keep_the_winner(kind, method):
     features = windows_of([3, 4], target=[0, 1])
     outputs = [np.full_like(output, -1e4) for output in random_outputs(kind, features, 20)]
     for output in outputs:
-        output[1 if kind is TargetKind.SPAN else (slice(None), -1)] = 1e4
+        output[1 if kind is SPAN else (slice(None), -1)] = 1e4
     with np.errstate(over="raise", invalid="raise", divide="raise"):
-        combined = combine(kind, outputs, features, method, weights_for(method, *[1.0] * 20))
-        assert np.isfinite(fit_weights(kind, outputs, features)).all()
+        combined = kind.combine(outputs, features, method, weights_for(method, *[1.0] * 20))
+        assert np.isfinite(kind.fit_weights(outputs, features)).all()
     assert np.isfinite(combined).all()
-    if kind is TargetKind.SPAN:
+    if kind is SPAN:
         assert combined[:3].argmax(axis=0).tolist() == [1, 1]
         assert np.exp(combined[3:]) == pytest.approx(np.full((4, 2), 0.25))  # all tokens of the second window alike
-    elif kind is TargetKind.LABEL:
+    elif kind is LABEL:
         assert combined.argmax(axis=1).tolist() == [2, 2]
 
 
@@ -176,7 +178,7 @@ def test_impossible_tokens_get_the_lowest_score_and_very_unlikely_ones_keep_thei
     features = windows_of([4])
     column = np.array([0.0, -2000.0, -3000.0, -np.inf], dtype=np.float32)  # e^-2000 is 0 in float64
     outputs = [np.stack([column, column], axis=1)] * 2
-    combined = combine(TargetKind.SPAN, outputs, features, method, weights_for(method, 0.5, 0.5))
+    combined = SPAN.combine(outputs, features, method, weights_for(method, 0.5, 0.5))
     factor = 2 if method == "sum" else 1
     assert combined[:, 1] == pytest.approx(np.array([0.0, -2000.0 * factor, -3000.0 * factor, LOWEST]))
 
@@ -188,36 +190,36 @@ def test_a_diverged_member_is_refused(kind, method):
     outputs = random_outputs(kind, features, 2)
     outputs[1][1, 1] = np.nan
     with pytest.raises(AssertionError, match="diverged"):
-        combine(kind, outputs, features, method, weights_for(method, 0.5, 0.5))
+        kind.combine(outputs, features, method, weights_for(method, 0.5, 0.5))
 
 
-@pytest.mark.parametrize("kind", TargetKind)
+@pytest.mark.parametrize("kind", KINDS.values())
 @pytest.mark.parametrize("method", METHODS)
 def test_no_windows_give_no_outputs(kind, method):
     features = windows_of([], target=[])
     outputs = random_outputs(kind, features, 2)
-    combined = combine(kind, outputs, features, method, weights_for(method, 0.5, 0.5))
+    combined = kind.combine(outputs, features, method, weights_for(method, 0.5, 0.5))
     assert combined.shape == outputs[0].shape
 
 
 def test_members_of_other_windows_are_refused():
     outputs = [np.zeros((5, 2), dtype=np.float32), np.zeros((4, 2), dtype=np.float32)]
     with pytest.raises(AssertionError, match=r"\(4, 2\), expected \(5, 2\)"):
-        combine(TargetKind.SPAN, outputs, windows_of([2, 3]), "max")
+        SPAN.combine(outputs, windows_of([2, 3]), "max")
 
 
 def test_an_unknown_method_suggests_the_nearest():
     with pytest.raises(UserError, match="did you mean 'mean'"):
-        combine(TargetKind.SCORE, [np.zeros((1, 1))], windows_of([2]), "meen")
+        SCORE.combine([np.zeros((1, 1))], windows_of([2]), "meen")
     with pytest.raises(UserError, match="did you mean 'max'"):
         combine_answers([[]], "maxx")
 
 
 def test_predictions_of_an_ensemble_are_built_as_those_of_a_model():
-    task = Task("toy", TargetKind.LABEL, ("accuracy",), {}, labels=("no", "yes"))
+    task = Task("toy", LABEL, ("accuracy",), {}, labels=("no", "yes"))
     outputs = [logits([[0.8, 0.2], [0.1, 0.9]]), logits([[0.4, 0.6], [0.3, 0.7]])]
     features, examples = windows_of([4, 4]), [Example("a", "one"), Example("b", "two")]
-    predictions = build_predictions(task, combine(task.kind, outputs, features, "max"), features, examples)
+    predictions = task.kind.decode(task, task.kind.combine(outputs, features, "max"), features, examples)
     expected = np.array([[0.8 / 1.4, 0.6 / 1.4], [0.3 / 1.2, 0.9 / 1.2]])
     assert predictions.probabilities == pytest.approx(expected, rel=1e-5)
     assert predictions.outputs() == [0, 1]
@@ -252,11 +254,11 @@ def test_weights_of_labels_equal_a_general_optimisers():
     random = np.random.default_rng(3)
     target = random.integers(0, 3, size=200)
     features = windows_of([2] * 200, target=target)
-    outputs = random_outputs(TargetKind.LABEL, features, 4, seed=3)
+    outputs = random_outputs(LABEL, features, 4, seed=3)
     for member, gain in enumerate([2.0, 1.0, 3.0, -2.0]):
         outputs[member][np.arange(200), target] += gain
     gold = np.array([[softmax(output[row])[target[row]] for output in outputs] for row in range(200)])
-    weights = fit_weights(TargetKind.LABEL, outputs, features)
+    weights = LABEL.fit_weights(outputs, features)
     expected = likeliest_by_slsqp(gold)
     assert weights == pytest.approx(expected, abs=1e-4)
     assert weights.sum() == pytest.approx(1.0) and (weights >= 0).all()
@@ -269,7 +271,7 @@ def test_weights_of_spans_equal_a_general_optimisers():
     start = [int(random.integers(0, length)) for length in lengths]
     end = [int(random.integers(first, length)) for first, length in zip(start, lengths, strict=True)]
     features = windows_of(lengths, start, end)
-    outputs = random_outputs(TargetKind.SPAN, features, 3, seed=4)
+    outputs = random_outputs(SPAN, features, 3, seed=4)
     for output, gain in zip(outputs, [1.0, 2.0, 3.0], strict=True):
         output[features.starts + start, 0] += gain
         output[features.starts + end, 1] += gain
@@ -278,7 +280,7 @@ def test_weights_of_spans_equal_a_general_optimisers():
         for column, place in enumerate([start, end])
         for window in range(150)
     ]
-    weights = fit_weights(TargetKind.SPAN, outputs, features)
+    weights = SPAN.fit_weights(outputs, features)
     assert weights == pytest.approx(likeliest_by_slsqp(np.array(gold)), abs=1e-4)
 
 
@@ -287,7 +289,7 @@ def test_weights_of_two_members_by_hand():
     right, wrong = [0.8, 0.2], [0.2, 0.8]
     features = windows_of([4, 4, 4, 4], target=[0, 0, 0, np.nan])  # the last one is not known
     outputs = [logits([right, right, wrong, wrong]), logits([wrong, wrong, right, right])]
-    weights = fit_weights(TargetKind.LABEL, outputs, features)
+    weights = LABEL.fit_weights(outputs, features)
     assert weights == pytest.approx(np.array([7 / 9, 2 / 9]), abs=1e-4)
 
 
@@ -298,14 +300,14 @@ def test_the_gold_token_of_a_window_without_an_answer_is_its_first():
         np.stack([logits([0.2, 0.8, 0.8, 0.1, 0.1]), logits([0.8, 0.2, 0.5, 0.1, 0.4])], axis=1),
         np.stack([logits([0.8, 0.2, 0.2, 0.7, 0.1]), logits([0.2, 0.8, 0.5, 0.4, 0.1])], axis=1),
     ]
-    weights = fit_weights(TargetKind.SPAN, outputs, features)
+    weights = SPAN.fit_weights(outputs, features)
     assert weights == pytest.approx(np.array([7 / 9, 2 / 9]), abs=1e-4)
 
 
 def test_equal_members_get_equal_weights():
     features = windows_of([3] * 5, target=[0, 1, 2, 0, 1])
-    output = random_outputs(TargetKind.LABEL, features, 1)[0]
-    assert fit_weights(TargetKind.LABEL, [output] * 4, features) == pytest.approx(np.full(4, 0.25))
+    output = random_outputs(LABEL, features, 1)[0]
+    assert LABEL.fit_weights([output] * 4, features) == pytest.approx(np.full(4, 0.25))
 
 
 @pytest.mark.parametrize("kind", PROBABILISTIC)
@@ -314,10 +316,10 @@ def test_a_member_that_is_always_right_gets_nearly_all_the_weight(kind):
     place = random.integers(0, 3, size=100)
     features = windows_of([3] * 100, start=place, end=place, target=place)
     outputs = random_outputs(kind, features, 5, seed=5)
-    rows = features.starts + place if kind is TargetKind.SPAN else np.arange(100)
+    rows = features.starts + place if kind is SPAN else np.arange(100)
     outputs[2][:] = 0.0
-    outputs[2][rows, slice(None) if kind is TargetKind.SPAN else place] = 5.0
-    weights = fit_weights(kind, outputs, features)
+    outputs[2][rows, slice(None) if kind is SPAN else place] = 5.0
+    weights = kind.fit_weights(outputs, features)
     assert weights.argmax() == 2 and weights[2] > 0.95
 
 
@@ -327,17 +329,17 @@ def test_weights_of_scores_are_the_least_squares_that_are_not_negative():
     target = 2.0 * values[:, 0] + 0.5 * values[:, 2]
     known = np.where(np.arange(30) < 25, target, np.nan)
     columns = [values[:, [member]] for member in range(3)]
-    weights = fit_weights(TargetKind.SCORE, columns, windows_of([2] * 30, target=known))
+    weights = SCORE.fit_weights(columns, windows_of([2] * 30, target=known))
     assert weights == pytest.approx(np.array([2.0, 0.0, 0.5]), abs=1e-5)
     # Orthogonal members: each has its own projection, and a negative one becomes 0.
     columns = [np.float32([[1.0], [1.0]]), np.float32([[1.0], [-1.0]])]
-    weights = fit_weights(TargetKind.SCORE, columns, windows_of([2, 2], target=[1.0, 4.0]))
+    weights = SCORE.fit_weights(columns, windows_of([2, 2], target=[1.0, 4.0]))
     assert weights == pytest.approx(np.array([2.5, 0.0]))
 
 
 def test_scores_that_all_point_the_wrong_way_get_equal_weights():
     columns = [np.float32([[-1.0], [-2.0]]), np.float32([[-3.0], [-1.0]])]
-    weights = fit_weights(TargetKind.SCORE, columns, windows_of([2, 2], target=[1.0, 2.0]))
+    weights = SCORE.fit_weights(columns, windows_of([2, 2], target=[1.0, 2.0]))
     assert weights.tolist() == [0.5, 0.5]
 
 
@@ -345,7 +347,7 @@ def test_equal_members_of_scores_predict_what_one_predicts():
     column = np.float32([[1.0], [2.0], [4.0]])
     features = windows_of([2, 2, 2], target=[2.0, 3.0, 9.0])
     predicted = [
-        combine(TargetKind.SCORE, outputs, features, "fitted", fit_weights(TargetKind.SCORE, outputs, features))
+        SCORE.combine(outputs, features, "fitted", SCORE.fit_weights(outputs, features))
         for outputs in ([column], [column] * 3)
     ]
     assert predicted[1] == pytest.approx(predicted[0])
@@ -388,7 +390,7 @@ def random_answers() -> tuple[list[SpanAnswer], list[SpanAnswer]]:
     decoded = []
     for seed, windows in enumerate([[(0, 0, 6), (0, 4, 9), (1, 0, 9)], [(0, 0, 9), (1, 0, 5), (1, 4, 9)]]):
         features, examples = questions(windows)
-        output = random_outputs(TargetKind.SPAN, features, 1, seed)[0]
+        output = random_outputs(SPAN, features, 1, seed)[0]
         decoded.append(decode_spans(output[:, 0], output[:, 1], features, examples))
     return decoded[0], decoded[1]
 

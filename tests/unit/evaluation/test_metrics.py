@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertvision.data.examples import Example
 from bertvision.data.windows import Features
 from bertvision.errors import UserError
 from bertvision.evaluation import metrics
-from bertvision.tasks.base import Example
+from bertvision.evaluation.metrics import LABEL_METRICS, SCORE_METRICS, score_metrics
+from bertvision.kinds.label import answerable_by_question
 
 ALL_LABELS = ["accuracy", "f1", "f1_has_answer", "f1_macro", "f1_no_answer", "matthews"]
 
@@ -27,7 +29,7 @@ def test_label_metrics_follow_from_counts(rows):
     gold, predicted = (np.array(column) for column in zip(*rows, strict=True))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ours = metrics.score_labels(ALL_LABELS, gold, predicted)
+        ours = score_metrics(LABEL_METRICS, ALL_LABELS, gold, predicted)
     tp, tn = sum(gold & predicted), sum((1 - gold) & (1 - predicted))
     fp, fn = sum((1 - gold) & predicted), sum(gold & (1 - predicted))
     below = np.sqrt(float((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)))
@@ -48,7 +50,7 @@ def test_correlations_equal_the_textbook_formula():
     random = np.random.default_rng(3)
     gold = random.normal(size=50)
     predicted = gold + random.normal(size=50)
-    ours = metrics.score_values(["pearson", "spearman"], gold, predicted)
+    ours = score_metrics(SCORE_METRICS, ["pearson", "spearman"], gold, predicted)
     assert ours["pearson"] == pytest.approx(100.0 * np.corrcoef(gold, predicted)[0, 1])
     ranks = [np.argsort(np.argsort(values)) for values in (gold, predicted)]
     assert ours["spearman"] == pytest.approx(100.0 * np.corrcoef(*ranks)[0, 1])
@@ -58,25 +60,25 @@ def test_correlations_equal_the_textbook_formula():
 def test_a_constant_prediction_correlates_zero_without_a_warning(predicted):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        scores = metrics.score_values(["pearson", "spearman"], np.array([1.0, 2.0, 3.0]), np.array(predicted))
-        assert metrics.score_values(["pearson"], np.array([1.0]), np.array([2.0])) == {"pearson": 0.0}
-        assert metrics.score_labels(["matthews"], np.array([0, 1, 1]), np.array([1, 1, 1])) == {"matthews": 0.0}
-        assert metrics.score_labels(["f1"], np.array([0, 0]), np.array([0, 0])) == {"f1": 0.0}
+        scores = score_metrics(SCORE_METRICS, ["pearson", "spearman"], np.array([1.0, 2.0, 3.0]), np.array(predicted))
+        assert score_metrics(SCORE_METRICS, ["pearson"], np.array([1.0]), np.array([2.0])) == {"pearson": 0.0}
+        assert score_metrics(LABEL_METRICS, ["matthews"], np.array([0, 1, 1]), np.array([1, 1, 1])) == {"matthews": 0.0}
+        assert score_metrics(LABEL_METRICS, ["f1"], np.array([0, 0]), np.array([0, 0])) == {"f1": 0.0}
     assert scores == {"pearson": 0.0, "spearman": 0.0}
 
 
 def test_an_unknown_metric_suggests_the_nearest():
     with pytest.raises(UserError, match="did you mean 'accuracy'"):
-        metrics.score_labels(["acuracy"], np.array([0]), np.array([0]))
+        score_metrics(LABEL_METRICS, ["acuracy"], np.array([0]), np.array([0]))
     with pytest.raises(UserError, match="pearson, spearman"):
-        metrics.score_values(["accuracy"], np.array([0.5]), np.array([0.5]))
+        score_metrics(SCORE_METRICS, ["accuracy"], np.array([0.5]), np.array([0.5]))
 
 
 def test_unknown_targets_and_broken_predictions_are_not_scored():
     with pytest.raises(AssertionError, match="gold"):
-        metrics.score_values(["pearson"], np.array([np.nan, 1.0]), np.array([1.0, 2.0]))
+        score_metrics(SCORE_METRICS, ["pearson"], np.array([np.nan, 1.0]), np.array([1.0, 2.0]))
     with pytest.raises(AssertionError, match="NaN"):
-        metrics.score_values(["pearson"], np.array([1.0, 2.0]), np.array([1.0, np.nan]))
+        score_metrics(SCORE_METRICS, ["pearson"], np.array([1.0, 2.0]), np.array([1.0, np.nan]))
 
 
 def test_trivial_baselines():
@@ -97,12 +99,12 @@ def windows_of(example: list[int]) -> Features:
 def test_a_question_is_answerable_if_any_window_says_so():
     examples = [Example(id, "who?", "") for id in "abc"]
     probabilities = np.array([[0.9, 0.1], [0.3, 0.7], [0.8, 0.2], [0.6, 0.4], [0.55, 0.45]])
-    result = metrics.answerable_by_question(probabilities, windows_of([0, 0, 0, 1, 2]), examples)
+    result = answerable_by_question(probabilities, windows_of([0, 0, 0, 1, 2]), examples)
     assert result == pytest.approx(np.array([[0.3, 0.7], [0.6, 0.4], [0.55, 0.45]]))
     assert result.argmax(axis=1).tolist() == [1, 0, 0]
 
 
 def test_probabilities_of_an_ensembles_maximum_keep_what_each_window_says():
     probabilities = np.array([[0.7, 0.6], [0.6, 0.7]])
-    result = metrics.answerable_by_question(probabilities, windows_of([0, 1]), [Example(id, "who?") for id in "ab"])
+    result = answerable_by_question(probabilities, windows_of([0, 1]), [Example(id, "who?") for id in "ab"])
     assert result.argmax(axis=1).tolist() == [0, 1]

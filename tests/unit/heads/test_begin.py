@@ -17,11 +17,12 @@ from bertvision.errors import ConfigError, UserError
 from bertvision.heads import HEADS, Head, MemberConfig, Target, build_head, build_members, load_head, save_head
 from bertvision.heads.begin import SHIPPED, find_folder
 from bertvision.heads.saved import begin_head, check_begin, outline_head
+from bertvision.kinds import LABEL, SCORE, SPAN
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.train import check_heads
-from bertvision.tasks.base import TargetKind, Task, describe_task
+from bertvision.tasks.base import Task, describe_task
 
-SPAN, LABEL, SCORE = TargetKind.SPAN, TargetKind.LABEL, TargetKind.SCORE
+SPAN, LABEL, SCORE = SPAN, LABEL, SCORE
 SHAPE = StateShape(4, 16, pooled=False)
 YES_NO = Task("answerable", LABEL, ("accuracy",), readers={}, labels=("yes", "no"))
 SPANS = Task("squad2", SPAN, ("f1",), readers={})

@@ -9,7 +9,7 @@ from torch.nn import functional
 from bertvision.encoder.states import StateShape
 from bertvision.heads import Target, adapter, build_head, fused
 from bertvision.heads.fused import can_fuse
-from bertvision.tasks.base import TargetKind
+from bertvision.kinds import LABEL, SPAN, Kind
 
 SHAPE = StateShape(layers=3, hidden=8, pooled=True)
 
@@ -20,10 +20,8 @@ def read_plainly(states: Tensor, weight: Tensor, bias: Tensor, columns: Tensor) 
 
 
 @pytest.mark.parametrize("row", ["adapter_64", "adapter_64_skip", "adapter_386_skip"])
-@pytest.mark.parametrize("kind", [TargetKind.SPAN, TargetKind.LABEL])
-def test_an_adapter_gives_the_same_through_the_kernels(
-    row: str, kind: TargetKind, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("kind", [SPAN, LABEL])
+def test_an_adapter_gives_the_same_through_the_kernels(row: str, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     head = build_head(member_of(row, kind), SHAPE, Target(kind, 2))
     for weight in head.parameters():

@@ -13,12 +13,12 @@ from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.errors import UserError
 from bertvision.heads import HEADS, Target, count_parameters
 from bertvision.heads import token_attention as attention
+from bertvision.kinds import LABEL, SPAN
 from bertvision.machine import drawing_from
-from bertvision.tasks.base import TargetKind
 
 SHAPE = StateShape(5, 24, True)
 LENGTHS = [5, 1, 9, 3]
-SPAN, LABEL = Target(TargetKind.SPAN), Target(TargetKind.LABEL, 3)
+SPAN, LABEL = Target(SPAN), Target(LABEL, 3)
 ROUTES = {
     "chosen": attention.attend,
     "padded": attention._attend_padded,

@@ -7,13 +7,13 @@ import pytest
 from bertvision.config import TrainConfig
 from bertvision.errors import ConfigError, UserError
 from bertvision.heads import HEADS, MemberConfig, build_members, list_presets, load_head
-from bertvision.tasks.base import TargetKind
+from bertvision.kinds import LABEL
 
 TRAIN = TrainConfig(lr=0.5, epochs=3, schedule="constant", warmup=0.2, decay=0.1, clip=2.0, batch_rows=4)
 
 
 def members_of(*entries: Any) -> list[MemberConfig]:
-    return build_members(list(entries), TRAIN, 9, TargetKind.LABEL)
+    return build_members(list(entries), TRAIN, 9, LABEL)
 
 
 def mistakes_of(*entries: Any) -> list[str]:
@@ -85,7 +85,7 @@ def test_seeds_of_an_entry_count_from_its_own_or_the_run_s_seed() -> None:
 
 def test_seeds_of_the_train_section_are_every_head_s_the_control_s_too_unless_it_has_its_own() -> None:
     train = dataclasses.replace(TRAIN, seeds=2)
-    found = build_members(["learned_pooling", {"head": "adapter", "seed": 5}], train, 0, TargetKind.LABEL)
+    found = build_members(["learned_pooling", {"head": "adapter", "seed": 5}], train, 0, LABEL)
     assert [(member.group, member.seed) for member in found] == [
         ("last_linear", 0), ("last_linear", 1), ("learned_pooling", 0), ("learned_pooling", 1), ("adapter", 5),
     ]  # fmt: skip

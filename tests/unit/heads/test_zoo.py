@@ -10,10 +10,10 @@ from torch.nn import functional
 from bertvision.encoder.states import StateShape
 from bertvision.heads import HEADS, Head, Target, build_head, count_parameters
 from bertvision.heads.convolutions import BatchNorm
-from bertvision.tasks.base import TargetKind
+from bertvision.kinds import LABEL, SCORE, SPAN, Kind
 from bertvision.training.losses import compute_loss
 
-SPAN, LABEL, SCORE = TargetKind.SPAN, TargetKind.LABEL, TargetKind.SCORE
+SPAN, LABEL, SCORE = SPAN, LABEL, SCORE
 LARGE, BASE, TINY = StateShape(25, 1024, True), StateShape(13, 768, True), StateShape(4, 32, True)
 BERT_LARGE = 335_143_938
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
@@ -25,7 +25,7 @@ ZOO = [*ALONG_TOKENS, *OF_SEQUENCES, *OF_POSITIONS]
 CASES = [(name, kind) for name in ZOO for kind in sorted(HEADS[name].kinds)]
 
 
-def build(name: str, shape: StateShape, kind: TargetKind, labels: int = 2, **settings: Any) -> Head:
+def build(name: str, shape: StateShape, kind: Kind, labels: int = 2, **settings: Any) -> Head:
     return build_head(member_of(name, kind, **settings), shape, Target(kind, labels))
 
 
@@ -104,7 +104,7 @@ def test_presets_are_settings_that_can_be_given_and_no_head_s_name() -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize(("name", "kind"), CASES)
-def test_a_batch_gives_what_each_sequence_gives_alone(name: str, kind: TargetKind) -> None:
+def test_a_batch_gives_what_each_sequence_gives_alone(name: str, kind: Kind) -> None:
     head, states = build(name, TINY, kind, 3), random_states(TINY, LENGTHS)
     head.train()
     head(states)  # the norms' means and variances are no longer their first ones
@@ -114,7 +114,7 @@ def test_a_batch_gives_what_each_sequence_gives_alone(name: str, kind: TargetKin
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
-def test_a_batch_of_one_position_trains(name: str, kind: TargetKind) -> None:
+def test_a_batch_of_one_position_trains(name: str, kind: Kind) -> None:
     head, states = build(name, TINY, kind, 3).train(), random_states(TINY, [1])
     weights = torch.tensor([[1.0, -2.0, 3.0]])[:, : head.target.outputs]
     (head(states) * weights).sum().backward()
@@ -126,14 +126,14 @@ def test_a_batch_of_one_position_trains(name: str, kind: TargetKind) -> None:
 
 @pytest.mark.parametrize(("kind", "labels", "outputs"), [(LABEL, 2, 2), (LABEL, 3, 3), (SCORE, 0, 1)])
 @pytest.mark.parametrize("name", [*OF_SEQUENCES, *OF_POSITIONS])
-def test_one_output_a_label_or_one_score(name: str, kind: TargetKind, labels: int, outputs: int) -> None:
+def test_one_output_a_label_or_one_score(name: str, kind: Kind, labels: int, outputs: int) -> None:
     shape = StateShape(7, 48, True)
     head = build(name, shape, kind, labels).eval()
     assert head(random_states(shape, LENGTHS)).shape == (len(LENGTHS), outputs)
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
-def test_trains_in_bfloat16_with_half_precision_states(name: str, kind: TargetKind) -> None:
+def test_trains_in_bfloat16_with_half_precision_states(name: str, kind: Kind) -> None:
     head, states = build(name, TINY, kind, 3).train(), random_states(TINY, LENGTHS).to(dtype=torch.bfloat16)
     with torch.autocast("cpu", torch.bfloat16):
         outputs = head(states)
@@ -143,7 +143,7 @@ def test_trains_in_bfloat16_with_half_precision_states(name: str, kind: TargetKi
 
 
 @pytest.mark.parametrize(("name", "kind"), [case for case in CASES if case[0] != "xception"])
-def test_the_paper_s_learning_rate_fits_a_few_examples_in_eval_mode_too(name: str, kind: TargetKind) -> None:
+def test_the_paper_s_learning_rate_fits_a_few_examples_in_eval_mode_too(name: str, kind: Kind) -> None:
     head, states, targets = build(name, TINY, kind, 3), random_states(TINY, LENGTHS), random_targets(LENGTHS, 3)
     optimizer = torch.optim.Adam(head.parameters(), lr=1e-3)
     head.train()

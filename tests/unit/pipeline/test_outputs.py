@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from bertvision.data.windows import Features
+from bertvision.kinds import LABEL, SPAN, Kind
 from bertvision.pipeline import outputs
 from bertvision.pipeline.outputs import Collector, put_in_order
-from bertvision.tasks.base import TargetKind
 
 LENGTHS = np.array([3, 1, 4, 2, 5], dtype=np.int32)
 BATCHES = [np.array([4, 2]), np.array([0]), np.array([3, 1])]
@@ -29,17 +29,15 @@ def features() -> Features:
 
 
 @pytest.mark.parametrize("most", [0, 100, 1 << 20])
-@pytest.mark.parametrize("kind", [TargetKind.SPAN, TargetKind.LABEL])
-def test_outputs_come_back_in_the_order_of_the_features(
-    kind: TargetKind, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("kind", [SPAN, LABEL])
+def test_outputs_come_back_in_the_order_of_the_features(kind: Kind, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outputs, "MOST_WAITING", most)
-    rows = int(LENGTHS.sum()) if kind is TargetKind.SPAN else len(LENGTHS)
+    rows = int(LENGTHS.sum()) if kind is SPAN else len(LENGTHS)
     whole = torch.arange(2.0 * rows).reshape(rows, 2)
     made, found = features(), Collector()
     for windows in BATCHES:
         tokens = [torch.arange(rows)[made.tokens_of(window)] for window in windows]
-        place = torch.cat(tokens) if kind is TargetKind.SPAN else torch.from_numpy(windows)
+        place = torch.cat(tokens) if kind is SPAN else torch.from_numpy(windows)
         found.add(windows, [whole[place], -whole[place].double()])
         assert sum(part.nbytes for _, part in found.waiting) <= most
     ordered = put_in_order(found.fetch(), ["one", "other"], made, kind)

@@ -1,7 +1,7 @@
 from typing import Any
 
 from bertvision.pipeline.scoreboard import score_tables
-from bertvision.tables import explain, to_markdown
+from bertvision.tables import to_markdown
 from bertvision.words import counted
 
 
@@ -71,7 +71,7 @@ def test_spans_show_only_the_columns_that_have_figures() -> None:
     assert table.columns[3:] == ["EM", "F1", "F1 has", "F1 no", "EM*", "F1*", "AUC", "seconds"]
     assert table.rows[0][3:] == ["50.07", "50.07", "0.00", "100.00", "", "", "", ""]
     assert table.note == "The baseline never answers."
-    shown = explain(table.columns)
+    shown = table.explain(table.columns)
     assert "official definition" in shown and "held-out" in shown and "forced" not in shown
 
 

@@ -6,13 +6,13 @@ import pytest
 from huggingface_hub import ModelCard
 from tiny_reports import build_tiny_run
 
+from bertvision.kinds import KINDS, Kind
 from bertvision.pipeline.scoreboard import read_figure
 from bertvision.reports.cards import write_cards
-from bertvision.tasks.base import TargetKind
 
 
-@pytest.mark.parametrize("kind", list(TargetKind))
-def test_cards_hold_what_the_scores_say(kind: TargetKind, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS.values())
+def test_cards_hold_what_the_scores_say(kind: Kind, tmp_path: Path) -> None:
     evidence = build_tiny_run(tmp_path, kind, seeds=2, ensemble="both", snapshots=(0.5, 1.0), head_snapshots=(0.5, 1.0))
     heads = [model for model in evidence.models() if model.role in ("control", "head")]
     assert write_cards(evidence) == len(heads) == 12

@@ -9,8 +9,8 @@ from bertvision.analysis.certainty import Certainty
 from bertvision.analysis.choices import choices
 from bertvision.analysis.comparisons import comparisons, every_pair
 from bertvision.analysis.scores import scores_table
+from bertvision.kinds import KINDS, Kind
 from bertvision.reports.summary import build_facts, build_summary
-from bertvision.tasks.base import TargetKind
 
 TARGETS = [0, 1] * 40
 
@@ -85,8 +85,8 @@ def test_tables_hold_figures_spread_and_intervals(certainty: Certainty) -> None:
     assert "Of 2 models compared with the encoder itself, 2 are significantly better" in block.sentences[0]
 
 
-@pytest.mark.parametrize("kind", list(TargetKind))
-def test_every_kind_of_task_gets_words_and_tables(kind: TargetKind, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS.values())
+def test_every_kind_of_task_gets_words_and_tables(kind: Kind, tmp_path: Path) -> None:
     evidence = build_tiny_run(tmp_path, kind, seeds=2, ensemble="both", snapshots=(0.5, 1.0))
     certainty = Certainty(evidence, 1.0, "dev")
     assert any(sentence.startswith("Together, ") for sentence in build_summary(certainty))

@@ -6,8 +6,8 @@ from tiny_training import member_of
 
 from bertvision.encoder.states import StateShape
 from bertvision.heads import Target, build_head
+from bertvision.kinds import LABEL
 from bertvision.search.judge import Halving, halve, plan_rungs
-from bertvision.tasks import TargetKind
 from bertvision.training.stack import Member
 
 
@@ -59,5 +59,5 @@ def test_members_are_compared_with_those_at_the_same_point_of_the_same_course() 
 
 
 def _member(name: str, epochs: int) -> Member:
-    config = member_of("learned_pooling", TargetKind.LABEL, epochs=epochs, name=name)
-    return Member(config, build_head(config, StateShape(2, 4, False), Target(TargetKind.LABEL, 2)), range(1))
+    config = member_of("learned_pooling", LABEL, epochs=epochs, name=name)
+    return Member(config, build_head(config, StateShape(2, 4, False), Target(LABEL, 2)), range(1))

@@ -6,11 +6,11 @@ from optuna.trial import FixedTrial
 from bertvision.config import TrainConfig, build_config
 from bertvision.errors import ConfigError
 from bertvision.heads import build_members
+from bertvision.kinds import LABEL, SCORE, SPAN, Kind
 from bertvision.search.space import DEFAULTS, build_member, build_space, find_mistakes, given_space
-from bertvision.tasks.base import TargetKind
 
 RTE = {"task": {"name": "rte"}}
-TASKS = {TargetKind.LABEL: "rte", TargetKind.SCORE: "stsb", TargetKind.SPAN: "demo"}
+TASKS = {LABEL: "rte", SCORE: "stsb", SPAN: "demo"}
 
 
 def config_with(space: dict[str, Any], **search: Any) -> Any:
@@ -49,7 +49,7 @@ def test_a_setting_is_drawn_only_for_heads_that_have_it() -> None:
 def test_a_preset_keeps_the_settings_it_stands_for() -> None:
     space = build_space(config_with({"head": ["adapter_64_skip", "adapter"], "size": [4, 8], "skip": [True, False]}))
     assert space.draw(FixedTrial({"head": "adapter_64_skip"})) == {"head": "adapter_64_skip"}
-    member = build_member({"head": "adapter_64_skip"}, "member_000", TrainConfig(epochs=1), 0, TargetKind.LABEL)
+    member = build_member({"head": "adapter_64_skip"}, "member_000", TrainConfig(epochs=1), 0, LABEL)
     assert (member.name, member.head, member.settings) == ("member_000", "adapter", {"size": 64, "skip": True})
 
 
@@ -62,9 +62,9 @@ def test_a_setting_that_is_a_list_has_lists_as_choices() -> None:
 
 
 @pytest.mark.parametrize("kind", TASKS)
-def test_the_space_that_stands_in_is_without_mistakes(kind: TargetKind) -> None:
+def test_the_space_that_stands_in_is_without_mistakes(kind: Kind) -> None:
     config = build_config({"task": {"name": TASKS[kind]}}, find_more=find_mistakes)
-    assert given_space(config) == DEFAULTS[kind]
+    assert given_space(config) == DEFAULTS[kind.position]
     entries = [{"head": head} for head in build_space(config).heads]
     assert len(build_members(entries, TrainConfig(epochs=1), 0, kind)) == 1 + len(entries)
 

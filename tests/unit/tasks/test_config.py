@@ -92,7 +92,7 @@ def test_the_demo_is_made_from_its_seed_and_sizes() -> None:
 
 
 def test_tasks_import_neither_torch_nor_transformers_nor_datasets() -> None:
-    heavy = {"torch", "transformers", "datasets", "numpy"}
+    heavy = {"torch", "transformers", "datasets", "sklearn", "scipy", "safetensors"}
     code = (
         f"import sys, bertvision.tasks.describe, bertvision.tasks.submission; print(list({heavy} & set(sys.modules)))"
     )

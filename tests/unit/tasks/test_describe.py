@@ -4,8 +4,8 @@ from pathlib import Path
 import numpy
 import pytest
 
+from bertvision.data.examples import Example
 from bertvision.errors import UserError
-from bertvision.tasks import Example
 from bertvision.tasks.describe import describe_examples, describe_folder
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertvision.errors import UserError
-from bertvision.tasks import TargetKind, TaskConfig, build_task
+from bertvision.kinds import KINDS, LABEL, SCORE, SPAN
+from bertvision.tasks import TaskConfig, build_task
 from bertvision.tasks.files import Columns, find_files, read_file, read_rows
 
 SQUAD_TINY = Path(__file__).parents[2] / "fixtures" / "squad_tiny"
@@ -62,7 +63,7 @@ def test_pairs_ids_and_scores(tmp_path: Path) -> None:
     train = write(tmp_path / "t.jsonl", '{"a": "x", "b": "y", "n": 7, "s": 2}\n{"a": "z", "b": "", "n": 8, "s": 0.5}\n')
     config = TaskConfig("files", train=train, kind="score", text="a", text_pair="b", label="s", id="n")
     task = build_task(config)
-    assert task.kind is TargetKind.SCORE and task.metrics == ("pearson", "spearman")
+    assert task.kind is SCORE and task.metrics == ("pearson", "spearman")
     assert [(e.id, e.text, e.text_pair, e.target) for e in task.read("train")] == [
         ("7", "x", "y", 2.0),
         ("8", "z", "", 0.5),
@@ -80,7 +81,7 @@ def test_a_test_file_may_lack_labels(tmp_path: Path) -> None:
 
 def test_json_files_hold_spans() -> None:
     task = build_task(TaskConfig("files", train=str(SQUAD_TINY / "train-v2.0.json")))
-    assert (task.kind, task.windowed, task.max_length) == (TargetKind.SPAN, True, 384)
+    assert (task.kind, task.windowed, task.max_length) == (SPAN, True, 384)
     assert task.metrics == ("f1", "exact") and len(task.read("train")) == 9
     assert len(build_task(TaskConfig("files", data=str(SQUAD_TINY), kind="span")).read("dev")) == 6
 
@@ -130,16 +131,16 @@ def test_a_folders_files_are_found_by_split(tmp_path: Path) -> None:
 def test_a_bad_file_is_told_with_file_and_line(name: str, text: str, kind: str, message: str, tmp_path: Path) -> None:
     write(tmp_path / name, text)
     with pytest.raises(UserError, match=message):
-        read_file(tmp_path / name, Columns(), TargetKind(kind), ("bad", "good"), "dev")
+        read_file(tmp_path / name, Columns(), KINDS[kind], ("bad", "good"), "dev")
 
 
 def test_repeated_and_empty_ids_are_named(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", "text,label,n\nx,bad,7\ny,bad,7\n")
     with pytest.raises(UserError, match="more than once: 7"):
-        read_file(tmp_path / "a.csv", Columns(id="n"), TargetKind.LABEL, ("bad",), "dev")
+        read_file(tmp_path / "a.csv", Columns(id="n"), LABEL, ("bad",), "dev")
     write(tmp_path / "a.csv", "text,label,n\nx,bad,\n")
     with pytest.raises(UserError, match="line 2: column 'n' .* is empty"):
-        read_file(tmp_path / "a.csv", Columns(id="n"), TargetKind.LABEL, ("bad",), "dev")
+        read_file(tmp_path / "a.csv", Columns(id="n"), LABEL, ("bad",), "dev")
 
 
 def test_one_label_alone_is_not_a_task(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from bertvision.data.examples import Answer
 from bertvision.errors import UserError
-from bertvision.tasks import Answer, TargetKind, TaskConfig, build_task
+from bertvision.kinds import SPAN
+from bertvision.tasks import TaskConfig, build_task
 from bertvision.tasks.hub import our_split, their_split
 
 datasets = pytest.importorskip("datasets", reason="hub data needs the package datasets")
@@ -63,7 +65,7 @@ def test_squad_rows_become_questions(tmp_path: Path) -> None:
     ]
     assert [e.target for e in build_task(TaskConfig("squad2_answerable", hub=hub)).read("dev")] == [1, 0]
     spans = build_task(TaskConfig("files", hub=hub, kind="span"))
-    assert spans.read("dev") == examples and spans.kind is TargetKind.SPAN
+    assert spans.read("dev") == examples and spans.kind is SPAN
 
 
 def test_a_hub_dataset_of_ones_own_gives_its_label_names(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from bertvision.data.examples import Answer
 from bertvision.errors import ConfigError, UserError
-from bertvision.tasks import Answer, TaskConfig, build_task
+from bertvision.tasks import TaskConfig, build_task
 from bertvision.tasks.squad import find_squad_files, parse_squad, read_squad
 
 TINY = Path(__file__).parents[2] / "fixtures" / "squad_tiny"

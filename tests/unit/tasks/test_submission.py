@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from bertvision.errors import UserError
-from bertvision.tasks import TASKS, TargetKind, TaskConfig, build_task
+from bertvision.kinds import LABEL, SCORE, SPAN
+from bertvision.tasks import TASKS, TaskConfig, build_task
 from bertvision.tasks.glue import GLUE
 from bertvision.tasks.submission import write_submission
 
@@ -40,14 +41,12 @@ def test_every_glue_task_has_a_form() -> None:
 
 
 def test_scores_are_clipped_and_have_three_decimals(tmp_path: Path) -> None:
-    path = write_submission(
-        "stsb", "test", TargetKind.SCORE, ["test-0", "test-1", "test-2"], [-0.2, 2.34567, 7], tmp_path
-    )
+    path = write_submission("stsb", "test", SCORE, ["test-0", "test-1", "test-2"], [-0.2, 2.34567, 7], tmp_path)
     assert path.read_text().splitlines()[1:] == ["0\t0.000", "1\t2.346", "2\t5.000"]
 
 
 def test_squad_answers_are_a_map_from_id_to_text(tmp_path: Path) -> None:
-    path = write_submission("squad2", "test", TargetKind.SPAN, ["a", "b"], ["Zürich \u2028", ""], tmp_path)
+    path = write_submission("squad2", "test", SPAN, ["a", "b"], ["Zürich \u2028", ""], tmp_path)
     assert json.loads(path.read_text("utf-8")) == {"a": "Zürich \u2028", "b": ""}
 
 
@@ -55,6 +54,6 @@ def test_squad_answers_are_a_map_from_id_to_text(tmp_path: Path) -> None:
     "task, split", [("rte", "dev"), ("mnli", "test"), ("squad2_answerable", "test"), ("files", "test")]
 )
 def test_what_no_server_takes_is_refused(task: str, split: str, tmp_path: Path) -> None:
-    kind = TASKS[task].kind or TargetKind.LABEL
+    kind = TASKS[task].kind or LABEL
     with pytest.raises(UserError, match=f"no submission file for {task}, split '{split}'"):
         write_submission(task, split, kind, ["x"], [0], tmp_path)

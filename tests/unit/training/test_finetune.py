@@ -21,8 +21,8 @@ from bertvision.data.windows import Features
 from bertvision.encoder.recording import Graphs
 from bertvision.encoder.states import PackedTokens
 from bertvision.errors import UserError
+from bertvision.kinds import LABEL, SCORE, SPAN, Kind
 from bertvision.progress import Reporter
-from bertvision.tasks.base import TargetKind
 from bertvision.training import finetune
 from bertvision.training.finetune import Cost, Finetuning
 from bertvision.training.half_weights import HalfWeights
@@ -112,11 +112,11 @@ def assert_close(model: Any, output: Any, work: Finetuning) -> None:
     theirs = {f"encoder.model.{name}": tensor for name, tensor in model.bert.state_dict().items()}
     assert len(theirs) > 50
     theirs |= {f"output.linear.{name}": tensor for name, tensor in output.state_dict().items()}
-    assert_same_steps(weights(work), theirs, SPAN_SHIFTS if work.kind is TargetKind.SPAN else SHIFTS)
+    assert_same_steps(weights(work), theirs, SPAN_SHIFTS if work.kind is SPAN else SHIFTS)
 
 
 def test_spans_end_in_the_weights_of_a_plain_transformers_loop(squad: Features, tmp_path: Path) -> None:
-    work = tiny_finetuning(squad, TargetKind.SPAN, dropout=0.0, warmup=0.0)
+    work = tiny_finetuning(squad, SPAN, dropout=0.0, warmup=0.0)
     no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "num_attention_heads": 2}
     model = BertForQuestionAnswering(tiny_model("bert", **no_dropout).config)
     copy_into(model, work, model.qa_outputs)
@@ -135,18 +135,18 @@ def test_spans_end_in_the_weights_of_a_plain_transformers_loop(squad: Features, 
     assert_close(model, model.qa_outputs, work)
 
 
-@pytest.mark.parametrize(("task", "kind"), [("rte", TargetKind.LABEL), ("stsb", TargetKind.SCORE)])
+@pytest.mark.parametrize(("task", "kind"), [("rte", LABEL), ("stsb", SCORE)])
 def test_labels_and_scores_end_in_the_weights_of_a_plain_transformers_loop(
-    task: str, kind: TargetKind, tiny_features: Callable[[str], Features], tmp_path: Path
+    task: str, kind: Kind, tiny_features: Callable[[str], Features], tmp_path: Path
 ) -> None:
     features = tiny_features(task)
     work = tiny_finetuning(features, kind, dropout=0.0, warmup=0.0, batch_rows=3)
     no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "num_attention_heads": 2}
-    config = tiny_model("bert", num_labels=1 if kind is TargetKind.SCORE else 2, **no_dropout).config
+    config = tiny_model("bert", num_labels=1 if kind is SCORE else 2, **no_dropout).config
     model = BertForSequenceClassification(config)
     copy_into(model, work, model.classifier)
     run(work, tmp_path)
-    dtype = torch.float32 if kind is TargetKind.SCORE else torch.int64
+    dtype = torch.float32 if kind is SCORE else torch.int64
 
     def own_loss(model: Any, batch: Any, windows: np.ndarray) -> torch.Tensor:
         return model(**batch, labels=torch.from_numpy(features.target[windows]).to(dtype)).loss
@@ -159,7 +159,7 @@ def test_labels_and_scores_end_in_the_weights_of_a_plain_transformers_loop(
 
 
 def test_micro_batches_give_the_same_steps_as_one_batch(squad: Features, tmp_path: Path) -> None:
-    whole, pieces = (tiny_finetuning(squad, TargetKind.SPAN, 0.0, memory_tokens=tokens) for tokens in (32768, 50))
+    whole, pieces = (tiny_finetuning(squad, SPAN, 0.0, memory_tokens=tokens) for tokens in (32768, 50))
     sizes: list[int] = []
     backward = pieces._backward
     pieces._backward = lambda tokens, *rest: (sizes.append(len(tokens)), backward(tokens, *rest))[1]
@@ -191,18 +191,18 @@ def run_out_of_memory_once(work: Finetuning, at_call: int) -> list[int]:
 
 def test_out_of_memory_halves_the_budget_says_so_and_ends_in_the_same_weights(squad: Features, tmp_path: Path) -> None:
     listening = Listening()
-    work = tiny_finetuning(squad, TargetKind.SPAN, 0.0, listening, memory_tokens=200)
+    work = tiny_finetuning(squad, SPAN, 0.0, listening, memory_tokens=200)
     calls = run_out_of_memory_once(work, at_call=4)
     run(work, tmp_path / "halved")
     assert work.memory_tokens == 100 and max(calls[:4]) == 4 and max(calls[4:]) == 2
     assert len(listening.lines) == 1 and "100 tokens at once (finetune.memory_tokens)" in listening.lines[0]
-    plain = tiny_finetuning(squad, TargetKind.SPAN, 0.0)
+    plain = tiny_finetuning(squad, SPAN, 0.0)
     run(plain, tmp_path / "plain")
     assert_same_steps(weights(work), weights(plain))
 
 
 def test_memory_that_does_not_hold_one_window_is_said(squad: Features, tmp_path: Path) -> None:
-    work = tiny_finetuning(squad, TargetKind.SPAN, memory_tokens=400)
+    work = tiny_finetuning(squad, SPAN, memory_tokens=400)
     tried: list[int] = []
 
     def never(*_: Any) -> torch.Tensor:
@@ -234,9 +234,9 @@ def as_on_a_gpu(work: Finetuning, monkeypatch: pytest.MonkeyPatch) -> Finetuning
 def test_filled_batches_and_weights_on_the_side_give_the_same_steps(
     memory_tokens: int, squad: Features, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = tiny_finetuning(squad, TargetKind.SPAN, 0.0)
+    plain = tiny_finetuning(squad, SPAN, 0.0)
     run(plain, tmp_path / "plain")
-    work = as_on_a_gpu(tiny_finetuning(squad, TargetKind.SPAN, 0.0, memory_tokens=memory_tokens), monkeypatch)
+    work = as_on_a_gpu(tiny_finetuning(squad, SPAN, 0.0, memory_tokens=memory_tokens), monkeypatch)
     micros = work._prepare(0).micros
     assert all(micro.filled for micro in micros) and (len(micros) > 1) == (memory_tokens == 120)
     run(work, tmp_path / "work")
@@ -246,7 +246,7 @@ def test_filled_batches_and_weights_on_the_side_give_the_same_steps(
 def test_with_weights_on_the_side_too_a_killed_run_ends_in_the_same_weights(
     squad: Features, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = as_on_a_gpu(tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3), monkeypatch)
+    whole = as_on_a_gpu(tiny_finetuning(squad, SPAN, batch_rows=3), monkeypatch)
     kept: dict[float, Weights] = {}
 
     def keep(epochs: float, _: Cost) -> None:
@@ -254,11 +254,11 @@ def test_with_weights_on_the_side_too_a_killed_run_ends_in_the_same_weights(
 
     whole.run([0.5, 2.0], keep, checkpoints_in(tmp_path / "whole"), log_nothing)
     assert_equal(kept[2.0], weights(whole))
-    killed = as_on_a_gpu(tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3), monkeypatch)
+    killed = as_on_a_gpu(tiny_finetuning(squad, SPAN, batch_rows=3), monkeypatch)
     kill_at(killed, 7)
     with pytest.raises(Killed):
         run(killed, tmp_path / "killed", [2.0], seconds=0)
-    again = as_on_a_gpu(tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3), monkeypatch)
+    again = as_on_a_gpu(tiny_finetuning(squad, SPAN, batch_rows=3), monkeypatch)
     run(again, tmp_path / "killed", [2.0])
     assert_equal(weights(again), weights(whole))
 
@@ -267,7 +267,7 @@ def test_with_weights_on_the_side_too_a_killed_run_ends_in_the_same_weights(
 
 
 def test_snapshots_come_in_order_at_their_fraction_of_an_epoch(squad: Features, tmp_path: Path) -> None:
-    work = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3)  # 6 steps an epoch
+    work = tiny_finetuning(squad, SPAN, batch_rows=3)  # 6 steps an epoch
     seen: list[tuple[float, int, int]] = []
 
     def keep(epochs: float, cost: Cost) -> None:
@@ -279,7 +279,7 @@ def test_snapshots_come_in_order_at_their_fraction_of_an_epoch(squad: Features, 
 
 
 def test_snapshots_that_end_at_the_same_step_are_all_kept(squad: Features, tmp_path: Path) -> None:
-    work = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=18)  # one step an epoch
+    work = tiny_finetuning(squad, SPAN, batch_rows=18)  # one step an epoch
     assert run(work, tmp_path, [0.0, 0.1, 0.2, 0.9, 1.0, 1.1, 2.0]) == [0.0, 0.1, 0.2, 0.9, 1.0, 1.1, 2.0]
 
 
@@ -287,7 +287,7 @@ def test_losses_are_logged_with_steps_tokens_and_seconds(
     squad: Features, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(finetune, "LOG_STEPS", 10)
-    work = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3)
+    work = tiny_finetuning(squad, SPAN, batch_rows=3)
     lines: list[dict[str, Any]] = []
     work.run([2.0], lambda *_: None, checkpoints_in(tmp_path), lambda event, **values: lines.append(values))
     assert [line["step"] for line in lines] == [10, 12] and lines[-1]["tokens"] == 2 * squad.lengths.sum()
@@ -316,7 +316,7 @@ def kill_at(work: Finetuning, step: int) -> None:
 @pytest.fixture(scope="module")
 def uninterrupted(squad: Features, tmp_path_factory: pytest.TempPathFactory) -> Weights:
     torch.set_num_threads(1)
-    work = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3)
+    work = tiny_finetuning(squad, SPAN, batch_rows=3)
     run(work, tmp_path_factory.mktemp("whole"))
     return weights(work)
 
@@ -326,13 +326,13 @@ def test_killed_at_any_step_and_started_again_ends_in_the_same_weights(
     steps: list[int], squad: Features, uninterrupted: Weights, tmp_path: Path
 ) -> None:
     for step in steps:
-        work = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3)
+        work = tiny_finetuning(squad, SPAN, batch_rows=3)
         kill_at(work, step)
         torch.manual_seed(step)  # what else the process draws must not matter
         with pytest.raises(Killed):
             run(work, tmp_path, seconds=0)  # a checkpoint after each step
     listening = Listening()
-    work = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3, reporter=listening)
+    work = tiny_finetuning(squad, SPAN, batch_rows=3, reporter=listening)
     run(work, tmp_path, seconds=0)
     assert_equal(weights(work), uninterrupted)
     assert work.tokens == 2 * squad.lengths.sum()
@@ -342,11 +342,11 @@ def test_killed_at_any_step_and_started_again_ends_in_the_same_weights(
 def test_killed_long_after_a_checkpoint_the_steps_since_are_taken_again(
     squad: Features, uninterrupted: Weights, tmp_path: Path
 ) -> None:
-    work = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3)
+    work = tiny_finetuning(squad, SPAN, batch_rows=3)
     kill_at(work, 10)
     with pytest.raises(Killed):
         run(work, tmp_path, [0.5, 2.0])  # the only checkpoint is that of the snapshot, at step 3
-    again = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3)
+    again = tiny_finetuning(squad, SPAN, batch_rows=3)
     assert run(again, tmp_path, [0.5, 2.0]) == [0.5, 2.0]  # who keeps snapshots knows that it has the first
     assert_equal(weights(again), uninterrupted)
 
@@ -354,11 +354,11 @@ def test_killed_long_after_a_checkpoint_the_steps_since_are_taken_again(
 def test_a_snapshot_asked_for_after_its_step_has_passed_is_made_from_the_start(
     squad: Features, uninterrupted: Weights, tmp_path: Path
 ) -> None:
-    work = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3)
+    work = tiny_finetuning(squad, SPAN, batch_rows=3)
     kill_at(work, 8)
     with pytest.raises(Killed):
         run(work, tmp_path, [2.0], seconds=0)
-    again, seen = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3), []
+    again, seen = tiny_finetuning(squad, SPAN, batch_rows=3), []
     steps = checkpoints_in(tmp_path), log_nothing, [0.5, 2.0]
     again.run([0.5, 2.0], lambda epochs, cost: seen.append((epochs, again.step)), *steps)
     assert seen == [(0.5, 3), (2.0, 12)]
@@ -366,16 +366,16 @@ def test_a_snapshot_asked_for_after_its_step_has_passed_is_made_from_the_start(
 
 
 def test_a_snapshot_asked_for_at_the_very_step_of_the_checkpoint_is_kept(squad: Features, tmp_path: Path) -> None:
-    work = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3)
+    work = tiny_finetuning(squad, SPAN, batch_rows=3)
     kill_at(work, 3)
     with pytest.raises(Killed):
         run(work, tmp_path, [2.0], seconds=0)  # the newest checkpoint is at step 3, half an epoch
-    again = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3)
+    again = tiny_finetuning(squad, SPAN, batch_rows=3)
     assert run(again, tmp_path, [0.5, 2.0]) == [0.5, 2.0]
 
 
 def test_a_loss_that_is_no_number_ends_fine_tuning_with_advice(squad: Features, tmp_path: Path) -> None:
-    work = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3)
+    work = tiny_finetuning(squad, SPAN, batch_rows=3)
     backward = work._backward
     work._backward = lambda *given: backward(*given) * float("nan")
     with pytest.raises(UserError, match="diverged: the loss at step 12 is nan. Set finetune.lr lower"):
@@ -387,7 +387,7 @@ def test_killed_while_a_snapshot_is_kept_it_is_offered_again_with_the_same_weigh
 ) -> None:
     kept: list[Weights] = []
     for dies in (True, False):
-        work = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3)
+        work = tiny_finetuning(squad, SPAN, batch_rows=3)
 
         def keep(epochs: float, cost: Cost, work: Finetuning = work, dies: bool = dies) -> None:
             if epochs == 1.0:
@@ -406,7 +406,7 @@ def test_killed_while_a_snapshot_is_kept_it_is_offered_again_with_the_same_weigh
 def test_ctrl_c_is_held_until_the_step_is_whole_and_kept(
     squad: Features, uninterrupted: Weights, tmp_path: Path
 ) -> None:
-    work = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3)
+    work = tiny_finetuning(squad, SPAN, batch_rows=3)
     backward = work._backward
 
     def interrupted(tokens: PackedTokens, *rest: Any) -> torch.Tensor:
@@ -419,7 +419,7 @@ def test_ctrl_c_is_held_until_the_step_is_whole_and_kept(
         run(work, tmp_path)
     found = checkpoints_in(tmp_path).load()
     assert work.step == 5 and found is not None and found.step == 5
-    again = tiny_finetuning(squad, TargetKind.SPAN, batch_rows=3)
+    again = tiny_finetuning(squad, SPAN, batch_rows=3)
     run(again, tmp_path)
     assert_equal(weights(again), uninterrupted)
 
@@ -431,9 +431,10 @@ import torch
 torch.set_num_threads(1)
 from safetensors.torch import save_file
 from tiny_training import build_tiny_features, checkpoints_in, log_nothing, tiny_finetuning
-from bertvision.tasks.base import TargetKind
+
+from bertvision.kinds import LABEL, SCORE, SPAN, Kind
 folder = Path(sys.argv[1])
-work = tiny_finetuning(build_tiny_features("squad2"), TargetKind.SPAN, batch_rows=3)
+work = tiny_finetuning(build_tiny_features("squad2"), SPAN, batch_rows=3)
 print("ready", flush=True)
 work.run([2.0], lambda *_: None, checkpoints_in(folder, 0), log_nothing)
 save_file(work.model.state_dict(), folder / "end.safetensors")
@@ -463,7 +464,7 @@ def test_a_process_that_is_killed_at_a_random_moment_ends_in_the_same_weights(
 def test_a_seed_alone_decides_dropout(squad: Features, tmp_path: Path) -> None:
     ends = []
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        work = tiny_finetuning(squad, TargetKind.SPAN, dropout=0.3)
+        work = tiny_finetuning(squad, SPAN, dropout=0.3)
         work.seed = seed
         torch.manual_seed(len(ends))
         state = torch.get_rng_state()
@@ -475,5 +476,5 @@ def test_a_seed_alone_decides_dropout(squad: Features, tmp_path: Path) -> None:
 
 
 def test_reporter_stays_silent_by_default(squad: Features, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(tiny_finetuning(squad, TargetKind.SPAN, reporter=Reporter()), tmp_path)
+    run(tiny_finetuning(squad, SPAN, reporter=Reporter()), tmp_path)
     assert capsys.readouterr().out == ""

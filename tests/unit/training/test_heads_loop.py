@@ -12,9 +12,9 @@ from tiny_training import Listening, checkpoints_in, log_nothing
 
 from bertvision.data.windows import Features
 from bertvision.heads import HEADS, build_head
+from bertvision.kinds import LABEL, SPAN, Kind
 from bertvision.machine import Machine
 from bertvision.sources import StateBatch
-from bertvision.tasks.base import TargetKind
 from bertvision.training import heads as module
 from bertvision.training.heads import train_heads
 from bertvision.training.stack import Alone, Member
@@ -59,10 +59,10 @@ def test_alone_or_among_five_a_member_ends_in_the_same_weights(
 @pytest.fixture(scope="module")
 def zoo(
     tiny_features: Callable[[str], Features], tmp_path_factory: pytest.TempPathFactory
-) -> dict[TargetKind, dict[str, Weights]]:
+) -> dict[Kind, dict[str, Weights]]:
     """Every head of each of two kinds after a pass with all others."""
     found = {}
-    for kind, task in ((TargetKind.SPAN, "squad2"), (TargetKind.LABEL, "rte")):
+    for kind, task in ((SPAN, "squad2"), (LABEL, "rte")):
         entries = [{"head": name, "name": name} for name in reversed(list(HEADS)) if kind in HEADS[name].kinds]
         members = run(make(tiny_features(task), entries, kind), tmp_path_factory.mktemp(task))
         found[kind] = {member.name: weights(member) for member in members}
@@ -71,10 +71,10 @@ def zoo(
 
 @pytest.mark.parametrize("name", list(HEADS))
 def test_every_head_ends_in_the_same_weights_in_any_company(
-    name: str, tiny_features: Callable[[str], Features], zoo: dict[TargetKind, dict[str, Weights]], tmp_path: Path
+    name: str, tiny_features: Callable[[str], Features], zoo: dict[Kind, dict[str, Weights]], tmp_path: Path
 ) -> None:
-    kind = TargetKind.SPAN if TargetKind.SPAN in HEADS[name].kinds else TargetKind.LABEL
-    features = tiny_features("squad2" if kind is TargetKind.SPAN else "rte")
+    kind = SPAN if SPAN in HEADS[name].kinds else LABEL
+    features = tiny_features("squad2" if kind is SPAN else "rte")
     (alone,) = run(make(features, [{"head": name}], kind), tmp_path)
     assert same(weights(alone), zoo[kind][name])
 

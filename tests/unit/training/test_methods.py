@@ -22,10 +22,10 @@ from bertvision.encoder.loading import load_encoder
 from bertvision.encoder.recording import Graphs
 from bertvision.encoder.states import PackedTokens
 from bertvision.errors import ConfigError, UserError
+from bertvision.kinds import SPAN
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.run import run_job
 from bertvision.pipeline.stamps import FINETUNE_VERSION
-from bertvision.tasks.base import TargetKind
 from bertvision.training.finetune import Finetuning
 from bertvision.training.half_weights import HalfWeights
 from bertvision.training.methods import PROJECTIONS, prepare_method
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def build(squad: Features, method: str, **changes: Any) -> Finetuning:
     settings = {"method": method, "lora_rank": RANK, "batch_rows": 3, "lr": 1e-2, **changes}
-    return tiny_finetuning(squad, TargetKind.SPAN, **settings)
+    return tiny_finetuning(squad, SPAN, **settings)
 
 
 def clone(tensors: Weights) -> Weights:

@@ -12,15 +12,15 @@ from bertvision.encoder.recording import fill_up, round_up
 from bertvision.encoder.states import HiddenStates, PackedTokens, StateShape
 from bertvision.heads import HEADS, Target, build_head
 from bertvision.heads.members import list_presets
+from bertvision.kinds import LABEL, SCORE, SPAN, Kind
 from bertvision.sources import StateBatch
-from bertvision.tasks.base import TargetKind
 from bertvision.training import places as module
 from bertvision.training.losses import compute_loss, compute_losses
 from bertvision.training.places import Places
 
 CPU = torch.device("cpu")
 SHAPE = StateShape(4, 32, pooled=True)
-ROWS = [name for name, (head, _) in list_presets().items() if TargetKind.SPAN in HEADS[head].kinds]
+ROWS = [name for name, (head, _) in list_presets().items() if SPAN in HEADS[head].kinds]
 
 
 @pytest.mark.parametrize("parts", [4, 8])
@@ -51,7 +51,7 @@ def gradients(head: torch.nn.Module, batch: StateBatch) -> tuple[torch.Tensor, d
 @pytest.mark.parametrize("row", ROWS)
 def test_what_fills_a_batch_up_has_no_part_in_loss_and_gradients(row: str, lengths: list[int]) -> None:
     # In double precision: norms on norms make rounding large.
-    head = build_head(member_of(row, TargetKind.SPAN), SHAPE, Target(TargetKind.SPAN)).double()
+    head = build_head(member_of(row, SPAN), SHAPE, Target(SPAN)).double()
     head.train(not head.draws)
     places, batch = Places(CPU), in_double(batch_of(lengths, 0, ("tokens",)))
     stale = in_double(batch_of([length + 1 for length in lengths], 1, ("tokens",)))
@@ -72,13 +72,13 @@ def in_double(batch: StateBatch) -> StateBatch:
 @pytest.mark.parametrize(
     ("row", "kind", "keep"),
     [
-        ("pooled_adapter_inception", TargetKind.SPAN, "tokens"),
-        ("pooled_adapter_xception", TargetKind.SPAN, "tokens"),
-        ("xception_abbreviated", TargetKind.LABEL, "cls"),
-        ("xception_full", TargetKind.LABEL, "cls"),
+        ("pooled_adapter_inception", SPAN, "tokens"),
+        ("pooled_adapter_xception", SPAN, "tokens"),
+        ("xception_abbreviated", LABEL, "cls"),
+        ("xception_full", LABEL, "cls"),
     ],
 )
-def test_batch_norms_take_what_fills_a_batch_up_for_no_part_of_it(row: str, kind: TargetKind, keep: str) -> None:
+def test_batch_norms_take_what_fills_a_batch_up_for_no_part_of_it(row: str, kind: Kind, keep: str) -> None:
     plain, other = (build_head(member_of(row, kind), SHAPE, Target(kind, 2)).double() for _ in range(2))
     places, batch = Places(CPU), in_double(batch_of([5, 9, 3] * 3, 0, (keep,)))
     places.put(in_double(batch_of([6, 8, 4] * 3, 1, (keep,))))  # leaves its numbers behind
@@ -92,9 +92,9 @@ def test_batch_norms_take_what_fills_a_batch_up_for_no_part_of_it(row: str, kind
         assert not name.endswith("tracked") or buffer == 1
 
 
-@pytest.mark.parametrize("kind", [TargetKind.LABEL, TargetKind.SCORE])
+@pytest.mark.parametrize("kind", [LABEL, SCORE])
 @pytest.mark.parametrize("keep", ["cls", "mean"])
-def test_rows_that_fill_a_batch_up_have_no_part_either(kind: TargetKind, keep: str) -> None:
+def test_rows_that_fill_a_batch_up_have_no_part_either(kind: Kind, keep: str) -> None:
     head = build_head(member_of("adapter", kind, read=keep), SHAPE, Target(kind, 2))
     places, batch = Places(CPU), batch_of([4, 2, 7] * 3, 0, (keep,))
     _, filled = places.put(batch)
@@ -147,12 +147,12 @@ def test_the_loss_of_a_batch_of_tokens_that_was_filled_up_is_the_same() -> None:
     tokens = PackedTokens.from_lists([[6] * length for length in lengths])
     filled, targets = fill_up(tokens, 0), random_targets(lengths)
     outputs = torch.randn(len(filled.input_ids), 2)  # (token, 2)
-    expected = compute_loss(TargetKind.SPAN, outputs[:43], HiddenStates(tokens.lengths, last=outputs[:43]), targets, 5)
+    expected = compute_loss(SPAN, outputs[:43], HiddenStates(tokens.lengths, last=outputs[:43]), targets, 5)
     further = (0, len(filled) - 5)
     padded = type(targets)(*(torch.nn.functional.pad(part, further) for part in vars(targets).values()))
     weights = torch.nn.functional.pad(torch.full((5,), 1 / 5), further)
     states = HiddenStates(filled.lengths, last=outputs, packing=filled.packing)
-    torch.testing.assert_close(compute_loss(TargetKind.SPAN, outputs, states, padded, weights), expected)
+    torch.testing.assert_close(compute_loss(SPAN, outputs, states, padded, weights), expected)
 
 
 def test_no_sequence_is_longer_than_the_encoder_takes() -> None:

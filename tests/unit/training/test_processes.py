@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from tiny_training import checkpoints_in, log_nothing, tiny_finetuning
 
 from bertvision.data.windows import Features
-from bertvision.tasks.base import TargetKind
+from bertvision.kinds import SPAN
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = """
@@ -27,7 +27,8 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Target, build_head
 from bertvision.progress import Reporter
 from bertvision.sources import StreamedSource
-from bertvision.tasks.base import TargetKind
+
+from bertvision.kinds import SPAN
 from bertvision.training.heads import train_heads
 from bertvision.training.stack import Alone, Member
 
@@ -37,7 +38,7 @@ lines = []
 log = lambda event, **values: lines.append(values)
 
 # Only one of them finds that a checkpoint is due, and only the other is interrupted.
-work = tiny_finetuning(features, TargetKind.SPAN, 0.0, batch_rows=5)
+work = tiny_finetuning(features, SPAN, 0.0, batch_rows=5)
 assert (work.machine.rank, work.machine.processes) == (rank, 2)
 backward = work._backward
 def interrupted(*given):
@@ -62,8 +63,8 @@ plan = [batch for batches in work.plan.epochs for batch in batches]
 source = StreamedSource(encoder, features, plan, ("tokens",), share=(rank, 2))
 members = []
 for name in ("adapter", "broken"):
-    config = member_of("adapter", TargetKind.SPAN, size=4, name=name)
-    members.append(Member(config, build_head(config, encoder.shape, Target(TargetKind.SPAN)), range(len(plan))))
+    config = member_of("adapter", SPAN, size=4, name=name)
+    members.append(Member(config, build_head(config, encoder.shape, Target(SPAN)), range(len(plan))))
 learn = Alone.learn
 def breaking(unit, *given):
     learn(unit, *given)
@@ -114,7 +115,7 @@ def run_two(folder: Path) -> None:
 
 def test_two_processes_end_in_the_weights_of_one(tiny_features: Callable[[str], Features], tmp_path: Path) -> None:
     run_two(tmp_path)
-    work = tiny_finetuning(tiny_features("squad2"), TargetKind.SPAN, 0.0, batch_rows=5)
+    work = tiny_finetuning(tiny_features("squad2"), SPAN, 0.0, batch_rows=5)
     work.run([2.0], lambda *_: None, checkpoints_in(tmp_path / "one"), log_nothing)
     found = load_file(tmp_path / "finetuned.safetensors")
     # Biases that shift all keys or all tokens alike have no gradient but rounding, which Adam makes into whole steps.

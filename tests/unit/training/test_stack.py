@@ -12,8 +12,8 @@ from tiny_training import Listening, checkpoints_in, log_nothing, member_of
 from bertvision.data.windows import Features
 from bertvision.encoder.states import StateShape
 from bertvision.heads import HEADS, Target, build_head
+from bertvision.kinds import KINDS, LABEL, SPAN, Kind
 from bertvision.machine import Machine
-from bertvision.tasks.base import TargetKind
 from bertvision.training import heads as loop
 from bertvision.training.heads import train_heads
 from bertvision.training.optimizer import StackedAdamW, build_optimizer, set_learning_rate
@@ -46,7 +46,7 @@ def run(parts: Any, folder: Path, stack: int = 64, seconds: float = 1e9, **more:
 def assert_close(one: Member, other: Member) -> None:
     for name, tensor in weights(one).items():
         # A bias that lifts all tokens alike changes no span: its gradient is nothing but rounding, which Adam enlarges.
-        if one.head.target.kind is not TargetKind.SPAN or name != "output.bias":
+        if one.head.target.kind is not SPAN or name != "output.bias":
             torch.testing.assert_close(tensor, weights(other)[name], **CLOSE)
 
 
@@ -59,27 +59,27 @@ def test_five_variants_are_one_stack_and_other_shapes_stay_out(features: Feature
 
 
 def test_token_heads_on_a_cpu_run_one_by_one_unless_asked_otherwise(tiny_features: Callable[[str], Features]) -> None:
-    members, _, _ = make(tiny_features("squad2"), FIVE, TargetKind.SPAN)
+    members, _, _ = make(tiny_features("squad2"), FIVE, SPAN)
     assert len(build_units(members)) == 5 and len(build_units(members, 5)) == 1
 
 
 def test_heads_that_draw_or_keep_more_than_weights_are_not_stacked(features: Features) -> None:
     for name in HEADS:
         for preset in [{}, *HEADS[name].presets.values()]:
-            if TargetKind.LABEL not in HEADS[name].kinds:
+            if LABEL not in HEADS[name].kinds:
                 continue
-            member = member_of(name, TargetKind.LABEL, **preset)
-            head = build_head(member, StateShape(4, 16, True), Target(TargetKind.LABEL, 2))
+            member = member_of(name, LABEL, **preset)
+            head = build_head(member, StateShape(4, 16, True), Target(LABEL, 2))
             draws = any(isinstance(module, torch.nn.Dropout) and module.p for module in head.modules())
             normed = any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in head.modules())
             assert not (head.stackable and (draws or normed))
 
 
-@pytest.mark.parametrize("kind", list(TargetKind))
+@pytest.mark.parametrize("kind", KINDS.values())
 def test_in_a_stack_a_member_ends_where_it_ends_alone(
-    kind: TargetKind, tiny_features: Callable[[str], Features], tmp_path: Path
+    kind: Kind, tiny_features: Callable[[str], Features], tmp_path: Path
 ) -> None:
-    features = tiny_features("squad2" if kind is TargetKind.SPAN else "rte")
+    features = tiny_features("squad2" if kind is SPAN else "rte")
     stacked = run(make(features, FIVE, kind), tmp_path / "stack")
     for entry, member in zip(FIVE, stacked, strict=True):
         (alone,) = run(make(features, [entry], kind), tmp_path / entry["name"])
@@ -91,8 +91,8 @@ def test_in_a_stack_a_member_ends_where_it_ends_alone(
 def test_every_head_that_can_be_stacked_ends_alike(
     name: str, tiny_features: Callable[[str], Features], tmp_path: Path
 ) -> None:
-    for kind in sorted(HEADS[name].kinds & {TargetKind.SPAN, TargetKind.LABEL}):
-        features = tiny_features("squad2" if kind is TargetKind.SPAN else "rte")
+    for kind in sorted(HEADS[name].kinds & {SPAN, LABEL}):
+        features = tiny_features("squad2" if kind is SPAN else "rte")
         entries = [{"head": name, "seed": seed, "name": f"seed{seed}"} for seed in range(2)]
         if not make(features, entries, kind)[0][0].head.stackable:
             continue

@@ -14,9 +14,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bertvision.evaluation.answers import LOWEST
-from bertvision.evaluation.layout import SpanLayout, Sums
-from bertvision.evaluation.passages import Int64
+from bertvision.evaluation.combining import LOWEST
+from bertvision.evaluation.spans.layout import SpanLayout, Sums
+from bertvision.evaluation.spans.passages import Int64
 
 GROUP = {"cpu": 256, "cuda": 4096}  # windows searched at once: they stay in a processor's cache, or fill a GPU
 THREADS = 4  # that search on a CPU, at most: more would wait for Python

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from bertvision.evaluation.marks import LabelMarks, ScoreMarks, SpanMarks
-from bertvision.kits.trust import measure_trust, trust_in
+from bertvision.kinds import LABEL, SCORE, SPAN
+from bertvision.kinds.label import LabelMarks
+from bertvision.kinds.score import ScoreMarks
+from bertvision.kinds.span import SpanMarks
 
 LABELS = ("a", "b")
 
@@ -26,19 +28,19 @@ def spans(lead: np.ndarray, exact: np.ndarray, silent: np.ndarray) -> SpanMarks:
 def test_groups_are_even_parts_by_sureness_and_count_what_was_right() -> None:
     sure = np.linspace(0.6, 0.99, 100)
     right = np.arange(100) >= 40  # of the fifty least sure ten are right, of the others all
-    trust = measure_trust(labels(sure, right), labels=LABELS)
+    trust = LABEL.measure_trust(labels(sure, right), LABELS)
     groups = trust["a"]
     assert [group["examples"] for group in groups] == [50, 50]
     assert [group["right"] for group in groups] == [0.2, 1.0]
     assert groups[1]["from"] == pytest.approx(sure[50], abs=1e-5)
     row = {"label": "a", "probabilities": {"a": float(sure[60]), "b": float(1 - sure[60])}}
-    assert trust_in(row, trust, 0.0) == {"right": 1.0, "examples": 50}
+    assert LABEL.trust_row(row, trust, 0.0) == {"right": 1.0, "examples": 50}
     row["probabilities"] = {"a": 0.5, "b": 0.5}  # less sure than any that was seen: as the least sure ones
-    assert trust_in(row, trust, 0.0) == {"right": 0.2, "examples": 50}
+    assert LABEL.trust_row(row, trust, 0.0) == {"right": 0.2, "examples": 50}
 
 
 def test_few_examples_are_one_group() -> None:
-    trust = measure_trust(labels(np.array([0.7, 0.9, 0.8]), np.array([True, False, True])), labels=LABELS)
+    trust = LABEL.measure_trust(labels(np.array([0.7, 0.9, 0.8]), np.array([True, False, True])), LABELS)
     (group,) = trust["a"]
     assert group["right"] == pytest.approx(2 / 3) and group["examples"] == 3
 
@@ -47,20 +49,20 @@ def test_labels_are_trusted_each_for_itself() -> None:
     first = labels(np.full(30, 0.9), np.arange(30) < 27)  # "a", nine in ten right
     second = labels(np.full(10, 0.9), np.arange(10) < 2, said=1)  # "b", as sure, and two in ten
     both = LabelMarks(*(np.concatenate(pair) for pair in zip(vars(first).values(), vars(second).values(), strict=True)))
-    trust = measure_trust(both, labels=LABELS)
-    found = [trust_in({"label": name, "probabilities": {name: 0.9}}, trust, 0.0) for name in LABELS]
+    trust = LABEL.measure_trust(both, LABELS)
+    found = [LABEL.trust_row({"label": name, "probabilities": {name: 0.9}}, trust, 0.0) for name in LABELS]
     assert found == [{"right": 0.9, "examples": 30}, {"right": 0.2, "examples": 10}]
 
 
 def test_what_was_never_said_has_no_trust() -> None:
-    trust = measure_trust(labels(np.full(30, 0.9), np.ones(30, dtype=bool)), labels=LABELS)
+    trust = LABEL.measure_trust(labels(np.full(30, 0.9), np.ones(30, dtype=bool)), LABELS)
     assert list(trust) == ["a"]
-    assert trust_in({"label": "b", "probabilities": {"a": 0.1, "b": 0.9}}, trust, 0.0) == {"examples": 0}
+    assert LABEL.trust_row({"label": "b", "probabilities": {"a": 0.1, "b": 0.9}}, trust, 0.0) == {"examples": 0}
 
 
 def test_groups_that_begin_at_the_same_sureness_are_one() -> None:
     sure = np.concatenate([np.full(156, 0.9), np.full(52, 0.95)])  # four parts of 52, three of which begin at 0.9
-    trust = measure_trust(labels(sure, np.arange(208) % 4 == 0), labels=LABELS)
+    trust = LABEL.measure_trust(labels(sure, np.arange(208) % 4 == 0), LABELS)
     assert trust["a"] == [{"from": 0.9, "right": 0.25, "examples": 156}, {"from": 0.95, "right": 0.25, "examples": 52}]
 
 
@@ -69,17 +71,17 @@ def test_answers_and_silence_are_trusted_each_for_itself_by_their_distance_from_
     lead = np.concatenate([np.linspace(0.1, 1.0, 52), np.linspace(6, 9, 52), np.linspace(-9, -6, 52)])  # (example)
     far = np.arange(156) >= 52
     exact, silent = np.arange(156) >= 143, far & (lead > 0)
-    trust = measure_trust(spans(lead, exact, silent), threshold=0.0)
+    trust = SPAN.measure_trust(spans(lead, exact, silent), (), 0.0)
     nothing = {"answer": "", "start": None, "score": 0.0}
-    assert trust_in({**nothing, "null_score": 7.0}, trust, 0.0) == {"right": 1.0, "examples": 52}
-    assert trust_in({**nothing, "null_score": 0.5}, trust, 0.0) == {"right": 0.0, "examples": 52}
-    assert trust_in({**nothing, "null_score": 7.0}, trust, 6.5)["right"] == 0.0, "near another threshold"
+    assert SPAN.trust_row({**nothing, "null_score": 7.0}, trust, 0.0) == {"right": 1.0, "examples": 52}
+    assert SPAN.trust_row({**nothing, "null_score": 0.5}, trust, 0.0) == {"right": 0.0, "examples": 52}
+    assert SPAN.trust_row({**nothing, "null_score": 7.0}, trust, 6.5)["right"] == 0.0, "near another threshold"
     row = {"answer": "Ada", "start": 0, "score": 7.0, "null_score": 0.0}
-    assert trust_in(row, trust, 0.0) == {"right": 0.25, "examples": 52}
+    assert SPAN.trust_row(row, trust, 0.0) == {"right": 0.25, "examples": 52}
 
 
 def test_scores_have_their_mean_distance_from_the_true_ones() -> None:
     marks = ScoreMarks(target=np.array([1.0, 2.0, 5.0]), value=np.array([1.5, 2.0, 4.0]))
-    trust = measure_trust(marks)
+    trust = SCORE.measure_trust(marks, ())
     assert [len(groups) for groups in trust.values()] == [1]
-    assert trust_in({"score": 3.0}, trust, 0.0) == {"off_by": pytest.approx(0.5), "examples": 3}
+    assert SCORE.trust_row({"score": 3.0}, trust, 0.0) == {"off_by": pytest.approx(0.5), "examples": 3}

@@ -9,7 +9,7 @@ from json.encoder import encode_basestring
 import numpy as np
 import numpy.typing as npt
 
-from bertvision.evaluation.answers import NO_SPAN, Float64, SpanAnswers
+from bertvision.evaluation.spans.answers import NO_SPAN, Float64, SpanAnswers
 
 BLOCK = 512  # questions turned into text at once
 NUMBERS = 1 << 14  # places in passages that are looked up

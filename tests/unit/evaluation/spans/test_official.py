@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertvision.errors import UserError
-from bertvision.evaluation import squad
+from bertvision.evaluation.spans import official as squad
 
 
 def plain_normalize(text: str) -> str:

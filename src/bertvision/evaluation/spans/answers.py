@@ -12,9 +12,8 @@ from typing import NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
-from bertvision.evaluation.passages import Passages
+from bertvision.evaluation.spans.passages import Passages
 
-LOWEST = -1e4  # log-probabilities end here, so that scores stay finite (and valid JSON)
 NO_SPAN = -1e6  # score of a question whose passage has no text to answer with
 
 Float64 = npt.NDArray[np.float64]

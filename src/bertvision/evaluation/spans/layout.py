@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bertvision.data.examples import Example
 from bertvision.data.windows import Features, text_between
-from bertvision.evaluation.passages import Int64, Passages
-from bertvision.tasks.base import Example
+from bertvision.evaluation.spans.passages import Int64, Passages
 
 LAST_SPACE = 0x3000  # no character beyond this one is white space
 

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from bertvision.data.examples import Example
 from bertvision.data.windows import Features
-from bertvision.evaluation.answers import (
-    LOWEST,
+from bertvision.evaluation.combining import LOWEST
+from bertvision.evaluation.spans.answers import (
     SpanAnswer,
     SpanAnswers,
     ids_of,
     null_scores_of,
     spans_at,
 )
-from bertvision.evaluation.layout import SpanLayout, Sums, layout_of
-from bertvision.tasks.base import Example
+from bertvision.evaluation.spans.layout import SpanLayout, Sums, layout_of
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +49,7 @@ def decode_spans(
     A span starts and ends at tokens of the passage that hold more than white space, start ≤ end, and its score is
     the sum of two log-probabilities, each a log-softmax over all tokens of the window.
     """
-    from bertvision.evaluation.pairs import find_pairs  # brings torch, which scoring alone does not need
+    from bertvision.evaluation.spans.pairs import find_pairs  # brings torch, which scoring alone does not need
 
     sides = (("start", start_logits), ("end", end_logits))
     for name, logits in sides:

@@ -4,9 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_spans import span_features
 
+from bertvision.data.examples import Example
 from bertvision.data.windows import Features, text_between
-from bertvision.evaluation.layout import layout_of
-from bertvision.tasks.base import Example
+from bertvision.evaluation.spans.layout import layout_of
 
 # Combining marks, a flag, a family, Hangul in parts, and several kinds of white space.
 PIECES = [

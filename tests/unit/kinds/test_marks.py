@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from tiny_spans import threshold_free
 
-from bertvision.evaluation import squad
-from bertvision.evaluation.answers import NO_SPAN, Candidate, SpanAnswer
-from bertvision.evaluation.marks import LabelMarks, ScoreMarks, SpanMarks, build_marks, load_marks, save_marks
-from bertvision.evaluation.predictions import Predictions
-from bertvision.evaluation.spans import answers_at
-from bertvision.tasks.base import Answer, Example, TargetKind
+from bertvision.data.examples import Answer, Example
+from bertvision.evaluation.spans import official as squad
+from bertvision.evaluation.spans.answers import NO_SPAN, Candidate, SpanAnswer
+from bertvision.evaluation.spans.decode import answers_at
+from bertvision.kinds import LABEL, SCORE, SPAN, load_marks, save_marks
+from bertvision.kinds.label import LabelMarks
+from bertvision.kinds.score import ScoreMarks
+from bertvision.kinds.span import SpanMarks, SpanPredictions
 
 EXAMPLES = [
     Example("right", "q", "the red fox", answers=(Answer("red fox", 4), Answer("fox", 8))),
@@ -39,7 +41,7 @@ ANSWERS = [
 
 @pytest.fixture(scope="module")
 def spans() -> SpanMarks:
-    marks = build_marks(Predictions(TargetKind.SPAN, [e.id for e in EXAMPLES], answers=ANSWERS), EXAMPLES)
+    marks = SPAN.mark(SpanPredictions([e.id for e in EXAMPLES], ANSWERS), EXAMPLES)
     assert isinstance(marks, SpanMarks)
     return marks
 
@@ -75,11 +77,11 @@ def test_forced_figures_are_those_of_the_scores(spans: SpanMarks) -> None:
 def test_marks_of_all_kinds_survive_a_disk(spans: SpanMarks, tmp_path: Path) -> None:
     labels = LabelMarks(np.array([1, 0]), np.array([[0.2, 0.8], [0.4, 0.6]]))
     scores = ScoreMarks(np.array([1.0, 2.5]), np.array([1.5, 2.0]))
-    kinds = {TargetKind.SPAN: spans, TargetKind.LABEL: labels, TargetKind.SCORE: scores}
+    kinds = {SPAN: spans, LABEL: labels, SCORE: scores}
     for kind, marks in kinds.items():
-        (tmp_path / kind).mkdir()
-        save_marks(tmp_path / kind, marks)
-        found = load_marks(tmp_path / kind, kind)
+        (tmp_path / str(kind)).mkdir()
+        save_marks(tmp_path / str(kind), marks)
+        found = load_marks(tmp_path / str(kind), kind)
         assert type(found) is type(marks)
         for name, values in vars(marks).items():
             np.testing.assert_array_equal(getattr(found, name), values)

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_spans import choose_threshold, span_features, threshold_free
 
+from bertvision.data.examples import Example
 from bertvision.data.windows import Features
-from bertvision.evaluation import squad
-from bertvision.evaluation.answers import SpanAnswer, spans_at
-from bertvision.evaluation.spans import answers_at, decode_spans
-from bertvision.tasks.base import Example
+from bertvision.evaluation.spans import official as squad
+from bertvision.evaluation.spans.answers import SpanAnswer, spans_at
+from bertvision.evaluation.spans.decode import answers_at, decode_spans
 
 
 def build(passages: list[str], windows: list[tuple[int, int, int]]) -> tuple[Features, list[Example]]:

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertvision.evaluation.answers import SpanAnswers
-from bertvision.evaluation.lines import BLOCK, NUMBERS, decimals, write_lines
-from bertvision.evaluation.passages import Passages
-from bertvision.evaluation.predictions import Predictions, save_predictions, to_json_line
-from bertvision.tasks.base import TargetKind
+from bertvision.evaluation.spans.answers import SpanAnswers
+from bertvision.evaluation.spans.lines import BLOCK, NUMBERS, decimals, write_lines
+from bertvision.evaluation.spans.passages import Passages
+from bertvision.kinds import save_predictions
+from bertvision.kinds.base import to_json_line
+from bertvision.kinds.span import SpanPredictions
 
 ODD_TEXT = st.text(st.sampled_from('ab "\\/\n\t\x00\x1f\x7f\x85\u2028\u2029é👍'), min_size=1, max_size=20)
 NUMBER = (
@@ -54,7 +55,7 @@ def draw_answers(passages: list[str], n_best: int, seed: int) -> SpanAnswers:
 @settings(deadline=None)
 def test_lines_are_those_of_the_rows(passages: list[str], n_best: int, seed: int, threshold: float) -> None:
     answers = draw_answers([*passages, passages[0]], n_best, seed)  # several questions have one passage
-    rows = Predictions(TargetKind.SPAN, answers.ids, answers=list(answers)).rows(threshold)
+    rows = SpanPredictions(answers.ids, list(answers)).rows(threshold)
     lines = list(write_lines(answers, threshold))
     assert lines == [to_json_line(row) for row in rows]
     assert [json.loads(line) for line in "".join(lines).splitlines()] == rows
@@ -64,7 +65,7 @@ def test_lines_are_those_of_the_rows(passages: list[str], n_best: int, seed: int
 def test_many_questions_and_long_passages_are_all_written(tmp_path: Path, questions: int) -> None:
     answers = draw_answers(["short", "long " * NUMBERS] * (questions // 2) + ["last"] * (questions % 2), 2, 0)
     answers.end[:] = np.minimum(answers.end, answers.start + 9)
-    listed, arrays = (Predictions(TargetKind.SPAN, answers.ids, answers=some) for some in (list(answers), answers))
+    listed, arrays = (SpanPredictions(answers.ids, some) for some in (list(answers), answers))
     save_predictions(tmp_path / "listed", listed, None, 0.5)
     save_predictions(tmp_path / "arrays", arrays, None, 0.5)
     one, other = ((tmp_path / name / "predictions.jsonl").read_bytes() for name in ("listed", "arrays"))

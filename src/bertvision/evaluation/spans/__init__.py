@@ -1,0 +1,1 @@
+"""Spans: from start and end logits to answers and their official scores."""

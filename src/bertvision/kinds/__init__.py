@@ -1,0 +1,26 @@
+"""Kinds of target: label, score, span. A kind is one object in one file of this package, which imports them all.
+
+KINDS["label"].outputs(labels=3) → 3        SPAN.position → "token"
+"""
+
+import importlib
+import pkgutil
+
+from bertvision.kinds.base import KINDS, Figure, Kind, Marks, Predictions, load_marks, save_marks, save_predictions
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
+
+LABEL, SCORE, SPAN = KINDS["label"], KINDS["score"], KINDS["span"]
+
+
+def metric_title(key: str) -> str:
+    """The name of a figure for people, whichever kind it belongs to; an unknown one stays as it is."""
+    titles = (KINDS[name].title(key) for name in KINDS)
+    return next((title for title in titles if title is not None), key)
+
+
+__all__ = [
+    "KINDS", "LABEL", "SCORE", "SPAN", "Figure", "Kind", "Marks", "Predictions", "load_marks", "save_marks",
+    "metric_title", "save_predictions",
+]  # fmt: skip

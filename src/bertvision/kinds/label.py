@@ -1,0 +1,227 @@
+"""label: one of several, by its index. A head gives one logit a label."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bertvision.data.examples import Example
+from bertvision.data.windows import Features
+from bertvision.errors import UserError
+from bertvision.evaluation import combining, trust
+from bertvision.evaluation.metrics import LABEL_METRICS, majority_label, score_metrics
+from bertvision.evaluation.statistics import Measure
+from bertvision.kinds.base import (
+    KINDS,
+    Aim,
+    Array,
+    Asked,
+    Bool,
+    Float,
+    Kind,
+    Marks,
+    Packed,
+    Predictions,
+    Scores,
+    WindowTargets,
+    targets_of,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class LabelPredictions(Predictions):
+    probabilities: Float
+    """(example, label)"""
+    labels: tuple[str, ...]
+
+    def outputs(self, threshold: float = 0.0) -> list[int]:
+        return [int(index) for index in self.probabilities.argmax(axis=1)]
+
+    def rows(self, threshold: float = 0.0) -> list[dict[str, Any]]:
+        return [
+            {
+                "id": id,
+                "label": self.labels[int(row.argmax())],
+                "probabilities": {name: round(float(p), 6) for name, p in zip(self.labels, row, strict=True)},
+            }
+            for id, row in zip(self.ids, self.probabilities, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class LabelMarks(Marks):
+    target: npt.NDArray[np.int64]
+    """(example) index of the gold label"""
+    probabilities: Float
+    """(example, label)"""
+
+    @property
+    def predicted(self) -> npt.NDArray[np.int64]:
+        return self.probabilities.argmax(axis=1)  # (example)
+
+    def right(self, threshold: float = 0.0) -> Bool:
+        return self.predicted == self.target  # (example)
+
+
+class LabelKind(Kind):
+    has_labels = True
+    marks = LabelMarks
+    baseline_note = "The baseline always gives the majority label of train."
+    baseline_words = "always giving the majority label"
+    exact_keys = ("accuracy",)
+
+    def outputs(self, labels: int) -> int:
+        return labels
+
+    def window_target(self, example: Example, answer_inside: bool) -> float:
+        if example.target is not None and example.answers and not answer_inside:
+            return 0.0  # answerability: this window holds no answer
+        return super().window_target(example, answer_inside)
+
+    def losses(self, outputs: "Tensor", states: Packed, targets: WindowTargets) -> "Tensor":
+        from torch.nn import functional
+
+        members = len(outputs)
+        labels = targets.value.long().repeat(members)  # (member · sequence)
+        losses = functional.cross_entropy(outputs.flatten(0, 1), labels, reduction="none")  # (member · sequence)
+        return losses.unflatten(0, (members, -1))  # (member, sequence)
+
+    def decode(
+        self,
+        task: Asked,
+        outputs: Array,
+        features: Features,
+        examples: list[Example],
+        n_best: int = 20,
+        longest: int = 30,
+        device: "torch.device | str" = "cpu",
+    ) -> LabelPredictions:
+        powers = np.exp(outputs.astype(np.float64) - outputs.max(axis=1, keepdims=True))  # (window, label)
+        probabilities = powers / powers.sum(axis=1, keepdims=True)  # (window, label)
+        if task.windowed:
+            probabilities = answerable_by_question(probabilities, features, examples)  # (example, label)
+        return LabelPredictions([example.id for example in examples], probabilities, task.labels)
+
+    def mark(self, predictions: LabelPredictions, examples: list[Example]) -> LabelMarks:
+        return LabelMarks(targets_of(examples).astype(np.int64), predictions.probabilities.astype(np.float64))
+
+    def score(self, metrics: Sequence[str], marks: LabelMarks, threshold: float | None = None) -> Scores:
+        return {**score_metrics(LABEL_METRICS, metrics, marks.target, marks.predicted), "total": len(marks)}
+
+    def measure(self, key: str, marks: LabelMarks, threshold: float | None = None) -> Measure:
+        return LABEL_METRICS[key].measure(marks.target, marks.predicted)
+
+    def baseline(self, metrics: Sequence[str], train: list[Example], examples: list[Example]) -> Scores:
+        constant = np.full(len(examples), majority_label(targets_of(train)))
+        return {**score_metrics(LABEL_METRICS, metrics, targets_of(examples), constant), "total": len(examples)}
+
+    def title(self, key: str) -> str | None:
+        return LABEL_METRICS[key].title if key in LABEL_METRICS else None
+
+    def show_gold(self, example: Example, labels: Sequence[str]) -> str:
+        assert example.target is not None, "scored examples have a target"
+        return labels[int(example.target)]
+
+    def show_row(self, row: Mapping[str, Any]) -> str:
+        return str(row["label"])
+
+    # ------------------------------------------------------------------ what states speak for
+
+    has_aim = True
+
+    def aim(self, task: Asked, said: LabelPredictions, features: Features, outputs: "Tensor", threshold: float) -> Aim:
+        import torch
+
+        label, count = said.outputs()[0], len(task.labels)
+        # Several windows: the one that says most clearly that there is an answer speaks for all.
+        window = int(outputs.softmax(dim=1)[:, 1].argmax()) if task.windowed else 0
+
+        def score(outputs: "Tensor") -> "Tensor":
+            others = torch.arange(outputs.shape[1], device=outputs.device) != label  # (label)
+            return outputs[0, label] - outputs[0, others].mean()
+
+        rest = "that of the other label" if count == 2 else "the mean of the others"
+        return Aim(window, task.labels[label], f"the logit of '{task.labels[label]}' above {rest}", score)
+
+    def probability_of(self, row: Mapping[str, Any]) -> float:
+        return float(row["probabilities"][row["label"]])
+
+    # ------------------------------------------------------------------ combining
+
+    def log_probabilities(self, outputs: Array, features: Features) -> Float:
+        scores: Float = outputs.astype(np.float64)  # (window, label)
+        if not len(features):
+            return np.zeros(outputs.shape)
+        highest = scores.max(axis=1, keepdims=True)  # (window, 1)
+        assert np.isfinite(highest).all(), "a window's logits hold NaN or infinity: the model has diverged"
+        scores -= highest
+        scores -= np.log(np.exp(scores).sum(axis=1, keepdims=True))
+        return np.maximum(scores, combining.LOWEST, out=scores)
+
+    def gold_log_probabilities(self, outputs: Array, features: Features) -> Float:
+        known = np.flatnonzero(~np.isnan(features.target))  # (observation)
+        return self.log_probabilities(outputs, features)[known, features.target[known].astype(np.int64)]
+
+    def combine_predictions(self, members: list[LabelPredictions], method: str) -> LabelPredictions:
+        if method not in ("max", "mean"):
+            raise UserError(
+                f"its members cut passages into different windows: only max and mean can combine those, not {method}."
+            )
+        stacked = np.stack([one.probabilities for one in members])  # (member, example, label)
+        joined = stacked.max(axis=0) if method == "max" else stacked.mean(axis=0)  # (example, label)
+        return LabelPredictions(members[0].ids, joined / joined.sum(axis=1, keepdims=True), members[0].labels)
+
+    # ------------------------------------------------------------------ trust
+
+    def said(self, marks: LabelMarks, labels: Sequence[str], threshold: float) -> dict[str, Bool]:
+        return {name: marks.predicted == number for number, name in enumerate(labels)}  # (example) each
+
+    def sureness(self, marks: LabelMarks, threshold: float) -> Float:
+        return np.asarray(np.round(marks.probabilities.max(axis=1), trust.DIGITS))  # (example)
+
+    def trust_row(self, row: Mapping[str, Any], known: trust.Trust, threshold: float = 0.0) -> trust.Group:
+        return trust.look_up(known, str(row["label"]), max(row["probabilities"].values()))
+
+    # ------------------------------------------------------------------ a user's own files
+
+    def default_metrics(self, labels: Sequence[str]) -> tuple[str, ...]:
+        return ("accuracy", "f1") if len(labels) == 2 else ("accuracy", "f1_macro")
+
+    def parse(self, cell: Any, labels: Sequence[str], place: str, column: str) -> int:
+        label = read_label(cell, place, column)
+        if label not in labels:
+            raise UserError(f"{place}: unknown label {label!r} in column '{column}'; known: {', '.join(labels)}.")
+        return labels.index(label)
+
+
+def read_label(cell: Any, place: str, column: str) -> str:
+    """A label's name, as text; numbers and truth values are named as JSON writes them."""
+    if cell is None or cell == "":
+        raise UserError(f"{place}: column '{column}' (task.label) is empty. Every row of train and dev needs a label.")
+    if isinstance(cell, list | dict):
+        raise UserError(f"{place}: column '{column}' (task.label) must be one label, found {json.dumps(cell)[:80]}.")
+    return cell if isinstance(cell, str) else json.dumps(cell)
+
+
+def answerable_by_question(probabilities: Array, features: Features, examples: list[Example]) -> Float:
+    """Probabilities (example, 2) of no answer and answer, from those of the windows (window, 2).
+
+    A question is answerable if any of its windows says so: its probability is the highest of its windows. Rows are
+    scaled to sum to 1 first, since an element-wise maximum over models does not.
+    """
+    probabilities = np.asarray(probabilities, dtype=np.float64)  # (window, 2)
+    assert probabilities.shape == (len(features), 2), f"{probabilities.shape} for {len(features)} windows"
+    has_answer = probabilities[:, 1] / probabilities.sum(axis=1)  # (window,)
+    highest = np.zeros(len(examples), dtype=np.float64)  # (example,)
+    np.maximum.at(highest, features.example, has_answer)
+    return np.stack([1.0 - highest, highest], axis=1)  # (example, 2)
+
+
+KINDS.register("label")(LabelKind())

@@ -1,0 +1,139 @@
+"""score: one number. A head gives one value, trained by its squared error."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bertvision.data.examples import Example
+from bertvision.data.windows import Features
+from bertvision.errors import UserError
+from bertvision.evaluation import combining, trust
+from bertvision.evaluation.metrics import SCORE_METRICS, mean_score, score_metrics
+from bertvision.evaluation.statistics import Measure
+from bertvision.kinds.base import (
+    KINDS,
+    Aim,
+    Array,
+    Asked,
+    Float,
+    Kind,
+    Marks,
+    Packed,
+    Predictions,
+    Scores,
+    WindowTargets,
+    targets_of,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+SAID = "score"
+"""The one thing that is said, in tables of trust."""
+
+
+@dataclass(frozen=True)
+class ScorePredictions(Predictions):
+    values: Array
+    """(example)"""
+
+    def outputs(self, threshold: float = 0.0) -> list[float]:
+        return [float(value) for value in self.values]
+
+    def rows(self, threshold: float = 0.0) -> list[dict[str, Any]]:
+        return [{"id": id, "score": round(float(v), 5)} for id, v in zip(self.ids, self.values, strict=True)]
+
+
+@dataclass(frozen=True)
+class ScoreMarks(Marks):
+    target: Float
+    """(example)"""
+    value: Float
+    """(example)"""
+
+
+class ScoreKind(Kind):
+    marks = ScoreMarks
+    baseline_note = "The baseline always gives the mean score of train."
+    baseline_words = "always giving the mean"
+
+    def outputs(self, labels: int) -> int:
+        return 1
+
+    def losses(self, outputs: "Tensor", states: Packed, targets: WindowTargets) -> "Tensor":
+        return (outputs.squeeze(2) - targets.value).square()  # (member, sequence)
+
+    def decode(
+        self,
+        task: Asked,
+        outputs: Array,
+        features: Features,
+        examples: list[Example],
+        n_best: int = 20,
+        longest: int = 30,
+        device: "torch.device | str" = "cpu",
+    ) -> ScorePredictions:
+        return ScorePredictions([example.id for example in examples], outputs[:, 0])
+
+    def mark(self, predictions: ScorePredictions, examples: list[Example]) -> ScoreMarks:
+        return ScoreMarks(targets_of(examples), predictions.values.astype(np.float64))
+
+    def score(self, metrics: Sequence[str], marks: ScoreMarks, threshold: float | None = None) -> Scores:
+        return {**score_metrics(SCORE_METRICS, metrics, marks.target, marks.value), "total": len(marks)}
+
+    def measure(self, key: str, marks: ScoreMarks, threshold: float | None = None) -> Measure:
+        assert np.isfinite(marks.target).all() and np.isfinite(marks.value).all(), "values hold NaN or infinity"
+        return SCORE_METRICS[key].measure(marks.target, marks.value)
+
+    def baseline(self, metrics: Sequence[str], train: list[Example], examples: list[Example]) -> Scores:
+        constant = np.full(len(examples), mean_score(targets_of(train)))
+        return {**score_metrics(SCORE_METRICS, metrics, targets_of(examples), constant), "total": len(examples)}
+
+    def title(self, key: str) -> str | None:
+        return SCORE_METRICS[key].title if key in SCORE_METRICS else None
+
+    def show_gold(self, example: Example, labels: Sequence[str]) -> float:
+        assert example.target is not None, "scored examples have a target"
+        return float(example.target)
+
+    def show_row(self, row: Mapping[str, Any]) -> str:
+        return f"{row['score']:.2f}"
+
+    has_aim = True
+
+    def aim(self, task: Asked, said: ScorePredictions, features: Features, outputs: "Tensor", threshold: float) -> Aim:
+        return Aim(0, f"{said.outputs()[0]:.2f}", "the score", lambda outputs: outputs[0, 0])
+
+    def combine(self, outputs: list[Array], features: Features, method: str, weights: Array | None = None) -> Array:
+        self.check_rows(outputs, features)
+        return combining.combine_values(outputs, method, weights)
+
+    def fit_weights(self, outputs: list[Array], features: Features) -> Float:
+        self.check_rows(outputs, features)
+        return combining.fit_values(outputs, features.target)
+
+    def measure_trust(self, marks: ScoreMarks, labels: Sequence[str], threshold: float = 0.0) -> trust.Trust:
+        """Scores are not right or wrong: their one group has the mean distance from the true one."""
+        return {SAID: [{"off_by": float(np.abs(marks.value - marks.target).mean()), "examples": len(marks)}]}
+
+    def trust_row(self, row: Mapping[str, Any], known: trust.Trust, threshold: float = 0.0) -> trust.Group:
+        return {key: known[SAID][0][key] for key in ("off_by", "examples")} if SAID in known else {"examples": 0}
+
+    def default_metrics(self, labels: Sequence[str]) -> tuple[str, ...]:
+        return ("pearson", "spearman")
+
+    def parse(self, cell: Any, labels: Sequence[str], place: str, column: str) -> float:
+        try:
+            score = math.nan if isinstance(cell, bool) else float(cell)
+        except (TypeError, ValueError):
+            score = math.nan
+        if not math.isfinite(score):
+            raise UserError(f"{place}: column '{column}' (task.label) must be a number, found {cell!r}.")
+        return score
+
+
+KINDS.register("score")(ScoreKind())

@@ -1,0 +1,342 @@
+"""span: where in a passage the answer starts and ends, or that there is none. A head gives two logits a token."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bertvision.data.examples import Example
+from bertvision.data.windows import Features
+from bertvision.evaluation import combining, trust
+from bertvision.evaluation.spans import official
+from bertvision.evaluation.spans.answers import (
+    NO_SPAN,
+    Candidate,
+    SpanAnswer,
+    SpanAnswers,
+    null_scores_of,
+    spans_at,
+)
+from bertvision.evaluation.spans.combining import combine_answers
+from bertvision.evaluation.spans.decode import answers_at, best_threshold, decode_spans, forced_scores
+from bertvision.evaluation.spans.lines import write_lines
+from bertvision.evaluation.statistics import Measure, auc_measure, mean_measure
+from bertvision.kinds.base import (
+    KINDS,
+    Aim,
+    Array,
+    Asked,
+    Bool,
+    Figure,
+    Float,
+    Kind,
+    Marks,
+    Packed,
+    Predictions,
+    Scores,
+    WindowTargets,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+ANSWER, SILENCE = "answer", "no answer"
+"""What can be said, in tables of trust."""
+CHOSEN = "at_threshold."
+_OFFICIAL = "EM, F1: official definition, threshold 0."
+_PARTS = "F1 has, F1 no: on questions with and without an answer."
+_THRESHOLD = "EM*, F1*: at the no-answer threshold chosen on held-out training questions."
+_FORCED = "forced: on answerable questions, when the model must answer."
+FIGURES = (
+    Figure("exact", "EM", "exact match, official, threshold 0", _OFFICIAL),
+    Figure("f1", "F1", "F1, official, threshold 0", _OFFICIAL),
+    Figure("HasAns_f1", "F1 has", "F1 on questions with an answer, threshold 0", _PARTS, has_interval=False),
+    Figure("NoAns_f1", "F1 no", "F1 on questions without one, threshold 0", _PARTS, has_interval=False),
+    Figure(
+        "at_threshold.exact", "EM*", "exact match at the no-answer threshold chosen on held-out training questions",
+        _THRESHOLD,
+    ),
+    Figure("at_threshold.f1", "F1*", "F1 at that threshold", _THRESHOLD),
+    Figure("forced_exact", "forced EM", "exact match on answerable questions, when the model must answer", _FORCED),
+    Figure("forced_f1", "forced F1", "F1 on answerable questions, when the model must answer", _FORCED),
+    Figure(
+        "no_answer_auc", "AUC", "how well the no-answer score tells questions without an answer from the others",
+        "AUC: of the no-answer score.",
+    ),
+)  # fmt: skip
+TITLES = {"exact": "EM", "f1": "F1"}
+
+
+@dataclass(frozen=True)
+class SpanPredictions(Predictions):
+    answers: Sequence[SpanAnswer]
+    """The n best of each question."""
+
+    def outputs(self, threshold: float = 0.0) -> list[str]:
+        return list(answers_at(self.answers, threshold).values())
+
+    def rows(self, threshold: float = 0.0) -> list[dict[str, Any]]:
+        return [_row(answer, threshold) for answer in self.answers]
+
+    def lines(self, threshold: float = 0.0) -> Iterator[str]:
+        if isinstance(self.answers, SpanAnswers):
+            return write_lines(self.answers, threshold)
+        return super().lines(threshold)
+
+
+@dataclass(frozen=True)
+class SpanMarks(Marks):
+    """Of each question: what the best span, the second best and silence would score, and which of them is said."""
+
+    exact: Float
+    """(example) 0 or 1: EM of the best span"""
+    f1: Float
+    """(example) 0 to 1"""
+    silent: Float
+    """(example) what saying nothing scores: 1 where there is no answer"""
+    score: Float
+    """(example) of the best span, a sum of log-probabilities"""
+    null_score: Float
+    """(example) of "no answer\""""
+    second_exact: Float
+    """(example)"""
+    second_f1: Float
+    """(example)"""
+    second_score: Float
+    """(example) NO_SPAN where there is no second span"""
+    has_answer: Bool
+    """(example)"""
+
+    @property
+    def lead(self) -> Float:
+        """By how much "no answer" beats the best span."""
+        return self.null_score - self.score  # (example)
+
+    def says_nothing(self, threshold: float = 0.0) -> Bool:
+        return self.lead > threshold  # (example)
+
+    def exact_at(self, threshold: float = 0.0) -> Float:
+        return np.where(self.says_nothing(threshold), self.silent, self.exact)  # (example)
+
+    def f1_at(self, threshold: float = 0.0) -> Float:
+        return np.where(self.says_nothing(threshold), self.silent, self.f1)  # (example)
+
+    def right(self, threshold: float = 0.0) -> Bool:
+        return self.exact_at(threshold) == 1  # (example)
+
+
+class SpanKind(Kind):
+    position = "token"
+    reads_answers = True
+    has_threshold = True
+    checkpoint = "ForQuestionAnswering"
+    hub_task = "question-answering"
+    marks = SpanMarks
+    baseline_note = "The baseline never answers."
+    baseline_words = "never answering"
+    right_note = "Right: exact match, each at its own no-answer threshold."
+    exact_keys = ("exact", "at_threshold.exact")
+    sureness_note = (
+        "Sureness: how far the no-answer score is from its threshold. Right: an exact match, or rightly silent."
+    )
+
+    def outputs(self, labels: int) -> int:
+        return 2
+
+    def window_target(self, example: Example, answer_inside: bool) -> float:
+        return float("nan")  # its targets are `start` and `end`
+
+    def losses(self, outputs: "Tensor", states: Packed, targets: WindowTargets) -> "Tensor":
+        """Cross-entropy over the tokens of each window, the mean of start and end."""
+        import torch
+        from torch.nn import functional
+
+        padded, mask = states.pad(outputs.transpose(0, 1))  # (window, longest, member, 2), (window, longest)
+        padded = padded.masked_fill(~mask[..., None, None], torch.finfo(padded.dtype).min)
+        wanted = torch.stack([targets.start, targets.end], dim=1).unsqueeze(1)  # (window, 1, 2)
+        losses = functional.cross_entropy(padded, wanted.expand(-1, len(outputs), -1), reduction="none")
+        return losses.mean(2).T  # (window, member, 2) → (member, window)
+
+    def decode(
+        self,
+        task: Asked,
+        outputs: Array,
+        features: Features,
+        examples: list[Example],
+        n_best: int = 20,
+        longest: int = 30,
+        device: "torch.device | str" = "cpu",
+    ) -> SpanPredictions:
+        answers = decode_spans(outputs[:, 0], outputs[:, 1], features, examples, n_best, longest, device)
+        return SpanPredictions([example.id for example in examples], answers)
+
+    # ------------------------------------------------------------------ scoring
+
+    def mark(self, predictions: SpanPredictions, examples: list[Example]) -> SpanMarks:
+        gold = [tuple(answer.text for answer in example.answers or ()) for example in examples]
+        best, second = spans_at(predictions.answers, 0), spans_at(predictions.answers, 1)
+        exact, f1 = _measure(gold, best.text)  # (example), (example)
+        there = second.score > NO_SPAN  # (example)
+        second_exact, second_f1 = (np.where(there, found, 0.0) for found in _measure(gold, second.text))
+        return SpanMarks(
+            exact=exact,
+            f1=f1,
+            silent=np.array([official.has_none(texts) for texts in gold], dtype=np.float64),
+            score=best.score,
+            null_score=null_scores_of(predictions.answers),
+            second_exact=second_exact,
+            second_f1=second_f1,
+            second_score=second.score,
+            has_answer=np.array([bool(texts) for texts in gold], dtype=bool),
+        )
+
+    def score(self, metrics: Sequence[str], marks: SpanMarks, threshold: float | None = None) -> Scores:
+        """At threshold 0, at the chosen one, and figures that depend on none."""
+        scores = _score_at(marks, 0.0) | forced_scores(marks.lead, marks.exact, marks.f1, marks.has_answer)
+        if threshold is not None:
+            scores |= {"threshold": threshold, "at_threshold": _score_at(marks, threshold)}
+        return scores
+
+    def pick_threshold(self, marks: SpanMarks) -> float:
+        """The no-answer threshold with the best F1 on held-out training questions."""
+        return best_threshold(marks.lead, marks.f1, marks.silent)
+
+    def measure(self, key: str, marks: SpanMarks, threshold: float | None = None) -> Measure:
+        if key == "no_answer_auc":
+            return auc_measure(marks.lead, ~marks.has_answer)
+        if key.startswith("forced_"):
+            return mean_measure(marks.exact if key == "forced_exact" else marks.f1, marks.has_answer)
+        part = key.removeprefix(CHOSEN)
+        at = (threshold or 0.0) if part != key else 0.0
+        where = {"HasAns": marks.has_answer, "NoAns": ~marks.has_answer}.get(part.partition("_")[0])
+        return mean_measure(marks.exact_at(at) if part.endswith("exact") else marks.f1_at(at), where)
+
+    def baseline(self, metrics: Sequence[str], train: list[Example], examples: list[Example]) -> Scores:
+        return dict(official.score_answers(gold_answers(examples), {example.id: "" for example in examples}))
+
+    # ------------------------------------------------------------------ tables
+
+    def title(self, key: str) -> str | None:
+        return TITLES.get(key)
+
+    def main(self, metrics: Sequence[str], has_held_out: bool) -> str:
+        """F1 at the threshold chosen on held-out questions, the one that answers are given at."""
+        return f"{CHOSEN}f1" if has_held_out else "f1"
+
+    def figures(self, metrics: Sequence[str]) -> list[Figure]:
+        return list(FIGURES)
+
+    def show_gold(self, example: Example, labels: Sequence[str]) -> str:
+        return " / ".join(dict.fromkeys(answer.text for answer in example.answers or ())) or SILENCE
+
+    def show_row(self, row: Mapping[str, Any]) -> str:
+        return row["answer"] or SILENCE
+
+    # ------------------------------------------------------------------ what states speak for
+
+    has_aim = True
+
+    def aim(self, task: Asked, said: SpanPredictions, features: Features, outputs: "Tensor", threshold: float) -> Aim:
+        """The window where the best span scores best, and its tokens; [CLS] where there is no answer."""
+        answer = said.answers[0]
+        window, start, end = _best_window(answer, features, outputs)
+        if answer.null_lead > threshold or not answer.text:
+            what = "the start and end logits of the first token, which mean that there is no answer"
+            return Aim(window, SILENCE, what, lambda outputs: outputs[0, 0] + outputs[0, 1])
+        what = "the start logit of the answer's first token plus the end logit of its last one"
+        place = (answer.start, answer.end)
+        score = lambda outputs: outputs[start, 0] + outputs[end, 1]  # noqa: E731
+        return Aim(window, answer.text, what, score, start, end, place)
+
+    def probability_of(self, row: Mapping[str, Any]) -> float:
+        return float(row["probability"])
+
+    # ------------------------------------------------------------------ combining
+
+    def log_probabilities(self, outputs: Array, features: Features) -> Float:
+        """Of start and of end, over the tokens of each window."""
+        if not len(features):
+            return np.zeros(outputs.shape)
+        scores: Float = outputs.astype(np.float64)  # (token, 2)
+        highest = np.maximum.reduceat(scores, features.starts, axis=0)  # (window, 2)
+        assert np.isfinite(highest).all(), "a window's logits hold NaN or infinity: the model has diverged"
+        scores -= np.repeat(highest, features.lengths, axis=0)
+        total = np.log(np.add.reduceat(np.exp(scores), features.starts, axis=0))  # (window, 2)
+        scores -= np.repeat(total, features.lengths, axis=0)
+        return np.maximum(scores, combining.LOWEST, out=scores)
+
+    def gold_log_probabilities(self, outputs: Array, features: Features) -> Float:
+        """Of the gold start and end tokens; [CLS] is the gold token of a window without an answer."""
+        scores = self.log_probabilities(outputs, features)  # (token, 2)
+        starts = scores[features.starts + features.start, 0]  # (window)
+        ends = scores[features.starts + features.end, 1]  # (window)
+        return np.concatenate([starts, ends])
+
+    def combine_predictions(self, members: list[SpanPredictions], method: str) -> SpanPredictions:
+        return SpanPredictions(members[0].ids, combine_answers([one.answers for one in members], method))
+
+    # ------------------------------------------------------------------ trust
+
+    def said(self, marks: SpanMarks, labels: Sequence[str], threshold: float) -> dict[str, Bool]:
+        silent = marks.says_nothing(threshold)  # (example)
+        return {ANSWER: ~silent, SILENCE: silent}
+
+    def sureness(self, marks: SpanMarks, threshold: float) -> Float:
+        return np.asarray(np.round(np.abs(marks.lead - threshold), trust.DIGITS))  # (example)
+
+    def trust_row(self, row: Mapping[str, Any], known: trust.Trust, threshold: float = 0.0) -> trust.Group:
+        said = SILENCE if row["start"] is None else ANSWER
+        return trust.look_up(known, said, abs(float(row["null_score"]) - float(row["score"]) - threshold))
+
+
+def gold_answers(examples: list[Example]) -> dict[str, list[str]]:
+    """Id → texts of the gold answers, none for a question without an answer."""
+    return {example.id: [answer.text for answer in example.answers or ()] for example in examples}
+
+
+def _best_window(answer: SpanAnswer, features: Features, outputs: "Tensor") -> tuple[int, int, int]:
+    """The window where an answer scores best, and its first and last token there."""
+    best = (-np.inf, 0, 0, 0)
+    for window in range(len(features)):
+        tokens = features.tokens_of(window)
+        low, high = features.offsets[tokens].T  # (token), (token)
+        touched = np.flatnonzero((low < answer.end) & (high > answer.start) & (high > low))  # (token of the answer)
+        if len(touched):
+            scores = outputs[tokens].log_softmax(dim=0)  # (token, 2)
+            start, end = int(touched[0]), int(touched[-1])
+            best = max(best, (float(scores[start, 0] + scores[end, 1]), window, start, end), key=lambda one: one[0])
+    return best[1:]
+
+
+def _measure(gold: list[tuple[str, ...]], said: list[str]) -> tuple[Float, Float]:
+    found = np.array(list(map(official.measure, gold, said)), dtype=np.float64).reshape(-1, 2)  # (example, 2)
+    return np.ascontiguousarray(found[:, 0]), np.ascontiguousarray(found[:, 1])
+
+
+def _score_at(marks: SpanMarks, threshold: float) -> Scores:
+    return dict(official.mean_scores(marks.exact_at(threshold), marks.f1_at(threshold), marks.has_answer))
+
+
+def _row(answer: SpanAnswer, threshold: float) -> dict[str, Any]:
+    is_silent = answer.null_lead > threshold
+    best = answer.n_best[0].probability if answer.n_best else 0.0
+    return {
+        "id": answer.id,
+        "answer": "" if is_silent else answer.text,
+        "probability": round(answer.null_probability if is_silent else best, 6),
+        "start": None if is_silent else answer.start,
+        "end": None if is_silent else answer.end,
+        "null_score": round(answer.null_score, 5),
+        "score": round(answer.score, 5),
+        "n_best": [_candidate_row(candidate) for candidate in answer.n_best],
+    }
+
+
+def _candidate_row(candidate: Candidate) -> dict[str, Any]:
+    rounded = {"score": round(candidate.score, 5), "probability": round(candidate.probability, 6)}
+    return {**candidate._asdict(), **rounded}
+
+
+KINDS.register("span")(SpanKind())
