@@ -63,7 +63,7 @@ def zoo(
     """Every head of each of two kinds after a pass with all others."""
     found = {}
     for kind, task in ((SPAN, "squad2"), (LABEL, "rte")):
-        entries = [{"head": name, "name": name} for name in reversed(list(HEADS)) if kind in HEADS[name].kinds]
+        entries = [{"head": name, "name": name} for name in reversed(list(HEADS)) if HEADS[name].takes(kind)]
         members = run(make(tiny_features(task), entries, kind), tmp_path_factory.mktemp(task))
         found[kind] = {member.name: weights(member) for member in members}
     return found
@@ -73,7 +73,7 @@ def zoo(
 def test_every_head_ends_in_the_same_weights_in_any_company(
     name: str, tiny_features: Callable[[str], Features], zoo: dict[Kind, dict[str, Weights]], tmp_path: Path
 ) -> None:
-    kind = SPAN if SPAN in HEADS[name].kinds else LABEL
+    kind = SPAN if HEADS[name].takes(SPAN) else LABEL
     features = tiny_features("squad2" if kind is SPAN else "rte")
     (alone,) = run(make(features, [{"head": name}], kind), tmp_path)
     assert same(weights(alone), zoo[kind][name])

@@ -10,6 +10,7 @@ from transformers import get_constant_schedule_with_warmup, get_linear_schedule_
 
 from bertvision.encoder.states import StateShape
 from bertvision.heads import HEADS, Target, build_head
+from bertvision.kinds import KINDS
 from bertvision.training.optimizer import (
     build_optimizer,
     learning_rate,
@@ -65,7 +66,7 @@ def test_biases_and_norms_of_an_encoder_are_not_decayed() -> None:
 @pytest.mark.parametrize("name", list(HEADS))
 def test_no_bias_of_a_head_is_decayed(name: str) -> None:
     for settings in [{}, {"shared": False}] if name == "adapter" else [{}]:
-        kind = min(HEADS[name].kinds)
+        kind = next(filter(HEADS[name].takes, KINDS.values()))
         member = member_of(name, kind, **settings)
         head = build_head(member, StateShape(3, 32, True), Target(kind, 2))
         groups = build_optimizer(head.named_parameters(), 1e-3, 0.01).param_groups

@@ -20,7 +20,7 @@ from bertvision.training.places import Places
 
 CPU = torch.device("cpu")
 SHAPE = StateShape(4, 32, pooled=True)
-ROWS = [name for name, (head, _) in list_presets().items() if SPAN in HEADS[head].kinds]
+ROWS = [name for name, (head, _) in list_presets().items() if HEADS[head].takes(SPAN)]
 
 
 @pytest.mark.parametrize("parts", [4, 8])

@@ -66,7 +66,7 @@ def test_token_heads_on_a_cpu_run_one_by_one_unless_asked_otherwise(tiny_feature
 def test_heads_that_draw_or_keep_more_than_weights_are_not_stacked(features: Features) -> None:
     for name in HEADS:
         for preset in [{}, *HEADS[name].presets.values()]:
-            if LABEL not in HEADS[name].kinds:
+            if not HEADS[name].takes(LABEL):
                 continue
             member = member_of(name, LABEL, **preset)
             head = build_head(member, StateShape(4, 16, True), Target(LABEL, 2))
@@ -91,7 +91,7 @@ def test_in_a_stack_a_member_ends_where_it_ends_alone(
 def test_every_head_that_can_be_stacked_ends_alike(
     name: str, tiny_features: Callable[[str], Features], tmp_path: Path
 ) -> None:
-    for kind in sorted(HEADS[name].kinds & {SPAN, LABEL}):
+    for kind in filter(HEADS[name].takes, (LABEL, SPAN)):
         features = tiny_features("squad2" if kind is SPAN else "rte")
         entries = [{"head": name, "seed": seed, "name": f"seed{seed}"} for seed in range(2)]
         if not make(features, entries, kind)[0][0].head.stackable:
