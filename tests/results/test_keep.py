@@ -88,7 +88,7 @@ def test_a_run_with_another_rate_is_kept_apart_from_its_config(tmp_path: Path, m
     write_about(run)
     scores = {"task": "squad2", "kind": "span", "metrics": ["f1"], "snapshots": {"1": {}}}
     checked: list[Any] = []
-    monkeypatch.setattr(keeping, "Evidence", lambda path: SimpleNamespace(scores=scores))
+    monkeypatch.setattr(keeping, "FinishedRun", lambda path: SimpleNamespace(scores=scores))
     monkeypatch.setattr(keeping, "check_settings", lambda evidence, *words: checked.extend(words))
     monkeypatch.setattr(keeping, "analyse", lambda evidence: {"second_answer": []})
     monkeypatch.setattr(keeping, "KEPT", tmp_path / "kept")
@@ -115,7 +115,7 @@ def test_a_repeated_run_is_kept_beside_the_first(tmp_path: Path, monkeypatch: py
     write_about(run)
     models = {"encoder": {"parameters": 1, "seconds": 2.5, "scores": {"dev": {"f1": 61.23456}}, "stamp": "left out"}}
     scores = {"task": "squad2", "kind": "span", "metrics": ["f1"], "snapshots": {"1": models}}
-    monkeypatch.setattr(keeping, "Evidence", lambda path: SimpleNamespace(scores=scores))
+    monkeypatch.setattr(keeping, "FinishedRun", lambda path: SimpleNamespace(scores=scores))
     monkeypatch.setattr(keeping, "check_settings", lambda *words: None)
     monkeypatch.setattr(keeping, "analyse", lambda evidence: {})
     monkeypatch.setattr(keeping, "KEPT", tmp_path / "kept")

@@ -22,8 +22,7 @@ from bertvision.evaluation.statistics import (
     mean_measure,
     value_measure,
 )
-from bertvision.pipeline.finished import Evidence, Group, Model
-from bertvision.pipeline.scoreboard import read_figure
+from bertvision.pipeline.finished import FinishedRun, Group, Model, read_figure
 from bertvision.tasks.base import TargetKind
 
 SURE = 0.05
@@ -67,7 +66,7 @@ class Against:
 class Certainty:
     """Models of one run, scored on the same draws of the examples of one split; `epochs` is the snapshot spoken of."""
 
-    def __init__(self, evidence: Evidence, epochs: float, split: str) -> None:
+    def __init__(self, evidence: FinishedRun, epochs: float, split: str) -> None:
         self.evidence, self.epochs, self.split = evidence, epochs, split
         self._rounds: dict[tuple[float, str, str], np.ndarray] = {}
         self._marks: dict[tuple[float, str], Marks] = {}

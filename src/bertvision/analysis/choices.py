@@ -1,13 +1,13 @@
 """What was chosen on what."""
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
-from bertvision.pipeline.finished import Evidence
+from bertvision.pipeline.finished import FinishedRun
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.tasks.base import TargetKind
 from bertvision.words import counted
 
 
-def choices(evidence: Evidence) -> Block:
+def choices(evidence: FinishedRun) -> Block:
     """What was chosen on what."""
     held = evidence.has_held_out
     total = evidence.encoder(evidence.last).models[0].scores(HELD_OUT).get("total") if held else None
@@ -21,9 +21,9 @@ def choices(evidence: Evidence) -> Block:
     ensembles = evidence.groups(evidence.last, "ensemble")
     if ensembles:
         rows.append(["the ensemble that the summary speaks of, and the better of its members", place])
-    if any(group.facts.get("method") == "fitted" for group in ensembles):
+    if any(group.is_fitted for group in ensembles):
         rows.append(["weights of fitted ensembles", place])
-    searched = (evidence.run.path / "search").is_dir()
+    searched = (evidence.folder.path / "search").is_dir()
     rows.append(["learning rates, epochs and sizes of heads", f"by search on the {place}" if searched else "given"])
     sentences = [
         "Nothing was chosen on the examples reported here; where a sentence names the highest score on them, that is "

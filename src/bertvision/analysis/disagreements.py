@@ -14,7 +14,7 @@ from bertvision.analysis.drawing import chart_of, import_altair
 from bertvision.analysis.words import ENCODER, SILENT, gold_of, joined, show_p, stand_in_note, title_of
 from bertvision.evaluation.marks import Bool, Float, ScoreMarks
 from bertvision.evaluation.statistics import mcnemar
-from bertvision.pipeline.finished import Evidence, Model
+from bertvision.pipeline.finished import FinishedRun, Model
 from bertvision.tasks.base import Example, TargetKind
 from bertvision.words import counted
 
@@ -38,7 +38,7 @@ class Pair:
     """Which seed it is, where there are several."""
 
 
-def pair_of(evidence: Evidence) -> Pair | None:
+def pair_of(evidence: FinishedRun) -> Pair | None:
     """The encoder and the best head on it, of several seeds the first that was trained to the end."""
     best = evidence.best_head(evidence.last)
     if best is None:
@@ -61,7 +61,7 @@ def draw_evenly(numbers: Numbers, most: int, seed: int = SEED) -> list[int]:
     return [int(draw.choice(part)) for part in np.array_split(numbers, most)]
 
 
-def disagreements(evidence: Evidence, split: str) -> Block | None:
+def disagreements(evidence: FinishedRun, split: str) -> Block | None:
     """How often only one of them was right (of scores: closer), and examples of both."""
     pair = pair_of(evidence)
     if pair is None:
@@ -258,7 +258,7 @@ def _draw_errors(pair: Pair, split: str, numbers: list[int]) -> dict[str, Any]:
 
 
 def _frame_of(
-    evidence: Evidence, split: str, pair: Pair, examples: list[Example], ours: list[int], theirs: list[int]
+    evidence: FinishedRun, split: str, pair: Pair, examples: list[Example], ours: list[int], theirs: list[int]
 ) -> Frame:
     """A row for each of these examples, first those that the head does better."""
     numbers = set(ours) | set(theirs)

@@ -8,7 +8,7 @@ from bertvision.analysis.drawing import chart_of, colour_by, import_altair
 from bertvision.analysis.ranking import baseline_figure
 from bertvision.analysis.words import figure_name, in_text, joined, seeds_note
 from bertvision.evaluation.statistics import spread
-from bertvision.pipeline.finished import Evidence, Group
+from bertvision.pipeline.finished import FinishedRun, Group
 from bertvision.pipeline.scoreboard import BASELINE_NOTES, NAMES, SPAN_COLUMNS, begun_note
 from bertvision.tasks.base import TargetKind
 from bertvision.words import counted
@@ -27,7 +27,7 @@ HEADING_NOTES = {
 }
 
 
-def figure_columns(evidence: Evidence) -> list[tuple[str, str]]:
+def figure_columns(evidence: FinishedRun) -> list[tuple[str, str]]:
     """(key in the scores, heading) of the figures of a run, the main one first."""
     if evidence.kind is TargetKind.SPAN:
         known = evidence.encoder(evidence.last).models[0].scores(evidence.splits[0])
@@ -37,7 +37,7 @@ def figure_columns(evidence: Evidence) -> list[tuple[str, str]]:
     return sorted(some, key=lambda pair: pair[0] != evidence.main)
 
 
-def heading_of(evidence: Evidence, key: str) -> str:
+def heading_of(evidence: FinishedRun, key: str) -> str:
     return dict(figure_columns(evidence)).get(key, key)
 
 
@@ -50,7 +50,7 @@ def scores_table(certainty: Certainty) -> Block:
     several = any(len(group.models) > 1 for group in certainty.groups)
     rows = [_baseline_row(evidence, split, columns, sure, several)]
     for group in certainty.groups:
-        rows.append([group.title, group.facts["parameters"], _share(group)])
+        rows.append([group.title, group.first.parameters, _share(group)])
         for key, _ in columns:
             rows[-1] += _cells(certainty, group, key, key in sure, several)
     frame = Frame(_headings(evidence, columns, sure, several), rows)
@@ -65,7 +65,7 @@ def scores_table(certainty: Certainty) -> Block:
     )
 
 
-def _headings(evidence: Evidence, columns: list[tuple[str, str]], sure: list[str], several: bool) -> list[Column]:
+def _headings(evidence: FinishedRun, columns: list[tuple[str, str]], sure: list[str], several: bool) -> list[Column]:
     of_spans = evidence.kind is TargetKind.SPAN
     found = [Column("model"), Column("parameters"), Column("% of encoder", 3)]
     for key, heading in columns:
@@ -86,7 +86,7 @@ def _cells(certainty: Certainty, group: Group, key: str, sure: bool, several: bo
 
 
 def _baseline_row(
-    evidence: Evidence, split: str, columns: list[tuple[str, str]], sure: list[str], several: bool
+    evidence: FinishedRun, split: str, columns: list[tuple[str, str]], sure: list[str], several: bool
 ) -> list[Cell]:
     row: list[Cell] = ["baseline", 0, None]
     for key, _ in columns:
@@ -95,8 +95,7 @@ def _baseline_row(
 
 
 def _share(group: Group) -> float | None:
-    share = group.facts.get("share")
-    return None if share is None else 100 * share
+    return None if group.first.share is None else 100 * group.first.share
 
 
 def _score_sentences(certainty: Certainty) -> list[str]:
@@ -123,7 +122,7 @@ def _score_note(certainty: Certainty) -> str:
         "could have given, not other seeds.",
         seeds,
         "A seed changes a head's start and dropout." if seeds else "",
-        begun_note([group.title for group in certainty.groups if group.facts.get("begun")]),
+        begun_note([group.title for group in certainty.groups if group.first.begun]),
     )
 
 

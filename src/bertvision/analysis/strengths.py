@@ -30,7 +30,7 @@ from bertvision.errors import UserError, suggest
 from bertvision.evaluation.marks import Float, ScoreMarks, SpanMarks
 from bertvision.evaluation.predictions import Predictions, build_predictions
 from bertvision.heads import Head, load_head
-from bertvision.pipeline.finished import Evidence, Group, Model
+from bertvision.pipeline.finished import FinishedRun, Group, Model
 from bertvision.sources import pack_tokens
 from bertvision.tasks.base import Example, TargetKind
 
@@ -78,7 +78,7 @@ class LayerMap:
 
 
 def compute_layer_map(
-    evidence: Evidence,
+    evidence: FinishedRun,
     split: str,
     example_id: str | None = None,
     head: str | None = None,
@@ -95,10 +95,10 @@ def compute_layer_map(
     return _map_example(evidence, model, examples[number], _bare(other, evidence.kind), through)
 
 
-def find_model(evidence: Evidence, head: str | None) -> Model:
+def find_model(evidence: FinishedRun, head: str | None) -> Model:
     groups = saved_groups(evidence)
     if not groups:
-        raise UserError(f"'{evidence.run.path}' has no heads to look at: train some (`bertvision run`).")
+        raise UserError(f"'{evidence.folder.path}' has no heads to look at: train some (`bertvision run`).")
     if head is None:
         best = evidence.best_head(evidence.last)
         chosen = [group for group in groups if best is not None and group.name == best.name]
@@ -127,7 +127,7 @@ def _bare(row: dict[str, Any], kind: TargetKind) -> str:
 # ---------------------------------------------------------------------- which example
 
 
-def _choose_example(evidence: Evidence, split: str, model: Model, examples: list[Example]) -> int:
+def _choose_example(evidence: FinishedRun, split: str, model: Model, examples: list[Example]) -> int:
     """One that the head got right and the encoder itself wrong, short enough to be read; the first of equals."""
     numbers = _telling(model, evidence.encoder(model.epochs).models[0], split)[:CANDIDATES]
     features = evidence.job.build_features([examples[number] for number in numbers])
@@ -169,7 +169,7 @@ class _Aim:
     place: tuple[int, int] | None = None
 
 
-def _map_example(evidence: Evidence, model: Model, example: Example, other: str, through: bool | None) -> LayerMap:
+def _map_example(evidence: FinishedRun, model: Model, example: Example, other: str, through: bool | None) -> LayerMap:
     job, kind = evidence.job, evidence.kind
     head = load_head(evidence.head_folder(model))[0].to(job.machine.device)
     encoder = open_encoder(evidence, model).float()
@@ -210,7 +210,7 @@ def _sees_many(head: Head) -> bool:
     return head.reads == "tokens" and (head.mixes_tokens or head.target.kind is not TargetKind.SPAN)
 
 
-def _take_aim(evidence: Evidence, model: Model, example: Example, features: Features, outputs: Tensor) -> _Aim:
+def _take_aim(evidence: FinishedRun, model: Model, example: Example, features: Features, outputs: Tensor) -> _Aim:
     settings, task = evidence.job.config.evaluate, evidence.task
     found = build_predictions(task, outputs.numpy(), features, [example], 1, settings.max_answer_tokens)
     if task.kind is TargetKind.SPAN:
@@ -300,6 +300,6 @@ def _in_words(kind: TargetKind, aim: _Aim, labels: int) -> str:
     return "the start logit of the answer's first token plus the end logit of its last one"
 
 
-def _bare_gold(evidence: Evidence, example: Example) -> str:
+def _bare_gold(evidence: FinishedRun, example: Example) -> str:
     found = gold_of(evidence, example)
     return f"{found:.2f}" if isinstance(found, float) else str(found)

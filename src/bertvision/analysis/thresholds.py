@@ -12,7 +12,7 @@ from bertvision.analysis.ranking import main_models
 from bertvision.analysis.words import in_text, joined, listed, signed, stand_in_note, title_of
 from bertvision.evaluation.answers import NO_SPAN
 from bertvision.evaluation.marks import SpanMarks
-from bertvision.pipeline.finished import Evidence, Model
+from bertvision.pipeline.finished import FinishedRun, Model
 from bertvision.tasks.base import TargetKind
 
 POINTS = 60  # of a curve
@@ -52,7 +52,7 @@ class _Curve:
         return threshold_of(self.model)
 
 
-def threshold_curve(evidence: Evidence, split: str) -> Block | None:
+def threshold_curve(evidence: FinishedRun, split: str) -> Block | None:
     """F1 and EM against the no-answer threshold, with the chosen one; the best one on this split is never used."""
     if evidence.kind is not TargetKind.SPAN:
         return None

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from bertvision.analysis.block import Cell
 from bertvision.evaluation.statistics import spread
-from bertvision.pipeline.finished import Evidence, Group
+from bertvision.pipeline.finished import FinishedRun, Group
 from bertvision.pipeline.scoreboard import NAMES
 from bertvision.tasks.base import Example, TargetKind
 
@@ -36,12 +36,12 @@ def figure_name(key: str) -> str:
     return name if bare == key else f"{name} at the chosen threshold"
 
 
-def main_name(evidence: Evidence) -> str:
+def main_name(evidence: FinishedRun) -> str:
     """The main figure where a word must do."""
     return figure_name(evidence.main.removeprefix(CHOSEN))
 
 
-def gold_of(evidence: Evidence, example: Example) -> Cell:
+def gold_of(evidence: FinishedRun, example: Example) -> Cell:
     """What is true of an example: its answers, its label's name or its score."""
     if evidence.kind is TargetKind.SPAN:
         return " / ".join(dict.fromkeys(answer.text for answer in example.answers or ())) or SILENT

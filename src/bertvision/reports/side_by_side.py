@@ -9,7 +9,7 @@ from bertvision.analysis.drawing import chart_of, colour_by, import_altair
 from bertvision.analysis.ranking import baseline_figure
 from bertvision.analysis.scores import heading_of
 from bertvision.analysis.words import ENCODER, show_p, signed
-from bertvision.pipeline.finished import Evidence
+from bertvision.pipeline.finished import FinishedRun
 from bertvision.pipeline.folder import BASELINE
 from bertvision.reports.summary import encoder_name
 from bertvision.words import counted
@@ -17,7 +17,7 @@ from bertvision.words import counted
 CONTROL, BEST = "control", "best head"
 
 
-def name_runs(found: list[Evidence]) -> list[str]:
+def name_runs(found: list[FinishedRun]) -> list[str]:
     """The folders' names, numbered where two are alike."""
     plain = [evidence.name for evidence in found]
     return [name if plain.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(plain, start=1)]
@@ -54,7 +54,7 @@ def _line(name: str, certainty: Certainty) -> dict[str, Any]:
     }
 
 
-def _best_ensemble(evidence: Evidence, epochs: float, split: str) -> float | None:
+def _best_ensemble(evidence: FinishedRun, epochs: float, split: str) -> float | None:
     """The score of the ensemble that was best on held-out data."""
     best = evidence.best(epochs, "ensemble")
     return best.mean(split, evidence.main) if best else None
