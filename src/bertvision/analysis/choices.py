@@ -18,6 +18,9 @@ def choices(evidence: FinishedRun) -> Block:
         rows.append(["no-answer threshold of each model", place if held else "not chosen: 0"])
     if best is not None:
         rows.append([f"the head that this report calls best ({best.name})", place])
+    used = evidence.best_model(evidence.last)
+    if used is not None:
+        rows.append([f"the model that predict uses ({used.title})", place])
     ensembles = evidence.groups(evidence.last, "ensemble")
     if ensembles:
         rows.append(["the ensemble that the summary speaks of, and the better of its members", place])
