@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bertvision.analysis.certainty import Against, Certainty
 from bertvision.analysis.ranking import baseline_figure
-from bertvision.analysis.words import apart, figure_name, in_text, listed, show_p, signed
+from bertvision.analysis.words import apart, figure_name, in_text, joined, listed, show_p, signed
 from bertvision.pipeline.finished import FinishedRun, Group
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.words import counted
@@ -85,20 +85,26 @@ def _best_sentence(certainty: Certainty, best: Group, against: Against | None) -
 
 
 def _choice_sentence(evidence: FinishedRun, epochs: float) -> str:
-    """The model that is used where none is named, and what it means where that is not a head on all layers."""
+    """The model that is used where none is named."""
     best = evidence.best(epochs)
     if best is None:
         return ""
+    used = f"predict uses {evidence.best_seed(best).title} unless told otherwise: {evidence.reason}."
+    return joined(surprise(evidence, epochs), used, _passed_over(evidence, epochs, best))
+
+
+def surprise(evidence: FinishedRun, epochs: float) -> str:
+    """What it means where the best model of all is not a head on all layers; nothing where it is one."""
+    best, compared = evidence.best(epochs), evidence.best_head(epochs) is not None
+    if best is None or best.role == "head":
+        return ""
     where = "held-out data" if evidence.has_held_out else f"{evidence.judged_on} (nothing was held out)"
-    compared = evidence.best_head(epochs) is not None
     found = {
         "encoder": "the encoder itself is best" + (": no head adds anything here" if compared else ""),
         "control": "the control is best" + (": all layers add nothing here" if compared else ""),
         "ensemble": f"the ensemble {best.name} is best",
     }
-    opened = f"On {where} {found[best.role]}. " if best.role in found else ""
-    used = f"predict uses {evidence.best_seed(best).title} unless told otherwise: {evidence.reason}."
-    return f"{opened}{used}{_passed_over(evidence, epochs, best)}"
+    return f"On {where} {found[best.role]}."
 
 
 def _passed_over(evidence: FinishedRun, epochs: float, best: Group) -> str:
@@ -107,7 +113,7 @@ def _passed_over(evidence: FinishedRun, epochs: float, best: Group) -> str:
     limit = best.mean(place, key) or 0.0
     higher = [group for group in evidence.groups(epochs) if (group.mean(place, key) or 0.0) > limit]
     told = [f"{group.name} ({_why_not(group)})" for group in higher]
-    return f" Higher there, but not chosen: {listed(told)}." if told else ""
+    return f"Higher there, but not chosen: {listed(told)}." if told else ""
 
 
 def _why_not(group: Group) -> str:
