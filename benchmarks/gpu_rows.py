@@ -209,7 +209,7 @@ def fitting_presets(shape: StateShape) -> list[str]:
     """The zoo: every named head for spans, but those that ask for more layers than there are."""
     found = []
     for name, (head, _) in list_presets().items():
-        if SPAN in HEADS[head].kinds:
+        if HEADS[head].takes(SPAN):
             with contextlib.suppress(UserError):
                 outline_head(build_heads([name])[0], shape, SPAN)
                 found.append(name)

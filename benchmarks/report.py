@@ -201,11 +201,11 @@ def build_whole(run: Path) -> None:
 
 
 def build_only(run: Path) -> None:
-    from bertvision.pipeline.finished import Evidence
+    from bertvision.pipeline.finished import FinishedRun
     from bertvision.progress import Reporter
     from bertvision.reports.making import build_report
 
-    build_report(Evidence(run), Reporter(), with_encoder=False)
+    build_report(FinishedRun(run), Reporter(), with_encoder=False)
 
 
 def read_predictions(run: Path) -> None:

@@ -24,6 +24,7 @@ from rich.table import Table
 from bertvision.cli.output import quiet_libraries
 from bertvision.config import load_config
 from bertvision.pipeline.finetune import finetune
+from bertvision.pipeline.finished import FinishedRun
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.pipeline.held_out import HeldOut
 from bertvision.pipeline.job import Job
@@ -122,15 +123,13 @@ def print_seconds(options: Any, job: Job, together: float, alone: float, kept: f
 
 def print_scores(job: Job, found: SearchResult) -> None:
     metric = found.history.metric
-    models = found.run.scores["snapshots"][f"{found.history.snapshot:g}"]
     split = job.dev_splits[0]
     table = Table(title=f"winner: {found.winner.name} {found.winner.entry}", title_justify="left")
     for column in ("model", "parameters", f"held-out {metric}", f"{split} {metric}"):
         table.add_column(column, justify="left" if column == "model" else "right")
-    for name, model in models.items():
-        scores = model["scores"]
-        figures = [f"{scores[part][metric]:.2f}" if part in scores else "" for part in (HELD_OUT, split)]
-        table.add_row(name, f"{model['parameters']:,}", *figures)
+    for model in FinishedRun(found.run.folder).models(found.history.snapshot):
+        figures = [f"{scores[metric]:.2f}" if (scores := model.scores(part)) else "" for part in (HELD_OUT, split)]
+        table.add_row(model.name, f"{model.parameters:,}", *figures)
     Console(width=120).print(table)
 
 

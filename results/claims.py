@@ -402,7 +402,7 @@ def _half_of_encoder(title: str, head: Place, tuned: Experiment) -> Finding | No
         return None
     shown = f"forced F1 {Mean([scores[seed] for seed in both])}, AUC {head.mean(AUC)}; "
     shown += f"the encoder itself at 1 epoch {Mean([own[seed] for seed in both])}"
-    passes = head.passes(tuned.facts(1.0, ENCODER).get("tokens"))
+    passes = head.passes(tuned.entry(1.0, ENCODER).tokens)
     words = f"{title}, {head.model}" + ("" if passes is None else f", {in_passes(passes)}")
     return Finding(words, {"": Mean([own[seed] / 2 - scores[seed] for seed in both])}, shown=shown)
 

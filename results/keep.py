@@ -26,11 +26,11 @@ from bertvision.config import RunConfig
 from bertvision.disk import read_json, write_text
 from bertvision.errors import UserError
 from bertvision.kinds import SPAN
-from bertvision.pipeline.finished import Evidence
+from bertvision.pipeline.finished import FinishedRun, Model
 from bertvision.tasks import TaskConfig
 from results.kept import AGAIN, CONFIGS, KEPT, RATES, to_text
 
-ANALYSES: dict[str, Callable[[Evidence, str], Block | None]] = {
+ANALYSES: dict[str, Callable[[FinishedRun, str], Block | None]] = {
     "second_answer": answers.second_answer,
     "wrong_predictions": answers.wrong_predictions,
     "passage_lengths": passage_lengths,
@@ -44,7 +44,7 @@ FREE = {
 FILLED_IN = {"finetune.lr", "finetune.batch_rows", "train.batch_rows", "train.epochs", "train.snapshots"}
 """What a run fills in by its task where nothing is given."""
 NAME = re.compile(r"(?P<config>\w+?)(_lr(?P<lr>\d+(\.\d+)?(e-\d+)?))?_seed(?P<seed>\d+)")
-MODEL_FACTS = ("parameters", "trained_parameters", "seconds", "tokens", "memory", "head", "data_fraction", "ensemble")
+COSTS = ("parameters", "trained_parameters", "seconds", "tokens", "memory")
 
 
 def keep(run: Path, again: bool = False) -> Path:
@@ -53,19 +53,19 @@ def keep(run: Path, again: bool = False) -> Path:
         raise UserError(f"'{run}': a run is called as its config and its seed, such as squad2_gte_seed1.")
     config, seed = name["config"], int(name["seed"])
     lr = float(name["lr"]) if name["lr"] else None
-    evidence = Evidence(run)
+    evidence = FinishedRun(run)
     check_settings(evidence, CONFIGS / f"{config}.toml", seed, lr)
-    environment: dict[str, Any] = read_json(run / "environment.json") or {}
+    environment = evidence.environment
     kept = {
         "config": config,
         **({} if lr is None else {"lr": lr}),
         "seed": seed,
         "device": environment["device"],
         "packages": {name: environment["packages"][name] for name in ("torch", "transformers")},
-        "task": evidence.scores["task"],
-        "kind": evidence.scores["kind"],
-        "metrics": evidence.scores["metrics"],
-        "snapshots": {epochs: shorten(models) for epochs, models in evidence.scores["snapshots"].items()},
+        "task": evidence.task_name,
+        "kind": str(evidence.kind),
+        "metrics": list(evidence.metrics),
+        "snapshots": {f"{epochs:g}": shorten(evidence.models(epochs)) for epochs in evidence.snapshots},
         "analyses": analyse(evidence),
     }
     path = (KEPT / AGAIN if again else KEPT if lr is None else KEPT / RATES) / f"{run.name}.json"
@@ -73,12 +73,12 @@ def keep(run: Path, again: bool = False) -> Path:
     return path
 
 
-def check_settings(evidence: Evidence, path: Path, seed: int, lr: float | None = None) -> None:
+def check_settings(evidence: FinishedRun, path: Path, seed: int, lr: float | None = None) -> None:
     """Refuses a run that was made with other settings than the config gives, but for the learning rate that its name
     tells, or than the defaults of all others."""
     if not path.is_file():
-        raise UserError(f"'{evidence.run.path}' is not called as a config of configs/results and its seed.")
-    found: dict[str, Any] = read_json(evidence.run.path / "config.json") or {}
+        raise UserError(f"'{evidence.folder.path}' is not called as a config of configs/results and its seed.")
+    found: dict[str, Any] = evidence.config
     tables = tomllib.loads(path.read_text(encoding="utf-8")) | {"seed": seed}
     if lr is not None:
         tables["finetune"]["lr"] = lr
@@ -92,19 +92,21 @@ def check_settings(evidence: Evidence, path: Path, seed: int, lr: float | None =
                 continue
             if there[key] != expected:
                 where = "the folder's name" if lr is not None and name == "finetune.lr" else f"'{path.name}'"
-                raise UserError(f"'{evidence.run.path}': {name} is {there[key]}, and {expected} in {where}.")
+                raise UserError(f"'{evidence.folder.path}': {name} is {there[key]}, and {expected} in {where}.")
 
 
-def shorten(models: dict[str, Any]) -> dict[str, Any]:
+def shorten(models: list[Model]) -> dict[str, Any]:
     """Scores and costs of each model, to four digits."""
     short = {}
-    for name, facts in models.items():
-        some = {key: facts[key] for key in MODEL_FACTS if facts.get(key) is not None}
-        short[name] = round_off(some | {"scores": facts["scores"]})
+    for model in models:
+        some = {key: getattr(model, key) for key in COSTS if getattr(model, key) is not None}
+        some |= {"head": model.head, "data_fraction": model.data_fraction} if model.head is not None else {}
+        some |= {"ensemble": list(model.ensemble)} if model.ensemble else {}
+        short[model.name] = round_off(some | {"scores": dict(model.figures)})
     return short
 
 
-def analyse(evidence: Evidence) -> dict[str, Any]:
+def analyse(evidence: FinishedRun) -> dict[str, Any]:
     found: dict[str, Any] = {}
     split = evidence.splits[0]
     for epochs in evidence.head_snapshots:
@@ -116,7 +118,7 @@ def analyse(evidence: Evidence) -> dict[str, Any]:
             block = analysis(evidence, split)
             if block is not None:
                 found[name] = rows_of(block)
-    layers = read_json(evidence.run.path / "analyses" / f"layers_{split}.json")
+    layers = read_json(evidence.folder.path / "analyses" / f"layers_{split}.json")
     if layers is not None:
         found["layers"] = round_off({key: layers[key] for key in ("examples", "heads")})
     return found

@@ -10,8 +10,8 @@ from bertvision.analysis.spending import BACKWARD
 from bertvision.analysis.words import with_spread
 from bertvision.evaluation.statistics import spread
 from bertvision.heads import CONTROL
-from bertvision.pipeline.folder import BASELINE, ENCODER
-from bertvision.pipeline.scoreboard import read_figure
+from bertvision.pipeline.finished import Entry, best_by_mean, build_entry, read_figure
+from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "results" / "kept"
@@ -96,11 +96,15 @@ class Experiment:
         """Those that any seed has, in the order of the tables."""
         return list(dict.fromkeys(name for seed in self.seeds for name in self._models(seed, epochs)))
 
-    def facts(self, epochs: float, model: str) -> dict[str, Any]:
+    def entry(self, epochs: float, model: str) -> Entry:
         """What is the same for all seeds of a model: parameters, kind of head …"""
-        found: dict[str, Any] = next(
-            self._models(seed, epochs)[model] for seed in self.seeds if model in self._models(seed, epochs)
-        )
+        found = next(self._models(seed, epochs)[model] for seed in self.seeds if model in self._models(seed, epochs))
+        return build_entry(model, epochs, found)
+
+    def tokens(self, epochs: float, model: str) -> int:
+        """That training sent through the encoder, of a run that has recorded them."""
+        found = self.entry(epochs, model).tokens
+        assert found is not None, f"{self.name} has not recorded the tokens of {model}"
         return found
 
     def by_seed(self, epochs: float, model: str, key: str, split: str = "dev") -> dict[int, float]:
@@ -138,20 +142,20 @@ class Experiment:
 
     def compute(self, epochs: float, model: str) -> int | None:
         """Training tokens through the encoder up to here, in those of a forward pass: a backward one counts twice."""
-        tuned = self.facts(epochs, ENCODER).get("tokens")
-        own = 0 if model == ENCODER else self.facts(epochs, model).get("tokens")
+        tuned = self.entry(epochs, ENCODER).tokens
+        own = 0 if model == ENCODER else self.entry(epochs, model).tokens
         return None if tuned is None or own is None else (1 + BACKWARD) * tuned + own
 
     def best_head(self, epochs: float, key: str, names: list[str] | None = None) -> str | None:
         """By held-out data, never by dev: of the heads that all seeds have, on all of the data."""
         found = {
-            name: score.mean
+            name: list(scores.values())
             for name in self.models(epochs)
-            if is_head(self.facts(epochs, name)) and name != CONTROL and (names is None or name in names)
-            for score in [self.mean(epochs, name, key, "held_out")]
-            if score is not None and len(score.values) == len(self.seeds)
+            if is_head(self.entry(epochs, name)) and name != CONTROL and (names is None or name in names)
+            for scores in [self.by_seed(epochs, name, key, HELD_OUT)]
+            if len(scores) == len(self.seeds)
         }
-        return max(found, key=lambda name: found[name]) if found else None
+        return best_by_mean(found)
 
     def analyses(self, key: str) -> dict[int, Any]:
         """An analysis by seed, of the runs that have it."""
@@ -178,7 +182,7 @@ def _seconds(run: dict[str, Any], epochs: float, model: str) -> float | None:
 
 
 def _passes(run: dict[str, Any], epochs: float) -> float:
-    return sum({facts["seconds"] for facts in _models_of(run, epochs).values() if "head" in facts})
+    return sum({model["seconds"] for model in _models_of(run, epochs).values() if "head" in model})
 
 
 def _fewest(
@@ -213,7 +217,7 @@ class Place:
 
     @property
     def parameters(self) -> int:
-        return int(self.experiment.facts(self.epochs, self.model)["parameters"])
+        return self.experiment.entry(self.epochs, self.model).parameters
 
     def mean(self, key: str) -> Mean | None:
         return self.experiment.mean(self.epochs, self.model, key)
@@ -245,15 +249,15 @@ def to_text(run: dict[str, Any]) -> str:
     parts = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in run.items() if key != "snapshots"]
     shots = []
     for epochs, models in run["snapshots"].items():
-        lines = [f"   {json.dumps(name)}: {json.dumps(facts)}" for name, facts in models.items()]
+        lines = [f"   {json.dumps(name)}: {json.dumps(model)}" for name, model in models.items()]
         shots.append(f"  {json.dumps(epochs)}: {{\n" + ",\n".join(lines) + "\n  }")
     parts.append(' "snapshots": {\n' + ",\n".join(shots) + "\n }")
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
-def is_head(facts: dict[str, Any]) -> bool:
+def is_head(entry: Entry) -> bool:
     """Whether a model is a head on all of the data."""
-    return "head" in facts and facts.get("data_fraction", 1) == 1
+    return entry.head is not None and entry.data_fraction == 1
 
 
 def seeds_by_config(folder: Path = KEPT) -> dict[str, list[int]]:

@@ -71,7 +71,7 @@ def peer_blocks(experiments: Experiments, lower: Experiments, name: str, encoder
     if name not in experiments or not any(f"{name}_{end}" in experiments for end in ("full1", *PEERS)):
         return []
     own = experiments[name]
-    one_epoch = own.facts(1.0, ENCODER)["tokens"]
+    one_epoch = own.tokens(1.0, ENCODER)
     ways = [*_levels(own), *_full(own), *_decayed(experiments, lower, name), *_peers(experiments, name), *_heads(own)]
     untouched = experiments.get(name.replace("squad2", "untouched"))
     ways += _heads(untouched) if untouched is not None else []
@@ -121,11 +121,11 @@ def _peers(experiments: Experiments, name: str) -> list[Way]:
 
 
 def _tuned(experiment: Experiment, epochs: float, family: str) -> Way:
-    facts = experiment.facts(epochs, ENCODER)
+    entry = experiment.entry(epochs, ENCODER)
     end = "decay to" if epochs == experiment.snapshots[-1] else "stopped at"
     way = {FULL: "full", DECAYED: "full", AT_LOWER: f"full at {show_rate(LOWER)}"}.get(family, family)
     title = f"{way}, {end} {counted(epochs, 'epoch')}"
-    return Way(family, title, Place(experiment, epochs, ENCODER), facts.get("trained_parameters", facts["parameters"]))
+    return Way(family, title, Place(experiment, epochs, ENCODER), entry.trained_parameters or entry.parameters)
 
 
 def _heads(experiment: Experiment) -> list[Way]:
@@ -138,7 +138,7 @@ def _heads(experiment: Experiment) -> list[Way]:
 
 def _head(experiment: Experiment, epochs: float, model: str, family: str | None) -> Way:
     place = Place(experiment, epochs, model)
-    tuned = experiment.facts(epochs, ENCODER)["parameters"] if epochs else 0
+    tuned = experiment.entry(epochs, ENCODER).parameters if epochs else 0
     where = f"states of {counted(epochs, 'epoch')}" if epochs else "the untouched encoder"
     return Way(family, f"{title_of(model)} on {where}", place, tuned + place.parameters)
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.heads import CONTROL
+from bertvision.pipeline.finished import read_figure
 from bertvision.pipeline.folder import BASELINE, ENCODER
-from bertvision.pipeline.scoreboard import read_figure
 from bertvision.words import counted
 from results.claims import judge_at_lower
 from results.kept import AGAIN, LOWER, Experiment, Experiments, show_rate, show_seconds
@@ -91,7 +91,7 @@ def second_runs(experiments: Experiments) -> list[Second]:
 def _cut(run: dict[str, Any], like: dict[str, Any]) -> dict[str, Any]:
     """Only the snapshots and models that another run has, too."""
     shots = {
-        epochs: {name: facts for name, facts in run["snapshots"].get(epochs, {}).items() if name in models}
+        epochs: {name: model for name, model in run["snapshots"].get(epochs, {}).items() if name in models}
         for epochs, models in like["snapshots"].items()
     }
     return run | {"snapshots": shots}

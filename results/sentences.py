@@ -49,7 +49,7 @@ def table_of(experiment: Experiment, title: str, note: str, folded: bool = False
         seconds = show_seconds(experiment.seconds(shots[-1], model), 0)
         shown = BASELINES[experiment.first["kind"]] if model == BASELINE else title_of(model)
         seeds = len(experiment.by_seed(shots[-1], model, metrics[0]))
-        rows.append([shown, seeds, experiment.facts(shots[-1], model)["parameters"], *figures, seconds])
+        rows.append([shown, seeds, experiment.entry(shots[-1], model).parameters, *figures, seconds])
     best = experiment.best_head(shots[-1], metrics[0])
     told = []
     if best is not None:

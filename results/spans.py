@@ -34,7 +34,7 @@ def span_blocks(experiment: Experiment, encoder: str) -> list[Block]:
 
 
 def is_whole(experiment: Experiment, epochs: float, model: str) -> bool:
-    return experiment.facts(epochs, model).get("data_fraction", 1) == 1
+    return experiment.entry(epochs, model).data_fraction == 1
 
 
 def scores_block(experiment: Experiment, encoder: str, epochs: float, which: str = "", folded: bool = False) -> Block:
@@ -52,7 +52,7 @@ def scores_block(experiment: Experiment, encoder: str, epochs: float, which: str
         figures: list[Cell] = [None if mean is None else str(mean) for mean in found]
         seconds = experiment.seconds(epochs, model)
         cells = [*figures, show_seconds(seconds, 0)]
-        rows.append([title_of(model), seeds, experiment.facts(epochs, model)["parameters"], *cells])
+        rows.append([title_of(model), seeds, experiment.entry(epochs, model).parameters, *cells])
     rate = [] if experiment.lr is None else [show_rate(experiment.lr)]
     return Block(
         key="_".join([experiment.name, *rate, f"{epochs:g}"]).replace(".", "_"),
@@ -136,9 +136,9 @@ def data_shares(experiment: Experiment, epochs: float) -> dict[float, str]:
     """Share of the data → the model that was trained on it, all of it last."""
     found = {}
     for model in experiment.models(epochs):
-        facts = experiment.facts(epochs, model)
-        if model == SHARED or (model.startswith(f"{SHARED}_data_fraction") and "head" in facts):
-            found[float(facts.get("data_fraction", 1))] = model
+        entry = experiment.entry(epochs, model)
+        if model == SHARED or (model.startswith(f"{SHARED}_data_fraction") and entry.head is not None):
+            found[entry.data_fraction] = model
     return dict(sorted(found.items()))
 
 
@@ -316,4 +316,4 @@ def _losses_note(experiment: Experiment) -> str:
 
 
 def head_names(experiment: Experiment, epochs: float) -> list[str]:
-    return [model for model in experiment.models(epochs) if is_head(experiment.facts(epochs, model))]
+    return [model for model in experiment.models(epochs) if is_head(experiment.entry(epochs, model))]

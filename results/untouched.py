@@ -53,7 +53,7 @@ def untouched_block(experiments: Experiments, lower: Experiments, short: str, en
     rows = _rows(own, curve, experiments.get(f"untouched_{short}_kernels"), tuned) + _low_rank(
         experiments.get(f"squad2_{short}_lora")
     )
-    one_epoch = curve.facts(1.0, ENCODER)["tokens"]
+    one_epoch = curve.tokens(1.0, ENCODER)
     return Block(
         key=f"untouched_{short}",
         title=f"{encoder}: spans without fine-tuning",
@@ -76,7 +76,7 @@ def _tuned(curve: Experiment, decayed: Experiment | None, lower: Experiment | No
 
 
 def _rows(own: Experiment, curve: Experiment, kernels: Experiment | None, tuned: list[Tuned]) -> list[Row]:
-    passes = own.facts(0.0, CONTROL)["tokens"] / curve.facts(1.0, ENCODER)["tokens"]
+    passes = own.tokens(0.0, CONTROL) / curve.tokens(1.0, ENCODER)
     longer = in_passes(passes)
     found = [Row(None, title_of(BASELINE), Place(own, 0.0, BASELINE))]
     found.append(Row(None, "encoder itself as it came (random output layer)", Place(own, 0.0, ENCODER)))
@@ -135,9 +135,9 @@ def _columns(tuned: list[Tuned]) -> list[Column]:
 
 def _cells(row: Row, tuned: list[Tuned], one_epoch: int) -> list[Cell]:
     place = row.place
-    whole = place.experiment.facts(place.epochs, ENCODER)["parameters"]
+    whole = place.experiment.entry(place.epochs, ENCODER).parameters
     seeds = len(place.experiment.by_seed(place.epochs, place.model, "f1"))
-    own = place.experiment.facts(place.epochs, place.model).get("trained_parameters", place.parameters)
+    own = place.experiment.entry(place.epochs, place.model).trained_parameters or place.parameters
     cells: list[Cell] = [row.title, seeds, own, 100 * own / whole, place.passes(one_epoch)]
     cells += [place.show(key) for key in FIGURES.values()]
     for one in tuned:
@@ -146,7 +146,7 @@ def _cells(row: Row, tuned: list[Tuned], one_epoch: int) -> list[Cell]:
 
 
 def _reaches(head: Place, tuned: list[Tuned]) -> str:
-    share = 100 * head.parameters / head.experiment.facts(0.0, ENCODER)["parameters"]
+    share = 100 * head.parameters / head.experiment.entry(0.0, ENCODER).parameters
     parts = []
     for one in tuned:
         forced, auc = share_of(head, one.place), above(head, one.place)
@@ -172,7 +172,7 @@ def _costs(head: Place, curve: Experiment, rows: list[Row]) -> str:
         )
     told += f"It has {share_of(head, last):.1f} % of the forced F1 of {counted(last.epochs, 'epoch')} of fine-tuning"
     for row in (row for row in rows if row.title.startswith("LoRA")):
-        count = row.place.experiment.facts(row.place.epochs, ENCODER).get("trained_parameters", row.place.parameters)
+        count = row.place.experiment.entry(row.place.epochs, ENCODER).trained_parameters or row.place.parameters
         told += f"; {row.title} ({count:,} parameters), has forced F1 {row.place.show(FORCED)} and AUC "
         told += f"{row.place.show(AUC)}"
     return told + "."
@@ -242,5 +242,5 @@ def _glue_row(title: str, one: Experiment, more: Experiment | None) -> list[Cell
     ends = [place.show(metric) for place in tuned]
     gaps = [show_gap(above(head, place, metric)) for place in tuned]
     shown = [title, len(one.seeds), LABELS.get(metric, metric), *levels]
-    passes = head.passes(one.facts(1.0, ENCODER).get("tokens"))
+    passes = head.passes(one.entry(1.0, ENCODER).tokens)
     return [*shown, head.model, head.parameters, head.show(metric), passes, *ends, *gaps]

@@ -53,7 +53,7 @@ class Entry(NamedTuple):
 
     @property
     def parameters(self) -> int:
-        return int(self.run.facts(self.run.head_snapshots[-1], self.model)["parameters"])
+        return self.run.entry(self.run.head_snapshots[-1], self.model).parameters
 
 
 @dataclass(frozen=True)

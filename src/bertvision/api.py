@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.config import RunConfig, build_config, load_config
-from bertvision.disk import read_json
 from bertvision.errors import UserError
 from bertvision.pipeline.ensemble import add_ensemble
 from bertvision.pipeline.ensemble_entries import Ensemble, find_mistakes
+from bertvision.pipeline.finished import FinishedRun
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.run import run_job, write_summary
 from bertvision.pipeline.scoreboard import score_tables
@@ -36,25 +36,26 @@ class Run:
     @property
     def scores(self) -> dict[str, Any]:
         """What scores.json holds: snapshots → models → splits → figures."""
-        return read_json(self.folder / "scores.json") or {}
+        return self._finished.scores if (self.folder / "scores.json").is_file() else {}
+
+    @property
+    def _finished(self) -> FinishedRun:
+        if not (self.folder / "scores.json").is_file():
+            raise UserError(f"'{self.folder}' has no scores yet: finish it with bv.run or `bertvision evaluate`.")
+        return FinishedRun(self.folder)
 
     def summary(self) -> str:
         """The tables, as Markdown."""
-        if not self.scores:
-            raise UserError(f"'{self.folder}' has no scores yet: finish it with bv.run or `bertvision evaluate`.")
-        return "\n".join(to_markdown(table) for table in score_tables(self.scores))
+        return "\n".join(to_markdown(table) for table in score_tables(self._finished))
 
     def ensemble(self, *members: str, method: str = "max", name: str = "") -> dict[str, Any]:
         """Scores models that answer together, `run.ensemble("encoder", "adapter_64")`, and keeps them in the run; a
         member of another run or snapshot is "RUN:NAME@EPOCHS". Gives name → facts and scores, one for each seed."""
-        scores = self.scores
-        if not scores:
-            raise UserError(f"'{self.folder}' has no scores yet: finish it with bv.run or `bertvision evaluate`.")
+        scores = self._finished.scores
         job = Job(self.config)
-        names = add_ensemble(job, Ensemble(members, method, name), scores)
+        added = add_ensemble(job, Ensemble(members, method, name), scores)
         write_summary(job, scores)
-        models = [item for snapshot in scores["snapshots"].values() for item in snapshot.items()]
-        return {name: facts for name, facts in models if name in names}
+        return added
 
     def report(self, with_encoder: bool = True) -> Path:
         """Writes report.html and what lies beside it into the run folder, and gives its path."""

@@ -11,7 +11,7 @@ from tiny_training import member_of, random_states, random_targets
 
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads import HEADS, Head, Target, build_head, count_parameters, list_presets, load_head, save_head
-from bertvision.kinds import LABEL, SCORE, SPAN
+from bertvision.kinds import KINDS, LABEL, SCORE, SPAN
 from bertvision.training.losses import compute_loss
 
 LARGE = StateShape(25, 1024, True)
@@ -49,14 +49,14 @@ def settings_of(name: str) -> list[dict[str, Any]]:
 def every_case() -> list[Any]:
     cases = []
     for name in HEADS:
-        for kind in sorted(HEADS[name].kinds):
+        for kind in filter(HEADS[name].takes, KINDS.values()):
             by_position = kind is not SPAN and hasattr(HEADS[name].Config(), "read")
             for settings in settings_of(name):
                 for read in ["cls", "mean"] if by_position else ["cls"]:
                     # Only [CLS] states have the pooled output beside them.
                     for where in SHAPES if by_position and read == "cls" else ["pooler"]:
                         given = {**settings, **({"read": read} if read != "cls" else {})}
-                        words = [name, kind, *(f"{key}={value}" for key, value in given.items()), where]
+                        words = [name, str(kind), *(f"{key}={value}" for key, value in given.items()), where]
                         cases.append(pytest.param((name, kind, given, SHAPES[where]), id="-".join(words)))
     return cases
 
@@ -81,7 +81,9 @@ def positions(head: Head) -> int:
 
 def test_every_registered_head_is_in_the_table() -> None:
     assert len(HEADS) >= 16 and {case.values[0][0] for case in CASES} == set(HEADS)
-    assert {case.values[0][:2] for case in CASES} == {(name, kind) for name in HEADS for kind in HEADS[name].kinds}
+    assert {case.values[0][:2] for case in CASES} == {
+        (name, kind) for name in HEADS for kind in KINDS.values() if HEADS[name].takes(kind)
+    }
     assert set(SETTINGS) <= set(HEADS)
 
 
@@ -93,7 +95,7 @@ def test_a_head_s_file_is_called_as_the_head_is() -> None:
 def test_builds_from_its_default_config_and_documents_every_setting(name: str) -> None:
     config = HEADS[name].Config()
     assert config.mistakes() == [] and all(item.metadata.get("help") for item in dataclasses.fields(config))
-    for kind in HEADS[name].kinds:
+    for kind in filter(HEADS[name].takes, KINDS.values()):
         HEADS[name](config, SHAPES["pooler"], TARGETS[kind])
 
 

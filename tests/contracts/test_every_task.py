@@ -50,6 +50,7 @@ def test_every_row_of_every_split_is_read_with_unique_ids_and_targets_in_range(n
         examples = task.read(split)
         assert len(examples) == rows_written(name, split)
         assert len({example.id for example in examples}) == len(examples)
+        assert {example.text_pair is not None for example in examples} == {task.takes_pairs}
         for example in examples:
             if not split.startswith(("train", "dev")):
                 assert example.target is None and example.answers is None

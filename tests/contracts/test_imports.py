@@ -1,6 +1,7 @@
 """Imports go one way, in the order of the flow; and what answers at once imports no torch."""
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -144,5 +145,23 @@ assert not heavy, heavy
         text=True,
         timeout=60,
         env={"PYTHONPATH": str(SRC), "PATH": ""},
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("module", ["predict", "finished", "states"])
+def test_what_uses_a_trained_run_imports_nothing_of_training(module: str) -> None:
+    script = f"""
+import sys
+import bertvision.pipeline.{module}
+found = [name for name in sys.modules if name.startswith("bertvision.training")]
+assert not found, found
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(SRC)},
     )
     assert done.returncode == 0, done.stderr

@@ -209,7 +209,7 @@ def test_another_task_is_refused(copy: Callable[..., Path], command: Command) ->
         (["encoder"], "two members or more"),
         (["encoder", "adaptor_4"], "adapter_4"),
         (["encoder", "adapter_4@7"], "no snapshot at 7 epochs"),
-        (["encoder", "nowhere:adapter_4"], "is no run that was scored"),
+        (["encoder", "nowhere:adapter_4"], "is not a finished run"),
         (["encoder", "baseline"], "no model 'baseline'"),
         (["encoder", "adapter_4", "--method", "median"], "max"),
         (["encoder", "adapter_4", "--name", "last_linear"], "a `name` of its own"),

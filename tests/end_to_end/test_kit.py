@@ -105,7 +105,7 @@ def test_tasks_are_for_kits(finished: Callable[..., Path], glue_folder: Path, co
     asked = command("predict", run, "--text", "a king", "--tasks", "all")
     assert asked.code == 2 and "--tasks is for kits" in asked.err
     made = command("kit", run, "--to", run.parent / "kit")
-    assert made.code == 2 and "has no head on the encoder as it came" in made.err
+    assert made.code == 2 and "has no head on the untouched encoder" in made.err
 
 
 def test_texts_typed_one_after_the_other_are_answered(

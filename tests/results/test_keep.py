@@ -4,13 +4,13 @@ import dataclasses
 import json
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bertvision.config import build_config
 from bertvision.errors import UserError
+from bertvision.pipeline.finished import FinishedRun
 from results import keep as keeping
 from results.keep import check_settings, keep
 from results.kept import CONFIGS, load_kept, load_rates
@@ -29,8 +29,7 @@ def settings() -> dict[str, Any]:
 
 def check(settings: dict[str, Any], folder: Path, config: str = "squad2_gte", seed: int = 1) -> None:
     (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
-    evidence: Any = SimpleNamespace(run=SimpleNamespace(path=folder))
-    check_settings(evidence, CONFIGS / f"{config}.toml", seed)
+    check_settings(FinishedRun(folder, {}), CONFIGS / f"{config}.toml", seed)
 
 
 def test_a_run_of_the_config_is_taken_wherever_its_data_lay(settings: dict[str, Any], tmp_path: Path) -> None:
@@ -71,24 +70,24 @@ def test_other_seeds_heads_and_configs_are_refused(settings: dict[str, Any], tmp
 def test_a_run_with_another_rate_must_have_the_one_of_its_name(settings: dict[str, Any], tmp_path: Path) -> None:
     settings["finetune"]["lr"] = 1e-4
     (tmp_path / "config.json").write_text(json.dumps(settings), encoding="utf-8")
-    evidence: Any = SimpleNamespace(run=SimpleNamespace(path=tmp_path))
+    evidence = FinishedRun(tmp_path, {})
     check_settings(evidence, CONFIGS / "squad2_gte.toml", 1, lr=1e-4)
     with pytest.raises(UserError, match=r"finetune\.lr is 0\.0001, and 0\.0002 in the folder's name"):
         check_settings(evidence, CONFIGS / "squad2_gte.toml", 1, lr=2e-4)
 
 
-def write_about(run: Path) -> None:
+def write_about(run: Path, models: dict[str, Any]) -> None:
     run.mkdir()
+    scores = {"task": "squad2", "kind": "span", "metrics": ["f1"], "snapshots": {"1": models}}
+    (run / "scores.json").write_text(json.dumps(scores), encoding="utf-8")
     about = {"device": "a GPU", "packages": {"torch": "2", "transformers": "5"}}
     (run / "environment.json").write_text(json.dumps(about), encoding="utf-8")
 
 
 def test_a_run_with_another_rate_is_kept_apart_from_its_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "squad2_gte_full1_lr0.0001_seed0"
-    write_about(run)
-    scores = {"task": "squad2", "kind": "span", "metrics": ["f1"], "snapshots": {"1": {}}}
+    write_about(run, {})
     checked: list[Any] = []
-    monkeypatch.setattr(keeping, "Evidence", lambda path: SimpleNamespace(scores=scores))
     monkeypatch.setattr(keeping, "check_settings", lambda evidence, *words: checked.extend(words))
     monkeypatch.setattr(keeping, "analyse", lambda evidence: {"second_answer": []})
     monkeypatch.setattr(keeping, "KEPT", tmp_path / "kept")
@@ -112,10 +111,8 @@ def test_a_run_with_another_rate_is_kept_apart_from_its_config(tmp_path: Path, m
 def test_a_repeated_run_is_kept_beside_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is asked of the run itself is answered by stand-ins."""
     run = tmp_path / "squad2_gte_seed1"
-    write_about(run)
     models = {"encoder": {"parameters": 1, "seconds": 2.5, "scores": {"dev": {"f1": 61.23456}}, "stamp": "left out"}}
-    scores = {"task": "squad2", "kind": "span", "metrics": ["f1"], "snapshots": {"1": models}}
-    monkeypatch.setattr(keeping, "Evidence", lambda path: SimpleNamespace(scores=scores))
+    write_about(run, models)
     monkeypatch.setattr(keeping, "check_settings", lambda *words: None)
     monkeypatch.setattr(keeping, "analyse", lambda evidence: {})
     monkeypatch.setattr(keeping, "KEPT", tmp_path / "kept")

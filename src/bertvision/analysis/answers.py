@@ -15,7 +15,7 @@ from bertvision.evaluation.statistics import spread
 from bertvision.kinds import SPAN
 from bertvision.kinds.base import Bool, Float
 from bertvision.kinds.span import SpanMarks
-from bertvision.pipeline.finished import Evidence, Group, Model
+from bertvision.pipeline.finished import FinishedRun, Group, Model
 from bertvision.words import counted
 
 PARTS = ("with an answer", "without an answer")
@@ -34,7 +34,7 @@ def _models(groups: Sequence[Group]) -> list[Model]:
     return [model for group in groups for model in group.well]
 
 
-def _spoken_of(evidence: Evidence) -> list[Group]:
+def _spoken_of(evidence: FinishedRun) -> list[Group]:
     """Whom sentences are about: the encoder itself, and the best head or else the control."""
     other = best_or_control(evidence, evidence.last)
     return [evidence.encoder(evidence.last), *([other] if other else [])]
@@ -71,7 +71,7 @@ def _percent(part: float, whole: float) -> float | None:
 # ---------------------------------------------------------------------- with and without an answer
 
 
-def has_and_no_answer(evidence: Evidence, split: str) -> Block | None:
+def has_and_no_answer(evidence: FinishedRun, split: str) -> Block | None:
     """How often each model is right (EM) on questions with an answer and without, and how often it says nothing."""
     if evidence.kind is not SPAN:
         return None
@@ -190,7 +190,7 @@ def _parts_in_words(rows: list[list[Cell]]) -> str:
 # ---------------------------------------------------------------------- what wrong predictions were
 
 
-def wrong_predictions(evidence: Evidence, split: str) -> Block | None:
+def wrong_predictions(evidence: FinishedRun, split: str) -> Block | None:
     """What wrong predictions were: silence, a span that overlaps the gold answer or one that does not, an answer to a
     question that has none."""
     if evidence.kind is not SPAN:
@@ -293,7 +293,7 @@ def _stack_in_words(what: str, found: dict[str, Float], kinds: Sequence[str]) ->
 # ---------------------------------------------------------------------- the second most likely answer
 
 
-def second_answer(evidence: Evidence, split: str) -> Block | None:
+def second_answer(evidence: FinishedRun, split: str) -> Block | None:
     """When the most likely answer is wrong, how often the second most likely one is right."""
     if evidence.kind is not SPAN:
         return None

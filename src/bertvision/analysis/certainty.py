@@ -18,8 +18,7 @@ from bertvision.evaluation.statistics import (
     mcnemar,
 )
 from bertvision.kinds import Marks
-from bertvision.pipeline.finished import Evidence, Group, Model
-from bertvision.pipeline.scoreboard import read_figure
+from bertvision.pipeline.finished import FinishedRun, Group, Model, read_figure
 
 SURE = 0.05
 """A difference is called significant where its p, corrected for the number of models compared, is below this …"""
@@ -61,7 +60,7 @@ class Against:
 class Certainty:
     """Models of one run, scored on the same draws of the examples of one split; `epochs` is the snapshot spoken of."""
 
-    def __init__(self, evidence: Evidence, epochs: float, split: str) -> None:
+    def __init__(self, evidence: FinishedRun, epochs: float, split: str) -> None:
         self.evidence, self.epochs, self.split = evidence, epochs, split
         self._rounds: dict[tuple[float, str, str], np.ndarray] = {}
         self._marks: dict[tuple[float, str], Marks] = {}

@@ -1,12 +1,12 @@
 """What was chosen on what."""
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
-from bertvision.pipeline.finished import Evidence
+from bertvision.pipeline.finished import FinishedRun
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.words import counted
 
 
-def choices(evidence: Evidence) -> Block:
+def choices(evidence: FinishedRun) -> Block:
     """What was chosen on what."""
     held = evidence.has_held_out
     total = evidence.encoder(evidence.last).models[0].scores(HELD_OUT).get("total") if held else None
@@ -17,12 +17,15 @@ def choices(evidence: Evidence) -> Block:
         rows.append(["no-answer threshold of each model", place if held else "not chosen: 0"])
     if best is not None:
         rows.append([f"the head that this report calls best ({best.name})", place])
+    used = evidence.best_model(evidence.last)
+    if used is not None:
+        rows.append([f"the model that predict uses ({used.title})", place])
     ensembles = evidence.groups(evidence.last, "ensemble")
     if ensembles:
         rows.append(["the ensemble that the summary speaks of, and the better of its members", place])
-    if any(group.facts.get("method") == "fitted" for group in ensembles):
+    if any(group.is_fitted for group in ensembles):
         rows.append(["weights of fitted ensembles", place])
-    searched = (evidence.run.path / "search").is_dir()
+    searched = (evidence.folder.path / "search").is_dir()
     rows.append(["learning rates, epochs and sizes of heads", f"by search on the {place}" if searched else "given"])
     sentences = [
         "Nothing was chosen on the examples reported here; where a sentence names the highest score on them, that is "

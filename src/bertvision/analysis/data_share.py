@@ -13,16 +13,16 @@ from bertvision.analysis.drawing import (
     spread_rules,
     without_empty,
 )
-from bertvision.analysis.ranking import SERIES, best_first, figure_keys
+from bertvision.analysis.ranking import SERIES, figure_keys
 from bertvision.analysis.words import ENCODER, apart, deviation_of, figure_name, joined, seeds_note, with_spread
 from bertvision.evaluation.statistics import spread
-from bertvision.pipeline.finished import Evidence, Group
+from bertvision.pipeline.finished import FinishedRun, Group
 from bertvision.words import counted
 
 SHARE = re.compile(r"_data_fraction[0-9.e-]+")
 
 
-def data_share(evidence: Evidence, split: str) -> Block | None:
+def data_share(evidence: FinishedRun, split: str) -> Block | None:
     """Scores of heads against the share of the training data they learnt from."""
     series = {epochs: _share_series(evidence, epochs) for epochs in evidence.head_snapshots}
     if not any(shares for shares in series.values()):
@@ -48,16 +48,16 @@ def data_share(evidence: Evidence, split: str) -> Block | None:
     )
 
 
-def _share_series(evidence: Evidence, epochs: float) -> dict[str, dict[float, Group]]:
+def _share_series(evidence: FinishedRun, epochs: float) -> dict[str, dict[float, Group]]:
     """Name without the share → share → group, of heads that were trained on less than all of the data: the control
     first, then the best. A head's name tells all of its settings, so that those alike but for the share differ in its
     word alone."""
     found: dict[str, dict[float, Group]] = {}
     for group in evidence.groups(epochs, "control", "head"):
         shares = found.setdefault(SHARE.sub("", group.name), {})
-        shares.setdefault(float(group.facts.get("data_fraction", 1)), group)
+        shares.setdefault(group.first.data_fraction, group)
     varied = {name: dict(sorted(shares.items())) for name, shares in found.items() if set(shares) != {1.0}}
-    largest = best_first(evidence, [list(shares.values())[-1] for shares in varied.values()])
+    largest = evidence.ranked([list(shares.values())[-1] for shares in varied.values()])
     names = [SHARE.sub("", group.name) for group in sorted(largest, key=lambda group: group.role != "control")]
     return {name: varied[name] for name in names}
 
@@ -71,7 +71,7 @@ def _percent(share: float) -> str:
     return f"{100 * share:g} %"
 
 
-def _tell_share(evidence: Evidence, split: str, shares: dict[float, Group]) -> str:
+def _tell_share(evidence: FinishedRun, split: str, shares: dict[float, Group]) -> str:
     known = {share: group.figures(split, evidence.main) for share, group in shares.items()}
     known = {share: values for share, values in known.items() if values}
     (least, few), (most, many) = list(known.items())[0], list(known.items())[-1]
@@ -99,7 +99,7 @@ def _share_frame(series: dict[float, dict[str, dict[float, Group]]], split: str,
     return without_empty(Frame(columns, rows))
 
 
-def _share_rows(evidence: Evidence, split: str, lines: list[dict[float, Group]]) -> list[dict[str, Any]]:
+def _share_rows(evidence: FinishedRun, split: str, lines: list[dict[float, Group]]) -> list[dict[str, Any]]:
     groups = [(share, group) for shares in lines for share, group in shares.items()]
     rows = []
     for share, group in groups:
@@ -109,7 +109,7 @@ def _share_rows(evidence: Evidence, split: str, lines: list[dict[float, Group]])
 
 
 def _draw_shares(
-    evidence: Evidence, split: str, lines: list[dict[float, Group]], encoder: Group
+    evidence: FinishedRun, split: str, lines: list[dict[float, Group]], encoder: Group
 ) -> dict[str, Any] | None:
     altair, rows = import_altair(), _share_rows(evidence, split, lines)
     if not rows:
@@ -131,7 +131,7 @@ def _draw_shares(
     return dict((chart if level is None else altair.layer(chart, level_line(level, ENCODER))).to_dict())
 
 
-def _shares_in_words(evidence: Evidence, split: str, lines: list[dict[float, Group]]) -> str:
+def _shares_in_words(evidence: FinishedRun, split: str, lines: list[dict[float, Group]]) -> str:
     texts = []
     for shares in lines:
         rows = _share_rows(evidence, split, [shares])

@@ -17,7 +17,7 @@ from bertvision.evaluation.statistics import mcnemar
 from bertvision.kinds import SCORE, Kind
 from bertvision.kinds.base import Bool, Float
 from bertvision.kinds.score import ScoreMarks
-from bertvision.pipeline.finished import Evidence, Model
+from bertvision.pipeline.finished import FinishedRun, Model
 from bertvision.words import counted
 
 MOST = 20  # examples of each direction in the table
@@ -40,7 +40,7 @@ class Pair:
     """Which seed it is, where there are several."""
 
 
-def pair_of(evidence: Evidence) -> Pair | None:
+def pair_of(evidence: FinishedRun) -> Pair | None:
     """The encoder and the best head on it, of several seeds the first that was trained to the end."""
     best = evidence.best_head(evidence.last)
     if best is None:
@@ -63,7 +63,7 @@ def draw_evenly(numbers: Numbers, most: int, seed: int = SEED) -> list[int]:
     return [int(draw.choice(part)) for part in np.array_split(numbers, most)]
 
 
-def disagreements(evidence: Evidence, split: str) -> Block | None:
+def disagreements(evidence: FinishedRun, split: str) -> Block | None:
     """How often only one of them was right (of scores: closer), and examples of both."""
     pair = pair_of(evidence)
     if pair is None or (evidence.kind is not SCORE and pair.head.marks(split).right() is None):
@@ -259,7 +259,7 @@ def _draw_errors(pair: Pair, split: str, numbers: list[int]) -> dict[str, Any]:
 
 
 def _frame_of(
-    evidence: Evidence, split: str, pair: Pair, examples: list[Example], ours: list[int], theirs: list[int]
+    evidence: FinishedRun, split: str, pair: Pair, examples: list[Example], ours: list[int], theirs: list[int]
 ) -> Frame:
     """A row for each of these examples, first those that the head does better."""
     numbers = set(ours) | set(theirs)

@@ -8,10 +8,10 @@ import numpy as np
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, colour_models, import_altair, without_empty
-from bertvision.analysis.ranking import SERIES, best_first, whole_heads
+from bertvision.analysis.ranking import SERIES, whole_heads
 from bertvision.analysis.words import figure_name, in_text, joined, seeds_note, title_of
 from bertvision.kinds import SPAN
-from bertvision.pipeline.finished import Evidence, Group
+from bertvision.pipeline.finished import FinishedRun, Group
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.words import counted
 
@@ -55,7 +55,7 @@ def read_passes(log: list[dict[str, Any]], name: str) -> list[Pass]:
     return done
 
 
-def _passes_by_snapshot(evidence: Evidence, name: str) -> dict[float, Pass]:
+def _passes_by_snapshot(evidence: FinishedRun, name: str) -> dict[float, Pass]:
     """The newest pass of a head on each snapshot; where the log does not say on which, they are in the run's order."""
     there = [model.epochs for model in evidence.models() if model.name == name]
     passes = read_passes(evidence.log, name)
@@ -87,7 +87,7 @@ class _Course:
 
     @property
     def epochs(self) -> int:
-        return int(self.group.facts.get("epochs", 1))
+        return int(self.group.first.trained_epochs or 1)
 
     @property
     def losses(self) -> dict[int, float]:
@@ -105,7 +105,7 @@ def _mean_by_key(some: list[dict[int, float]]) -> dict[int, float]:
     return {key: sum(one[key] for one in some) / len(some) for key in sorted(keys)}
 
 
-def epochs_of_heads(evidence: Evidence, split: str) -> Block | None:
+def epochs_of_heads(evidence: FinishedRun, split: str) -> Block | None:
     """Training loss and held-out score of each head after each epoch."""
     courses = _courses(evidence)
     if not courses:
@@ -136,17 +136,17 @@ def epochs_of_heads(evidence: Evidence, split: str) -> Block | None:
     )
 
 
-def _is_span(evidence: Evidence) -> bool:
+def _is_span(evidence: FinishedRun) -> bool:
     return evidence.kind is SPAN
 
 
-def _epoch_key(evidence: Evidence) -> str:
+def _epoch_key(evidence: FinishedRun) -> str:
     """The figure that is logged after each epoch: the task's first."""
     metric = evidence.task.metrics[0]
     return f"at_threshold.{metric}" if _is_span(evidence) and evidence.has_held_out else metric
 
 
-def _courses(evidence: Evidence) -> list[_Course]:
+def _courses(evidence: FinishedRun) -> list[_Course]:
     """Heads on all of the data, of which something was logged; a head on a share takes steps at the pass's end, which
     can't be told from the others'."""
     found: list[_Course] = []
@@ -162,17 +162,17 @@ def _courses(evidence: Evidence) -> list[_Course]:
     return found
 
 
-def _shown_courses(evidence: Evidence, courses: list[_Course]) -> list[_Course]:
+def _shown_courses(evidence: FinishedRun, courses: list[_Course]) -> list[_Course]:
     """The control and the best heads."""
     by_name = {course.group.name: course for course in courses}
-    ranked = [by_name[group.name] for group in best_first(evidence, (course.group for course in courses))]
+    ranked = [by_name[group.name] for group in evidence.ranked(course.group for course in courses)]
     controls = [course for course in ranked if course.group.role == "control"][:1]
     heads = [course for course in ranked if course.group.role == "head"]
     return [*controls, *heads[: SERIES - len(controls)]]
 
 
-def _tell_epochs(evidence: Evidence, courses: list[_Course]) -> list[str]:
-    ranked = best_first(evidence, (course.group for course in courses))
+def _tell_epochs(evidence: FinishedRun, courses: list[_Course]) -> list[str]:
+    ranked = evidence.ranked(course.group for course in courses)
     best = next((group for group in ranked if group.role == "head"), ranked[0])
     (course,) = [course for course in courses if course.group.name == best.name]
     told = []
@@ -197,7 +197,7 @@ def _tell_epochs(evidence: Evidence, courses: list[_Course]) -> list[str]:
     return told
 
 
-def _epochs_frame(evidence: Evidence, courses: list[_Course]) -> Frame:
+def _epochs_frame(evidence: FinishedRun, courses: list[_Course]) -> Frame:
     score = Column(f"held-out {figure_name(_epoch_key(evidence))}", 2)
     columns = [Column("fine-tuning", None, "Epochs the encoder was fine-tuned for"), Column("head"), Column("epoch")]
     rows: list[list[Cell]] = []
@@ -209,7 +209,7 @@ def _epochs_frame(evidence: Evidence, courses: list[_Course]) -> Frame:
     return without_empty(Frame([*columns, Column("training loss", 4), score], rows))
 
 
-def _draw_epochs(evidence: Evidence, courses: list[_Course]) -> dict[str, Any]:
+def _draw_epochs(evidence: FinishedRun, courses: list[_Course]) -> dict[str, Any]:
     rows: list[dict[str, Any]] = [
         {"model": title_of(course.group), "epoch": epoch, "score": score, "loss": course.losses.get(epoch)}
         for course in courses
@@ -230,7 +230,7 @@ def _draw_epochs(evidence: Evidence, courses: list[_Course]) -> dict[str, Any]:
     return dict((chart.mark_line() + chart.mark_point()).to_dict())
 
 
-def _epochs_in_words(evidence: Evidence, courses: list[_Course]) -> str:
+def _epochs_in_words(evidence: FinishedRun, courses: list[_Course]) -> str:
     texts = []
     for course in courses:
         if course.scores:

@@ -12,13 +12,13 @@ from bertvision.analysis.drawing import (
     spread_rules,
     without_empty,
 )
-from bertvision.analysis.ranking import SERIES, baseline_figure, best_first, figure_keys, judged_on, whole_heads
+from bertvision.analysis.ranking import SERIES, baseline_figure, figure_keys, judged_on, whole_heads
 from bertvision.analysis.words import ENCODER, apart, deviation_of, figure_name, in_text, joined, seeds_note, title_of
-from bertvision.pipeline.finished import Evidence, Group
+from bertvision.pipeline.finished import FinishedRun, Group
 from bertvision.words import counted
 
 
-def finetuning_curve(evidence: Evidence, split: str) -> Block | None:
+def finetuning_curve(evidence: FinishedRun, split: str) -> Block | None:
     """The encoder's scores against epochs of fine-tuning, and those of heads over it."""
     if len(evidence.snapshots) < 2:
         return None
@@ -45,17 +45,17 @@ def finetuning_curve(evidence: Evidence, split: str) -> Block | None:
     )
 
 
-def _drawn_heads(evidence: Evidence) -> list[str]:
+def _drawn_heads(evidence: FinishedRun) -> list[str]:
     """The control, and the heads that do best on held-out data at the last snapshot that has them."""
     names: list[str] = []
     control = evidence.control(evidence.last)
     for epochs in reversed(evidence.head_snapshots):
         heads = [group for group in whole_heads(evidence, epochs) if group.role == "head"]
-        names += [group.name for group in best_first(evidence, heads) if group.name not in names]
+        names += [group.name for group in evidence.ranked(heads) if group.name not in names]
     return [*([control.name] if control else []), *names[: SERIES - 2]]
 
 
-def _tell_curve(evidence: Evidence, split: str, encoders: list[Group]) -> str:
+def _tell_curve(evidence: FinishedRun, split: str, encoders: list[Group]) -> str:
     found = [(group.epochs, group.mean(split, evidence.main)) for group in encoders]
     known = [(epochs, value) for epochs, value in found if value is not None]
     (first, early), (last, late) = known[0], known[-1]
@@ -67,9 +67,9 @@ def _tell_curve(evidence: Evidence, split: str, encoders: list[Group]) -> str:
     return f"{text}; it is highest, {high:.2f}, after {counted(best, 'epoch')}." if high > late else f"{text}."
 
 
-def _tell_head(evidence: Evidence, split: str, epochs: float) -> str:
+def _tell_head(evidence: FinishedRun, split: str, epochs: float) -> str:
     """How the best head at a snapshot stands to the encoder, there and later."""
-    heads = best_first(evidence, (group for group in whole_heads(evidence, epochs) if group.role == "head"))
+    heads = evidence.ranked(group for group in whole_heads(evidence, epochs) if group.role == "head")
     head = heads[0] if heads else evidence.control(epochs)
     value = head.mean(split, evidence.main) if head else None
     there = evidence.encoder(epochs).mean(split, evidence.main)
@@ -102,7 +102,7 @@ def _curve_frame(groups: list[Group], split: str, keys: list[str]) -> Frame:
     return without_empty(Frame(columns, rows))
 
 
-def _draw_curve(evidence: Evidence, split: str, groups: list[Group], baseline: float | None) -> dict[str, Any]:
+def _draw_curve(evidence: FinishedRun, split: str, groups: list[Group], baseline: float | None) -> dict[str, Any]:
     altair, rows = import_altair(), score_rows(groups, split, evidence.main)
     order = list(dict.fromkeys(row["model"] for row in rows))
     base = chart_of(rows).encode(
@@ -122,7 +122,7 @@ def _draw_curve(evidence: Evidence, split: str, groups: list[Group], baseline: f
 
 
 def _curve_in_words(
-    evidence: Evidence, split: str, encoders: list[Group], shown: list[Group], baseline: float | None
+    evidence: FinishedRun, split: str, encoders: list[Group], shown: list[Group], baseline: float | None
 ) -> str:
     rows = score_rows(encoders, split, evidence.main)
     points = ", ".join(f"{row['score']:.1f} at {row['epochs']:g}" for row in rows)

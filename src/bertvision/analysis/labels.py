@@ -15,7 +15,7 @@ from bertvision.analysis.ranking import main_models
 from bertvision.analysis.words import in_text, joined, opening, stand_in_note, title_of
 from bertvision.kinds import LABEL
 from bertvision.kinds.label import LabelMarks
-from bertvision.pipeline.finished import Evidence, Group
+from bertvision.pipeline.finished import FinishedRun, Group
 from bertvision.words import counted
 
 BINS = 10
@@ -35,7 +35,7 @@ def marks_of(group: Group, split: str) -> LabelMarks:
 # ---------------------------------------------------------------------- which label for which
 
 
-def confusion_matrix(evidence: Evidence, split: str) -> Block | None:
+def confusion_matrix(evidence: FinishedRun, split: str) -> Block | None:
     """How often each true label was given each label, by the best head and by the encoder itself."""
     if evidence.kind is not LABEL:
         return None
@@ -167,7 +167,7 @@ def measure_reliability(marks: LabelMarks) -> Reliability:
     return Reliability(marks.probabilities.max(axis=1), marks.right())
 
 
-def reliability_curve(evidence: Evidence, split: str) -> Block | None:
+def reliability_curve(evidence: FinishedRun, split: str) -> Block | None:
     """Confidence of the given label against how often it is right: encoder, control and best head."""
     if evidence.kind is not LABEL:
         return None

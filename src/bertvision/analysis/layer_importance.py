@@ -30,9 +30,8 @@ from bertvision.errors import UserError
 from bertvision.heads import Head, load_head
 from bertvision.kinds import Marks
 from bertvision.kinds.base import Float, join_marks
-from bertvision.pipeline.finished import Evidence, Group, Model
+from bertvision.pipeline.finished import FinishedRun, Group, Model, read_figure
 from bertvision.pipeline.outputs import compute_outputs
-from bertvision.pipeline.scoreboard import read_figure
 from bertvision.progress import Reporter
 from bertvision.words import counted
 
@@ -56,7 +55,7 @@ def run_without(head: Head, layer: int, states: HiddenStates) -> Tensor:
     return outputs
 
 
-def measure_layers(evidence: Evidence, split: str, reporter: Reporter, examples: int = EXAMPLES) -> dict[str, Any]:
+def measure_layers(evidence: FinishedRun, split: str, reporter: Reporter, examples: int = EXAMPLES) -> dict[str, Any]:
     """The score of each head on some examples as it is, and with one layer of what it reads zeroed at a time.
 
     Kept in analyses/layers_<split>.json, and read from there as long as heads, data and settings are the same.
@@ -65,7 +64,7 @@ def measure_layers(evidence: Evidence, split: str, reporter: Reporter, examples:
     assert models, "there are heads to measure"
     # Heads on other layers than the first one's were trained after the scores were made.
     models = [model for model in models if layers_of(evidence, model) == layers_of(evidence, models[0])]
-    path = evidence.run.path / "analyses" / f"layers_{split}.json"
+    path = evidence.folder.path / "analyses" / f"layers_{split}.json"
     parts = [predictions_stamp(model, split) for model in models]
     stamp = fingerprint("layers", VERSION, parts, [model.name for model in models], examples, evidence.main)
     known: dict[str, Any] | None = read_json(path)
@@ -82,7 +81,7 @@ def measure_layers(evidence: Evidence, split: str, reporter: Reporter, examples:
 
 
 def _measure(
-    evidence: Evidence, models: list[Model], chosen: list[Example], reporter: Reporter
+    evidence: FinishedRun, models: list[Model], chosen: list[Example], reporter: Reporter
 ) -> list[dict[str, Any]]:
     job, encoder = evidence.job, open_encoder(evidence, models[0])
     heads = {model.name: load_head(evidence.head_folder(model))[0].to(job.machine.device) for model in models}
@@ -118,14 +117,14 @@ def _measure(
     ]
 
 
-def _in_parts(evidence: Evidence, chosen: list[Example]) -> Iterator[tuple[list[Example], Features]]:
+def _in_parts(evidence: FinishedRun, chosen: list[Example]) -> Iterator[tuple[list[Example], Features]]:
     """A few examples at a time with their windows: the outputs of all heads without each layer would be large."""
     for first in range(0, len(chosen), PART):
         some = chosen[first : first + PART]
         yield some, evidence.job.build_features(some)
 
 
-def _score(evidence: Evidence, model: Model, parts: list[Marks]) -> float:
+def _score(evidence: FinishedRun, model: Model, parts: list[Marks]) -> float:
     scores = evidence.kind.score(evidence.task.metrics, join_marks(parts), model.threshold)
     found = read_figure(scores, evidence.main)
     assert found is not None, f"{evidence.main} is not among the scores"
@@ -155,7 +154,7 @@ class Loss:
         return len(self.names) - 1 - (self.names[-1] == POOLED)
 
 
-def layer_importance(evidence: Evidence, split: str, reporter: Reporter) -> Block | None:
+def layer_importance(evidence: FinishedRun, split: str, reporter: Reporter) -> Block | None:
     """How much each head leans on each layer: its score falls by so much where that layer is zero."""
     if not saved_groups(evidence):
         return None
@@ -277,7 +276,7 @@ def _losses_in_words(losses: list[Loss], figure: str) -> str:
     )
 
 
-def _note_of_losses(evidence: Evidence, found: dict[str, Any]) -> str:
+def _note_of_losses(evidence: FinishedRun, found: dict[str, Any]) -> str:
     drawn = f", drawn with seed {SEED}," if found["examples"] < found["of"] else ""
     pooled = (
         "; the pooled output is a state of its own" if any(POOLED in one["layers"] for one in found["heads"]) else ""

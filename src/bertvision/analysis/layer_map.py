@@ -13,7 +13,7 @@ from bertvision.analysis.words import listed
 from bertvision.disk import fingerprint, read_json, write_json
 from bertvision.errors import UserError
 from bertvision.kinds import SCORE, Kind
-from bertvision.pipeline.finished import Evidence
+from bertvision.pipeline.finished import FinishedRun
 from bertvision.progress import Reporter
 
 VERSION = 1  # raise it when the same heads would give other maps
@@ -22,7 +22,7 @@ AROUND = 160  # characters of a passage that are shown on each side of the answe
 GOLD, SAID = "gold answer", "answer given"
 
 
-def layer_map(evidence: Evidence, split: str, reporter: Reporter) -> Block | None:
+def layer_map(evidence: FinishedRun, split: str, reporter: Reporter) -> Block | None:
     """The map of a telling example for the best head, kept in analyses/layer_map_<split>.json."""
     if not saved_groups(evidence) or not evidence.kind.has_aim:
         return None
@@ -44,12 +44,12 @@ def layer_map(evidence: Evidence, split: str, reporter: Reporter) -> Block | Non
     )
 
 
-def _cached_map(evidence: Evidence, split: str, reporter: Reporter) -> LayerMap:
+def _cached_map(evidence: FinishedRun, split: str, reporter: Reporter) -> LayerMap:
     model = find_model(evidence, None)
     encoder = evidence.encoder(model.epochs).models[0]
     stamps = [predictions_stamp(one, split) for one in (model, encoder)]
     stamp = fingerprint("layer map", VERSION, stamps, model.name, layers_of(evidence, model))
-    path = evidence.run.path / "analyses" / f"layer_map_{split}.json"
+    path = evidence.folder.path / "analyses" / f"layer_map_{split}.json"
     known = read_json(path)
     if known is not None and known["stamp"] == stamp:
         return LayerMap.from_dict(known["map"])

@@ -13,7 +13,7 @@ from bertvision.analysis.words import deviation_of, joined, seeds_note
 from bertvision.heads import load_head
 from bertvision.heads.blocks import LearnedPooling
 from bertvision.kinds.base import Float
-from bertvision.pipeline.finished import Evidence, Group
+from bertvision.pipeline.finished import FinishedRun, Group
 from bertvision.words import counted
 
 NAMED = 4  # heads that get a sentence of their own
@@ -45,7 +45,7 @@ class _LearnedWeights:
         return deviation_of(self.shares[:, layer].tolist())
 
 
-def layer_weights(evidence: Evidence, split: str) -> Block | None:
+def layer_weights(evidence: FinishedRun, split: str) -> Block | None:
     """Heads with a learned weighted mean of the layers: which layers they weigh most. The same for every split."""
     found = [weights for group in saved_groups(evidence) if (weights := _read_weights(evidence, group)) is not None]
     if not found:
@@ -81,7 +81,7 @@ def layer_weights(evidence: Evidence, split: str) -> Block | None:
     )
 
 
-def _read_weights(evidence: Evidence, group: Group) -> _LearnedWeights | None:
+def _read_weights(evidence: FinishedRun, group: Group) -> _LearnedWeights | None:
     shares: list[Float] = []
     for model in group.models:
         head, _ = load_head(evidence.head_folder(model))

@@ -7,13 +7,13 @@ from typing import Any
 from bertvision.disk import read_json
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Head
-from bertvision.pipeline.finished import Evidence, Group, Model
+from bertvision.pipeline.finished import FinishedRun, Group, Model
 from bertvision.pipeline.snapshot import load_snapshot
 
 POOLED = "pooled output"
 
 
-def saved_groups(evidence: Evidence) -> list[Group]:
+def saved_groups(evidence: FinishedRun) -> list[Group]:
     """Control and heads at the last snapshot that has any, as far as their weights are there; of those trained on
     shares of the data only the ones on all of it, where there are such."""
     groups = []
@@ -24,7 +24,7 @@ def saved_groups(evidence: Evidence) -> list[Group]:
     return whole or groups
 
 
-def layers_of(evidence: Evidence, model: Model) -> list[int] | None:
+def layers_of(evidence: FinishedRun, model: Model) -> list[int] | None:
     """The layers whose states a head was trained on; None: all. The config may have been given others since."""
     found: list[int] | None = (read_json(evidence.head_folder(model) / "stamp.json") or {}).get("layers")
     return found
@@ -46,7 +46,7 @@ def names_read(head: Head, layers: Sequence[int] | None) -> list[str]:
     return name_layers(numbers, pooled=head.layers > head.shape.layers)
 
 
-def open_encoder(evidence: Evidence, model: Model) -> Encoder:
+def open_encoder(evidence: FinishedRun, model: Model) -> Encoder:
     """The frozen encoder under a head, which gives the layers that the head was trained on."""
     job = evidence.job
     settings = dataclasses.replace(job.config.encoder, layers=layers_of(evidence, model))
@@ -66,5 +66,5 @@ def order_names(found: Sequence[Sequence[str]]) -> list[str]:
 
 def predictions_stamp(model: Model, split: str) -> str:
     """What a model's predictions hang on: its weights, the data, the settings of scoring."""
-    found: dict[str, Any] = read_json(model.run.predictions(model.epochs, split) / model.name / "stamp.json")
+    found: dict[str, Any] = read_json(model.predictions(split) / "stamp.json")
     return str(found["stamp"])

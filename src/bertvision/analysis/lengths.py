@@ -7,13 +7,13 @@ import numpy as np
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, colour_by, import_altair
-from bertvision.pipeline.finished import Evidence
+from bertvision.pipeline.finished import FinishedRun
 from bertvision.words import counted
 
 BINS = 32  # of the histogram, about
 
 
-def length_histogram(evidence: Evidence, split: str) -> Block | None:
+def length_histogram(evidence: FinishedRun, split: str) -> Block | None:
     """How long the windows of train and of a split are, in tokens."""
     found = {
         name: np.repeat(*map(np.array, evidence.lengths[name])) for name in ("train", split) if name in evidence.lengths
@@ -52,7 +52,7 @@ def _tell_lengths(name: str, lengths: np.ndarray) -> str:
     )
 
 
-def _tell_limit(evidence: Evidence, found: dict[str, np.ndarray], limit: int) -> str:
+def _tell_limit(evidence: FinishedRun, found: dict[str, np.ndarray], limit: int) -> str:
     full = {name: int((lengths >= limit).sum()) for name, lengths in found.items()}
     if not any(full.values()):
         return f"None is as long as a window may be ({counted(limit, 'token')}): no text was cut."

@@ -11,7 +11,7 @@ from bertvision.analysis.drawing import chart_of, import_altair
 from bertvision.analysis.thresholds import threshold_note
 from bertvision.analysis.words import ENCODER, joined, show_p
 from bertvision.kinds import SPAN
-from bertvision.pipeline.finished import Evidence
+from bertvision.pipeline.finished import FinishedRun
 from bertvision.words import counted
 
 FEWEST = 8  # questions on each side that a test of lengths needs
@@ -20,7 +20,7 @@ ROW = 36  # height of a range
 Words = npt.NDArray[np.int64]
 
 
-def passage_lengths(evidence: Evidence, split: str) -> Block | None:
+def passage_lengths(evidence: FinishedRun, split: str) -> Block | None:
     """How long the passages are of what only the encoder itself and only the best head got right."""
     pair = pair_of(evidence) if evidence.kind is SPAN else None
     examples = evidence.examples(split) if pair else None

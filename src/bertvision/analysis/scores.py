@@ -9,18 +9,18 @@ from bertvision.analysis.ranking import baseline_figure
 from bertvision.analysis.words import figure_name, in_text, joined, seeds_note
 from bertvision.evaluation.statistics import spread
 from bertvision.kinds import Figure
-from bertvision.pipeline.finished import Evidence, Group
+from bertvision.pipeline.finished import FinishedRun, Group
 from bertvision.pipeline.scoreboard import begun_note, score_figures
 from bertvision.words import counted
 
 
-def figure_columns(evidence: Evidence) -> list[Figure]:
+def figure_columns(evidence: FinishedRun) -> list[Figure]:
     """The figures of a run, the main one first."""
     known = [evidence.encoder(evidence.last).models[0].scores(evidence.splits[0])]
     return sorted(score_figures(evidence.kind, evidence.task.metrics, known), key=lambda one: one.key != evidence.main)
 
 
-def heading_of(evidence: Evidence, key: str) -> str:
+def heading_of(evidence: FinishedRun, key: str) -> str:
     return next((one.heading for one in figure_columns(evidence) if one.key == key), key)
 
 
@@ -33,7 +33,7 @@ def scores_table(certainty: Certainty) -> Block:
     several = any(len(group.models) > 1 for group in certainty.groups)
     rows = [_baseline_row(evidence, split, columns, several)]
     for group in certainty.groups:
-        rows.append([group.title, group.facts["parameters"], _share(group)])
+        rows.append([group.title, group.first.parameters, _share(group)])
         for one in columns:
             rows[-1] += _cells(certainty, group, one.key, one.has_interval, several)
     frame = Frame(_headings(columns, several), rows)
@@ -67,7 +67,7 @@ def _cells(certainty: Certainty, group: Group, key: str, sure: bool, several: bo
     return [over.mean, *([over.deviation] if several else []), *(certainty.interval(group, key) if sure else ())]
 
 
-def _baseline_row(evidence: Evidence, split: str, columns: list[Figure], several: bool) -> list[Cell]:
+def _baseline_row(evidence: FinishedRun, split: str, columns: list[Figure], several: bool) -> list[Cell]:
     row: list[Cell] = ["baseline", 0, None]
     for one in columns:
         row += [baseline_figure(evidence, split, one.key), *([None] * (several + 2 * one.has_interval))]
@@ -75,8 +75,7 @@ def _baseline_row(evidence: Evidence, split: str, columns: list[Figure], several
 
 
 def _share(group: Group) -> float | None:
-    share = group.facts.get("share")
-    return None if share is None else 100 * share
+    return None if group.first.share is None else 100 * group.first.share
 
 
 def _score_sentences(certainty: Certainty) -> list[str]:
@@ -103,7 +102,7 @@ def _score_note(certainty: Certainty) -> str:
         "could have given, not other seeds.",
         seeds,
         "A seed changes a head's start and dropout." if seeds else "",
-        begun_note([group.title for group in certainty.groups if group.facts.get("begun")]),
+        begun_note([group.title for group in certainty.groups if group.first.begun]),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, colour_models, import_altair, without_empty
-from bertvision.analysis.ranking import SERIES, best_first, best_or_control, judged_on
+from bertvision.analysis.ranking import SERIES, best_or_control, judged_on
 from bertvision.analysis.words import (
     ENCODER,
     deviation_of,
@@ -19,7 +19,7 @@ from bertvision.analysis.words import (
     title_of,
     with_spread,
 )
-from bertvision.pipeline.finished import Evidence, Group
+from bertvision.pipeline.finished import FinishedRun, Group
 from bertvision.words import counted
 
 BACKWARD = 2  # what a backward pass costs, in forward passes
@@ -49,27 +49,20 @@ class Cost:
         return float(self.forward + BACKWARD * self.backward)
 
 
-def _cost_of(evidence: Evidence, group: Group) -> Cost:
+def _cost_of(evidence: FinishedRun, group: Group) -> Cost:
     """The cost of one model of a group; seeds share a pass."""
-    encoder = evidence.encoder(group.epochs).facts
-    seconds, tokens = encoder.get("seconds"), encoder.get("tokens")
+    encoder = evidence.encoder(group.epochs).first
+    seconds, tokens = encoder.seconds, encoder.tokens
     if group.role == "encoder":
         return Cost(seconds, None, tokens, tokens)
-    facts = group.well[0].facts
-    if not _is_of_here(group):
+    if not group.is_local:
         return Cost(None, None, None, None)
-    own_seconds, own_tokens = facts.get("seconds"), facts.get("tokens")
-    return Cost(_add(seconds, own_seconds), own_seconds, _add(tokens, own_tokens), tokens)
+    own = group.well[0]
+    return Cost(_add(seconds, own.seconds), own.seconds, _add(tokens, own.tokens), tokens)
 
 
 def _add(one: Any, other: Any) -> Any:
     return None if one is None or other is None else one + other
-
-
-def _is_of_here(group: Group) -> bool:
-    """Whether all that a model is made of comes from its own run and snapshot; of an ensemble it need not."""
-    voices = group.facts.get("voices", [])
-    return all(voice["run"] is None and voice["epochs"] == group.epochs for voice in voices)
 
 
 def _bytes_of(folder: Path) -> int | None:
@@ -79,25 +72,23 @@ def _bytes_of(folder: Path) -> int | None:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and file.name != "README.md")
 
 
-def _disk_of(evidence: Evidence, group: Group) -> int | None:
+def _disk_of(evidence: FinishedRun, group: Group) -> int | None:
     """Bytes of one model; an encoder as it came lies elsewhere and takes nothing more."""
     if group.role == "encoder":
-        folder = evidence.run.encoder(group.epochs)
+        folder = evidence.folder.encoder(group.epochs)
         return 0 if (folder / "reference.json").is_file() else _bytes_of(folder)
     if group.role != "ensemble":
         return _bytes_of(evidence.head_folder(group.well[0]))
-    if not _is_of_here(group):
+    if not group.is_local:
         return None
-    names = {voice["name"] for voice in group.facts.get("voices", [])}
-    members = [one for one in evidence.groups(group.epochs) if any(model.name in names for model in one.models)]
-    sizes = [_disk_of(evidence, member) for member in members]
+    sizes = [_disk_of(evidence, member) for member in evidence.members_of(group)]
     known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None
 
 
-def _memory(evidence: Evidence, group: Group) -> int | None:
+def _memory(evidence: FinishedRun, group: Group) -> int | None:
     """The most in use at once, in fine-tuning the encoder or in the model's own pass."""
-    known = [facts.get("memory") for facts in (evidence.encoder(group.epochs).facts, group.well[0].facts)]
+    known = [model.memory for model in (evidence.encoder(group.epochs).first, group.well[0])]
     return max((value for value in known if value), default=None)
 
 
@@ -108,7 +99,7 @@ def _in_millions(number: float | None) -> float | None:
 # ---------------------------------------------------------------------- the table
 
 
-def costs_table(evidence: Evidence, split: str) -> Block | None:
+def costs_table(evidence: FinishedRun, split: str) -> Block | None:
     """Every model's main score beside all that it cost."""
     groups = [group for epochs in evidence.snapshots for group in evidence.groups(epochs)]
     if not groups:
@@ -130,7 +121,7 @@ def costs_table(evidence: Evidence, split: str) -> Block | None:
     )
 
 
-def _cost_columns(evidence: Evidence) -> list[Column]:
+def _cost_columns(evidence: FinishedRun) -> list[Column]:
     return [
         Column("model"),
         Column("epochs", None, "How far the encoder was fine-tuned"),
@@ -147,16 +138,15 @@ def _cost_columns(evidence: Evidence) -> list[Column]:
     ]
 
 
-def _cost_row(evidence: Evidence, split: str, group: Group) -> list[Cell]:
-    cost, facts = _cost_of(evidence, group), group.well[0].facts
-    share = facts.get("share")
+def _cost_row(evidence: FinishedRun, split: str, group: Group) -> list[Cell]:
+    cost, model = _cost_of(evidence, group), group.well[0]
     return [
         title_of(group),
         group.epochs,
         group.mean(split, evidence.main),
         deviation_of(group.figures(split, evidence.main)),
-        facts.get("parameters"),
-        None if share is None else 100 * share,
+        model.parameters,
+        None if model.share is None else 100 * model.share,
         cost.seconds,
         cost.own_seconds,
         _in_millions(cost.forward),
@@ -166,19 +156,18 @@ def _cost_row(evidence: Evidence, split: str, group: Group) -> list[Cell]:
     ]
 
 
-def _tell_costs(evidence: Evidence, split: str) -> list[str]:
+def _tell_costs(evidence: FinishedRun, split: str) -> list[str]:
     head, encoder = best_or_control(evidence, evidence.last), evidence.encoder(evidence.last)
     if head is None:
-        return [f"The encoder itself has {counted(encoder.facts['parameters'], 'parameter')}; there are no heads."]
+        return [f"The encoder itself has {counted(encoder.first.parameters, 'parameter')}; there are no heads."]
     told = [_tell_size(evidence, split, head, encoder)]
-    cost, facts = _cost_of(evidence, head), head.well[0].facts
+    cost, tokens = _cost_of(evidence, head), head.well[0].tokens
     if cost.own_seconds is not None:
         # Members of one pass have its seconds, to the millisecond.
         heads = [model for model in evidence.models(evidence.last) if model.role in ("head", "control")]
-        together = sum(model.facts.get("seconds") == cost.own_seconds for model in heads)
+        together = sum(model.seconds == cost.own_seconds for model in heads)
         shared = f", which {together} models shared," if together > 1 else ""
         before = "" if cost.seconds is None else f", after {cost.seconds - cost.own_seconds:.1f} s of fine-tuning"
-        tokens = facts.get("tokens")
         sent = (
             "" if tokens is None else f", and sent {tokens / MILLION:.2f} million tokens through the encoder, forward"
         )
@@ -186,10 +175,10 @@ def _tell_costs(evidence: Evidence, split: str) -> list[str]:
     return told
 
 
-def _tell_size(evidence: Evidence, split: str, head: Group, encoder: Group) -> str:
-    facts = head.well[0].facts
-    share = f" ({100 * facts['share']:.3f} % of the encoder's)" if "share" in facts else ""
-    text = f"{opening(in_text(head))} has {counted(facts['parameters'], 'parameter')}{share}"
+def _tell_size(evidence: FinishedRun, split: str, head: Group, encoder: Group) -> str:
+    model = head.well[0]
+    share = "" if model.share is None else f" ({100 * model.share:.3f} % of the encoder's)"
+    text = f"{opening(in_text(head))} has {counted(model.parameters, 'parameter')}{share}"
     ours, theirs = head.figures(split, evidence.main), encoder.figures(split, evidence.main)
     if not ours or not theirs:
         return f"{text}."
@@ -209,7 +198,7 @@ class _Priced:
     seconds: float | None
 
 
-def score_against_compute(evidence: Evidence, split: str) -> Block | None:
+def score_against_compute(evidence: FinishedRun, split: str) -> Block | None:
     """Scores against tokens through the encoder; what the encoder itself reaches for as much."""
     groups = [group for epochs in evidence.snapshots for group in evidence.groups(epochs)]
     priced = [one for group in groups if (one := _price(evidence, split, group)) is not None]
@@ -241,7 +230,7 @@ def score_against_compute(evidence: Evidence, split: str) -> Block | None:
     )
 
 
-def _price(evidence: Evidence, split: str, group: Group) -> _Priced | None:
+def _price(evidence: FinishedRun, split: str, group: Group) -> _Priced | None:
     cost, score = _cost_of(evidence, group), group.mean(split, evidence.main)
     if cost.compute is None or score is None:
         return None
@@ -259,9 +248,9 @@ def _encoder_around(curve: list[_Priced], compute: float) -> tuple[_Priced | Non
     )
 
 
-def _shown_names(evidence: Evidence, others: list[_Priced]) -> list[str]:
+def _shown_names(evidence: FinishedRun, others: list[_Priced]) -> list[str]:
     """The control, the best ensemble and the best heads: as many as a picture can hold."""
-    ranked = best_first(evidence, (one.group for one in reversed(others) if one.group.is_whole))
+    ranked = evidence.ranked(one.group for one in reversed(others) if one.group.is_whole)
     names = list(dict.fromkeys(group.name for group in ranked))
     role = {one.group.name: one.group.role for one in others}
     heads = [name for name in names if role[name] == "head"]
@@ -270,7 +259,7 @@ def _shown_names(evidence: Evidence, others: list[_Priced]) -> list[str]:
     return [*controls, *heads[: SERIES - 1 - len(controls) - len(ensembles)], *ensembles]
 
 
-def _tell_compute(evidence: Evidence, curve: list[_Priced], others: list[_Priced]) -> list[str]:
+def _tell_compute(evidence: FinishedRun, curve: list[_Priced], others: list[_Priced]) -> list[str]:
     told = []
     for epochs in evidence.head_snapshots:
         best = best_or_control(evidence, epochs)
@@ -300,7 +289,7 @@ def _at(one: _Priced) -> str:
     return f"{one.score:.2f} ({one.compute / MILLION:,.2f} million)"
 
 
-def _compute_frame(evidence: Evidence, curve: list[_Priced], priced: list[_Priced]) -> Frame:
+def _compute_frame(evidence: FinishedRun, curve: list[_Priced], priced: list[_Priced]) -> Frame:
     name = figure_name(evidence.main)
     columns = [Column("model"), Column("epochs", None, "How far the encoder was fine-tuned")]
     columns += [Column("compute (M tokens)", 3, "Forward, and backward twice"), Column("seconds", 1), Column(name, 2)]
@@ -316,7 +305,7 @@ def _compute_frame(evidence: Evidence, curve: list[_Priced], priced: list[_Price
     return Frame(columns, rows)
 
 
-def _draw_compute(evidence: Evidence, shown: list[_Priced]) -> dict[str, Any]:
+def _draw_compute(evidence: FinishedRun, shown: list[_Priced]) -> dict[str, Any]:
     altair, start = import_altair(), {one.group.epochs: one for one in shown if one.group.role == "encoder"}
     rows: list[dict[str, Any]] = []
     for one in shown:
@@ -343,7 +332,7 @@ def _draw_compute(evidence: Evidence, shown: list[_Priced]) -> dict[str, Any]:
     return dict((line + ways + base.mark_point()).to_dict())
 
 
-def _compute_in_words(evidence: Evidence, shown: list[_Priced]) -> str:
+def _compute_in_words(evidence: FinishedRun, shown: list[_Priced]) -> str:
     curve = [f"{one.score:.1f} at {one.compute / MILLION:,.2f}" for one in shown if one.group.role == "encoder"]
     others = [one.score for one in shown if one.group.role != "encoder"]
     text = f"Line of {figure_name(evidence.main)} of the encoder itself against million tokens: {', '.join(curve)}."

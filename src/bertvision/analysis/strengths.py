@@ -32,7 +32,7 @@ from bertvision.heads import Head, load_head
 from bertvision.kinds.base import Aim, Float
 from bertvision.kinds.score import ScoreMarks
 from bertvision.kinds.span import SpanMarks
-from bertvision.pipeline.finished import Evidence, Group, Model
+from bertvision.pipeline.finished import FinishedRun, Group, Model
 from bertvision.sources import pack_tokens
 
 CANDIDATES = 500  # examples among which one is chosen by its length
@@ -79,7 +79,7 @@ class LayerMap:
 
 
 def compute_layer_map(
-    evidence: Evidence,
+    evidence: FinishedRun,
     split: str,
     example_id: str | None = None,
     head: str | None = None,
@@ -96,10 +96,10 @@ def compute_layer_map(
     return _map_example(evidence, model, examples[number], evidence.kind.show_row(other), through)
 
 
-def find_model(evidence: Evidence, head: str | None) -> Model:
+def find_model(evidence: FinishedRun, head: str | None) -> Model:
     groups = saved_groups(evidence)
     if not groups:
-        raise UserError(f"'{evidence.run.path}' has no heads to look at: train some (`bertvision run`).")
+        raise UserError(f"'{evidence.folder.path}' has no heads to look at: train some (`bertvision run`).")
     if head is None:
         best = evidence.best_head(evidence.last)
         chosen = [group for group in groups if best is not None and group.name == best.name]
@@ -121,7 +121,7 @@ def _find(examples: list[Example], id: str) -> int:
 # ---------------------------------------------------------------------- which example
 
 
-def _choose_example(evidence: Evidence, split: str, model: Model, examples: list[Example]) -> int:
+def _choose_example(evidence: FinishedRun, split: str, model: Model, examples: list[Example]) -> int:
     """One that the head got right and the encoder itself wrong, short enough to be read; the first of equals."""
     numbers = _telling(model, evidence.encoder(model.epochs).models[0], split)[:CANDIDATES]
     features = evidence.job.build_features([examples[number] for number in numbers])
@@ -152,7 +152,7 @@ def _telling(model: Model, encoder: Model, split: str) -> npt.NDArray[np.int64]:
 # ---------------------------------------------------------------------- the map
 
 
-def _map_example(evidence: Evidence, model: Model, example: Example, other: str, through: bool | None) -> LayerMap:
+def _map_example(evidence: FinishedRun, model: Model, example: Example, other: str, through: bool | None) -> LayerMap:
     job, kind = evidence.job, evidence.kind
     head = load_head(evidence.head_folder(model))[0].to(job.machine.device)
     encoder = open_encoder(evidence, model).float()
@@ -193,7 +193,7 @@ def _sees_many(head: Head) -> bool:
     return head.reads == "tokens" and (head.mixes_tokens or head.target.kind.position == "sequence")
 
 
-def _take_aim(evidence: Evidence, model: Model, example: Example, features: Features, outputs: Tensor) -> Aim:
+def _take_aim(evidence: FinishedRun, model: Model, example: Example, features: Features, outputs: Tensor) -> Aim:
     settings, task = evidence.job.config.evaluate, evidence.task
     said = task.kind.decode(task, outputs.numpy(), features, [example], 1, settings.max_answer_tokens)
     return task.kind.aim(task, said, features, outputs, model.threshold or 0.0)
@@ -238,6 +238,6 @@ def _readable(encoder: Encoder, id: int) -> str:
     return tokenizer.convert_tokens_to_string([token]).strip() or token
 
 
-def _bare_gold(evidence: Evidence, example: Example) -> str:
+def _bare_gold(evidence: FinishedRun, example: Example) -> str:
     found = gold_of(evidence, example)
     return f"{found:.2f}" if isinstance(found, float) else str(found)

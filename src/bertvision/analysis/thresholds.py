@@ -13,7 +13,7 @@ from bertvision.analysis.words import in_text, joined, listed, signed, stand_in_
 from bertvision.evaluation.spans.answers import NO_SPAN
 from bertvision.kinds import SPAN
 from bertvision.kinds.span import SpanMarks
-from bertvision.pipeline.finished import Evidence, Model
+from bertvision.pipeline.finished import FinishedRun, Model
 
 POINTS = 60  # of a curve
 
@@ -52,7 +52,7 @@ class _Curve:
         return threshold_of(self.model)
 
 
-def threshold_curve(evidence: Evidence, split: str) -> Block | None:
+def threshold_curve(evidence: FinishedRun, split: str) -> Block | None:
     """F1 and EM against the no-answer threshold, with the chosen one; the best one on this split is never used."""
     if evidence.kind is not SPAN:
         return None

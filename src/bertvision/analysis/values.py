@@ -13,7 +13,7 @@ from bertvision.analysis.words import in_text, joined, opening, stand_in_note, t
 from bertvision.evaluation.metrics import pearson, spearman
 from bertvision.kinds import SCORE
 from bertvision.kinds.score import ScoreMarks
-from bertvision.pipeline.finished import Evidence, Group
+from bertvision.pipeline.finished import FinishedRun, Group
 from bertvision.words import counted
 
 BINS = 5
@@ -64,7 +64,7 @@ def bin_scores(marks: ScoreMarks) -> list[Bin]:
     return found
 
 
-def predicted_against_true(evidence: Evidence, split: str) -> Block | None:
+def predicted_against_true(evidence: FinishedRun, split: str) -> Block | None:
     """Predicted against true scores of the best head, and how far each model is off."""
     if evidence.kind is not SCORE:
         return None
@@ -103,7 +103,7 @@ def _errors(group: Group, split: str) -> list[float]:
     return [mean_error(marks) for marks in found if isinstance(marks, ScoreMarks)]
 
 
-def _tell_distance(evidence: Evidence, split: str, best: Group) -> str:
+def _tell_distance(evidence: FinishedRun, split: str, best: Group) -> str:
     ours = float(np.mean(_errors(best, split)))
     text = f"{opening(in_text(best))} is {ours:.3f} off the true score on average (mean absolute error)"
     if best.role == "encoder":
@@ -132,7 +132,7 @@ def _correlation(group: Group, split: str, metric: str) -> float | None:
     return measure(marks.target, marks.value)
 
 
-def _values_frame(evidence: Evidence, split: str, groups: list[Group], best: Group) -> Frame:
+def _values_frame(evidence: FinishedRun, split: str, groups: list[Group], best: Group) -> Frame:
     columns = [Column("model"), Column("true scores"), Column("examples"), Column("mean true", 3)]
     columns += [
         Column("mean predicted", 3),

@@ -7,7 +7,7 @@ from bertvision.analysis.block import Cell
 from bertvision.data.examples import Example
 from bertvision.evaluation.statistics import spread
 from bertvision.kinds import metric_title
-from bertvision.pipeline.finished import Evidence, Group
+from bertvision.pipeline.finished import FinishedRun, Group
 
 ENCODER = "encoder itself"
 SILENT = "no answer"
@@ -36,12 +36,12 @@ def figure_name(key: str) -> str:
     return name if bare == key else f"{name} at the chosen threshold"
 
 
-def main_name(evidence: Evidence) -> str:
+def main_name(evidence: FinishedRun) -> str:
     """The main figure where a word must do."""
     return figure_name(evidence.main.removeprefix(CHOSEN))
 
 
-def gold_of(evidence: Evidence, example: Example) -> Cell:
+def gold_of(evidence: FinishedRun, example: Example) -> Cell:
     """What is true of an example: its answers, its label's name or its score."""
     return evidence.kind.show_gold(example, evidence.task.labels)
 

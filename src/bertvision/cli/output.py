@@ -100,6 +100,7 @@ def _is_figure(cell: str) -> bool:
 
 def print_run(job: Any, scores: dict[str, Any], as_json: bool) -> None:
     """The scores of a run and where its folder is; only the first process speaks."""
+    from bertvision.pipeline.finished import FinishedRun
     from bertvision.pipeline.scoreboard import score_tables
 
     if not job.machine.is_main:
@@ -107,7 +108,7 @@ def print_run(job: Any, scores: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json({"run": str(job.folder.path), **scores})
         return
-    tables = score_tables(scores)
+    tables = score_tables(FinishedRun(job.folder.path, scores))
     for table in tables:
         print_table(table, with_notes=table is tables[-1])  # what headings mean is said once, under the last
     typer.echo(f"run folder: {job.folder.path}   (bertvision report {job.folder.path})")

@@ -69,7 +69,7 @@ def predict(
         raise UserError(f"there is no run or kit '{run}': give a run's folder, or a kit ({', '.join(shipped_kits())}).")
     predictor = Predictor(run, head, epochs, RichReporter())
     if head is None:
-        predictor.reporter.say(f"by {predictor.name}: {predictor.why}")
+        predictor.reporter.say(f"by {predictor.model.title}: {predictor.why}")
     limit = predictor.threshold if threshold is None else threshold
     if submission is not None:
         _write_submissions(predictor, submission, data, limit)

@@ -15,9 +15,11 @@ CONTROL_NOTE = "The control is a linear layer on the last layer ([CLS], for labe
 MUCH = 2.0  # points
 
 
-def build_card(kit: dict[str, Any], facts: dict[str, Any], about: str | None = None) -> str:
-    """`kit` and `facts` as in kit.json; `about` is a sentence about the data and their licence."""
+def build_card(kit: dict[str, Any], facts: dict[str, Any], about: str | None = None, note: str = "") -> str:
+    """`kit` and `facts` as in kit.json; `about` is a sentence about the data and their licence, `note` one about the
+    choice of the head."""
     parts = [f"# {facts['head']} for {facts['task']['name']}", _what(kit, facts)]
+    parts += [note] if note else []
     parts += [f"## Data\n\n{about}"] if about else []
     parts += [_use(kit, facts), _scores(facts), *_warnings(facts), _trust(facts), _limits(facts)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
@@ -84,7 +86,7 @@ def _warnings(facts: dict[str, Any]) -> list[str]:
 
 def _trust(facts: dict[str, Any]) -> str:
     trust, title = facts["trust"], "How far to trust it"
-    first = next((groups[0] for groups in trust.values()), {})
+    first: dict[str, float] = next((groups[0] for groups in trust.values()), {})
     if "off_by" in first:  # not right or wrong
         rows = [[f"{first['examples']:,}", f"{first['off_by']:.2f}"]]
         return to_markdown(Table(title, ["held-out examples", "off by on average"], rows))

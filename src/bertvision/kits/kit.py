@@ -46,7 +46,7 @@ class KitTask:
 
     @property
     def takes_pairs(self) -> bool:
-        return bool(self.facts["pairs"])
+        return self.task.takes_pairs
 
     @property
     def threshold(self) -> float:
@@ -82,7 +82,8 @@ class Kit:
     def _load(self, folder: Path, facts: dict[str, Any]) -> KitTask:
         head, _ = load_head(folder)
         assert head.shape == self.encoder.shape, "a head of a kit reads all that the kit's encoder gives"
-        return KitTask(restore_task(facts["task"]), head.to(self.machine.device), facts)
+        task = restore_task({"takes_pairs": facts["pairs"], **facts["task"]})
+        return KitTask(task, head.to(self.machine.device), facts)
 
     def _check_tasks(self, wanted: Iterable[str] | None, known: Iterable[str]) -> list[str]:
         if isinstance(wanted, str) or (wanted is not None and not isinstance(wanted, Iterable)):

@@ -10,17 +10,15 @@ from typing import Any
 from bertvision.disk import read_json, write_json, write_text, writing_folder
 from bertvision.encoder.loading import identify, resolve
 from bertvision.errors import UserError
-from bertvision.heads.members import CONTROL
-from bertvision.kinds import load_marks
 from bertvision.kinds.base import MARKS
 from bertvision.kits.card import build_card
 from bertvision.kits.kit import FILE
-from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, RunFolder
-from bertvision.pipeline.predict import takes_pairs
-from bertvision.tasks import TaskConfig
-from bertvision.tasks.base import Task, restore_task
+from bertvision.pipeline.finished import FinishedRun, Model
+from bertvision.pipeline.folder import HELD_OUT, RunFolder
+from bertvision.tasks.base import describe_task
 
-UNTOUCHED = "0"
+UNTOUCHED = 0.0
+"""The snapshot of an encoder that was not fine-tuned."""
 HEAD_FILES = ("head.safetensors", "config.json")
 
 
@@ -29,6 +27,7 @@ class Part:
     """What a kit takes from a run."""
 
     facts: dict[str, Any]
+    """As kit.json keeps it."""
     head: Path
     """The head's folder."""
     encoder: str
@@ -36,6 +35,8 @@ class Part:
     """Of the encoder that the head was trained on."""
     layers: tuple[int, ...] | None
     """Those that the head reads; None: all."""
+    note: str
+    """For the card, where the head is the control."""
 
 
 def make_kit(
@@ -59,7 +60,7 @@ def make_kit(
             (fresh / name).mkdir(parents=True)
             for file in HEAD_FILES:
                 shutil.copyfile(part.head / file, fresh / name / file)
-            write_text(fresh / name / "README.md", build_card(kit, part.facts, (about or {}).get(name)))
+            write_text(fresh / name / "README.md", build_card(kit, part.facts, (about or {}).get(name), part.note))
         write_json(fresh / FILE, {**kit, "tasks": {name: part.facts for name, part in parts.items()}})
     return to
 
@@ -87,7 +88,7 @@ def _refuse_unknown(what: str, asked: Iterable[str], parts: Mapping[str, Part]) 
 def _collect(runs: Sequence[Path], heads: dict[str, str]) -> dict[str, Part]:
     parts: dict[str, Part] = {}
     for run in runs:
-        part = describe(RunFolder(run), heads)
+        part = describe(FinishedRun(run), heads)
         name = part.facts["task"]["name"]
         if name in parts:
             raise UserError(f"two runs are of task '{name}': a kit has one head for each task.")
@@ -114,65 +115,73 @@ def _agree(parts: Mapping[str, Part]) -> tuple[str, str, tuple[int, ...] | None]
     return encoder, stamp, layers
 
 
-def describe(run: RunFolder, heads: dict[str, str]) -> Part:
+def describe(run: FinishedRun, heads: dict[str, str]) -> Part:
     """What a kit keeps of a run's task and head."""
-    config, task, scores = (read_json(run.path / f"{name}.json") for name in ("config", "task", "scores"))
-    if config is None or task is None or scores is None:
-        raise UserError(f"'{run.path}' is not a finished run: expected config.json, task.json and scores.json in it.")
-    restored = restore_task(task)
-    head, found = _choose(run, scores["snapshots"].get(UNTOUCHED, {}), restored, heads)
-    marks = run.predictions(0.0, HELD_OUT) / head
-    if not (marks / MARKS).is_file() or HELD_OUT not in found["scores"]:
+    config, task, asked = run.config, run.task, heads.get(run.task.name)
+    head = _choose(run, asked)
+    if not (head.predictions(HELD_OUT) / MARKS).is_file() or HELD_OUT not in head.figures:
         raise UserError(
-            f"'{run.path}' has no held-out examples: a kit needs them to choose by and to say how far to trust an "
-            "answer. Set data.hold_out > 0 and run again."
+            f"'{run.folder.path}' has no held-out examples: a kit needs them to choose by and to say how far to trust "
+            "an answer. Set data.hold_out > 0 and run again."
         )
-    threshold = float(found["scores"][HELD_OUT].get("threshold", 0.0))
+    threshold = float(head.threshold or 0.0)
     facts = {
-        "task": {**task, "source": ""},  # where the data lay says nothing to others
-        "pairs": takes_pairs(restored, TaskConfig(**config["task"])),
-        "max_length": config["data"]["max_length"] or restored.max_length,
+        "task": {**describe_task(task), "source": ""},  # where the data lay says nothing to others
+        "pairs": task.takes_pairs,
+        "max_length": config["data"]["max_length"] or task.max_length,
         "overlap": config["data"]["overlap"],
         "n_best": config["evaluate"]["n_best"],
         "max_answer_tokens": config["evaluate"]["max_answer_tokens"],
         "threshold": threshold,
-        "head": head,
-        **{key: found[key] for key in ("parameters", "share", "scores")},
+        "head": head.name,
+        "parameters": head.parameters,
+        "share": head.share,
+        "scores": head.figures,
         "seed": config["seed"],
         "hold_out": config["data"]["hold_out"],
-        "beside": _beside(scores["snapshots"][UNTOUCHED], head),
-        "trust": restored.kind.measure_trust(load_marks(marks, restored.kind), restored.labels, threshold),
+        "beside": _beside(run, head),
+        "trust": task.kind.measure_trust(head.marks(HELD_OUT), task.labels, threshold),
     }
-    stamp, layers = _read_stamps(run, head)
-    return Part(facts, run.head(0.0, head), str(config["encoder"]["name"]), stamp, layers)
+    stamp, layers = _read_stamps(run.folder, head.name)
+    folder, note = run.folder.head(UNTOUCHED, head.name), _note(run, head, asked is not None)
+    return Part(facts, folder, str(config["encoder"]["name"]), stamp, layers, note)
 
 
-def _choose(run: RunFolder, models: dict[str, Any], task: Task, heads: dict[str, str]) -> tuple[str, dict[str, Any]]:
-    """The head that was asked for, or the best on held-out data, and what the run says of it."""
-    found = {
-        name: facts
-        for name, facts in models.items()
-        if name not in (BASELINE, ENCODER) and "ensemble" not in facts and not facts.get("failed")
-    }
+def _choose(run: FinishedRun, asked: str | None) -> Model:
+    """The head that was asked for, or the run's best of control and heads."""
+    found = run.groups(UNTOUCHED, "control", "head")
     if not found:
-        raise UserError(f"'{run.path}' has no head on the encoder as it came: a kit needs train.snapshots = [0].")
-    head = heads.get(task.name) or max(found, key=lambda name: _held_out(found[name], task.metrics[0]))
-    if head not in found:
-        raise UserError(f"'{run.path}' has no head '{head}' at 0 epochs: it has {', '.join(found)}.")
-    return head, found[head]
+        raise UserError(f"'{run.folder.path}' has no head on the untouched encoder: a kit needs train.snapshots = [0].")
+    if asked is not None:
+        return run.find(asked, UNTOUCHED, "control", "head")
+    # Where none was trained on all of the data, those on a part of it are all there is.
+    best = run.best(UNTOUCHED, "control", "head") or run.best_of(found) or found[0]
+    return run.best_seed(best)
 
 
-def _beside(models: dict[str, Any], head: str) -> dict[str, Any]:
+def _note(run: FinishedRun, head: Model, asked: bool) -> str:
+    """The card of a control says that it is one."""
+    if head.role != "control":
+        return ""
+    note = "This head is the control: it reads the last layer alone."
+    if asked or run.best_head(UNTOUCHED) is None:
+        return note
+    return f"{note} On held-out data no head that reads all layers is better, so all layers add nothing here."
+
+
+def _beside(run: FinishedRun, head: Model) -> dict[str, Any]:
     """The scores of the baseline and of the control, which a card shows beside the head's."""
-    control = next((name for name, facts in models.items() if facts.get("head") == CONTROL and name != head), None)
-    named = {"baseline": BASELINE, "control": control}
-    return {shown: models[name]["scores"] for shown, name in named.items() if name in models}
+    models = run.models(UNTOUCHED)
+    found = {"baseline": next((model for model in models if model.role == "baseline"), None)}
+    if head.role != "control":
+        found["control"] = next((model for model in models if model.role == "control"), None)
+    return {shown: model.figures for shown, model in found.items() if model is not None}
 
 
 def _read_stamps(run: RunFolder, name: str) -> tuple[str, tuple[int, ...] | None]:
     """The stamp of the encoder that a head was trained on, and the layers that it reads."""
-    encoder, reference = (read_json(run.encoder(0.0) / f"{file}.json") for file in ("stamp", "reference"))
-    head = read_json(run.head(0.0, name) / "stamp.json")
+    encoder, reference = (read_json(run.encoder(UNTOUCHED) / f"{file}.json") for file in ("stamp", "reference"))
+    head = read_json(run.head(UNTOUCHED, name) / "stamp.json")
     if None in (encoder, reference, head) or head.get("encoder", encoder["stamp"]) != encoder["stamp"]:
         raise UserError(
             f"head '{name}' in '{run.path}' was not trained on the encoder that is there now: "
@@ -180,8 +189,3 @@ def _read_stamps(run: RunFolder, name: str) -> tuple[str, tuple[int, ...] | None
         )
     layers = head.get("layers")
     return str(reference["stamp"]), None if layers is None else tuple(layers)
-
-
-def _held_out(facts: dict[str, Any], metric: str) -> float:
-    found = facts["scores"].get(HELD_OUT, {})
-    return float(found.get("at_threshold", found).get(metric, 0.0))

@@ -24,7 +24,9 @@ def score_kit(kit: Kit, job: Job) -> dict[str, Any]:
             f"{', '.join(task.labels)}: they must be the same."
         )
     found = {}
-    for split in [*([HELD_OUT] if _holds_out_the_same(own, job) else []), *job.dev_splits]:
+    for split in job.scored_splits:
+        if split == HELD_OUT and not _holds_out_the_same(own, job):
+            continue
         examples = job.examples(split)
         found[split] = {
             "baseline": task.kind.baseline(task.metrics, job.examples("train"), examples),
@@ -38,7 +40,7 @@ def _holds_out_the_same(own: KitTask, job: Job) -> bool:
     """Whether what the config holds out is what was held out when the head was trained; else some of it was learnt."""
     asked = job.config.seed, job.config.data.hold_out, len(job.examples(HELD_OUT))
     known = own.facts["seed"], own.facts["hold_out"], own.facts["scores"][HELD_OUT]["total"]
-    if asked != known and asked[2]:
+    if asked != known:
         job.reporter.say(
             f"held-out examples are left out: seed {asked[0]} and data.hold_out = {asked[1]:g} are not what the head "
             f"was trained with (seed {known[0]}, {known[1]:g}, {known[2]:,} examples), so it may have learnt some."

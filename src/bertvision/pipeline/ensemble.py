@@ -24,7 +24,8 @@ from bertvision.disk import fingerprint, read_json, write_json
 from bertvision.errors import UserError, suggest
 from bertvision.kinds import Predictions
 from bertvision.pipeline.ensemble_entries import MEMBER, NO_HELD_OUT, Ensemble, read_entry
-from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT
+from bertvision.pipeline.finished import FinishedRun, Model
+from bertvision.pipeline.folder import HELD_OUT
 from bertvision.pipeline.job import Job, reopen
 from bertvision.pipeline.score import keep_scored, read_scores
 from bertvision.words import counted
@@ -39,18 +40,13 @@ class Voice:
     """One model among the members: whose run, which snapshot, which name."""
 
     job: Job
-    epochs: float
-    name: str
-    facts: dict[str, Any]
-
-    def folder(self, split: str) -> Path:
-        return self.job.folder.predictions(self.epochs, split) / self.name
+    model: Model
 
     def stamp(self, split: str) -> str:
-        return str(read_json(self.folder(split) / "stamp.json")["stamp"])
+        return str(read_json(self.model.predictions(split) / "stamp.json")["stamp"])
 
     def outputs(self, split: str) -> np.ndarray:
-        return load_file(self.folder(split) / "outputs.safetensors")["outputs"]
+        return load_file(self.model.predictions(split) / "outputs.safetensors")["outputs"]
 
 
 def add_ensembles(job: Job, scores: dict[str, Any]) -> None:
@@ -68,8 +64,9 @@ def add_ensembles(job: Job, scores: dict[str, Any]) -> None:
     job.machine.wait()
 
 
-def add_ensemble(job: Job, ensemble: Ensemble, scores: dict[str, Any]) -> list[str]:
-    """Scores one more ensemble and remembers it, so that the next evaluation has it too; gives the models' names."""
+def add_ensemble(job: Job, ensemble: Ensemble, scores: dict[str, Any]) -> dict[str, Any]:
+    """Scores one more ensemble and remembers it, so that the next evaluation has it too; gives its entries in
+    scores.json by name, one for each seed."""
     mistakes: list[str] = []
     read_entry({"members": list(ensemble.members), "method": ensemble.method, "name": ensemble.name}, mistakes)
     if _is_taken(job, ensemble, scores):
@@ -77,19 +74,21 @@ def add_ensemble(job: Job, ensemble: Ensemble, scores: dict[str, Any]) -> list[s
     if mistakes:
         raise UserError(" ".join(mistakes))
     ensemble = dataclasses.replace(ensemble, members=_whole_paths(ensemble))
-    names = [name for epochs in _snapshots_of(job, ensemble) for name in score_ensemble(job, ensemble, epochs, scores)]
-    if not names:
+    added: dict[str, Any] = {}
+    for epochs in _snapshots_of(job, ensemble):
+        added |= score_ensemble(job, ensemble, epochs, scores)
+    if not added:
         raise UserError(f"there is no ensemble '{ensemble.shown}': a member's training was stopped.")
     kept = [other for other in _added(job) if other.shown != ensemble.shown]
     write_json(job.folder.path / FILE, [dataclasses.asdict(one) for one in [*kept, ensemble]])
     write_json(job.folder.path / "scores.json", scores)
-    return names
+    return added
 
 
 def _is_taken(job: Job, ensemble: Ensemble, scores: dict[str, Any]) -> bool:
     """Whether its name stands for a model, or for an ensemble of other members or another method."""
-    models = [item for snapshot in scores["snapshots"].values() for item in snapshot.items()]
-    if any(ensemble.shown in (name, facts.get("group")) for name, facts in models if "ensemble" not in facts):
+    models = FinishedRun(job.folder.path, scores).models()
+    if any(ensemble.shown in (model.name, model.group) for model in models if model.role != "ensemble"):
         return True
     asked = [one for entry in job.config.ensembles if (one := read_entry(entry, [])) is not None]
     others = [one for one in [*asked, *_added(job)] if one.shown == ensemble.shown]
@@ -122,24 +121,24 @@ def _snapshots_of(job: Job, ensemble: Ensemble) -> list[float]:
     return [max(fixed, default=job.head_snapshots[-1])]
 
 
-def score_ensemble(job: Job, ensemble: Ensemble, epochs: float, scores: dict[str, Any]) -> list[str]:
-    """One ensemble at one snapshot, once for each seed of its members; gives the names of its models."""
-    models = scores["snapshots"][f"{epochs:g}"]
-    choirs = _choirs(job, ensemble, epochs, scores)
-    names = []
+def score_ensemble(job: Job, ensemble: Ensemble, epochs: float, scores: dict[str, Any]) -> dict[str, Any]:
+    """One ensemble at one snapshot, once for each seed of its members; gives the entries it added to the scores."""
+    run = FinishedRun(job.folder.path, scores)
+    choirs = _choirs(job, run, ensemble, epochs)
+    added: dict[str, Any] = {}
     for seed, voices in choirs.items():
         name = ensemble.shown if len(choirs) == 1 else f"{ensemble.shown}_seed{seed}"
-        if any(voice.facts.get("failed") for voice in voices):
+        if any(voice.model.failed for voice in voices):
             job.reporter.say(f"ensemble '{name}' is left out: a member's training was stopped.")
             continue
         _check_same_task(job, voices)
         weights = _sing(job, ensemble, epochs, name, voices)
-        models[name] = {
-            **_facts(voices, models[ENCODER]["parameters"]),
+        added[name] = {
+            **_costs(voices, run.encoder(epochs).first.parameters),
             "ensemble": list(ensemble.members),
             "voices": [
-                {"run": None if voice.job is job else str(voice.job.folder.path.absolute()), "epochs": voice.epochs}
-                | {"name": voice.name}
+                {"run": None if voice.job is job else str(voice.job.folder.path.absolute())}
+                | {"epochs": voice.model.epochs, "name": voice.model.name}
                 for voice in voices
             ],
             "method": ensemble.method,
@@ -148,22 +147,26 @@ def score_ensemble(job: Job, ensemble: Ensemble, epochs: float, scores: dict[str
             "scores": read_scores(job, epochs, name),
         }
         if weights is not None:
-            models[name]["weights"] = [round(float(weight), 6) for weight in weights]
-        names.append(name)
-    return names
+            added[name]["weights"] = [round(float(weight), 6) for weight in weights]
+    scores["snapshots"][f"{epochs:g}"].update(added)
+    return added
 
 
-def _facts(voices: list[Voice], whole: int) -> dict[str, Any]:
+def _costs(voices: list[Voice], whole: int) -> dict[str, Any]:
     """What an ensemble costs: all its members' parameters, and the dearest pass, which its heads share."""
-    heads = [voice.facts for voice in voices if voice.name != ENCODER]
-    parameters = sum(voice.facts["parameters"] for voice in voices)
-    highest = {key: max((facts.get(key) or 0 for facts in heads), default=0) for key in ("seconds", "tokens", "memory")}
+    heads = [voice.model for voice in voices if voice.model.role != "encoder"]
+    parameters = sum(voice.model.parameters for voice in voices)
+    highest = {
+        "seconds": max((model.seconds or 0 for model in heads), default=0),
+        "tokens": max((model.tokens or 0 for model in heads), default=0),
+        "memory": max((model.memory or 0 for model in heads), default=0),
+    }
     return {"parameters": parameters, "share": parameters / whole, **highest, "failed": False}
 
 
-def _choirs(job: Job, ensemble: Ensemble, epochs: float, scores: dict[str, Any]) -> dict[int, list[Voice]]:
+def _choirs(job: Job, run: FinishedRun, ensemble: Ensemble, epochs: float) -> dict[int, list[Voice]]:
     """Seed → the models that answer together; one where no member has several seeds."""
-    found = [_find_voices(job, member, epochs, scores) for member in ensemble.members]
+    found = [_find_voices(job, run, member, epochs) for member in ensemble.members]
     several = [set(voices) for voices in found if len(voices) > 1]
     if not several:
         return {job.config.seed: [next(iter(voices.values())) for voices in found]}
@@ -173,45 +176,36 @@ def _choirs(job: Job, ensemble: Ensemble, epochs: float, scores: dict[str, Any])
     return {seed: [voices.get(seed) or next(iter(voices.values())) for voices in found] for seed in seeds}
 
 
-def _find_voices(job: Job, member: str, epochs: float, scores: dict[str, Any]) -> dict[int, Voice]:
+def _find_voices(job: Job, run: FinishedRun, member: str, epochs: float) -> dict[int, Voice]:
     """Seed → model, of all models that a member's name stands for."""
     found = MEMBER.fullmatch(member)
     if found is None:
         raise UserError(f"'{member}' names no model: write NAME, NAME@EPOCHS or RUN:NAME@EPOCHS.")
     if found["run"] is not None:
-        job, scores = _open_other(job, found["run"])
+        job, run = _open_other(job, found["run"])
         epochs = job.head_snapshots[-1]
     if found["epochs"]:
         epochs = float(found["epochs"])
-    models = scores["snapshots"].get(f"{epochs:g}")
-    if models is None:
-        kept = ", ".join(scores["snapshots"])
+    if epochs not in run.snapshots:
+        kept = ", ".join(f"{one:g}" for one in run.snapshots)
         raise UserError(
             f"'{member}': '{job.folder.path}' has no snapshot at {counted(epochs, 'epoch')}, it has {kept}."
         )
     name = found["name"]
-    some = {
-        facts.get("seed", 0): Voice(job, epochs, known, facts)
-        for known, facts in models.items()
-        if name in (known, facts.get("group")) and known != BASELINE and "ensemble" not in facts
-    }
-    if name in models and len(some) > 1:  # a model's own name goes before a group's
-        some = {seed: voice for seed, voice in some.items() if voice.name == name} or some
+    models = [model for model in run.models(epochs) if model.role in ("encoder", "control", "head")]
+    # A model's own name goes before a group's.
+    some = [model for model in models if model.name == name] or [model for model in models if model.group == name]
     if not some:
-        known = sorted(n for n, facts in models.items() if n != BASELINE and "ensemble" not in facts)
-        groups = sorted({facts["group"] for facts in models.values() if "group" in facts and "ensemble" not in facts})
+        known = sorted({model.name for model in models} | {model.group for model in models})
         raise UserError(
-            f"'{job.folder.path}' has no model '{name}' at {counted(epochs, 'epoch')}: "
-            f"{suggest(name, sorted({*known, *groups}))}"
+            f"'{job.folder.path}' has no model '{name}' at {counted(epochs, 'epoch')}: {suggest(name, known)}"
         )
-    return some
+    return {model.seed or 0: Voice(job, model) for model in some}
 
 
-def _open_other(job: Job, run: str) -> tuple[Job, dict[str, Any]]:
-    scores = read_json(Path(run) / "scores.json")
-    if scores is None:
-        raise UserError(f"'{run}' is no run that was scored: expected a run folder with a scores.json.")
-    return reopen(run, job.reporter), scores
+def _open_other(job: Job, run: str) -> tuple[Job, FinishedRun]:
+    finished = FinishedRun(run)
+    return reopen(run, job.reporter), finished
 
 
 def _check_same_task(job: Job, voices: list[Voice]) -> None:

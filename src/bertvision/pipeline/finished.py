@@ -1,77 +1,185 @@
-"""Evidence: all that a finished run left in its folder, for analyses and reports to read."""
+"""A finished run: typed access to what it left in its folder, and the one rule for which of its models is best.
+
+    run = FinishedRun("runs/rte")
+    best = run.best(run.last)                      a Group: models that differ only in their seed
+    run.best_model(run.last).name                  what `predict` uses
+
+The rule: of the models trained to the end on all of the data, the one with the highest mean over seeds of the main
+figure on held-out training data. The first dev split stands in where nothing was held out, and `reason` says so.
+"""
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bertvision.data.examples import Example
 from bertvision.disk import read_json
-from bertvision.errors import UserError
+from bertvision.errors import UserError, suggest
 from bertvision.heads.members import CONTROL
-from bertvision.kinds import Kind, Marks, load_marks
+from bertvision.kinds import KINDS, Kind, Marks, load_marks
 from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, RunFolder
 from bertvision.pipeline.job import Job, reopen
-from bertvision.pipeline.scoreboard import read_figure
 from bertvision.tasks.base import Task, restore_task
+from bertvision.tasks.config import TaskConfig
+from bertvision.tasks.glue import GLUE
+from bertvision.words import counted
 
+K = TypeVar("K")
 ROLES = ("baseline", "encoder", "control", "head", "ensemble")
+FITTED = "fitted"
+"""The method of ensembles whose weights are fitted on held-out data."""
+
+
+# ---------------------------------------------------------------------- figures
+
+
+def read_figure(scores: Mapping[str, Any], key: str) -> float | None:
+    """A figure of a model; a dot in the key leads into `at_threshold`."""
+    value: Any = scores
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def rank_by_mean(figures: Mapping[K, Sequence[float]]) -> list[K]:
+    """Highest mean first, ties in the order given; what has no figure is left out."""
+    means = {key: sum(values) / len(values) for key, values in figures.items() if values}
+    return sorted(means, key=lambda key: means[key], reverse=True)
+
+
+def best_by_mean(figures: Mapping[K, Sequence[float]]) -> K | None:
+    """What has the highest mean; of several, the first."""
+    return next(iter(rank_by_mean(figures)), None)
+
+
+# ---------------------------------------------------------------------- models
 
 
 @dataclass(frozen=True)
-class Model:
-    """One model at one snapshot: the trivial baseline, the encoder itself, the control, a head or an ensemble."""
+class EnsembleMember:
+    """One of the models that an ensemble combines."""
+
+    run: str | None
+    """The folder of the run it belongs to; None: the ensemble's own."""
+    epochs: float
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """What scores.json says of one model at one snapshot; None where that was not recorded."""
 
     name: str
     epochs: float
     """How far its encoder was fine-tuned."""
-    facts: dict[str, Any]
-    """Its entry in scores.json: parameters, seconds, tokens, memory, scores …"""
-    run: RunFolder
-    kind: Kind
+    figures: Mapping[str, dict[str, Any]]
+    """By split; a model whose training was stopped has none."""
+    parameters: int
+    trained_parameters: int | None
+    """Of an encoder that was fine-tuned in part."""
+    share: float | None
+    """Of the encoder's parameters."""
+    seconds: float | None
+    tokens: int | None
+    memory: int | None
+    states: str | None
+    """Where the states came from: kept, streamed or stored."""
+    failed: bool
+    """Whether its training was stopped because its outputs became NaN or infinite."""
+    head: str | None
+    group: str
+    """The name without the seed."""
+    seed: int | None
+    trained_epochs: int | None
+    """How many epochs a head was trained for."""
+    data_fraction: float
+    begun: bool
+    """Whether it began with the weights of a trained head."""
+    ensemble: tuple[str, ...]
+    """Members as the user named them; empty: it is no ensemble."""
+    members: tuple[EnsembleMember, ...]
+    method: str | None
+    weights: tuple[float, ...] | None
 
     @property
     def role(self) -> str:
         if self.name in (BASELINE, ENCODER):
             return self.name
-        if "ensemble" in self.facts:
+        if self.ensemble:
             return "ensemble"
-        return "control" if self.facts.get("head") == CONTROL else "head"
+        return "control" if self.head == CONTROL else "head"
 
     @property
-    def group(self) -> str:
-        """The name without the seed."""
-        return str(self.facts.get("group", self.name))
+    def title(self) -> str:
+        """Its name, and what it is where it is no head on all layers: last_linear (the control)."""
+        roles = {"encoder": "no head", "control": "the control", "ensemble": "an ensemble"}
+        return f"{self.name} ({roles[self.role]})" if self.role in roles else self.name
 
     @property
-    def failed(self) -> bool:
-        return bool(self.facts.get("failed"))
+    def is_local(self) -> bool:
+        """Whether it needs no other encoder than that of its own run and snapshot; an ensemble may."""
+        return all(member.run is None and member.epochs == self.epochs for member in self.members)
 
     def scores(self, split: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.facts["scores"].get(split, {})
-        return found
+        """Its figures on a split, empty where it was not scored."""
+        return self.figures.get(split, {})
 
     @property
     def threshold(self) -> float | None:
         """The no-answer threshold that was chosen on held-out questions."""
         return self.scores(HELD_OUT).get("threshold")
 
+
+def build_entry(name: str, epochs: float, found: Mapping[str, Any]) -> Entry:
+    """The one place that knows the keys of an entry in scores.json; older runs lack some of them."""
+    weights, share = found.get("weights"), found.get("share")
+    return Entry(
+        name=name,
+        epochs=epochs,
+        figures=found.get("scores", {}),
+        parameters=int(found.get("parameters") or 0),
+        trained_parameters=found.get("trained_parameters"),
+        share=None if share is None else float(share),
+        **{key: found.get(key) for key in ("seconds", "tokens", "memory", "states", "head", "seed", "method")},
+        failed=bool(found.get("failed")),
+        group=str(found.get("group", name)),
+        trained_epochs=found.get("epochs"),
+        data_fraction=float(found.get("data_fraction", 1)),
+        begun=bool(found.get("begun")),
+        ensemble=tuple(found.get("ensemble", ())),
+        members=tuple(EnsembleMember(one["run"], float(one["epochs"]), one["name"]) for one in found.get("voices", ())),
+        weights=None if weights is None else tuple(weights),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model(Entry):
+    """One model at one snapshot: the trivial baseline, the encoder itself, the control, a head or an ensemble."""
+
+    folder: RunFolder
+    kind: Kind
+
+    def predictions(self, split: str) -> Path:
+        """The folder of what it predicted on a split."""
+        return self.folder.predictions(self.epochs, split) / self.name
+
     def marks(self, split: str) -> Marks:
         """How it did on each example; the baseline has none."""
-        folder = self.run.predictions(self.epochs, split) / self.name
+        folder = self.predictions(split)
         try:
             return load_marks(folder, self.kind)
         except OSError as error:
             raise UserError(
                 f"'{folder}' has no marks of its examples that can be read ({error}): `bertvision evaluate "
-                f"{self.run.path}` brings the run up to date."
+                f"{self.folder.path}` brings the run up to date."
             ) from None
 
     def said(self, split: str, numbers: set[int]) -> dict[int, dict[str, Any]]:
         """Its predictions for some examples, by their number in the split, as they are in predictions.jsonl."""
-        path = self.run.predictions(self.epochs, split) / self.name / "predictions.jsonl"
-        with path.open(encoding="utf-8") as file:
+        with (self.predictions(split) / "predictions.jsonl").open(encoding="utf-8") as file:
             return {number: json.loads(line) for number, line in enumerate(file) if number in numbers}
 
 
@@ -82,20 +190,21 @@ class Group:
     models: list[Model]
 
     @property
+    def first(self) -> Model:
+        """For what is the same for all seeds: parameters, settings, members."""
+        return self.models[0]
+
+    @property
     def name(self) -> str:
-        return self.models[0].group
+        return self.first.group
 
     @property
     def role(self) -> str:
-        return self.models[0].role
+        return self.first.role
 
     @property
     def epochs(self) -> float:
-        return self.models[0].epochs
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        return self.models[0].facts
+        return self.first.epochs
 
     @property
     def title(self) -> str:
@@ -109,7 +218,16 @@ class Group:
     @property
     def is_whole(self) -> bool:
         """Whether it was trained on all of the data."""
-        return bool(self.facts.get("data_fraction", 1) == 1)
+        return self.first.data_fraction == 1
+
+    @property
+    def is_local(self) -> bool:
+        return all(model.is_local for model in self.models)
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether its weights were fitted on held-out data."""
+        return self.first.method == FITTED
 
     @property
     def well(self) -> list[Model]:
@@ -126,82 +244,105 @@ class Group:
         return sum(found) / len(found) if found else None
 
 
-class Evidence:
-    def __init__(self, folder: Path | str) -> None:
-        self.run = RunFolder(folder)
-        found = read_json(self.run.path / "scores.json")
+# ---------------------------------------------------------------------- the run
+
+
+class FinishedRun:
+    """Everything that a run left in its folder."""
+
+    def __init__(self, folder: Path | str, scores: dict[str, Any] | None = None) -> None:
+        """`scores`: what scores.json holds or will hold, where the caller has it at hand."""
+        self.folder = RunFolder(folder)
+        self.scores: dict[str, Any] = self._read("scores") if scores is None else scores
+
+    def _read(self, name: str) -> dict[str, Any]:
+        found = read_json(self.folder.path / f"{name}.json")
         if found is None:
             raise UserError(
-                f"'{folder}' has no scores.json: expected the folder of a run that was scored. Finish it with "
-                f"`bertvision run {folder}` (or `evaluate`)."
+                f"'{self.folder.path}' is not a finished run: it has no {name}.json. Finish it with `bertvision run "
+                f"{self.folder.path}` (or `evaluate`)."
             )
-        self.scores: dict[str, Any] = found
+        return dict(found)
 
     @property
     def name(self) -> str:
-        return self.run.path.absolute().name
+        return self.folder.path.absolute().name
 
     @cached_property
     def task(self) -> Task:
         """Name, kind, labels and metrics; not the data."""
-        return restore_task(read_json(self.run.path / "task.json"))
+        described = self._read("task")
+        if "takes_pairs" in described:
+            return restore_task(described)
+        return restore_task({**described, "takes_pairs": _took_pairs(described, self.config)})
 
     @property
+    def task_name(self) -> str:
+        return str(self.scores["task"])
+
+    @cached_property
     def kind(self) -> Kind:
-        return self.task.kind
+        return KINDS[self.scores["kind"]]
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return tuple(self.scores["metrics"])
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        return dict(read_json(self.run.path / "config.json"))
+        return self._read("config")
 
     @cached_property
     def environment(self) -> dict[str, Any]:
-        return dict(read_json(self.run.path / "environment.json") or {})
+        return dict(read_json(self.folder.path / "environment.json") or {})
 
-    @cached_property
-    def splits(self) -> list[str]:
-        """The dev splits that were scored."""
-        return list(next(iter(self.scores["snapshots"].values()))[BASELINE]["scores"])
-
-    @cached_property
-    def has_held_out(self) -> bool:
-        return any(HELD_OUT in model.facts["scores"] for model in self.models())
-
-    @cached_property
-    def main(self) -> str:
-        """The key of the figure that models are compared by: spans by F1 at the threshold chosen on held-out data."""
-        return self.kind.main(self.task.metrics, self.has_held_out)
+    # ------------------------------------------------------------------ snapshots, splits and models
 
     @cached_property
     def snapshots(self) -> list[float]:
         return [float(epochs) for epochs in self.scores["snapshots"]]
 
     @cached_property
+    def _models(self) -> list[Model]:
+        return [
+            Model(**vars(build_entry(name, float(at), found)), folder=self.folder, kind=self.kind)
+            for at, models in self.scores["snapshots"].items()
+            for name, found in models.items()
+        ]
+
+    def models(self, epochs: float | None = None) -> list[Model]:
+        """All models of a snapshot, or of all of them."""
+        return [model for model in self._models if epochs is None or model.epochs == epochs]
+
+    def rows(self, epochs: float) -> list[Group]:
+        """All models of a snapshot by group, in the run's order, the baseline and those that were stopped too."""
+        found: dict[str, list[Model]] = {}
+        for model in self.models(epochs):
+            found.setdefault(model.group, []).append(model)
+        return [Group(models) for models in found.values()]
+
+    def groups(self, epochs: float, *roles: str) -> list[Group]:
+        """The models of a snapshot that were trained to the end; of these roles, or of all but the baseline."""
+        return [group for group in self.rows(epochs) if group.well and group.role in (roles or ROLES[1:])]
+
+    @cached_property
+    def splits(self) -> list[str]:
+        """The dev splits that were scored."""
+        return list(next(model for model in self._models if model.role == "baseline").figures)
+
+    @cached_property
+    def has_held_out(self) -> bool:
+        return any(HELD_OUT in model.figures for model in self._models)
+
+    @cached_property
     def head_snapshots(self) -> list[float]:
         """The snapshots that heads were trained on; the last one is what a report speaks of first."""
-        heads = {model.epochs for model in self.models() if model.role in ("control", "head")}
+        heads = {model.epochs for model in self._models if model.role in ("control", "head")}
         return [epochs for epochs in self.snapshots if epochs in heads]
 
     @property
     def last(self) -> float:
         return (self.head_snapshots or self.snapshots)[-1]
-
-    def models(self, epochs: float | None = None) -> list[Model]:
-        """All models of a snapshot, or of all of them."""
-        return [
-            Model(name, float(at), facts, self.run, self.kind)
-            for at, models in self.scores["snapshots"].items()
-            if epochs is None or float(at) == epochs
-            for name, facts in models.items()
-        ]
-
-    def groups(self, epochs: float, *roles: str) -> list[Group]:
-        """The models of a snapshot by group, in the run's order; of these roles, or of all but the baseline."""
-        found: dict[str, list[Model]] = {}
-        for model in self.models(epochs):
-            if model.role in (roles or ROLES[1:]):
-                found.setdefault(model.group, []).append(model)
-        return [group for group in map(Group, found.values()) if group.well]
 
     def encoder(self, epochs: float) -> Group:
         return self.groups(epochs, "encoder")[0]
@@ -211,26 +352,88 @@ class Evidence:
         found = [group for group in self.groups(epochs, "control") if group.is_whole]
         return found[0] if found else None
 
+    def find(self, name: str, epochs: float, *roles: str) -> Model:
+        """The model of that name, or of several seeds that share the name the best."""
+        groups = self.groups(epochs, *roles)
+        models = {model.name: model for group in groups for model in group.well}
+        if name in models:
+            return models[name]
+        seeds = next((group for group in groups if group.name == name), None)
+        if seeds is None:
+            at = counted(epochs, "epoch")
+            raise UserError(f"'{self.folder.path}' has no model '{name}' at {at}: {suggest(name, list(models))}")
+        return self.best_seed(seeds)
+
+    # ------------------------------------------------------------------ the best
+
+    @cached_property
+    def main(self) -> str:
+        """The key of the figure that models are compared by: spans by F1 at the threshold chosen on held-out data."""
+        return self.kind.main(self.metrics, self.has_held_out)
+
+    @property
+    def judged_on(self) -> str:
+        """The split that models are ranked on: dev only where nothing was held out."""
+        return HELD_OUT if self.has_held_out else self.splits[0]
+
+    @property
+    def reason(self) -> str:
+        """Why the best model is called that."""
+        if self.has_held_out:
+            return "best on held-out training data"
+        return f"nothing was held out: best on {self.judged_on}, which flatters its score there"
+
+    def ranked(self, groups: Iterable[Group]) -> list[Group]:
+        """Best first, ties in the order given; those without a figure last."""
+        some = list(groups)
+        order = rank_by_mean({at: group.figures(self.judged_on, self.main) for at, group in enumerate(some)})
+        return [some[at] for at in order] + [group for at, group in enumerate(some) if at not in order]
+
+    def best_of(self, groups: Iterable[Group]) -> Group | None:
+        """The best of some groups, the first of equals; None where none has a figure."""
+        found = self.ranked(groups)
+        return found[0] if found and found[0].figures(self.judged_on, self.main) else None
+
+    def best(self, epochs: float, *roles: str) -> Group | None:
+        """The best of a snapshot: of these roles, or of all but the baseline. Ties go to the encoder, then the control,
+        then the heads in the run's order."""
+        whole = [group for group in self.groups(epochs, *roles) if group.is_whole]
+        whole.sort(key=lambda group: ROLES.index(group.role))
+        local = [group for group in whole if group.is_local]
+        # Weights that were fitted on held-out data can't be judged there, and an ensemble over several encoders can't
+        # be used as one model: such are compared only where there is nothing else.
+        return self.best_of([group for group in local if not group.is_fitted] or local or whole)
+
+    def members_of(self, ensemble: Group) -> list[Group]:
+        """Those of an ensemble's members that belong to the same run and snapshot."""
+        members = [member for model in ensemble.models for member in model.members]
+        names = {member.name for member in members if member.run is None and member.epochs == ensemble.epochs}
+        return [group for group in self.groups(ensemble.epochs) if any(model.name in names for model in group.models)]
+
     def best_head(self, epochs: float) -> Group | None:
+        """The best of those that read all layers: neither the control nor an ensemble."""
         return self.best(epochs, "head")
 
-    def best(self, epochs: float, role: str) -> Group | None:
-        """The one on all of the data with the highest main figure on held-out training data; on the first dev split
-        where nothing was held out."""
-        split = HELD_OUT if self.has_held_out else self.splits[0]
-        scored = [(group.mean(split, self.main), group) for group in self.groups(epochs, role) if group.is_whole]
-        # Weights that were fitted on held-out data can't be judged there, if there are others.
-        scored = [one for one in scored if one[1].facts.get("method") != "fitted"] or scored
-        known = [(value, group) for value, group in scored if value is not None]
-        return max(known, key=lambda pair: pair[0])[1] if known else None
+    def best_seed(self, group: Group) -> Model:
+        """The model that stands for its group in use."""
+        figures = {at: Group([model]).figures(self.judged_on, self.main) for at, model in enumerate(group.well)}
+        best = best_by_mean(figures)
+        return group.well[best or 0]
+
+    def best_model(self, epochs: float, *roles: str) -> Model | None:
+        """The best seed of the best group: the model that is used where none is named."""
+        group = self.best(epochs, *roles)
+        return None if group is None else self.best_seed(group)
+
+    # ------------------------------------------------------------------ what else lies in the folder
 
     def head_folder(self, model: Model) -> Path:
-        return self.run.head(model.epochs, model.name)
+        return self.folder.head(model.epochs, model.name)
 
     @cached_property
     def log(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl, oldest first; what a kill cut off is left out."""
-        path, found = self.run.path / "metrics.jsonl", []
+        path, found = self.folder.path / "metrics.jsonl", []
         for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
             try:
                 found.append(json.loads(line))
@@ -241,12 +444,12 @@ class Evidence:
     @cached_property
     def lengths(self) -> dict[str, tuple[list[int], list[int]]]:
         """Split → token lengths of windows, and how many windows have them."""
-        found = read_json(self.run.path / "lengths.json") or {}
+        found = read_json(self.folder.path / "lengths.json") or {}
         return {split: (one["lengths"], one["windows"]) for split, one in found.items()}
 
     @cached_property
     def job(self) -> Job:
-        return reopen(self.run.path)
+        return reopen(self.folder.path)
 
     def examples(self, split: str) -> list[Example] | None:
         """The examples of a split, or None where the data are no longer there."""
@@ -255,5 +458,12 @@ class Evidence:
         except UserError:
             return None
         # Files may have changed since: texts of other examples beside these scores would be wrong.
-        stamp = (read_json(self.run.path / "lengths.json") or {}).get(split, {}).get("stamp")
+        stamp = (read_json(self.folder.path / "lengths.json") or {}).get(split, {}).get("stamp")
         return found if stamp in (None, self.job.stamps.data(split)) else None
+
+
+def _took_pairs(task: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    """Whether a run was about two texts an example, where its task.json is older than `takes_pairs`."""
+    if task["name"] in GLUE:
+        return GLUE[task["name"]].text_pair is not None
+    return bool(task["windowed"]) or TaskConfig(**config["task"]).text_pair is not None

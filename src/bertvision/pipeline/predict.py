@@ -12,18 +12,17 @@ from bertvision.data.examples import Example
 from bertvision.data.windows import build_features
 from bertvision.disk import read_json
 from bertvision.encoder.states import Part
-from bertvision.errors import UserError, suggest
+from bertvision.errors import UserError
 from bertvision.heads import Head, load_head
 from bertvision.kinds import Predictions
 from bertvision.machine import Machine
-from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, RunFolder
+from bertvision.pipeline.finished import FinishedRun, Model
+from bertvision.pipeline.folder import ENCODER
 from bertvision.pipeline.outputs import compute_outputs
 from bertvision.pipeline.snapshot import load_snapshot
 from bertvision.progress import Reporter
-from bertvision.tasks import Task, TaskConfig, build_task
-from bertvision.tasks.base import restore_task
+from bertvision.tasks import TaskConfig, build_task
 from bertvision.tasks.config import files_columns
-from bertvision.tasks.glue import GLUE
 from bertvision.tasks.new_text import read_new_text
 from bertvision.threads import sharing_cores
 
@@ -34,18 +33,15 @@ class Predictor:
     def __init__(
         self, folder: Path | str, head: str | None = None, epochs: float | None = None, reporter: Reporter | None = None
     ) -> None:
-        """`head` absent: the model with the best held-out score; a name without its seed: the best of the seeds.
+        """`head` absent: the run's best on held-out data; a name without its seed: the best of the seeds.
         "encoder" is the fine-tuned encoder itself; an ensemble goes by its name."""
-        self.folder, self.reporter = RunFolder(folder), reporter or Reporter()
-        config, task = read_json(self.folder.path / "config.json"), read_json(self.folder.path / "task.json")
-        scores = read_json(self.folder.path / "scores.json")
-        if config is None or task is None or scores is None:
-            raise UserError(f"'{folder}' is not a finished run: expected config.json, task.json and scores.json in it.")
-        self.task, self.scores = restore_task(task), scores
+        self.run, self.reporter = FinishedRun(folder), reporter or Reporter()
+        self.task, config = self.run.task, self.run.config
         self.task_config = TaskConfig(**config["task"])
         self.data, self.evaluate = DataConfig(**config["data"]), EvaluateConfig(**config["evaluate"])
-        self.epochs, self.name = self._choose(head, epochs)
-        names = self._members(self.name)
+        self.model, self.why = _choose(self.run, head, epochs)
+        self.folder, self.epochs, self.name = self.run.folder, self.model.epochs, self.model.name
+        names = _members(self.model)
         # A head reads the layers it was trained on: the config may have been given others since.
         trained = [read_json(self.folder.head(self.epochs, name) / "stamp.json") or {} for name in names]
         layers = next((stamp["layers"] for stamp in trained if "layers" in stamp), None)
@@ -62,13 +58,12 @@ class Predictor:
     @property
     def threshold(self) -> float:
         """The no-answer threshold chosen on held-out questions, 0 where none was."""
-        found = self._facts()["scores"].get(HELD_OUT, {})
-        return float(found.get("threshold", 0.0))
+        return float(self.model.threshold or 0.0)
 
     @property
     def takes_pairs(self) -> bool:
         """Whether the run was trained on two texts an example."""
-        return takes_pairs(self.task, self.task_config)
+        return self.task.takes_pairs
 
     def predict_texts(self, texts: list[Any], threshold: float | None = None) -> list[dict[str, Any]]:
         """Rows for strings, or (text, second text) pairs: (question, passage) where that is the task."""
@@ -81,13 +76,13 @@ class Predictor:
     def _check_typed(self, example: Example) -> None:
         if not example.text.strip() or (example.text_pair is not None and not example.text_pair.strip()):
             raise UserError("a text to predict on is empty: give some.")
-        if self.takes_pairs and example.text_pair is None:
+        if self.task.takes_pairs and example.text_pair is None:
             both = ("QUESTION", "PASSAGE") if self.task.windowed else ("TEXT", "TEXT")
             raise UserError(
                 f"{self.task.name} is about two texts: give both, --text {both[0]} --text-pair {both[1]} "
                 f"(from Python a pair: ({both[0].lower()}, {both[1].lower()}))."
             )
-        if not self.takes_pairs and example.text_pair is not None:
+        if not self.task.takes_pairs and example.text_pair is not None:
             raise UserError(f"this run was trained on single texts ({self.task.name}): give no second one.")
 
     def predict(self, examples: list[Example]) -> Predictions:
@@ -99,11 +94,12 @@ class Predictor:
         features = build_features(examples, tokenizer, task.kind, task.windowed, length, self.data.overlap)
         with sharing_cores(), self.reporter.bar("predicting", int(features.lengths.sum()), "tokens") as bar:
             found = compute_outputs(self.encoder, self.models, self.keep, features, task.kind, self.machine, bar=bar)
-        settings, facts = self.evaluate, self._facts()
+        settings = self.evaluate
         outputs = next(iter(found.values()))  # (token or window, output)
         if len(found) > 1:
-            weights = np.array(facts["weights"]) if "weights" in facts else None
-            outputs = task.kind.combine(list(found.values()), features, facts["method"], weights)
+            assert self.model.method is not None, "several models answer as an ensemble only"
+            weights = None if self.model.weights is None else np.array(self.model.weights)  # (member)
+            outputs = task.kind.combine(list(found.values()), features, self.model.method, weights)
         return task.kind.decode(task, outputs, features, examples, settings.n_best, settings.max_answer_tokens)
 
     def read(self, path: Path) -> list[Example]:
@@ -119,50 +115,6 @@ class Predictor:
             raise UserError(f"no test split in {task.source}: it has {', '.join(task.splits)}. Give --data FOLDER.")
         yield from ((split, task.read(split)) for split in splits)
 
-    def _choose(self, head: str | None, epochs: float | None) -> tuple[float, str]:
-        """The snapshot and model asked for; by default the last snapshot that has heads, and its best on held-out."""
-        snapshots = self.scores["snapshots"]
-        with_heads = [key for key, models in snapshots.items() if set(models) - {BASELINE, ENCODER}]
-        place = f"{epochs:g}" if epochs is not None else (with_heads or list(snapshots))[-1]
-        if place not in snapshots:
-            raise UserError(f"the run has no snapshot of {place} epochs: it has {', '.join(snapshots)}.")
-        models = {name: m for name, m in snapshots[place].items() if name != BASELINE and not m.get("failed")}
-        self.why = "asked for"
-        if head is None:
-            # Weights that were fitted on held-out data can't be judged there.
-            near = {n: m for n, m in models.items() if _is_near(m, float(place)) and m.get("method") != "fitted"}
-            head = max(near, key=lambda name: self._held_out_score(models[name]))
-            held = HELD_OUT in models[head]["scores"]
-            self.why = "best on held-out training data" if held else "nothing was held out to choose by; give --head"
-        seeds = {name: model for name, model in models.items() if model.get("group") == head}
-        if head not in models and seeds:
-            head = max(seeds, key=lambda name: self._held_out_score(seeds[name]))
-            self.why = f"of {len(seeds)} seeds the best on held-out training data"
-        if head not in models:
-            raise UserError(f"the run has no model '{head}' at {place} epochs: {suggest(head, models)}")
-        return float(place), head
-
-    def _held_out_score(self, model: dict[str, Any]) -> float:
-        """For spans at the chosen threshold, which is the one that answers are given at."""
-        found = model["scores"].get(HELD_OUT, {})
-        return float(found.get("at_threshold", found).get(self.task.metrics[0], 0.0))
-
-    def _facts(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.scores["snapshots"][f"{self.epochs:g}"][self.name]
-        return found
-
-    def _members(self, name: str) -> list[str]:
-        """The models that answer: one, or those of an ensemble."""
-        facts = self._facts()
-        if "ensemble" not in facts:
-            return [name]
-        if not _is_near(facts, self.epochs):
-            raise UserError(
-                f"'{name}' has members of other runs or snapshots, and new text goes through one encoder: name an "
-                "ensemble of one snapshot, or one of its members."
-            )
-        return [voice["name"] for voice in facts["voices"]]
-
     def _load_head(self, name: str) -> Head:
         """A head, which belongs to the weights it was trained on: fine-tuning may have been done anew since."""
         encoder = read_json(self.folder.encoder(self.epochs) / "stamp.json")
@@ -175,13 +127,27 @@ class Predictor:
         return load_head(self.folder.head(self.epochs, name))[0].to(self.machine.device)
 
 
-def takes_pairs(task: Task, config: TaskConfig) -> bool:
-    """Whether a task is about two texts an example."""
-    if task.name in GLUE:
-        return GLUE[task.name].text_pair is not None
-    return task.windowed or config.text_pair is not None
+def _choose(run: FinishedRun, head: str | None, epochs: float | None) -> tuple[Model, str]:
+    """The model asked for, and why it is this one; by default the best at the last snapshot that has heads."""
+    at = run.last if epochs is None else epochs
+    if at not in run.snapshots:
+        kept = ", ".join(f"{one:g}" for one in run.snapshots)
+        raise UserError(f"the run has no snapshot of {at:g} epochs: it has {kept}.")
+    if head is not None:
+        found = run.find(head, at)
+        seeds = next(group.well for group in run.groups(at) if group.name == found.group)
+        return found, "asked for" if found.name == head else f"{run.reason} (of {len(seeds)} seeds)"
+    best = run.best_model(at)
+    if best is None:
+        raise UserError(f"no model of '{run.folder.path}' was scored at {at:g} epochs: name one with --head.")
+    return best, run.reason
 
 
-def _is_near(facts: dict[str, Any], epochs: float) -> bool:
-    """Whether a model needs no other encoder than that of its snapshot."""
-    return all(voice["run"] is None and voice["epochs"] == epochs for voice in facts.get("voices", []))
+def _members(model: Model) -> list[str]:
+    """The models that answer: one, or those of an ensemble."""
+    if not model.is_local:
+        raise UserError(
+            f"'{model.name}' has members of other runs or snapshots, and new text goes through one encoder: name an "
+            "ensemble of one snapshot, or one of its members."
+        )
+    return [member.name for member in model.members] or [model.name]

@@ -11,6 +11,7 @@ from bertvision.disk import write_json, write_text
 from bertvision.environment import describe_environment
 from bertvision.pipeline.ensemble import add_ensembles
 from bertvision.pipeline.finetune import finetune
+from bertvision.pipeline.finished import FinishedRun
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.score import evaluate
 from bertvision.pipeline.scoreboard import score_tables
@@ -57,7 +58,7 @@ def score_job(job: Job) -> dict[str, Any]:
 
 
 def write_summary(job: Job, scores: dict[str, Any]) -> None:
-    tables = "\n".join(to_markdown(table) for table in score_tables(scores))
+    tables = "\n".join(to_markdown(table) for table in score_tables(FinishedRun(job.folder.path, scores)))
     write_text(job.folder.path / "summary.md", _heading(job) + tables)
 
 

@@ -7,15 +7,13 @@ from huggingface_hub import EvalResult, ModelCardData
 from bertvision import __version__
 from bertvision.analysis.scores import figure_columns
 from bertvision.disk import write_text
-from bertvision.pipeline.finished import Evidence, Group, Model
-from bertvision.pipeline.predict import takes_pairs
-from bertvision.pipeline.scoreboard import BEGUN, read_figure
+from bertvision.pipeline.finished import FinishedRun, Group, Model, read_figure
+from bertvision.pipeline.scoreboard import BEGUN
 from bertvision.reports.summary import encoder_name
-from bertvision.tasks import TaskConfig
 from bertvision.words import counted
 
 
-def write_cards(evidence: Evidence) -> int:
+def write_cards(evidence: FinishedRun) -> int:
     """One card for each head that was trained to its end; gives how many."""
     heads = [model for model in evidence.models() if model.role in ("control", "head") and not model.failed]
     for model in heads:
@@ -23,7 +21,7 @@ def write_cards(evidence: Evidence) -> int:
     return len(heads)
 
 
-def build_card(evidence: Evidence, model: Model) -> str:
+def build_card(evidence: FinishedRun, model: Model) -> str:
     title = f"{model.name} for {evidence.task.name}"
     parts = [
         f"---\n{_front_matter(evidence, model)}\n---",
@@ -36,7 +34,7 @@ def build_card(evidence: Evidence, model: Model) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _front_matter(evidence: Evidence, model: Model) -> str:
+def _front_matter(evidence: FinishedRun, model: Model) -> str:
     results = [
         EvalResult(
             task_type=evidence.kind.hub_task,
@@ -63,28 +61,27 @@ def _front_matter(evidence: Evidence, model: Model) -> str:
     return data.to_yaml()
 
 
-def _hub_name(evidence: Evidence) -> str | None:
+def _hub_name(evidence: FinishedRun) -> str | None:
     """The encoder's name where it is one of the hub; a folder or the embedded one has none there."""
     name = str(evidence.config["encoder"]["name"])
     return None if name == "embedded" or Path(name).expanduser().exists() or Path(name).is_absolute() else name
 
 
-def _about(evidence: Evidence, model: Model) -> str:
-    facts = model.facts
+def _about(evidence: FinishedRun, model: Model) -> str:
+    share = "" if model.share is None else f" ({100 * model.share:.3g} % of the encoder's)"
     read = "last layer" if model.role == "control" else "hidden states of every layer"
     return (
-        f"A head of {facts['parameters']:,} parameters ({100 * facts['share']:.3g} % of the encoder's) on the {read} "
-        f"of {encoder_name(evidence)}, which was fine-tuned for "
-        f"{counted(model.epochs, 'epoch')} and then frozen. It needs that very encoder, which lies beside it in the "
-        "run folder."
+        f"A head of {model.parameters:,} parameters{share} on the {read} of {encoder_name(evidence)}, which was "
+        f"fine-tuned for {counted(model.epochs, 'epoch')} and then frozen. It needs that very encoder, which lies "
+        "beside it in the run folder."
     )
 
 
-def _use(evidence: Evidence, model: Model) -> str:
+def _use(evidence: FinishedRun, model: Model) -> str:
     text = '"A text."'
     if evidence.kind.reads_answers:
         text = '("Who wrote it?", "It was written by Ada.")'
-    elif takes_pairs(evidence.task, TaskConfig(**evidence.config["task"])):
+    elif evidence.task.takes_pairs:
         text = '("A text.", "A second one.")'
     return "\n".join(
         [
@@ -98,11 +95,23 @@ def _use(evidence: Evidence, model: Model) -> str:
             if model.epochs == evidence.last
             else f'bv.Predictor(run.folder, "{model.name}", epochs={model.epochs:g}).predict_texts([{text}])',
             "```",
+            "",
+            _default(evidence, model),
         ]
     )
 
 
-def _scores(evidence: Evidence, model: Model, split: str) -> str:
+def _default(evidence: FinishedRun, model: Model) -> str:
+    """Which model `predict` uses where none is named."""
+    best = evidence.best_model(evidence.last)
+    if best is None:
+        return "`bertvision predict` needs `--head`: no model of this run was scored."
+    is_this = (best.epochs, best.name) == (model.epochs, model.name)
+    used = f"this model{' (the control)' if best.role == 'control' else ''}" if is_this else best.title
+    return f"Without `--head`, `bertvision predict` uses {used}: {evidence.reason}."
+
+
+def _scores(evidence: FinishedRun, model: Model, split: str) -> str:
     columns = figure_columns(evidence)
     rows = [Group([model]), evidence.encoder(model.epochs), evidence.control(model.epochs)]
     lines = [
@@ -121,22 +130,22 @@ def _scores(evidence: Evidence, model: Model, split: str) -> str:
     return "\n".join(lines)
 
 
-def _training(evidence: Evidence, model: Model) -> str:
-    finetune, facts = evidence.config["finetune"], model.facts
+def _training(evidence: FinishedRun, model: Model) -> str:
+    finetune, seconds = evidence.config["finetune"], model.seconds or 0.0
     lines = [
         "## Training",
         "",
         f"- data: {evidence.task.source}",
         f"- encoder: {counted(model.epochs, 'epoch')} of fine-tuning, learning rate {finetune['lr']:g}",
-        f"- head: {counted(facts.get('epochs') or 1, 'epoch')} over frozen states, seed {facts['seed']}, "
-        f"{100 * facts.get('data_fraction', 1):g} % of the data, one pass of {facts['seconds']:.1f} s for all heads",
-        *([f"- it {BEGUN.rstrip('.')}"] if facts.get("begun") else []),
+        f"- head: {counted(model.trained_epochs or 1, 'epoch')} over frozen states, seed {model.seed}, "
+        f"{100 * model.data_fraction:g} % of the data, one pass of {seconds:.1f} s for all heads",
+        *([f"- it {BEGUN.rstrip('.')}"] if model.begun else []),
         f"- made with BERTVision {__version__}",
     ]
     return "\n".join(lines)
 
 
-def _limits(evidence: Evidence) -> str:
+def _limits(evidence: FinishedRun) -> str:
     chosen = "held-out training data" if evidence.has_held_out else "nothing: thresholds are 0"
     return (
         "## Limits\n\nThe scores are those of the data named above and say little of other text. Choices (such as the "

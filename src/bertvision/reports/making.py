@@ -23,7 +23,7 @@ from bertvision.analysis.scores import scores_table
 from bertvision.analysis.thresholds import threshold_curve
 from bertvision.analysis.values import predicted_against_true
 from bertvision.errors import UserError
-from bertvision.pipeline.finished import Evidence
+from bertvision.pipeline.finished import FinishedRun
 from bertvision.progress import Reporter
 from bertvision.reports.cards import write_cards
 from bertvision.reports.files import write_report
@@ -31,7 +31,7 @@ from bertvision.reports.settings import to_toml
 from bertvision.reports.side_by_side import compare_runs, name_runs
 from bertvision.reports.summary import build_facts, build_summary, encoder_name
 
-Analysis = Callable[[Evidence, str], Block | None]
+Analysis = Callable[[FinishedRun, str], Block | None]
 ANALYSES: dict[str, list[Analysis]] = {
     "What it cost": [spending.score_against_compute, spending.costs_table],
     "How it came about": [finetuning_curve, data_share, epochs_of_heads, length_histogram],
@@ -57,7 +57,7 @@ def make_report(
         raise UserError("a report is of one run or more: give their folders.")
     if len({run.resolve() for run in runs}) < len(runs):
         raise UserError("a run is named twice: give each once.")
-    found, reporter = [Evidence(run) for run in runs], reporter or Reporter()
+    found, reporter = [FinishedRun(run) for run in runs], reporter or Reporter()
     report = build_report(found[0], reporter, with_encoder) if len(found) == 1 else _build_several(found)
     page = write_report(report, to or _place(runs))
     for evidence in found:
@@ -78,7 +78,7 @@ def _place(runs: list[Path]) -> Path:
     return place
 
 
-def build_report(evidence: Evidence, reporter: Reporter, with_encoder: bool = True) -> Report:
+def build_report(evidence: FinishedRun, reporter: Reporter, with_encoder: bool = True) -> Report:
     first = evidence.splits[0]
     certainties = [Certainty(evidence, evidence.last, split) for split in evidence.splits]
     earlier = [Certainty(evidence, epochs, first) for epochs in reversed(evidence.head_snapshots[:-1])]
@@ -96,7 +96,7 @@ def build_report(evidence: Evidence, reporter: Reporter, with_encoder: bool = Tr
     )
 
 
-def _score_blocks(evidence: Evidence, certainties: list[Certainty], earlier: list[Certainty]) -> list[Block]:
+def _score_blocks(evidence: FinishedRun, certainties: list[Certainty], earlier: list[Certainty]) -> list[Block]:
     blocks: list[Block | None] = []
     for certainty in certainties:
         blocks += [scores_table(certainty), comparisons(certainty), across_snapshots(certainty), every_pair(certainty)]
@@ -106,7 +106,7 @@ def _score_blocks(evidence: Evidence, certainties: list[Certainty], earlier: lis
     return [block for block in blocks if block is not None]
 
 
-def _layer_blocks(evidence: Evidence, split: str, reporter: Reporter, with_encoder: bool) -> list[Block]:
+def _layer_blocks(evidence: FinishedRun, split: str, reporter: Reporter, with_encoder: bool) -> list[Block]:
     blocks = [layer_weights(evidence, split)]
     if with_encoder:
         try:
@@ -117,7 +117,7 @@ def _layer_blocks(evidence: Evidence, split: str, reporter: Reporter, with_encod
     return [block for block in blocks if block is not None]
 
 
-def _build_several(found: list[Evidence]) -> Report:
+def _build_several(found: list[FinishedRun]) -> Report:
     certainties = [Certainty(evidence, evidence.last, evidence.splits[0]) for evidence in found]
     sections, summary = compare_runs(certainties)
     names, settings = name_runs(found), []

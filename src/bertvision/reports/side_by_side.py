@@ -9,15 +9,15 @@ from bertvision.analysis.drawing import chart_of, colour_by, import_altair
 from bertvision.analysis.ranking import baseline_figure
 from bertvision.analysis.scores import heading_of
 from bertvision.analysis.words import ENCODER, show_p, signed
-from bertvision.pipeline.finished import Evidence
+from bertvision.pipeline.finished import FinishedRun
 from bertvision.pipeline.folder import BASELINE
-from bertvision.reports.summary import encoder_name
+from bertvision.reports.summary import encoder_name, surprise
 from bertvision.words import counted
 
 CONTROL, BEST = "control", "best head"
 
 
-def name_runs(found: list[Evidence]) -> list[str]:
+def name_runs(found: list[FinishedRun]) -> list[str]:
     """The folders' names, numbered where two are alike."""
     plain = [evidence.name for evidence in found]
     return [name if plain.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(plain, start=1)]
@@ -51,10 +51,11 @@ def _line(name: str, certainty: Certainty) -> dict[str, Any]:
         BEST: best.mean(split, key) if best else None,
         "ensemble": _best_ensemble(evidence, epochs, split),
         "gap": against,
+        "surprise": surprise(evidence, epochs),
     }
 
 
-def _best_ensemble(evidence: Evidence, epochs: float, split: str) -> float | None:
+def _best_ensemble(evidence: FinishedRun, epochs: float, split: str) -> float | None:
     """The score of the ensemble that was best on held-out data."""
     best = evidence.best(epochs, "ensemble")
     return best.mean(split, evidence.main) if best else None
@@ -84,7 +85,8 @@ def _runs_block(lines: list[dict[str, Any]]) -> Block:
             f"{line['run']} {_shown(line[ENCODER])}, {_shown(line[CONTROL])}, {_shown(line[BEST])}" for line in lines
         )
         + ".",
-        "The best head is the one with the highest score on held-out training data; tests as in each run's own report.",
+        "The best head is the one with the highest score on held-out training data, or on dev where nothing was held "
+        "out; tests as in each run's own report.",
     )
 
 
@@ -131,7 +133,8 @@ def _tasks_block(certainties: list[Certainty]) -> Block | None:
         _tasks_sentences(rows, len(tasks)),
         Frame(shown, rows),
         note="Every metric of each task on each of its dev splits. The mean is over tasks, of each task's mean; it is "
-        f"given only for models that every task has. {BEST}: each task's own, chosen on held-out training data.",
+        f"given only for models that every task has. {BEST}: each task's own, chosen on held-out training data, or on "
+        "dev where nothing was held out.",
     )
 
 
@@ -207,6 +210,6 @@ def _summary(lines: list[dict[str, Any]]) -> list[str]:
             told.append(
                 f"{line['run']}: {line['head']} {line[BEST]:.2f}, the encoder itself {line[ENCODER]:.2f} "
                 f"{line['figure']}; {signed(gap.gap.difference)} ({signed(gap.gap.low)} to {signed(gap.gap.high)}, "
-                f"corrected {show_p(gap.p)}): {sure}."
+                f"corrected {show_p(gap.p)}): {sure}. {line['surprise']}".rstrip()
             )
     return [_runs_sentence(lines), *told]

@@ -5,15 +5,15 @@ from pathlib import Path
 
 from bertvision.analysis.certainty import Against, Certainty
 from bertvision.analysis.ranking import baseline_figure
-from bertvision.analysis.words import apart, figure_name, in_text, listed, show_p, signed
-from bertvision.pipeline.finished import Evidence, Group
+from bertvision.analysis.words import apart, figure_name, in_text, joined, listed, show_p, signed
+from bertvision.pipeline.finished import FinishedRun, Group
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.words import counted
 
 EMBEDDED = "all-MiniLM-L6-v2"
 
 
-def build_facts(evidence: Evidence) -> list[str]:
+def build_facts(evidence: FinishedRun) -> list[str]:
     """What was trained on what, a line each."""
     finetune = evidence.config["finetune"]
     lines = [
@@ -30,16 +30,16 @@ def build_facts(evidence: Evidence) -> list[str]:
     return lines
 
 
-def encoder_name(evidence: Evidence) -> str:
+def encoder_name(evidence: FinishedRun) -> str:
     name = str(evidence.config["encoder"]["name"])
     return EMBEDDED if name == "embedded" else Path(name).name
 
 
-def _split_words(evidence: Evidence, split: str) -> str:
+def _split_words(evidence: FinishedRun, split: str) -> str:
     return f"{split} ({_total(evidence, split):,} examples)"
 
 
-def _total(evidence: Evidence, split: str) -> int:
+def _total(evidence: FinishedRun, split: str) -> int:
     return int(evidence.encoder(evidence.last).models[0].scores(split)["total"])
 
 
@@ -48,10 +48,12 @@ def build_summary(certainty: Certainty) -> list[str]:
     evidence, epochs = certainty.evidence, certainty.epochs
     best = evidence.best_head(epochs)
     if best is None:
-        return [_encoder_alone(certainty), "No head was trained to its end, so there is nothing to compare with it."]
+        alone = "No head was trained to its end, so there is nothing to compare with it."
+        return [_encoder_alone(certainty), alone, _choice_sentence(evidence, epochs)]
     encoder, control = evidence.encoder(epochs), evidence.control(epochs)
     found = [
         _best_sentence(certainty, best, _find(certainty.against(encoder), best)),
+        _choice_sentence(evidence, epochs),
         _layers_sentence(certainty, best, control) if control else "",
         _cost_sentence(evidence, best),
         _ensemble_sentence(certainty),
@@ -82,6 +84,44 @@ def _best_sentence(certainty: Certainty, best: Group, against: Against | None) -
     return f"{spoken}; the encoder itself, {so_far}, {own:.2f}. {_verdict(against)}"
 
 
+def _choice_sentence(evidence: FinishedRun, epochs: float) -> str:
+    """The model that is used where none is named."""
+    best = evidence.best(epochs)
+    if best is None:
+        return ""
+    used = f"predict uses {evidence.best_seed(best).title} unless told otherwise: {evidence.reason}."
+    return joined(surprise(evidence, epochs), used, _passed_over(evidence, epochs, best))
+
+
+def surprise(evidence: FinishedRun, epochs: float) -> str:
+    """What it means where the best model of all is not a head on all layers; nothing where it is one."""
+    best, compared = evidence.best(epochs), evidence.best_head(epochs) is not None
+    if best is None or best.role == "head":
+        return ""
+    where = "held-out data" if evidence.has_held_out else f"{evidence.judged_on} (nothing was held out)"
+    found = {
+        "encoder": "the encoder itself is best" + (": no head adds anything here" if compared else ""),
+        "control": "the control is best" + (": all layers add nothing here" if compared else ""),
+        "ensemble": f"the ensemble {best.name} is best",
+    }
+    return f"On {where} {found[best.role]}."
+
+
+def _passed_over(evidence: FinishedRun, epochs: float, best: Group) -> str:
+    """Models with a higher figure that could not be chosen, and why not."""
+    place, key = evidence.judged_on, evidence.main
+    limit = best.mean(place, key) or 0.0
+    higher = [group for group in evidence.groups(epochs) if (group.mean(place, key) or 0.0) > limit]
+    told = [f"{group.name} ({_why_not(group)})" for group in higher]
+    return f"Higher there, but not chosen: {listed(told)}." if told else ""
+
+
+def _why_not(group: Group) -> str:
+    if not group.is_whole:
+        return f"trained on {100 * group.first.data_fraction:g} % of the data"
+    return "its weights were fitted on that data" if group.is_local else "it needs more than one encoder"
+
+
 def _verdict(against: Against, subject: str = "It is", other: str = "") -> str:
     gap, words = against.gap, apart(against.gap.difference)
     where = f"{words} {other or 'it'}" if words == "level with" or other else words
@@ -100,29 +140,29 @@ def _layers_sentence(certainty: Certainty, best: Group, control: Group) -> str:
     found = certainty.against(control)
     against, small = (
         _find(found, best),
-        next((one for one in found if one.ours.facts.get("head") == "learned_pooling"), None),
+        next((one for one in found if one.ours.first.head == "learned_pooling"), None),
     )
     if against is None:
         return ""
-    size = f"of {control.facts['parameters']:,} parameters"
+    size = f"of {control.first.parameters:,} parameters"
     spoken = _verdict(against, "It is", f"the control, a new linear layer {size} on the last layer's states")
     if small is None or small.ours.name == best.name:
         return spoken
-    parameters = small.ours.facts["parameters"]
+    parameters = small.ours.first.parameters
     told = _verdict(
         small, f"{small.ours.name}, which reads all layers with {parameters:,} parameters, is", "that control"
     )
     return f"{spoken} {told}"
 
 
-def _cost_sentence(evidence: Evidence, best: Group) -> str:
-    facts, encoder = best.facts, evidence.encoder(best.epochs).facts
+def _cost_sentence(evidence: FinishedRun, best: Group) -> str:
+    head, encoder = best.first, evidence.encoder(best.epochs).first
     trained = [model for model in evidence.models(best.epochs) if model.role in ("control", "head")]
     with_it = f", with {len(trained) - 1} others in the same pass" if len(trained) > 1 else ""
     return (
-        f"{best.name} has {facts['parameters']:,} parameters, {100 * facts['share']:.3g} % of the encoder's "
-        f"{encoder['parameters']:,}; it was trained in {_seconds(facts['seconds'])}{with_it}, after "
-        f"{_seconds(encoder['seconds'])} of fine-tuning."
+        f"{best.name} has {head.parameters:,} parameters, {100 * (head.share or 0):.3g} % of the encoder's "
+        f"{encoder.parameters:,}; it was trained in {_seconds(head.seconds or 0)}{with_it}, after "
+        f"{_seconds(encoder.seconds or 0)} of fine-tuning."
     )
 
 
@@ -138,9 +178,9 @@ def _ensemble_sentence(certainty: Certainty) -> str:
     group = evidence.best(certainty.epochs, "ensemble")
     if group is None:
         return ""
-    spoken = f"Together, {listed(group.facts['ensemble'])} ({group.facts['method']}{_weights(group)}) reach "
+    spoken = f"Together, {listed(group.first.ensemble)} ({group.first.method}{_weights(group)}) reach "
     spoken += f"{group.mean(split, evidence.main):.2f}."
-    member = _best_member(evidence, group)
+    member = evidence.best_of(evidence.members_of(group))
     if member is None:
         return spoken
     (against,) = certainty.test([(group, member)])
@@ -149,18 +189,8 @@ def _ensemble_sentence(certainty: Certainty) -> str:
 
 
 def _weights(group: Group) -> str:
-    weights = group.facts.get("weights")
+    weights = group.first.weights
     return f", weights {listed([f'{weight:.2f}' for weight in weights])}" if weights else ""
-
-
-def _best_member(evidence: Evidence, ensemble: Group) -> Group | None:
-    """The member with the highest main figure on held-out data, of those in the same run and snapshot."""
-    voices = [voice for voice in ensemble.facts.get("voices", []) if voice["run"] is None]
-    names = {voice["name"] for voice in voices if voice["epochs"] == ensemble.epochs}
-    members = [group for group in evidence.groups(ensemble.epochs) if any(m.name in names for m in group.models)]
-    place = HELD_OUT if evidence.has_held_out else evidence.splits[0]
-    known = [(value, group) for group in members if (value := group.mean(place, evidence.main)) is not None]
-    return max(known, key=lambda pair: pair[0])[1] if known else None
 
 
 def _baseline_sentence(certainty: Certainty, best: Group) -> str:

@@ -68,7 +68,8 @@ def _glue_task(config: TaskConfig, paths: dict[str, Path]) -> Task:
             readers[split] = partial(hub.read_hub_glue, row, name, subset, hub.their_split(split), split)
         if row.name == "mnli" and not config.hub:
             readers["ax"] = partial(hub.read_hub_glue, row, name, "ax", "test", "ax")
-    return Task(row.name, row.kind, row.metrics, readers, row.labels, max_length=row.max_length, source=source)
+    pairs, length = row.text_pair is not None, row.max_length
+    return Task(row.name, row.kind, row.metrics, readers, row.labels, False, length, source, pairs)
 
 
 def _squad_task(config: TaskConfig, readers: Readers, source: str) -> Task:
@@ -77,7 +78,7 @@ def _squad_task(config: TaskConfig, readers: Readers, source: str) -> Task:
     info = TASKS[config.name]
     kind = info.kind or SPAN  # files with spans
     metrics = info.metrics or squad.SPAN_METRICS
-    return Task(config.name, kind, metrics, readers, info.labels, True, squad.MAX_LENGTH, source)
+    return Task(config.name, kind, metrics, readers, info.labels, True, squad.MAX_LENGTH, source, True)
 
 
 def _read_answerable(read: Callable[[], list[Example]]) -> list[Example]:
@@ -105,7 +106,8 @@ def _files_task(config: TaskConfig, paths: dict[str, Path]) -> Task:
     if kind.has_labels and not labels:
         labels = files.discover_labels(files.read_rows(paths["train"]), columns.label, str(paths["train"]))
     readers: Readers = {s: partial(files.read_file, path, columns, kind, labels, s) for s, path in paths.items()}
-    return Task("files", kind, kind.default_metrics(labels), readers, labels, source=_name_files(paths))
+    source, pairs = _name_files(paths), columns.text_pair is not None
+    return Task("files", kind, kind.default_metrics(labels), readers, labels, source=source, takes_pairs=pairs)
 
 
 def _hub_files_task(config: TaskConfig) -> Task:
@@ -123,7 +125,8 @@ def _hub_files_task(config: TaskConfig) -> Task:
     readers: Readers = {
         split: partial(_read_hub_rows, data, columns, kind, labels, split, source) for split, data in splits.items()
     }
-    return Task("files", kind, kind.default_metrics(labels), readers, labels, source=source)
+    pairs = columns.text_pair is not None
+    return Task("files", kind, kind.default_metrics(labels), readers, labels, source=source, takes_pairs=pairs)
 
 
 def _read_hub_rows(

@@ -28,6 +28,8 @@ class Task:
     """Tokens a window holds unless the config says otherwise."""
     source: str = ""
     """Where the data came from, in words, for the run folder."""
+    takes_pairs: bool = False
+    """Whether an example has two texts, or a question and a passage."""
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -55,11 +57,13 @@ def describe_task(task: Task) -> dict[str, Any]:
         "windowed": task.windowed,
         "max_length": task.max_length,
         "source": task.source,
+        "takes_pairs": task.takes_pairs,
     }
 
 
 def restore_task(facts: dict[str, Any]) -> Task:
-    """The task that `describe_task` described, without splits."""
+    """The task that `describe_task` described, without splits. Descriptions older than `takes_pairs` lack it: whoever
+    reads one adds it."""
     lists = {"metrics": tuple(facts["metrics"]), "labels": tuple(facts["labels"])}
     return Task(**{**facts, **lists, "kind": KINDS[facts["kind"]]}, readers={})
 

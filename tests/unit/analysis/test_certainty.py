@@ -10,7 +10,7 @@ from tiny_reports import TinyRun, build_tiny_run, label_marks, score_marks, span
 from bertvision.analysis.certainty import Certainty
 from bertvision.analysis.scores import figure_columns
 from bertvision.kinds import KINDS, SCORE, SPAN, Kind
-from bertvision.pipeline.scoreboard import read_figure
+from bertvision.pipeline.finished import read_figure
 
 
 @pytest.mark.parametrize("kind", KINDS.values())

@@ -11,13 +11,13 @@ from bertvision.analysis.disagreements import cut, disagreements, draw_evenly
 from bertvision.data.examples import Answer, Example
 from bertvision.kinds import KINDS, LABEL, SCORE, SPAN, Kind, Marks
 from bertvision.kinds.base import to_json_line
-from bertvision.pipeline.finished import Evidence
+from bertvision.pipeline.finished import FinishedRun
 from bertvision.pipeline.folder import HELD_OUT
 
 Said = list[dict[str, Any]]
 
 
-def run_of(folder: Path, kind: Kind, **models: tuple[Marks, Said]) -> Evidence:
+def run_of(folder: Path, kind: Kind, **models: tuple[Marks, Said]) -> FinishedRun:
     """Models with their marks and the rows of their predictions.jsonl."""
     run = TinyRun(folder, kind)
     for name, (marks, said) in models.items():
@@ -28,14 +28,14 @@ def run_of(folder: Path, kind: Kind, **models: tuple[Marks, Said]) -> Evidence:
 
 
 def with_data(monkeypatch: pytest.MonkeyPatch, examples: list[Example]) -> None:
-    monkeypatch.setattr(Evidence, "examples", lambda self, split: examples)
+    monkeypatch.setattr(FinishedRun, "examples", lambda self, split: examples)
 
 
 def label_rows(second: list[float]) -> Said:
     return [{"label": "yes" if p > 0.5 else "no", "probabilities": {"no": 1 - p, "yes": p}} for p in second]
 
 
-def labels(folder: Path, encoder: list[float], head: list[float]) -> Evidence:
+def labels(folder: Path, encoder: list[float], head: list[float]) -> FinishedRun:
     """All of the first label, "no", with what both gave the second, "yes"."""
     targets = [0] * len(encoder)
     return run_of(

@@ -8,7 +8,7 @@ from tiny_reports import TinyRun, build_tiny_run, label_marks
 from bertvision.analysis.labels import confusion_matrix, count_labels, measure_reliability, reliability_curve
 from bertvision.kinds import SCORE
 from bertvision.kinds.label import LabelMarks
-from bertvision.pipeline.finished import Evidence
+from bertvision.pipeline.finished import FinishedRun
 
 
 def random_marks(examples: int = 300, labels: int = 4, seed: int = 0) -> LabelMarks:
@@ -16,7 +16,7 @@ def random_marks(examples: int = 300, labels: int = 4, seed: int = 0) -> LabelMa
     return LabelMarks(rng.integers(0, labels, examples), rng.dirichlet(np.ones(labels), examples))
 
 
-def run_of(folder: Path, head: LabelMarks, encoder: LabelMarks | None = None) -> Evidence:
+def run_of(folder: Path, head: LabelMarks, encoder: LabelMarks | None = None) -> FinishedRun:
     run = TinyRun(folder)
     run.add("encoder", marks=encoder or head)
     run.add("adapter_64", marks=head)

@@ -21,7 +21,7 @@ from bertvision.analysis.layer_weights import layer_weights
 from bertvision.encoder.states import StateShape
 from bertvision.heads import Target, build_head
 from bertvision.kinds import LABEL
-from bertvision.pipeline.finished import Evidence
+from bertvision.pipeline.finished import FinishedRun
 from bertvision.progress import Reporter
 
 QUIET = Reporter()
@@ -57,7 +57,7 @@ def test_the_states_are_put_back_when_a_head_fails() -> None:
 
 
 def test_measured_scores_are_those_of_plain_transformers_calls(rte: Path) -> None:
-    evidence = Evidence(rte)
+    evidence = FinishedRun(rte)
     examples = evidence.examples("dev")
     assert examples is not None
     found = measure_layers(evidence, "dev", QUIET)
@@ -88,7 +88,7 @@ def test_measured_scores_are_those_of_plain_transformers_calls(rte: Path) -> Non
 
 @pytest.mark.parametrize("task", ["rte", "squad"])
 def test_the_control_loses_by_its_last_layer_alone(task: str, request: pytest.FixtureRequest) -> None:
-    evidence = Evidence(request.getfixturevalue(task))
+    evidence = FinishedRun(request.getfixturevalue(task))
     found = measure_layers(evidence, "dev", QUIET)
     (control,) = [one for one in found["heads"] if one["role"] == "control"]
     last = control["layers"].index("layer 3")
@@ -101,7 +101,7 @@ def test_the_control_loses_by_its_last_layer_alone(task: str, request: pytest.Fi
 
 
 def test_a_span_is_scored_as_in_the_run_where_nothing_is_zeroed(squad: Path) -> None:
-    evidence = Evidence(squad)
+    evidence = FinishedRun(squad)
     found = measure_layers(evidence, "dev", QUIET)
     scores = evidence.scores["snapshots"]["1"]
     assert found["figure"] == "at_threshold.f1" and len(found["heads"]) == 3
@@ -112,42 +112,42 @@ def test_a_span_is_scored_as_in_the_run_where_nothing_is_zeroed(squad: Path) -> 
 
 def test_parts_of_a_sample_are_scored_together(squad: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     copy = shutil.copytree(squad, tmp_path / "copy", ignore=shutil.ignore_patterns("analyses"))
-    whole = measure_layers(Evidence(squad), "dev", QUIET)
+    whole = measure_layers(FinishedRun(squad), "dev", QUIET)
     monkeypatch.setattr(module, "PART", 2)
-    assert measure_layers(Evidence(copy), "dev", QUIET)["heads"] == whole["heads"]
+    assert measure_layers(FinishedRun(copy), "dev", QUIET)["heads"] == whole["heads"]
 
 
 def test_what_was_measured_once_is_read_without_encoder_or_data(
     rte_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = measure_layers(Evidence(rte_copy), "dev", QUIET)
+    first = measure_layers(FinishedRun(rte_copy), "dev", QUIET)
     monkeypatch.setattr(layers, "load_snapshot", lambda *_: pytest.fail("the encoder is not needed"))
-    monkeypatch.setattr(Evidence, "examples", lambda *_: pytest.fail("the data are not needed"))
-    assert measure_layers(Evidence(rte_copy), "dev", QUIET) == first
-    assert layer_importance(Evidence(rte_copy), "dev", QUIET) is not None
+    monkeypatch.setattr(FinishedRun, "examples", lambda *_: pytest.fail("the data are not needed"))
+    assert measure_layers(FinishedRun(rte_copy), "dev", QUIET) == first
+    assert layer_importance(FinishedRun(rte_copy), "dev", QUIET) is not None
 
 
 def test_other_examples_or_predictions_are_measured_anew(rte_copy: Path) -> None:
-    first = measure_layers(Evidence(rte_copy), "dev", QUIET)
-    some = measure_layers(Evidence(rte_copy), "dev", QUIET, examples=2)
+    first = measure_layers(FinishedRun(rte_copy), "dev", QUIET)
+    some = measure_layers(FinishedRun(rte_copy), "dev", QUIET, examples=2)
     assert some["examples"] == 2 and some["of"] == first["of"] and some["stamp"] != first["stamp"]
     path = rte_copy / "snapshots/epoch_1/predictions/dev/adapter_4/stamp.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "stamp": "other"}))
-    again = measure_layers(Evidence(rte_copy), "dev", QUIET)
+    again = measure_layers(FinishedRun(rte_copy), "dev", QUIET)
     assert again["stamp"] != first["stamp"] and again["heads"] == first["heads"]
 
 
 def test_without_the_data_the_block_is_left_out_and_that_is_said(
     rte_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Evidence, "examples", lambda *_: None)
+    monkeypatch.setattr(FinishedRun, "examples", lambda *_: None)
     reporter = Listening()
-    assert layer_importance(Evidence(rte_copy), "dev", reporter) is None
+    assert layer_importance(FinishedRun(rte_copy), "dev", reporter) is None
     assert len(reporter.lines) == 1 and "no longer there" in reporter.lines[0]
 
 
 def test_chosen_layers_keep_their_numbers(make_run: Callable[..., Path], glue_folder: Path) -> None:
-    evidence = Evidence(make_run("rte", glue_folder, SEEDS, layers=[0, 2, -1]))
+    evidence = FinishedRun(make_run("rte", glue_folder, SEEDS, layers=[0, 2, -1]))
     names = ["embeddings", "layer 2", "layer 3", "pooled output"]
     assert [one["layers"] for one in measure_layers(evidence, "dev", QUIET)["heads"]] == [names] * 3
     block = layer_weights(evidence, "dev")
@@ -166,7 +166,7 @@ def test_the_table_holds_every_loss_and_the_sentences_name_the_worst(
     ]
     found = {"split": "dev", "examples": 9, "of": 9, "heads": heads}
     monkeypatch.setattr(module, "measure_layers", lambda *_: found)
-    block = layer_importance(Evidence(rte), "dev", QUIET)
+    block = layer_importance(FinishedRun(rte), "dev", QUIET)
     assert block is not None and block.frame is not None and block.picture is not None
     assert [row[4] for row in block.frame.rows] == [0, 0, 30, 12, 1, 21.5, -1, 0, 0]
     assert block.sentences == [

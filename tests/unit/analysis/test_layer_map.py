@@ -13,7 +13,7 @@ from bertvision.analysis import layer_map as module
 from bertvision.analysis import strengths
 from bertvision.analysis.layer_map import choose_tokens, layer_map
 from bertvision.analysis.strengths import LayerMap
-from bertvision.pipeline.finished import Evidence
+from bertvision.pipeline.finished import FinishedRun
 from bertvision.progress import Reporter
 
 QUIET = Reporter()
@@ -35,7 +35,7 @@ def test_the_block_tells_where_the_strength_is(mapped_squad: Path, monkeypatch: 
     # All that is positive: 20, of which layer 2 has 12, the upper half 12 + 5, the answer's token 10 + 4.
     found = map_of([[0, 1, 0, 0, 0, 0], [0, 2, 0, 0, 0, 0], [0, 0, -3, 0, 10, 2], [0, 0, 0, 1, 4, 0]])
     monkeypatch.setattr(module, "_cached_map", lambda *_: found)
-    block = layer_map(Evidence(mapped_squad), "dev", QUIET)
+    block = layer_map(FinishedRun(mapped_squad), "dev", QUIET)
     assert block is not None and block.frame is not None and block.picture is not None
     assert block.sentences == [
         "“who?”: ladder_16 says “anna” (gold: “anna / anna said”; the encoder itself: “no answer”).",
@@ -54,7 +54,7 @@ def test_followed_through_the_encoder_each_layer_is_an_account_of_its_own(
 ) -> None:
     found = map_of([[0, 3, 0, 0, 1, 0], [0, 0, 0, 0, 5, 0]], through=True)
     monkeypatch.setattr(module, "_cached_map", lambda *_: found)
-    block = layer_map(Evidence(mapped_squad), "dev", QUIET)
+    block = layer_map(FinishedRun(mapped_squad), "dev", QUIET)
     assert block is not None and not any("share" in sentence for sentence in block.sentences)
     told = "On the answer's own 1 of 6 tokens lies 25 % of what speaks for it at the embeddings, and 100 % at layer 1."
     assert block.sentences[-1] == told
@@ -65,7 +65,7 @@ def test_the_picture_has_every_state_and_marks_both_answers(
 ) -> None:
     found = map_of([[0, 1, 0, 0, 0, 0], [0, 2, 0, 0, 0, -5]])
     monkeypatch.setattr(module, "_cached_map", lambda *_: found)
-    block = layer_map(Evidence(mapped_squad), "dev", QUIET)
+    block = layer_map(FinishedRun(mapped_squad), "dev", QUIET)
     assert block is not None and block.picture is not None
     cells, marks = (layer["data"]["values"] for layer in block.picture["layer"])
     assert len(cells) == 12 and {(mark["token"], mark["row"]) for mark in marks} == {
@@ -77,7 +77,7 @@ def test_the_picture_has_every_state_and_marks_both_answers(
 
 def test_where_nothing_speaks_for_it_that_is_said(mapped_squad: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_cached_map", lambda *_: map_of([[0, 0], [-1, 0]], answer=None, target=None))
-    block = layer_map(Evidence(mapped_squad), "dev", QUIET)
+    block = layer_map(FinishedRun(mapped_squad), "dev", QUIET)
     assert block is not None and "No state speaks for what was said." in block.sentences
 
 
@@ -116,20 +116,20 @@ def test_a_map_that_was_made_once_is_read_without_encoder_or_data(
     mapped_squad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = shutil.copytree(mapped_squad, tmp_path / "copy", ignore=shutil.ignore_patterns("analyses"))
-    first = layer_map(Evidence(run), "dev", QUIET)
+    first = layer_map(FinishedRun(run), "dev", QUIET)
     monkeypatch.setattr(strengths, "open_encoder", lambda *_: pytest.fail("the encoder is not needed"))
-    monkeypatch.setattr(Evidence, "examples", lambda *_: pytest.fail("the data are not needed"))
-    assert first is not None and layer_map(Evidence(run), "dev", QUIET) == first
+    monkeypatch.setattr(FinishedRun, "examples", lambda *_: pytest.fail("the data are not needed"))
+    assert first is not None and layer_map(FinishedRun(run), "dev", QUIET) == first
 
 
 def test_a_map_of_other_predictions_is_made_anew(mapped_squad: Path, tmp_path: Path) -> None:
     run = shutil.copytree(mapped_squad, tmp_path / "copy", ignore=shutil.ignore_patterns("analyses"))
-    layer_map(Evidence(run), "dev", QUIET)
+    layer_map(FinishedRun(run), "dev", QUIET)
     path = run / "analyses" / "layer_map_dev.json"
     before = json.loads(path.read_text())
     for stamp in run.glob("snapshots/epoch_1/predictions/dev/*/stamp.json"):
         stamp.write_text(json.dumps({**json.loads(stamp.read_text()), "stamp": "other"}))
-    layer_map(Evidence(run), "dev", QUIET)
+    layer_map(FinishedRun(run), "dev", QUIET)
     after = json.loads(path.read_text())
     assert after["stamp"] != before["stamp"] and after["map"] == before["map"]
 
@@ -138,7 +138,7 @@ def test_without_the_data_the_map_is_left_out_and_that_is_said(
     mapped_squad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = shutil.copytree(mapped_squad, tmp_path / "copy", ignore=shutil.ignore_patterns("analyses"))
-    monkeypatch.setattr(Evidence, "examples", lambda *_: None)
+    monkeypatch.setattr(FinishedRun, "examples", lambda *_: None)
     reporter = Listening()
-    assert layer_map(Evidence(run), "dev", reporter) is None
+    assert layer_map(FinishedRun(run), "dev", reporter) is None
     assert len(reporter.lines) == 1 and "no longer there" in reporter.lines[0]

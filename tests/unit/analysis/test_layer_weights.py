@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from bertvision.analysis.layer_weights import layer_weights
-from bertvision.pipeline.finished import Evidence
+from bertvision.pipeline.finished import FinishedRun
 
 
 def set_weights(run: Path, head: str, parts: list[float]) -> None:
@@ -22,7 +22,7 @@ def set_weights(run: Path, head: str, parts: list[float]) -> None:
 def test_learned_weights_are_shares_averaged_over_seeds(rte_copy: Path) -> None:
     set_weights(rte_copy, "learned_pooling_seed0", [1, 2, 3, 4, 10])  # of 20
     set_weights(rte_copy, "learned_pooling_seed1", [3, 2, 3, 2, 10])  # of 20
-    block = layer_weights(Evidence(rte_copy), "dev")
+    block = layer_weights(FinishedRun(rte_copy), "dev")
     assert block is not None and block.frame is not None and block.picture is not None
     names = ["embeddings", "layer 1", "layer 2", "layer 3", "pooled output"]
     assert [row[:2] for row in block.frame.rows] == [["learned_pooling, 2 seeds", name] for name in names]
@@ -39,9 +39,9 @@ def test_one_seed_has_no_spread_and_heads_without_weights_are_left_out(rte_copy:
     scores = json.loads((rte_copy / "scores.json").read_text())
     del scores["snapshots"]["1"]["learned_pooling_seed1"]
     (rte_copy / "scores.json").write_text(json.dumps(scores))
-    block = layer_weights(Evidence(rte_copy), "dev")
+    block = layer_weights(FinishedRun(rte_copy), "dev")
     assert block is not None and block.frame is not None
     assert {(row[0], row[3]) for row in block.frame.rows} == {("learned_pooling", None)}
     del scores["snapshots"]["1"]["learned_pooling_seed0"]
     (rte_copy / "scores.json").write_text(json.dumps(scores))
-    assert layer_weights(Evidence(rte_copy), "dev") is None
+    assert layer_weights(FinishedRun(rte_copy), "dev") is None

@@ -9,7 +9,7 @@ from bertvision.analysis import passages
 from bertvision.analysis.block import Block
 from bertvision.analysis.passages import passage_lengths
 from bertvision.data.examples import Example
-from bertvision.pipeline.finished import Evidence
+from bertvision.pipeline.finished import FinishedRun
 
 
 def lengths_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: int) -> Block | None:
@@ -22,7 +22,7 @@ def lengths_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: int) -
         tmp_path, ("encoder", span_marks(encoder, has, leads), None), ("adapter_64", span_marks(head, has, leads), None)
     )
     examples = [Example(str(count), "Who?", "word " * count, answers=()) for count in words]
-    monkeypatch.setattr(Evidence, "examples", lambda self, split: examples)
+    monkeypatch.setattr(FinishedRun, "examples", lambda self, split: examples)
     return passage_lengths(evidence, "dev")
 
 

@@ -25,7 +25,7 @@ from bertvision.kinds.base import Aim
 from bertvision.kinds.label import LabelMarks
 from bertvision.kinds.score import ScoreMarks
 from bertvision.kinds.span import SpanMarks, SpanPredictions
-from bertvision.pipeline.finished import Evidence
+from bertvision.pipeline.finished import FinishedRun
 from bertvision.sources import pack_tokens
 from bertvision.tasks.base import Task
 
@@ -42,7 +42,7 @@ def states_by_hand(run: Path, text: str, second: str | None, **cut: Any) -> Any:
 
 
 def example_of(run: Path, id: str) -> Any:
-    return next(example for example in Evidence(run).examples("dev") or [] if example.id == id)
+    return next(example for example in FinishedRun(run).examples("dev") or [] if example.id == id)
 
 
 def logits_by_hand(run: Path, id: str) -> torch.Tensor:
@@ -55,7 +55,7 @@ def logits_by_hand(run: Path, id: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("id", ["dev0a", "dev1b", "dev1c"])
 def test_direct_strengths_of_a_linear_head_add_up_to_its_logits_above_the_average(mapped_squad: Path, id: str) -> None:
-    found = compute_layer_map(Evidence(mapped_squad), "dev", id, "learned_pooling", through=False)
+    found = compute_layer_map(FinishedRun(mapped_squad), "dev", id, "learned_pooling", through=False)
     parts = logits_by_hand(mapped_squad, id)
     logits = parts.sum(dim=0)  # (token, 2)
     assert found.answer is not None and len(found.tokens) == len(logits)
@@ -68,7 +68,7 @@ def test_direct_strengths_of_a_linear_head_add_up_to_its_logits_above_the_averag
 
 
 def test_direct_strength_is_the_layers_part_of_the_logit_above_the_average(mapped_squad: Path) -> None:
-    found = compute_layer_map(Evidence(mapped_squad), "dev", "dev0a", "learned_pooling", through=False)
+    found = compute_layer_map(FinishedRun(mapped_squad), "dev", "dev0a", "learned_pooling", through=False)
     parts = logits_by_hand(mapped_squad, "dev0a")
     above = parts - parts.mean(dim=1, keepdim=True)  # (layer, token, 2)
     expected = torch.zeros(above.shape[:2])  # (layer, token)
@@ -79,8 +79,8 @@ def test_direct_strength_is_the_layers_part_of_the_logit_above_the_average(mappe
 
 def test_the_answer_is_the_best_span_and_its_tokens_spell_it(mapped_squad: Path) -> None:
     for id in ("dev0a", "dev0b", "dev1a"):
-        found = compute_layer_map(Evidence(mapped_squad), "dev", id, "learned_pooling")
-        said = Evidence(mapped_squad).models(1.0)[3].said("dev", {0, 1, 2, 3, 4, 5})
+        found = compute_layer_map(FinishedRun(mapped_squad), "dev", id, "learned_pooling")
+        said = FinishedRun(mapped_squad).models(1.0)[3].said("dev", {0, 1, 2, 3, 4, 5})
         (row,) = [one for one in said.values() if one["id"] == id]
         best = row["n_best"][0]
         assert found.said == best["text"] and found.place == (best["start"], best["end"])
@@ -114,7 +114,7 @@ def test_of_several_windows_the_one_where_the_span_scores_best_is_taken() -> Non
 def test_a_head_that_says_nothing_is_asked_about_its_cls_token(mapped_squad: Path, tmp_path: Path) -> None:
     run = shutil.copytree(mapped_squad, tmp_path / "silent")
     set_threshold(run, -1e9)
-    found = compute_layer_map(Evidence(run), "dev", "dev0a", "learned_pooling", through=False)
+    found = compute_layer_map(FinishedRun(run), "dev", "dev0a", "learned_pooling", through=False)
     assert (found.said, found.answer, found.place) == ("no answer", None, None)
     assert np.flatnonzero(found.strength.any(axis=0)).tolist() == [0]
 
@@ -125,7 +125,7 @@ def own(state: torch.Tensor) -> torch.Tensor:
 
 
 def test_through_the_encoder_gradients_are_those_of_a_plain_call(mapped_rte: Path) -> None:
-    evidence = Evidence(mapped_rte)
+    evidence = FinishedRun(mapped_rte)
     example, weights = (evidence.examples("dev") or [])[0], weights_of(mapped_rte, "learned_pooling")
     found = compute_layer_map(evidence, "dev", example.id, "learned_pooling")
     output = states_by_hand(mapped_rte, example.text, example.text_pair, truncation=True, max_length=64)
@@ -166,7 +166,7 @@ def test_every_architecture_can_be_looked_through(architecture: str) -> None:
 
 
 def test_a_score_is_asked_about_itself(mapped_stsb: Path) -> None:
-    evidence = Evidence(mapped_stsb)
+    evidence = FinishedRun(mapped_stsb)
     example, weights = (evidence.examples("dev") or [])[1], weights_of(mapped_stsb, "learned_pooling")
     found = compute_layer_map(evidence, "dev", example.id, "learned_pooling")
     output = states_by_hand(mapped_stsb, example.text, example.text_pair, truncation=True, max_length=64)
@@ -193,7 +193,7 @@ def test_a_score_is_asked_about_itself(mapped_stsb: Path) -> None:
 def test_every_head_gets_a_full_map_in_the_way_that_suits_it(
     task: str, head: str, through: bool, request: pytest.FixtureRequest
 ) -> None:
-    evidence = Evidence(request.getfixturevalue(task))
+    evidence = FinishedRun(request.getfixturevalue(task))
     found = compute_layer_map(evidence, "dev", head=head)
     assert found.through == through
     assert found.strength.shape == (4, len(found.tokens)) and np.isfinite(found.strength).all()
@@ -202,7 +202,7 @@ def test_every_head_gets_a_full_map_in_the_way_that_suits_it(
 
 
 def test_tokens_are_shown_as_people_read_them(mapped_squad: Path) -> None:
-    found = compute_layer_map(Evidence(mapped_squad), "dev", "dev0a")
+    found = compute_layer_map(FinishedRun(mapped_squad), "dev", "dev0a")
     assert found.tokens[0] == "[CLS]" and found.tokens[-1] == "[SEP]" and found.tokens[found.front - 1] == "[SEP]"
     assert not any(token.startswith("##") for token in found.tokens)
     spelled = "".join(token.removeprefix("·") for token in found.tokens[1 : found.front - 1])
@@ -210,7 +210,7 @@ def test_tokens_are_shown_as_people_read_them(mapped_squad: Path) -> None:
 
 
 def test_unknown_heads_and_examples_are_refused_by_name(mapped_squad: Path) -> None:
-    evidence = Evidence(mapped_squad)
+    evidence = FinishedRun(mapped_squad)
     with pytest.raises(UserError, match="no head 'ladder_17'.*ladder_16"):
         compute_layer_map(evidence, "dev", head="ladder_17")
     with pytest.raises(UserError, match="no example 'dev9'.*dev0a"):
@@ -272,7 +272,7 @@ def test_an_example_of_moderate_length_is_taken_or_the_shortest(
         example = np.arange(len(lengths))
 
     Windows.lengths = np.array(lengths)  # type: ignore[attr-defined]
-    evidence = Evidence(mapped_squad)
+    evidence = FinishedRun(mapped_squad)
     monkeypatch.setattr(module, "_telling", lambda *_: np.arange(len(lengths)))
     monkeypatch.setattr(evidence.job, "build_features", lambda examples: Windows)
     assert module._choose_example(evidence, "dev", evidence.models(1.0)[1], [None] * len(lengths)) == expected  # type: ignore[list-item]

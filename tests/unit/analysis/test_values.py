@@ -9,7 +9,7 @@ from tiny_reports import TinyRun, build_tiny_run, score_marks
 from bertvision.analysis.values import bin_scores, draw_evenly, mean_error, predicted_against_true
 from bertvision.kinds import LABEL, SCORE
 from bertvision.kinds.score import ScoreMarks
-from bertvision.pipeline.finished import Evidence
+from bertvision.pipeline.finished import FinishedRun
 
 
 def random_marks(examples: int = 200, seed: int = 0) -> ScoreMarks:
@@ -18,7 +18,7 @@ def random_marks(examples: int = 200, seed: int = 0) -> ScoreMarks:
     return ScoreMarks(target, target + rng.normal(0, 1, examples))
 
 
-def run_of(folder: Path, head: ScoreMarks, encoder: ScoreMarks, metrics: list[str] | None = None) -> Evidence:
+def run_of(folder: Path, head: ScoreMarks, encoder: ScoreMarks, metrics: list[str] | None = None) -> FinishedRun:
     run = TinyRun(folder, SCORE, metrics=metrics)
     run.add("encoder", marks=encoder)
     run.add("adapter_64", marks=head)

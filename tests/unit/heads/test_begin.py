@@ -75,7 +75,7 @@ def mistakes_of(*entries: Any) -> list[str]:
 # ---------------------------------------------------------------------- which weights
 
 
-@pytest.mark.parametrize("row", [row for row in HEADS if {SPAN, LABEL} <= HEADS[row].kinds])
+@pytest.mark.parametrize("row", [row for row in HEADS if HEADS[row].positions == {"token", "sequence"}])
 def test_a_label_head_takes_all_of_a_span_head_but_the_output_layer(row: str, save: Save) -> None:
     folder = save(row, SPANS)
     member = member_of(row, LABEL, begin=str(folder), seed=3, name="begun")

@@ -180,7 +180,7 @@ def test_mistakes_are_told(kit: Kit, folder: Path, runs: dict[str, Path], tmp_pa
         bv.load("nowhere")
     with pytest.raises(UserError, match="two runs are of task 'mrpc'"):
         make_kit([runs["mrpc"], runs["mrpc"]], tmp_path / "twice")
-    with pytest.raises(UserError, match="no head 'wide' at 0 epochs"):
+    with pytest.raises(UserError, match="no model 'wide' at 0 epochs"):
         make_kit([runs["mrpc"]], tmp_path / "unknown", {"mrpc": "wide"})
     assert not (tmp_path / "twice").exists() and not (tmp_path / "unknown").exists()
 

@@ -1,8 +1,13 @@
 from typing import Any
 
+from bertvision.pipeline.finished import FinishedRun
 from bertvision.pipeline.scoreboard import score_tables
-from bertvision.tables import to_markdown
+from bertvision.tables import Table, to_markdown
 from bertvision.words import counted
+
+
+def tables_of(scores: dict[str, Any]) -> list[Table]:
+    return score_tables(FinishedRun("nowhere", scores))
 
 
 def model(parameters: int, seconds: float, score: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -24,7 +29,7 @@ LABELS = scores_of(
 
 
 def test_every_model_is_a_row_with_its_cost() -> None:
-    (table,) = score_tables(LABELS)
+    (table,) = tables_of(LABELS)
     assert table.columns == ["model", "parameters", "% of encoder", "accuracy", "F1", "seconds"]
     assert table.rows[0] == ["baseline", "0", "", "50.00", "66.67", ""]
     assert table.rows[1] == ["encoder itself", "1,000", "100.000", "60.00", "61.00", "12.3"]
@@ -32,7 +37,7 @@ def test_every_model_is_a_row_with_its_cost() -> None:
 
 
 def test_a_head_that_was_stopped_says_so_and_its_cells_stay_under_their_headings() -> None:
-    (table,) = score_tables(LABELS)
+    (table,) = tables_of(LABELS)
     assert table.rows[3] == ["broken", "20", "2.000", "stopped", "", "0.1"]
 
 
@@ -43,22 +48,22 @@ def test_seeds_of_a_head_are_one_row_with_mean_and_spread() -> None:
     }
     broken = {"adapter_seed3": model(5, 1.0, {}, share=0.1, group="adapter", failed=True)}
     scores = scores_of(["accuracy", "f1"], baseline=LABELS["snapshots"]["1"]["baseline"], **made)
-    (table,) = score_tables(scores)
+    (table,) = tables_of(scores)
     assert table.rows[1] == ["adapter, 3 seeds", "5", "10.000", "62.00 ± 2.00", "50.00 ± 0.00", "1.0"]
     assert "standard deviation over the seeds" in table.note and len(table.rows) == 2
-    (table,) = score_tables({**scores, "snapshots": {"1": {**scores["snapshots"]["1"], **broken}}})
+    (table,) = tables_of({**scores, "snapshots": {"1": {**scores["snapshots"]["1"], **broken}}})
     assert table.rows[1][0] == "adapter, 4 seeds, 1 stopped" and table.rows[1][3] == "62.00 ± 2.00"
 
 
 def test_two_dev_splits_are_two_tables() -> None:
     both = {"dev_matched": {"accuracy": 1.0}, "dev_mismatched": {"accuracy": 2.0}}
     scores = scores_of(["accuracy"], baseline=model(0, 0.0, both), encoder=model(9, 1.0, both))
-    assert ["dev_matched" in table.title for table in score_tables(scores)] == [True, False]
+    assert ["dev_matched" in table.title for table in tables_of(scores)] == [True, False]
 
 
 def test_several_snapshots_have_a_curve_of_the_encoder_itself() -> None:
     early = {"baseline": LABELS["snapshots"]["1"]["baseline"], "encoder": LABELS["snapshots"]["1"]["encoder"]}
-    tables = score_tables({**LABELS, "snapshots": {"0.5": early, **LABELS["snapshots"]}})
+    tables = tables_of({**LABELS, "snapshots": {"0.5": early, **LABELS["snapshots"]}})
     assert len(tables) == 2 and "fine-tuning curve" in tables[1].title
     assert [row[0] for row in tables[1].rows] == ["0.5", "1"] and tables[1].rows[0][1:3] == ["60.00", "61.00"]
 
@@ -67,7 +72,7 @@ def test_spans_show_only_the_columns_that_have_figures() -> None:
     bare = {"dev": {"exact": 50.07, "f1": 50.07, "HasAns_f1": 0.0, "NoAns_f1": 100.0}}
     full = {"dev": {**bare["dev"], "at_threshold": {"exact": 60.0, "f1": 61.0}, "no_answer_auc": 0.75}}
     scores = scores_of(["exact", "f1"], baseline=model(0, 0.0, bare), encoder=model(9, 1.0, full))
-    (table,) = score_tables(scores)
+    (table,) = tables_of(scores)
     assert table.columns[3:] == ["EM", "F1", "F1 has", "F1 no", "EM*", "F1*", "AUC", "seconds"]
     assert table.rows[0][3:] == ["50.07", "50.07", "0.00", "100.00", "", "", "", ""]
     assert table.note == "The baseline never answers."
@@ -76,7 +81,7 @@ def test_spans_show_only_the_columns_that_have_figures() -> None:
 
 
 def test_markdown_has_as_many_cells_in_every_line() -> None:
-    text = to_markdown(score_tables(LABELS)[0])
+    text = to_markdown(tables_of(LABELS)[0])
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert len(lines) == 6 and {line.count("|") for line in lines} == {7}
     assert text.startswith("## rte dev, encoder fine-tuned for 1 epoch\n")

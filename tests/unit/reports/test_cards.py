@@ -7,7 +7,7 @@ from huggingface_hub import ModelCard
 from tiny_reports import build_tiny_run
 
 from bertvision.kinds import KINDS, Kind
-from bertvision.pipeline.scoreboard import read_figure
+from bertvision.pipeline.finished import read_figure
 from bertvision.reports.cards import write_cards
 
 
@@ -24,5 +24,5 @@ def test_cards_hold_what_the_scores_say(kind: Kind, tmp_path: Path) -> None:
         assert results and all(result.dataset_split == "dev" for result in results.values())
         for key, result in results.items():
             assert result.metric_value == pytest.approx(read_figure(model.scores("dev"), key), abs=1e-4)
-        assert f"{model.facts['parameters']:,} parameters" in text and "encoder itself" in text
+        assert f"{model.parameters:,} parameters" in text and "encoder itself" in text
         assert ("epochs=0.5" in text) == (model.epochs == 0.5), "how to use it names an earlier snapshot"

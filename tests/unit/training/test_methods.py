@@ -328,7 +328,7 @@ def job(tiny_encoder_folder: Path, glue_folder: Path, tmp_path: Path) -> Callabl
 
 def test_a_method_changes_the_stamp_and_the_settings_of_another_do_not(job: Callable[..., Job]) -> None:
     def stamp(*words: str) -> str:
-        return job(*words).finetune_stamp
+        return job(*words).stamps.finetune
 
     full, bitfit, lora = (stamp(f"finetune.method={method}") for method in ("full", "bitfit", "lora"))
     assert len({full, bitfit, lora, stamp("finetune.method=lora", "finetune.lora_rank=2")}) == 4
@@ -342,7 +342,7 @@ def test_runs_that_were_made_before_there_were_methods_stay_finished(job: Callab
     settings = dataclasses.asdict(work.config.finetune)
     before = ("epochs", "lr", "schedule", "warmup", "decay", "clip", "batch_rows", "batch_tokens")
     parts = work.stamps.data("train"), work.encoder_stamp, {key: settings[key] for key in before}, 0, ("auto", "auto")
-    assert work.finetune_stamp == fingerprint("finetune", FINETUNE_VERSION, *parts)
+    assert work.stamps.finetune == fingerprint("finetune", FINETUNE_VERSION, *parts)
 
 
 def test_a_run_scores_its_plain_snapshot_and_tells_how_much_learned(

@@ -1,0 +1,155 @@
+"""A finished run is read in one place, old folders too; and one rule says which of its models is best."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from best_cases import CASES, ENSEMBLE, FITTED, BestCase
+from tiny_reports import TinyRun, label_marks
+
+from bertvision.analysis.certainty import Certainty
+from bertvision.disk import read_json, write_json
+from bertvision.errors import UserError
+from bertvision.kinds import SPAN
+from bertvision.kits import making
+from bertvision.pipeline import predict
+from bertvision.pipeline.finished import EnsembleMember, FinishedRun, best_by_mean, build_entry, rank_by_mean
+from bertvision.pipeline.folder import HELD_OUT
+from bertvision.reports.cards import build_card
+from bertvision.reports.summary import build_summary
+
+MARKS = label_marks([0, 1] * 10, [0.4, 0.6] * 10)
+
+
+def write_case(folder: Path, case: BestCase) -> FinishedRun:
+    """A run on an encoder that was not fine-tuned, with the models of a case."""
+    run, place = TinyRun(folder), HELD_OUT if case.held_out else "dev"
+    for name, figure in case.figures.items():
+        group, _, seed = name.partition("_seed")
+        facts: dict[str, Any] = {"group": group, "seed": int(seed or 0)}
+        if group == "last_linear":
+            facts["head"] = "last_linear"
+        if group == "half":
+            facts["data_fraction"] = 0.5
+        if group in (ENSEMBLE, FITTED):
+            voices = [{"run": None, "epochs": 0.0, "name": one} for one in ("encoder", f"pooled_seed{seed}")]
+            facts |= {"ensemble": ["encoder", "pooled"], "voices": voices, "head": None}
+            facts["method"] = "fitted" if group == FITTED else "max"
+        if name in case.stopped:
+            run.add(name, 0.0, failed=True, **facts)
+        else:
+            run.add(name, 0.0, marks=MARKS, scores={place: {"accuracy": figure, "total": 20}}, **facts)
+    return run.write(finetune={"lr": 1e-4}, encoder={"name": "tiny"})
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_everything_that_names_the_best_names_the_same(case: BestCase, tmp_path: Path) -> None:
+    run = write_case(tmp_path, case)
+    model, why = predict._choose(run, None, None)
+    assert model.name == case.best and why == run.reason
+    assert making._choose(run, None).name == case.head
+    said = " ".join(build_summary(Certainty(run, 0.0, "dev")))
+    assert case.summary in said and f"predict uses {model.title} unless told otherwise: {why}." in said
+    for other in run.models():
+        if other.role in ("control", "head") and not other.failed:
+            used = "this model" if other.name == model.name else model.title
+            assert f"`bertvision predict` uses {used}" in build_card(run, other)
+
+
+def test_the_best_of_a_role_is_by_the_same_rule(tmp_path: Path) -> None:
+    run = write_case(tmp_path, CASES["a fitted ensemble is highest"])
+    for role, name in (("head", "pooled"), ("ensemble", ENSEMBLE), ("control", "last_linear"), ("encoder", "encoder")):
+        best = run.best(0.0, role)
+        assert best is not None and best.name == name
+    assert run.best_head(0.0) == run.best(0.0, "head")
+
+
+def test_a_fitted_ensemble_is_the_best_one_where_there_is_no_other(tmp_path: Path) -> None:
+    figures = {name: value for name, value in CASES["a head is best"].figures.items() if ENSEMBLE not in name}
+    run = write_case(tmp_path, BestCase(figures, "", "", ""))
+    best = run.best(0.0, "ensemble")
+    assert best is not None and best.name == FITTED
+
+
+def test_an_ensemble_of_several_encoders_is_not_used_as_one_model(tmp_path: Path) -> None:
+    run = TinyRun(tmp_path)
+    run.add("encoder", scores={HELD_OUT: {"accuracy": 50.0}})
+    voices = [{"run": "/elsewhere", "epochs": 1.0, "name": "encoder"}, {"run": None, "epochs": 1.0, "name": "encoder"}]
+    own = {"ensemble": ["encoder", "/elsewhere:encoder"], "voices": voices, "method": "max"}
+    run.add("far", scores={HELD_OUT: {"accuracy": 90.0}}, **own)
+    finished = run.write()
+    best = finished.best_model(1.0)
+    assert best is not None and best.name == "encoder"
+    (far,) = finished.groups(1.0, "ensemble")
+    assert not far.is_local and finished.best(1.0, "ensemble") == far, "a table may name it, where it is the only one"
+
+
+def test_spans_are_ranked_at_the_threshold_that_answers_are_given_at(tmp_path: Path) -> None:
+    run = TinyRun(tmp_path, SPAN)
+    for name, exact, f1 in (("encoder", 70.0, 71.0), ("adapter_64", 60.0, 75.0)):
+        run.add(name, scores={HELD_OUT: {"f1": 0.0, "at_threshold": {"exact": exact, "f1": f1}}})
+    best = run.write().best_model(1.0)
+    assert best is not None and best.name == "adapter_64"
+
+
+def test_the_highest_mean_is_first_and_equals_stay_in_order() -> None:
+    figures = {"a": [1.0, 3.0], "none": [], "b": [2.0], "c": [2.5]}
+    assert rank_by_mean(figures) == ["c", "a", "b"]
+    assert best_by_mean(figures) == "c" and best_by_mean({"none": []}) is None
+    assert best_by_mean({"first": [1.0], "second": [1.0]}) == "first"
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def test_an_entry_of_an_old_run_lacks_what_was_not_recorded_then() -> None:
+    old = build_entry("adapter_64", 1.0, {"parameters": 7, "scores": {"dev": {"accuracy": 1.0}}})
+    assert (old.group, old.data_fraction, old.failed, old.members) == ("adapter_64", 1.0, False, ())
+    assert old.seconds is None and old.trained_epochs is None and old.role == "head" and old.is_local
+    voices = [{"run": None, "epochs": 1, "name": "encoder"}, {"run": "there", "epochs": 2, "name": "adapter_64"}]
+    found = build_entry("both", 1.0, {"ensemble": ["encoder", "there:adapter_64"], "voices": voices, "weights": [1, 2]})
+    assert found.members[1] == EnsembleMember("there", 2.0, "adapter_64")
+    assert found.role == "ensemble" and not found.is_local and found.weights == (1, 2)
+
+
+@pytest.mark.parametrize("missing", ["scores", "task", "config"])
+def test_a_folder_that_is_no_finished_run_is_refused(missing: str, tmp_path: Path) -> None:
+    run = TinyRun(tmp_path)
+    run.add("encoder", scores={"dev": {"accuracy": 50.0}})
+    run.write()
+    (tmp_path / f"{missing}.json").unlink()
+    with pytest.raises(UserError, match=rf"is not a finished run: it has no {missing}\.json"):
+        predict.Predictor(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "pairs"),
+    [
+        ({"name": "rte", "windowed": False}, {"name": "rte"}, True),
+        ({"name": "sst2", "windowed": False}, {"name": "sst2"}, False),
+        ({"name": "squad2", "windowed": True}, {"name": "squad2"}, True),
+        ({"name": "files", "windowed": False}, {"name": "files", "text_pair": "second"}, True),
+        ({"name": "files", "windowed": False}, {"name": "files"}, False),
+    ],
+    ids=str,
+)
+def test_old_folders_say_by_their_task_whether_it_takes_pairs(
+    task: dict[str, Any], settings: dict[str, Any], pairs: bool, tmp_path: Path
+) -> None:
+    run = TinyRun(tmp_path)
+    run.add("encoder", scores={"dev": {"accuracy": 50.0}})
+    run.write(task=settings)
+    described = {key: value for key, value in read_json(tmp_path / "task.json").items() if key != "takes_pairs"}
+    write_json(tmp_path / "task.json", {**described, **task})
+    assert FinishedRun(tmp_path).task.takes_pairs is pairs
+    write_json(tmp_path / "task.json", {**described, **task, "takes_pairs": not pairs})
+    assert FinishedRun(tmp_path).task.takes_pairs is not pairs, "what is written goes first"
+
+
+def test_a_name_stands_for_a_model_or_for_its_best_seed(tmp_path: Path) -> None:
+    run = write_case(tmp_path, CASES["a seed was stopped"])
+    assert run.find("wide", 0.0).name == "wide_seed0" and run.find("pooled_seed0", 0.0).name == "pooled_seed0"
+    with pytest.raises(UserError, match="no model 'wide_seed1' at 0 epochs"):
+        run.find("wide_seed1", 0.0)
+    assert json.loads((tmp_path / "scores.json").read_text())["snapshots"]["0"]["wide_seed1"]["failed"]
