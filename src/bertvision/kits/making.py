@@ -126,9 +126,11 @@ def describe(run: FinishedRun, heads: dict[str, str]) -> Part:
             "an answer. Set data.hold_out > 0 and run again."
         )
     threshold = float(head.threshold or 0.0)
+    described = {**describe_task(task), "source": ""}  # where the data lay says nothing to others
+    pairs = described.pop("takes_pairs")
     facts = {
-        "task": {**describe_task(task), "source": ""},  # where the data lay says nothing to others
-        "pairs": task.takes_pairs,
+        "task": described,
+        "pairs": pairs,
         "max_length": config["data"]["max_length"] or task.max_length,
         "overlap": config["data"]["overlap"],
         "n_best": config["evaluate"]["n_best"],
