@@ -11,15 +11,12 @@ def choices(evidence: FinishedRun) -> Block:
     held = evidence.has_held_out
     total = evidence.encoder(evidence.last).models[0].scores(HELD_OUT).get("total") if held else None
     place = f"held-out part of train ({counted(int(total), 'example')})" if total else "the reported dev split itself"
-    best = evidence.best_head(evidence.last)
+    best, used = evidence.best_head(evidence.last), evidence.best_model(evidence.last)
     rows: list[list[Cell]] = []
     if evidence.kind.has_threshold:
         rows.append(["no-answer threshold of each model", place if held else "not chosen: 0"])
-    if best is not None:
-        rows.append([f"the head that this report calls best ({best.name})", place])
-    used = evidence.best_model(evidence.last)
-    if used is not None:
-        rows.append([f"the model that predict uses ({used.title})", place])
+    rows += [[f"the head that this report calls best ({best.name})", place]] if best else []
+    rows += [[f"the model that predict uses ({used.title})", place]] if used else []
     ensembles = evidence.groups(evidence.last, "ensemble")
     if ensembles:
         rows.append(["the ensemble that the summary speaks of, and the better of its members", place])

@@ -15,7 +15,7 @@ from bertvision.kits.card import build_card
 from bertvision.kits.kit import FILE
 from bertvision.pipeline.finished import FinishedRun, Model
 from bertvision.pipeline.folder import HELD_OUT, RunFolder
-from bertvision.tasks.base import describe_task
+from bertvision.tasks.base import Task, describe_task
 
 UNTOUCHED = 0.0
 """The snapshot of an encoder that was not fine-tuned."""
@@ -126,7 +126,7 @@ def describe(run: FinishedRun, heads: dict[str, str]) -> Part:
         )
     threshold = float(head.threshold or 0.0)
     facts = {
-        "task": {**describe_task(task), "source": ""},  # where the data lay says nothing to others
+        "task": _describe_task(task),
         "pairs": task.takes_pairs,
         "max_length": config["data"]["max_length"] or task.max_length,
         "overlap": config["data"]["overlap"],
@@ -145,6 +145,12 @@ def describe(run: FinishedRun, heads: dict[str, str]) -> Part:
     stamp, layers = _read_stamps(run.folder, head.name)
     folder, note = run.folder.head(UNTOUCHED, head.name), _note(run, head, asked is not None)
     return Part(facts, folder, str(config["encoder"]["name"]), stamp, layers, note)
+
+
+def _describe_task(task: Task) -> dict[str, Any]:
+    """Without where the data lay, which says nothing to others, and `takes_pairs`, which a kit keeps beside it."""
+    found = {**describe_task(task), "source": ""}
+    return {key: value for key, value in found.items() if key != "takes_pairs"}
 
 
 def _choose(run: FinishedRun, asked: str | None) -> Model:

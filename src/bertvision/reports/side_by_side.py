@@ -85,8 +85,7 @@ def _runs_block(lines: list[dict[str, Any]]) -> Block:
             f"{line['run']} {_shown(line[ENCODER])}, {_shown(line[CONTROL])}, {_shown(line[BEST])}" for line in lines
         )
         + ".",
-        "The best head is the one with the highest score on held-out training data, or on dev where nothing was held "
-        "out; tests as in each run's own report.",
+        "Best head: the highest on held-out training data (on dev where nothing was held out); tests as in each run.",
     )
 
 
