@@ -12,9 +12,9 @@ from typing import Any
 from bertvision.config import RunConfig, build_config, load_config
 from bertvision.errors import UserError
 from bertvision.pipeline.ensemble import add_ensemble
-from bertvision.pipeline.ensemble_entries import Ensemble, find_mistakes
+from bertvision.pipeline.ensemble_entries import Ensemble
 from bertvision.pipeline.finished import FinishedRun
-from bertvision.pipeline.job import Job
+from bertvision.pipeline.job import Job, find_mistakes
 from bertvision.pipeline.run import run_job, write_summary
 from bertvision.pipeline.scoreboard import score_tables
 from bertvision.progress import Reporter, RichReporter

@@ -104,6 +104,13 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path} is damaged ({error}): remove it, and the stage that wrote it is done again.") from None
 
 
+def escape_line_ends(text: str) -> str:
+    """JSON without the characters that some readers take for the end of a line."""
+    for mark in "\x85\u2028\u2029":
+        text = text.replace(mark, f"\\u{ord(mark):04x}")
+    return text
+
+
 @contextmanager
 def writing_folder(path: Path) -> Iterator[Path]:
     """A temporary folder that takes the place of `path` when the block ends well, and vanishes when it does not."""

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_training import member_of, random_states, random_targets
+from tiny_training import compute_loss, member_of, random_states, random_targets
 
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads import HEADS, Head, Target, build_head, count_parameters, list_presets, load_head, save_head
 from bertvision.kinds import KINDS, LABEL, SCORE, SPAN
-from bertvision.training.losses import compute_loss
 
 LARGE = StateShape(25, 1024, True)
 SHAPES = {"pooler": StateShape(4, 32, True), "no pooler": StateShape(4, 32, False)}
@@ -196,7 +195,7 @@ def count(name: str, target: Target, shape: StateShape = LARGE, **settings: Any)
         return count_parameters(HEADS[name](HEADS[name].Config(**settings), shape, target))
 
 
-SPAN, TWO_LABELS = Target(SPAN), Target(LABEL, 2)
+SPANS, TWO_LABELS = Target(SPAN), Target(LABEL, 2)
 BERT_LARGE = 335_143_938
 # SPEC's tables: an exact count, or a share of BERT-large in percent where only that is known.
 SPAN_ROWS: dict[str, int | str] = {
@@ -220,7 +219,7 @@ LABEL_ROWS = {
 @pytest.mark.parametrize("name", list(SPAN_ROWS))
 def test_span_rows_at_bert_large_have_the_published_parameters(name: str) -> None:
     head, settings = list_presets()[name]
-    found, published = count(head, SPAN, **settings), SPAN_ROWS[name]
+    found, published = count(head, SPANS, **settings), SPAN_ROWS[name]
     assert found == published if isinstance(published, int) else f"{100 * found / BERT_LARGE:.3f}" == published
 
 
@@ -253,7 +252,7 @@ def test_the_control_reads_the_last_layer_and_never_the_pooled_output() -> None:
 
 def test_learned_pooling_is_the_weighted_mean_of_the_formula() -> None:
     states = random_states(SHAPES["pooler"], LENGTHS)
-    head = build_head(member_of("learned_pooling", SPAN), SHAPES["pooler"], SPAN)
+    head = build_head(member_of("learned_pooling", SPAN), SHAPES["pooler"], SPANS)
     with torch.no_grad():
         head.pooling.scale.fill_(1.7)
     shares = head.pooling.weights.exp() / head.pooling.weights.exp().sum()

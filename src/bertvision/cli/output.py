@@ -36,7 +36,7 @@ def load_job(config: str, overrides: list[str] | None, find_more: Callable[[Any]
 
 def find_head_mistakes(config: Any) -> list[str]:
     """Mistakes in the heads and ensembles, to be shown with those of the other settings."""
-    from bertvision.pipeline.ensemble_entries import find_mistakes
+    from bertvision.pipeline.job import find_mistakes
 
     return find_mistakes(config)
 

@@ -54,18 +54,20 @@ def predict(
     if out is not None and file is not None and out.resolve() == file.resolve():
         raise UserError(f"--out {out} is the file that is read: give another one.")
     quiet_libraries()
-    from bertvision.kits.kit import is_kit
+    if not (Path(run) / "scores.json").is_file():  # not a run, so perhaps a kit
+        from bertvision.kits.kit import is_kit
 
-    if is_kit(run):
-        _refuse_for_kits({"--head": head, "--epochs": epochs, "--threshold": threshold, "--submission": submission})
-        _ask_kit(run, tasks, text, text_pair, file, out, json)
-        return
+        if is_kit(run):
+            _refuse_for_kits({"--head": head, "--epochs": epochs, "--threshold": threshold, "--submission": submission})
+            _ask_kit(run, tasks, text, text_pair, file, out, json)
+            return
     if tasks is not None:
         raise UserError(f"--tasks is for kits, and '{run}' is none: leave it out, or give a kit.")
-    from bertvision.kits.kit import shipped_kits
     from bertvision.pipeline.predict import Predictor
 
     if not Path(run).exists():
+        from bertvision.kits.kit import shipped_kits
+
         raise UserError(f"there is no run or kit '{run}': give a run's folder, or a kit ({', '.join(shipped_kits())}).")
     predictor = Predictor(run, head, epochs, RichReporter())
     if head is None:

@@ -21,9 +21,9 @@ import numpy.typing as npt
 
 from bertvision.data.examples import Example
 from bertvision.data.windows import Features
+from bertvision.disk import escape_line_ends
 from bertvision.errors import UserError
 from bertvision.evaluation import combining, trust
-from bertvision.evaluation.spans.lines import escape_line_ends
 from bertvision.evaluation.statistics import Measure
 from bertvision.registry import Registry
 
@@ -177,6 +177,16 @@ class Kind(ABC):
     @abstractmethod
     def losses(self, outputs: "Tensor", states: Packed, targets: WindowTargets) -> "Tensor":
         """(member, window) losses from outputs (member, position, output), in float32."""
+
+    def loss(self, outputs: "Tensor", states: Packed, targets: WindowTargets, total: "int | Tensor") -> "Tensor":
+        """(member) the loss of each member from outputs (member, position, output): summed over a batch's windows and
+        divided by `total`, the step's windows in all.
+
+        Dividing by the step's total, not by what is here, makes micro-batches and processes add up to the very same
+        step. Where some windows only fill a batch up, `total` is the weight of each window, 0 for those.
+        """
+        losses = self.losses(outputs.float(), states, targets)  # (member, window)
+        return losses.sum(1) / total if isinstance(total, int) else (losses * total).sum(1)  # (member)
 
     # ------------------------------------------------------------------ predicting
 

@@ -25,14 +25,12 @@ from bertvision.errors import UserError, suggest
 from bertvision.kinds import Predictions
 from bertvision.pipeline.ensemble_entries import MEMBER, NO_HELD_OUT, Ensemble, read_entry
 from bertvision.pipeline.finished import FinishedRun, Model
-from bertvision.pipeline.folder import HELD_OUT
+from bertvision.pipeline.folder import ADDED_ENSEMBLES, HELD_OUT
 from bertvision.pipeline.job import Job, reopen
 from bertvision.pipeline.score import keep_scored, read_scores
 from bertvision.words import counted
 
 ENSEMBLE_VERSION = 1
-FILE = "ensembles.json"
-"""What the command added to the config's ensembles, in the run folder."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +78,7 @@ def add_ensemble(job: Job, ensemble: Ensemble, scores: dict[str, Any]) -> dict[s
     if not added:
         raise UserError(f"there is no ensemble '{ensemble.shown}': a member's training was stopped.")
     kept = [other for other in _added(job) if other.shown != ensemble.shown]
-    write_json(job.folder.path / FILE, [dataclasses.asdict(one) for one in [*kept, ensemble]])
+    write_json(job.folder.path / ADDED_ENSEMBLES, [dataclasses.asdict(one) for one in [*kept, ensemble]])
     write_json(job.folder.path / "scores.json", scores)
     return added
 
@@ -108,7 +106,7 @@ def _with_whole_path(member: str) -> str:
 
 
 def _added(job: Job) -> list[Ensemble]:
-    found = read_json(job.folder.path / FILE) or []
+    found = read_json(job.folder.path / ADDED_ENSEMBLES) or []
     return [Ensemble(**{**entry, "members": tuple(entry["members"])}) for entry in found]
 
 

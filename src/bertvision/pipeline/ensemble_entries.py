@@ -9,7 +9,6 @@ from bertvision.config import RunConfig, TrainConfig, target_kind
 from bertvision.errors import suggest
 from bertvision.evaluation.combining import METHODS
 from bertvision.heads.members import NAME, build_members
-from bertvision.heads.members import find_mistakes as find_head_mistakes
 from bertvision.kinds import LABEL
 from bertvision.pipeline.folder import BASELINE, ENCODER
 
@@ -59,11 +58,9 @@ def _are_names(value: Any) -> bool:
     return isinstance(value, list) and len(value) > 1 and all(isinstance(name, str) and name for name in value)
 
 
-def find_mistakes(config: RunConfig) -> list[str]:
-    """What is wrong with a config's heads and ensembles, for `config.build_config`."""
-    mistakes = find_head_mistakes(config)
-    if not config.ensembles or mistakes:
-        return mistakes
+def find_ensemble_mistakes(config: RunConfig) -> list[str]:
+    """What is wrong with the ensembles of a config whose heads are right."""
+    mistakes: list[str] = []
     known, kept = _own_names(config), {*config.finetune.snapshots, config.finetune.epochs}
     asked = [read_entry(entry, mistakes) for entry in config.ensembles]
     for ensemble in filter(None, asked):

@@ -73,7 +73,8 @@ def load_for_finetuning(job: Job) -> Encoder:
     encoder = load_encoder(settings.name, job.machine.device, torch.float32, "padded")
     encoder.take_route(settings.attention, job.machine.dtype)
     check_length(job, encoder)
-    check_method(encoder, job.config.finetune)
+    if job.config.finetune.method != "full":
+        check_method(encoder, job.config.finetune)
     return encoder
 
 

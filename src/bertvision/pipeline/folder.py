@@ -20,6 +20,8 @@ from bertvision.disk import TEMPORARY, clear_disk_errors, read_json, write_json
 
 BASELINE, ENCODER = "baseline", "encoder"
 """Models of every snapshot that are no heads: the trivial baseline, and the encoder with its own output layer."""
+ADDED_ENSEMBLES = "ensembles.json"
+"""What the command added to the config's ensembles."""
 HELD_OUT = "held_out"
 """The split of training examples that nothing is trained on: choices are made there."""
 

@@ -18,6 +18,7 @@ from bertvision.data.windows import Features, build_features
 from bertvision.encoder.loading import load_tokenizer, shape_of
 from bertvision.errors import UserError
 from bertvision.heads import MemberConfig, Target, build_members
+from bertvision.heads import find_mistakes as find_head_mistakes
 from bertvision.machine import Machine
 from bertvision.pipeline.folder import HELD_OUT, RunFolder
 from bertvision.pipeline.stamps import Stamps
@@ -154,6 +155,16 @@ class Job:
     def tokens_of(self, batches: list[np.ndarray], split: str = "train") -> list[int]:
         lengths = self.features(split).lengths
         return [int(lengths[batch].sum()) for batch in batches]
+
+
+def find_mistakes(config: RunConfig) -> list[str]:
+    """What is wrong with a config's heads and ensembles, for `config.build_config`."""
+    mistakes = find_head_mistakes(config)
+    if mistakes or not config.ensembles:
+        return mistakes
+    from bertvision.pipeline.ensemble_entries import find_ensemble_mistakes
+
+    return find_ensemble_mistakes(config)
 
 
 def reopen(folder: Path | str, reporter: Reporter | None = None) -> Job:

@@ -12,6 +12,7 @@ from bertvision.environment import describe_environment
 from bertvision.pipeline.ensemble import add_ensembles
 from bertvision.pipeline.finetune import finetune
 from bertvision.pipeline.finished import FinishedRun
+from bertvision.pipeline.folder import ADDED_ENSEMBLES
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.score import evaluate
 from bertvision.pipeline.scoreboard import score_tables
@@ -50,7 +51,8 @@ def run_job(job: Job) -> dict[str, Any]:
 def score_job(job: Job) -> dict[str, Any]:
     """The last stage: figures of everything that was trained, scores.json and summary.md."""
     scores = evaluate(job)
-    add_ensembles(job, scores)
+    if job.config.ensembles or (job.folder.path / ADDED_ENSEMBLES).is_file():
+        add_ensembles(job, scores)
     if job.machine.is_main:
         write_summary(job, scores)
     job.machine.wait()

@@ -50,8 +50,12 @@ class Stores:
     def find(self, keep: tuple[Part, ...], split: str) -> tuple[Store | None, str]:
         """A whole store of these very states, or of these and others; and where there is none, what is in its place."""
         job, trouble = self.job, ""
+        candidates = (keep, WIDER) if set(keep) < set(WIDER) else (keep,)
+        names = [store_name(self.epochs, split, parts) for parts in candidates]
+        if job.config.store.path is None and not any((job.folder.states / name).exists() for name in names):
+            return None, ""  # a run that stores nothing, as most do
         weights = job.stamps.weights(self.epochs)
-        for parts in (keep, WIDER) if set(keep) < set(WIDER) else (keep,):
+        for parts in candidates:
             place = place_of(job, self.epochs, split, parts)
             try:
                 store = Store.open(place)

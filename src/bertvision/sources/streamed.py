@@ -1,6 +1,7 @@
 """Streamed source: the frozen encoder runs as the batches are asked for, several steps' windows at a time."""
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -49,17 +50,29 @@ class StreamedSource:
         self.rank, self.processes = share
         self.starts = frozenset(starts)
         self.recorded = recorded and encoder.device.type == "cuda" and encoder.route == "varlen" and encoder.work > 0
-        self.graphs, self.places = Graphs(), TokenPlaces(encoder.device)
         self.sizes: dict[int, int] = {}  # tokens of a recorded batch → bytes of its states, which are kept
-        self.most_bytes = spare_bytes(encoder.device, 32)
+
+    @cached_property
+    def graphs(self) -> Graphs:
+        return Graphs()
+
+    @cached_property
+    def places(self) -> TokenPlaces:
+        return TokenPlaces(self.encoder.device)
+
+    @cached_property
+    def most_bytes(self) -> int:
+        return spare_bytes(self.encoder.device, 32)
 
     @property
     def steps(self) -> int:
         return len(self.plan)
 
     def batches(self, first: int = 0) -> Iterator[StateBatch]:
-        ahead = 3 if self.encoder.device.type == "cuda" else 0  # a CPU has no hand free for it
-        for group in make_ahead(self._prepare, (found for found in self._groups() if found.stop > first), ahead):
+        left = (found for found in self._groups() if found.stop > first)
+        # A CPU has no hand free to prepare what comes next.
+        on_gpu = self.encoder.device.type == "cuda"
+        for group in make_ahead(self._prepare, left) if on_gpu else map(self._prepare, left):
             yield from self._batches_of(group, first)  # its states go with it, before the next group's come
 
     def _prepare(self, steps: range) -> _Group:

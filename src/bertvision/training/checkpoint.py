@@ -1,8 +1,13 @@
-"""Checkpoints of work under way: safetensors and JSON, written whole or not at all, only the newest kept."""
+"""Checkpoints of work under way: safetensors and JSON, written whole or not at all, only the newest kept. Interrupts
+wait until a step is whole, so that what is kept is a state that training can go on from."""
 
 import json
 import shutil
+import signal
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,3 +83,27 @@ def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """What `named` put under a prefix."""
     start = prefix + "/"
     return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
+
+
+@contextmanager
+def held_interrupts() -> Iterator[list[int]]:
+    """Inside, the first interrupt is only noted in the list that is given; a second one raises at once.
+
+    The loop looks at the list after each step, keeps its state and raises KeyboardInterrupt.
+    """
+    asked: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield asked  # only the main thread gets signals
+        return
+
+    def note(number: int, frame: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -26,10 +26,8 @@ from bertvision.machine import Machine, drawing_from
 from bertvision.progress import Reporter
 from bertvision.sources.ahead import make_ahead
 from bertvision.sources.base import Targets, pack_targets, pack_tokens
-from bertvision.training.checkpoint import Checkpoints, named, under
+from bertvision.training.checkpoint import Checkpoints, held_interrupts, named, under
 from bertvision.training.half_weights import HalfWeights
-from bertvision.training.interrupts import held_interrupts
-from bertvision.training.losses import compute_loss
 from bertvision.training.methods import prepare_method
 from bertvision.training.optimizer import (
     build_optimizer,
@@ -88,7 +86,7 @@ class Finetuning:
     ) -> None:
         self.encoder, self.output, self.features, self.plan = encoder, output, features, plan
         self.kind, self.config, self.seed, self.machine, self.reporter = kind, config, seed, machine, reporter
-        self.method = prepare_method(encoder, config, seed)
+        self.method = None if config.method == "full" else prepare_method(encoder, config, seed)
         self.model = nn.ModuleDict({"encoder": encoder, "output": output})
         # Where it runs padded, an encoder may be of a family that half precision throughout does not suit.
         is_half = encoder.route == "varlen"
@@ -163,7 +161,7 @@ class Finetuning:
 
     def _offer(self, epochs: float, on_snapshot: Callable[[float, Cost], None]) -> None:
         cost = self._cost()
-        with self.full_weights(), self.method.plain():
+        with self.full_weights(), self.method.plain() if self.method else contextlib.nullcontext():
             on_snapshot(epochs, cost)
 
     def measure_step(self, step: int) -> int:
@@ -258,7 +256,8 @@ class Finetuning:
         with self.machine.autocast() if self.half is None else contextlib.nullcontext():
             states = self.encoder(tokens, keep=self.output.keep)
             outputs = self.output(states)
-        loss = compute_loss(self.kind, outputs, states, targets.to(device), weights.to(device, non_blocking=True))
+        targets, weights = targets.to(device), weights.to(device, non_blocking=True)
+        loss = self.kind.loss(outputs.unsqueeze(0), states, targets, weights)[0]
         if self.half is None:
             loss.backward()
         else:

@@ -17,8 +17,7 @@ from torch import Tensor
 from bertvision.machine import Machine
 from bertvision.progress import Reporter
 from bertvision.sources import Source
-from bertvision.training.checkpoint import Checkpoint, Checkpoints, named, under
-from bertvision.training.interrupts import held_interrupts
+from bertvision.training.checkpoint import Checkpoint, Checkpoints, held_interrupts, named, under
 from bertvision.training.places import Places
 from bertvision.training.stack import Alone, Member, Stack, build_units
 

@@ -18,7 +18,6 @@ from bertvision.encoder.recording import Graphs, Pool
 from bertvision.heads import Head, MemberConfig
 from bertvision.machine import Machine, drawing_from
 from bertvision.sources import StateBatch
-from bertvision.training.losses import compute_losses
 from bertvision.training.optimizer import (
     StackedAdamW,
     build_optimizer,
@@ -102,7 +101,7 @@ class Alone:
         if len(batch.windows):
             with machine.autocast():
                 outputs = member.head(batch.states)  # (position, output)
-            losses = compute_losses(member.head.target.kind, outputs.unsqueeze(0), batch)  # (1)
+            losses = _losses(member.head, outputs.unsqueeze(0), batch)  # (1)
             losses.sum().backward()
             self.losses += losses.detach()
         machine.sum_gradients(self.parameters)
@@ -175,7 +174,7 @@ class Stack:
             with machine.autocast():
                 outputs = vmap(lambda own: functional_call(head, own, (batch.states,)))(self.weights)
                 # (member, position, output)
-            losses = compute_losses(head.target.kind, outputs, batch)  # (member)
+            losses = _losses(head, outputs, batch)  # (member)
             losses.sum().backward()
             self.losses += losses.detach()
         machine.sum_gradients(weights)
@@ -288,3 +287,7 @@ def _stack_limit(head: Head, tokens: int) -> int:
         return 1
     values = max(1, tokens) * head.layers * head.shape.hidden
     return max(1, min(MOST, STACKED_VALUES // values))
+
+
+def _losses(head: Head, outputs: Tensor, batch: StateBatch) -> Tensor:
+    return head.target.kind.loss(outputs, batch.states, batch.targets, batch.total)  # (member)

@@ -4,14 +4,13 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_training import member_of, random_states, random_targets
+from tiny_training import compute_loss, member_of, random_states, random_targets
 from torch.nn import functional
 
 from bertvision.encoder.states import StateShape
 from bertvision.heads import HEADS, Head, Target, build_head, count_parameters
 from bertvision.heads.convolutions import BatchNorm
 from bertvision.kinds import KINDS, LABEL, SCORE, SPAN, Kind
-from bertvision.training.losses import compute_loss
 
 SPAN, LABEL, SCORE = SPAN, LABEL, SCORE
 LARGE, BASE, TINY = StateShape(25, 1024, True), StateShape(13, 768, True), StateShape(4, 32, True)

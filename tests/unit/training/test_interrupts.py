@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from bertvision.training.interrupts import held_interrupts
+from bertvision.training.checkpoint import held_interrupts
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 

@@ -1,12 +1,11 @@
 import pytest
 import torch
-from tiny_training import random_states, random_targets
+from tiny_training import compute_loss, random_states, random_targets
 from torch.nn import functional
 
 from bertvision.encoder.states import StateShape
 from bertvision.kinds import LABEL, SCORE, SPAN, Kind
 from bertvision.sources import Targets
-from bertvision.training.losses import compute_loss
 
 SHAPE = StateShape(2, 4, False)
 LENGTHS = [5, 1, 9, 3]

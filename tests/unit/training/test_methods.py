@@ -341,7 +341,7 @@ def test_runs_that_were_made_before_there_were_methods_stay_finished(job: Callab
     work = job()
     settings = dataclasses.asdict(work.config.finetune)
     before = ("epochs", "lr", "schedule", "warmup", "decay", "clip", "batch_rows", "batch_tokens")
-    parts = work.stamps.data("train"), work.encoder_stamp, {key: settings[key] for key in before}, 0, ("auto", "auto")
+    parts = work.stamps.data("train"), work.stamps.encoder, {key: settings[key] for key in before}, 0, ("auto", "auto")
     assert work.stamps.finetune == fingerprint("finetune", FINETUNE_VERSION, *parts)
 
 

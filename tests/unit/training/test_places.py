@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 from tiny_encoders import tiny_model
-from tiny_training import member_of, random_states, random_targets
+from tiny_training import compute_loss, member_of, random_states, random_targets
 
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.recording import fill_up, round_up
@@ -15,7 +15,6 @@ from bertvision.heads.members import list_presets
 from bertvision.kinds import LABEL, SCORE, SPAN, Kind
 from bertvision.sources import StateBatch
 from bertvision.training import places as module
-from bertvision.training.losses import compute_loss, compute_losses
 from bertvision.training.places import Places
 
 CPU = torch.device("cpu")
@@ -42,7 +41,7 @@ def batch_of(lengths: list[int], seed: int, keep: tuple[str, ...], total: int = 
 
 def gradients(head: torch.nn.Module, batch: StateBatch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     head.zero_grad()
-    (loss,) = compute_losses(head.target.kind, head(batch.states).unsqueeze(0), batch)
+    (loss,) = head.target.kind.loss(head(batch.states).unsqueeze(0), batch.states, batch.targets, batch.total)
     loss.backward()
     return loss.detach(), {name: weight.grad for name, weight in head.named_parameters()}
 

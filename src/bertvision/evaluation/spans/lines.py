@@ -9,6 +9,7 @@ from json.encoder import encode_basestring
 import numpy as np
 import numpy.typing as npt
 
+from bertvision.disk import escape_line_ends
 from bertvision.evaluation.spans.answers import NO_SPAN, Float64, SpanAnswers
 
 BLOCK = 512  # questions turned into text at once
@@ -82,13 +83,6 @@ def _write_places(places: npt.NDArray[np.int32]) -> list[str]:
 @lru_cache
 def _numbers() -> Objects:
     return np.array([str(number) for number in range(NUMBERS)], dtype=object)  # (number,)
-
-
-def escape_line_ends(text: str) -> str:
-    """JSON without the characters that some readers take for the end of a line."""
-    for mark in "\x85\u2028\u2029":
-        text = text.replace(mark, f"\\u{ord(mark):04x}")
-    return text
 
 
 def decimals(values: Float64, places: int) -> tuple[list[str], list[str]]:
