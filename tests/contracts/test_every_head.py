@@ -264,7 +264,7 @@ def test_learned_pooling_is_the_weighted_mean_of_the_formula() -> None:
 def test_an_adapter_is_gelu_of_a_map_for_each_layer_side_by_side_then_the_last_layer(shared: bool) -> None:
     states = random_states(SHAPES["no pooler"], LENGTHS)
     member = member_of("adapter", SPAN, size=3, shared=shared, skip=True)
-    head = build_head(member, SHAPES["no pooler"], SPAN)
+    head = build_head(member, SHAPES["no pooler"], SPANS)
     tokens, parts = states.read("tokens"), []
     for layer in range(4):
         weight = head.adapter.weight if shared else head.adapter.weight[layer]

@@ -161,7 +161,7 @@ def test_dropout_of_recorded_steps_is_drawn_from_the_seed_and_the_step(features:
 def test_compiled_layers_give_the_same_states_and_are_compiled_once_for_all_lengths(features: Features) -> None:
     import torch._dynamo.utils as utils
 
-    from bertvision.sources import pack_tokens
+    from bertvision.encoder.states import pack_tokens
 
     encoder = Encoder(tiny_model("bert", **SMALL).to("cuda", torch.bfloat16)).eval().requires_grad_(False)
     batches = [pack_tokens(features, np.arange(first, first + 3 + first)) for first in range(5)]

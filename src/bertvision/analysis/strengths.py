@@ -27,13 +27,13 @@ from bertvision.analysis.words import gold_of
 from bertvision.data.examples import Example
 from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.states import pack_tokens
 from bertvision.errors import UserError, suggest
 from bertvision.heads import Head, load_head
 from bertvision.kinds.base import Aim, Float
 from bertvision.kinds.score import ScoreMarks
 from bertvision.kinds.span import SpanMarks
 from bertvision.pipeline.finished import FinishedRun, Group, Model
-from bertvision.sources import pack_tokens
 
 CANDIDATES = 500  # examples among which one is chosen by its length
 LONG, NICE = 60, 40  # tokens of an example: at most, and best

@@ -58,6 +58,12 @@ class Features:
         first = int(self.starts[window])
         return slice(first, first + int(self.lengths[window]))
 
+    def find_tokens(self, windows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """(token,) where the tokens of some windows lie in the packed arrays, one window's after the other's."""
+        lengths = self.lengths[windows].astype(np.int64)  # (window,)
+        before = np.cumsum(lengths) - lengths  # (window,)
+        return np.repeat(self.starts[windows] - before, lengths) + np.arange(lengths.sum())
+
 
 class Kind(Protocol):
     """A kind of target, as far as windows need it."""

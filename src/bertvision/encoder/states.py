@@ -11,8 +11,11 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from bertvision.data.windows import Features
 
 Part = Literal["tokens", "last", "cls", "mean"]
 Reading = Literal["tokens", "cls", "mean"]
@@ -256,3 +259,15 @@ class HiddenStates:
         if self.packing is None:
             self.packing = Packing.of(self.lengths, self.device)
         return self.packing
+
+
+def pack_tokens(features: Features, windows: np.ndarray) -> PackedTokens:
+    """The tokens of some windows, one after the other."""
+    index = features.find_tokens(windows)  # (token)
+    counts = torch.from_numpy(features.lengths[windows].astype(np.int64))  # (window)
+    return PackedTokens(
+        input_ids=torch.from_numpy(features.input_ids[index].astype(np.int64)),
+        type_ids=torch.from_numpy(features.type_ids[index].astype(np.int64)),
+        lengths=counts,
+        packing=Packing.of(counts),
+    )

@@ -11,8 +11,8 @@ from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.states import Part
 from bertvision.heads import Head
+from bertvision.pipeline.outputs import encode_batches
 from bertvision.progress import Reporter
-from bertvision.sources.base import find_tokens, pack_tokens
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ def compute_all(
     }
     order = np.argsort(-joined.features.lengths, kind="stable")  # (sequence,)
     with reporter.bar("predicting", int(joined.features.lengths.sum()), "tokens") as bar:
-        for some in fill_batches(joined.features.lengths, order, tokens=tokens):
-            states = encoder(pack_tokens(joined.features, some).to(encoder.device), keep=keep)
+        plan = fill_batches(joined.features.lengths, order, tokens=tokens)
+        for some, states in encode_batches(encoder, joined.features, plan, keep):
             at = np.full(len(joined.features), -1, dtype=np.int64)  # (sequence,) its place in this batch
             at[some] = np.arange(len(some))
             for name, one in asked.items():
@@ -89,7 +89,7 @@ def compute_all(
                     rows = torch.from_numpy(at[joined.places[name][windows]])  # (window,)
                     on_tokens = one.head.target.kind.position == "token"
                     outputs = one.head(states.pick(rows, one.head.reads))  # (token or window, output)
-                    index = find_tokens(one.features, windows) if on_tokens else windows
+                    index = one.features.find_tokens(windows) if on_tokens else windows
                     found[name][index] = outputs.float().cpu().numpy()
             bar.advance(int(joined.features.lengths[some].sum()))
     return found

@@ -10,12 +10,12 @@ from bertvision.data.packing import plan_batches
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.loading import load_encoder
 from bertvision.encoder.output_layer import CheckpointOutputLayer, build_output_layer, load_output_layer
+from bertvision.encoder.states import pack_tokens
 from bertvision.errors import UserError
 from bertvision.machine import drawing_from
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.snapshot import check_length, compile_if_long, report_route, save_snapshot
-from bertvision.sources import pack_tokens
 from bertvision.training.checkpoint import Checkpoints
 from bertvision.training.finetune import Cost, Finetuning
 from bertvision.training.methods import check_method

@@ -1,6 +1,6 @@
 """One pass over some windows gives the raw outputs of every model: the encoder's own output layer and all heads."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -10,12 +10,11 @@ from torch import Tensor
 from bertvision.data.packing import fill_batches
 from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.states import HiddenStates, Part
+from bertvision.encoder.states import HiddenStates, PackedTokens, Part, pack_tokens
 from bertvision.kinds import Kind
 from bertvision.machine import Machine
 from bertvision.progress import Bar
-from bertvision.sources import StreamedSource
-from bertvision.sources.base import find_tokens
+from bertvision.sources.ahead import make_ahead
 
 MOST_WAITING = 64 << 20  # bytes of outputs on the device before they are fetched
 
@@ -43,15 +42,30 @@ def compute_outputs(
     # Longest first: memory fails at once or never, and neighbours need little padding.
     order = np.argsort(-features.lengths, kind="stable")
     plan = fill_batches(features.lengths, order, tokens=tokens)
-    mine = plan[machine.rank :: machine.processes]
-    source = StreamedSource(encoder, features, mine, keep, encode_tokens=1)
     found = Collector()
-    for batch in source.batches():
+    for windows, states in encode_batches(encoder, features, plan[machine.rank :: machine.processes], keep):
         with torch.no_grad():  # in the models' own float32: half precision would tie scores
-            found.add(batch.windows, [model(batch.states) for model in models.values()])
+            found.add(windows, [model(states) for model in models.values()])
         if bar:
-            bar.advance(int(features.lengths[batch.windows].sum()))
+            bar.advance(int(features.lengths[windows].sum()))
     return put_in_order(machine.gather(found.fetch()), list(models), features, kind)
+
+
+def encode_batches(
+    encoder: Encoder, features: Features, plan: list[np.ndarray], keep: tuple[Part, ...]
+) -> Iterator[tuple[np.ndarray, HiddenStates]]:
+    """The windows of each batch and their states. On a GPU the next batches are packed meanwhile."""
+    on_gpu = encoder.device.type == "cuda"
+
+    def prepare(windows: np.ndarray) -> tuple[np.ndarray, PackedTokens]:
+        tokens = pack_tokens(features, windows)
+        return windows, tokens.pin() if on_gpu else tokens
+
+    encoder.eval()
+    for windows, tokens in make_ahead(prepare, plan) if on_gpu else map(prepare, plan):
+        with torch.no_grad():
+            states = encoder(tokens, keep=keep)
+        yield windows, states
 
 
 class Collector:
@@ -86,5 +100,5 @@ def put_in_order(rows: list[Rows], names: list[str], features: Features, kind: K
     found = np.full(shape, np.nan, dtype=np.float32)  # (model, token or window, output)
     while rows:
         windows, outputs = rows.pop()
-        found[:, find_tokens(features, windows) if kind.position == "token" else windows] = outputs
+        found[:, features.find_tokens(windows) if kind.position == "token" else windows] = outputs
     return dict(zip(names, found, strict=True))

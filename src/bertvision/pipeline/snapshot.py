@@ -10,12 +10,12 @@ from bertvision.disk import read_json, write_json, writing_folder
 from bertvision.encoder.encoder import Encoder, RouteError, check_route
 from bertvision.encoder.loading import identify, load_encoder
 from bertvision.encoder.output_layer import restore_output_layer
+from bertvision.encoder.states import pack_tokens
 from bertvision.errors import UserError
 from bertvision.heads import count_parameters
 from bertvision.machine import Machine
 from bertvision.pipeline.folder import mark_done
 from bertvision.pipeline.job import Job
-from bertvision.sources import pack_tokens
 
 # Operations before which compiling the layers takes longer than it saves (LOG.md): a minute or two of a large GPU.
 LONG_WORK = 2e16

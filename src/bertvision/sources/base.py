@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bertvision.data.windows import Features
-from bertvision.encoder.states import HiddenStates, PackedTokens, Packing
+from bertvision.encoder.states import HiddenStates
 
 
 @dataclass(frozen=True)
@@ -49,25 +49,6 @@ class Source(Protocol):
     def batches(self, first: int = 0) -> Iterator[StateBatch]:
         """The batches from step `first` on."""
         ...
-
-
-def pack_tokens(features: Features, windows: np.ndarray) -> PackedTokens:
-    """The tokens of some windows, one after the other."""
-    index = find_tokens(features, windows)  # (token)
-    counts = torch.from_numpy(features.lengths[windows].astype(np.int64))  # (window)
-    return PackedTokens(
-        input_ids=torch.from_numpy(features.input_ids[index].astype(np.int64)),
-        type_ids=torch.from_numpy(features.type_ids[index].astype(np.int64)),
-        lengths=counts,
-        packing=Packing.of(counts),
-    )
-
-
-def find_tokens(features: Features, windows: np.ndarray) -> np.ndarray:
-    """Where the tokens of some windows lie in the features, one window's after the other's."""
-    lengths = features.lengths[windows].astype(np.int64)  # (window)
-    before = np.cumsum(lengths) - lengths  # (window)
-    return np.repeat(features.starts[windows] - before, lengths) + np.arange(lengths.sum())  # (token)
 
 
 def pack_targets(features: Features, windows: np.ndarray) -> Targets:

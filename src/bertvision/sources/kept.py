@@ -9,9 +9,9 @@ from torch import Tensor
 from bertvision.data.packing import fill_batches
 from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.states import HiddenStates, Part
+from bertvision.encoder.states import HiddenStates, Part, pack_tokens
 from bertvision.progress import Bar
-from bertvision.sources.base import StateBatch, Targets, pack_targets, pack_tokens
+from bertvision.sources.base import StateBatch, Targets, pack_targets
 from bertvision.sources.store.dtypes import from_stored
 from bertvision.sources.store.reader import Reading, Store
 

@@ -19,13 +19,13 @@ from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.output_layer import OutputLayer
 from bertvision.encoder.recording import MOST_WORK, Graphs, TokenPlaces, fill_up
-from bertvision.encoder.states import PackedTokens
+from bertvision.encoder.states import PackedTokens, pack_tokens
 from bertvision.errors import UserError
 from bertvision.kinds import Kind
 from bertvision.machine import Machine, drawing_from
 from bertvision.progress import Reporter
 from bertvision.sources.ahead import make_ahead
-from bertvision.sources.base import Targets, pack_targets, pack_tokens
+from bertvision.sources.base import Targets, pack_targets
 from bertvision.training.checkpoint import Checkpoints, held_interrupts, named, under
 from bertvision.training.half_weights import HalfWeights
 from bertvision.training.methods import prepare_method

@@ -17,6 +17,7 @@ from bertvision.analysis import strengths as module
 from bertvision.analysis.strengths import compute_layer_map
 from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.states import pack_tokens
 from bertvision.errors import UserError
 from bertvision.evaluation.spans.answers import SpanAnswer
 from bertvision.heads import Target, build_head
@@ -26,7 +27,6 @@ from bertvision.kinds.label import LabelMarks
 from bertvision.kinds.score import ScoreMarks
 from bertvision.kinds.span import SpanMarks, SpanPredictions
 from bertvision.pipeline.finished import FinishedRun
-from bertvision.sources import pack_tokens
 from bertvision.tasks.base import Task
 
 

@@ -17,10 +17,9 @@ from bertvision.data.packing import fill_batches
 from bertvision.data.windows import Features
 from bertvision.disk import fingerprint
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.states import Part
+from bertvision.encoder.states import Part, pack_tokens
 from bertvision.errors import UserError
 from bertvision.progress import Reporter
-from bertvision.sources.base import pack_tokens
 from bertvision.sources.store.dtypes import TORCH, find_unfit, to_stored
 from bertvision.sources.store.identity import refuse_other
 from bertvision.sources.store.layout import (
