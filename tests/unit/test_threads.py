@@ -10,7 +10,7 @@ import torch
 
 from bertvision import threads
 
-SHOW = "import os, sys; print(os.environ.get('OMP_WAIT_POLICY'), bertvision.threads._spins)"
+SHOW = "import os; e = os.environ.get; print(e('OMP_WAIT_POLICY'), e('GOMP_SPINCOUNT'), bertvision.threads._spins)"
 
 
 def show(code: str, **settings: str) -> list[str]:
@@ -23,17 +23,17 @@ def show(code: str, **settings: str) -> list[str]:
 
 
 def test_importing_the_package_makes_threads_wait_passively() -> None:
-    assert show("import bertvision") == ["PASSIVE", "False"]
+    assert show("import bertvision") == ["PASSIVE", str(threads.SPINS), "False"]
 
 
 def test_after_torch_it_is_too_late_for_this_process_and_in_time_for_its_children() -> None:
-    assert show("import torch, bertvision") == ["PASSIVE", "True"]
+    assert show("import torch, bertvision") == ["PASSIVE", str(threads.SPINS), "True"]
 
 
 @pytest.mark.parametrize("code", ["import bertvision", "import torch, bertvision"])
 def test_a_users_own_setting_wins(code: str) -> None:
-    assert show(code, OMP_WAIT_POLICY="ACTIVE") == ["ACTIVE", "False"]
-    assert show(code, GOMP_SPINCOUNT="100") == ["None", "False"]
+    assert show(code, OMP_WAIT_POLICY="ACTIVE") == ["ACTIVE", "None", "False"]
+    assert show(code, GOMP_SPINCOUNT="100") == ["None", "100", "False"]
 
 
 @pytest.fixture
