@@ -1,9 +1,9 @@
 """How CPU threads behave on a machine that is shared: a busy laptop, a container, CI.
 
 OpenMP's threads spin at the end of every parallel region until the last one arrives. Where another program holds a
-core, each of the hundreds of small calls of a kit then waits a time slice. Threads that sleep at once double the time of
-a kit on an idle machine. A short spin before they sleep is nearly the best of both (benchmarks/busy_cores.py). OpenMP
-reads the setting when torch is loaded.
+core, each of the hundreds of small calls of a kit then waits a time slice. Threads that sleep at once double the time
+of a kit on an idle machine. A short spin before they sleep is nearly the best of both (benchmarks/busy_cores.py).
+OpenMP reads the setting when torch is loaded.
 """
 
 import os

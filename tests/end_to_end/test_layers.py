@@ -101,7 +101,7 @@ def test_other_layers_retrain_the_heads_and_not_the_encoder(rte: Path, command: 
 def test_stamps_hang_on_the_layers_only_where_they_are_given(rte: Path) -> None:
     plain, some, others = (Job(load_config(rte, words)) for words in ([], [LAYERS], ["encoder.layers=[1,3]"]))
     member, train = plain.members[0], plain.config.train
-    made_of = plain.stamps.finetune, 1.0, (train.batch_rows, train.batch_tokens, 0), member.what_matters()
+    made_of = plain.stamps.finetune, 1.0, (train.batch_rows, train.batch_tokens, 0), member.identity()
     assert plain.stamps.member(1.0, member) == fingerprint("train", TRAIN_VERSION, *made_of), "as of runs made before"
     assert plain.stamps.finetune == some.stamps.finetune == others.stamps.finetune
     assert len({job.stamps.member(1.0, member) for job in (plain, some, others)}) == 3

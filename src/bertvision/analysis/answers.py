@@ -31,7 +31,7 @@ ROW = 36  # height of a model's bars
 
 
 def _models(groups: Sequence[Group]) -> list[Model]:
-    return [model for group in groups for model in group.well]
+    return [model for group in groups for model in group.trained]
 
 
 def _spoken_of(evidence: FinishedRun) -> list[Group]:
@@ -42,12 +42,12 @@ def _spoken_of(evidence: FinishedRun) -> list[Group]:
 
 def _by_seed(group: Group, split: str, measure: Callable[[Model, SpanMarks], list[float]]) -> Float:
     """Some numbers of each seed that was trained to the end."""
-    return np.array([measure(model, marks_of(model, split)) for model in group.well])  # (seed, number)
+    return np.array([measure(model, marks_of(model, split)) for model in group.trained])  # (seed, number)
 
 
 def _count_digits(groups: Sequence[Group]) -> int | None:
     """Means of counts over seeds have decimals."""
-    return 1 if any(len(group.well) > 1 for group in groups) else None
+    return 1 if any(len(group.trained) > 1 for group in groups) else None
 
 
 def _number(value: float) -> Cell:
@@ -60,7 +60,7 @@ def _spell(value: float) -> str:
 
 
 def _spell_part(value: float, total: int, group: Group) -> str:
-    average = " on average" if len(group.well) > 1 else ""
+    average = " on average" if len(group.trained) > 1 else ""
     return f"{_spell(value)} of {counted(total, 'question')}{average}"
 
 
@@ -76,7 +76,7 @@ def has_and_no_answer(evidence: FinishedRun, split: str) -> Block | None:
     if evidence.kind is not SPAN:
         return None
     groups = evidence.groups(evidence.last)
-    has = marks_of(groups[0].well[0], split).has_answer  # (example)
+    has = marks_of(groups[0].trained[0], split).has_answer  # (example)
     rows: list[list[Cell]] = [_baseline_row(has)]
     for group in groups:
         columns = _by_seed(group, split, _right_by_part).T  # (number, seed)
@@ -198,7 +198,7 @@ def wrong_predictions(evidence: FinishedRun, split: str) -> Block | None:
     groups = evidence.groups(evidence.last)
     by_seed = {group.title: _by_seed(group, split, _count_errors) for group in groups}  # each (seed, kind)
     found = {name: values.mean(axis=0) for name, values in by_seed.items()}  # each (kind)
-    total = len(marks_of(groups[0].well[0], split).silent)
+    total = len(marks_of(groups[0].trained[0], split).silent)
     rows: list[list[Cell]] = []
     for name, counts in found.items():
         wrong = float(counts.sum())
@@ -300,7 +300,7 @@ def second_answer(evidence: FinishedRun, split: str) -> Block | None:
     groups = evidence.groups(evidence.last)
     by_seed = {group.title: _by_seed(group, split, _count_guesses) for group in groups}  # each (seed, number)
     found = {name: values[:, :3].mean(axis=0) for name, values in by_seed.items()}  # each (guess)
-    total = len(marks_of(groups[0].well[0], split).silent)
+    total = len(marks_of(groups[0].trained[0], split).silent)
     rows: list[list[Cell]] = []
     for name, (first, second, neither) in found.items():
         shares = [cell for column in by_seed[name].T[3:] for cell in _mean_and_deviation(column)]

@@ -90,7 +90,7 @@ class Certainty:
 
     def prepare(self, keys: Iterable[str]) -> None:
         """Draws for all models of the snapshot and these figures at once."""
-        models = [model for group in self.groups for model in group.well]
+        models = [model for group in self.groups for model in group.trained]
         wanted = [(model, key) for key in keys for model in models]
         self._draw([(m, key) for m, key in wanted if read_figure(m.scores(self.split), key) is not None])
 
@@ -108,13 +108,13 @@ class Certainty:
 
     def interval(self, group: Group, key: str) -> tuple[float, float]:
         """What other examples could have given: 95 % of the mean over the group's seeds."""
-        return interval(self.rounds(group.well, key).mean(axis=0))
+        return interval(self.rounds(group.trained, key).mean(axis=0))
 
     def compare(self, ours: Group, theirs: Group, key: str | None = None) -> Comparison:
         """Any two groups of the run, of any snapshots, by any figure; absent: the main one."""
         key = key or self.evidence.main
         figures = ours.figures(self.split, key), theirs.figures(self.split, key)
-        return compare(*figures, self.rounds(ours.well, key), self.rounds(theirs.well, key))
+        return compare(*figures, self.rounds(ours.trained, key), self.rounds(theirs.trained, key))
 
     def against(self, theirs: Group) -> list[Against]:
         """Every head and ensemble of the snapshot compared with one group."""
@@ -147,10 +147,10 @@ class Certainty:
 
     def _is_exact(self, ours: Group, theirs: Group) -> bool:
         """Whether the main figure is the share of right answers of one model each, which has an exact test."""
-        return self.evidence.main in self.evidence.kind.exact_keys and len(ours.well) == len(theirs.well) == 1
+        return self.evidence.main in self.evidence.kind.exact_keys and len(ours.trained) == len(theirs.trained) == 1
 
     def rights(self, ours: Group, theirs: Group) -> McNemar | None:
-        models = ours.well[0], theirs.well[0]
+        models = ours.trained[0], theirs.trained[0]
         our_rights, their_rights = (self.marks(model).right(model.threshold or 0.0) for model in models)  # (example)
         return None if our_rights is None or their_rights is None else mcnemar(our_rights, their_rights)
 

@@ -95,7 +95,7 @@ def _share_frame(series: dict[float, dict[str, dict[float, Group]]], split: str,
             for share, group in shares.items():
                 figures: list[Cell] = [group.mean(split, key) for key in keys]
                 deviation = deviation_of(group.figures(split, keys[0]))
-                rows.append([epochs, _share_name(group), 100 * share, *figures, deviation, len(group.well)])
+                rows.append([epochs, _share_name(group), 100 * share, *figures, deviation, len(group.trained)])
     return without_empty(Frame(columns, rows))
 
 

@@ -45,7 +45,7 @@ def pair_of(evidence: FinishedRun) -> Pair | None:
     best = evidence.best_head(evidence.last)
     if best is None:
         return None
-    return Pair(evidence.encoder(evidence.last).well[0], best.well[0], title_of(best), stand_in_note([best]))
+    return Pair(evidence.encoder(evidence.last).trained[0], best.trained[0], title_of(best), stand_in_note([best]))
 
 
 def right_of(model: Model, split: str) -> Bool:

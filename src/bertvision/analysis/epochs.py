@@ -153,9 +153,9 @@ def _courses(evidence: FinishedRun) -> list[_Course]:
     passes: dict[str, dict[float, Pass]] = {}
     for epochs in evidence.head_snapshots:
         for group in whole_heads(evidence, epochs):
-            for model in group.well:
+            for model in group.trained:
                 passes.setdefault(model.name, _passes_by_snapshot(evidence, model.name))
-            own = [passes[model.name][epochs] for model in group.well if epochs in passes[model.name]]
+            own = [passes[model.name][epochs] for model in group.trained if epochs in passes[model.name]]
             course = _Course(group, own, group.mean(HELD_OUT, _epoch_key(evidence)))
             if course.losses:
                 found.append(course)

@@ -98,7 +98,7 @@ def _curve_frame(groups: list[Group], split: str, keys: list[str]) -> Frame:
     for group in sorted(groups, key=lambda group: group.epochs):
         figures: list[Cell] = [group.mean(split, key) for key in keys]
         deviation = deviation_of(group.figures(split, keys[0]))
-        rows.append([group.epochs, title_of(group), *figures, deviation, len(group.well)])
+        rows.append([group.epochs, title_of(group), *figures, deviation, len(group.trained)])
     return without_empty(Frame(columns, rows))
 
 

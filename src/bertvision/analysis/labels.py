@@ -27,7 +27,7 @@ _Counts = npt.NDArray[np.int64]
 
 def marks_of(group: Group, split: str) -> LabelMarks:
     """Those of the seed that stands for its group."""
-    found = group.well[0].marks(split)
+    found = group.trained[0].marks(split)
     assert isinstance(found, LabelMarks), f"{group.name} gives no labels"
     return found
 

@@ -18,7 +18,7 @@ def saved_groups(evidence: FinishedRun) -> list[Group]:
     shares of the data only the ones on all of it, where there are such."""
     groups = []
     for group in evidence.groups(evidence.last, "control", "head"):
-        there = [model for model in group.well if (evidence.head_folder(model) / "head.safetensors").is_file()]
+        there = [model for model in group.trained if (evidence.head_folder(model) / "head.safetensors").is_file()]
         groups += [Group(there)] if there else []
     whole = [group for group in groups if group.is_whole]
     return whole or groups

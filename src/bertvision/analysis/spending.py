@@ -57,7 +57,7 @@ def _cost_of(evidence: FinishedRun, group: Group) -> Cost:
         return Cost(seconds, None, tokens, tokens)
     if not group.is_local:
         return Cost(None, None, None, None)
-    own = group.well[0]
+    own = group.trained[0]
     return Cost(_add(seconds, own.seconds), own.seconds, _add(tokens, own.tokens), tokens)
 
 
@@ -78,7 +78,7 @@ def _disk_of(evidence: FinishedRun, group: Group) -> int | None:
         folder = evidence.folder.encoder(group.epochs)
         return 0 if (folder / "reference.json").is_file() else _bytes_of(folder)
     if group.role != "ensemble":
-        return _bytes_of(evidence.head_folder(group.well[0]))
+        return _bytes_of(evidence.head_folder(group.trained[0]))
     if not group.is_local:
         return None
     sizes = [_disk_of(evidence, member) for member in evidence.members_of(group)]
@@ -88,7 +88,7 @@ def _disk_of(evidence: FinishedRun, group: Group) -> int | None:
 
 def _memory(evidence: FinishedRun, group: Group) -> int | None:
     """The most in use at once, in fine-tuning the encoder or in the model's own pass."""
-    known = [model.memory for model in (evidence.encoder(group.epochs).first, group.well[0])]
+    known = [model.memory for model in (evidence.encoder(group.epochs).first, group.trained[0])]
     return max((value for value in known if value), default=None)
 
 
@@ -139,7 +139,7 @@ def _cost_columns(evidence: FinishedRun) -> list[Column]:
 
 
 def _cost_row(evidence: FinishedRun, split: str, group: Group) -> list[Cell]:
-    cost, model = _cost_of(evidence, group), group.well[0]
+    cost, model = _cost_of(evidence, group), group.trained[0]
     return [
         title_of(group),
         group.epochs,
@@ -161,7 +161,7 @@ def _tell_costs(evidence: FinishedRun, split: str) -> list[str]:
     if head is None:
         return [f"The encoder itself has {counted(encoder.first.parameters, 'parameter')}; there are no heads."]
     told = [_tell_size(evidence, split, head, encoder)]
-    cost, tokens = _cost_of(evidence, head), head.well[0].tokens
+    cost, tokens = _cost_of(evidence, head), head.trained[0].tokens
     if cost.own_seconds is not None:
         # Members of one pass have its seconds, to the millisecond.
         heads = [model for model in evidence.models(evidence.last) if model.role in ("head", "control")]
@@ -176,7 +176,7 @@ def _tell_costs(evidence: FinishedRun, split: str) -> list[str]:
 
 
 def _tell_size(evidence: FinishedRun, split: str, head: Group, encoder: Group) -> str:
-    model = head.well[0]
+    model = head.trained[0]
     share = "" if model.share is None else f" ({100 * model.share:.3f} % of the encoder's)"
     text = f"{opening(in_text(head))} has {counted(model.parameters, 'parameter')}{share}"
     ours, theirs = head.figures(split, evidence.main), encoder.figures(split, evidence.main)

@@ -58,7 +58,7 @@ def threshold_curve(evidence: FinishedRun, split: str) -> Block | None:
         return None
     groups = main_models(evidence)
     curves = [
-        _Curve(title_of(group), in_text(group), group.well[0], marks_of(group.well[0], split)) for group in groups
+        _Curve(title_of(group), in_text(group), group.trained[0], marks_of(group.trained[0], split)) for group in groups
     ]
     return Block(
         f"threshold_curve_{split}",

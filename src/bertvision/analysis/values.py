@@ -40,7 +40,7 @@ class Bin:
 
 def marks_of(group: Group, split: str) -> ScoreMarks:
     """Those of the seed that stands for its group."""
-    found = group.well[0].marks(split)
+    found = group.trained[0].marks(split)
     assert isinstance(found, ScoreMarks), f"{group.name} gives no scores"
     return found
 
@@ -99,7 +99,7 @@ def draw_evenly(count: int) -> npt.NDArray[np.int64]:
 
 def _errors(group: Group, split: str) -> list[float]:
     """The mean error of each seed."""
-    found = [model.marks(split) for model in group.well]
+    found = [model.marks(split) for model in group.trained]
     return [mean_error(marks) for marks in found if isinstance(marks, ScoreMarks)]
 
 

@@ -101,7 +101,7 @@ def with_spread(values: Sequence[float]) -> str:
 
 def seeds_note(groups: Iterable[Group]) -> str:
     """For means over seeds."""
-    several = any(len(group.well) > 1 for group in groups)
+    several = any(len(group.trained) > 1 for group in groups)
     return "Of several seeds the mean is given; ±: standard deviation over the seeds." if several else ""
 
 
@@ -112,6 +112,6 @@ def stand_in_note(groups: Iterable[Group]) -> str:
         return "Of several seeds of a head the first that was trained to the end is shown."
     return " ".join(
         f"Of the {len(group.models)} seeds of {group.name} the first that was trained to the end is shown: "
-        f"{group.well[0].name}."
+        f"{group.trained[0].name}."
         for group in several
     )

@@ -42,17 +42,7 @@ def predict(
     json: AsJson = False,
 ) -> None:
     """What a head says of new text: an answer with its place, a label with probabilities, or a score."""
-    given = sum(value is not None for value in (text, file, submission))
-    if given > 1:
-        raise UserError("give one of --text, --file and --submission.")
-    for option, value, partner, there in (
-        ("--text-pair", text_pair, "--text", text), ("--out", out, "--file", file),
-        ("--data", data, "--submission", submission),
-    ):  # fmt: skip
-        if value is not None and there is None:
-            raise UserError(f"{option} goes with {partner}: give that too, or leave {option} out.")
-    if out is not None and file is not None and out.resolve() == file.resolve():
-        raise UserError(f"--out {out} is the file that is read: give another one.")
+    _check_options(text, text_pair, file, out, submission, data)
     quiet_libraries()
     if not (Path(run) / "scores.json").is_file():  # not a run, so perhaps a kit
         from bertvision.kits.kit import is_kit
@@ -81,6 +71,27 @@ def predict(
         _print_typed(predictor, text, text_pair, limit, json)
     else:
         _ask(predictor, limit, json)
+
+
+def _check_options(
+    text: str | None,
+    text_pair: str | None,
+    file: Path | None,
+    out: Path | None,
+    submission: Path | None,
+    data: str | None,
+) -> None:
+    """Refuses options that do not go together."""
+    if sum(value is not None for value in (text, file, submission)) > 1:
+        raise UserError("give one of --text, --file and --submission.")
+    for option, value, partner, there in (
+        ("--text-pair", text_pair, "--text", text), ("--out", out, "--file", file),
+        ("--data", data, "--submission", submission),
+    ):  # fmt: skip
+        if value is not None and there is None:
+            raise UserError(f"{option} goes with {partner}: give that too, or leave {option} out.")
+    if out is not None and file is not None and out.resolve() == file.resolve():
+        raise UserError(f"--out {out} is the file that is read: give another one.")
 
 
 def _refuse_for_kits(options: dict[str, Any]) -> None:

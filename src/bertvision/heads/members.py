@@ -67,7 +67,7 @@ class MemberConfig:
         unasked = ("begin",) if self.begin_stamp else ("begin", "begin_stamp")
         return {key: value for key, value in dataclasses.asdict(self).items() if key not in unasked}
 
-    def what_matters(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """All that its weights hang on."""
         return {key: value for key, value in self.to_dict().items() if key not in ("name", "group")}
 
@@ -99,7 +99,7 @@ def build_members(entries: list[Any], train: TrainConfig, seed: int, kind: Kind)
         mistakes.append(f"two heads are called '{name}': a value is there twice, or one of them needs another `name`.")
     groups: dict[str, list[dict[str, Any]]] = {}
     for member in members:
-        groups.setdefault(member.group, []).append({**member.what_matters(), "seed": None})
+        groups.setdefault(member.group, []).append({**member.identity(), "seed": None})
     for group in sorted(group for group, alike in groups.items() if any(one != alike[0] for one in alike)):
         mistakes.append(f"heads that differ in more than their seed are called '{group}': give one another `name`.")
     if mistakes:

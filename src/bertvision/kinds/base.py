@@ -185,8 +185,10 @@ class Kind(ABC):
         Dividing by the step's total, not by what is here, makes micro-batches and processes add up to the very same
         step. Where some windows only fill a batch up, `total` is the weight of each window, 0 for those.
         """
+        from torch import Tensor
+
         losses = self.losses(outputs.float(), states, targets)  # (member, window)
-        return losses.sum(1) / total if isinstance(total, int) else (losses * total).sum(1)  # (member)
+        return (losses * total).sum(1) if isinstance(total, Tensor) else losses.sum(1) / total  # (member)
 
     # ------------------------------------------------------------------ predicting
 

@@ -9,7 +9,7 @@ import torch
 from bertvision.data.packing import fill_batches
 from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.states import Part
+from bertvision.encoder.states import HiddenStates, Part
 from bertvision.heads import Head
 from bertvision.pipeline.outputs import encode_batches
 from bertvision.progress import Reporter
@@ -21,6 +21,22 @@ class Asked:
 
     head: Head
     features: Features
+
+    def make_room(self) -> np.ndarray:
+        """(token or window, output) for the outputs of all windows."""
+        target = self.head.target
+        return np.empty((target.kind.rows_of(self.features), target.outputs), dtype=np.float32)
+
+    def read(self, states: HiddenStates, place: np.ndarray, found: np.ndarray) -> None:
+        """Puts the outputs of those windows that are in a batch into `found`; `place` (window,) is where each one is
+        among the batch's sequences, -1 where it is not."""
+        windows = np.flatnonzero(place >= 0)  # (window,)
+        if not len(windows):
+            return
+        rows = torch.from_numpy(place[windows])  # (window,)
+        outputs = self.head(states.pick(rows, self.head.reads))  # (token or window, output)
+        on_tokens = self.head.target.kind.position == "token"
+        found[self.features.find_tokens(windows) if on_tokens else windows] = outputs.float().cpu().numpy()
 
 
 @dataclass(frozen=True)
@@ -73,23 +89,14 @@ def compute_all(
     """Each head's outputs for its windows, float32: (token, 2) for spans, (window, output) otherwise."""
     joined = join_sequences({name: one.features for name, one in asked.items()})
     keep: tuple[Part, ...] = tuple(sorted({one.head.reads for one in asked.values()}))
-    found = {
-        name: np.empty((one.head.target.kind.rows_of(one.features), one.head.target.outputs), dtype=np.float32)
-        for name, one in asked.items()
-    }
+    found = {name: one.make_room() for name, one in asked.items()}
     order = np.argsort(-joined.features.lengths, kind="stable")  # (sequence,)
+    plan = fill_batches(joined.features.lengths, order, tokens=tokens)
     with reporter.bar("predicting", int(joined.features.lengths.sum()), "tokens") as bar:
-        plan = fill_batches(joined.features.lengths, order, tokens=tokens)
         for some, states in encode_batches(encoder, joined.features, plan, keep):
             at = np.full(len(joined.features), -1, dtype=np.int64)  # (sequence,) its place in this batch
             at[some] = np.arange(len(some))
             for name, one in asked.items():
-                windows = np.flatnonzero(at[joined.places[name]] >= 0)  # (window,)
-                if len(windows):
-                    rows = torch.from_numpy(at[joined.places[name][windows]])  # (window,)
-                    on_tokens = one.head.target.kind.position == "token"
-                    outputs = one.head(states.pick(rows, one.head.reads))  # (token or window, output)
-                    index = one.features.find_tokens(windows) if on_tokens else windows
-                    found[name][index] = outputs.float().cpu().numpy()
+                one.read(states, at[joined.places[name]], found[name])
             bar.advance(int(joined.features.lengths[some].sum()))
     return found

@@ -34,7 +34,7 @@ ENSEMBLE_VERSION = 1
 
 
 @dataclasses.dataclass(frozen=True)
-class Voice:
+class Member:
     """One model among the members: whose run, which snapshot, which name."""
 
     job: Job
@@ -122,22 +122,22 @@ def _snapshots_of(job: Job, ensemble: Ensemble) -> list[float]:
 def score_ensemble(job: Job, ensemble: Ensemble, epochs: float, scores: dict[str, Any]) -> dict[str, Any]:
     """One ensemble at one snapshot, once for each seed of its members; gives the entries it added to the scores."""
     run = FinishedRun(job.folder.path, scores)
-    choirs = _choirs(job, run, ensemble, epochs)
+    by_seed = _members_by_seed(job, run, ensemble, epochs)
     added: dict[str, Any] = {}
-    for seed, voices in choirs.items():
-        name = ensemble.shown if len(choirs) == 1 else f"{ensemble.shown}_seed{seed}"
-        if any(voice.model.failed for voice in voices):
+    for seed, members in by_seed.items():
+        name = ensemble.shown if len(by_seed) == 1 else f"{ensemble.shown}_seed{seed}"
+        if any(member.model.failed for member in members):
             job.reporter.say(f"ensemble '{name}' is left out: a member's training was stopped.")
             continue
-        _check_same_task(job, voices)
-        weights = _sing(job, ensemble, epochs, name, voices)
+        _check_same_task(job, members)
+        weights = _score_together(job, ensemble, epochs, name, members)
         added[name] = {
-            **_costs(voices, run.encoder(epochs).first.parameters),
+            **_costs(members, run.encoder(epochs).first.parameters),
             "ensemble": list(ensemble.members),
             "voices": [
-                {"run": None if voice.job is job else str(voice.job.folder.path.absolute())}
-                | {"epochs": voice.model.epochs, "name": voice.model.name}
-                for voice in voices
+                {"run": None if member.job is job else str(member.job.folder.path.absolute())}
+                | {"epochs": member.model.epochs, "name": member.model.name}
+                for member in members
             ],
             "method": ensemble.method,
             "group": ensemble.shown,
@@ -150,10 +150,10 @@ def score_ensemble(job: Job, ensemble: Ensemble, epochs: float, scores: dict[str
     return added
 
 
-def _costs(voices: list[Voice], whole: int) -> dict[str, Any]:
+def _costs(members: list[Member], whole: int) -> dict[str, Any]:
     """What an ensemble costs: all its members' parameters, and the dearest pass, which its heads share."""
-    heads = [voice.model for voice in voices if voice.model.role != "encoder"]
-    parameters = sum(voice.model.parameters for voice in voices)
+    heads = [member.model for member in members if member.model.role != "encoder"]
+    parameters = sum(member.model.parameters for member in members)
     highest = {
         "seconds": max((model.seconds or 0 for model in heads), default=0),
         "tokens": max((model.tokens or 0 for model in heads), default=0),
@@ -162,19 +162,19 @@ def _costs(voices: list[Voice], whole: int) -> dict[str, Any]:
     return {"parameters": parameters, "share": parameters / whole, **highest, "failed": False}
 
 
-def _choirs(job: Job, run: FinishedRun, ensemble: Ensemble, epochs: float) -> dict[int, list[Voice]]:
+def _members_by_seed(job: Job, run: FinishedRun, ensemble: Ensemble, epochs: float) -> dict[int, list[Member]]:
     """Seed → the models that answer together; one where no member has several seeds."""
-    found = [_find_voices(job, run, member, epochs) for member in ensemble.members]
-    several = [set(voices) for voices in found if len(voices) > 1]
+    found = [_find_members(job, run, member, epochs) for member in ensemble.members]
+    several = [set(members) for members in found if len(members) > 1]
     if not several:
-        return {job.config.seed: [next(iter(voices.values())) for voices in found]}
+        return {job.config.seed: [next(iter(members.values())) for members in found]}
     seeds = sorted(set.intersection(*several))
     if not seeds:
         raise UserError(f"the members of '{ensemble.shown}' have no seed in common: name single models instead.")
-    return {seed: [voices.get(seed) or next(iter(voices.values())) for voices in found] for seed in seeds}
+    return {seed: [members.get(seed) or next(iter(members.values())) for members in found] for seed in seeds}
 
 
-def _find_voices(job: Job, run: FinishedRun, member: str, epochs: float) -> dict[int, Voice]:
+def _find_members(job: Job, run: FinishedRun, member: str, epochs: float) -> dict[int, Member]:
     """Seed → model, of all models that a member's name stands for."""
     found = MEMBER.fullmatch(member)
     if found is None:
@@ -198,7 +198,7 @@ def _find_voices(job: Job, run: FinishedRun, member: str, epochs: float) -> dict
         raise UserError(
             f"'{job.folder.path}' has no model '{name}' at {counted(epochs, 'epoch')}: {suggest(name, known)}"
         )
-    return {model.seed or 0: Voice(job, model) for model in some}
+    return {model.seed or 0: Member(job, model) for model in some}
 
 
 def _open_other(job: Job, run: str) -> tuple[Job, FinishedRun]:
@@ -206,8 +206,8 @@ def _open_other(job: Job, run: str) -> tuple[Job, FinishedRun]:
     return reopen(run, job.reporter), finished
 
 
-def _check_same_task(job: Job, voices: list[Voice]) -> None:
-    for other in {id(voice.job): voice.job for voice in voices if voice.job is not job}.values():
+def _check_same_task(job: Job, members: list[Member]) -> None:
+    for other in {id(member.job): member.job for member in members if member.job is not job}.values():
         if (other.task.kind, other.task.labels) != (job.task.kind, job.task.labels):
             raise UserError(
                 f"'{other.folder.path}' predicts {_describe(other)}, '{job.folder.path}' {_describe(job)}: members of "
@@ -253,13 +253,13 @@ def _first(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names[:3]) + (", …" if len(names) > 3 else "")
 
 
-def _sing(job: Job, ensemble: Ensemble, epochs: float, name: str, voices: list[Voice]) -> np.ndarray | None:
+def _score_together(job: Job, ensemble: Ensemble, epochs: float, name: str, members: list[Member]) -> np.ndarray | None:
     """Predictions and scores on every split, where they are not there yet; gives the fitted weights."""
     fitted = ensemble.method == "fitted"
     splits = job.scored_splits
     if fitted and HELD_OUT not in splits:
         raise UserError(f"ensemble '{name}': {NO_HELD_OUT}")
-    for other in {id(voice.job): voice.job for voice in voices if voice.job is not job}.values():
+    for other in {id(member.job): member.job for member in members if member.job is not job}.values():
         for split in list(splits):
             try:
                 check_same_examples(job, other, split)
@@ -270,34 +270,34 @@ def _sing(job: Job, ensemble: Ensemble, epochs: float, name: str, voices: list[V
                 job.reporter.say(f"ensemble '{name}' is scored on dev alone, and a no-answer threshold is 0: {error}")
                 splits.remove(HELD_OUT)
                 shutil.rmtree(job.folder.predictions(epochs, HELD_OUT) / name, ignore_errors=True)
-    chosen = Choir(job, ensemble, voices)
+    together = Combination(job, ensemble, members)
     for split in splits:
         stamp = fingerprint(
             "ensemble", ENSEMBLE_VERSION, ensemble.method,
-            *(voice.stamp(each) for voice in voices for each in sorted({split, HELD_OUT} & set(splits))),
+            *(member.stamp(each) for member in members for each in sorted({split, HELD_OUT} & set(splits))),
         )  # fmt: skip
         if not job.folder.is_done(job.folder.predictions(epochs, split) / name, stamp):
-            keep_scored(job, epochs, split, name, stamp, chosen.predict(split))
-    return chosen.weights if fitted else None
+            keep_scored(job, epochs, split, name, stamp, together.predict(split))
+    return together.weights if fitted else None
 
 
-class Choir:
+class Combination:
     """Models that answer together."""
 
-    def __init__(self, job: Job, ensemble: Ensemble, voices: list[Voice]) -> None:
-        self.job, self.ensemble, self.voices = job, ensemble, voices
+    def __init__(self, job: Job, ensemble: Ensemble, members: list[Member]) -> None:
+        self.job, self.ensemble, self.members = job, ensemble, members
 
     @cached_property
     def alike(self) -> bool:
         """Whether all cut their examples into the same windows of the same tokens."""
         if not self.job.task.windowed:
             return True  # one window an example, whatever its tokens
-        hashes = {voice.job.stamps.tokens(self.job.dev_splits[0]) for voice in self.voices}
+        hashes = {member.job.stamps.tokens(self.job.dev_splits[0]) for member in self.members}
         return len(hashes) == 1
 
     @cached_property
     def weights(self) -> np.ndarray:
-        outputs = [voice.outputs(HELD_OUT) for voice in self.voices]
+        outputs = [member.outputs(HELD_OUT) for member in self.members]
         return self.job.task.kind.fit_weights(outputs, self.job.features(HELD_OUT))  # (member)
 
     def predict(self, split: str) -> Predictions:
@@ -305,7 +305,7 @@ class Choir:
         if not self.alike:
             return self._predict_apart(split)
         weights = self.weights if method == "fitted" else None
-        outputs = [voice.outputs(split) for voice in self.voices]
+        outputs = [member.outputs(split) for member in self.members]
         features, examples = job.features(split), job.examples(split)
         combined = job.task.kind.combine(outputs, features, method, weights)  # (token or window, output)
         longest, device = settings.max_answer_tokens, job.machine.device
@@ -313,14 +313,14 @@ class Choir:
 
     def _predict_apart(self, split: str) -> Predictions:
         """Members whose windows differ meet at the examples: in answers by their place, or in probabilities."""
-        members = [self._predictions_of(voice, split) for voice in self.voices]
+        members = [self._predictions_of(member, split) for member in self.members]
         try:
             return self.job.task.kind.combine_predictions(members, self.ensemble.method)
         except UserError as error:
             raise UserError(f"ensemble '{self.ensemble.shown}': {error}") from None
 
-    def _predictions_of(self, voice: Voice, split: str) -> Predictions:
-        other, settings = voice.job, self.job.config.evaluate
-        outputs, features, examples = voice.outputs(split), other.features(split), other.examples(split)
+    def _predictions_of(self, member: Member, split: str) -> Predictions:
+        other, settings = member.job, self.job.config.evaluate
+        outputs, features, examples = member.outputs(split), other.features(split), other.examples(split)
         longest, device = settings.max_answer_tokens, self.job.machine.device
         return other.task.kind.decode(other.task, outputs, features, examples, settings.n_best, longest, device)

@@ -212,7 +212,7 @@ class Group:
         shown = {"encoder": "encoder itself", "control": f"{self.name} (control)"}.get(self.role, self.name)
         if len(self.models) == 1:
             return shown
-        stopped = len(self.models) - len(self.well)
+        stopped = len(self.models) - len(self.trained)
         return f"{shown}, {len(self.models)} seeds{f', {stopped} stopped' if stopped else ''}"
 
     @property
@@ -230,13 +230,13 @@ class Group:
         return self.first.method == FITTED
 
     @property
-    def well(self) -> list[Model]:
+    def trained(self) -> list[Model]:
         """Those that were trained to the end."""
         return [model for model in self.models if not model.failed]
 
     def figures(self, split: str, key: str) -> list[float]:
         """A figure of each seed; a dot in the key leads into `at_threshold`."""
-        found = [read_figure(model.scores(split), key) for model in self.well]
+        found = [read_figure(model.scores(split), key) for model in self.trained]
         return [value for value in found if value is not None]
 
     def mean(self, split: str, key: str) -> float | None:
@@ -323,7 +323,7 @@ class FinishedRun:
 
     def groups(self, epochs: float, *roles: str) -> list[Group]:
         """The models of a snapshot that were trained to the end; of these roles, or of all but the baseline."""
-        return [group for group in self.rows(epochs) if group.well and group.role in (roles or ROLES[1:])]
+        return [group for group in self.rows(epochs) if group.trained and group.role in (roles or ROLES[1:])]
 
     @cached_property
     def splits(self) -> list[str]:
@@ -355,7 +355,7 @@ class FinishedRun:
     def find(self, name: str, epochs: float, *roles: str) -> Model:
         """The model of that name, or of several seeds that share the name the best."""
         groups = self.groups(epochs, *roles)
-        models = {model.name: model for group in groups for model in group.well}
+        models = {model.name: model for group in groups for model in group.trained}
         if name in models:
             return models[name]
         seeds = next((group for group in groups if group.name == name), None)
@@ -416,9 +416,9 @@ class FinishedRun:
 
     def best_seed(self, group: Group) -> Model:
         """The model that stands for its group in use."""
-        figures = {at: Group([model]).figures(self.judged_on, self.main) for at, model in enumerate(group.well)}
+        figures = {at: Group([model]).figures(self.judged_on, self.main) for at, model in enumerate(group.trained)}
         best = best_by_mean(figures)
-        return group.well[best or 0]
+        return group.trained[best or 0]
 
     def best_model(self, epochs: float, *roles: str) -> Model | None:
         """The best seed of the best group: the model that is used where none is named."""

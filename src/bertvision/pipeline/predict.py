@@ -135,7 +135,7 @@ def _choose(run: FinishedRun, head: str | None, epochs: float | None) -> tuple[M
         raise UserError(f"the run has no snapshot of {at:g} epochs: it has {kept}.")
     if head is not None:
         found = run.find(head, at)
-        seeds = next(group.well for group in run.groups(at) if group.name == found.group)
+        seeds = next(group.trained for group in run.groups(at) if group.name == found.group)
         return found, "asked for" if found.name == head else f"{run.reason} (of {len(seeds)} seeds)"
     best = run.best_model(at)
     if best is None:

@@ -39,7 +39,7 @@ def _model_table(run: FinishedRun, epochs: float, split: str) -> Table:
 
 def _model_row(group: Group, split: str, columns: list[Figure]) -> list[str]:
     share = "" if group.first.share is None else f"{100 * group.first.share:.3f}"
-    figures = [_spread(group.figures(split, one.key)) for one in columns] if group.well else ["stopped"]
+    figures = [_spread(group.figures(split, one.key)) for one in columns] if group.trained else ["stopped"]
     figures += [""] * (len(columns) - len(figures))
     return [group.title, f"{group.first.parameters:,}", share, *figures, _seconds(group.first)]
 

@@ -96,7 +96,7 @@ class Stamps:
         """Stamp of a head trained on the states of a snapshot."""
         train, seed = self.job.config.train, self.job.config.seed
         batches = train.batch_rows, train.batch_tokens, seed
-        parts = batches, member.what_matters(), *self.states_settings.items()
+        parts = batches, member.identity(), *self.states_settings.items()
         return fingerprint("train", TRAIN_VERSION, self.finetune, epochs, *parts)
 
     @property

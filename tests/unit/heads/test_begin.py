@@ -217,18 +217,18 @@ def test_what_matters_is_the_file_s_content_not_its_place(save: Save, tmp_path: 
     folder, other = save("adapter", SPANS), save("adapter", SPANS, place="other", lr=0.5)
     shutil.move(tmp_path / "run", tmp_path / "moved")
     moved = tmp_path / "moved" / folder.relative_to(tmp_path / "run")
-    first = member_of("adapter", LABEL, begin=str(moved)).what_matters()
-    assert first == member_of("adapter", LABEL, begin=str(other)).what_matters(), "the same weights from the same seed"
+    first = member_of("adapter", LABEL, begin=str(moved)).identity()
+    assert first == member_of("adapter", LABEL, begin=str(other)).identity(), "the same weights from the same seed"
     save_head(other, build_head(member_of("adapter", SPAN, seed=78), SHAPE, Target(SPAN)), member_of("adapter", SPAN))
-    assert first != member_of("adapter", LABEL, begin=str(other)).what_matters()
-    assert first != member_of("adapter", LABEL).what_matters()
+    assert first != member_of("adapter", LABEL, begin=str(other)).identity()
+    assert first != member_of("adapter", LABEL).identity()
 
 
 def test_without_begin_nothing_of_it_is_kept(save: Save) -> None:
     fields = {"name", "head", "settings", "lr", "epochs", "schedule", "warmup", "decay", "clip", "seed",
               "data_fraction", "group"}  # fmt: skip
     for member in (member_of("adapter", SPAN), member_of("adapter", SPAN, begin="none")):
-        assert set(member.what_matters()) == fields - {"name", "group"}
+        assert set(member.identity()) == fields - {"name", "group"}
     assert set(json.loads((save("adapter", SPANS) / "config.json").read_text())["member"]) == fields
 
 
@@ -238,7 +238,7 @@ def test_a_saved_head_knows_what_it_began_with_and_opens_without_it(save: Save, 
     save_head(tmp_path / "mine", head, member)
     shutil.rmtree(tmp_path / "run")
     again, found = load_head(tmp_path / "mine")
-    assert found.what_matters() == member.what_matters() and found.begin_stamp is not None
+    assert found.identity() == member.identity() and found.begin_stamp is not None
     assert all(torch.equal(a, b) for a, b in zip(again.parameters(), head.parameters(), strict=True))
     assert str(tmp_path) not in (tmp_path / "mine" / "config.json").read_text()
 
