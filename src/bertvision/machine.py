@@ -1,6 +1,7 @@
 """Where the work runs: device, precision and processes, through accelerate; one code from a laptop to many GPUs."""
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,10 +13,14 @@ import torch
 from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
 
+from bertvision import threads
 from bertvision.errors import UserError
 
 # Linux keeps a process's highest memory, and lets it be set back.
 PEAK_STATUS, PEAK_RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+CROWDED = 1.5
+"""Running programs per core from which a machine counts as busy; our own work is one per core."""
 
 
 class Machine:
@@ -155,3 +160,25 @@ def drawing_from(device: torch.device, *seeds: int) -> Iterator[None]:
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
         yield
+
+
+@contextlib.contextmanager
+def sharing_cores() -> Iterator[None]:
+    """One thread for the work inside, where torch was loaded first, so that its threads spin, and the machine is busy.
+
+    A single thread waits for nobody. A number of threads set by the user (OMP_NUM_THREADS) stays. For prediction only:
+    the number of threads can change the last bit of a sum, and training must give the same weights every time."""
+    before = torch.get_num_threads()
+    if not threads.spins or before == 1 or "OMP_NUM_THREADS" in os.environ or not is_crowded():
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def is_crowded() -> bool:
+    """Whether more programs want to run than there are cores, over the last minute."""
+    return psutil.getloadavg()[0] > CROWDED * (psutil.cpu_count() or 1)

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from bertvision import threads
+from bertvision import machine, threads
 
-SHOW = "import os; e = os.environ.get; print(e('OMP_WAIT_POLICY'), e('GOMP_SPINCOUNT'), bertvision.threads._spins)"
+SHOW = "import os; e = os.environ.get; print(e('OMP_WAIT_POLICY'), e('GOMP_SPINCOUNT'), bertvision.threads.spins)"
 
 
 def show(code: str, **settings: str) -> list[str]:
@@ -46,7 +46,7 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def count_inside() -> int:
-    with threads.sharing_cores():
+    with machine.sharing_cores():
         return torch.get_num_threads()
 
 
@@ -54,8 +54,8 @@ def count_inside() -> int:
 def test_one_thread_is_used_where_threads_spin_on_a_busy_machine_and_only_for_the_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(threads, "_spins", True)
-    monkeypatch.setattr(threads, "is_crowded", lambda: True)
+    monkeypatch.setattr(threads, "spins", True)
+    monkeypatch.setattr(machine, "is_crowded", lambda: True)
     assert count_inside() == 1
     assert torch.get_num_threads() == 2
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
@@ -67,16 +67,14 @@ def test_one_thread_is_used_where_threads_spin_on_a_busy_machine_and_only_for_th
 def test_threads_that_sleep_or_an_idle_machine_keep_all_of_them(
     monkeypatch: pytest.MonkeyPatch, spins: bool, crowded: bool
 ) -> None:
-    monkeypatch.setattr(threads, "_spins", spins)
-    monkeypatch.setattr(threads, "is_crowded", lambda: crowded)
+    monkeypatch.setattr(threads, "spins", spins)
+    monkeypatch.setattr(machine, "is_crowded", lambda: crowded)
     assert count_inside() == 2
 
 
 def test_a_machine_is_busy_where_more_programs_run_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    import psutil
-
-    monkeypatch.setattr(psutil, "cpu_count", lambda: 4)
-    monkeypatch.setattr(psutil, "getloadavg", lambda: (4.0, 9.0, 9.0))
-    assert not threads.is_crowded()  # our own work takes all cores
-    monkeypatch.setattr(psutil, "getloadavg", lambda: (8.0, 0.0, 0.0))
-    assert threads.is_crowded()
+    monkeypatch.setattr(machine.psutil, "cpu_count", lambda: 4)
+    monkeypatch.setattr(machine.psutil, "getloadavg", lambda: (4.0, 9.0, 9.0))
+    assert not machine.is_crowded()  # our own work takes all cores
+    monkeypatch.setattr(machine.psutil, "getloadavg", lambda: (8.0, 0.0, 0.0))
+    assert machine.is_crowded()

@@ -23,11 +23,10 @@ from bertvision.heads.begin import SHIPPED
 from bertvision.kinds import Predictions
 from bertvision.kinds.base import Scores
 from bertvision.kits.one_pass import Asked, compute_all
-from bertvision.machine import Machine
+from bertvision.machine import Machine, sharing_cores
 from bertvision.progress import Reporter
 from bertvision.tasks import Task
 from bertvision.tasks.base import restore_task
-from bertvision.threads import sharing_cores
 
 FILE = "kit.json"
 

@@ -15,7 +15,7 @@ from bertvision.encoder.states import Part
 from bertvision.errors import UserError
 from bertvision.heads import Head, load_head
 from bertvision.kinds import Predictions
-from bertvision.machine import Machine
+from bertvision.machine import Machine, sharing_cores
 from bertvision.pipeline.finished import FinishedRun, Model
 from bertvision.pipeline.folder import ENCODER
 from bertvision.pipeline.outputs import compute_outputs
@@ -24,7 +24,6 @@ from bertvision.progress import Reporter
 from bertvision.tasks import TaskConfig, build_task
 from bertvision.tasks.config import files_columns
 from bertvision.tasks.new_text import read_new_text
-from bertvision.threads import sharing_cores
 
 
 class Predictor:

@@ -7,8 +7,10 @@ head at once → predictions → scores.
 from pathlib import Path
 from typing import Any
 
+from bertvision import threads
 from bertvision.disk import write_json, write_text
 from bertvision.environment import describe_environment
+from bertvision.machine import is_crowded
 from bertvision.pipeline.ensemble import add_ensembles
 from bertvision.pipeline.finetune import finetune
 from bertvision.pipeline.finished import FinishedRun
@@ -35,6 +37,11 @@ def open_run(job: Job) -> None:
         write_json(job.folder.path / "config.json", job.config.with_absolute_paths().to_dict())
         write_json(job.folder.path / "task.json", describe_task(job.task))
         write_json(job.folder.path / "environment.json", describe_environment(job.machine))
+    if threads.spins and is_crowded():
+        job.reporter.say(
+            "this machine is busy, and torch was imported before bertvision, so its threads spin while they wait: import "
+            "bertvision first, or set OMP_WAIT_POLICY=PASSIVE, and training is several times faster."
+        )
     job.machine.wait()
 
 

@@ -1,0 +1,32 @@
+"""A run says before any work what would make it slow."""
+
+from pathlib import Path
+
+import pytest
+from tiny_training import Listening
+
+from bertvision import threads
+from bertvision.config import build_config
+from bertvision.pipeline import run
+from bertvision.pipeline.job import Job
+
+
+@pytest.mark.parametrize(("spins", "crowded"), [(True, True), (True, False), (False, True)])
+def test_threads_that_spin_on_a_busy_machine_are_told_of(
+    tmp_path: Path,
+    tiny_encoder_folder: Path,
+    glue_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    spins: bool,
+    crowded: bool,
+) -> None:
+    monkeypatch.setattr(threads, "spins", spins)
+    monkeypatch.setattr(run, "is_crowded", lambda: crowded)
+    reporter = Listening()
+    tables = {
+        "task": {"name": "rte", "data": str(glue_folder)},
+        "encoder": {"name": str(tiny_encoder_folder), "device": "cpu"},
+        "run": str(tmp_path),
+    }
+    run.open_run(Job(build_config(tables), reporter))
+    assert any("import bertvision first" in line for line in reporter.lines) == (spins and crowded)
