@@ -136,9 +136,14 @@ def test_a_kind_of_target_is_one_file(package: Path, data: Path, tmp_path: Path,
         package, tmp_path, f"run {config} finetune.epochs=1 finetune.lr=0.001 train.snapshots=[1]", f"report {run}",
         f"run {config} run={tmp_path / 'zero'}", f"kit {tmp_path / 'zero'} --to {kit}",
     )  # fmt: skip
-    said = json.loads(call(package, tmp_path, f"predict {run} --text dog --json"))
-    (row,) = said if isinstance(said, list) else [said]
+    row = json.loads(call(package, tmp_path, f"predict {run} --text dog --json"))
     assert row["grade"] in GRADES and len(row["reached"]) == 2
+    ask = f"predict {run} --file {data / 'dev.csv'} --out {tmp_path / 'said.json'}"
+    shown = call(package, tmp_path, f"predict {run} --text dog", ask, f"predict {kit} --text dog").splitlines()
+    assert shown[0] == row["grade"] and shown[1].startswith(f"files  {row['grade']}"[:6]), (
+        "without --json, of run and kit"
+    )
+    assert set(json.loads((tmp_path / "said.json").read_text()).values()) <= set(GRADES)
     scores = json.loads((run / "scores.json").read_text())
     dev = {name: model["scores"]["dev"] for name, model in scores["snapshots"]["1"].items()}
     # Grades come one after the other, so the median one is in the middle and each other is next to it.

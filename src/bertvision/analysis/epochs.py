@@ -10,7 +10,6 @@ from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, colour_models, import_altair, without_empty
 from bertvision.analysis.ranking import SERIES, whole_heads
 from bertvision.analysis.words import figure_name, in_text, joined, seeds_note, title_of
-from bertvision.kinds import SPAN
 from bertvision.pipeline.finished import FinishedRun, Group
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.words import counted
@@ -116,7 +115,8 @@ def epochs_of_heads(evidence: FinishedRun, split: str) -> Block | None:
     by_epoch = any(len(course.scores) > 1 for course in shown)
     note = (
         "Losses are those of training, as logged; their steps are shared out evenly among a head's epochs. Scores are "
-        "of held-out training data" + (", spans at the threshold that is best there." if _is_span(evidence) else ".")
+        "of held-out training data"
+        + (", spans at the threshold that is best there." if evidence.kind.has_threshold else ".")
     )
     partly = any(not group.is_whole for e in evidence.head_snapshots for group in evidence.groups(e, "control", "head"))
     return Block(
@@ -136,14 +136,10 @@ def epochs_of_heads(evidence: FinishedRun, split: str) -> Block | None:
     )
 
 
-def _is_span(evidence: FinishedRun) -> bool:
-    return evidence.kind is SPAN
-
-
 def _epoch_key(evidence: FinishedRun) -> str:
     """The figure that is logged after each epoch: the task's first."""
     metric = evidence.task.metrics[0]
-    return f"at_threshold.{metric}" if _is_span(evidence) and evidence.has_held_out else metric
+    return f"at_threshold.{metric}" if evidence.kind.has_threshold and evidence.has_held_out else metric
 
 
 def _courses(evidence: FinishedRun) -> list[_Course]:

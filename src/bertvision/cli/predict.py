@@ -131,7 +131,7 @@ def _ask_kit(
     else:
         width = max(len(task) for row in rows for task in row)
         for id, row in zip(ids, rows, strict=True):
-            _print_kit_row(row, width, "" if file is None else f"{id}\t")
+            _print_kit_row(kit, row, width, "" if file is None else f"{id}\t")
 
 
 def _second(text: str | None) -> str | None:
@@ -148,12 +148,13 @@ def _ask_kit_typed(kit: Any, as_json: bool) -> None:
         except UserError as error:  # the next text may be a better one
             typer.echo(f"error: {error}", err=True)
             continue
-        print_json(row) if as_json else _print_kit_row(row, max(map(len, row)))
+        print_json(row) if as_json else _print_kit_row(kit, row, max(map(len, row)))
 
 
-def _print_kit_row(row: dict[str, Any], width: int, before: str = "") -> None:
+def _print_kit_row(kit: Any, row: dict[str, Any], width: int, before: str = "") -> None:
     for task, said in row.items():
-        typer.echo(f"{before}{task:{width}}  {_sentence(said)}  [{_trust(said['trust'])}]")
+        told = kit.tasks[task].task.kind.describe_row(said)
+        typer.echo(f"{before}{task:{width}}  {told}  [{_trust(said['trust'])}]")
 
 
 def _write_kit_rows(out: Path, ids: list[str], rows: list[dict[str, Any]]) -> None:
@@ -172,7 +173,7 @@ def _trust(trust: dict[str, float]) -> str:
         return "never said on held-out data"
     many = counted(trust["examples"], "held-out answer")
     if "off_by" in trust:
-        return f"{many} were off by {trust['off_by']:.2f} in the mean"
+        return f"{many} were off by {trust['off_by']:.2f} on average"
     return f"of {many} like it {100 * trust['right']:.0f} % were right"
 
 
@@ -186,9 +187,9 @@ def _predict_file(predictor: Any, file: Path, out: Path | None, threshold: float
             print_json(rows)
         else:
             for example, row in zip(examples, rows, strict=True):
-                typer.echo(f"{example.id}\t{_sentence(row)}")
+                typer.echo(f"{example.id}\t{predictor.task.kind.describe_row(row)}")
     elif out.suffix == ".json":
-        values = {row["id"]: row.get("answer", row.get("label", row.get("score"))) for row in rows}
+        values = {row["id"]: predictor.task.kind.value_of(row) for row in rows}
         write_json(out, values)
     else:
         write_text(out, "".join(json_format.dumps(row, ensure_ascii=False) + "\n" for row in rows))
@@ -198,7 +199,7 @@ def _predict_file(predictor: Any, file: Path, out: Path | None, threshold: float
 
 def _print_typed(predictor: Any, text: str, text_pair: str | None, threshold: float, as_json: bool) -> None:
     row = predictor.predict_texts([(text, text_pair)], threshold)[0]
-    print_json(row) if as_json else typer.echo(_sentence(row))
+    print_json(row) if as_json else typer.echo(predictor.task.kind.describe_row(row))
 
 
 def _ask(predictor: Any, threshold: float, as_json: bool) -> None:
@@ -209,16 +210,6 @@ def _ask(predictor: Any, threshold: float, as_json: bool) -> None:
     while text := typer.prompt(f"{first} (empty: leave)", default="", show_default=False):
         pair = typer.prompt(second) if predictor.takes_pairs else None
         _print_typed(predictor, text, pair, threshold, as_json)
-
-
-def _sentence(row: dict[str, Any]) -> str:
-    if "answer" in row:
-        if not row["answer"]:
-            return f"no answer ({100 * row['probability']:.0f} %)"
-        return f"{row['answer']} ({100 * row['probability']:.0f} %, characters {row['start']} to {row['end']})"
-    if "label" in row:
-        return f"{row['label']} ({', '.join(f'{name} {100 * p:.0f} %' for name, p in row['probabilities'].items())})"
-    return f"{row['score']:.3f}"
 
 
 def _write_submissions(predictor: Any, folder: Path, data: str | None, threshold: float) -> None:

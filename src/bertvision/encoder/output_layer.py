@@ -115,9 +115,12 @@ class CheckpointOutputLayer(nn.Module):
         if self.kind.reads_answers:
             output = self.model(inputs_embeds=_cast(states.last_tokens, self._weight()).unsqueeze(0))
             return torch.stack([output.start_logits[0], output.end_logits[0]], dim=1)  # (token, 2)
-        given = _cast(_read(states, self.reads), self._weight()).unsqueeze(1)  # (sequence, 1, hidden)
-        logits: Tensor = self.model(inputs_embeds=given).logits
-        return logits if self.index is None else logits.index_select(1, self.index)  # (sequence, outputs)
+        read = _cast(_read(states, self.reads), self._weight())  # (token or sequence, hidden)
+        if self.kind.position == "token":
+            logits: Tensor = self.model(inputs_embeds=read.unsqueeze(0)).logits[0]  # (token, outputs)
+        else:
+            logits = self.model(inputs_embeds=read.unsqueeze(1)).logits  # (sequence, outputs)
+        return logits if self.index is None else logits.index_select(1, self.index)  # (token or sequence, outputs)
 
     def save(self, folder: str | Path) -> None:
         """Write weights and config; `restore_output_layer` reads them back."""

@@ -48,6 +48,7 @@ class Adapter(Head):
 
     def forward(self, states: HiddenStates) -> Tensor:
         read = self.states(states)  # (position, layer, hidden)
+        # Asked here first, so that a CPU never enters the kernels' module.
         if self.config.shared and read.is_cuda and can_fuse(read, self.output.weight):
             return self._forward_fused(read)  # (position, output)
         adapted = self.adapter(read, evenness(read))  # (position, layer, width)

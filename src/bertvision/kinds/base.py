@@ -163,6 +163,9 @@ class Kind(ABC):
     def __repr__(self) -> str:
         return f"<kind {self.name}>"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return find_kind, (self.name,)  # there is one object of each kind, in copies and pickles too
+
     # ------------------------------------------------------------------ learning
 
     @abstractmethod
@@ -250,8 +253,16 @@ class Kind(ABC):
         """What is true of an example, for a cell of a table."""
 
     @abstractmethod
+    def value_of(self, row: Mapping[str, Any]) -> Any:
+        """The bare prediction in a row: a label's name, a score, an answer's text."""
+
     def show_row(self, row: Mapping[str, Any]) -> str:
-        """What a row of predictions says, in a word."""
+        """What a row of predictions says, in a word …"""
+        return str(self.value_of(row))
+
+    def describe_row(self, row: Mapping[str, Any]) -> str:
+        """… and on a line of its own, with what is known of it."""
+        return self.show_row(row)
 
     # ------------------------------------------------------------------ combining
 
@@ -331,6 +342,10 @@ class Kind(ABC):
     def parse(self, cell: Any, labels: Sequence[str], place: str, column: str) -> Target:
         """The target in a cell of a user's file; raises UserError that names the place and the column."""
         raise NotImplementedError
+
+
+def find_kind(name: str) -> Kind:
+    return KINDS[name]
 
 
 # ---------------------------------------------------------------------- files

@@ -129,8 +129,12 @@ class LabelKind(Kind):
         assert example.target is not None, "scored examples have a target"
         return labels[int(example.target)]
 
-    def show_row(self, row: Mapping[str, Any]) -> str:
+    def value_of(self, row: Mapping[str, Any]) -> str:
         return str(row["label"])
+
+    def describe_row(self, row: Mapping[str, Any]) -> str:
+        chances = ", ".join(f"{name} {100 * chance:.0f} %" for name, chance in row["probabilities"].items())
+        return f"{row['label']} ({chances})"
 
     # ------------------------------------------------------------------ what states speak for
 

@@ -100,8 +100,14 @@ class ScoreKind(Kind):
         assert example.target is not None, "scored examples have a target"
         return float(example.target)
 
+    def value_of(self, row: Mapping[str, Any]) -> float:
+        return float(row["score"])
+
     def show_row(self, row: Mapping[str, Any]) -> str:
         return f"{row['score']:.2f}"
+
+    def describe_row(self, row: Mapping[str, Any]) -> str:
+        return f"{row['score']:.3f}"
 
     has_aim = True
 

@@ -231,8 +231,17 @@ class SpanKind(Kind):
     def show_gold(self, example: Example, labels: Sequence[str]) -> str:
         return " / ".join(dict.fromkeys(answer.text for answer in example.answers or ())) or SILENCE
 
+    def value_of(self, row: Mapping[str, Any]) -> str:
+        return str(row["answer"])
+
     def show_row(self, row: Mapping[str, Any]) -> str:
         return row["answer"] or SILENCE
+
+    def describe_row(self, row: Mapping[str, Any]) -> str:
+        chance = f"{100 * row['probability']:.0f} %"
+        if not row["answer"]:
+            return f"{SILENCE} ({chance})"
+        return f"{row['answer']} ({chance}, characters {row['start']} to {row['end']})"
 
     # ------------------------------------------------------------------ what states speak for
 

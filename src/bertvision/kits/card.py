@@ -5,7 +5,7 @@ from typing import Any
 
 from bertvision import __version__
 from bertvision.encoder.loading import EMBEDDED
-from bertvision.kinds import KINDS, Kind, metric_title
+from bertvision.kinds import KINDS, Kind
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.pipeline.scoreboard import figure, meanings_of, score_figures
 from bertvision.tables import Table, to_markdown
@@ -76,7 +76,7 @@ def _scores(facts: dict[str, Any]) -> str:
 def _warnings(facts: dict[str, Any]) -> list[str]:
     """Figures by which the head is not above the baseline."""
     poor = [
-        f"{metric_title(metric)} on {split}"
+        f"{_kind_of(facts).title(metric) or metric} on {split}"
         for split, baseline in facts["beside"]["baseline"].items()
         for metric in facts["task"]["metrics"]
         if facts["scores"][split][metric] <= baseline[metric]
@@ -124,5 +124,6 @@ def _too_sure(facts: dict[str, Any]) -> str:
     ]
     if not lower:
         return ""
-    shown = f"{metric_title(metric)} is {held_out[metric]:.1f} on held-out examples and {', '.join(lower)}"
+    title = _kind_of(facts).title(metric) or metric
+    shown = f"{title} is {held_out[metric]:.1f} on held-out examples and {', '.join(lower)}"
     return f" **{shown}: trust answers less than the table says.**"

@@ -59,7 +59,6 @@ def add_ensembles(job: Job, scores: dict[str, Any]) -> None:
                 except UserError as error:  # after hours of training, no reason to stop
                     job.reporter.say(f"ensemble '{ensemble.shown}' is left out: {error}")
         write_json(job.folder.path / "scores.json", scores)
-    job.machine.wait()
 
 
 def add_ensemble(job: Job, ensemble: Ensemble, scores: dict[str, Any]) -> dict[str, Any]:
@@ -146,7 +145,7 @@ def score_ensemble(job: Job, ensemble: Ensemble, epochs: float, scores: dict[str
         }
         if weights is not None:
             added[name]["weights"] = [round(float(weight), 6) for weight in weights]
-    scores["snapshots"][f"{epochs:g}"].update(added)
+        scores["snapshots"][f"{epochs:g}"][name] = added[name]
     return added
 
 
@@ -184,7 +183,7 @@ def _find_members(job: Job, run: FinishedRun, member: str, epochs: float) -> dic
         epochs = job.head_snapshots[-1]
     if found["epochs"]:
         epochs = float(found["epochs"])
-    if epochs not in run.snapshots:
+    if not run.models(epochs):
         kept = ", ".join(f"{one:g}" for one in run.snapshots)
         raise UserError(
             f"'{member}': '{job.folder.path}' has no snapshot at {counted(epochs, 'epoch')}, it has {kept}."

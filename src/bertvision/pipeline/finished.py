@@ -9,6 +9,7 @@ figure on held-out training data. The first dev split stands in where nothing wa
 """
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,6 +43,11 @@ def read_figure(scores: Mapping[str, Any], key: str) -> float | None:
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     return value
+
+
+def as_kept(epochs: float) -> float:
+    """A snapshot's epochs as scores.json and folders have them, to six digits: 0.3333333 is 0.333333 there."""
+    return float(f"{epochs:g}")
 
 
 def rank_by_mean(figures: Mapping[K, Sequence[float]]) -> list[K]:
@@ -147,10 +153,12 @@ def build_entry(name: str, epochs: float, found: Mapping[str, Any]) -> Entry:
         failed=bool(found.get("failed")),
         group=str(found.get("group", name)),
         trained_epochs=found.get("epochs"),
-        data_fraction=float(found.get("data_fraction", 1)),
+        data_fraction=float(found.get("data_fraction") or 1),
         begun=bool(found.get("begun")),
         ensemble=tuple(found.get("ensemble", ())),
-        members=tuple(EnsembleMember(one["run"], float(one["epochs"]), one["name"]) for one in found.get("voices", ())),
+        members=tuple(
+            EnsembleMember(one["run"], as_kept(one["epochs"]), one["name"]) for one in found.get("voices", ())
+        ),
         weights=None if weights is None else tuple(weights),
     )
 
@@ -237,7 +245,7 @@ class Group:
     def figures(self, split: str, key: str) -> list[float]:
         """A figure of each seed; a dot in the key leads into `at_threshold`."""
         found = [read_figure(model.scores(split), key) for model in self.trained]
-        return [value for value in found if value is not None]
+        return [value for value in found if value is not None and math.isfinite(value)]
 
     def mean(self, split: str, key: str) -> float | None:
         found = self.figures(split, key)
@@ -254,6 +262,10 @@ class FinishedRun:
         """`scores`: what scores.json holds or will hold, where the caller has it at hand."""
         self.folder = RunFolder(folder)
         self.scores: dict[str, Any] = self._read("scores") if scores is None else scores
+        if not all(BASELINE in models for models in self.scores.get("snapshots", {}).values() or [{}]):
+            raise UserError(
+                f"'{self.folder.path}' has no models in its scores.json: score it again (`bertvision evaluate`)."
+            )
 
     def _read(self, name: str) -> dict[str, Any]:
         found = read_json(self.folder.path / f"{name}.json")
@@ -312,7 +324,7 @@ class FinishedRun:
 
     def models(self, epochs: float | None = None) -> list[Model]:
         """All models of a snapshot, or of all of them."""
-        return [model for model in self._models if epochs is None or model.epochs == epochs]
+        return [model for model in self._models if epochs is None or model.epochs == as_kept(epochs)]
 
     def rows(self, epochs: float) -> list[Group]:
         """All models of a snapshot by group, in the run's order, the baseline and those that were stopped too."""
@@ -397,7 +409,8 @@ class FinishedRun:
     def best(self, epochs: float, *roles: str) -> Group | None:
         """The best of a snapshot: of these roles, or of all but the baseline. Ties go to the encoder, then the control,
         then the heads in the run's order."""
-        whole = [group for group in self.groups(epochs, *roles) if group.is_whole]
+        found = self.groups(epochs, *roles)
+        whole = [group for group in found if all(one.is_whole for one in (group, *self.members_of(group)))]
         whole.sort(key=lambda group: ROLES.index(group.role))
         local = [group for group in whole if group.is_local]
         # Weights that were fitted on held-out data can't be judged there, and an ensemble over several encoders can't
@@ -405,7 +418,7 @@ class FinishedRun:
         return self.best_of([group for group in local if not group.is_fitted] or local or whole)
 
     def members_of(self, ensemble: Group) -> list[Group]:
-        """Those of an ensemble's members that belong to the same run and snapshot."""
+        """Those of an ensemble's members that belong to the same run and snapshot; none of what is no ensemble."""
         members = [member for model in ensemble.models for member in model.members]
         names = {member.name for member in members if member.run is None and member.epochs == ensemble.epochs}
         return [group for group in self.groups(ensemble.epochs) if any(model.name in names for model in group.models)]

@@ -129,7 +129,7 @@ class Predictor:
 def _choose(run: FinishedRun, head: str | None, epochs: float | None) -> tuple[Model, str]:
     """The model asked for, and why it is this one; by default the best at the last snapshot that has heads."""
     at = run.last if epochs is None else epochs
-    if at not in run.snapshots:
+    if not run.models(at):
         kept = ", ".join(f"{one:g}" for one in run.snapshots)
         raise UserError(f"the run has no snapshot of {at:g} epochs: it has {kept}.")
     if head is not None:

@@ -39,8 +39,8 @@ def open_run(job: Job) -> None:
         write_json(job.folder.path / "environment.json", describe_environment(job.machine))
     if threads.spins and is_crowded():
         job.reporter.say(
-            "this machine is busy, and torch was imported before bertvision, so its threads spin while they wait: import "
-            "bertvision first, or set OMP_WAIT_POLICY=PASSIVE, and training is several times faster."
+            "this machine is busy, and torch was imported before bertvision, so its threads spin while they wait: "
+            "import bertvision first, or set OMP_WAIT_POLICY=PASSIVE, and training is several times faster."
         )
     job.machine.wait()
 

@@ -50,7 +50,8 @@ def _make(batch: StateBatch, slots: int, rows: int, longest: int) -> StateBatch:
     def make(part: Tensor | None, size: int) -> Tensor | None:
         return None if part is None else part.new_zeros(size, *part.shape[1:])
 
-    start, end, value = (part.new_zeros(rows) for part in vars(batch.targets).values())  # each (row)
+    parts = vars(batch.targets).values()
+    start, end, value = (part.new_zeros(rows, *part.shape[1:]) for part in parts)  # each (row, …)
     packing = None
     if slots:
         device = states.device

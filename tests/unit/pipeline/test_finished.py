@@ -1,6 +1,7 @@
 """A finished run is read in one place, old folders too; and one rule says which of its models is best."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +154,45 @@ def test_a_name_stands_for_a_model_or_for_its_best_seed(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no model 'wide_seed1' at 0 epochs"):
         run.find("wide_seed1", 0.0)
     assert json.loads((tmp_path / "scores.json").read_text())["snapshots"]["0"]["wide_seed1"]["failed"]
+
+
+def test_snapshots_go_by_six_digits_as_their_folders_do() -> None:
+    third = {"baseline": {"scores": {"dev": {"accuracy": 50.0}}}, "encoder": {"scores": {"dev": {"accuracy": 60.0}}}}
+    voices = [{"run": None, "epochs": 0.3333333, "name": "encoder"}]
+    both = {"scores": {"dev": {"accuracy": 61.0}}, "ensemble": ["encoder"], "voices": voices, "method": "max"}
+    kept = {"task": "rte", "kind": "label", "metrics": ["accuracy"], "snapshots": {"0.333333": {**third, "both": both}}}
+    run = FinishedRun("nowhere", kept)
+    assert [model.name for model in run.models(0.3333333)] == ["baseline", "encoder", "both"]
+    assert all(model.is_local for model in run.models()), "members written before by all their digits are found"
+
+
+def run_of(**models: Any) -> FinishedRun:
+    """A run at one snapshot whose models have these entries."""
+    scores = {"task": "rte", "kind": "label", "metrics": ["accuracy"], "snapshots": {"1": models}}
+    return FinishedRun("nowhere", scores)
+
+
+def entry(figure: float, **more: Any) -> dict[str, Any]:
+    return {"scores": {"held_out": {"accuracy": figure}, "dev": {"accuracy": 1.0}}, **more}
+
+
+def test_what_is_no_number_is_never_best() -> None:
+    for first, second in ((math.nan, 70.0), (70.0, math.nan)):
+        run = run_of(baseline=entry(0.0), encoder=entry(60.0), h=entry(first, head="h"), g=entry(second, head="g"))
+        best = run.best_model(1.0)
+        assert best is not None and best.scores("held_out")["accuracy"] == 70.0
+
+
+def test_an_ensemble_of_heads_on_a_share_of_the_data_is_not_chosen_either() -> None:
+    voices = [{"run": None, "epochs": 1.0, "name": "half"}, {"run": None, "epochs": 1.0, "name": "encoder"}]
+    together = entry(90.0, ensemble=["half", "encoder"], voices=voices, method="max")
+    half = entry(80.0, head="adapter", data_fraction=0.5)
+    run = run_of(baseline=entry(0.0), encoder=entry(60.0), half=half, together=together)
+    best = run.best_model(1.0)
+    assert best is not None and best.name == "encoder"
+
+
+@pytest.mark.parametrize("snapshots", [{}, {"1": {"encoder": {"scores": {}}}}])
+def test_scores_without_models_are_refused(snapshots: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="score it again"):
+        FinishedRun("nowhere", {"task": "rte", "kind": "label", "metrics": ["accuracy"], "snapshots": snapshots})

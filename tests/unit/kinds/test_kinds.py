@@ -1,0 +1,52 @@
+"""There is one object of each kind, wherever it goes, and its name is what files hold."""
+
+import copy
+import json
+import pickle
+
+import pytest
+
+from bertvision.disk import fingerprint
+from bertvision.errors import UserError
+from bertvision.heads import HEADS
+from bertvision.kinds import KINDS, LABEL, SCORE, SPAN, Kind, metric_title
+
+
+def test_the_kinds_are_these() -> None:
+    assert list(KINDS) == ["label", "score", "span"] and KINDS.values() == [LABEL, SCORE, SPAN]
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=str)
+def test_copies_and_pickles_are_the_same_object(kind: Kind) -> None:
+    assert copy.deepcopy(kind) is kind and copy.copy(kind) is kind and pickle.loads(pickle.dumps(kind)) is kind
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=str)
+def test_a_kind_is_its_name_in_files_and_stamps(kind: Kind) -> None:
+    assert str(kind) == kind.name and KINDS[kind.name] is kind
+    assert fingerprint(kind) == fingerprint(kind.name), "runs made when kinds were words stay finished"
+    assert json.dumps({"kind": str(kind)}) == f'{{"kind": "{kind.name}"}}'
+
+
+def test_an_unknown_kind_suggests_the_nearest() -> None:
+    with pytest.raises(UserError, match="did you mean 'label'"):
+        KINDS["labels"]
+
+
+def test_every_kind_has_heads_that_take_it_and_titles_for_its_figures() -> None:
+    for kind in KINDS.values():
+        assert any(HEADS[name].takes(kind) for name in HEADS)
+    assert metric_title("f1_macro") == "macro F1" and metric_title("exact") == "EM" and metric_title("mine") == "mine"
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "value", "line"),
+    [
+        (LABEL, {"label": "yes", "probabilities": {"no": 0.2, "yes": 0.8}}, "yes", "yes (no 20 %, yes 80 %)"),
+        (SCORE, {"score": 2.34567}, 2.34567, "2.346"),
+        (SPAN, {"answer": "Ada", "probability": 0.9, "start": 3, "end": 6}, "Ada", "Ada (90 %, characters 3 to 6)"),
+        (SPAN, {"answer": "", "probability": 0.7, "start": None, "end": None}, "", "no answer (70 %)"),
+    ],
+)
+def test_rows_are_told_in_a_line(kind: Kind, row: dict, value: object, line: str) -> None:
+    assert kind.value_of(row) == value and kind.describe_row(row) == line
