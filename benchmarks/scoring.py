@@ -27,7 +27,7 @@ from bertvision.data.windows import Features, build_features
 from bertvision.encoder.loading import load_tokenizer
 from bertvision.evaluation.spans.layout import layout_of
 from bertvision.evaluation.spans.pairs import groups_on
-from bertvision.kinds import save_marks, save_predictions
+from bertvision.kinds import Decoding, save_marks, save_predictions
 from bertvision.tasks import Task, TaskConfig, build_task
 
 N_BEST, LONGEST = 20, 30
@@ -81,7 +81,7 @@ def score_models(
     groups_on(layout_of(features, examples), torch.device(device))
     clock.tell("layout of the split, once")
     for number, output in enumerate(outputs):
-        predictions = task.kind.decode(task, output, features, examples, N_BEST, LONGEST, device)
+        predictions = task.kind.decode(task, output, features, examples, Decoding(N_BEST, LONGEST, device))
         clock.tell("best spans")
         marks = task.kind.mark(predictions, examples)
         clock.tell("exact match and F1")
@@ -100,7 +100,7 @@ def score_on_the_way(
     """Seconds of what is done after each epoch: the best answer alone, and no files."""
     started = time.perf_counter()
     for output in outputs:
-        predictions = task.kind.decode(task, output, features, examples, 1, LONGEST, device)
+        predictions = task.kind.decode(task, output, features, examples, Decoding(1, LONGEST, device))
         marks = task.kind.mark(predictions, examples)
         task.kind.score(task.metrics, marks, task.kind.pick_threshold(marks))
     return time.perf_counter() - started

@@ -28,7 +28,7 @@ from bertvision.disk import fingerprint, read_json, write_json
 from bertvision.encoder.states import HiddenStates
 from bertvision.errors import UserError
 from bertvision.heads import Head, load_head
-from bertvision.kinds import Marks
+from bertvision.kinds import Decoding, Marks
 from bertvision.kinds.base import Float, join_marks
 from bertvision.pipeline.finished import FinishedRun, Group, Model, read_figure
 from bertvision.pipeline.outputs import compute_outputs
@@ -92,6 +92,7 @@ def _measure(
     keep = tuple(sorted({head.reads for head in heads.values()}))
     marks: dict[tuple[str, int | None], list[Marks]] = {key: [] for key in tried}
     parts = list(_in_parts(evidence, chosen))
+    how = Decoding(1, job.config.evaluate.max_answer_tokens)  # the best answer is all that is scored
     tokens = sum(int(features.lengths.sum()) for _, features in parts)
     with reporter.bar(f"{counted(len(heads), 'head')} without a layer", tokens, "tokens") as bar:
         for some, features in parts:
@@ -100,9 +101,7 @@ def _measure(
                 job.encode_tokens, bar,
             )  # fmt: skip
             for key in tried:
-                # The best answer is all that is scored.
-                longest = job.config.evaluate.max_answer_tokens
-                said = job.task.kind.decode(job.task, outputs[str(key)], features, some, 1, longest)
+                said = job.task.kind.decode(job.task, outputs[str(key)], features, some, how)
                 marks[key].append(job.task.kind.mark(said, some))
     return [
         {

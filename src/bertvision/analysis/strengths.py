@@ -30,7 +30,7 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.states import pack_tokens
 from bertvision.errors import UserError, suggest
 from bertvision.heads import Head, load_head
-from bertvision.kinds.base import Aim, Float
+from bertvision.kinds.base import Aim, Decoding, Float
 from bertvision.kinds.score import ScoreMarks
 from bertvision.kinds.span import SpanMarks
 from bertvision.pipeline.finished import FinishedRun, Group, Model
@@ -194,8 +194,8 @@ def _sees_many(head: Head) -> bool:
 
 
 def _take_aim(evidence: FinishedRun, model: Model, example: Example, features: Features, outputs: Tensor) -> Aim:
-    settings, task = evidence.job.config.evaluate, evidence.task
-    said = task.kind.decode(task, outputs.numpy(), features, [example], 1, settings.max_answer_tokens)
+    task, how = evidence.task, Decoding(1, evidence.job.config.evaluate.max_answer_tokens)
+    said = task.kind.decode(task, outputs.numpy(), features, [example], how)
     return task.kind.aim(task, said, features, outputs, model.threshold or 0.0)
 
 

@@ -6,7 +6,17 @@ KINDS["label"].outputs(labels=3) → 3        SPAN.position → "token"
 import importlib
 import pkgutil
 
-from bertvision.kinds.base import KINDS, Figure, Kind, Marks, Predictions, load_marks, save_marks, save_predictions
+from bertvision.kinds.base import (
+    KINDS,
+    Decoding,
+    Figure,
+    Kind,
+    Marks,
+    Predictions,
+    load_marks,
+    save_marks,
+    save_predictions,
+)
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
@@ -21,6 +31,6 @@ def metric_title(key: str) -> str:
 
 
 __all__ = [
-    "KINDS", "LABEL", "SCORE", "SPAN", "Figure", "Kind", "Marks", "Predictions", "load_marks", "save_marks",
+    "KINDS", "LABEL", "SCORE", "SPAN", "Decoding", "Figure", "Kind", "Marks", "Predictions", "load_marks", "save_marks",
     "metric_title", "save_predictions",
 ]  # fmt: skip

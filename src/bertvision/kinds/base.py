@@ -71,6 +71,21 @@ class Asked(Protocol):
 
 
 @dataclass(frozen=True)
+class Decoding:
+    """Settings of decoding; kinds without candidates need none."""
+
+    n_best: int = 20
+    """Answers kept for each question."""
+    longest: int = 30
+    """Tokens of an answer, at most."""
+    device: "torch.device | str" = "cpu"
+    """Where spans are searched."""
+
+
+DEFAULT = Decoding()
+
+
+@dataclass(frozen=True)
 class Figure:
     """A column of a score table."""
 
@@ -197,14 +212,7 @@ class Kind(ABC):
 
     @abstractmethod
     def decode(
-        self,
-        task: Asked,
-        outputs: Array,
-        features: Features,
-        examples: list[Example],
-        n_best: int = 20,
-        longest: int = 30,
-        device: "torch.device | str" = "cpu",
+        self, task: Asked, outputs: Array, features: Features, examples: list[Example], how: Decoding = DEFAULT
     ) -> Predictions:
         """Raw outputs of one model (token or window, output) become what it predicts for each example."""
 

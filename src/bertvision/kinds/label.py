@@ -15,11 +15,13 @@ from bertvision.evaluation import combining, trust
 from bertvision.evaluation.metrics import LABEL_METRICS, majority_label, score_metrics
 from bertvision.evaluation.statistics import Measure
 from bertvision.kinds.base import (
+    DEFAULT,
     KINDS,
     Aim,
     Array,
     Asked,
     Bool,
+    Decoding,
     Float,
     Kind,
     Marks,
@@ -31,7 +33,6 @@ from bertvision.kinds.base import (
 )
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 
@@ -94,14 +95,7 @@ class LabelKind(Kind):
         return losses.unflatten(0, (members, -1))  # (member, sequence)
 
     def decode(
-        self,
-        task: Asked,
-        outputs: Array,
-        features: Features,
-        examples: list[Example],
-        n_best: int = 20,
-        longest: int = 30,
-        device: "torch.device | str" = "cpu",
+        self, task: Asked, outputs: Array, features: Features, examples: list[Example], how: Decoding = DEFAULT
     ) -> LabelPredictions:
         powers = np.exp(outputs.astype(np.float64) - outputs.max(axis=1, keepdims=True))  # (window, label)
         probabilities = powers / powers.sum(axis=1, keepdims=True)  # (window, label)

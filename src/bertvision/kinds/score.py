@@ -14,10 +14,12 @@ from bertvision.evaluation import combining, trust
 from bertvision.evaluation.metrics import SCORE_METRICS, mean_score, score_metrics
 from bertvision.evaluation.statistics import Measure
 from bertvision.kinds.base import (
+    DEFAULT,
     KINDS,
     Aim,
     Array,
     Asked,
+    Decoding,
     Float,
     Kind,
     Marks,
@@ -29,7 +31,6 @@ from bertvision.kinds.base import (
 )
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 SAID = "score"
@@ -68,14 +69,7 @@ class ScoreKind(Kind):
         return (outputs.squeeze(2) - targets.value).square()  # (member, sequence)
 
     def decode(
-        self,
-        task: Asked,
-        outputs: Array,
-        features: Features,
-        examples: list[Example],
-        n_best: int = 20,
-        longest: int = 30,
-        device: "torch.device | str" = "cpu",
+        self, task: Asked, outputs: Array, features: Features, examples: list[Example], how: Decoding = DEFAULT
     ) -> ScorePredictions:
         return ScorePredictions([example.id for example in examples], outputs[:, 0])
 

@@ -23,11 +23,13 @@ from bertvision.evaluation.spans.decode import answers_at, best_threshold, decod
 from bertvision.evaluation.spans.lines import write_lines
 from bertvision.evaluation.statistics import Measure, auc_measure, mean_measure
 from bertvision.kinds.base import (
+    DEFAULT,
     KINDS,
     Aim,
     Array,
     Asked,
     Bool,
+    Decoding,
     Figure,
     Float,
     Kind,
@@ -39,7 +41,6 @@ from bertvision.kinds.base import (
 )
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 ANSWER, SILENCE = "answer", "no answer"
@@ -160,16 +161,9 @@ class SpanKind(Kind):
         return losses.mean(2).T  # (window, member, 2) → (member, window)
 
     def decode(
-        self,
-        task: Asked,
-        outputs: Array,
-        features: Features,
-        examples: list[Example],
-        n_best: int = 20,
-        longest: int = 30,
-        device: "torch.device | str" = "cpu",
+        self, task: Asked, outputs: Array, features: Features, examples: list[Example], how: Decoding = DEFAULT
     ) -> SpanPredictions:
-        answers = decode_spans(outputs[:, 0], outputs[:, 1], features, examples, n_best, longest, device)
+        answers = decode_spans(outputs[:, 0], outputs[:, 1], features, examples, how.n_best, how.longest, how.device)
         return SpanPredictions([example.id for example in examples], answers)
 
     # ------------------------------------------------------------------ scoring

@@ -20,7 +20,7 @@ from bertvision.encoder.loading import identify, load_encoder
 from bertvision.errors import UserError, suggest
 from bertvision.heads import Head, load_head
 from bertvision.heads.begin import SHIPPED
-from bertvision.kinds import Predictions
+from bertvision.kinds import Decoding, Predictions
 from bertvision.kinds.base import Scores
 from bertvision.kits.one_pass import Asked, compute_all
 from bertvision.machine import Machine, sharing_cores
@@ -130,8 +130,8 @@ class Kit:
         said = {}
         for name, some in examples.items():
             own = self.tasks[name]
-            n_best, longest = own.facts["n_best"], own.facts["max_answer_tokens"]
-            said[name] = own.task.kind.decode(own.task, outputs[name], features[name], some, n_best, longest)
+            how = Decoding(own.facts["n_best"], own.facts["max_answer_tokens"])
+            said[name] = own.task.kind.decode(own.task, outputs[name], features[name], some, how)
         return said
 
     def _choose(self, pairs: Sequence[Pair], names: list[str]) -> list[str]:

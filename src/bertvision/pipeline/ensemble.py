@@ -300,26 +300,18 @@ class Combination:
         return self.job.task.kind.fit_weights(outputs, self.job.features(HELD_OUT))  # (member)
 
     def predict(self, split: str) -> Predictions:
-        job, settings, method = self.job, self.job.config.evaluate, self.ensemble.method
+        job, method = self.job, self.ensemble.method
         if not self.alike:
             return self._predict_apart(split)
         weights = self.weights if method == "fitted" else None
         outputs = [member.outputs(split) for member in self.members]
-        features, examples = job.features(split), job.examples(split)
-        combined = job.task.kind.combine(outputs, features, method, weights)  # (token or window, output)
-        longest, device = settings.max_answer_tokens, job.machine.device
-        return job.task.kind.decode(job.task, combined, features, examples, settings.n_best, longest, device)
+        return job.decode(job.task.kind.combine(outputs, job.features(split), method, weights), split)
 
     def _predict_apart(self, split: str) -> Predictions:
         """Members whose windows differ meet at the examples: in answers by their place, or in probabilities."""
-        members = [self._predictions_of(member, split) for member in self.members]
+        settings = self.job.config.evaluate
+        said = [member.job.decode(member.outputs(split), split, settings) for member in self.members]
         try:
-            return self.job.task.kind.combine_predictions(members, self.ensemble.method)
+            return self.job.task.kind.combine_predictions(said, self.ensemble.method)
         except UserError as error:
             raise UserError(f"ensemble '{self.ensemble.shown}': {error}") from None
-
-    def _predictions_of(self, member: Member, split: str) -> Predictions:
-        other, settings = member.job, self.job.config.evaluate
-        outputs, features, examples = member.outputs(split), other.features(split), other.examples(split)
-        longest, device = settings.max_answer_tokens, self.job.machine.device
-        return other.task.kind.decode(other.task, outputs, features, examples, settings.n_best, longest, device)

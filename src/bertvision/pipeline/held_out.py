@@ -57,11 +57,9 @@ class HeldOut:
         """Where there is a threshold, at the one that is best here, since answers are given at it later."""
         if not np.isfinite(outputs).all():
             return math.nan
-        job, task, examples = self.job, self.job.task, self.job.examples(HELD_OUT)
-        longest, device = job.config.evaluate.max_answer_tokens, job.machine.device
+        task, examples = self.job.task, self.job.examples(HELD_OUT)
         # The best answer is all that is scored.
-        predictions = task.kind.decode(task, outputs, job.features(HELD_OUT), examples, 1, longest, device)
-        marks = task.kind.mark(predictions, examples)
+        marks = task.kind.mark(self.job.decode(outputs, HELD_OUT, n_best=1), examples)
         scores = task.kind.score(task.metrics, marks, task.kind.pick_threshold(marks))
         return float(scores.get("at_threshold", scores)[self.metric])
 

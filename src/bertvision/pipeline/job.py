@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from bertvision.config import RunConfig, load_config
+from bertvision.config import EvaluateConfig, RunConfig, load_config
 from bertvision.data.examples import Example
 from bertvision.data.splits import draw, hold_out
 from bertvision.data.windows import Features, build_features
@@ -19,6 +19,7 @@ from bertvision.encoder.loading import load_tokenizer, shape_of
 from bertvision.errors import UserError
 from bertvision.heads import MemberConfig, Target, build_members
 from bertvision.heads import find_mistakes as find_head_mistakes
+from bertvision.kinds import Decoding, Predictions
 from bertvision.machine import Machine
 from bertvision.pipeline.folder import HELD_OUT, RunFolder
 from bertvision.pipeline.stamps import Stamps
@@ -137,6 +138,14 @@ class Job:
     def build_features(self, examples: list[Example], on_progress: Callable[[int], None] | None = None) -> Features:
         task, overlap = self.task, self.config.data.overlap
         return build_features(examples, self.tokenizer, task.kind, task.windowed, self.max_length, overlap, on_progress)
+
+    def decode(
+        self, outputs: np.ndarray, split: str, evaluate: EvaluateConfig | None = None, n_best: int | None = None
+    ) -> Predictions:
+        """What a model's raw outputs (token or window, output) for a split predict, by these settings or the job's."""
+        settings = evaluate or self.config.evaluate
+        how = Decoding(n_best or settings.n_best, settings.max_answer_tokens, self.machine.device)
+        return self.task.kind.decode(self.task, outputs, self.features(split), self.examples(split), how)
 
     @property
     def max_length(self) -> int:

@@ -14,7 +14,7 @@ from bertvision.disk import read_json
 from bertvision.encoder.states import Part
 from bertvision.errors import UserError
 from bertvision.heads import Head, load_head
-from bertvision.kinds import Predictions
+from bertvision.kinds import Decoding, Predictions
 from bertvision.machine import Machine, sharing_cores
 from bertvision.pipeline.finished import FinishedRun, Model
 from bertvision.pipeline.folder import ENCODER
@@ -93,13 +93,13 @@ class Predictor:
         features = build_features(examples, tokenizer, task.kind, task.windowed, length, self.data.overlap)
         with sharing_cores(), self.reporter.bar("predicting", int(features.lengths.sum()), "tokens") as bar:
             found = compute_outputs(self.encoder, self.models, self.keep, features, task.kind, self.machine, bar=bar)
-        settings = self.evaluate
         outputs = next(iter(found.values()))  # (token or window, output)
         if len(found) > 1:
             assert self.model.method is not None, "several models answer as an ensemble only"
             weights = None if self.model.weights is None else np.array(self.model.weights)  # (member)
             outputs = task.kind.combine(list(found.values()), features, self.model.method, weights)
-        return task.kind.decode(task, outputs, features, examples, settings.n_best, settings.max_answer_tokens)
+        how = Decoding(self.evaluate.n_best, self.evaluate.max_answer_tokens)
+        return task.kind.decode(task, outputs, features, examples, how)
 
     def read(self, path: Path) -> list[Example]:
         """New text from a file in any form the run's task can have."""

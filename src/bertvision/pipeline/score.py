@@ -131,10 +131,8 @@ def _is_predicted(job: Job, epochs: float, split: str, row: Row) -> bool:
 
 
 def _keep_predictions(job: Job, epochs: float, split: str, row: Row, outputs: np.ndarray) -> None:
-    examples, features, settings = job.examples(split), job.features(split), job.config.evaluate
-    longest, device = settings.max_answer_tokens, job.machine.device
-    predictions = job.task.kind.decode(job.task, outputs, features, examples, settings.n_best, longest, device)
-    keep_scored(job, epochs, split, row.name, job.stamps.predictions(row.stamp, split), predictions, outputs)
+    stamp = job.stamps.predictions(row.stamp, split)
+    keep_scored(job, epochs, split, row.name, stamp, job.decode(outputs, split), outputs)
 
 
 def keep_scored(
