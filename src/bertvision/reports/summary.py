@@ -53,8 +53,8 @@ def build_summary(certainty: Certainty) -> list[str]:
     encoder, control = evidence.encoder(epochs), evidence.control(epochs)
     found = [
         _best_sentence(certainty, best, _find(certainty.against(encoder), best)),
-        _choice_sentence(evidence, epochs),
         _layers_sentence(certainty, best, control) if control else "",
+        _choice_sentence(evidence, epochs),
         _cost_sentence(evidence, best),
         _ensemble_sentence(certainty),
         _baseline_sentence(certainty, best),
@@ -89,7 +89,7 @@ def _choice_sentence(evidence: FinishedRun, epochs: float) -> str:
     best = evidence.best(epochs)
     if best is None:
         return ""
-    used = f"predict uses {evidence.best_seed(best).title} unless told otherwise: {evidence.reason}."
+    used = f"By default, predict uses {evidence.best_seed(best).title}: {evidence.reason}."
     return joined(surprise(evidence, epochs), used, _passed_over(evidence, epochs, best))
 
 

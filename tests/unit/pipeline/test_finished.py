@@ -51,7 +51,7 @@ def test_everything_that_names_the_best_names_the_same(case: BestCase, tmp_path:
     assert model.name == case.best and why == run.reason
     assert making._choose(run, None).name == case.head
     said = " ".join(build_summary(Certainty(run, 0.0, "dev")))
-    assert case.summary in said and f"predict uses {model.title} unless told otherwise: {why}." in said
+    assert case.summary in said and f"By default, predict uses {model.title}: {why}." in said
     for other in run.models():
         if other.role in ("control", "head") and not other.failed:
             used = "this model" if other.name == model.name else model.title

@@ -35,11 +35,11 @@ def certainty(tmp_path: Path) -> Certainty:
 
 
 def test_the_best_head_is_best_on_held_out_data_whatever_dev_says(certainty: Certainty) -> None:
-    first, choice, layers, cost, baseline = build_summary(certainty)
+    first, layers, choice, cost, baseline = build_summary(certainty)
     assert "The best head, adapter_64 (chosen on held-out training data), reaches 90.00 accuracy on dev" in first
     assert "the encoder itself, fine-tuned for 1 epoch, 50.00. It is 40.00 above" in first
     assert "more than chance" in first
-    assert choice == "predict uses adapter_64 unless told otherwise: best on held-out training data."
+    assert choice == "By default, predict uses adapter_64: best on held-out training data."
     assert layers.startswith("It is 35.00 above the control, a new linear layer of 1,000 parameters")
     assert "adapter_64 has 1,234 parameters, 0.123 % of the encoder's 1,000,000" in cost
     assert "with 2 others in the same pass, after 100 s of fine-tuning" in cost
@@ -52,7 +52,7 @@ def test_a_head_below_the_encoder_is_said_to_be_below(tmp_path: Path) -> None:
     run.add("last_linear", marks=label_marks(TARGETS, right(70)))
     run.add("adapter_4", marks=label_marks(TARGETS, right(69)))
     certainty = Certainty(run.write(finetune={"lr": 1e-4}, encoder={"name": "tiny"}), 1.0, "dev")
-    first, choice, layers, _, baseline = build_summary(certainty)
+    first, layers, choice, _, baseline = build_summary(certainty)
     assert "dev itself, which flatters it" in first, "nothing was held out"
     assert "It is 1.25 below" in first and "too few examples tell them apart" in first
     assert choice.startswith("On dev (nothing was held out) the encoder itself is best: no head adds anything here.")
