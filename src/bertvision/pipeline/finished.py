@@ -262,10 +262,6 @@ class FinishedRun:
         """`scores`: what scores.json holds or will hold, where the caller has it at hand."""
         self.folder = RunFolder(folder)
         self.scores: dict[str, Any] = self._read("scores") if scores is None else scores
-        if not all(BASELINE in models for models in self.scores.get("snapshots", {}).values() or [{}]):
-            raise UserError(
-                f"'{self.folder.path}' has no models in its scores.json: score it again (`bertvision evaluate`)."
-            )
 
     def _read(self, name: str) -> dict[str, Any]:
         found = read_json(self.folder.path / f"{name}.json")
@@ -340,7 +336,12 @@ class FinishedRun:
     @cached_property
     def splits(self) -> list[str]:
         """The dev splits that were scored."""
-        return list(next(model for model in self._models if model.role == "baseline").figures)
+        baseline = next((model for model in self._models if model.role == "baseline"), None)
+        if baseline is None:
+            raise UserError(
+                f"'{self.folder.path}' has no models in its scores.json: score it again (`bertvision evaluate`)."
+            )
+        return list(baseline.figures)
 
     @cached_property
     def has_held_out(self) -> bool:
@@ -354,6 +355,7 @@ class FinishedRun:
 
     @property
     def last(self) -> float:
+        _ = self.splits  # there are models
         return (self.head_snapshots or self.snapshots)[-1]
 
     def encoder(self, epochs: float) -> Group:

@@ -194,5 +194,7 @@ def test_an_ensemble_of_heads_on_a_share_of_the_data_is_not_chosen_either() -> N
 
 @pytest.mark.parametrize("snapshots", [{}, {"1": {"encoder": {"scores": {}}}}])
 def test_scores_without_models_are_refused(snapshots: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="score it again"):
-        FinishedRun("nowhere", {"task": "rte", "kind": "label", "metrics": ["accuracy"], "snapshots": snapshots})
+    run = FinishedRun("nowhere", {"task": "rte", "kind": "label", "metrics": ["accuracy"], "snapshots": snapshots})
+    for ask in (lambda: run.splits, lambda: run.last):
+        with pytest.raises(UserError, match="score it again"):
+            ask()
