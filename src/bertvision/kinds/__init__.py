@@ -26,7 +26,7 @@ LABEL, SCORE, SPAN = KINDS["label"], KINDS["score"], KINDS["span"]
 
 def metric_title(key: str) -> str:
     """The name of a figure for people, whichever kind it belongs to; an unknown one stays as it is."""
-    titles = (KINDS[name].title(key) for name in KINDS)
+    titles = (kind.title(key) for kind in KINDS.values())
     return next((title for title in titles if title is not None), key)
 
 

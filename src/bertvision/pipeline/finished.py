@@ -411,13 +411,16 @@ class FinishedRun:
     def best(self, epochs: float, *roles: str) -> Group | None:
         """The best of a snapshot: of these roles, or of all but the baseline. Ties go to the encoder, then the control,
         then the heads in the run's order."""
-        found = self.groups(epochs, *roles)
-        whole = [group for group in found if all(one.is_whole for one in (group, *self.members_of(group)))]
+        whole = [group for group in self.groups(epochs, *roles) if self.has_seen_all(group)]
         whole.sort(key=lambda group: ROLES.index(group.role))
         local = [group for group in whole if group.is_local]
         # Weights that were fitted on held-out data can't be judged there, and an ensemble over several encoders can't
         # be used as one model: such are compared only where there is nothing else.
         return self.best_of([group for group in local if not group.is_fitted] or local or whole)
+
+    def has_seen_all(self, group: Group) -> bool:
+        """Whether it, or every member of an ensemble, was trained on all of the data."""
+        return all(one.is_whole for one in (group, *self.members_of(group)))
 
     def members_of(self, ensemble: Group) -> list[Group]:
         """Those of an ensemble's members that belong to the same run and snapshot; none of what is no ensemble."""

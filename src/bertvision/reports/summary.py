@@ -112,13 +112,15 @@ def _passed_over(evidence: FinishedRun, epochs: float, best: Group) -> str:
     place, key = evidence.judged_on, evidence.main
     limit = best.mean(place, key) or 0.0
     higher = [group for group in evidence.groups(epochs) if (group.mean(place, key) or 0.0) > limit]
-    told = [f"{group.name} ({_why_not(group)})" for group in higher]
+    told = [f"{group.name} ({_why_not(evidence, group)})" for group in higher]
     return f"Higher there, but not chosen: {listed(told)}." if told else ""
 
 
-def _why_not(group: Group) -> str:
+def _why_not(evidence: FinishedRun, group: Group) -> str:
     if not group.is_whole:
         return f"trained on {100 * group.first.data_fraction:g} % of the data"
+    if not evidence.has_seen_all(group):
+        return "a member was trained on a share of the data"
     return "its weights were fitted on that data" if group.is_local else "it needs more than one encoder"
 
 

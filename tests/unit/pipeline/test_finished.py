@@ -18,7 +18,7 @@ from bertvision.pipeline import predict
 from bertvision.pipeline.finished import EnsembleMember, FinishedRun, best_by_mean, build_entry, rank_by_mean
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.reports.cards import build_card
-from bertvision.reports.summary import build_summary
+from bertvision.reports.summary import _passed_over, build_summary
 
 MARKS = label_marks([0, 1] * 10, [0.4, 0.6] * 10)
 
@@ -190,6 +190,10 @@ def test_an_ensemble_of_heads_on_a_share_of_the_data_is_not_chosen_either() -> N
     run = run_of(baseline=entry(0.0), encoder=entry(60.0), half=half, together=together)
     best = run.best_model(1.0)
     assert best is not None and best.name == "encoder"
+    assert _passed_over(run, 1.0, run.encoder(1.0)) == (
+        "Higher there, but not chosen: half (trained on 50 % of the data) and together (a member was trained on a "
+        "share of the data)."
+    )
 
 
 @pytest.mark.parametrize("snapshots", [{}, {"1": {"encoder": {"scores": {}}}}])
