@@ -2,20 +2,23 @@
 
     build_corpus("train", 3000) → {"version": …, "data": [{"title", "paragraphs": [{"context", "qas"}]}]}
 
-A passage tells of two entities of one kind, so that the type of an answer never settles which one is meant.
+A passage tells of two entities of one sort, so that the type of an answer never settles which one is meant. Names,
+values and wordings are in demo_corpus.toml.
 """
 
 import re
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 from itertools import count, islice
 from random import Random
 from typing import Any
 
 from bertvision.errors import UserError, suggest
-from bertvision.tasks.demo_templates import KINDS, Kind, Relation
-from bertvision.tasks.demo_words import POOLS
 
+SPLITS = ("train", "dev")
 VERSION = "bertvision-demo-1"
 _WORDS = (45, 90)
 _SENTENCES = (4, 7)
@@ -37,8 +40,8 @@ def build_corpus(split: str, questions: int, seed: int = 0) -> dict[str, Any]:
 
     The same arguments give the same corpus; a larger one begins with the smaller one of the same split and seed.
     """
-    if split not in POOLS:
-        raise UserError(f"there is no split '{split}' in the demo corpus: {suggest(split, POOLS)}")
+    if split not in SPLITS:
+        raise UserError(f"there is no split '{split}' in the demo corpus: {suggest(split, SPLITS)}")
     if questions < 1:
         raise UserError(f"the demo corpus needs 1 question or more, not {questions}: set a larger number of questions.")
     flags = _unanswerable_flags(split, seed)
@@ -69,6 +72,54 @@ def _unanswerable_flags(split: str, seed: int) -> Iterator[bool]:
         yield from (place == index for index in range(3))
 
 
+# What the corpus is made of
+
+
+@dataclass(frozen=True)
+class Relation:
+    """One kind of fact about an entity, and its wordings by split; `low` to `high` bounds a number or a year."""
+
+    name: str
+    value: str
+    sentences: dict[str, list[str]]
+    questions: dict[str, list[str]]
+    low: int = 0
+    high: int = 0
+
+
+@dataclass(frozen=True)
+class Sort:
+    """One sort of entity: how it is named and referred to, what can be said of it."""
+
+    name: str
+    pattern: str
+    """Which sort of name it bears: `person`, `place`, `title`, or text around one of those and other words."""
+    introduced: bool
+    """Whether the noun may stand before the name: 'the town of X'."""
+    noun: dict[str, str]
+    doubles: dict[str, list[str]]
+    """Sentences that state two facts."""
+    asides: dict[str, list[str]]
+    """Sentences without a fact that is asked for."""
+    relations: list[Relation]
+
+
+@cache
+def _corpus() -> dict[str, Any]:
+    return tomllib.loads((files("bertvision.tasks") / "demo_corpus.toml").read_text(encoding="utf-8"))
+
+
+def words(split: str) -> dict[str, list[str]]:
+    """The names and values that one split may use."""
+    return _corpus()["words"][split]
+
+
+@cache
+def sorts() -> list[Sort]:
+    entries = [dict(entry) for entry in _corpus()["sorts"]]
+    return [Sort(relations=[Relation(**relation) for relation in entry.pop("relations")], **entry) for entry in entries]
+
+
 # Names and values
 
 
@@ -76,7 +127,7 @@ def _unanswerable_flags(split: str, seed: int) -> Iterator[bool]:
 class Entity:
     """One thing a passage tells of (or, in a question about an absent one, does not)."""
 
-    kind: Kind
+    sort: Sort
     name: str
     short: str
     """What stands for the name later on: a surname or 'the town'."""
@@ -93,59 +144,59 @@ class _Namer:
     rng: Random
     used: set[str] = field(default_factory=set)
 
-    def fresh(self, words: tuple[str, ...]) -> str:
-        """One of the words that the passage has not used yet."""
-        word = self.rng.choice([word for word in words if word not in self.used])
+    def fresh(self, choices: list[str]) -> str:
+        """One of the choices that the passage has not used yet."""
+        word = self.rng.choice([choice for choice in choices if choice not in self.used])
         self.used.add(word)
         return word
 
     def surname(self) -> str:
-        pools = POOLS[self.split]
-        return self.fresh(pools.surname_starts) + self.rng.choice(pools.surname_ends)
+        pools = words(self.split)
+        return self.fresh(pools["surname_starts"]) + self.rng.choice(pools["surname_ends"])
 
     def place(self) -> str:
-        pools = POOLS[self.split]
-        return self.fresh(pools.place_starts) + self.rng.choice(pools.place_ends)
+        pools = words(self.split)
+        return self.fresh(pools["place_starts"]) + self.rng.choice(pools["place_ends"])
 
     def title(self) -> str:
-        pools = POOLS[self.split]
-        noun = self.fresh(pools.nouns)
+        pools = words(self.split)
+        noun = self.fresh(pools["nouns"])
         if self.split == "train" and self.rng.random() < 0.3:
-            return f"{noun} and {self.fresh(pools.nouns)}"
-        return f"The {self.fresh(pools.adjectives)} {noun}"
+            return f"{noun} and {self.fresh(pools['nouns'])}"
+        return f"The {self.fresh(pools['adjectives'])} {noun}"
 
-    def entity(self, kind: Kind) -> Entity:
-        pools = POOLS[self.split]
-        if kind.pattern == "person":
+    def entity(self, sort: Sort) -> Entity:
+        pools = words(self.split)
+        if sort.pattern == "person":
             woman = self.rng.random() < 0.5
             surname = self.surname()
-            name = f"{self.fresh(pools.women if woman else pools.men)} {surname}"
-            return Entity(kind, name, surname, *(("she", "her") if woman else ("he", "his")))
+            name = f"{self.fresh(pools['women'] if woman else pools['men'])} {surname}"
+            return Entity(sort, name, surname, *(("she", "her") if woman else ("he", "his")))
         makers = {"place": self.place, "title": self.title}
-        name = makers[kind.pattern]() if kind.pattern in makers else self._compose(kind.pattern)
-        return Entity(kind, name, f"the {kind.noun(self.split)}", "it", "its")
+        name = makers[sort.pattern]() if sort.pattern in makers else self._compose(sort.pattern)
+        return Entity(sort, name, f"the {sort.noun[self.split]}", "it", "its")
 
     def _compose(self, pattern: str) -> str:
-        pools = POOLS[self.split]
+        pools = words(self.split)
         parts: dict[str, Callable[[], str]] = {
             "place": self.place,
             "surname": self.surname,
-            "venture": lambda: self.fresh(pools.ventures),
-            "art": lambda: self.fresh(pools.arts),
+            "venture": lambda: self.fresh(pools["ventures"]),
+            "art": lambda: self.fresh(pools["arts"]),
         }
         return _SLOT.sub(lambda slot: parts[slot[2]](), pattern)
 
     def value(self, relation: Relation) -> str:
-        pools = POOLS[self.split]
+        pools = words(self.split)
         match relation.value:
             case "person":
-                return f"{self.fresh(pools.women + pools.men)} {self.surname()}"
+                return f"{self.fresh(pools['women'] + pools['men'])} {self.surname()}"
             case "place":
                 return self.place()
             case "title":
                 return self.title()
             case "trade" | "material" | "goods" | "reason":
-                return self.fresh(getattr(pools, _POOL_OF[relation.value]))
+                return self.fresh(pools[_POOL_OF[relation.value]])
         number = self._number(relation.low, relation.high)
         match relation.value:
             case "year":
@@ -218,16 +269,16 @@ def _sentences_of(entity: Entity, namer: _Namer) -> list[_Sentence]:
     left = {relation.name: relation for relation in entity.facts}
     sentences = []
     doubles = [
-        text for text in entity.kind.doubles(split) if text not in namer.used and left.keys() >= set(_slots(text))
+        text for text in entity.sort.doubles[split] if text not in namer.used and left.keys() >= set(_slots(text))
     ]
     if doubles and rng.random() < 0.5:
-        template = namer.fresh(tuple(doubles))
+        template = namer.fresh(doubles)
         sentences.append(_Sentence(entity, template, tuple(left.pop(name) for name in _slots(template))))
     for relation in left.values():
-        template = namer.fresh(relation.sentences(split)).replace("v}", relation.name + "}")
+        template = namer.fresh(relation.sentences[split]).replace("v}", relation.name + "}")
         sentences.append(_Sentence(entity, _pick(template, rng), (relation,)))
     if rng.random() < 0.3:
-        sentences.append(_Sentence(entity, namer.fresh(entity.kind.asides(split)), ()))
+        sentences.append(_Sentence(entity, namer.fresh(entity.sort.asides[split]), ()))
     rng.shuffle(sentences)
     if not sentences[0].relations:
         sentences.append(sentences.pop(0))
@@ -274,7 +325,7 @@ class Passage:
         for number, flag in enumerate(unanswerable, 1):
             entity, relation = missing.pop() if flag else stated.pop()
             text, start = ("", 0) if flag else self.answers[entity.name, relation.name]
-            wording = _pick(self.rng.choice(relation.questions(self.split)), self.rng)
+            wording = _pick(self.rng.choice(relation.questions[self.split]), self.rng)
             question, _ = _fill(wording, entity.name, _own(entity.name), {})
             answers = [] if flag else [{"text": text, "answer_start": start}]
             qas.append({"id": f"{prefix}-{number}", "question": question, "answers": answers, "is_impossible": flag})
@@ -286,13 +337,13 @@ class Passage:
         missing = [
             (entity, relation)
             for entity in self.entities
-            for relation in entity.kind.relations
+            for relation in entity.sort.relations
             if relation not in entity.facts
         ]
         self.rng.shuffle(missing)
         first, second = self.entities
         if self.rng.random() < 0.3:
-            missing.append((self.namer.entity(first.kind), self.rng.choice(first.facts + second.facts)))
+            missing.append((self.namer.entity(first.sort), self.rng.choice(first.facts + second.facts)))
         return missing
 
 
@@ -304,17 +355,17 @@ def _build_passage(split: str, rng: Random) -> Passage:
     """Drawn again until the length is right."""
     while True:
         passage, sentences = _draw_passage(split, rng)
-        words = len(passage.context.split())
-        if _WORDS[0] <= words <= _WORDS[1] and _SENTENCES[0] <= sentences <= _SENTENCES[1]:
+        length = len(passage.context.split())
+        if _WORDS[0] <= length <= _WORDS[1] and _SENTENCES[0] <= sentences <= _SENTENCES[1]:
             return passage
 
 
 def _draw_passage(split: str, rng: Random) -> tuple[Passage, int]:
     namer = _Namer(split, rng)
-    kind = rng.choice(KINDS)
-    first, second = namer.entity(kind), namer.entity(kind)
+    sort = rng.choice(sorts())
+    first, second = namer.entity(sort), namer.entity(sort)
     for entity, facts in zip((first, second), rng.choice([(3, 3), (4, 3), (3, 4)]), strict=True):
-        entity.facts = tuple(rng.sample(kind.relations, facts))
+        entity.facts = tuple(rng.sample(sort.relations, facts))
     sentences = _merge(_sentences_of(first, namer), _sentences_of(second, namer), rng)
     context, answers = _write(sentences, namer)
     return Passage(split, rng, namer, (first, second), context, answers), len(sentences)
@@ -333,9 +384,9 @@ def _write(sentences: list[_Sentence], namer: _Namer) -> tuple[str, dict[tuple[s
         subject, possessive = _refer(sentence, before, subject, entity.name in told, namer)
         repeated = names.intersection(*told.values()) if told and entity.name not in told else set()
         if repeated and template.startswith("{S} ") and namer.rng.random() < 0.5:
-            template = f"{namer.rng.choice(POOLS[namer.split].contrasts)} {template}"
+            template = f"{namer.rng.choice(words(namer.split)['contrasts'])} {template}"
         elif sentence is reported and names and not template.startswith(("As ", "Because ")):
-            template = f"{namer.rng.choice(POOLS[namer.split].hearsay)} {template[0].lower()}{template[1:]}"
+            template = f"{namer.rng.choice(words(namer.split)['hearsay'])} {template[0].lower()}{template[1:]}"
         values = {relation.name: namer.value(relation) for relation in sentence.relations}
         text, starts = _fill(template, subject, possessive, values)
         context += " " if context else ""
@@ -351,12 +402,12 @@ def _write(sentences: list[_Sentence], namer: _Namer) -> tuple[str, dict[tuple[s
 def _refer(sentence: _Sentence, before: _Sentence | None, last: str, known: bool, namer: _Namer) -> tuple[str, str]:
     """How the sentence names its entity, and the possessive of that."""
     entity, rng = sentence.entity, namer.rng
-    noun = entity.kind.noun(namer.split)
+    noun = entity.sort.noun[namer.split]
     echoes = bool(noun) and noun[:5] in sentence.template.lower()  # not 'the painting was painted'
     if not known:
-        fits = entity.kind.introduced and not echoes and sentence.template.startswith("{S} ")
+        fits = entity.sort.introduced and not echoes and sentence.template.startswith("{S} ")
         if fits and rng.random() < 0.6:
-            link = " of " if entity.kind.pattern == "place" else " "
+            link = " of " if entity.sort.pattern == "place" else " "
             return f"the {noun}{link}{entity.name}", _own(entity.name)
         return entity.name, _own(entity.name)
     chance = rng.random()

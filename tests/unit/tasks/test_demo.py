@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from bertvision.errors import UserError
+from bertvision.tasks import demo
 from bertvision.tasks.demo import build_corpus, spell
-from bertvision.tasks.demo_templates import KINDS
-from bertvision.tasks.demo_words import DEV, TRAIN, Pools
 
+SORTS, TRAIN, DEV = demo.sorts(), demo.words("train"), demo.words("dev")
 SPLITS = ("train", "dev")
 NAME_VALUES = {"person", "place", "title"}
 # Words that say what sort of thing a name belongs to, and words without a meaning of their own.
@@ -47,18 +47,18 @@ def expansions(template: str) -> Iterator[str]:
 
 def templates(split: str) -> list[str]:
     found: list[str] = []
-    for kind in KINDS:
-        found += [*kind.doubles(split), *kind.asides(split)]
+    for kind in SORTS:
+        found += [*kind.doubles[split], *kind.asides[split]]
         for relation in kind.relations:
-            found += [*relation.sentences(split), *relation.questions(split)]
+            found += [*relation.sentences[split], *relation.questions[split]]
     return found
 
 
-def name_tokens(pools: Pools) -> set[str]:
+def name_tokens(pools: dict[str, list[str]]) -> set[str]:
     """Every token that can stand in a name of the split, lower case."""
-    surnames = {a + b for a in pools.surname_starts for b in pools.surname_ends}
-    places = {a + b for a in pools.place_starts for b in pools.place_ends}
-    plain = (*pools.women, *pools.men, *pools.adjectives, *pools.nouns, *pools.ventures, *pools.arts)
+    surnames = {a + b for a in pools["surname_starts"] for b in pools["surname_ends"]}
+    places = {a + b for a in pools["place_starts"] for b in pools["place_ends"]}
+    plain = (*pools["women"], *pools["men"], *pools["adjectives"], *pools["nouns"], *pools["ventures"], *pools["arts"])
     return {token.lower() for token in (*surnames, *places, *plain)}
 
 
@@ -146,14 +146,14 @@ def test_sentences_are_clean_english(split: str) -> None:
 def test_no_wording_of_dev_is_a_wording_of_train() -> None:
     used = {split: {text for one in templates(split) for text in expansions(one)} for split in SPLITS}
     assert not used["train"] & used["dev"]
-    assert not {*TRAIN.contrasts, *TRAIN.hearsay} & {*DEV.contrasts, *DEV.hearsay}
+    assert not {*TRAIN["contrasts"], *TRAIN["hearsay"]} & {*DEV["contrasts"], *DEV["hearsay"]}
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", SORTS, ids=lambda kind: kind.name)
 def test_every_fact_can_be_said_and_asked_for_in_several_ways(kind: Any) -> None:
     for relation, (split, least) in itertools.product(kind.relations, {"train": 4, "dev": 3}.items()):
-        assert len(relation.sentences(split)) >= least
-        assert len({text for one in relation.questions(split) for text in expansions(one)}) >= 3
+        assert len(relation.sentences[split]) >= least
+        assert len({text for one in relation.questions[split] for text in expansions(one)}) >= 3
 
 
 def test_no_name_of_dev_is_met_in_train() -> None:
@@ -173,7 +173,7 @@ def test_every_capitalised_word_of_dev_questions_is_an_opening_a_type_word_or_a_
 
 def test_no_answer_of_dev_that_is_not_a_number_is_a_value_of_train() -> None:
     for pool in ("trades", "materials", "goods", "reasons"):
-        assert not set(getattr(TRAIN, pool)) & set(getattr(DEV, pool))
+        assert not set(TRAIN[pool]) & set(DEV[pool])
     numeric = {spell(number) for number in range(70)}
     answers = {
         split: {qa["answers"][0]["text"].lower() for _, qa in rows(split, 6000) if qa["answers"]} for split in SPLITS
@@ -217,11 +217,16 @@ def test_most_unanswerable_questions_name_an_entity_of_the_passage_and_some_do_n
 def value_shapes(split: str) -> dict[str, str]:
     """Relation value → a pattern of how such a value looks in a passage of the split."""
     pools = TRAIN if split == "train" else DEV
-    listed = {"trade": pools.trades, "material": pools.materials, "goods": pools.goods, "reason": pools.reasons}
+    listed = {
+        "trade": pools["trades"],
+        "material": pools["materials"],
+        "goods": pools["goods"],
+        "reason": pools["reasons"],
+    }
     shapes = {value: "|".join(map(re.escape, pool)) for value, pool in listed.items()}
-    shapes["person"] = rf"(?:{'|'.join(pools.women + pools.men)}) [A-Z][a-z]+"
-    shapes["place"] = rf"(?:{'|'.join(pools.place_starts)})(?:{'|'.join(pools.place_ends)})"
-    shapes["title"] = rf"The (?:{'|'.join(pools.adjectives)}) [A-Z][a-z]+|[A-Z][a-z]+ and [A-Z][a-z]+"
+    shapes["person"] = rf"(?:{'|'.join(pools['women'] + pools['men'])}) [A-Z][a-z]+"
+    shapes["place"] = rf"(?:{'|'.join(pools['place_starts'])})(?:{'|'.join(pools['place_ends'])})"
+    shapes["title"] = rf"The (?:{'|'.join(pools['adjectives'])}) [A-Z][a-z]+|[A-Z][a-z]+ and [A-Z][a-z]+"
     shapes["small"] = "|".join(spell(number) for number in range(12, 70))
     return shapes | {"year": r"1\d{3}", "date": r"\d+ [A-Z][a-z]+ 1\d{3}", "count": r"\d+,\d{3}|\d{2,3}"}
 
@@ -229,8 +234,8 @@ def value_shapes(split: str) -> dict[str, str]:
 def value_asked_for(split: str) -> dict[str, set[str]]:
     """Question with `{S}` for its entity → which sorts of value answer it."""
     asked: dict[str, set[str]] = {}
-    for relation in itertools.chain.from_iterable(kind.relations for kind in KINDS):
-        for text in itertools.chain.from_iterable(map(expansions, relation.questions(split))):
+    for relation in itertools.chain.from_iterable(kind.relations for kind in SORTS):
+        for text in itertools.chain.from_iterable(map(expansions, relation.questions[split])):
             asked.setdefault(text.replace("{S's}", "{S}"), set()).add(relation.value)
     return asked
 
@@ -261,22 +266,22 @@ def test_pronouns_and_nouns_stand_for_names(split: str) -> None:
 
 
 def test_every_kind_of_answer_is_asked_for_in_both_splits() -> None:
-    values = {relation.value for kind in KINDS for relation in kind.relations}
+    values = {relation.value for kind in SORTS for relation in kind.relations}
     assert values >= NAME_VALUES | {"year", "date", "count", "small", "trade", "material", "goods", "reason"}
     for split in SPLITS:
         starts = Counter(qa["question"].split()[0] for _, qa in rows(split) if qa["answers"])
         assert {"Who", "What", "When", "Why", "How", "Where", "In"} <= set(starts)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", SORTS, ids=lambda kind: kind.name)
 def test_two_facts_in_one_sentence_name_relations_of_the_kind(kind: Any) -> None:
     names = {relation.name for relation in kind.relations}
     for split in SPLITS:
-        for template in kind.doubles(split):
+        for template in kind.doubles[split]:
             assert len(set(re.findall(r"\{(?:a )?([a-z]+)\}", template)) & names) == 2, template
         for relation in kind.relations:
-            assert all(text.count("v}") == 1 and "{S" in text for text in relation.sentences(split))
-            assert all(option.count("{S") == 1 for text in relation.questions(split) for option in expansions(text))
+            assert all(text.count("v}") == 1 and "{S" in text for text in relation.sentences[split])
+            assert all(option.count("{S") == 1 for text in relation.questions[split] for option in expansions(text))
 
 
 def test_numbers_are_spelled_like_english() -> None:
