@@ -1,8 +1,14 @@
-"""Where the work runs: device, precision and processes, through accelerate; one code from a laptop to many GPUs."""
+"""Where the work runs: device, precision and processes, through accelerate; one code from a laptop to many GPUs.
+
+`describe_environment` is what every run folder keeps of it.
+"""
 
 import contextlib
+import importlib.metadata
 import os
+import platform
 import re
+import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +25,10 @@ from bertvision.errors import UserError
 # Linux keeps a process's highest memory, and lets it be set back.
 PEAK_STATUS, PEAK_RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
+PACKAGES = (
+    *("bertvision", "torch", "transformers", "tokenizers", "accelerate", "safetensors"),
+    *("numpy", "scikit-learn", "scipy"),
+)
 CROWDED = 1.5
 """Running programs per core from which a machine counts as busy; our own work is one per core."""
 
@@ -182,3 +192,35 @@ def sharing_cores() -> Iterator[None]:
 def is_crowded() -> bool:
     """Whether more programs want to run than there are cores, over the last minute."""
     return psutil.getloadavg()[0] > CROWDED * (psutil.cpu_count() or 1)
+
+
+def describe_environment(machine: Machine) -> dict[str, Any]:
+    """Versions, commit and device."""
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "commit": _git("rev-parse", "HEAD"),
+        "dirty": bool(_git("status", "--porcelain")),
+        "device": machine.describe(),
+        "processes": machine.processes,
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git(*words: str) -> str | None:
+    """What git says of the checkout this package lies in; None when it is installed, or there is no git."""
+    folder = Path(__file__).resolve().parent
+    if "site-packages" in folder.parts:
+        return None
+    try:
+        done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

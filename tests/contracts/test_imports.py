@@ -13,13 +13,14 @@ PACKAGE = SRC / "bertvision"
 
 # From the ground up: a module imports only from those before its own part, or from its own part.
 ORDER = (
-    "threads", "errors", "words", "tables", "registry", "progress", "disk", "machine", "environment",
+    "threads", "errors", "settings", "words", "tables", "registry", "progress", "disk", "machine",
     "data", "evaluation", "kinds", "tasks", "config", "encoder", "sources", "heads", "training",
     "pipeline", "kits", "analysis", "reports", "api", "search", "cli", "__main__",
 )  # fmt: skip
 LIGHT = (
     "threads",
     "errors",
+    "settings",
     "words",
     "tables",
     "registry",

@@ -94,11 +94,11 @@ def _what(head: str) -> tuple[str, str]:
 def _tell(name: str, as_json: bool) -> None:
     import dataclasses
 
-    from bertvision.config import describe_type
     from bertvision.errors import UserError, suggest
     from bertvision.heads import HEADS, list_presets
     from bertvision.heads.members import find_row, setting_types
     from bertvision.kinds import KINDS
+    from bertvision.settings import describe_type
 
     if name not in HEADS and name not in list_presets():
         raise UserError(f"there is no head '{name}': {suggest(name, sorted({*HEADS, *list_presets()}))}")

@@ -12,9 +12,10 @@ def add_to(app: typer.Typer) -> None:
 
 def settings(json: AsJson = False) -> None:
     """List every setting of a config with its default (--json: and its type)."""
-    from bertvision.config import list_settings
+    from bertvision.config import RunConfig
+    from bertvision.settings import list_settings
 
-    rows = list_settings()
+    rows = list_settings(RunConfig)
     if json:
         print_json([dict(zip(("key", "type", "default", "help"), row, strict=True)) for row in rows])
         return

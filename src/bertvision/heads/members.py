@@ -17,11 +17,12 @@ import typing
 from dataclasses import dataclass
 from typing import Any
 
-from bertvision.config import RunConfig, TrainConfig, convert, describe_type, target_kind
+from bertvision.config import RunConfig, TrainConfig, target_kind
 from bertvision.errors import ConfigError, UserError, suggest
 from bertvision.heads.base import HEADS, HeadConfig
 from bertvision.heads.begin import find_folder, read_begin, tell_apart
 from bertvision.kinds import KINDS, LABEL, Kind
+from bertvision.settings import convert, describe_type
 
 CONTROL = "last_linear"
 TRAINING: dict[str, Any] = {

@@ -9,8 +9,7 @@ from typing import Any
 
 from bertvision import threads
 from bertvision.disk import write_json, write_text
-from bertvision.environment import describe_environment
-from bertvision.machine import is_crowded
+from bertvision.machine import describe_environment, is_crowded
 from bertvision.pipeline.ensemble import add_ensembles
 from bertvision.pipeline.finetune import finetune
 from bertvision.pipeline.finished import FinishedRun

@@ -11,12 +11,13 @@ import json
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from bertvision.config import RunConfig, TrainConfig, convert, target_kind
+from bertvision.config import RunConfig, TrainConfig, target_kind
 from bertvision.errors import ConfigError, suggest
 from bertvision.heads import HEADS, build_members, list_presets
 from bertvision.heads import find_mistakes as find_head_mistakes
 from bertvision.heads.members import TRAINING, MemberConfig, as_list, find_row, setting_types
 from bertvision.kinds import LABEL, Kind
+from bertvision.settings import convert
 from bertvision.tasks.config import TASKS
 
 DEFAULT_HEADS = ["learned_pooling", "adapter", "pooled_adapter"]

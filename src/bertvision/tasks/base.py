@@ -14,6 +14,39 @@ from bertvision.kinds import KINDS, Kind
 
 
 @dataclass(frozen=True)
+class Recipe:
+    """Settings that a task has unless the config gives them."""
+
+    lr: float = 2e-5
+    """Learning rate of fine-tuning."""
+    batch_rows: int = 16
+    """Windows a step of fine-tuning."""
+    head_epochs: int = 10
+    """Passes over the states."""
+    head_batch_rows: int = 64
+    """Windows a step of training heads."""
+
+
+SPAN_RECIPE = Recipe(head_epochs=1, head_batch_rows=16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskInfo:
+    """What can be said of a task without its data."""
+
+    name: str
+    what: str
+    kind: Kind | None = None
+    """None: the config decides."""
+    metrics: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    """Names in the order of their indices."""
+    max_length: int = 128
+    hub: str | None = None
+    recipe: Recipe = Recipe()
+
+
+@dataclass(frozen=True)
 class Task:
     name: str
     kind: Kind

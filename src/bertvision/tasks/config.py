@@ -1,12 +1,16 @@
-"""The `task` section of a config, the list of all tasks, and the search for mistakes before anything is read."""
+"""The `task` section of a config: every task there is, mistakes found before anything is read, the task it builds."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, dataclass, fields
+from functools import partial
 from pathlib import Path
 
-from bertvision.errors import UserError, suggest
+from bertvision.data.examples import Example
+from bertvision.errors import ConfigError, UserError, suggest
 from bertvision.kinds import KINDS, LABEL, SPAN, Kind
-from bertvision.tasks import files, glue, squad
+from bertvision.settings import out_of_range, setting
+from bertvision.tasks import files, glue, hub, squad
+from bertvision.tasks.base import SPAN_RECIPE, Recipe, Task, TaskInfo
 from bertvision.tasks.text_files import plain_suffix
 
 SPLITS = ("train", "dev", "test")
@@ -17,77 +21,61 @@ PLACES = ("data", *SPLITS, "hub", "hub_config")
 
 @dataclass(frozen=True)
 class TaskConfig:
-    name: str = field(metadata={"help": "the task, one that `bertvision tasks` lists"})
-    data: str | None = field(default=None, metadata={"help": "local folder with the official files; absent: the hub"})
-    train: str | None = field(default=None, metadata={"help": "training file, instead of the one in task.data"})
-    dev: str | None = field(default=None, metadata={"help": "dev file, instead of the one in task.data"})
-    test: str | None = field(default=None, metadata={"help": "test file, which may lack labels"})
-    hub: str | None = field(default=None, metadata={"help": "hub dataset to read instead of the task's own"})
-    hub_config: str | None = field(default=None, metadata={"help": "configuration (subset) of the hub dataset"})
-    kind: str | None = field(
-        default=None,
-        metadata={"help": f"files: {', '.join(KINDS)}; absent: span for .json files, otherwise label"},
-    )
-    text: str | None = field(default=None, metadata={"help": "files: column of the text; absent: text"})
-    text_pair: str | None = field(default=None, metadata={"help": "files: column of the second text of a pair"})
-    label: str | None = field(default=None, metadata={"help": "files: column of the label or score; absent: label"})
-    id: str | None = field(default=None, metadata={"help": "files: column of unique ids; absent: rows are numbered"})
-    labels: list[str] | None = field(
-        default=None, metadata={"help": "files: all labels in order; absent: those found in train, sorted"}
-    )
-    seed: int = field(default=0, metadata={"help": "demo: seed of the corpus"})
-    train_questions: int = field(default=3000, metadata={"help": "demo: number of training questions"})
-    dev_questions: int = field(default=600, metadata={"help": "demo: number of dev questions"})
+    name: str = setting(MISSING, "the task, one that `bertvision tasks` lists")
+    data: str | None = setting(None, "local folder with the official files; absent: the hub")
+    train: str | None = setting(None, "training file, instead of the one in task.data")
+    dev: str | None = setting(None, "dev file, instead of the one in task.data")
+    test: str | None = setting(None, "test file, which may lack labels")
+    hub: str | None = setting(None, "hub dataset to read instead of the task's own")
+    hub_config: str | None = setting(None, "configuration (subset) of the hub dataset")
+    kind: str | None = setting(None, f"files: {', '.join(KINDS)}; absent: span for .json files, otherwise label")
+    text: str | None = setting(None, "files: column of the text; absent: text")
+    text_pair: str | None = setting(None, "files: column of the second text of a pair")
+    label: str | None = setting(None, "files: column of the label or score; absent: label")
+    id: str | None = setting(None, "files: column of unique ids; absent: rows are numbered")
+    labels: list[str] | None = setting(None, "files: all labels in order; absent: those found in train, sorted")
+    seed: int = setting(0, "demo: seed of the corpus")
+    train_questions: int = setting(3000, "demo: number of training questions", at_least=1)
+    dev_questions: int = setting(600, "demo: number of dev questions", at_least=1)
 
 
-@dataclass(frozen=True)
-class TaskInfo:
-    """What can be said of a task without its data."""
-
-    name: str
-    kind: Kind | None
-    """None: the config decides."""
-    metrics: tuple[str, ...]
-    max_length: int
-    what: str
-    hub: str | None = None
-    columns: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ()
-    lr: float = 2e-5
-    """Learning rate of fine-tuning unless the config gives one."""
-    batch_rows: int = 16
-    """Windows a step of fine-tuning unless the config gives a number."""
-
-
-def _glue_info(row: glue.GlueTask) -> TaskInfo:
-    columns = tuple(column for column in (row.text, row.text_pair, row.label) if column)
-    facts = row.name, row.kind, row.metrics, row.max_length, row.what, glue.HUB, columns, row.labels
-    return TaskInfo(*facts, row.lr, row.batch_rows)
-
-
-SQUAD_COLUMNS = ("question", "context", "answers")
 TASKS: dict[str, TaskInfo] = {
     info.name: info
     for info in (
         TaskInfo(
-            "squad2", SPAN, squad.SPAN_METRICS, squad.MAX_LENGTH,
-            "where in the passage is the answer, if it is there?", squad.HUB, SQUAD_COLUMNS,
+            name="squad2", what="where in the passage is the answer, if it is there?", kind=SPAN,
+            metrics=squad.SPAN_METRICS, max_length=squad.MAX_LENGTH, hub=squad.HUB, recipe=SPAN_RECIPE,
         ),
         TaskInfo(
-            "squad2_answerable", LABEL, squad.ANSWERABLE_METRICS, squad.MAX_LENGTH,
-            "is the answer in the passage?", squad.HUB, SQUAD_COLUMNS, squad.ANSWERABLE_LABELS,
+            name="squad2_answerable", what="is the answer in the passage?", kind=LABEL,
+            metrics=squad.ANSWERABLE_METRICS, labels=squad.ANSWERABLE_LABELS, max_length=squad.MAX_LENGTH,
+            hub=squad.HUB,
         ),
-        *(_glue_info(row) for row in glue.GLUE.values()),
+        *glue.GLUE.values(),
         TaskInfo(
-            "files", None, (), 128,
-            "your own: CSV, TSV or JSON lines with labels or scores, or SQuAD-format JSON",
+            name="files", what="your own: CSV, TSV or JSON lines with labels or scores, or SQuAD-format JSON",
+            recipe=Recipe(batch_rows=32),  # a user's own texts are mostly short
         ),
         TaskInfo(
-            "demo", SPAN, squad.SPAN_METRICS, squad.MAX_LENGTH,
-            "synthetic reading comprehension that ships with the package", columns=SQUAD_COLUMNS,
+            name="demo", what="synthetic reading comprehension that ships with the package", kind=SPAN,
+            metrics=squad.SPAN_METRICS, max_length=squad.MAX_LENGTH, recipe=SPAN_RECIPE,
         ),
     )
 }  # fmt: skip
+
+
+def recipe_of(config: TaskConfig) -> Recipe:
+    """What the task fills in where the config is silent."""
+    kind = kind_or_none(config)
+    own_spans = config.name == "files" and kind is not None and kind.position == "token"
+    return SPAN_RECIPE if own_spans else TASKS[config.name].recipe
+
+
+def kind_or_none(config: TaskConfig) -> Kind | None:
+    """What the task predicts; None where the section has mistakes."""
+    if config.name == "files":
+        return files_kind_or_none(config)
+    return TASKS[config.name].kind if config.name in TASKS else None
 
 
 def check_task_config(config: TaskConfig) -> list[str]:
@@ -198,6 +186,8 @@ def files_kind_or_none(config: TaskConfig) -> Kind | None:
 
 
 def _wrong_values(config: TaskConfig) -> Iterator[str]:
+    for item in fields(TaskConfig):
+        yield from out_of_range(item, f"'task.{item.name}'", getattr(config, item.name))
     if config.kind is not None and files_kind_or_none(config) is None:
         yield f"task.kind: there is no kind '{config.kind}': {suggest(config.kind, KINDS)}"
     local = [f"task.{key}" for key in ("data", *SPLITS) if getattr(config, key)]
@@ -213,9 +203,6 @@ def _wrong_values(config: TaskConfig) -> Iterator[str]:
         kind = files_kind_or_none(config)
         if kind is not None and not kind.has_labels and not kind.reads_answers:
             yield f"task.labels does not apply to {kind}s. Remove it."
-    for key in ("train_questions", "dev_questions"):
-        if getattr(config, key) < 1:
-            yield f"task.{key} must be 1 or more, found {getattr(config, key)}."
 
 
 def _missing_paths(config: TaskConfig) -> Iterator[str]:
@@ -237,3 +224,112 @@ def _missing_paths(config: TaskConfig) -> Iterator[str]:
                 else f"there is no such file. Give the one you have: task.{split}=FILE."
             )
             yield f"task.{split} = '{path}': {hint}"
+
+
+# ---------------------------------------------------------------------- the task it builds
+
+Readers = dict[str, Callable[[], list[Example]]]
+
+
+def build_task(config: TaskConfig) -> Task:
+    """The task a config describes; files are found now and read when a split is (a user's own labels: now)."""
+    mistakes = check_task_config(config)
+    if mistakes:
+        raise ConfigError(mistakes)
+    if config.name == "demo":
+        return _squad_task(config, _demo_readers(config), f"the demo corpus, synthetic, seed {config.seed}")
+    paths = {} if config.hub else locate_files(config)
+    if config.name == "files":
+        return _files_task(config, paths) if paths else _hub_files_task(config)
+    if config.name in glue.GLUE:
+        return _glue_task(config, paths)
+    readers: Readers = {split: partial(squad.read_squad, path) for split, path in paths.items()}
+    if paths:
+        return _squad_task(config, readers, _name_files(paths))
+    name = config.hub or squad.HUB
+    readers = {s: partial(hub.read_hub_squad, name, config.hub_config, hub.their_split(s)) for s in ("train", "dev")}
+    return _squad_task(config, readers, hub.describe_hub(name, config.hub_config))
+
+
+def _glue_task(config: TaskConfig, paths: dict[str, Path]) -> Task:
+    row = glue.GLUE[config.name]
+    readers: Readers = {split: partial(glue.read_glue, row, path, split) for split, path in paths.items()}
+    source = _name_files(paths)
+    if not paths:
+        name = config.hub or row.hub
+        subset = config.hub_config or (None if config.hub else row.name)
+        source = hub.describe_hub(name, subset)
+        for split in glue.split_files(row):
+            readers[split] = partial(hub.read_hub_glue, row, name, subset, hub.their_split(split), split)
+        if row.name == "mnli" and not config.hub:
+            readers["ax"] = partial(hub.read_hub_glue, row, name, "ax", "test", "ax")
+    pairs, length = row.text_pair is not None, row.max_length
+    return Task(row.name, row.kind, row.metrics, readers, row.labels, False, length, source, pairs)
+
+
+def _squad_task(config: TaskConfig, readers: Readers, source: str) -> Task:
+    if config.name == "squad2_answerable":
+        readers = {split: partial(_read_answerable, read) for split, read in readers.items()}
+    info = TASKS[config.name]
+    kind = info.kind or SPAN  # files with spans
+    metrics = info.metrics or squad.SPAN_METRICS
+    return Task(config.name, kind, metrics, readers, info.labels, True, squad.MAX_LENGTH, source, True)
+
+
+def _read_answerable(read: Callable[[], list[Example]]) -> list[Example]:
+    return squad.to_answerable(read())
+
+
+def _demo_readers(config: TaskConfig) -> Readers:
+    counts = {"train": config.train_questions, "dev": config.dev_questions}
+    return {split: partial(_read_demo, split, questions, config.seed) for split, questions in counts.items()}
+
+
+def _read_demo(split: str, questions: int, seed: int) -> list[Example]:
+    from bertvision.tasks.demo import build_corpus  # its word lists are needed by nobody else
+
+    return squad.parse_squad(build_corpus(split, questions, seed), f"the demo corpus ({split})")
+
+
+def _files_task(config: TaskConfig, paths: dict[str, Path]) -> Task:
+    kind, columns = files_kind(config), files_columns(config)
+    if kind.reads_answers:
+        return _squad_task(
+            config, {s: partial(squad.read_squad, path) for s, path in paths.items()}, _name_files(paths)
+        )
+    labels = tuple(config.labels or ())
+    if kind.has_labels and not labels:
+        labels = files.discover_labels(files.read_rows(paths["train"]), columns.label, str(paths["train"]))
+    readers: Readers = {s: partial(files.read_file, path, columns, kind, labels, s) for s, path in paths.items()}
+    source, pairs = _name_files(paths), columns.text_pair is not None
+    return Task("files", kind, kind.default_metrics(labels), readers, labels, source=source, takes_pairs=pairs)
+
+
+def _hub_files_task(config: TaskConfig) -> Task:
+    assert config.hub is not None
+    kind, columns, source = files_kind(config), files_columns(config), hub.describe_hub(config.hub, config.hub_config)
+    splits = hub.open_hub(config.hub, config.hub_config)
+    if kind.reads_answers:
+        spans: Readers = {s: partial(hub.read_squad_rows, data, f"{source}, {s}") for s, data in splits.items()}
+        return _squad_task(config, spans, source)
+    labels = tuple(config.labels or ())
+    if kind.has_labels and not labels:
+        train = splits.get("train") or next(iter(splits.values()))
+        rows = hub.hub_rows(train, columns.label, source)
+        labels = hub.hub_labels(train, columns.label) or files.discover_labels(rows, columns.label, source)
+    readers: Readers = {
+        split: partial(_read_hub_rows, data, columns, kind, labels, split, source) for split, data in splits.items()
+    }
+    pairs = columns.text_pair is not None
+    return Task("files", kind, kind.default_metrics(labels), readers, labels, source=source, takes_pairs=pairs)
+
+
+def _read_hub_rows(
+    dataset: object, columns: files.Columns, kind: Kind, labels: tuple[str, ...], split: str, source: str
+) -> list[Example]:
+    where = f"{source}, {split}"
+    return files.to_examples(hub.hub_rows(dataset, columns.label, where), columns, kind, labels, split, where)
+
+
+def _name_files(paths: dict[str, Path]) -> str:
+    return ", ".join(f"{split}: {path}" for split, path in paths.items())

@@ -11,42 +11,33 @@ from pathlib import Path
 from bertvision.data.examples import Example
 from bertvision.errors import UserError
 from bertvision.kinds import LABEL, SCORE, Kind
-from bertvision.tasks.base import check_unique_ids
+from bertvision.tasks.base import Recipe, TaskInfo, check_unique_ids
 from bertvision.tasks.text_files import find_file, read_lines
 
-HUB = "nyu-mll/glue"
+# Batch and learning rate of the 2021 paper.
+LARGE_SETS = Recipe(lr=1e-5, batch_rows=32)
+SMALL_SETS = Recipe(batch_rows=16)
 
 
-@dataclass(frozen=True)
-class GlueTask:
-    name: str
+@dataclass(frozen=True, kw_only=True)
+class GlueTask(TaskInfo):
+    kind: Kind = LABEL
     folder: str
     """The official folder, and the stem of the file that the GLUE server takes."""
-    what: str
-    metrics: tuple[str, ...]
     text: str
     text_pair: str | None = None
     label: str = "label"
     index: str = "index"
     """Column with the row's own number; files without it are numbered from 0."""
-    labels: tuple[str, ...] = ()
-    """Names in the order of their indices; none = the label is a score from 0 to 5."""
     values: tuple[str, ...] = ("0", "1")
     """How the files, and the GLUE server, write the labels."""
+    hub: str = "nyu-mll/glue"
     hub_columns: tuple[str, ...] = ("sentence1", "sentence2")
-    max_length: int = 128
     headerless: tuple[str, ...] = ()
     """Columns of train and dev where those files have no header line."""
-    lr: float = 2e-5
-    """Learning rate of fine-tuning, as the 2021 paper has it."""
-    batch_rows: int = 32
-    """Windows a step of fine-tuning, likewise."""
+    recipe: Recipe = Recipe(batch_rows=32)
     has_broken_rows: bool = False
     """The official file has a few lines that are torn rows; they are left out with a warning."""
-
-    @property
-    def kind(self) -> Kind:
-        return LABEL if self.labels else SCORE
 
 
 NLI = ("entailment", "not_entailment")
@@ -56,45 +47,45 @@ GLUE = {
     row.name: row
     for row in (
         GlueTask(
-            "cola", "CoLA", "is this sentence grammatical?", ("matthews",), text="sentence",
-            labels=("unacceptable", "acceptable"), headerless=("source", "label", "mark", "sentence"),
-            hub_columns=("sentence",), batch_rows=16,
+            name="cola", folder="CoLA", what="is this sentence grammatical?", metrics=("matthews",),
+            text="sentence", labels=("unacceptable", "acceptable"),
+            headerless=("source", "label", "mark", "sentence"), hub_columns=("sentence",), recipe=SMALL_SETS,
         ),
         GlueTask(
-            "sst2", "SST-2", "does this film review sentence praise?", ("accuracy",), text="sentence",
-            labels=("negative", "positive"), hub_columns=("sentence",),
+            name="sst2", folder="SST-2", what="does this film review sentence praise?", metrics=("accuracy",),
+            text="sentence", labels=("negative", "positive"), hub_columns=("sentence",),
         ),
         GlueTask(
-            "mrpc", "MRPC", "do two sentences from the news say the same?", ("accuracy", "f1"),
+            name="mrpc", folder="MRPC", what="do two sentences from the news say the same?", metrics=("accuracy", "f1"),
             text="#1 String", text_pair="#2 String", label="Quality", labels=("not_equivalent", "equivalent"),
         ),
         GlueTask(
-            "stsb", "STS-B", "how alike are two sentences, 0 to 5?", ("pearson", "spearman"), text="sentence1",
-            text_pair="sentence2", label="score", batch_rows=16,
+            name="stsb", folder="STS-B", what="how alike are two sentences, 0 to 5?", metrics=("pearson", "spearman"),
+            kind=SCORE, text="sentence1", text_pair="sentence2", label="score", recipe=SMALL_SETS,
         ),
         GlueTask(
-            "qqp", "QQP", "do two questions ask the same?", ("accuracy", "f1"), text="question1", text_pair="question2",
-            label="is_duplicate", index="id", labels=("not_duplicate", "duplicate"),
-            hub_columns=("question1", "question2"), lr=1e-5, has_broken_rows=True,
+            name="qqp", folder="QQP", what="do two questions ask the same?", metrics=("accuracy", "f1"),
+            text="question1", text_pair="question2", label="is_duplicate", index="id",
+            labels=("not_duplicate", "duplicate"), hub_columns=("question1", "question2"), recipe=LARGE_SETS,
+            has_broken_rows=True,
         ),
         GlueTask(
-            "mnli", "MNLI", "does the premise entail the hypothesis? Two dev sets", ("accuracy",), text="sentence1",
-            text_pair="sentence2",
-            label="gold_label", labels=MNLI, values=MNLI, hub_columns=("premise", "hypothesis"), lr=1e-5,
+            name="mnli", folder="MNLI", what="does the premise entail the hypothesis? Two dev sets",
+            metrics=("accuracy",), text="sentence1", text_pair="sentence2", label="gold_label", labels=MNLI,
+            values=MNLI, hub_columns=("premise", "hypothesis"), recipe=LARGE_SETS,
         ),
         GlueTask(
-            "qnli", "QNLI", "does the sentence answer the question?", ("accuracy",), text="question",
-            text_pair="sentence", labels=NLI, values=NLI, hub_columns=("question", "sentence"), lr=1e-5,
+            name="qnli", folder="QNLI", what="does the sentence answer the question?", metrics=("accuracy",),
+            text="question", text_pair="sentence", labels=NLI, values=NLI, hub_columns=("question", "sentence"),
+            recipe=LARGE_SETS,
         ),
         GlueTask(
-            "rte", "RTE", "does the text entail the hypothesis?", ("accuracy",), text="sentence1",
-            text_pair="sentence2",
-            labels=NLI, values=NLI, max_length=250, batch_rows=16,
+            name="rte", folder="RTE", what="does the text entail the hypothesis?", metrics=("accuracy",),
+            text="sentence1", text_pair="sentence2", labels=NLI, values=NLI, max_length=250, recipe=SMALL_SETS,
         ),
         GlueTask(
-            "wnli", "WNLI", "does the sentence follow once its pronoun is filled in?", ("accuracy",), text="sentence1",
-            text_pair="sentence2",
-            labels=("not_entailment", "entailment"),
+            name="wnli", folder="WNLI", what="does the sentence follow once its pronoun is filled in?",
+            metrics=("accuracy",), text="sentence1", text_pair="sentence2", labels=("not_entailment", "entailment"),
         ),
     )
 }  # fmt: skip

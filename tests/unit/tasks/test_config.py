@@ -45,7 +45,7 @@ def test_a_sound_config_has_no_mistakes(config: TaskConfig) -> None:
         (TaskConfig("rte", text="sentence"), 'task.text does not apply to rte: it is for task.name = "files"'),
         (TaskConfig("rte", seed=3), "task.seed does not apply to rte"),
         (TaskConfig("demo", data="x"), "task.data does not apply to demo"),
-        (TaskConfig("demo", dev_questions=0), "task.dev_questions must be 1 or more, found 0"),
+        (TaskConfig("demo", dev_questions=0), "'task.dev_questions' must be at least 1, not 0"),
         (TaskConfig("rte", data=str(FIXTURES), hub="a/b"), "task.hub and task.data exclude each other"),
         (TaskConfig("files"), "task.train is missing"),
         (TaskConfig("files", train=CSV, kind="lable"), "there is no kind 'lable': did you mean 'label'?"),

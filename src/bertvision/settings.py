@@ -1,0 +1,146 @@
+"""Settings as fields of dataclasses: each declared once, with its default, its help and what it can be.
+
+    lr: float = setting(1e-3, "learning rate", above=0, below=math.inf)
+
+Tables become dataclasses and values are checked here; every mistake is collected, in the user's words.
+"""
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+from bertvision.errors import suggest
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    choices: tuple[str, ...] = (),
+    at_least: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    type_words: str | None = None,
+    off: str | None = None,
+) -> Any:
+    """A field of a section: the sentence that documents it, and the values it can have (of a list: each item).
+
+    `below=math.inf` says finite. `type_words` names the type where Python's says too little. `off` is what a head's
+    name says of a switch that is off.
+    """
+    metadata = {"help": help, "choices": choices, "at_least": at_least, "above": above, "below": below}
+    metadata |= {"type": type_words} if type_words else {}
+    metadata |= {"off": off} if off else {}
+    if isinstance(default, list | dict):
+        return dataclasses.field(default_factory=lambda: type(default)(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def build_section(cls: Any, table: Any, prefix: str, mistakes: list[str]) -> Any:
+    """A dataclass from a table; what is wrong goes to `mistakes`, and the default stands in for it."""
+    if not isinstance(table, dict):
+        mistakes.append(f"[{prefix.rstrip('.')}] must be a section with keys, not {table!r}.")
+        table = {}
+    hints, values = typing.get_type_hints(cls), {}
+    for key in table:
+        if key not in hints:
+            mistakes.append(f"there is no setting '{prefix}{key}': {suggest(key, hints, prefix)}")
+    for item in dataclasses.fields(cls):
+        hint, key = hints[item.name], prefix + item.name
+        if dataclasses.is_dataclass(hint) and (item.name in table or item.default_factory is dataclasses.MISSING):
+            values[item.name] = build_section(hint, table.get(item.name, {}), key + ".", mistakes)
+        elif item.name in table:
+            value, fits = convert(table[item.name], hint)
+            if fits:
+                values[item.name] = value
+                mistakes += out_of_range(item, f"'{key}'", value)
+            else:
+                mistakes.append(f"'{key}' must be {type_of(item, hint)}, not {table[item.name]!r}.")
+        elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
+            mistakes.append(f"'{key}' is missing: {item.metadata['help']}.")
+            values[item.name] = ""
+    return cls(**values)
+
+
+def out_of_range(item: "dataclasses.Field[Any]", key: str, value: Any) -> Iterator[str]:
+    """What is wrong with a value of the right type."""
+    choices = item.metadata.get("choices", ())
+    if isinstance(value, list):
+        if choices:
+            yield from (f"{key} has '{each}': {suggest(each, choices)}" for each in value if each not in choices)
+        wrong = [each for each in value if _range_missed(item, each)]
+        yield from (f"{key} has {each:g}: each must be {_range_missed(item, each)}." for each in wrong)
+    elif choices and value is not None and value not in choices:
+        yield f"{key} is '{value}': {suggest(value, choices)}"
+    elif words := _range_missed(item, value):
+        yield f"{key} must be {words}, not {value}."
+
+
+def _range_missed(item: "dataclasses.Field[Any]", value: Any) -> str:
+    """The range a number had to be in, in words; '' where it is, and for what is no number."""
+    at_least, above, below = (item.metadata.get(key) for key in ("at_least", "above", "below"))
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return ""
+    # Written so that nan, which is never true, is outside.
+    high_enough = (at_least is None or value >= at_least) and (above is None or value > above)
+    if high_enough and (below is None or value < below):
+        return ""
+    if below is not None and (math.isfinite(below) or high_enough):
+        first = (
+            f"from {at_least:g} to " if at_least is not None else f"above {above:g} and " if above is not None else ""
+        )
+        return f"{first}less than {below:g}" if math.isfinite(below) else "finite"
+    return f"at least {at_least:g}" if at_least is not None else f"above {above:g}"
+
+
+def list_settings(cls: Any, prefix: str = "") -> Iterator[tuple[str, str, Any, str]]:
+    """(key, type, default, help) of every setting, for the command line and the docs."""
+    hints = typing.get_type_hints(cls)
+    for item in dataclasses.fields(cls):
+        if dataclasses.is_dataclass(hints[item.name]):
+            yield from list_settings(hints[item.name], f"{prefix}{item.name}.")
+            continue
+        default = item.default_factory() if callable(item.default_factory) else item.default
+        default = "required" if default is dataclasses.MISSING else default
+        yield prefix + item.name, type_of(item, hints[item.name]), default, item.metadata["help"]
+
+
+def convert(value: Any, hint: Any) -> tuple[Any, bool]:
+    """The value as the annotated type, and whether it is one (a whole number is taken for a float)."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return value, True
+    if origin in (types.UnionType, typing.Union):
+        if type(None) in arguments and value == "none":  # TOML has no word for it
+            return None, True
+        for choice in arguments:
+            converted, fits = convert(value, choice)
+            if fits:
+                return converted, True
+        return value, False
+    if origin in (list, tuple):
+        if not isinstance(value, list | tuple):
+            return value, False
+        items = [convert(item, arguments[0]) for item in value]
+        return [item for item, _ in items], all(fits for _, fits in items)
+    if hint is type(None):
+        return None, value is None
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value), True
+    return value, isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool)
+
+
+def type_of(item: "dataclasses.Field[Any]", hint: Any) -> str:
+    return item.metadata.get("type") or describe_type(hint)
+
+
+def describe_type(hint: Any) -> str:
+    words = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "absent"}
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return " or ".join(describe_type(choice) for choice in typing.get_args(hint))
+    if typing.get_origin(hint) in (list, tuple):
+        return f"a list of {describe_type(typing.get_args(hint)[0])}"
+    return words.get(hint, "any value")
