@@ -5,8 +5,9 @@
     python benchmarks/outcomes.py compare before.json after.json
 
 Only the command line is used, so that the same script records any version; PYTHONPATH says whose sources run. Weights
-and outputs are hashed tensor by tensor, scores.json without seconds and bytes of memory, reports by the numbers in
-their tables: words may change. A hash belongs to one machine: compare only what was recorded on the same one.
+and outputs are hashed tensor by tensor, predictions by their values, scores.json without seconds and bytes of memory,
+reports by the numbers in their tables: words may change. A hash belongs to one machine: compare only what was recorded
+on the same one.
 """
 
 import hashlib
@@ -196,7 +197,8 @@ class Recorder:
         for path in sorted(folder.rglob("*.safetensors")):
             self.found[f"{name}: {path.relative_to(folder)}"] = hash_tensors(path)
         for path in sorted(folder.rglob("predictions.jsonl")):
-            self.found[f"{name}: {path.relative_to(folder)}"] = _hash(path.read_bytes())
+            rows = [json.loads(line) for line in path.read_bytes().splitlines()]
+            self.found[f"{name}: {path.relative_to(folder)}"] = _hash(json.dumps(rows).encode())
         scores = _plain(json.loads((folder / "scores.json").read_text()))
         self.found[f"{name}: scores.json"] = _hash(json.dumps(scores, sort_keys=True).encode())
 

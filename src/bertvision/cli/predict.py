@@ -181,7 +181,7 @@ def _predict_file(predictor: Any, file: Path, out: Path | None, threshold: float
     from bertvision.disk import write_json, write_text
 
     examples = predictor.read(file)
-    rows = predictor.predict(examples).rows(threshold)
+    rows = list(predictor.predict(examples).rows(threshold))
     if out is None:
         if as_json:
             print_json(rows)

@@ -1,6 +1,6 @@
 """span: where in a passage the answer starts and ends, or that there is none. A head gives two logits a token."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +12,14 @@ from bertvision.evaluation import combining, trust
 from bertvision.evaluation.spans import official
 from bertvision.evaluation.spans.answers import (
     NO_SPAN,
-    Candidate,
     SpanAnswer,
     SpanAnswers,
+    make_row,
     null_scores_of,
     spans_at,
 )
 from bertvision.evaluation.spans.combining import combine_answers
 from bertvision.evaluation.spans.decode import answers_at, best_threshold, decode_spans, forced_scores
-from bertvision.evaluation.spans.lines import write_lines
 from bertvision.evaluation.statistics import Measure, auc_measure, mean_measure
 from bertvision.kinds.base import (
     DEFAULT,
@@ -78,13 +77,10 @@ class SpanPredictions(Predictions):
     def outputs(self, threshold: float = 0.0) -> list[str]:
         return list(answers_at(self.answers, threshold).values())
 
-    def rows(self, threshold: float = 0.0) -> list[dict[str, Any]]:
-        return [_row(answer, threshold) for answer in self.answers]
-
-    def lines(self, threshold: float = 0.0) -> Iterator[str]:
+    def rows(self, threshold: float = 0.0) -> Iterable[dict[str, Any]]:
         if isinstance(self.answers, SpanAnswers):
-            return write_lines(self.answers, threshold)
-        return super().lines(threshold)
+            return self.answers.rows(threshold)
+        return (_row(answer, threshold) for answer in self.answers)
 
 
 @dataclass(frozen=True)
@@ -323,23 +319,12 @@ def _score_at(marks: SpanMarks, threshold: float) -> Scores:
 
 
 def _row(answer: SpanAnswer, threshold: float) -> dict[str, Any]:
-    is_silent = answer.null_lead > threshold
-    best = answer.n_best[0].probability if answer.n_best else 0.0
-    return {
-        "id": answer.id,
-        "answer": "" if is_silent else answer.text,
-        "probability": round(answer.null_probability if is_silent else best, 6),
-        "start": None if is_silent else answer.start,
-        "end": None if is_silent else answer.end,
-        "null_score": round(answer.null_score, 5),
-        "score": round(answer.score, 5),
-        "n_best": [_candidate_row(candidate) for candidate in answer.n_best],
-    }
-
-
-def _candidate_row(candidate: Candidate) -> dict[str, Any]:
-    rounded = {"score": round(candidate.score, 5), "probability": round(candidate.probability, 6)}
-    return {**candidate._asdict(), **rounded}
+    n_best = [
+        {**found._asdict(), "score": round(found.score, 5), "probability": round(found.probability, 6)}
+        for found in answer.n_best
+    ]
+    nulls = round(answer.null_score, 5), round(answer.null_probability, 6)
+    return make_row(answer.id, n_best, *nulls, answer.null_lead > threshold)
 
 
 KINDS.register("span")(SpanKind())

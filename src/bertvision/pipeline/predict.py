@@ -70,7 +70,7 @@ class Predictor:
         examples = [Example(str(number), text, pair) for number, (text, pair) in enumerate(pairs)]
         for example in examples:
             self._check_typed(example)
-        return self.predict(examples).rows(self.threshold if threshold is None else threshold)
+        return list(self.predict(examples).rows(self.threshold if threshold is None else threshold))
 
     def _check_typed(self, example: Example) -> None:
         if not example.text.strip() or (example.text_pair is not None and not example.text_pair.strip()):

@@ -5,9 +5,9 @@ answers[3].n_best[0].text              a question's own SpanAnswer is made when 
 spans_at(answers, 0).text              the best span of every question, of SpanAnswers as of any list of SpanAnswer
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -111,6 +111,38 @@ class SpanAnswers(Sequence[SpanAnswer]):
         high = np.where(there, self.end[:, rank], 0).tolist()
         texts = [passage[first:last] for passage, first, last in zip(self.passages.texts, low, high, strict=True)]
         return Spans(texts, np.where(there, self.score[:, rank], NO_SPAN))
+
+    def rows(self, threshold: float) -> Iterator[dict[str, Any]]:
+        """Each question as users read it. All numbers are rounded at once: there are hundreds of thousands."""
+        silent = (self.null_score - self.at(0).score > threshold).tolist()  # (question,)
+        null_score = np.round(self.null_score, 5)  # (question,)
+        null_probability = np.round(self.null_probability, 6)  # (question,)
+        score, probability = np.round(self.score, 5), np.round(self.probability, 6)  # (question, candidate) × 2
+        for question, (id, passage, size) in enumerate(zip(self.ids, self.passages.texts, self.sizes, strict=True)):
+            columns = (column[question, :size].tolist() for column in (self.start, self.end, score, probability))
+            n_best = [
+                {"text": passage[start:end], "start": start, "end": end, "score": sum, "probability": share}
+                for start, end, sum, share in zip(*columns, strict=True)
+            ]
+            nulls = float(null_score[question]), float(null_probability[question])
+            yield make_row(id, n_best, *nulls, silent[question])
+
+
+def make_row(
+    id: str, n_best: list[dict[str, Any]], null_score: float, null_probability: float, is_silent: bool
+) -> dict[str, Any]:
+    """One question's row of predictions.jsonl."""
+    best = n_best[0] if n_best else {"text": "", "start": 0, "end": 0, "score": NO_SPAN, "probability": 0.0}
+    return {
+        "id": id,
+        "answer": "" if is_silent else best["text"],
+        "probability": null_probability if is_silent else best["probability"],
+        "start": None if is_silent else best["start"],
+        "end": None if is_silent else best["end"],
+        "null_score": null_score,
+        "score": best["score"],
+        "n_best": n_best,
+    }
 
 
 def spans_at(answers: Sequence[SpanAnswer], rank: int) -> Spans:

@@ -3,7 +3,6 @@ every character then lies in one array. Behind each passage one place is left fo
 
 from dataclasses import dataclass
 from functools import cached_property
-from json.encoder import encode_basestring
 
 import numpy as np
 import numpy.typing as npt
@@ -37,19 +36,3 @@ class Passages:
         """(character,) code points; a blank is behind each passage"""
         joined = "".join(f"{text} " for text in self.places)
         return np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype="<u4")
-
-    @cached_property
-    def escaped(self) -> list[str]:
-        """Each question's passage as it stands between the quotes of JSON."""
-        found = {text: encode_basestring(text)[1:-1] for text in self.places}
-        return [found[text] for text in self.texts]
-
-    @cached_property
-    def shift(self) -> Int64:
-        """(character,) by how much each place is further back in the escaped text, from `first` on"""
-        longer = np.array([len(encode_basestring(chr(code))) - 3 for code in range(128)] + [0])  # (code,)
-        before = np.cumsum(longer[np.minimum(self.codes, 128)])  # (character,)
-        before = np.concatenate([[0], before[:-1]])  # (character,)
-        starts = np.array(list(self.places.values()), dtype=np.int64)  # (passage,)
-        sizes = np.diff(np.append(starts, len(before)))  # (passage,)
-        return before - np.repeat(before[starts], sizes)
