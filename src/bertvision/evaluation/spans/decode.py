@@ -192,8 +192,8 @@ def forced_scores(leads: Float64, exacts: Float64, f1s: Float64, has_answer: npt
 
 
 def _auc(values: Float64, positive: npt.NDArray[np.bool_]) -> float:
-    """Area under the ROC curve, by the Mann-Whitney statistic (ties count half)."""
+    """Area under the ROC curve, by the Mann-Whitney statistic: exact, where trapezoids would be summed up."""
+    from scipy.stats import rankdata
+
     positives, negatives = int(positive.sum()), int((~positive).sum())
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks = np.cumsum(counts) - (counts - 1) / 2  # (different value,): the mean rank of all that have it
-    return (float(ranks[place[positive]].sum()) - positives * (positives + 1) / 2) / (positives * negatives)
+    return (float(rankdata(values)[positive].sum()) - positives * (positives + 1) / 2) / (positives * negatives)
