@@ -16,7 +16,7 @@ from bertvision.pipeline.ensemble_entries import Ensemble
 from bertvision.pipeline.finished import FinishedRun
 from bertvision.pipeline.job import Job, find_mistakes
 from bertvision.pipeline.run import run_job, write_summary
-from bertvision.pipeline.scoreboard import score_tables
+from bertvision.pipeline.score import score_tables
 from bertvision.progress import Reporter, RichReporter
 from bertvision.tables import to_markdown
 

@@ -12,9 +12,8 @@ from safetensors.torch import load_file
 
 from bertvision.config import load_config
 from bertvision.disk import fingerprint
-from bertvision.pipeline.job import Job
+from bertvision.pipeline.job import TRAIN_VERSION, Job
 from bertvision.pipeline.predict import Predictor
-from bertvision.pipeline.stamps import TRAIN_VERSION
 from bertvision.progress import Reporter
 from bertvision.search import flow
 

@@ -16,9 +16,9 @@ def test_a_name_becomes_the_thing_and_the_decorator_gives_it_back() -> None:
     assert fruits["pear"] is int and fruits.register("fig")(float) is float and fruits["fig"] is float
 
 
-def test_names_come_in_order_and_are_counted() -> None:
+def test_names_come_in_the_order_of_registration_and_are_counted() -> None:
     fruits = make()
-    assert list(fruits) == ["apple", "pear"] and len(fruits) == 2 and "pear" in fruits and "plum" not in fruits
+    assert list(fruits) == ["pear", "apple"] and len(fruits) == 2 and "pear" in fruits and "plum" not in fruits
 
 
 def test_a_taken_name_is_refused_and_the_first_thing_stays() -> None:

@@ -31,7 +31,7 @@ from bertvision.heads import Head, load_head
 from bertvision.kinds import Decoding, Marks
 from bertvision.kinds.base import Float, join_marks
 from bertvision.pipeline.finished import FinishedRun, Group, Model, read_figure
-from bertvision.pipeline.outputs import compute_outputs
+from bertvision.pipeline.snapshot import compute_outputs
 from bertvision.progress import Reporter
 from bertvision.words import counted
 

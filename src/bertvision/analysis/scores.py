@@ -10,7 +10,7 @@ from bertvision.analysis.words import figure_name, in_text, joined, seeds_note
 from bertvision.evaluation.statistics import spread
 from bertvision.kinds import Figure
 from bertvision.pipeline.finished import FinishedRun, Group
-from bertvision.pipeline.scoreboard import begun_note, score_figures
+from bertvision.pipeline.score import begun_note, score_figures
 from bertvision.words import counted
 
 

@@ -1,5 +1,6 @@
 """The command line: one file a command. Heavy imports wait inside the commands, so that --help answers at once."""
 
+import sys
 from typing import Any
 
 import typer
@@ -23,6 +24,7 @@ from bertvision.cli import (
     tasks,
     train,
 )
+from bertvision.errors import UserError
 
 RESUMABLE = ("demo", "run", "search", "finetune", "encode", "train", "evaluate")
 
@@ -72,3 +74,25 @@ def options(
         False, "--version", help="Print the version and leave.", is_eager=True, callback=_print_version
     ),
 ) -> None: ...
+
+
+def main() -> None:
+    """The `bertvision` command: what a user can put right is said in a sentence, without a traceback."""
+    try:
+        app()
+    except UserError as error:
+        sys.exit(_say(f"error: {error}", 2))
+    except KeyboardInterrupt:
+        sys.exit(_say("\nstopped.", 130))  # before a command began; the commands say more
+    except BrokenPipeError:
+        sys.exit(1)
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # torch's, which is not imported here
+            raise
+        advice = "set smaller train.encode_tokens and finetune.memory_tokens. What was done is kept."
+        sys.exit(_say(f"error: the GPU's memory has run out: {advice}", 2))
+
+
+def _say(text: str, code: int) -> int:
+    print(text, file=sys.stderr)
+    return code

@@ -101,7 +101,7 @@ def _is_figure(cell: str) -> bool:
 def print_run(job: Any, scores: dict[str, Any], as_json: bool) -> None:
     """The scores of a run and where its folder is; only the first process speaks."""
     from bertvision.pipeline.finished import FinishedRun
-    from bertvision.pipeline.scoreboard import score_tables
+    from bertvision.pipeline.score import score_tables
 
     if not job.machine.is_main:
         return

@@ -7,7 +7,7 @@ from bertvision import __version__
 from bertvision.encoder.loading import EMBEDDED
 from bertvision.kinds import KINDS, Kind
 from bertvision.pipeline.folder import HELD_OUT
-from bertvision.pipeline.scoreboard import figure, meanings_of, score_figures
+from bertvision.pipeline.score import figure, meanings_of, score_figures
 from bertvision.tables import Table, to_markdown
 
 CONTROL_NOTE = "The control is a linear layer on the last layer ([CLS], for labels and scores), trained like the head."

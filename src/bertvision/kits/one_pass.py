@@ -11,7 +11,7 @@ from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.states import HiddenStates, Part
 from bertvision.heads import Head
-from bertvision.pipeline.outputs import encode_batches
+from bertvision.pipeline.snapshot import encode_batches
 from bertvision.progress import Reporter
 
 

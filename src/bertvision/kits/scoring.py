@@ -6,7 +6,7 @@ from bertvision.errors import UserError
 from bertvision.kits.kit import Kit, KitTask
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.pipeline.job import Job
-from bertvision.pipeline.scoreboard import figure, meanings_of, score_figures
+from bertvision.pipeline.score import figure, meanings_of, score_figures
 from bertvision.tables import Table
 
 

@@ -8,7 +8,7 @@ import torch
 from bertvision.data.packing import fill_batches
 from bertvision.encoder.states import Part
 from bertvision.pipeline.folder import HELD_OUT
-from bertvision.pipeline.outputs import Collector, compute_outputs, put_in_order
+from bertvision.pipeline.snapshot import Collector, compute_outputs, put_in_order
 from bertvision.pipeline.states import States, parts_read
 from bertvision.sources import KeptSource
 from bertvision.training.stack import Member

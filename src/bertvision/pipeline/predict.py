@@ -18,8 +18,7 @@ from bertvision.kinds import Decoding, Predictions
 from bertvision.machine import Machine, sharing_cores
 from bertvision.pipeline.finished import FinishedRun, Model
 from bertvision.pipeline.folder import ENCODER
-from bertvision.pipeline.outputs import compute_outputs
-from bertvision.pipeline.snapshot import load_snapshot
+from bertvision.pipeline.snapshot import compute_outputs, load_snapshot
 from bertvision.progress import Reporter
 from bertvision.tasks import TaskConfig, build_task
 from bertvision.tasks.config import files_columns

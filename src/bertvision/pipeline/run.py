@@ -15,8 +15,7 @@ from bertvision.pipeline.finetune import finetune
 from bertvision.pipeline.finished import FinishedRun
 from bertvision.pipeline.folder import ADDED_ENSEMBLES
 from bertvision.pipeline.job import Job
-from bertvision.pipeline.score import evaluate
-from bertvision.pipeline.scoreboard import score_tables
+from bertvision.pipeline.score import evaluate, score_tables
 from bertvision.pipeline.stores import check_stores
 from bertvision.pipeline.train import check_heads, train
 from bertvision.tables import to_markdown

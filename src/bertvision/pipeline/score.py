@@ -1,6 +1,8 @@
-"""Scoring: what every model of a run says of held-out and dev examples, and the figures of that."""
+"""Scoring: what every model of a run says of held-out and dev examples, the figures of that, and tables of them."""
 
 import dataclasses
+import statistics
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,12 +12,13 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.states import Part
 from bertvision.errors import UserError
 from bertvision.heads import load_head
-from bertvision.kinds import Predictions, save_marks, save_predictions
+from bertvision.kinds import Figure, Kind, Predictions, save_marks, save_predictions
 from bertvision.kinds.base import MARKS
+from bertvision.pipeline.finished import Entry, FinishedRun, Group, read_figure
 from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, mark_done
 from bertvision.pipeline.job import Job
-from bertvision.pipeline.outputs import compute_outputs
-from bertvision.pipeline.snapshot import load_snapshot
+from bertvision.pipeline.snapshot import compute_outputs, load_snapshot
+from bertvision.tables import Table
 from bertvision.words import counted
 
 
@@ -166,3 +169,89 @@ def read_scores(job: Job, epochs: float, name: str) -> dict[str, Any]:
     place = job.folder.predictions
     found = {split: read_json(place(epochs, split) / name / "stamp.json") for split in job.scored_splits}
     return {split: stamp["scores"] for split, stamp in found.items() if stamp is not None}
+
+
+# ---------------------------------------------------------------------- tables: on the terminal, and summary.md
+
+SECONDS = {"seconds": "seconds: the encoder's fine-tuning so far; a head's pass, which all heads share."}
+FIRST_TO_GO = ("forced EM", "F1 has", "F1 no", "seconds", "% of encoder", "forced F1")
+SEEDS_NOTE = "±: standard deviation over the seeds, which change a head's start and dropout; the data's order is one."
+BEGUN = "began with the weights of a trained head; what that one learned from, and its seconds, are not counted here."
+
+
+def score_tables(run: FinishedRun) -> list[Table]:
+    """A table for each snapshot that has heads and each dev split, and the fine-tuning curve where there is one."""
+    tables = []
+    with_heads = [epochs for epochs in run.snapshots if len(run.models(epochs)) > 2]
+    for split in run.splits:
+        tables += [_model_table(run, epochs, split) for epochs in with_heads or run.snapshots[-1:]]
+        if len(run.snapshots) > 1:
+            tables.append(_curve_table(run, split))
+    return tables
+
+
+def _model_table(run: FinishedRun, epochs: float, split: str) -> Table:
+    columns, groups = _score_figures(run, epochs, split), run.rows(epochs)
+    headings = ["model", "parameters", "% of encoder", *(one.heading for one in columns), "seconds"]
+    title = f"{run.task_name} {split}, encoder fine-tuned for {counted(epochs, 'epoch')}"
+    spread = [SEEDS_NOTE] if any(len(group.models) > 1 for group in groups) else []
+    begun = begun_note([group.name for group in groups if group.first.begun])
+    notes = [run.kind.baseline_note, *spread, *([begun] if begun else [])]
+    rows = [_model_row(group, split, columns) for group in groups]
+    return Table(title, headings, rows, " ".join(notes), FIRST_TO_GO, meanings_of(columns) | SECONDS)
+
+
+def _model_row(group: Group, split: str, columns: list[Figure]) -> list[str]:
+    share = "" if group.first.share is None else f"{100 * group.first.share:.3f}"
+    figures = [_spread(group.figures(split, one.key)) for one in columns] if group.trained else ["stopped"]
+    figures += [""] * (len(columns) - len(figures))
+    return [group.title, f"{group.first.parameters:,}", share, *figures, _seconds(group.first)]
+
+
+def begun_note(names: list[str]) -> str:
+    """What is told of heads that did not begin with random weights; nothing where there is none."""
+    return f"{', '.join(names)} {BEGUN}" if names else ""
+
+
+def _curve_table(run: FinishedRun, split: str) -> Table:
+    columns = _score_figures(run, run.snapshots[-1], split)
+    rows = []
+    for epochs in run.snapshots:
+        encoder = run.encoder(epochs).first
+        figures = [figure(encoder.scores(split), one.key) for one in columns]
+        rows.append([f"{epochs:g}", *figures, _seconds(encoder)])
+    title = f"{run.task_name} {split}, fine-tuning curve of the encoder itself"
+    headings = ["epochs", *(one.heading for one in columns), "seconds"]
+    return Table(title, headings, rows, first_to_go=FIRST_TO_GO, meanings=meanings_of(columns) | SECONDS)
+
+
+def _score_figures(run: FinishedRun, epochs: float, split: str) -> list[Figure]:
+    return score_figures(run.kind, run.metrics, [model.scores(split) for model in run.models(epochs)])
+
+
+def score_figures(kind: Kind, metrics: Sequence[str], found: list[dict[str, Any]]) -> list[Figure]:
+    """The columns of a table of these scores: figures that any of them has."""
+    return [one for one in kind.figures(metrics) if any(figure(scores, one.key) for scores in found)]
+
+
+def meanings_of(figures: Iterable[Figure]) -> dict[str, str]:
+    """By heading, for the line under a table."""
+    return {one.heading: one.note for one in figures if one.note}
+
+
+def figure(scores: dict[str, Any], key: str) -> str:
+    """As a table shows it, empty where there is none."""
+    value = read_figure(scores, key)
+    return "" if value is None else _spread([value])
+
+
+def _spread(values: list[float]) -> str:
+    """One figure, or the mean of several and their standard deviation."""
+    if len(values) < 2:
+        return f"{values[0]:.2f}" if values else ""
+    return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
+
+
+def _seconds(model: Entry) -> str:
+    """Fine-tuning so far for the encoder; for a head its own share of the pass."""
+    return f"{model.seconds:.1f}" if model.parameters and model.seconds is not None else ""

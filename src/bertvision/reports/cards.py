@@ -8,7 +8,7 @@ from bertvision import __version__
 from bertvision.analysis.scores import figure_columns
 from bertvision.disk import write_text
 from bertvision.pipeline.finished import FinishedRun, Group, Model, read_figure
-from bertvision.pipeline.scoreboard import BEGUN
+from bertvision.pipeline.score import BEGUN
 from bertvision.reports.summary import encoder_name
 from bertvision.words import counted
 

@@ -23,9 +23,8 @@ from bertvision.encoder.recording import Graphs
 from bertvision.encoder.states import PackedTokens
 from bertvision.errors import ConfigError, UserError
 from bertvision.kinds import SPAN
-from bertvision.pipeline.job import Job
+from bertvision.pipeline.job import FINETUNE_VERSION, Job
 from bertvision.pipeline.run import run_job
-from bertvision.pipeline.stamps import FINETUNE_VERSION
 from bertvision.training.finetune import Finetuning
 from bertvision.training.half_weights import HalfWeights
 from bertvision.training.methods import PROJECTIONS, prepare_method

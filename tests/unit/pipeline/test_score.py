@@ -1,7 +1,7 @@
 from typing import Any
 
 from bertvision.pipeline.finished import FinishedRun
-from bertvision.pipeline.scoreboard import score_tables
+from bertvision.pipeline.score import score_tables
 from bertvision.tables import Table, to_markdown
 from bertvision.words import counted
 

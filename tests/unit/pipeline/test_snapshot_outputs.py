@@ -6,8 +6,8 @@ import torch
 
 from bertvision.data.windows import Features
 from bertvision.kinds import LABEL, SPAN, Kind
-from bertvision.pipeline import outputs
-from bertvision.pipeline.outputs import Collector, put_in_order
+from bertvision.pipeline import snapshot
+from bertvision.pipeline.snapshot import Collector, put_in_order
 
 LENGTHS = np.array([3, 1, 4, 2, 5], dtype=np.int32)
 BATCHES = [np.array([4, 2]), np.array([0]), np.array([3, 1])]
@@ -31,7 +31,7 @@ def features() -> Features:
 @pytest.mark.parametrize("most", [0, 100, 1 << 20])
 @pytest.mark.parametrize("kind", [SPAN, LABEL])
 def test_outputs_come_back_in_the_order_of_the_features(kind: Kind, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outputs, "MOST_WAITING", most)
+    monkeypatch.setattr(snapshot, "MOST_WAITING", most)
     rows = int(LENGTHS.sum()) if kind is SPAN else len(LENGTHS)
     whole = torch.arange(2.0 * rows).reshape(rows, 2)
     made, found = features(), Collector()
