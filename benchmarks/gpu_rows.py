@@ -20,9 +20,10 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.output_layer import build_output_layer
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.errors import UserError
-from bertvision.heads import CONTROL, HEADS, MemberConfig, Target, build_head, build_members, list_presets, outline_head
+from bertvision.heads import CONTROL, HEADS, MemberConfig, Target, build_head, list_presets, outline_head
 from bertvision.kinds import SPAN
 from bertvision.machine import Machine
+from bertvision.pipeline.members import build_members
 from bertvision.progress import Reporter
 from bertvision.sources import StreamedSource
 from bertvision.training.finetune import Finetuning

@@ -32,9 +32,10 @@ from bertvision.data.packing import plan_pass
 from bertvision.data.windows import Features, build_features
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.loading import load_encoder
-from bertvision.heads import MemberConfig, Target, build_head, build_members
+from bertvision.heads import MemberConfig, Target, build_head
 from bertvision.kinds import LABEL, SPAN, Kind
 from bertvision.machine import Machine
+from bertvision.pipeline.members import build_members
 from bertvision.progress import Reporter
 from bertvision.sources import KeptSource, KeptStates, StreamedSource
 from bertvision.tasks import TaskConfig, build_task

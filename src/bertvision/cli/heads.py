@@ -96,13 +96,12 @@ def _tell(name: str, as_json: bool) -> None:
 
     from bertvision.config import describe_type
     from bertvision.errors import UserError, suggest
-    from bertvision.heads import HEADS, list_presets
-    from bertvision.heads.members import find_row, setting_types
+    from bertvision.heads import HEADS, find_preset, list_presets, setting_types
     from bertvision.kinds import KINDS
 
     if name not in HEADS and name not in list_presets():
         raise UserError(f"there is no head '{name}': {suggest(name, sorted({*HEADS, *list_presets()}))}")
-    head, given = find_row(name)
+    head, given = find_preset(name)
     types, config = setting_types(head), HEADS[head].Config(**given)
     settings = [
         {

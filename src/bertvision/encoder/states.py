@@ -18,7 +18,7 @@ from torch import Tensor
 from bertvision.data.windows import Features
 
 Part = Literal["tokens", "last", "cls", "mean"]
-Reading = Literal["tokens", "cls", "mean"]
+ReadPart = Literal["tokens", "cls", "mean"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class StateShape:
     pooled: bool
     """Whether there is a pooled output, which the [CLS] states then carry as their last entry."""
 
-    def read_layers(self, part: Reading) -> int:
+    def read_layers(self, part: ReadPart) -> int:
         """How many states a head finds for each token, [CLS] or mean that it reads."""
         return self.layers + int(self.pooled and part == "cls")
 
@@ -174,7 +174,7 @@ class HiddenStates:
         assert self.pooled, "this encoder has no pooled output"
         return self.read("cls")[:, -1]  # (sequence, hidden)
 
-    def read(self, part: Reading) -> Tensor:
+    def read(self, part: ReadPart) -> Tensor:
         """What a head reads: the states of all tokens, of [CLS], or the mean over tokens."""
         states = {"tokens": self.tokens, "cls": self.cls, "mean": self.mean}[part]
         assert states is not None, f"the states '{part}' were not kept"
@@ -215,7 +215,7 @@ class HiddenStates:
             for i, part_lengths in enumerate(lengths)
         ]
 
-    def pick(self, rows: Tensor, part: Reading) -> "HiddenStates":
+    def pick(self, rows: Tensor, part: ReadPart) -> "HiddenStates":
         """The states of some sequences, in this order, at least the part that is named; `rows` is on the CPU."""
         lengths, states = self.lengths[rows], self.read(part)
         if len(rows) == len(self) and bool((rows == torch.arange(len(self))).all()):

@@ -4,26 +4,23 @@ The 2020 paper's head (the map of Houlsby et al. 2019 without its way up). At BE
 68,802, separate 1,643,202; size 386 shared 414,952, separate 9,910,552; the skip adds 2,048.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional
 
 from bertvision.encoder.states import HiddenStates, StateShape
-from bertvision.heads.base import HEADS, Head, ReadConfig, Target
+from bertvision.heads.base import HEADS, Head, ReadConfig, Target, setting
 from bertvision.heads.blocks import EVEN, SeparateAdapter, SharedAdapter, even_out, evenness, map_parts
 from bertvision.heads.fused import can_fuse, read_out
 
 
 @dataclass(frozen=True)
 class AdapterConfig(ReadConfig):
-    size: int = field(default=64, metadata={"help": "values a layer's state becomes"})
-    shared: bool = field(default=True, metadata={"help": "one map for all layers, or one for each", "off": "separate"})
-    skip: bool = field(default=False, metadata={"help": "the last layer's state goes to the output too"})
-
-    def mistakes(self) -> list[str]:
-        return super().mistakes() + ([] if self.size >= 1 else [f"`size` must be at least 1, not {self.size}"])
+    size: int = setting(64, "values a layer's state becomes", at_least=1)
+    shared: bool = setting(True, "one map for all layers, or one for each", off="separate")
+    skip: bool = setting(False, "the last layer's state goes to the output too")
 
 
 @HEADS.register("adapter")

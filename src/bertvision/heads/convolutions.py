@@ -6,7 +6,7 @@ laid out for the same plain products: a GPU takes several times as long for conv
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from bertvision.encoder.states import HiddenStates
 from bertvision.errors import UserError
-from bertvision.heads.base import HeadConfig, ReadConfig
+from bertvision.heads.base import HeadConfig, ReadConfig, setting
 from bertvision.heads.blocks import even_out, evenness
 
 SIZES = (1, 2, 3, 4, 5, 6, 7)
@@ -26,21 +26,14 @@ SIZES = (1, 2, 3, 4, 5, 6, 7)
 class WidthCnnConfig(ReadConfig):
     """Settings of the 1×N heads."""
 
-    dropout: float = field(default=0.1, metadata={"help": "share of values dropped in training after each convolution"})
-
-    def mistakes(self) -> list[str]:
-        right = 0 <= self.dropout < 1
-        return super().mistakes() + ([] if right else [f"`dropout` must be from 0 to below 1, not {self.dropout}"])
+    dropout: float = setting(0.1, "share of values dropped in training after each convolution", share=True)
 
 
 @dataclass(frozen=True)
 class TokenCnnConfig(HeadConfig):
     """Settings of the heads that convolve along tokens."""
 
-    size: int = field(default=386, metadata={"help": "values the pooled state becomes"})
-
-    def mistakes(self) -> list[str]:
-        return super().mistakes() + ([] if self.size >= 1 else [f"`size` must be at least 1, not {self.size}"])
+    size: int = setting(386, "values the pooled state becomes", at_least=1)
 
 
 def check_width(head: str, hidden: int, least: int) -> None:

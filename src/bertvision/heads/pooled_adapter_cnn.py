@@ -4,23 +4,20 @@ From the 2020 paper, of which name, share and scores survive; the layout of the 
 At BERT-large for spans with size 386: 692,744 parameters (published: 0.207 %).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from bertvision.encoder.states import HiddenStates, StateShape
-from bertvision.heads.base import HEADS, Head, Target
+from bertvision.heads.base import HEADS, Head, Target, setting
 from bertvision.heads.blocks import LearnedPooling, SharedAdapter
 from bertvision.heads.convolutions import WidthCnn, WidthCnnConfig, map_places
 
 
 @dataclass(frozen=True)
 class PooledAdapterCnnConfig(WidthCnnConfig):
-    size: int = field(default=386, metadata={"help": "values the pooled state becomes"})
-
-    def mistakes(self) -> list[str]:
-        return super().mistakes() + ([] if self.size >= 1 else [f"`size` must be at least 1, not {self.size}"])
+    size: int = setting(386, "values the pooled state becomes", at_least=1)
 
 
 @HEADS.register("pooled_adapter_cnn")

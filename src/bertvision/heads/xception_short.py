@@ -4,7 +4,7 @@ From the 2020 paper, with the parts of Chollet 2017. At BERT-large for two label
 trainable; with the last layer's [CLS] beside the result 269,058.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bertvision.encoder.states import HiddenStates, StateShape
-from bertvision.heads.base import HEADS, Head, ReadConfig, Target
+from bertvision.heads.base import HEADS, Head, ReadConfig, Target, setting
 from bertvision.heads.convolutions import Convolution, HalvingBlock, Real, check_width
 
 
 @dataclass(frozen=True)
 class XceptionShortConfig(ReadConfig):
-    skip: bool = field(default=False, metadata={"help": "the last layer's state goes to the output too"})
+    skip: bool = setting(False, "the last layer's state goes to the output too")
 
 
 @HEADS.register("xception_short")

@@ -19,11 +19,11 @@ from bertvision.disk import read_json
 from bertvision.encoder.loading import identify, load_encoder
 from bertvision.errors import UserError, suggest
 from bertvision.heads import Head, load_head
-from bertvision.heads.begin import SHIPPED
 from bertvision.kinds import Decoding, Predictions
 from bertvision.kinds.base import Scores
 from bertvision.kits.one_pass import Asked, compute_all
 from bertvision.machine import Machine, sharing_cores
+from bertvision.pipeline.begin import SHIPPED
 from bertvision.progress import Reporter
 from bertvision.tasks import Task
 from bertvision.tasks.base import restore_task

@@ -17,11 +17,11 @@ from bertvision.data.splits import draw, hold_out
 from bertvision.data.windows import Features, build_features
 from bertvision.encoder.loading import load_tokenizer, shape_of
 from bertvision.errors import UserError
-from bertvision.heads import MemberConfig, Target, build_members
-from bertvision.heads import find_mistakes as find_head_mistakes
+from bertvision.heads import MemberConfig, Target
 from bertvision.kinds import Decoding, Predictions
 from bertvision.machine import Machine
 from bertvision.pipeline.folder import HELD_OUT, RunFolder
+from bertvision.pipeline.members import build_members, find_head_mistakes
 from bertvision.pipeline.stamps import Stamps
 from bertvision.progress import Reporter
 from bertvision.tasks import Task, build_task

@@ -13,10 +13,9 @@ from typing import Any, Protocol
 
 from bertvision.config import RunConfig, TrainConfig, convert, target_kind
 from bertvision.errors import ConfigError, suggest
-from bertvision.heads import HEADS, build_members, list_presets
-from bertvision.heads import find_mistakes as find_head_mistakes
-from bertvision.heads.members import TRAINING, MemberConfig, as_list, find_row, setting_types
+from bertvision.heads import HEADS, MemberConfig, find_preset, list_presets, setting_types
 from bertvision.kinds import LABEL, Kind
+from bertvision.pipeline.members import TRAINING, as_list, build_members, find_head_mistakes
 from bertvision.tasks.config import TASKS
 
 DEFAULT_HEADS = ["learned_pooling", "adapter", "pooled_adapter"]
@@ -108,7 +107,7 @@ def build_space(config: RunConfig) -> Space:
     tables = given_space(config)
     heads = {}
     for name in as_list(tables["head"]):
-        head, fixed = find_row(name)
+        head, fixed = find_preset(name)
         hints = setting_types(head)
         heads[name] = {
             key: _build_entry(value, hints[key]) for key, value in tables.items() if key in hints and key not in fixed
@@ -176,7 +175,7 @@ def _space_mistakes(config: RunConfig) -> list[str]:
     known = [name for name in names if name in HEADS or name in list_presets()]
     for name in sorted(set(names) - set(known)):
         mistakes.append(f"'search.space.head' has '{name}': {suggest(name, {*HEADS, *list_presets()})}")
-    hints = TRAINING | {key: hint for name in known for key, hint in setting_types(find_row(name)[0]).items()}
+    hints = TRAINING | {key: hint for name in known for key, hint in setting_types(find_preset(name)[0]).items()}
     for key, value in tables.items():
         if key == "head":
             continue

@@ -5,8 +5,8 @@ from optuna.trial import FixedTrial
 
 from bertvision.config import TrainConfig, build_config
 from bertvision.errors import ConfigError
-from bertvision.heads import build_members
 from bertvision.kinds import LABEL, SCORE, SPAN, Kind
+from bertvision.pipeline.members import build_members
 from bertvision.search.space import DEFAULTS, build_member, build_space, find_mistakes, given_space
 
 RTE = {"task": {"name": "rte"}}

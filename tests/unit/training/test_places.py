@@ -10,8 +10,7 @@ from tiny_training import compute_loss, member_of, random_states, random_targets
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.recording import fill_up, round_up
 from bertvision.encoder.states import HiddenStates, PackedTokens, StateShape
-from bertvision.heads import HEADS, Target, build_head
-from bertvision.heads.members import list_presets
+from bertvision.heads import HEADS, Target, build_head, list_presets
 from bertvision.kinds import LABEL, SCORE, SPAN, Kind
 from bertvision.sources import StateBatch
 from bertvision.training import places as module

@@ -6,8 +6,9 @@ import pytest
 
 from bertvision.config import TrainConfig
 from bertvision.errors import ConfigError, UserError
-from bertvision.heads import HEADS, MemberConfig, build_members, list_presets, load_head
+from bertvision.heads import HEADS, MemberConfig, list_presets, load_head
 from bertvision.kinds import LABEL
+from bertvision.pipeline.members import build_members
 
 TRAIN = TrainConfig(lr=0.5, epochs=3, schedule="constant", warmup=0.2, decay=0.1, clip=2.0, batch_rows=4)
 
