@@ -16,7 +16,7 @@ from bertvision.pipeline.job import Job
 from bertvision.pipeline.predict import Predictor
 from bertvision.pipeline.stamps import TRAIN_VERSION
 from bertvision.progress import Reporter
-from bertvision.search import flow
+from bertvision.search import run as flow
 
 Command = Callable[..., Any]
 LAYERS = "encoder.layers=[0,3]"  # of the four that the tiny encoder has

@@ -18,7 +18,7 @@ def course_of(member: Member) -> Course:
 
 
 class Halving:
-    """A `training.heads.Judge`: at each rung of a course the better half of its members goes on."""
+    """A `training.train.Judge`: at each rung of a course the better half of its members goes on."""
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ decay = 0.01                                       anything else: this value
 import itertools
 import json
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from bertvision.config import RunConfig, TrainConfig, convert, target_kind
 from bertvision.errors import ConfigError, suggest
@@ -54,14 +54,8 @@ class Range:
 Entry = Choices | Range
 
 
-class Trial(Protocol):
-    """What draws a value for each setting; optuna's trials do."""
-
-    def suggest_categorical(self, name: str, choices: Any) -> Any: ...
-
-    def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float: ...
-
-    def suggest_int(self, name: str, low: int, high: int, *, log: bool = False) -> int: ...
+Trial = Any
+"""optuna's, which draws a value for each setting; optuna need not be there to check a space."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +72,7 @@ class Space:
         own = {key: _draw(trial, f"{head}.{key}", entry) for key, entry in self.heads[head].items()}
         return {"head": head, **own, **drawn}
 
-    def readings(self) -> list[dict[str, Any]]:
+    def read_entries(self) -> list[dict[str, Any]]:
         """An entry for every way in which members read the states."""
         found: list[dict[str, Any]] = []
         for head, own in self.heads.items():
@@ -104,7 +98,7 @@ def _draw(trial: Trial, name: str, entry: Entry) -> Any:
 
 def build_space(config: RunConfig) -> Space:
     """The space of a config that `find_mistakes` found none in."""
-    tables = given_space(config)
+    tables = space_tables(config)
     heads = {}
     for name in as_list(tables["head"]):
         head, fixed = find_preset(name)
@@ -116,7 +110,7 @@ def build_space(config: RunConfig) -> Space:
     return Space(training, heads)
 
 
-def given_space(config: RunConfig) -> dict[str, Any]:
+def space_tables(config: RunConfig) -> dict[str, Any]:
     """The table as it was given; a whole one for the kind of task where there is none, and heads where none are."""
     if config.search.space is None:
         return DEFAULTS[(target_kind(config) or LABEL).position]
@@ -168,7 +162,7 @@ def _known_metrics(config: RunConfig) -> tuple[str, ...]:
 
 
 def _space_mistakes(config: RunConfig) -> list[str]:
-    tables = given_space(config)
+    tables = space_tables(config)
     names, mistakes = as_list(tables["head"]), []
     if not names or not all(isinstance(name, str) for name in names):
         return [f"'search.space.head' must be a head or a list of heads, not {tables['head']!r}."]
@@ -217,10 +211,10 @@ def _value_mistakes(config: RunConfig) -> list[str]:
     space, found = build_space(config), []
     kind = target_kind(config) or LABEL
     for number, (head, own) in enumerate(space.heads.items()):
-        combinations = itertools.product(*([(key, value) for value in ends(entry)] for key, entry in own.items()))
+        combinations = itertools.product(*([(key, value) for value in end_values(entry)] for key, entry in own.items()))
         points = [dict(point) for point in itertools.islice(combinations, MOST_COMBINATIONS)]
         if number == 0:
-            points += [{key: value} for key, entry in space.training.items() for value in ends(entry)]
+            points += [{key: value} for key, entry in space.training.items() for value in end_values(entry)]
         for point in points:
             try:
                 build_members([{"head": head, **point}], TrainConfig(epochs=1), 0, kind)
@@ -229,6 +223,6 @@ def _value_mistakes(config: RunConfig) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def ends(entry: Entry) -> tuple[Any, ...]:
+def end_values(entry: Entry) -> tuple[Any, ...]:
     """The choices, or where the range begins and ends."""
     return entry.values if isinstance(entry, Choices) else (entry.low, entry.high)
