@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, ReadConfig, Target, setting
-from bertvision.heads.blocks import EVEN, SeparateAdapter, SharedAdapter, even_out, evenness, map_parts
+from bertvision.heads.blocks import ALIGNMENT, SeparateAdapter, SharedAdapter, alignment_of, linear_of_parts, pad_to
 from bertvision.heads.fused import can_fuse, read_out
 
 
@@ -48,16 +48,16 @@ class Adapter(Head):
         # Asked here first, so that a CPU never enters the kernels' module.
         if self.config.shared and read.is_cuda and can_fuse(read, self.output.weight):
             return self._forward_fused(read)  # (position, output)
-        adapted = self.adapter(read, evenness(read))  # (position, layer, width)
+        adapted = self.adapter(read, alignment_of(read))  # (position, layer, width)
         parts = [(adapted, self.config.size)]
         if self.config.skip:
             parts.append((self.last(states), self.shape.hidden))  # (position, hidden)
-        return map_parts(self.output, parts)  # (position, output)
+        return linear_of_parts(self.output, parts)  # (position, output)
 
     def _forward_fused(self, read: Tensor) -> Tensor:
         """The same, with fewer readings of what the adapter gives."""
-        weight, bias = even_out(self.adapter.weight, -2, EVEN), even_out(self.adapter.bias, -1, EVEN)
+        weight, bias = pad_to(self.adapter.weight, -2, ALIGNMENT), pad_to(self.adapter.bias, -1, ALIGNMENT)
         own, skipped = self.output.weight.tensor_split([self.layers * self.config.size], dim=1)
-        columns = even_out(own.unflatten(1, (self.layers, -1)), -1, EVEN).flatten(1)  # (2, layer * width)
+        columns = pad_to(own.unflatten(1, (self.layers, -1)), -1, ALIGNMENT).flatten(1)  # (2, layer * width)
         out = read_out(read, weight, bias, columns) + self.output.bias  # (position, 2)
         return out + functional.linear(read[:, self.shape.layers - 1], skipped) if self.config.skip else out

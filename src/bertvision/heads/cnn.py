@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, Target, setting
-from bertvision.heads.convolutions import WidthCnn, WidthCnnConfig, map_places
+from bertvision.heads.convolutions import WidthCnn, WidthCnnConfig, linear_of_places
 
 
 @dataclass(frozen=True)
@@ -36,4 +36,4 @@ class Cnn(Head):
 
     def forward(self, states: HiddenStates) -> Tensor:
         features = self.cnn(self.states(states))  # (position, place, channel)
-        return map_places(self.output, features, self.cnn.channels)  # (position, output)
+        return linear_of_places(self.output, features, self.cnn.channels)  # (position, output)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, Target, setting
 from bertvision.heads.blocks import POOLINGS, build_pooling
-from bertvision.heads.convolutions import WidthCnn, WidthCnnConfig, map_places
+from bertvision.heads.convolutions import WidthCnn, WidthCnnConfig, linear_of_places
 
 
 @dataclass(frozen=True)
@@ -37,4 +37,4 @@ class PooledCnn(Head):
     def forward(self, states: HiddenStates) -> Tensor:
         pooled = self.pooling(self.states(states))  # (position, hidden)
         features = self.cnn(pooled.unsqueeze(1))  # (position, place, channel)
-        return map_places(self.output, features, self.cnn.channels)  # (position, output)
+        return linear_of_places(self.output, features, self.cnn.channels)  # (position, output)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, ReadConfig, Target, setting
-from bertvision.heads.blocks import LearnedPooling, SharedAdapter, evenness, map_parts
+from bertvision.heads.blocks import LearnedPooling, SharedAdapter, alignment_of, linear_of_parts
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class TwoAdapters(Head):
 
     def forward(self, states: HiddenStates) -> Tensor:
         read = self.states(states)  # (position, layer, hidden)
-        size, even = self.config.size, evenness(read)
-        parts = [(self.adapter(read, even), size)]  # (position, layer, width)
-        parts.append((self.pooled_adapter(self.pooling(read), even), size))  # (position, width)
+        size, align = self.config.size, alignment_of(read)
+        parts = [(self.adapter(read, align), size)]  # (position, layer, width)
+        parts.append((self.pooled_adapter(self.pooling(read), align), size))  # (position, width)
         if self.config.skip:
             parts.append((self.last(states), self.shape.hidden))  # (position, hidden)
-        return map_parts(self.output, parts)  # (position, output)
+        return linear_of_parts(self.output, parts)  # (position, output)

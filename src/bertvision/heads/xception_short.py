@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, ReadConfig, Target, setting
-from bertvision.heads.convolutions import Convolution, HalvingBlock, Real, check_width
+from bertvision.heads.convolutions import Convolution, HalvingBlock, PositionMask, check_width
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class XceptionShort(Head):
         self.output = nn.Linear(512 + config.skip * shape.hidden, target.outputs)
 
     def forward(self, states: HiddenStates) -> Tensor:
-        real = Real.of(states)
+        real = PositionMask.of(states)
         values = functional.relu(self.first(self.states(states), real))  # (sequence, channel, width)
         values = self.block(functional.relu(self.second(values, real)), real)  # (sequence, channel, width)
         features = functional.relu(values).mean(dim=2)  # (sequence, channel)
