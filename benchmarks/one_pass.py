@@ -40,8 +40,8 @@ from bertvision.progress import Reporter
 from bertvision.sources import KeptSource, KeptStates, StreamedSource
 from bertvision.tasks import TaskConfig, build_task
 from bertvision.training.checkpoint import Checkpoints
-from bertvision.training.heads import train_heads
 from bertvision.training.stack import Member
+from bertvision.training.train import train_heads
 
 RATES = [1e-3, 5e-4, 2e-3, 3e-4, 1.5e-3]
 SMALL = ["adapter_64", "learned_pooling", "last_linear", "average_pooling"]

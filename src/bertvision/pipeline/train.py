@@ -19,8 +19,8 @@ from bertvision.pipeline.snapshot import compile_if_long, load_snapshot, report_
 from bertvision.pipeline.states import STREAMED, States, parts_read
 from bertvision.sources import KeptStates
 from bertvision.training.checkpoint import Checkpoints
-from bertvision.training.heads import Judge, train_heads
 from bertvision.training.stack import Member
+from bertvision.training.train import Judge, train_heads
 from bertvision.words import counted
 
 

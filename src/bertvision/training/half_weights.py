@@ -38,7 +38,7 @@ class HalfWeights:
             torch._foreach_copy_([half for half, _ in pairs], [full for _, full in pairs])
 
     @contextlib.contextmanager
-    def kept(self) -> Iterator[None]:
+    def full_precision(self) -> Iterator[None]:
         """The module has its float32 weights inside: to be saved, loaded or used elsewhere."""
         self._put([weight.data for weight in self.full])
         try:
