@@ -23,7 +23,7 @@ from bertvision.encoder.states import HiddenStates, Part, StateShape
 from bertvision.errors import UserError
 from bertvision.kinds import KINDS, Kind
 
-Reads = Literal["tokens", "pooled", "cls", "mean"]
+OutputPart = Literal["tokens", "pooled", "cls", "mean"]
 
 _WEIGHTS, _CONFIG = "output_layer.safetensors", "output_layer.json"
 _KEEP: dict[str, Part] = {"tokens": "last", "pooled": "cls", "cls": "cls", "mean": "mean"}
@@ -35,7 +35,7 @@ class OutputLayer(nn.Module):
     def __init__(
         self,
         kind: Kind,
-        reads: Reads,
+        reads: OutputPart,
         hidden: int,
         outputs: int,
         dropout: float = 0.1,
@@ -86,7 +86,7 @@ class CheckpointOutputLayer(nn.Module):
     def __init__(self, kind: Kind, model: PreTrainedModel) -> None:
         super().__init__()
         self.kind = kind
-        self.reads: Reads = _checkpoint_reads(kind, model)
+        self.reads: OutputPart = _checkpoint_reads(kind, model)
         self.labels: tuple[str, ...] | None = _label_names(model.config) if kind.has_labels else None
         setattr(model, model.base_model_prefix, _GivenStates(pooled=self.reads == "pooled"))
         self.model = model
@@ -149,7 +149,7 @@ def build_output_layer(
     kind: Kind,
     shape: StateShape,
     outputs: int,
-    reads: Reads | None = None,
+    reads: OutputPart | None = None,
     dropout: float = 0.1,
     generator: torch.Generator | None = None,
 ) -> OutputLayer:
@@ -203,7 +203,7 @@ def restore_output_layer(folder: str | Path) -> OutputLayer | CheckpointOutputLa
     return layer.eval()
 
 
-def _read(states: HiddenStates, reads: Reads) -> Tensor:
+def _read(states: HiddenStates, reads: OutputPart) -> Tensor:
     if reads == "tokens":
         return states.last_tokens  # (token, hidden)
     if reads == "pooled":
@@ -221,7 +221,7 @@ def _class_for(kind: Kind) -> Any:
     return getattr(transformers, f"AutoModel{kind.checkpoint}")
 
 
-def _checkpoint_reads(kind: Kind, model: PreTrainedModel) -> Reads:
+def _checkpoint_reads(kind: Kind, model: PreTrainedModel) -> OutputPart:
     if kind.position == "token":
         return "tokens"
     if getattr(model.base_model, "pooler", None) is not None:

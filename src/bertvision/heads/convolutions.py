@@ -131,8 +131,8 @@ def normalise(norms: Sequence[BatchNorm], values: Tensor, real: PositionMask | N
 
 
 class MaskedNorm(torch.autograd.Function):
-    """Batch norm with mean and variance of the positions that count; gives both beside it. The loss must not hang on
-    the others. Nothing here waits for the device: how many count is only known there."""
+    """Batch norm with mean and variance of the positions that count; gives both beside it. The loss must not
+    depend on the others. Nothing here waits for the device: how many count is only known there."""
 
     @staticmethod
     def forward(

@@ -68,8 +68,8 @@ def _find_task(folder: Path) -> dict[str, Any] | None:
 
 
 def name_begin(begin: str | None, others: list[Any]) -> str | None:
-    """What tells a folder from the others of a grid: of the shortest ends of their paths that differ, the parts that
-    not all of them have. runs/mnli/heads/adapter beside runs/qnli/heads/adapter → begin_mnli."""
+    """What distinguishes a folder from the others of a grid: of the shortest ends of their paths that differ, the parts
+    that not all of them have. runs/mnli/heads/adapter beside runs/qnli/heads/adapter → begin_mnli."""
     if begin is None:
         return None
     folders = {other for other in others if isinstance(other, str) and other != "none"}

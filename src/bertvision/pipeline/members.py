@@ -229,7 +229,7 @@ def _is_name(value: Any) -> bool:
 
 
 def _figure(value: float) -> str:
-    """As short as it can be told apart, without signs that a folder's name should not have."""
+    """As short as it stays distinct, without signs that a folder's name should not have."""
     short = f"{value:g}"
     return (short if float(short) == value else repr(value)).replace("+", "")
 

@@ -92,7 +92,7 @@ def _run_winner(job: Job, winner: TriedMember) -> Run:
 
 def _check_space(job: Job) -> None:
     """Builds every head of the space once for each of its values, without weights: what does not fit this encoder is
-    said before any work."""
+    refused before any work."""
     shape = shape_of(job.config.encoder.name, job.config.encoder.layers).shape
     for head, own in build_space(job.config).heads.items():
         for point in [{}, *({key: value} for key, entry in own.items() for value in end_values(entry))]:

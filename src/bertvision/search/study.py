@@ -1,6 +1,6 @@
 """The members tried so far, in an Optuna study in SQLite, and the populations that are proposed from them.
 
-A population hangs on the seed and on the members before it, on nothing else: drawn again after a kill it is the same.
+A population depends on the seed and the members before it alone: drawn again after a kill, it is the same.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ class TriedMember:
     entry: dict[str, Any]
     """What it is, as an entry of a config's `heads`."""
     state: str
-    """complete, dropped at a rung, failed (no numbers any more), or running."""
+    """complete, dropped at a rung, failed (its outputs are NaN or infinite), or running."""
     score: float | None
     """On held-out data: at the end, or at the last rung of a dropped one."""
     rung: int
@@ -145,8 +145,8 @@ class Study:
             if state == "complete":
                 self._study.tell(number, score, skip_if_finished=True)
             else:
-                told = TrialState.PRUNED if state == "dropped" else TrialState.FAIL
-                self._study.tell(number, state=told, skip_if_finished=True)
+                ended = TrialState.PRUNED if state == "dropped" else TrialState.FAIL
+                self._study.tell(number, state=ended, skip_if_finished=True)
 
     def _trials(self) -> list[FrozenTrial]:
         return self._study.get_trials(deepcopy=False)

@@ -75,12 +75,12 @@ class Checkpoints:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def named(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def add_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {f"{prefix}/{name}": tensor for name, tensor in tensors.items()}
 
 
-def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What `named` put under a prefix."""
+def strip_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What `add_prefix` put under a prefix."""
     start = prefix + "/"
     return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
 

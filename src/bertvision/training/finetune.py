@@ -27,7 +27,7 @@ from bertvision.machine import Machine, drawing_from
 from bertvision.progress import Reporter
 from bertvision.sources.ahead import make_ahead
 from bertvision.sources.base import Targets, pack_targets
-from bertvision.training.checkpoint import Checkpoints, held_interrupts, named, under
+from bertvision.training.checkpoint import Checkpoints, add_prefix, held_interrupts, strip_prefix
 from bertvision.training.half_weights import HalfWeights
 from bertvision.training.methods import prepare_method
 from bertvision.training.optimizer import (
@@ -319,9 +319,9 @@ class Finetuning:
     def _save(self, checkpoints: Checkpoints) -> None:
         if self.machine.is_main:
             with self.full_weights():
-                model = named("model", self.model.state_dict())
+                model = add_prefix("model", self.model.state_dict())
                 facts = {"seconds": self.seconds, "tokens": self.tokens, "memory_tokens": self.memory_tokens}
-                checkpoints.save(self.step, model | named("optimizer", optimizer_tensors(self.optimizer)), facts)
+                checkpoints.save(self.step, model | add_prefix("optimizer", optimizer_tensors(self.optimizer)), facts)
         else:
             checkpoints.skip()
         self.machine.wait()
@@ -331,8 +331,8 @@ class Finetuning:
         if found is None or found.step > first_stop:  # past a snapshot that was asked for later: begin anew
             return
         with self.full_weights():
-            self.model.load_state_dict(under("model", found.tensors))
-        restore_optimizer(self.optimizer, under("optimizer", found.tensors))
+            self.model.load_state_dict(strip_prefix("model", found.tensors))
+        restore_optimizer(self.optimizer, strip_prefix("optimizer", found.tensors))
         self.step, self.seconds, self.tokens = found.step, found.facts["seconds"], found.facts["tokens"]
         self.memory_tokens = min(self.memory_tokens, found.facts["memory_tokens"])  # what ran out once would again
         self.reporter.say(f"fine-tuning goes on at step {self.step:,}.")

@@ -1,8 +1,8 @@
 """Members of a set at work: alone, or stacked with others whose weights have the same shapes.
 
 A stack runs its members as one (`torch.func.functional_call` under `vmap`): one product for fifty small heads instead
-of fifty. It pays where a head's work is small beside the cost of starting it; `stack_limit` says where. On a GPU a step
-on a batch in a buffer of its own is recorded and replayed (`encoder/recording.py`).
+of fifty. It pays where a head's work is small beside the cost of starting it (`_stack_limit`). On a GPU a step on a
+batch in a buffer of its own is recorded and replayed (`encoder/recording.py`).
 """
 
 import contextlib

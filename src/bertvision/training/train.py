@@ -18,14 +18,14 @@ from bertvision.machine import Machine
 from bertvision.progress import Reporter
 from bertvision.sources import Source
 from bertvision.training.buffers import BatchBuffers
-from bertvision.training.checkpoint import Checkpoint, Checkpoints, held_interrupts, named, under
+from bertvision.training.checkpoint import Checkpoint, Checkpoints, add_prefix, held_interrupts, strip_prefix
 from bertvision.training.stack import Alone, Member, Stack, build_units
 
 LOG_STEPS = 50
 
 
 class Judge(Protocol):
-    """Looks at the members on the way and says which of them are not worth going on with."""
+    """Looks at the members on the way and decides which of them are not worth going on with."""
 
     def is_due(self, step: int) -> bool: ...
 
@@ -52,7 +52,9 @@ def train_heads(
     units = _drop_finished(build_units(members, stack, tokens_of(0)))
     if found is not None:
         for unit in units:
-            unit.restore({member.name: under(f"{member.name}/optimizer", found.tensors) for member in unit.members})
+            unit.restore(
+                {member.name: strip_prefix(f"{member.name}/optimizer", found.tensors) for member in unit.members}
+            )
         reporter.say(f"training of the heads goes on at step {step:,}.")
         del found  # all weights and moments once more
     started = time.monotonic()
@@ -153,9 +155,9 @@ def _save(
     for unit in units:
         unit.write_back()
         for name, memory in unit.memory().items():
-            tensors |= named(f"{name}/optimizer", memory)
+            tensors |= add_prefix(f"{name}/optimizer", memory)
     for member in members:
-        tensors |= named(f"{member.name}/head", member.head.state_dict())
+        tensors |= add_prefix(f"{member.name}/head", member.head.state_dict())
     if machine.is_main:
         facts = {
             "seconds": seconds,
@@ -173,7 +175,7 @@ def _resume(members: list[Member], found: Checkpoint | None) -> tuple[int, float
     if found is None:
         return 0, 0.0
     for member in members:
-        member.head.load_state_dict(under(f"{member.name}/head", found.tensors))
+        member.head.load_state_dict(strip_prefix(f"{member.name}/head", found.tensors))
         member.failed = member.name in found.facts["failed"]
         member.dropped = member.name in found.facts["dropped"]
         member.taken = bisect_left(member.steps, found.step)
