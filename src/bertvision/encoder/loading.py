@@ -74,25 +74,29 @@ def resolve(name: str) -> str:
     return name
 
 
+def _find_folder(name: str) -> Path | None:
+    """An encoder's folder on this machine; None: a hub name."""
+    found = Path(resolve(name))
+    return found if found.is_dir() else None
+
+
 def identify(name: str) -> str:
     """Hash of everything that affects an encoder's output: the bytes of a folder's files, or hub name and commit."""
-    place = resolve(name)
-    if Path(place).is_dir():
-        files = [path for path in sorted(Path(place).iterdir()) if _affects_output(path)]
+    if folder := _find_folder(name):
+        files = [path for path in sorted(folder.iterdir()) if _affects_output(path)]
         return fingerprint([path.name for path in files], file_fingerprint(files))
     try:
-        commit = extract_commit_hash(cached_file(place, "config.json"), None)
+        commit = extract_commit_hash(cached_file(name, "config.json"), None)
     except OSError as error:
         raise _unreadable(name, "config.json", error) from error
-    return fingerprint(place, commit)
+    return fingerprint(name, commit)
 
 
 def weights_stamp(name: str) -> str:
     """Hash of what affects the states of given tokens: weights and config, not the tokenizer."""
-    place = resolve(name)
-    if not Path(place).is_dir():
+    folder = _find_folder(name)
+    if folder is None:
         return identify(name)
-    folder = Path(place)
     return file_fingerprint([folder / "config.json", *sorted(folder.glob("model*.safetensors"))])
 
 
@@ -115,9 +119,8 @@ def shape_of(name: str, layers: Sequence[int] | None = None) -> EncoderSize:
         config: PretrainedConfig = BertConfig(**known)
         has_pooler = True
     else:
-        place = resolve(name)
-        config = load_config(name)
-        has_pooler = _weights_hold_pooler(Path(place)) if Path(place).is_dir() else True
+        config, folder = load_config(name), _find_folder(name)
+        has_pooler = folder is None or _weights_hold_pooler(folder)
     with torch.device("meta"):
         model = AutoModel.from_config(config)
     if not has_pooler and getattr(model, "pooler", None) is not None:
@@ -134,7 +137,6 @@ def load_encoder(
     dtype: torch.dtype = torch.float32,
     attention: str = "auto",
     with_tokenizer: bool = True,
-    padded_tokens: int | None = None,
     layers: Sequence[int] | None = None,
 ) -> Encoder:
     """Load an encoder in evaluation mode; pooler weights the checkpoint lacks leave it without a pooler. `layers` are
@@ -150,16 +152,16 @@ def load_encoder(
     if missing and all(key.startswith("pooler.") for key in missing):
         missing = _drop_pooler(model, missing)
     refuse_missing(name, missing)
-    return Encoder(model.to(device).eval(), tokenizer, name, attention, padded_tokens, layers)
+    return Encoder(model.to(device).eval(), tokenizer, name, attention, layers=layers)
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """Load a fast tokenizer, one that knows characters' places and puts [CLS] first."""
-    place = resolve(name)
-    if Path(place).is_dir() and not any((Path(place) / file).is_file() for file in _TOKENIZER_FILES):
+    folder = _find_folder(name)
+    if folder and not any((folder / file).is_file() for file in _TOKENIZER_FILES):
         raise UserError(f"{_describe(name)}: no tokenizer in it; expected one of {', '.join(_TOKENIZER_FILES)}.")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place, use_fast=True, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(resolve(name), use_fast=True, trust_remote_code=False)
     except Exception as error:  # tokenizers raises bare Exception for a broken file
         if any(package in str(error) for package in ("sentencepiece", "protobuf", "tiktoken")):
             raise UserError(
@@ -180,11 +182,10 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
 
 def load_config(name: str) -> PretrainedConfig:
     """Read the config and make sure that it describes an encoder."""
-    place = resolve(name)
-    if Path(place).is_dir():
-        _check_config_file(name, Path(place) / "config.json")
+    if folder := _find_folder(name):
+        _check_config_file(name, folder / "config.json")
     try:
-        config = AutoConfig.from_pretrained(place, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(resolve(name), trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError, StrictDataclassError) as error:
         raise _unreadable(name, "config.json", error) from error
     if config.is_encoder_decoder:
@@ -199,13 +200,11 @@ _WANTED = "give a BERT-like encoder (BERT, RoBERTa, DistilBERT, ELECTRA, MPNet, 
 
 def load_weights(name: str, auto_class: Any, config: PretrainedConfig, dtype: torch.dtype) -> tuple[Any, list[str]]:
     """Load safetensors into the class that `auto_class` picks; also the weights that the checkpoint lacks."""
-    place = resolve(name)
-    if Path(place).is_dir():
-        _check_weight_files(name, Path(place))
+    if folder := _find_folder(name):
+        _check_weight_files(name, folder)
+    settings = {"use_safetensors": True, "output_loading_info": True, "trust_remote_code": False}
     try:
-        model, info = auto_class.from_pretrained(
-            place, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True, trust_remote_code=False
-        )
+        model, info = auto_class.from_pretrained(resolve(name), config=config, dtype=dtype, **settings)
     except SafetensorError as error:
         raise UserError(
             f"{_describe(name)}: its weights are damaged or cut short ({error}); copy or download them again."
@@ -240,8 +239,8 @@ def _embedded_folder() -> Path:
 
 
 def _describe(name: str) -> str:
-    place = resolve(name)
-    return f"encoder.name = '{name}'" if place == name else f"encoder.name = '{name}' ({place})"
+    found = resolve(name)
+    return f"encoder.name = '{name}'" if found == name else f"encoder.name = '{name}' ({found})"
 
 
 def _check_config_file(name: str, path: Path) -> None:
@@ -284,7 +283,7 @@ def _weights_hold_pooler(folder: Path) -> bool:
 
 def _unreadable(name: str, part: str, error: Exception) -> UserError:
     first = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-    if Path(resolve(name)).is_dir():
+    if _find_folder(name):
         return UserError(f"{_describe(name)}: its {part} cannot be used: {first}.")
     if "safetensors" in str(error):
         return UserError(

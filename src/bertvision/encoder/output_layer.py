@@ -150,7 +150,6 @@ def build_output_layer(
     shape: StateShape,
     outputs: int,
     reads: OutputPart | None = None,
-    dropout: float = 0.1,
     generator: torch.Generator | None = None,
 ) -> OutputLayer:
     """A fresh output layer; labels and scores read the pooled output, or [CLS] where there is no pooler."""
@@ -159,12 +158,10 @@ def build_output_layer(
     elif reads is None:
         reads = "pooled" if shape.pooled else "cls"
     assert reads != "pooled" or shape.pooled, "this encoder has no pooled output"
-    return OutputLayer(kind, reads, shape.hidden, outputs, dropout, generator)
+    return OutputLayer(kind, reads, shape.hidden, outputs, generator=generator)
 
 
-def load_output_layer(
-    name: str, kind: Kind, labels: int, dtype: torch.dtype = torch.float32
-) -> CheckpointOutputLayer | None:
+def load_output_layer(name: str, kind: Kind, labels: int) -> CheckpointOutputLayer | None:
     """The checkpoint's own output layer, or None where it has none for this kind of target and number of labels.
 
     The layer's `labels` are the checkpoint's names in its own order: match them with the task's before comparing.
@@ -174,7 +171,7 @@ def load_output_layer(
         return None
     if not kind.reads_answers and config.num_labels != kind.outputs(labels):
         return None
-    model, missing = load_weights(name, _class_for(kind), config, dtype)
+    model, missing = load_weights(name, _class_for(kind), config, torch.float32)
     refuse_missing(name, missing)
     return CheckpointOutputLayer(kind, model).eval()
 

@@ -55,9 +55,9 @@ def pad_to(weight: Tensor, dim: int, align: int) -> Tensor:
 def linear_of_parts(output: nn.Linear, parts: Sequence[tuple[Tensor, int]]) -> Tensor:
     """`output` of parts side by side, without copying them to there. Each part is (position, [layer,] width) and its
     true size; what it has beyond that size is 0."""
-    places = [math.prod(part.shape[1:-1]) * size for part, size in parts]  # columns that each has in the weight
+    columns = [math.prod(part.shape[1:-1]) * size for part, size in parts]  # that each part has in the weight
     mapped: Tensor | None = None
-    for (part, size), weight in zip(parts, output.weight.split(places, dim=1), strict=True):  # (output, layer * size)
+    for (part, size), weight in zip(parts, output.weight.split(columns, dim=1), strict=True):  # (output, layer * size)
         rows = pad_to(weight.unflatten(1, (-1, size)), -1, part.shape[-1]).flatten(1)  # (output, layer * width)
         bias = output.bias if mapped is None else None
         own = functional.linear(part.flatten(1), rows, bias)  # (position, output)

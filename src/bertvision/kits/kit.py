@@ -70,8 +70,8 @@ class Kit:
                 "config or tokenizer): its heads would read what they were not trained on. Make the kit again, or "
                 "bring the encoder back."
             )
-        place, layers = (self.machine.device, self.machine.dtype), found["layers"]
-        self.encoder = load_encoder(self.encoder_name, *place, layers=layers).eval().requires_grad_(False)
+        encoder = load_encoder(self.encoder_name, self.machine.device, self.machine.dtype, layers=found["layers"])
+        self.encoder = encoder.eval().requires_grad_(False)
         self.tasks = {name: self._load(folder / name, found["tasks"][name]) for name in wanted}
 
     def _load(self, folder: Path, facts: dict[str, Any]) -> KitTask:

@@ -42,11 +42,10 @@ class KitEntry:
 def make_kit(
     runs: Sequence[Path], to: Path, heads: dict[str, str] | None = None, about: dict[str, str] | None = None
 ) -> Path:
-    """Writes the kit, in the place of one that is there. `heads` may name the head of a task, absent: the best on
+    """Writes the kit, replacing one that is there. `heads` may name the head of a task, absent: the best on
     held-out data; `about` may have a sentence for a task's card, about its data and their licence."""
     if not runs:
         raise UserError("a kit is made of one run or more: give their folders.")
-    place = to.resolve()
     _check_replaceable(to)
     _check_outlives(to, runs)
     entries = _collect(runs, heads or {})
@@ -54,8 +53,8 @@ def make_kit(
     _check_known("something is said about", about or {}, entries)
     encoder, stamp, layers = _find_encoder(entries)
     _check_outlives(to, [Path(resolve(encoder))])
-    kit = {"name": place.name, "encoder": encoder, "encoder_stamp": stamp, "layers": layers}
-    with writing_folder(place) as fresh:
+    kit = {"name": to.resolve().name, "encoder": encoder, "encoder_stamp": stamp, "layers": layers}
+    with writing_folder(to.resolve()) as fresh:
         for name, entry in entries.items():
             (fresh / name).mkdir(parents=True)
             for file in (WEIGHTS, CONFIG):
@@ -66,7 +65,7 @@ def make_kit(
 
 
 def _check_replaceable(to: Path) -> None:
-    """What is in the kit's place goes: only another kit may."""
+    """What is in the folder is replaced: only a kit may be."""
     if not to.exists() or (to / FILE).is_file() or (to.is_dir() and not any(to.iterdir())):
         return
     raise UserError(f"'{to}' is there and is no kit: give a folder that is new, empty or a kit, which is replaced.")

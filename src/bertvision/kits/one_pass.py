@@ -28,14 +28,14 @@ class HeadWindows:
         target = self.head.target
         return np.empty((target.kind.rows_of(self.features), target.outputs), dtype=np.float32)
 
-    def fill(self, outputs: np.ndarray, states: HiddenStates, place: np.ndarray) -> None:
-        """Computes the outputs of those windows that are in a batch; `place` (window,) is where each one is among the
+    def fill(self, outputs: np.ndarray, states: HiddenStates, rows: np.ndarray) -> None:
+        """Computes the outputs of those windows that are in a batch; `rows` (window,) is where each one is among the
         batch's sequences, -1 where it is not."""
-        windows = np.flatnonzero(place >= 0)  # (window,)
+        windows = np.flatnonzero(rows >= 0)  # (window,)
         if not len(windows):
             return
-        rows = torch.from_numpy(place[windows])  # (window,)
-        found = self.head(states.pick(rows, self.head.reads))  # (token or window, output)
+        picked = torch.from_numpy(rows[windows])  # (window,)
+        found = self.head(states.pick(picked, self.head.reads))  # (token or window, output)
         on_tokens = self.head.target.kind.position == "token"
         outputs[self.features.find_tokens(windows) if on_tokens else windows] = found.float().cpu().numpy()
 
@@ -58,7 +58,7 @@ def find_first(features: Features) -> np.ndarray:
 
 @torch.no_grad()
 def compute_in_one_pass(
-    encoder: Encoder, asked: Mapping[str, HeadWindows], reporter: Reporter, tokens: int = 8192
+    encoder: Encoder, asked: Mapping[str, HeadWindows], reporter: Reporter
 ) -> dict[str, np.ndarray]:
     """Each head's outputs for its windows, float32: (token, 2) for spans, (window, output) otherwise."""
     joined = join_features([one.features for one in asked.values()])
@@ -68,12 +68,12 @@ def compute_in_one_pass(
     outputs = {name: one.allocate() for name, one in asked.items()}
     sequences = np.unique(first)  # (sequence,)
     order = sequences[np.argsort(-joined.lengths[sequences], kind="stable")]  # (sequence,)
-    plan = fill_batches(joined.lengths, order, tokens=tokens)
+    plan = fill_batches(joined.lengths, order, tokens=8192)
     with reporter.bar("predicting", int(joined.lengths[sequences].sum()), "tokens") as bar:
         for some, states in encode_batches(encoder, joined, plan, keep):
-            at = np.full(len(joined), -1, dtype=np.int64)  # (window,) its place in this batch
-            at[some] = np.arange(len(some))
-            for (name, one), place in zip(asked.items(), np.split(at[first], tasks), strict=True):
-                one.fill(outputs[name], states, place)
+            row_of = np.full(len(joined), -1, dtype=np.int64)  # (window,) its row in this batch
+            row_of[some] = np.arange(len(some))
+            for (name, one), rows in zip(asked.items(), np.split(row_of[first], tasks), strict=True):
+                one.fill(outputs[name], states, rows)
             bar.advance(int(joined.lengths[some].sum()))
     return outputs

@@ -44,6 +44,10 @@ class Begin:
         """Hash of everything the new head depends on: the weights, and what decides if their output layer is taken."""
         return fingerprint(self.weights, self.target, self.task)
 
+    def __str__(self) -> str:
+        task = f" of {self.task['name']}" if self.task else ""
+        return f"{self.shape['layers']} layers of {self.shape['hidden']} and a {self.target['kind']}{task}"
+
 
 def read_begin(folder: Path) -> Begin:
     """What lies in a folder of `save_head`, in a run, a kit or anywhere; raises UserError where no head does."""
@@ -100,18 +104,25 @@ def check_begin(head: Head, member: MemberConfig, task: Task) -> list[str]:
     found = read_begin(Path(member.begin))
     if found.stamp != member.begin_stamp:
         raise UserError(f"'{member.begin}' has become another head since this run was started: start it again.")
-    whole = _predicts_the_same(found, head.target, task)
-    here, there = (
-        {name: shape for name, shape in shapes.items() if whole or not name.startswith(OUTPUT)}
-        for shapes in ({name: tuple(t.shape) for name, t in head.state_dict().items()}, _read_shapes(member.begin))
-    )
+    here, there = {name: tuple(t.shape) for name, t in head.state_dict().items()}, _read_shapes(member.begin)
+    if not _predicts_the_same(found, head.target, task):
+        here, there = (
+            {name: shape for name, shape in shapes.items() if not name.startswith(OUTPUT)} for shapes in (here, there)
+        )
     if not here:
         raise UserError(
             f"head '{member.name}' would take nothing from '{member.begin}': it is an output layer and nothing else, "
-            f"and the one there is for another target ({_describe(found)}). Leave `begin` out."
+            f"and the one there is for another target ({found}). Leave `begin` out."
         )
     if here != there:
-        _refuse_misfit(head, member, found, here, there)
+        names = [name for name in {**here, **there} if here.get(name) != there.get(name)]
+        shown = [f"{name} {here.get(name, 'nothing')}, there {there.get(name, 'nothing')}" for name in names[:3]]
+        shown += [f"and {len(names) - 3} more"] if len(names) > 3 else []
+        raise UserError(
+            f"head '{member.name}' can't begin with '{member.begin}': expected {'; '.join(shown)}. Here states are "
+            f"{head.shape.layers} layers of {head.shape.hidden} and the target is a {head.target.kind}, there {found}. "
+            "Give it the settings of that head, and an encoder with such states, or leave `begin` out."
+        )
     return list(here)
 
 
@@ -129,25 +140,3 @@ def _read_shapes(folder: str) -> dict[str, tuple[int, ...]]:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise UserError(f"{WEIGHTS} in '{folder}' is damaged ({error}): train that head again.") from None
-
-
-def _refuse_misfit(
-    head: Head,
-    member: MemberConfig,
-    found: Begin,
-    here: dict[str, tuple[int, ...]],
-    there: dict[str, tuple[int, ...]],
-) -> None:
-    names = [name for name in {**here, **there} if here.get(name) != there.get(name)]
-    shown = "; ".join(f"{name} {here.get(name, 'nothing')}, there {there.get(name, 'nothing')}" for name in names[:3])
-    more = f"; and {len(names) - 3} more" if len(names) > 3 else ""
-    raise UserError(
-        f"head '{member.name}' can't begin with '{member.begin}': expected {shown}{more}. Here states are "
-        f"{head.shape.layers} layers of {head.shape.hidden} and the target is a {head.target.kind}, there "
-        f"{_describe(found)}. Give it the settings of that head, and an encoder with such states, or leave `begin` out."
-    )
-
-
-def _describe(found: Begin) -> str:
-    task = f" of {found.task['name']}" if found.task else ""
-    return f"{found.shape['layers']} layers of {found.shape['hidden']} and a {found.target['kind']}{task}"

@@ -13,7 +13,7 @@ import dataclasses
 import itertools
 import math
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 from bertvision.config import RunConfig, TrainConfig, convert, describe_type, target_kind
 from bertvision.errors import ConfigError, UserError, suggest
@@ -70,16 +70,6 @@ def as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-class _Point(NamedTuple):
-    """One point of an entry's grid."""
-
-    name: str
-    """The head or preset."""
-    given: dict[str, Any]
-    varied: dict[str, list[Any]]
-    """What the grid varies, with all its values."""
-
-
 class _Builder:
     """Turns entries into members, and collects the mistakes in them."""
 
@@ -88,17 +78,17 @@ class _Builder:
         self.mistakes: list[str] = []
 
     def build(self, tables: list[dict[str, Any]]) -> list[MemberConfig]:
-        points = [point for table in tables for name in as_list(table["head"]) for point in self._expand(name, table)]
-        members = [self._build_member(*point) for point in points]
+        grids = [(name, *self._expand(name, table)) for table in tables for name in as_list(table["head"])]
+        members = [self._build_member(name, point, varied) for name, points, varied in grids for point in points]
         return [member for member in members if member is not None]
 
     # ------------------------------------------------------------------ grids
 
-    def _expand(self, name: str, table: dict[str, Any]) -> list[_Point]:
-        """The points of an entry's grid for one of its heads or presets."""
+    def _expand(self, name: str, table: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, list[Any]]]:
+        """The points of an entry's grid for one of its heads or presets, and what varies among them."""
         if name not in list_presets() and name not in HEADS:
             self.mistakes.append(f"there is no head '{name}': {suggest(name, sorted({*HEADS, *list_presets()}))}")
-            return []
+            return [], {}
         given = {key: value for key, value in table.items() if key != "head"}
         hints = setting_types(find_preset(name)[0]) | MEMBER | {"name": list}
         seeds = self._find_seeds(name, given)
@@ -108,8 +98,7 @@ class _Builder:
         varied = {key: values for key, values in choices.items() if len(values) > 1}
         if len(as_list(table["head"])) > 1:
             varied["head"] = table["head"]
-        points = itertools.product(*choices.values())
-        return [_Point(name, dict(zip(given, point, strict=True)), varied) for point in points]
+        return [dict(zip(given, point, strict=True)) for point in itertools.product(*choices.values())], varied
 
     def _find_seeds(self, name: str, given: dict[str, Any]) -> int | list[int] | None:
         """The seeds that `seeds = 5` of an entry, or of [train], stands for; None where the entry names its own."""

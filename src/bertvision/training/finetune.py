@@ -251,8 +251,8 @@ class Finetuning:
             self.optimizer.zero_grad(set_to_none=True)
         loss = torch.zeros((), device=self.machine.device)
         with drawing_from(self.machine.device, self.seed, self.step, self.machine.rank):
-            for place, micro in enumerate(prepared.micros):
-                loss += self._learn(micro, add=place > 0)
+            for number, micro in enumerate(prepared.micros):
+                loss += self._learn(micro, add=number > 0)
         return loss
 
     def _learn(self, micro: _Micro, add: bool) -> Tensor:

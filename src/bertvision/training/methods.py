@@ -115,16 +115,16 @@ def _find_projections(encoder: Encoder) -> list[tuple[nn.Module, str]]:
     """The modules that hold a projection of queries or values, and its name there."""
     wanted, family = _projections_of(encoder), encoder.model.config.model_type
     linear = [name for name, module in encoder.model.named_modules() if isinstance(module, nn.Linear)]
-    places = [name.rpartition(".") for name in linear]
-    missing = [name for name in wanted if name not in {last for _, _, last in places}]
+    names = [name.rpartition(".") for name in linear]
+    missing = [name for name in wanted if name not in {last for _, _, last in names}]
     if missing:
-        there = ", ".join(sorted({last for _, _, last in places}))
+        there = ", ".join(sorted({last for _, _, last in names}))
         raise UserError(
             f"finetune.method = 'lora' updates the linear modules {' and '.join(wanted)} of an encoder's attention, "
             f"and '{encoder.name}' ({family}) has no {' and no '.join(missing)}, only {there}: "
             "set another method, or give another encoder.name."
         )
-    return [(encoder.model.get_submodule(parent), last) for parent, _, last in places if last in wanted]
+    return [(encoder.model.get_submodule(parent), last) for parent, _, last in names if last in wanted]
 
 
 def _import_peft() -> Any:

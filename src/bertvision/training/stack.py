@@ -219,11 +219,11 @@ class Stack(_Unit):
 
     def drop_finished(self) -> None:
         """Writes the weights of members that learn no further into their heads, and goes on without them."""
-        kept = [place for place, member in enumerate(self.members) if not member.is_over]
+        kept = [number for number, member in enumerate(self.members) if not member.is_over]
         if len(kept) == len(self.members):
             return
         self.write_back()
-        self.members = [self.members[place] for place in kept]
+        self.members = [self.members[number] for number in kept]
         if not kept:
             return
         index = torch.tensor(kept, device=self.device)  # (member)
@@ -241,7 +241,7 @@ class Stack(_Unit):
 
     def memory(self) -> dict[str, dict[str, Tensor]]:
         """The optimiser's memory, by member: what `Alone` would give."""
-        return {member.name: self.optimizer.tensors(place) for place, member in enumerate(self.members)}
+        return {member.name: self.optimizer.tensors(number) for number, member in enumerate(self.members)}
 
     def restore(self, memory: dict[str, dict[str, Tensor]]) -> None:
         self.optimizer.restore([memory[member.name] for member in self.members])
