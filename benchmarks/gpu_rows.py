@@ -20,14 +20,15 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.output_layer import build_output_layer
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.errors import UserError
-from bertvision.heads import CONTROL, HEADS, MemberConfig, Target, build_head, build_members, list_presets, outline_head
+from bertvision.heads import CONTROL, HEADS, MemberConfig, Target, build_head, list_presets, outline_head
 from bertvision.kinds import SPAN
 from bertvision.machine import Machine
+from bertvision.pipeline.members import build_members
 from bertvision.progress import Reporter
 from bertvision.sources import StreamedSource
 from bertvision.training.finetune import Finetuning
-from bertvision.training.heads import build_places
 from bertvision.training.stack import Member, build_units
+from bertvision.training.train import build_buffers
 
 SPAN = Target(SPAN)
 MEAN, LONGEST = 171, 386  # tokens of SQuAD 2.0's windows
@@ -184,14 +185,14 @@ def finetune_steps(work: Finetuning) -> Iterator[int]:
 def train_steps(members: list[Member], source: StreamedSource, machine: Machine) -> Iterator[int]:
     """Batches as `train_heads` learns from them, epoch after epoch, until the members' steps are over."""
     tokens = [int(source.features.lengths[windows].sum()) for windows in source.plan]
-    units, places = build_units(members, None, tokens[0]), build_places(machine)
+    units, buffers = build_units(members, None, tokens[0]), build_buffers(machine)
     step = 0
     while step < HEAD_STEPS:
         for batch in source.batches():
-            placed = places.put(batch) if places is not None and units else None
+            buffered = buffers.put(batch) if buffers is not None and units else None
             for unit in units:
                 if unit.is_due(step):
-                    unit.learn(batch, machine, placed)
+                    unit.learn(batch, machine, buffered)
             del batch  # its states may go before the next ones come
             yield tokens[step % len(tokens)]
             step += 1

@@ -19,8 +19,8 @@ from bertvision.encoder.states import HiddenStates, Packing, StateShape
 from bertvision.heads import MemberConfig
 from bertvision.machine import Machine
 from bertvision.sources import StateBatch, pack_targets
-from bertvision.training.heads import build_places
 from bertvision.training.stack import build_units
+from bertvision.training.train import build_buffers
 
 EACH_TOKENS = 8192  # of the batch on which each head is timed alone
 PROFILED_STEPS = 3
@@ -174,12 +174,12 @@ def measure_head(bench: Bench, config: MemberConfig, batch: StateBatch) -> dict[
     shape = StateShape(bench.shape.layers + 1, bench.shape.hidden, True)
     tokens = int(batch.states.lengths.sum())
     (unit,) = build_units([bench.member(config, shape)], None, tokens)
-    places = build_places(machine)
-    placed = places.put(batch) if places is not None else None
+    buffers = build_buffers(machine)
+    buffered = buffers.put(batch) if buffers is not None else None
 
     def learn() -> Iterator[int]:
         for _ in range(HEAD_STEPS):
-            unit.learn(batch, machine, placed)
+            unit.learn(batch, machine, buffered)
             yield tokens
 
     steps = learn()

@@ -25,7 +25,7 @@ from bertvision.data.windows import Features
 from bertvision.heads import count_parameters
 from bertvision.kinds import SPAN
 from bertvision.kits import Kit, load
-from bertvision.kits.one_pass import Asked, compute_all
+from bertvision.kits.one_pass import HeadWindows, compute_in_one_pass
 from bertvision.progress import Reporter
 from bertvision.tasks import TaskConfig, build_task
 
@@ -88,7 +88,7 @@ def main() -> None:
     kit = load(options.kit, device=options.device)
     machine, encoder, pairs = kit.machine, kit.encoder, read_pairs(options.pairs)
     features = {task: features_of(kit, task, pairs) for task in kit.tasks}
-    asked = {task: Asked(own.head, features[task]) for task, own in kit.tasks.items()}
+    asked = {task: HeadWindows(own.head, features[task]) for task, own in kit.tasks.items()}
     plain = AutoModel.from_config(encoder.model.config, dtype=torch.float32).to(machine.device).eval()
     peers = {}
     for task, own in kit.tasks.items():
@@ -103,7 +103,8 @@ def main() -> None:
     rows = {f"{task} alone": [task] for task in ("squad2", "sst2") if task in kit.tasks}
     for name, tasks in {**rows, f"all {len(peers)}": list(kit.tasks)}.items():
         theirs = best_of(options.rounds, lambda: [peers[task].run(machine.device, machine.dtype) for task in tasks])  # noqa: B023
-        ours = best_of(options.rounds, lambda: compute_all(encoder, {task: asked[task] for task in tasks}, Reporter()))  # noqa: B023
+        some = {task: asked[task] for task in tasks}
+        ours = best_of(options.rounds, lambda: compute_in_one_pass(encoder, some, Reporter()))  # noqa: B023
         count = len(pairs)
         table.add_row(name, f"{count / theirs:,.1f}", f"{count / ours:,.1f}", f"{theirs / ours:.2f}")
         print(f"{name}: {count / theirs:,.1f} · {count / ours:,.1f} texts/s", flush=True)

@@ -32,15 +32,16 @@ from bertvision.data.packing import plan_pass
 from bertvision.data.windows import Features, build_features
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.loading import load_encoder
-from bertvision.heads import MemberConfig, Target, build_head, build_members
+from bertvision.heads import MemberConfig, Target, build_head
 from bertvision.kinds import LABEL, SPAN, Kind
 from bertvision.machine import Machine
+from bertvision.pipeline.members import build_members
 from bertvision.progress import Reporter
 from bertvision.sources import KeptSource, KeptStates, StreamedSource
 from bertvision.tasks import TaskConfig, build_task
 from bertvision.training.checkpoint import Checkpoints
-from bertvision.training.heads import train_heads
 from bertvision.training.stack import Member
+from bertvision.training.train import train_heads
 
 RATES = [1e-3, 5e-4, 2e-3, 3e-4, 1.5e-3]
 SMALL = ["adapter_64", "learned_pooling", "last_linear", "average_pooling"]

@@ -31,8 +31,8 @@ from bertvision.pipeline.job import Job
 from bertvision.pipeline.run import open_run
 from bertvision.pipeline.train import train_members
 from bertvision.progress import RichReporter
-from bertvision.search.flow import Passes, SearchResult, search, try_members
-from bertvision.search.space import build_member, find_mistakes
+from bertvision.search.run import PopulationTrainer, SearchResult, search, try_members
+from bertvision.search.space import build_member, build_space, find_mistakes
 from bertvision.search.study import quiet_optuna
 from bertvision.training.checkpoint import Checkpoints
 
@@ -45,11 +45,13 @@ class OneByOne:
     def __init__(self, job: Job, folder: Path, keep: bool) -> None:
         """`keep`: the states of train and held-out are encoded before the first trial and stay."""
         self.job, self.folder = job, folder
-        self.passes = Passes(job, None, job.config.search.metric or job.task.metrics[0])  # for its parts alone
-        _ = self.passes.states
+        self.passes = PopulationTrainer(
+            job, None, job.config.search.metric or job.task.metrics[0]
+        )  # for its parts alone
+        _ = self.trainer.states
         started = time.monotonic()
-        self.kept = self.passes.kept if keep else None
-        self.held_out = self.passes.held_out["sequences"] if keep else None
+        self.kept = self.trainer.kept if keep else None
+        self.held_out = self.trainer.held_out["sequences"] if keep else None
         self.seconds_before = time.monotonic() - started
 
     def run(self, trials: int) -> float:
@@ -62,12 +64,12 @@ class OneByOne:
         return (time.monotonic() - started) / trials
 
     def objective(self, trial: optuna.Trial) -> float:
-        job, passes = self.job, self.passes
-        entry = passes.space.draw(trial)
-        config = build_member(entry, "alone", passes.train, job.config.seed, job.task.kind)
+        job, trainer = self.job, self.trainer
+        entry = build_space(job.config).draw(trial)
+        config = build_member(entry, "alone", trainer.train, job.config.seed, job.task.kind)
         never = Checkpoints(self.folder / "never", "", math.inf)
-        (member,) = train_members(passes.states, [config], never, self.kept).members
-        held_out = self.held_out or HeldOut(passes.states, (member.head.reads,), passes.metric)
+        (member,) = train_members(trainer.states, [config], never, self.kept).members
+        held_out = self.held_out or HeldOut(trainer.states, (member.head.reads,), trainer.metric)
         return held_out.score([member])[member.name]
 
     def _finish(self) -> None:

@@ -25,9 +25,9 @@ from bertvision.cli.output import quiet_libraries
 from bertvision.config import load_config
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.states import HiddenStates
-from bertvision.heads import find_mistakes
 from bertvision.pipeline.finetune import finetune
 from bertvision.pipeline.job import Job
+from bertvision.pipeline.members import find_head_mistakes
 from bertvision.pipeline.run import open_run
 from bertvision.pipeline.snapshot import load_snapshot
 from bertvision.pipeline.states import States
@@ -52,7 +52,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         words = [f"task.data={arguments.data}", f"run={arguments.folder or temporary}"]
         words += [f"train.epochs={arguments.epochs}", *arguments.overrides]
-        job = Job(load_config(CONFIG, words, find_mistakes), RichReporter())
+        job = Job(load_config(CONFIG, words, find_head_mistakes), RichReporter())
         open_run(job)
         finetune(job)
         compare(job)

@@ -14,9 +14,10 @@ from tiny_encoders import tiny_model, tiny_tokenizer
 
 from bertvision.config import RunConfig, load_config
 from bertvision.encoder.states import StateShape
-from bertvision.heads import Target, build_head, build_members, count_parameters
+from bertvision.heads import Target, build_head, count_parameters
 from bertvision.kinds import LABEL, SPAN
 from bertvision.pipeline.job import Job
+from bertvision.pipeline.members import build_members
 from bertvision.pipeline.run import run_job
 from bertvision.tasks import TaskConfig
 from bertvision.tasks.glue import GLUE

@@ -441,7 +441,7 @@ def test_heads_on_streamed_states_go_on_to_the_same_weights(
             return next(answers, False)
 
     with monkeypatch.context() as patched:
-        patched.setattr("bertvision.training.heads.held_interrupts", lambda: contextlib.nullcontext(Pressed()))
+        patched.setattr("bertvision.training.train.held_interrupts", lambda: contextlib.nullcontext(Pressed()))
         assert command("run", config, long).code == 130
     again = command("run", config, long)
     assert "training of the heads goes on at step 3" in again.err

@@ -15,7 +15,7 @@ from bertvision.disk import fingerprint
 from bertvision.pipeline.job import TRAIN_VERSION, Job
 from bertvision.pipeline.predict import Predictor
 from bertvision.progress import Reporter
-from bertvision.search import flow
+from bertvision.search import run as flow
 
 Command = Callable[..., Any]
 LAYERS = "encoder.layers=[0,3]"  # of the four that the tiny encoder has

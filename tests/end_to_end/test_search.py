@@ -19,7 +19,7 @@ from bertvision.pipeline import score, train
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.pipeline.held_out import HeldOut
 from bertvision.pipeline.job import Job
-from bertvision.search import flow
+from bertvision.search import run as flow
 from bertvision.search.space import find_mistakes
 from bertvision.search.study import Study
 from bertvision.sources import KeptStates
@@ -161,11 +161,11 @@ def test_heads_on_tokens_and_heads_on_kept_states_share_a_population(build: Buil
     found = flow.search(build(search=search))
     assert [one.entry["head"] for one in found.history.tried].count("ladder") in (1, 2, 3)
     assert set(found.history.seconds) == {"0/tokens", "0/sequences"}
-    patch = killing(flow.Passes, "_tell", 2)  # the pass over tokens is told, the other one is not
+    patch = killing(flow.PopulationTrainer, "_record_outcomes", 2)  # the pass over tokens is told, the other one is not
     with pytest.raises(Killed):
         flow.search(build("killed", search=search))
     patch.undo()
-    patch = killing(flow.Passes, "_try_in_one_pass", 2)  # one pass is left
+    patch = killing(flow.PopulationTrainer, "_try_in_one_pass", 2)  # one pass is left
     assert history_of(flow.search(build("killed", search=search))) == history_of(found)
     patch.undo()
 
@@ -287,7 +287,7 @@ import os, signal, torch
 from bertvision.config import build_config
 from bertvision.pipeline.job import Job
 from bertvision.pipeline import held_out
-from bertvision.search import flow
+from bertvision.search import run as flow
 torch.set_num_threads(1)
 real, calls = held_out.HeldOut.score, []
 def score(self, members):

@@ -16,8 +16,8 @@ from bertvision.kinds import SPAN
 from bertvision.machine import Machine
 from bertvision.progress import Reporter
 from bertvision.sources import StreamedSource
+from bertvision.training.buffers import BatchBuffers
 from bertvision.training.finetune import Finetuning
-from bertvision.training.places import Places
 from bertvision.training.stack import Member, Stack, build_units
 
 pytestmark = [
@@ -55,7 +55,7 @@ def test_states_are_the_same_recorded_or_not(keep: tuple[str, ...], encoder: Enc
     plain = [batch.states.read(keep[0]).clone() for batch in StreamedSource(encoder, features, plan, keep, 1).batches()]
     source = StreamedSource(encoder, features, plan, keep, 1, recorded=True)
     found = [batch.states.read(keep[0]).clone() for batch in source.batches()]
-    assert source.graphs.played
+    assert source.graphs.recorded
     for one, other in zip(found, plain, strict=True):
         assert one.shape == other.shape
         assert ((one - other).float().norm(dim=-1) / other.float().norm(dim=-1)).max() < 0.02
@@ -76,14 +76,14 @@ def train(
         head = build_head(config, encoder.shape, Target(SPAN)).cuda()
         head = head.double() if exact else head
         members.append(Member(config, head, range(len(plan))))
-    units, places = build_units(members, None, 200), Places(torch.device("cuda")) if recorded else None
+    units, buffers = build_units(members, None, 200), BatchBuffers(torch.device("cuda")) if recorded else None
     # All steps of an epoch go through the encoder together: heads must leave the later ones' states as they are.
     for batch in StreamedSource(encoder, features, plan, ("tokens",), 400, recorded=recorded and not exact).batches():
-        placed = places.put(batch) if places is not None else None
+        buffered = buffers.put(batch) if buffers is not None else None
         for unit in units:
-            unit.learn(batch, machine, placed)
+            unit.learn(batch, machine, buffered)
     for unit in units:
-        assert bool(unit.graphs.played) == recorded
+        assert bool(unit.graphs.recorded) == recorded
         unit.write_back()
     return members
 
@@ -141,7 +141,7 @@ def test_fine_tuning_ends_in_the_same_weights_recorded_or_not(features: Features
     before, recorded, plain = (
         finetuned(features, 0.0, record=record, steps=steps) for record, steps in ((False, 0), (True, 12), (False, 12))
     )
-    assert len(recorded.graphs.played) >= 2 and not plain.graphs.seen  # batches, and the optimiser's step
+    assert len(recorded.graphs.recorded) >= 2 and not plain.graphs.seen  # batches, and the optimiser's step
     expected, start = plain.model.state_dict(), before.model.state_dict()
     for name, weight in recorded.model.state_dict().items():
         # The gradients of these are 0 but for rounding, which Adam makes into whole steps.
@@ -182,9 +182,9 @@ def test_a_recorded_step_is_started_as_one(encoder: Encoder, features: Features)
     member = Member(config, build_head(config, encoder.shape, Target(SPAN)).cuda(), range(10))
     (unit,) = build_units([member], None, 200)
     (batch,) = StreamedSource(encoder, features, [np.arange(6)], ("tokens",)).batches()
-    placed, machine = Places(torch.device("cuda")).put(batch), Machine("cuda")
+    buffered, machine = BatchBuffers(torch.device("cuda")).put(batch), Machine("cuda")
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         for _ in range(5):
-            unit.learn(batch, machine, placed)
+            unit.learn(batch, machine, buffered)
     calls = {event.key: event.count for event in profiler.key_averages()}
     assert calls["cudaGraphLaunch"] == 4  # the first time by itself

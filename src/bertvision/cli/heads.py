@@ -1,10 +1,13 @@
 """bertvision heads [NAME] [--encoder NAME] [--task NAME]"""
 
+import dataclasses
+import sys
 from typing import Annotated, Any
 
 import typer
 
 from bertvision.cli.output import AsJson, print_json, print_table, quiet_libraries
+from bertvision.errors import UserError, suggest
 from bertvision.tables import Table
 
 
@@ -21,10 +24,10 @@ def heads(
     labels: Annotated[int, typer.Option(min=2, help="For a task of your own: how many labels.")] = 2,
     json: AsJson = False,
 ) -> None:
-    """List the heads with their parameters and their share of the encoder's, or tell about one of them."""
+    """List the heads with their parameters and their share of the encoder's, or describe one of them."""
     quiet_libraries()
     if name is not None:
-        _tell(name, json)
+        _describe_head(name, json)
         return
     rows, whole = _rows(encoder, task, labels)
     if json:
@@ -32,14 +35,15 @@ def heads(
         return
     cells = [[r["name"], f"{r['parameters']:,}", f"{100 * r['share']:.3f}", r["head"], r["what"]] for r in rows]
     title = f"heads for {task} on {encoder} ({whole:,} parameters)"
-    note = "`bertvision heads NAME` tells of one head and its settings; every name can stand in a config's `heads`."
+    note = "`bertvision heads NAME` describes one head and its settings; every name can stand in a config's `heads`."
     print_table(Table(title, ["name", "parameters", "% of encoder", "head", "what"], cells, note, ("what", "head")))
 
 
 def _rows(encoder: str, task: str, labels: int) -> tuple[list[dict[str, Any]], int]:
     """Every named row that takes the task's target, smallest first, and the encoder's parameters."""
+    import torch
+
     from bertvision.encoder.loading import shape_of
-    from bertvision.errors import UserError, suggest
     from bertvision.heads import CONTROL, HEADS, Target, count_parameters, list_presets
     from bertvision.kinds import LABEL
     from bertvision.tasks import TASKS
@@ -53,7 +57,8 @@ def _rows(encoder: str, task: str, labels: int) -> tuple[list[dict[str, Any]], i
         if not HEADS[head].takes(target.kind):
             continue
         try:
-            built = _build_on_meta(head, settings, size.shape, target)
+            with torch.device("meta"):  # twenty million numbers need not be drawn to be counted
+                built = HEADS[head](HEADS[head].Config(**settings), size.shape, target)
         except UserError:  # a row that asks for more layers than this encoder has
             continue
         rows.append(
@@ -64,45 +69,27 @@ def _rows(encoder: str, task: str, labels: int) -> tuple[list[dict[str, Any]], i
                 "share": count_parameters(built) / size.parameters,
                 "head": head,
                 "settings": settings,
-                "what": _what(head)[0],
+                "what": _what(HEADS[head])[0],
             }
         )
     return sorted(rows, key=lambda row: (row["name"] != CONTROL, row["parameters"])), size.parameters
 
 
-def _build_on_meta(head: str, settings: dict[str, Any], shape: Any, target: Any) -> Any:
-    """The head without its weights: twenty million numbers need not be drawn to be counted."""
-    import torch
-
-    from bertvision.heads import HEADS
-
-    with torch.device("meta"):
-        return HEADS[head](HEADS[head].Config(**settings), shape, target)
-
-
-def _what(head: str) -> tuple[str, str]:
+def _what(head: type) -> tuple[str, str]:
     """The first sentence of a head's file, and the rest of its text."""
-    import sys
-
-    from bertvision.heads import HEADS
-
-    text = (sys.modules[HEADS[head].__module__].__doc__ or "").partition(": ")[2]
+    text = (sys.modules[head.__module__].__doc__ or "").partition(": ")[2]
     first, _, rest = text.partition("\n\n")
     return " ".join(first.split()).split(". ")[0].rstrip("."), " ".join(f"{first}\n{rest}".split())
 
 
-def _tell(name: str, as_json: bool) -> None:
-    import dataclasses
-
-    from bertvision.errors import UserError, suggest
-    from bertvision.heads import HEADS, list_presets
-    from bertvision.heads.members import find_row, setting_types
+def _describe_head(name: str, as_json: bool) -> None:
+    from bertvision.heads import HEADS, find_preset, list_presets, setting_types
     from bertvision.kinds import KINDS
     from bertvision.settings import describe_type
 
     if name not in HEADS and name not in list_presets():
         raise UserError(f"there is no head '{name}': {suggest(name, sorted({*HEADS, *list_presets()}))}")
-    head, given = find_row(name)
+    head, given = find_preset(name)
     types, config = setting_types(head), HEADS[head].Config(**given)
     settings = [
         {
@@ -116,7 +103,7 @@ def _tell(name: str, as_json: bool) -> None:
     facts: dict[str, Any] = {
         "name": name,
         "head": head,
-        "what": _what(head)[1],
+        "what": _what(HEADS[head])[1],
         "predicts": [kind for kind in KINDS if HEADS[head].takes(KINDS[kind])],
         "presets": HEADS[head].presets,
         "settings": settings,

@@ -34,7 +34,7 @@ def kit(
     if any(not (task and sign and name) for task, sign, name in words):
         raise UserError("--head is TASK=NAME, such as --head rte=adapter_64.")
     from bertvision.disk import read_json
-    from bertvision.kits.making import make_kit
+    from bertvision.kits.make import make_kit
     from bertvision.words import counted
 
     made = make_kit(runs, to, {task: name for task, _, name in words}, _read_about(about))

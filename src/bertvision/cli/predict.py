@@ -32,7 +32,7 @@ def predict(
     ] = None,
     data: Annotated[str | None, typer.Option(help="With --submission: folder with the official test files.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Write JSON lines here; into a .json one object, id → what is said.")
+        Path | None, typer.Option(help="Write JSON lines here; into a .json one object, id → prediction.")
     ] = None,
     threshold: Annotated[
         float | None, typer.Option(help="No-answer threshold; absent: the one chosen on held-out.")
@@ -41,7 +41,7 @@ def predict(
     tasks: Annotated[str | None, typer.Option(help="Of a kit: 'all', or names with commas; absent: all.")] = None,
     json: AsJson = False,
 ) -> None:
-    """What a head says of new text: an answer with its place, a label with probabilities, or a score."""
+    """Predict on new text: an answer with its place, a label with probabilities, or a score."""
     _check_options(text, text_pair, file, out, submission, data)
     quiet_libraries()
     if not (Path(run) / "scores.json").is_file():  # not a run, so perhaps a kit
@@ -49,7 +49,7 @@ def predict(
 
         if is_kit(run):
             _refuse_for_kits({"--head": head, "--epochs": epochs, "--threshold": threshold, "--submission": submission})
-            _ask_kit(run, tasks, text, text_pair, file, out, json)
+            _predict_with_kit(run, tasks, text, text_pair, file, out, json)
             return
     if tasks is not None:
         raise UserError(f"--tasks is for kits, and '{run}' is none: leave it out, or give a kit.")
@@ -70,7 +70,7 @@ def predict(
     elif text is not None:
         _print_typed(predictor, text, text_pair, limit, json)
     else:
-        _ask(predictor, limit, json)
+        _prompt(predictor, limit, json)
 
 
 def _check_options(
@@ -100,7 +100,7 @@ def _refuse_for_kits(options: dict[str, Any]) -> None:
         raise UserError(f"{', '.join(given)}: for runs; a kit has one head for each task, with its own threshold.")
 
 
-def _ask_kit(
+def _predict_with_kit(
     name: str,
     tasks: str | None,
     text: str | None,
@@ -118,16 +118,18 @@ def _ask_kit(
     examples = read_any_text(file) if file is not None else []
     kit = load(name, wanted, reporter=RichReporter())
     if text is None and file is None:
-        _ask_kit_typed(kit, json)
+        _prompt_kit(kit, json)
         return
     ids = [example.id for example in examples] or ["--text"]
     pairs = [(example.text, _second(example.text_pair)) for example in examples] or [(str(text), text_pair)]
     rows = kit.predict(pairs, ids=ids)
+    named = [{"id": id, **row} for id, row in zip(ids, rows, strict=True)]
     if out is not None:
-        _write_kit_rows(out, ids, rows)
-        typer.echo(f"what {counted(len(kit.tasks), 'task')} said of {counted(len(rows), 'text')} is in {out}", err=True)
+        _write_rows(out, named, dict(zip(ids, rows, strict=True)))
+        many = f"{counted(len(kit.tasks), 'task')} for {counted(len(rows), 'text')}"
+        typer.echo(f"predictions of {many} in {out}", err=True)
     elif json:
-        print_json(rows[0] if file is None else [{"id": id, **row} for id, row in zip(ids, rows, strict=True)])
+        print_json(rows[0] if file is None else named)
     else:
         width = max(len(task) for row in rows for task in row)
         for id, row in zip(ids, rows, strict=True):
@@ -139,7 +141,7 @@ def _second(text: str | None) -> str | None:
     return text if text is not None and text.strip() else None
 
 
-def _ask_kit_typed(kit: Any, as_json: bool) -> None:
+def _prompt_kit(kit: Any, as_json: bool) -> None:
     """Typed at a prompt, one after the other, until an empty line."""
     while text := typer.prompt("text, or question (empty: leave)", default="", show_default=False):
         pair = typer.prompt("second text, or passage (empty: none)", default="", show_default=False) or None
@@ -152,23 +154,12 @@ def _ask_kit_typed(kit: Any, as_json: bool) -> None:
 
 
 def _print_kit_row(kit: Any, row: dict[str, Any], width: int, before: str = "") -> None:
-    for task, said in row.items():
-        told = kit.tasks[task].task.kind.describe_row(said)
-        typer.echo(f"{before}{task:{width}}  {told}  [{_trust(said['trust'])}]")
+    for task, answer in row.items():
+        described = kit.tasks[task].task.kind.describe_row(answer)
+        typer.echo(f"{before}{task:{width}}  {described}  [{_describe_trust(answer['trust'])}]")
 
 
-def _write_kit_rows(out: Path, ids: list[str], rows: list[dict[str, Any]]) -> None:
-    from bertvision.disk import write_json, write_text
-
-    found = dict(zip(ids, rows, strict=True))
-    if out.suffix == ".json":
-        write_json(out, found)
-    else:
-        lines = [json_format.dumps({"id": id, **row}, ensure_ascii=False) for id, row in found.items()]
-        write_text(out, "".join(f"{line}\n" for line in lines))
-
-
-def _trust(trust: dict[str, float]) -> str:
+def _describe_trust(trust: dict[str, float]) -> str:
     if not trust["examples"]:
         return "never said on held-out data"
     many = counted(trust["examples"], "held-out answer")
@@ -178,23 +169,25 @@ def _trust(trust: dict[str, float]) -> str:
 
 
 def _predict_file(predictor: Any, file: Path, out: Path | None, threshold: float, as_json: bool) -> None:
+    kind, rows = predictor.task.kind, list(predictor.predict(predictor.read(file)).rows(threshold))
+    if out is not None:
+        _write_rows(out, rows, {row["id"]: kind.value_of(row) for row in rows})
+        typer.echo(f"{len(rows):,} predictions of {predictor.name} in {out}", err=True)
+    elif as_json:
+        print_json(rows)
+    else:
+        for row in rows:
+            typer.echo(f"{row['id']}\t{kind.describe_row(row)}")
+
+
+def _write_rows(out: Path, rows: list[dict[str, Any]], values: dict[str, Any]) -> None:
+    """Rows as JSON lines; into a .json file one object of the values, by id."""
     from bertvision.disk import write_json, write_text
 
-    examples = predictor.read(file)
-    rows = list(predictor.predict(examples).rows(threshold))
-    if out is None:
-        if as_json:
-            print_json(rows)
-        else:
-            for example, row in zip(examples, rows, strict=True):
-                typer.echo(f"{example.id}\t{predictor.task.kind.describe_row(row)}")
-    elif out.suffix == ".json":
-        values = {row["id"]: predictor.task.kind.value_of(row) for row in rows}
+    if out.suffix == ".json":
         write_json(out, values)
     else:
         write_text(out, "".join(json_format.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    if out is not None:
-        typer.echo(f"{len(rows):,} predictions of {predictor.name} in {out}", err=True)
 
 
 def _print_typed(predictor: Any, text: str, text_pair: str | None, threshold: float, as_json: bool) -> None:
@@ -202,7 +195,7 @@ def _print_typed(predictor: Any, text: str, text_pair: str | None, threshold: fl
     print_json(row) if as_json else typer.echo(predictor.task.kind.describe_row(row))
 
 
-def _ask(predictor: Any, threshold: float, as_json: bool) -> None:
+def _prompt(predictor: Any, threshold: float, as_json: bool) -> None:
     """Typed at a prompt, one after the other, until an empty line."""
     if not sys.stdin.isatty():
         raise UserError("nothing to predict on: give --text, --file or --submission.")

@@ -18,7 +18,7 @@ def add_to(app: typer.Typer) -> None:
 def search(config: Config, overrides: Overrides = None, json: AsJson = False) -> None:
     """Try populations of heads, one pass each, choose on held-out training data, score the winner on dev once."""
     job = load_job(config, overrides, _find_mistakes)
-    from bertvision.search.flow import search as run_search
+    from bertvision.search.run import search as run_search
     from bertvision.search.study import quiet_optuna
 
     quiet_optuna()

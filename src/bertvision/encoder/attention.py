@@ -1,4 +1,4 @@
-"""Attention over packed sequences, plugged into transformers, and the decision whether an encoder can use it.
+"""Attention over packed sequences, plugged into transformers, and what rules out its kernel.
 
 Two functions take the place of a model's attention: "bertvision_varlen" (CUDA, half precision, no padding computed) and
 its twin "bertvision_looped", plain SDPA on one sequence after another, which runs anywhere: packing is tested with it.
@@ -7,46 +7,15 @@ Neither drops attention weights in training, since the variable-length kernel ca
 
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, AttentionMaskInterface, PretrainedConfig
-
-from bertvision.errors import UserError, suggest
+from transformers import AttentionInterface, AttentionMaskInterface
 
 VARLEN, LOOPED = "bertvision_varlen", "bertvision_looped"
 HALF = (torch.float16, torch.bfloat16)
-
-# Model types whose classes hand extra keyword arguments down to the attention function. Others (MPNet, DeBERTa) take an
-# unknown attention function without complaint, ignore it, and would let sequences look at each other.
-PACKED_TYPES = frozenset({"bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "modernbert"})
-
-
-class Route(NamedTuple):
-    """How sequences go through the encoder: "varlen", "looped" or "padded", and why."""
-
-    name: str
-    reason: str
-
-
-def choose_route(
-    config: PretrainedConfig, device: torch.device | str, dtype: torch.dtype, wanted: str = "auto"
-) -> Route:
-    """Decide by capability; `dtype` is the one the arithmetic is done in (the autocast one, if there is autocast)."""
-    if wanted not in ("auto", "varlen", "looped", "padded"):
-        raise UserError(f"encoder.attention: {suggest(wanted, ('auto', 'varlen', 'looped', 'padded'))}")
-    if wanted == "padded":
-        return Route("padded", "asked for")
-    obstacle = _interface_obstacle(config)
-    if wanted != "looped":
-        obstacle = obstacle or _kernel_obstacle(config, torch.device(device), dtype)
-    if obstacle is None:
-        return Route("looped", "asked for") if wanted == "looped" else Route("varlen", "no padding is computed")
-    if wanted == "auto":
-        return Route("padded", obstacle)
-    raise UserError(f"encoder.attention = '{wanted}' is not possible: {obstacle}. Use 'auto' or 'padded'.")
 
 
 def register() -> None:
@@ -56,16 +25,8 @@ def register() -> None:
         AttentionMaskInterface.register(name, _no_mask)
 
 
-def _interface_obstacle(config: PretrainedConfig) -> str | None:
-    if config.model_type not in PACKED_TYPES:
-        return f"'{config.model_type}' models compute attention in their own way"
-    return None
-
-
-def _kernel_obstacle(config: PretrainedConfig, device: torch.device, dtype: torch.dtype) -> str | None:
-    """What stands against the variable-length kernel, in words, or None."""
-    if device.type != "cuda":
-        return f"variable-length attention needs CUDA, the device is {device.type}"
+def varlen_obstacle(device: torch.device, dtype: torch.dtype, head_size: int, sliding: bool = False) -> str | None:
+    """What rules out the variable-length kernel on a CUDA device, in words, or None."""
     if torch.version.hip is not None:
         return "variable-length attention is only used on NVIDIA devices"
     if torch.cuda.get_device_capability(device) < (8, 0):
@@ -75,9 +36,8 @@ def _kernel_obstacle(config: PretrainedConfig, device: torch.device, dtype: torc
     parameters = _varlen_parameters()
     if parameters is None:
         return f"torch {torch.__version__} has no variable-length attention"
-    if getattr(config, "sliding_window", None) is not None and "window_size" not in parameters:
+    if sliding and "window_size" not in parameters:
         return f"variable-length attention of torch {torch.__version__} has no sliding window"
-    head_size = config.hidden_size // config.num_attention_heads
     if head_size % 8 or head_size > 256:
         return f"variable-length attention needs attention heads of 8, 16 … 256 values, not {head_size}"
     return None
@@ -85,12 +45,12 @@ def _kernel_obstacle(config: PretrainedConfig, device: torch.device, dtype: torc
 
 def _varlen_parameters() -> frozenset[str] | None:
     try:
-        return frozenset(inspect.signature(_load_varlen()).parameters)
+        return frozenset(inspect.signature(load_varlen()).parameters)
     except ImportError:
         return None
 
 
-def _load_varlen() -> Callable[..., Tensor]:
+def load_varlen() -> Callable[..., Tensor]:
     # Imported on use: the module registers CUDA operators and older torch has none.
     from torch.nn.attention.varlen import varlen_attn
 
@@ -121,7 +81,7 @@ def _varlen_attention(
         options["window_size"] = (sliding_window - 1, sliding_window - 1)
     query, key, value = (part[0].transpose(0, 1).to(value.dtype) for part in (query, key, value))  # (token, head, size)
     bounds, longest = packed_bounds, packed_longest
-    output = _load_varlen()(query, key, value, bounds, bounds, longest, longest, **options)  # (token, head, size)
+    output = load_varlen()(query, key, value, bounds, bounds, longest, longest, **options)  # (token, head, size)
     return output.unsqueeze(0), None
 
 

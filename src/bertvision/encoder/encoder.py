@@ -6,24 +6,35 @@ Layer 0 is the embedding output; the last is the model's `last_hidden_state`, so
 An encoder that is given `layers` hands out the states of those alone.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+import warnings
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from bertvision.encoder.attention import LOOPED, VARLEN, Route, choose_route, register
-from bertvision.encoder.layers import Listener, compile_layers, find_layers
-from bertvision.encoder.states import HiddenStates, PackedTokens, Packing, Part, StateShape
-from bertvision.errors import UserError
+from bertvision.encoder.attention import LOOPED, VARLEN, register, varlen_obstacle
+from bertvision.encoder.states import HiddenStates, PackedTokens, Packing, Part, StateShape, pad_batches
+from bertvision.errors import UserError, suggest
 
 DEFAULT_KEEP: tuple[Part, ...] = ("tokens",)
 
+# Model types whose classes hand extra keyword arguments down to the attention function. Others (MPNet, DeBERTa) take an
+# unknown attention function without complaint, ignore it, and would let sequences look at each other.
+PACKED_TYPES = frozenset({"bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "modernbert"})
+
 # How far the packed route may lie from the padded one, as the mean over tokens of |difference| / |state|.
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.05}
+
+
+class Route(NamedTuple):
+    """How sequences go through the encoder: "varlen", "looped" or "padded", and why."""
+
+    name: str
+    reason: str
 
 
 class Encoder(nn.Module):
@@ -127,7 +138,7 @@ class Encoder(nn.Module):
     def _forward_padded(self, batch: PackedTokens, keep: Collection[Part]) -> HiddenStates:
         budget = self.padded_tokens or (2048 if self.device.type == "cpu" else 65536)
         chunks, rows, sources = [], [], []
-        for chunk in _micro_batches(batch.lengths, budget):
+        for chunk in pad_batches(batch.lengths, budget):
             source, mask, real = (part.to(self.device, non_blocking=True) for part in chunk[1:])
             inputs = {
                 "input_ids": batch.input_ids[source].masked_fill(~mask, self.pad_id),  # (row, longest)
@@ -187,6 +198,37 @@ def choose_layers(wanted: Sequence[int] | None, count: int, name: str = "") -> t
     )
 
 
+# ---------------------------------------------------------------------- routes
+
+
+def choose_route(
+    config: PretrainedConfig, device: torch.device | str, dtype: torch.dtype, wanted: str = "auto"
+) -> Route:
+    """Decide by capability; `dtype` is the one the arithmetic is done in (the autocast one, if there is autocast)."""
+    if wanted not in ("auto", "varlen", "looped", "padded"):
+        raise UserError(f"encoder.attention: {suggest(wanted, ('auto', 'varlen', 'looped', 'padded'))}")
+    if wanted == "padded":
+        return Route("padded", "asked for")
+    obstacle = None
+    if config.model_type not in PACKED_TYPES:
+        obstacle = f"'{config.model_type}' models compute attention in their own way"
+    elif wanted != "looped":
+        obstacle = _kernel_obstacle(config, torch.device(device), dtype)
+    if obstacle is None:
+        return Route("looped", "asked for") if wanted == "looped" else Route("varlen", "no padding is computed")
+    if wanted == "auto":
+        return Route("padded", obstacle)
+    raise UserError(f"encoder.attention = '{wanted}' is not possible: {obstacle}. Use 'auto' or 'padded'.")
+
+
+def _kernel_obstacle(config: PretrainedConfig, device: torch.device, dtype: torch.dtype) -> str | None:
+    """What rules out the variable-length kernel for an encoder, in words, or None."""
+    if device.type != "cuda":
+        return f"variable-length attention needs CUDA, the device is {device.type}"
+    head_size = config.hidden_size // config.num_attention_heads
+    return varlen_obstacle(device, dtype, head_size, getattr(config, "sliding_window", None) is not None)
+
+
 class RouteError(RuntimeError):
     """The packed route does not give what the padded one gives."""
 
@@ -221,6 +263,80 @@ def check_route(encoder: Encoder, batch: PackedTokens) -> float:
 
 def _autocast(encoder: Encoder) -> bool:
     return torch.is_autocast_enabled(encoder.device.type)
+
+
+# ---------------------------------------------------------------------- the model's layers
+
+
+def find_layers(model: PreTrainedModel) -> list[nn.Module]:
+    """The model's layers, first to last; none where its family is not known to keep them in one list."""
+    if model.config.model_type not in PACKED_TYPES:
+        return []
+    count = model.config.num_hidden_layers
+    lists = [list(part) for part in model.modules() if isinstance(part, nn.ModuleList) and len(part) == count]
+    return lists[0] if len(lists) == 1 else []
+
+
+class Listener:
+    """Takes what goes into the first layer and what comes out of each, as `output_hidden_states` would.
+
+    That would leave hooks in the attention too, and a layer with hooks inside can't be compiled as a whole.
+    """
+
+    def __init__(self, layers: list[nn.Module]) -> None:
+        self.found: list[Tensor] | None = None
+        layers[0].register_forward_pre_hook(self._take_input, with_kwargs=True)
+        for layer in layers:
+            layer.register_forward_hook(self._take_output)
+
+    def run(self, model: PreTrainedModel, inputs: dict[str, Any]) -> tuple[Any, list[Tensor]]:
+        """The model's output, and the states before the first and after each layer."""
+        self.found = []
+        try:
+            output = model(**inputs)
+            return output, self.found
+        finally:
+            self.found = None
+
+    def _take_input(self, _: nn.Module, given: tuple[Tensor, ...], named: dict[str, Any]) -> None:
+        if self.found is not None:
+            self.found.append(given[0] if given else named["hidden_states"])
+
+    def _take_output(self, _: nn.Module, __: Any, output: Tensor | tuple[Tensor, ...]) -> None:
+        if self.found is not None:
+            self.found.append(output[0] if isinstance(output, tuple) else output)
+
+
+def compile_layers(layers: list[nn.Module]) -> None:
+    """Each layer's forward, and its backward, as a few fused kernels. Sizes are left open: the first call pays for all
+    lengths and all layers, and nothing is compiled again on the way. Where it fails, layers run as they are."""
+    for layer in layers:
+        layer.forward = _CompiledForward(layer)
+
+
+class _CompiledForward:
+    def __init__(self, layer: nn.Module) -> None:
+        self.layer, self.compiled = layer, torch.compile(layer.forward, dynamic=True)
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        from torch._dynamo.exc import TorchDynamoException
+
+        try:
+            return self.compiled(*given, **named)
+        except TorchDynamoException as error:
+            reason = str(error).strip().splitlines()[0][:200]
+            warnings.warn(f"a layer could not be compiled and runs as it is: {reason}", stacklevel=2)
+            restore_layers([self.layer])
+            return self.layer.forward(*given, **named)
+
+
+def restore_layers(layers: list[nn.Module]) -> None:
+    """Layers as they were before `compile_layers`."""
+    for layer in layers:
+        layer.__dict__.pop("forward", None)
+
+
+# ---------------------------------------------------------------------- parts of the forward pass
 
 
 def _positions(model: PreTrainedModel) -> tuple[int, int | None]:
@@ -266,39 +382,6 @@ def _collect(
         states.cls = torch.stack(read, dim=1)  # (sequence, layer [+ pooled], hidden)
         states.pooled = pooled is not None
     return states
-
-
-class _MicroBatch(NamedTuple):
-    rows: Tensor  # (row,) the sequences in it
-    source: Tensor  # (row, longest) the packed token of each slot, 0 where there is none
-    mask: Tensor  # (row, longest)
-    real: Tensor  # (token,) flat slots that hold a token
-
-
-def _micro_batches(lengths: Tensor, budget: int) -> Iterator[_MicroBatch]:
-    """Padded batches of sequences of nearly the same length, at most `budget` slots each, longest first."""
-    starts = lengths.cumsum(0) - lengths  # (sequence,)
-    for rows in _similar_lengths(lengths.tolist(), budget):
-        chosen = torch.tensor(rows)  # (row,)
-        position = torch.arange(int(lengths[chosen].max()))  # (longest,)
-        mask = position < lengths[chosen].unsqueeze(1)  # (row, longest)
-        source = (starts[chosen].unsqueeze(1) + position).masked_fill(~mask, 0)  # (row, longest)
-        yield _MicroBatch(chosen, source, mask, mask.flatten().nonzero().squeeze(1))
-
-
-def _similar_lengths(lengths: list[int], budget: int) -> Iterator[list[int]]:
-    order = sorted(range(len(lengths)), key=lambda sequence: -lengths[sequence])
-    rows: list[int] = []
-    for sequence in order:
-        longest = lengths[rows[0]] if rows else 0
-        full = (len(rows) + 1) * longest > budget
-        # One more call costs about as much as a sixteenth of the budget in padding, so small groups may mix lengths.
-        wasteful = 8 * lengths[sequence] < 7 * longest and len(rows) * longest > budget // 16
-        if rows and (full or wasteful):
-            yield rows
-            rows = []
-        rows.append(sequence)
-    yield rows
 
 
 def _restore(

@@ -1,4 +1,4 @@
-"""Find an encoder by name or folder, load weights and tokenizer, and say in plain words what is wrong with it.
+"""Find an encoder by name or folder, load weights and tokenizer, and explain what is wrong with it.
 
     encoder = load_encoder("bert-base-uncased", device="cuda", dtype=torch.bfloat16)
 
@@ -51,7 +51,7 @@ _WEIGHTS, _WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 class EncoderSize(NamedTuple):
-    """What can be said of an encoder before its weights are loaded."""
+    """What is known of an encoder before its weights are loaded."""
 
     shape: StateShape
     parameters: int
@@ -74,25 +74,29 @@ def resolve(name: str) -> str:
     return name
 
 
+def _find_folder(name: str) -> Path | None:
+    """An encoder's folder on this machine; None: a hub name."""
+    found = Path(resolve(name))
+    return found if found.is_dir() else None
+
+
 def identify(name: str) -> str:
-    """What an encoder's results hang on, as a hash: the bytes of a folder's files, or a hub name at its commit."""
-    place = resolve(name)
-    if Path(place).is_dir():
-        files = [path for path in sorted(Path(place).iterdir()) if _matters(path)]
+    """Hash of everything that affects an encoder's output: the bytes of a folder's files, or hub name and commit."""
+    if folder := _find_folder(name):
+        files = [path for path in sorted(folder.iterdir()) if _affects_output(path)]
         return fingerprint([path.name for path in files], file_fingerprint(files))
     try:
-        commit = extract_commit_hash(cached_file(place, "config.json"), None)
+        commit = extract_commit_hash(cached_file(name, "config.json"), None)
     except OSError as error:
         raise _unreadable(name, "config.json", error) from error
-    return fingerprint(place, commit)
+    return fingerprint(name, commit)
 
 
 def weights_stamp(name: str) -> str:
-    """A hash of what the states of a text's tokens hang on: weights and config, not the tokenizer."""
-    place = resolve(name)
-    if not Path(place).is_dir():
+    """Hash of what affects the states of given tokens: weights and config, not the tokenizer."""
+    folder = _find_folder(name)
+    if folder is None:
         return identify(name)
-    folder = Path(place)
     return file_fingerprint([folder / "config.json", *sorted(folder.glob("model*.safetensors"))])
 
 
@@ -102,8 +106,8 @@ def tokenizer_stamp(tokenizer: PreTrainedTokenizerBase) -> str:
     return fingerprint({key: value for key, value in rules.items() if key not in ("truncation", "padding")})
 
 
-def _matters(path: Path) -> bool:
-    """Whether a file of an encoder's folder has a say in its outputs: weights, config, everything of the tokenizer."""
+def _affects_output(path: Path) -> bool:
+    """Whether a file of an encoder's folder affects its output: weights, config, everything of the tokenizer."""
     return path.is_file() and (path.suffix in (".safetensors", ".model") or path.name in _IDENTITY_FILES)
 
 
@@ -115,9 +119,8 @@ def shape_of(name: str, layers: Sequence[int] | None = None) -> EncoderSize:
         config: PretrainedConfig = BertConfig(**known)
         has_pooler = True
     else:
-        place = resolve(name)
-        config = load_config(name)
-        has_pooler = _weights_hold_pooler(Path(place)) if Path(place).is_dir() else True
+        config, folder = load_config(name), _find_folder(name)
+        has_pooler = folder is None or _weights_hold_pooler(folder)
     with torch.device("meta"):
         model = AutoModel.from_config(config)
     if not has_pooler and getattr(model, "pooler", None) is not None:
@@ -134,7 +137,6 @@ def load_encoder(
     dtype: torch.dtype = torch.float32,
     attention: str = "auto",
     with_tokenizer: bool = True,
-    padded_tokens: int | None = None,
     layers: Sequence[int] | None = None,
 ) -> Encoder:
     """Load an encoder in evaluation mode; pooler weights the checkpoint lacks leave it without a pooler. `layers` are
@@ -143,53 +145,53 @@ def load_encoder(
     tokenizer = load_tokenizer(name) if with_tokenizer else None
     if tokenizer is not None and len(tokenizer) > config.vocab_size:
         raise UserError(
-            f"{_told(name)}: its tokenizer has {len(tokenizer)} tokens, its model only {config.vocab_size}: "
+            f"{_describe(name)}: its tokenizer has {len(tokenizer)} tokens, its model only {config.vocab_size}: "
             "they do not belong together."
         )
     model, missing = load_weights(name, AutoModel, config, dtype)
     if missing and all(key.startswith("pooler.") for key in missing):
         missing = _drop_pooler(model, missing)
     refuse_missing(name, missing)
-    return Encoder(model.to(device).eval(), tokenizer, name, attention, padded_tokens, layers)
+    return Encoder(model.to(device).eval(), tokenizer, name, attention, layers=layers)
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """Load a fast tokenizer, one that knows characters' places and puts [CLS] first."""
-    place = resolve(name)
-    if Path(place).is_dir() and not any((Path(place) / file).is_file() for file in _TOKENIZER_FILES):
-        raise UserError(f"{_told(name)}: no tokenizer in it; expected one of {', '.join(_TOKENIZER_FILES)}.")
+    folder = _find_folder(name)
+    if folder and not any((folder / file).is_file() for file in _TOKENIZER_FILES):
+        raise UserError(f"{_describe(name)}: no tokenizer in it; expected one of {', '.join(_TOKENIZER_FILES)}.")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place, use_fast=True, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(resolve(name), use_fast=True, trust_remote_code=False)
     except Exception as error:  # tokenizers raises bare Exception for a broken file
         if any(package in str(error) for package in ("sentencepiece", "protobuf", "tiktoken")):
             raise UserError(
-                f"{_told(name)}: its tokenizer is a SentencePiece file, which needs two more packages: "
+                f"{_describe(name)}: its tokenizer is a SentencePiece file, which needs two more packages: "
                 "pip install 'bertvision[hub]' (or sentencepiece and protobuf)."
             ) from error
         raise _unreadable(name, "tokenizer", error) from error
     if not tokenizer.is_fast:
-        raise UserError(f"{_told(name)}: its tokenizer has no fast form (tokenizer.json), which BERTVision needs.")
+        raise UserError(f"{_describe(name)}: its tokenizer has no fast form (tokenizer.json), which BERTVision needs.")
     ids = tokenizer("a")["input_ids"]
     if tokenizer.cls_token_id is None or not ids or ids[0] != tokenizer.cls_token_id:
         raise UserError(
-            f"{_told(name)}: its tokenizer does not put a [CLS] token first, so it is not an encoder of the BERT kind."
+            f"{_describe(name)}: its tokenizer does not put a [CLS] token first, "
+            "so it is not an encoder of the BERT kind."
         )
     return tokenizer
 
 
 def load_config(name: str) -> PretrainedConfig:
     """Read the config and make sure that it describes an encoder."""
-    place = resolve(name)
-    if Path(place).is_dir():
-        _check_config_file(name, Path(place) / "config.json")
+    if folder := _find_folder(name):
+        _check_config_file(name, folder / "config.json")
     try:
-        config = AutoConfig.from_pretrained(place, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(resolve(name), trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError, StrictDataclassError) as error:
         raise _unreadable(name, "config.json", error) from error
     if config.is_encoder_decoder:
-        raise UserError(f"{_told(name)} is an encoder-decoder ({config.model_type}): {_WANTED}")
+        raise UserError(f"{_describe(name)} is an encoder-decoder ({config.model_type}): {_WANTED}")
     if getattr(config, "is_decoder", False) or config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
-        raise UserError(f"{_told(name)} is a {config.model_type} model, not an encoder: {_WANTED}")
+        raise UserError(f"{_describe(name)} is a {config.model_type} model, not an encoder: {_WANTED}")
     return config
 
 
@@ -198,16 +200,14 @@ _WANTED = "give a BERT-like encoder (BERT, RoBERTa, DistilBERT, ELECTRA, MPNet, 
 
 def load_weights(name: str, auto_class: Any, config: PretrainedConfig, dtype: torch.dtype) -> tuple[Any, list[str]]:
     """Load safetensors into the class that `auto_class` picks; also the weights that the checkpoint lacks."""
-    place = resolve(name)
-    if Path(place).is_dir():
-        _check_weight_files(name, Path(place))
+    if folder := _find_folder(name):
+        _check_weight_files(name, folder)
+    settings = {"use_safetensors": True, "output_loading_info": True, "trust_remote_code": False}
     try:
-        model, info = auto_class.from_pretrained(
-            place, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True, trust_remote_code=False
-        )
+        model, info = auto_class.from_pretrained(resolve(name), config=config, dtype=dtype, **settings)
     except SafetensorError as error:
         raise UserError(
-            f"{_told(name)}: its weights are damaged or cut short ({error}); copy or download them again."
+            f"{_describe(name)}: its weights are damaged or cut short ({error}); copy or download them again."
         ) from error
     except (OSError, RuntimeError, ValueError) as error:
         raise _unreadable(name, "weights (safetensors)", error) from error
@@ -218,7 +218,7 @@ def refuse_missing(name: str, missing: list[str]) -> None:
     """A weight that is not in the checkpoint would be random."""
     if missing:
         few = ", ".join(missing[:3]) + (" …" if len(missing) > 3 else "")
-        raise UserError(f"{_told(name)}: {len(missing)} weights of its config are not in it ({few}).")
+        raise UserError(f"{_describe(name)}: {len(missing)} weights of its config are not in it ({few}).")
 
 
 def _drop_pooler(model: Any, missing: list[str]) -> list[str]:
@@ -238,14 +238,14 @@ def _embedded_folder() -> Path:
     return Path(spec.origin).parent / "model"
 
 
-def _told(name: str) -> str:
-    place = resolve(name)
-    return f"encoder.name = '{name}'" if place == name else f"encoder.name = '{name}' ({place})"
+def _describe(name: str) -> str:
+    found = resolve(name)
+    return f"encoder.name = '{name}'" if found == name else f"encoder.name = '{name}' ({found})"
 
 
 def _check_config_file(name: str, path: Path) -> None:
     if not path.is_file():
-        raise UserError(f"{_told(name)}: no config.json in it, so it is not a Hugging Face model folder.")
+        raise UserError(f"{_describe(name)}: no config.json in it, so it is not a Hugging Face model folder.")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -260,10 +260,10 @@ def _check_weight_files(name: str, folder: Path) -> None:
     pickles = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
     if pickles:
         raise UserError(
-            f"{_told(name)}: its weights are only there as {pickles[0]}, a pickle, which BERTVision never loads; "
+            f"{_describe(name)}: its weights are only there as {pickles[0]}, a pickle, which BERTVision never loads; "
             f"convert them to {_WEIGHTS}."
         )
-    raise UserError(f"{_told(name)}: no weights in it; expected {_WEIGHTS}.")
+    raise UserError(f"{_describe(name)}: no weights in it; expected {_WEIGHTS}.")
 
 
 def _weights_hold_pooler(folder: Path) -> bool:
@@ -283,8 +283,8 @@ def _weights_hold_pooler(folder: Path) -> bool:
 
 def _unreadable(name: str, part: str, error: Exception) -> UserError:
     first = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-    if Path(resolve(name)).is_dir():
-        return UserError(f"{_told(name)}: its {part} cannot be used: {first}.")
+    if _find_folder(name):
+        return UserError(f"{_describe(name)}: its {part} cannot be used: {first}.")
     if "safetensors" in str(error):
         return UserError(
             f"'{name}' on the hub has its weights only as a pickle, which BERTVision never loads: "

@@ -23,7 +23,7 @@ from bertvision.encoder.states import HiddenStates, Part, StateShape
 from bertvision.errors import UserError
 from bertvision.kinds import KINDS, Kind
 
-Reads = Literal["tokens", "pooled", "cls", "mean"]
+OutputPart = Literal["tokens", "pooled", "cls", "mean"]
 
 _WEIGHTS, _CONFIG = "output_layer.safetensors", "output_layer.json"
 _KEEP: dict[str, Part] = {"tokens": "last", "pooled": "cls", "cls": "cls", "mean": "mean"}
@@ -35,7 +35,7 @@ class OutputLayer(nn.Module):
     def __init__(
         self,
         kind: Kind,
-        reads: Reads,
+        reads: OutputPart,
         hidden: int,
         outputs: int,
         dropout: float = 0.1,
@@ -86,7 +86,7 @@ class CheckpointOutputLayer(nn.Module):
     def __init__(self, kind: Kind, model: PreTrainedModel) -> None:
         super().__init__()
         self.kind = kind
-        self.reads: Reads = _checkpoint_reads(kind, model)
+        self.reads: OutputPart = _checkpoint_reads(kind, model)
         self.labels: tuple[str, ...] | None = _label_names(model.config) if kind.has_labels else None
         setattr(model, model.base_model_prefix, _GivenStates(pooled=self.reads == "pooled"))
         self.model = model
@@ -149,8 +149,7 @@ def build_output_layer(
     kind: Kind,
     shape: StateShape,
     outputs: int,
-    reads: Reads | None = None,
-    dropout: float = 0.1,
+    reads: OutputPart | None = None,
     generator: torch.Generator | None = None,
 ) -> OutputLayer:
     """A fresh output layer; labels and scores read the pooled output, or [CLS] where there is no pooler."""
@@ -159,12 +158,10 @@ def build_output_layer(
     elif reads is None:
         reads = "pooled" if shape.pooled else "cls"
     assert reads != "pooled" or shape.pooled, "this encoder has no pooled output"
-    return OutputLayer(kind, reads, shape.hidden, outputs, dropout, generator)
+    return OutputLayer(kind, reads, shape.hidden, outputs, generator=generator)
 
 
-def load_output_layer(
-    name: str, kind: Kind, labels: int, dtype: torch.dtype = torch.float32
-) -> CheckpointOutputLayer | None:
+def load_output_layer(name: str, kind: Kind, labels: int) -> CheckpointOutputLayer | None:
     """The checkpoint's own output layer, or None where it has none for this kind of target and number of labels.
 
     The layer's `labels` are the checkpoint's names in its own order: match them with the task's before comparing.
@@ -174,7 +171,7 @@ def load_output_layer(
         return None
     if not kind.reads_answers and config.num_labels != kind.outputs(labels):
         return None
-    model, missing = load_weights(name, _class_for(kind), config, dtype)
+    model, missing = load_weights(name, _class_for(kind), config, torch.float32)
     refuse_missing(name, missing)
     return CheckpointOutputLayer(kind, model).eval()
 
@@ -203,7 +200,7 @@ def restore_output_layer(folder: str | Path) -> OutputLayer | CheckpointOutputLa
     return layer.eval()
 
 
-def _read(states: HiddenStates, reads: Reads) -> Tensor:
+def _read(states: HiddenStates, reads: OutputPart) -> Tensor:
     if reads == "tokens":
         return states.last_tokens  # (token, hidden)
     if reads == "pooled":
@@ -221,7 +218,7 @@ def _class_for(kind: Kind) -> Any:
     return getattr(transformers, f"AutoModel{kind.checkpoint}")
 
 
-def _checkpoint_reads(kind: Kind, model: PreTrainedModel) -> Reads:
+def _checkpoint_reads(kind: Kind, model: PreTrainedModel) -> OutputPart:
     if kind.position == "token":
         return "tokens"
     if getattr(model.base_model, "pooler", None) is not None:

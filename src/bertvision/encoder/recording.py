@@ -1,9 +1,9 @@
-"""Work that is recorded as a CUDA graph and played again: one start for hundreds of kernels, each of which takes the
+"""Work that is recorded as a CUDA graph and replayed: one start for hundreds of kernels, each of which takes the
 program longer to start than it runs, where encoder or head is small.
 
     tokens = fill_up(tokens, pad_id)
-    key, placed, _ = places.put(tokens)               where batches of this size always lie
-    states = graphs.run(key, lambda: encoder(placed))     by itself the first time, recorded the second, then played
+    key, buffered, _ = buffers.put(tokens)            in the memory that batches of this size always have
+    states = graphs.run(key, lambda: encoder(buffered))   plain the first time, recorded the second, then replayed
 
 What is recorded reads and writes the same memory each time. So batches are filled up to one of a few sizes.
 """
@@ -59,32 +59,27 @@ class Pool:
 
 
 class Graphs:
-    """Recorded steps, by the size of their batch. What a step does must hang on nothing but memory."""
+    """Recorded steps, by the size of their batch. What a step does must depend on nothing but memory."""
 
     def __init__(self, pool: Pool | None = None) -> None:
         self.pool = pool or Pool()
         self.seen: set[Hashable] = set()
-        self.plain: set[Hashable] = set()
+        self.unrecorded: set[Hashable] = set()
         """Those that memory does not suffice to record."""
-        self.played: dict[Hashable, tuple[torch.cuda.CUDAGraph, Any]] = {}
+        self.recorded: dict[Hashable, tuple[torch.cuda.CUDAGraph, Any]] = {}
 
     def run(self, key: Hashable, step: Callable[[], Any]) -> Any:
         """Takes the step; gives what it gave when it was recorded: the same tensors, with new values."""
-        if key not in self.seen or key in self.plain:  # the first time finds the kernels and makes what is made once
+        # The first time finds the kernels and makes what is made once.
+        if key not in self.seen or key in self.unrecorded:
             self.seen.add(key)
             return step()
-        if key not in self.played and not self._record(key, step):
-            self.plain.add(key)
+        if key not in self.recorded and not self._record(key, step):
+            self.unrecorded.add(key)
             return step()
-        graph, result = self.played[key]
+        graph, result = self.recorded[key]
         graph.replay()
         return result
-
-    def forget(self) -> None:
-        """What was recorded reads memory that is no longer in use."""
-        self.seen.clear()
-        self.plain.clear()
-        self.played.clear()
 
     def _record(self, key: Hashable, step: Callable[[], Any]) -> bool:
         """False where memory does not suffice, not even without what is kept for later."""
@@ -93,7 +88,7 @@ class Graphs:
             try:
                 with _recording(graph, self.pool):
                     result = step()
-                self.played[key] = graph, result
+                self.recorded[key] = graph, result
                 return True
             except torch.cuda.OutOfMemoryError:
                 pass  # while it is handled, the error's frames hold the tensors that have to go
@@ -147,20 +142,20 @@ def fill_up(tokens: PackedTokens, pad_id: int, most: int | None = None) -> Packe
     return PackedTokens(ids, types, torch.full((rows,), longest), Packing.of(lengths))
 
 
-class TokenPlaces:
-    """Where batches of tokens lie when they go through an encoder: for each size the same memory."""
+class TokenBuffers:
+    """What batches of tokens are copied into before they go through an encoder: one buffer for each size."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.places: dict[Hashable, list[Tensor]] = {}
+        self.buffers: dict[Hashable, list[Tensor]] = {}
 
     def put(self, tokens: PackedTokens, *others: Tensor) -> tuple[Hashable, PackedTokens, list[Tensor]]:
         """The size of a batch that was filled up, and the batch on the device, with other tensors that belong to it."""
         given = [tokens.input_ids, tokens.type_ids, *vars(tokens.packing).values(), *others]
         key = len(tokens.input_ids), len(tokens), tokens.longest
-        if key not in self.places:
-            self.places[key] = [torch.empty_like(part, device=self.device) for part in given]
-        place = self.places[key]
-        for part, own in zip(given, place, strict=True):
+        if key not in self.buffers:
+            self.buffers[key] = [torch.empty_like(part, device=self.device) for part in given]
+        buffer = self.buffers[key]
+        for part, own in zip(given, buffer, strict=True):
             own.copy_(part, non_blocking=True)
-        return key, PackedTokens(place[0], place[1], tokens.lengths, Packing(*place[2:6])), place[6:]
+        return key, PackedTokens(buffer[0], buffer[1], tokens.lengths, Packing(*buffer[2:6])), buffer[6:]

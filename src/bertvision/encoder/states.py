@@ -5,11 +5,11 @@
 Lengths stay on the CPU, so that nothing here waits for the device; index tensors on the device are in `Packing`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 from bertvision.data.windows import Features
 
 Part = Literal["tokens", "last", "cls", "mean"]
-Reading = Literal["tokens", "cls", "mean"]
+ReadPart = Literal["tokens", "cls", "mean"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class StateShape:
     pooled: bool
     """Whether there is a pooled output, which the [CLS] states then carry as their last entry."""
 
-    def read_layers(self, part: Reading) -> int:
+    def read_layers(self, part: ReadPart) -> int:
         """How many states a head finds for each token, [CLS] or mean that it reads."""
         return self.layers + int(self.pooled and part == "cls")
 
@@ -58,12 +58,11 @@ class Packing:
         return cls(starts.masked_fill(lengths == 0, 0), bounds, owners, positions).to(device)
 
     def to(self, device: torch.device | str) -> "Packing":
-        parts = (self.starts, self.bounds, self.owners, self.positions)
-        return Packing(*(part.to(device, non_blocking=True) for part in parts))
+        return Packing(*(part.to(device, non_blocking=True) for part in vars(self).values()))
 
     def pin(self) -> "Packing":
         """In memory that a GPU reads on its own, while the program goes on."""
-        return Packing(*(part.pin_memory() for part in (self.starts, self.bounds, self.owners, self.positions)))
+        return Packing(*(part.pin_memory() for part in vars(self).values()))
 
     def mean(self, values: Tensor) -> Tensor:
         """Each sequence's mean over its tokens, in the values' precision but summed in float32."""
@@ -174,7 +173,7 @@ class HiddenStates:
         assert self.pooled, "this encoder has no pooled output"
         return self.read("cls")[:, -1]  # (sequence, hidden)
 
-    def read(self, part: Reading) -> Tensor:
+    def read(self, part: ReadPart) -> Tensor:
         """What a head reads: the states of all tokens, of [CLS], or the mean over tokens."""
         states = {"tokens": self.tokens, "cls": self.cls, "mean": self.mean}[part]
         assert states is not None, f"the states '{part}' were not kept"
@@ -215,7 +214,7 @@ class HiddenStates:
             for i, part_lengths in enumerate(lengths)
         ]
 
-    def pick(self, rows: Tensor, part: Reading) -> "HiddenStates":
+    def pick(self, rows: Tensor, part: ReadPart) -> "HiddenStates":
         """The states of some sequences, in this order, at least the part that is named; `rows` is on the CPU."""
         lengths, states = self.lengths[rows], self.read(part)
         if len(rows) == len(self) and bool((rows == torch.arange(len(self))).all()):
@@ -271,3 +270,41 @@ def pack_tokens(features: Features, windows: np.ndarray) -> PackedTokens:
         lengths=counts,
         packing=Packing.of(counts),
     )
+
+
+# ---------------------------------------------------------------------- padded batches
+
+
+class PaddedBatch(NamedTuple):
+    """Some sequences of a packed batch as padded rows."""
+
+    rows: Tensor  # (row,) the sequences in it
+    source: Tensor  # (row, longest) the packed token of each slot, 0 where there is none
+    mask: Tensor  # (row, longest)
+    real: Tensor  # (token,) flat slots that hold a token
+
+
+def pad_batches(lengths: Tensor, budget: int) -> Iterator[PaddedBatch]:
+    """Padded batches of sequences of nearly the same length, at most `budget` slots each, longest first."""
+    starts = lengths.cumsum(0) - lengths  # (sequence,)
+    for rows in group_by_length(lengths.tolist(), budget):
+        chosen = torch.tensor(rows)  # (row,)
+        position = torch.arange(int(lengths[chosen].max()))  # (longest,)
+        mask = position < lengths[chosen].unsqueeze(1)  # (row, longest)
+        source = (starts[chosen].unsqueeze(1) + position).masked_fill(~mask, 0)  # (row, longest)
+        yield PaddedBatch(chosen, source, mask, mask.flatten().nonzero().squeeze(1))
+
+
+def group_by_length(lengths: list[int], budget: int) -> Iterator[list[int]]:
+    order = sorted(range(len(lengths)), key=lambda sequence: -lengths[sequence])
+    rows: list[int] = []
+    for sequence in order:
+        longest = lengths[rows[0]] if rows else 0
+        full = (len(rows) + 1) * longest > budget
+        # One more call costs about as much as a sixteenth of the budget in padding, so small groups may mix lengths.
+        wasteful = 8 * lengths[sequence] < 7 * longest and len(rows) * longest > budget // 16
+        if rows and (full or wasteful):
+            yield rows
+            rows = []
+        rows.append(sequence)
+    yield rows

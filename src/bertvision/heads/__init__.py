@@ -3,9 +3,23 @@
 import importlib
 import pkgutil
 
-from bertvision.heads.base import HEADS, Head, HeadConfig, ReadConfig, Target, count_parameters
-from bertvision.heads.members import CONTROL, MemberConfig, build_members, find_mistakes, list_presets
-from bertvision.heads.saved import build_head, load_head, outline_head, save_head
+from bertvision.heads.base import (
+    CONTROL,
+    HEADS,
+    Head,
+    HeadConfig,
+    MemberConfig,
+    ReadConfig,
+    Target,
+    build_head,
+    count_parameters,
+    find_preset,
+    list_presets,
+    load_head,
+    outline_head,
+    save_head,
+    setting_types,
+)
 
 for _module in pkgutil.iter_modules(__path__):
     if _module.name.startswith("_"):
@@ -14,6 +28,6 @@ for _module in pkgutil.iter_modules(__path__):
 
 __all__ = [
     "CONTROL", "HEADS", "Head", "HeadConfig", "MemberConfig", "ReadConfig", "Target",
-    "build_head", "build_members", "count_parameters", "find_mistakes", "list_presets", "load_head", "outline_head",
-    "save_head",
+    "build_head", "count_parameters", "find_preset", "list_presets", "load_head", "outline_head", "save_head",
+    "setting_types",
 ]  # fmt: skip

@@ -4,7 +4,7 @@ The 2020 paper's head (the map of Houlsby et al. 2019 without its way up). At BE
 68,802, separate 1,643,202; size 386 shared 414,952, separate 9,910,552; the skip adds 2,048.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -12,18 +12,16 @@ from torch.nn import functional
 
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, ReadConfig, Target
-from bertvision.heads.blocks import EVEN, SeparateAdapter, SharedAdapter, even_out, evenness, map_parts
+from bertvision.heads.blocks import ALIGNMENT, SeparateAdapter, SharedAdapter, alignment_of, linear_of_parts, pad_to
 from bertvision.heads.fused import can_fuse, read_out
+from bertvision.settings import setting
 
 
 @dataclass(frozen=True)
 class AdapterConfig(ReadConfig):
-    size: int = field(default=64, metadata={"help": "values a layer's state becomes"})
-    shared: bool = field(default=True, metadata={"help": "one map for all layers, or one for each", "off": "separate"})
-    skip: bool = field(default=False, metadata={"help": "the last layer's state goes to the output too"})
-
-    def mistakes(self) -> list[str]:
-        return super().mistakes() + ([] if self.size >= 1 else [f"`size` must be at least 1, not {self.size}"])
+    size: int = setting(64, "values a layer's state becomes", at_least=1)
+    shared: bool = setting(True, "one map for all layers, or one for each", off="separate")
+    skip: bool = setting(False, "the last layer's state goes to the output too")
 
 
 @HEADS.register("adapter")
@@ -51,16 +49,16 @@ class Adapter(Head):
         # Asked here first, so that a CPU never enters the kernels' module.
         if self.config.shared and read.is_cuda and can_fuse(read, self.output.weight):
             return self._forward_fused(read)  # (position, output)
-        adapted = self.adapter(read, evenness(read))  # (position, layer, width)
+        adapted = self.adapter(read, alignment_of(read))  # (position, layer, width)
         parts = [(adapted, self.config.size)]
         if self.config.skip:
             parts.append((self.last(states), self.shape.hidden))  # (position, hidden)
-        return map_parts(self.output, parts)  # (position, output)
+        return linear_of_parts(self.output, parts)  # (position, output)
 
     def _forward_fused(self, read: Tensor) -> Tensor:
         """The same, with fewer readings of what the adapter gives."""
-        weight, bias = even_out(self.adapter.weight, -2, EVEN), even_out(self.adapter.bias, -1, EVEN)
+        weight, bias = pad_to(self.adapter.weight, -2, ALIGNMENT), pad_to(self.adapter.bias, -1, ALIGNMENT)
         own, skipped = self.output.weight.tensor_split([self.layers * self.config.size], dim=1)
-        columns = even_out(own.unflatten(1, (self.layers, -1)), -1, EVEN).flatten(1)  # (2, layer * width)
+        columns = pad_to(own.unflatten(1, (self.layers, -1)), -1, ALIGNMENT).flatten(1)  # (2, layer * width)
         out = read_out(read, weight, bias, columns) + self.output.bias  # (position, 2)
         return out + functional.linear(read[:, self.shape.layers - 1], skipped) if self.config.skip else out

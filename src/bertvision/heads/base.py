@@ -1,21 +1,31 @@
 """What a head is: a small module from the hidden states of all layers to the task's outputs.
 
 Spans: two logits a token. Labels: one logit a label. Scores: one number. A head is built from its own `Config`, the
-encoder's `StateShape` and the `Target`; the decorator in its file is its only registration.
+encoder's `StateShape` and the `Target`; the decorator in its file is its only registration. A member of a set of heads
+is a head's name and settings, with those of its training.
 """
 
-from dataclasses import dataclass, field
+import dataclasses
+import typing
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from bertvision.encoder.states import HiddenStates, Reading, StateShape
-from bertvision.kinds import Kind
+from bertvision.disk import read_json, write_json
+from bertvision.encoder.states import HiddenStates, ReadPart, StateShape
+from bertvision.errors import UserError
+from bertvision.kinds import KINDS, Kind
+from bertvision.machine import drawing_from
 from bertvision.registry import Registry
+from bertvision.settings import out_of_range, setting
 
 HEADS: Registry[type["Head"]] = Registry("head")
-READS = ("cls", "mean")
+CONTROL = "last_linear"
+CONFIG, WEIGHTS = "config.json", "head.safetensors"
 
 
 @dataclass(frozen=True)
@@ -30,26 +40,91 @@ class Target:
         return self.kind.outputs(self.labels)
 
 
+# ---------------------------------------------------------------------- settings
+
+
 @dataclass(frozen=True)
 class HeadConfig:
     """What a head's own `Config` extends; on its own it is that of a head which reads all tokens for any target."""
 
     def mistakes(self) -> list[str]:
         """What is wrong with the values, in the user's words."""
-        return []
+        items = dataclasses.fields(self)
+        lines = [line for item in items for line in out_of_range(item, f"`{item.name}`", getattr(self, item.name))]
+        return [line.removesuffix(".") for line in lines]
 
 
 @dataclass(frozen=True)
 class ReadConfig(HeadConfig):
     """Settings of a head that takes one position at a time: a token for spans, a sequence otherwise."""
 
-    read: str = field(
-        default="cls",
-        metadata={"help": "labels and scores: 'cls' = [CLS] states and pooled output, 'mean' = mean over tokens"},
+    read: str = setting(
+        "cls",
+        "labels and scores: 'cls' = [CLS] states and pooled output, 'mean' = mean over tokens",
+        choices=("cls", "mean"),
     )
 
-    def mistakes(self) -> list[str]:
-        return [] if self.read in READS else [f"`read` is '{self.read}': it can be {' or '.join(READS)}"]
+
+def list_presets() -> dict[str, tuple[str, dict[str, Any]]]:
+    """Every named row: its head and the settings it stands for. A head without presets is a row of its own."""
+    rows: dict[str, tuple[str, dict[str, Any]]] = {}
+    for head in HEADS:
+        for name, settings in (HEADS[head].presets or {head: {}}).items():
+            assert name not in rows and (name == head or name not in HEADS), f"two rows are called '{name}'"
+            rows[name] = head, settings
+    return rows
+
+
+def find_preset(name: str) -> tuple[str, dict[str, Any]]:
+    """The head that a name stands for, and the settings that come with it: none where it is the head's own name."""
+    return (name, {}) if name in HEADS else list_presets()[name]
+
+
+def setting_types(head: str) -> dict[str, Any]:
+    """The settings a head takes, by name, and the type of each."""
+    hints = typing.get_type_hints(HEADS[head].Config)
+    return {item.name: hints[item.name] for item in dataclasses.fields(HEADS[head].Config)}
+
+
+@dataclass(frozen=True)
+class MemberConfig:
+    """One member of a set of heads, everything filled in."""
+
+    name: str
+    head: str
+    settings: dict[str, Any]
+    lr: float
+    epochs: int
+    schedule: str
+    warmup: float
+    decay: float
+    clip: float | None
+    seed: int
+    data_fraction: float = 1.0
+    group: str = ""
+    """The name without the seed: members of one group differ in nothing else."""
+    begin: str | None = None
+    """The folder of a trained head whose weights it begins with. Its output layer is taken too where that head predicts
+    the same: the same kind, as many outputs and, where the folder's run or kit has it, the same task."""
+    begin_stamp: str | None = None
+    """What it begins with, wherever that lies."""
+
+    def head_config(self) -> HeadConfig:
+        values = {key: tuple(value) if isinstance(value, list) else value for key, value in self.settings.items()}
+        return HEADS[self.head].Config(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What its folder keeps: with which weights it began, not in which place of some machine they lay, and nothing
+        of that where it began with random ones, as of members made before there was a choice."""
+        left_out = ("begin",) if self.begin_stamp else ("begin", "begin_stamp")
+        return {key: value for key, value in dataclasses.asdict(self).items() if key not in left_out}
+
+    def identity(self) -> dict[str, Any]:
+        """Everything that its weights depend on."""
+        return {key: value for key, value in self.to_dict().items() if key not in ("name", "group")}
+
+
+# ---------------------------------------------------------------------- the module
 
 
 class Head(nn.Module):
@@ -59,7 +134,7 @@ class Head(nn.Module):
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
     """Names that stand for settings: the papers' rows. A head without any is its own row, with its defaults."""
     mixes_tokens: ClassVar[bool] = False
-    """Whether a token's output hangs on its neighbours'."""
+    """Whether a token's output depends on its neighbours'."""
 
     def __init__(self, config: Any, shape: StateShape, target: Target) -> None:
         super().__init__()
@@ -72,7 +147,7 @@ class Head(nn.Module):
         return kind.position in cls.positions
 
     @property
-    def reads(self) -> Reading:
+    def reads(self) -> ReadPart:
         """Which states the head needs: "tokens", "cls" or "mean"."""
         if self.target.kind.position == "token" or not hasattr(self.config, "read"):
             return "tokens"
@@ -117,3 +192,43 @@ def count_parameters(module: nn.Module) -> int:
     """Weights plus batch-norm means and variances (not their step counters)."""
     buffers = (buffer for name, buffer in module.named_buffers() if not name.endswith("num_batches_tracked"))
     return sum(tensor.numel() for tensor in (*module.parameters(), *buffers))
+
+
+# ---------------------------------------------------------------------- building, saving, loading
+
+
+def build_head(member: MemberConfig, shape: StateShape, target: Target) -> Head:
+    """The member's head with initial weights from the member's own seed, whatever was drawn before."""
+    with drawing_from(torch.device("cpu"), member.seed):
+        return HEADS[member.head](member.head_config(), shape, target)
+
+
+def outline_head(member: MemberConfig, shape: StateShape, target: Target) -> Head:
+    """The member's head without its weights: to find out what it reads, to count it, or to refuse it."""
+    with torch.device("meta"):
+        return HEADS[member.head](member.head_config(), shape, target)
+
+
+def save_head(folder: Path, head: Head, member: MemberConfig) -> None:
+    """head.safetensors and config.json: enough to build it again. Nothing in them can run code."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({name: tensor.contiguous() for name, tensor in head.state_dict().items()}, folder / WEIGHTS)
+    facts = {
+        "member": member.to_dict(),
+        "shape": dataclasses.asdict(head.shape),
+        "target": {"kind": str(head.target.kind), "labels": head.target.labels},
+        "parameters": count_parameters(head),
+    }
+    write_json(folder / CONFIG, facts)
+
+
+def load_head(folder: Path) -> tuple[Head, MemberConfig]:
+    """A head saved by `save_head`, ready to predict."""
+    facts = read_json(folder / CONFIG)
+    if facts is None or not (folder / WEIGHTS).is_file():
+        raise UserError(f"no head in '{folder}': expected {CONFIG} and {WEIGHTS} there.")
+    member = MemberConfig(**facts["member"])
+    target = Target(KINDS[facts["target"]["kind"]], facts["target"]["labels"])
+    head = build_head(member, StateShape(**facts["shape"]), target)
+    head.load_state_dict(load_file(folder / WEIGHTS))
+    return head.eval(), member

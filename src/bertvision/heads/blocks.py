@@ -37,28 +37,28 @@ def build_pooling(pooling: str, layers: int) -> nn.Module:
     return LearnedPooling(layers) if pooling == "learned" else AveragePooling()
 
 
-EVEN = 8
-"""Rows of so many values in half precision begin at even addresses: products of other widths take a GPU far longer."""
+ALIGNMENT = 8
+"""Rows of so many values in half precision begin at aligned addresses: other widths take a GPU far longer."""
 
 
-def evenness(values: Tensor) -> int:
+def alignment_of(values: Tensor) -> int:
     """What the widths in products with these values should be multiples of."""
-    return EVEN if values.is_cuda else 1
+    return ALIGNMENT if values.is_cuda else 1
 
 
-def even_out(weight: Tensor, dim: int, even: int) -> Tensor:
-    """A weight with zeros up to a multiple of `even` along its last dimension (`dim` = -1) or the one before it."""
-    missing = -weight.shape[dim] % even
+def pad_to(weight: Tensor, dim: int, align: int) -> Tensor:
+    """A weight with zeros up to a multiple of `align` along its last dimension (`dim` = -1) or the one before it."""
+    missing = -weight.shape[dim] % align
     return functional.pad(weight, (0, 0) * (-1 - dim) + (0, missing)) if missing else weight
 
 
-def map_parts(output: nn.Linear, parts: Sequence[tuple[Tensor, int]]) -> Tensor:
+def linear_of_parts(output: nn.Linear, parts: Sequence[tuple[Tensor, int]]) -> Tensor:
     """`output` of parts side by side, without copying them to there. Each part is (position, [layer,] width) and its
     true size; what it has beyond that size is 0."""
-    places = [math.prod(part.shape[1:-1]) * size for part, size in parts]  # columns that each has in the weight
+    columns = [math.prod(part.shape[1:-1]) * size for part, size in parts]  # that each part has in the weight
     mapped: Tensor | None = None
-    for (part, size), weight in zip(parts, output.weight.split(places, dim=1), strict=True):  # (output, layer * size)
-        rows = even_out(weight.unflatten(1, (-1, size)), -1, part.shape[-1]).flatten(1)  # (output, layer * width)
+    for (part, size), weight in zip(parts, output.weight.split(columns, dim=1), strict=True):  # (output, layer * size)
+        rows = pad_to(weight.unflatten(1, (-1, size)), -1, part.shape[-1]).flatten(1)  # (output, layer * width)
         bias = output.bias if mapped is None else None
         own = functional.linear(part.flatten(1), rows, bias)  # (position, output)
         mapped = own if mapped is None else mapped + own
@@ -74,9 +74,9 @@ class SharedAdapter(nn.Module):
         self.weight = nn.Parameter(truncated_normal(size, hidden))  # (size, hidden)
         self.bias = nn.Parameter(torch.zeros(size))
 
-    def forward(self, states: Tensor, even: int = 1) -> Tensor:
-        """`even`: further values, all of them 0, make the width a multiple of it."""
-        weight, bias = even_out(self.weight, -2, even), even_out(self.bias, -1, even)  # (width, hidden), (width)
+    def forward(self, states: Tensor, align: int = 1) -> Tensor:
+        """`align`: further values, all of them 0, make the width a multiple of it."""
+        weight, bias = pad_to(self.weight, -2, align), pad_to(self.bias, -1, align)  # (width, hidden), (width)
         return functional.gelu(functional.linear(states, weight, bias))  # (position, [layer,] width)
 
 
@@ -88,9 +88,9 @@ class SeparateAdapter(nn.Module):
         self.weight = nn.Parameter(truncated_normal(layers, size, hidden))  # (layer, size, hidden)
         self.bias = nn.Parameter(torch.zeros(layers, size))
 
-    def forward(self, states: Tensor, even: int = 1) -> Tensor:
-        """`even` is as in the shared one."""
-        weight, bias = even_out(self.weight, -2, even), even_out(self.bias, -1, even)
+    def forward(self, states: Tensor, align: int = 1) -> Tensor:
+        """`align` is as in the shared one."""
+        weight, bias = pad_to(self.weight, -2, align), pad_to(self.bias, -1, align)
         projected = torch.einsum("plh,lsh->pls", states, weight)  # (position, layer, width)
         return functional.gelu(projected + bias)  # (position, layer, width)
 

@@ -5,19 +5,20 @@ of kernels N = 1 … 7 with a stride of 7, then one linear map. At BERT-large fo
 0.099 %), dilated 405,912 (0.121 %); about 16 million multiply-adds a token.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, Target
-from bertvision.heads.convolutions import WidthCnn, WidthCnnConfig, map_places
+from bertvision.heads.convolutions import WidthCnn, WidthCnnConfig, linear_of_places
+from bertvision.settings import setting
 
 
 @dataclass(frozen=True)
 class CnnConfig(WidthCnnConfig):
-    dilation: bool = field(default=False, metadata={"help": "kernels of the second layer that read every other value"})
+    dilation: bool = setting(False, "kernels of the second layer that read every other value")
 
 
 @HEADS.register("cnn")
@@ -36,4 +37,4 @@ class Cnn(Head):
 
     def forward(self, states: HiddenStates) -> Tensor:
         features = self.cnn(self.states(states))  # (position, place, channel)
-        return map_places(self.output, features, self.cnn.channels)  # (position, output)
+        return linear_of_places(self.output, features, self.cnn.channels)  # (position, output)

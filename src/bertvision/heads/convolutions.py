@@ -6,17 +6,18 @@ laid out for the same plain products: a GPU takes several times as long for conv
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bertvision.encoder.states import HiddenStates
+from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.errors import UserError
-from bertvision.heads.base import HeadConfig, ReadConfig
-from bertvision.heads.blocks import even_out, evenness
+from bertvision.heads.base import Head, HeadConfig, ReadConfig, Target
+from bertvision.heads.blocks import LearnedPooling, SharedAdapter, alignment_of, pad_to
+from bertvision.settings import setting
 
 SIZES = (1, 2, 3, 4, 5, 6, 7)
 """The kernel sizes N of the 1×N and N×N heads."""
@@ -26,21 +27,27 @@ SIZES = (1, 2, 3, 4, 5, 6, 7)
 class WidthCnnConfig(ReadConfig):
     """Settings of the 1×N heads."""
 
-    dropout: float = field(default=0.1, metadata={"help": "share of values dropped in training after each convolution"})
-
-    def mistakes(self) -> list[str]:
-        right = 0 <= self.dropout < 1
-        return super().mistakes() + ([] if right else [f"`dropout` must be from 0 to below 1, not {self.dropout}"])
+    dropout: float = setting(0.1, "share of values dropped in training after each convolution", at_least=0, below=1)
 
 
 @dataclass(frozen=True)
 class TokenCnnConfig(HeadConfig):
     """Settings of the heads that convolve along tokens."""
 
-    size: int = field(default=386, metadata={"help": "values the pooled state becomes"})
+    size: int = setting(386, "values the pooled state becomes", at_least=1)
 
-    def mistakes(self) -> list[str]:
-        return super().mistakes() + ([] if self.size >= 1 else [f"`size` must be at least 1, not {self.size}"])
+
+class TokenCnnHead(Head):
+    """The layers pooled into one state, an adapter on it; what follows convolves along tokens."""
+
+    Config = TokenCnnConfig
+    positions = frozenset({"token"})
+    mixes_tokens = True
+
+    def __init__(self, config: Any, shape: StateShape, target: Target) -> None:
+        super().__init__(config, shape, target)
+        self.pooling = LearnedPooling(self.layers)
+        self.adapter = SharedAdapter(shape.hidden, config.size)
 
 
 def check_width(head: str, hidden: int, least: int) -> None:
@@ -49,18 +56,18 @@ def check_width(head: str, hidden: int, least: int) -> None:
         raise UserError(f"head '{head}' needs hidden states of at least {least} values, not {hidden}.")
 
 
-def map_evenly(values: Tensor, weight: Tensor) -> Tensor:
+def padded_linear(values: Tensor, weight: Tensor) -> Tensor:
     """The product with a weight (output, input), with zeros where its sides are uneven."""
-    even = evenness(values)
-    evened = even_out(even_out(weight, -1, even), -2, even)  # (output, input), both rounded up
-    return functional.linear(even_out(values, -1, even), evened)[:, : len(weight)]  # (position, output)
+    align = alignment_of(values)
+    widened = pad_to(pad_to(weight, -1, align), -2, align)  # (output, input), both rounded up
+    return functional.linear(pad_to(values, -1, align), widened)[:, : len(weight)]  # (position, output)
 
 
 # ---------------------------------------------------------------------- batch norm
 
 
 @dataclass(frozen=True)
-class Real:
+class PositionMask:
     """Which positions of a batch count, where others only fill it up. All of it stays on the device; made once for all
     norms along tokens. Single numbers are in double precision, which leaves that of tensors as it is."""
 
@@ -71,16 +78,16 @@ class Real:
     unbiased: Tensor  # () from a variance to the estimate of one
 
     @classmethod
-    def of(cls, states: HiddenStates) -> "Real | None":
+    def of(cls, states: HiddenStates) -> "PositionMask | None":
         """None where all positions count."""
         return None if states.real is None else cls.counting(states.real, states.real.sum(dtype=torch.float64))
 
     @classmethod
-    def counting(cls, mask: Tensor, count: Tensor) -> "Real":
+    def counting(cls, mask: Tensor, count: Tensor) -> "PositionMask":
         several = count > 1  # ()
         return cls(mask, count, several, several / count, count / (count - 1).clamp(min=1))
 
-    def at(self, width: int) -> "Real":
+    def at(self, width: int) -> "PositionMask":
         """The same positions with so many values a channel each."""
         return self if width == 1 else self.counting(self.mask, self.count * width)
 
@@ -89,7 +96,7 @@ class BatchNorm(nn.BatchNorm1d):
     """Batch norm over (position, channel[, width]), of the positions that count; a batch of one value a channel has no
     spread and takes the running mean and variance, and leaves them as they are."""
 
-    def forward(self, input: Tensor, real: Real | None = None) -> Tensor:
+    def forward(self, input: Tensor, real: PositionMask | None = None) -> Tensor:
         if self.training and real is not None:
             return normalise([self], input, real)
         if self.training and input.numel() == self.num_features:
@@ -99,7 +106,7 @@ class BatchNorm(nn.BatchNorm1d):
         return super().forward(input)
 
 
-def normalise(norms: Sequence[BatchNorm], values: Tensor, real: Real | None) -> Tensor:
+def normalise(norms: Sequence[BatchNorm], values: Tensor, real: PositionMask | None) -> Tensor:
     """Norms whose channels lie side by side, as one where that is fewer steps."""
     sizes = [norm.num_features for norm in norms]
     if norms[0].training and real is None:
@@ -112,7 +119,7 @@ def normalise(norms: Sequence[BatchNorm], values: Tensor, real: Real | None) -> 
     if real is None or not norms[0].training:
         return functional.batch_norm(values, running_mean, running_var, weight, bias, training=False, eps=eps)
     real = real.at(values.shape[2:].numel())
-    normed, mean, var = NormOfReal.apply(values, real, weight, bias, running_mean, running_var, eps)
+    normed, mean, var = MaskedNorm.apply(values, real, weight, bias, running_mean, running_var, eps)
     with torch.no_grad():
         assert norms[0].momentum is not None, "running means, not means over all steps"
         mean = running_mean.lerp(mean, norms[0].momentum)  # (channel)
@@ -124,15 +131,15 @@ def normalise(norms: Sequence[BatchNorm], values: Tensor, real: Real | None) -> 
     return normed  # (position, channel[, width])
 
 
-class NormOfReal(torch.autograd.Function):
-    """Batch norm with mean and variance of the positions that count; gives both beside it. The loss must not hang on
-    the others. Nothing here waits for the device: how many count is only known there."""
+class MaskedNorm(torch.autograd.Function):
+    """Batch norm with mean and variance of the positions that count; gives both beside it. The loss must not
+    depend on the others. Nothing here waits for the device: how many count is only known there."""
 
     @staticmethod
     def forward(
         ctx: Any,
         values: Tensor,
-        real: Real,
+        real: PositionMask,
         weight: Tensor,
         bias: Tensor,
         running_mean: Tensor,
@@ -198,11 +205,11 @@ class Kernels(nn.Module):
         return spread[:, :, : 2 * self.reach * dilation + 1]  # (output, input, span)
 
     def along_tokens(self, values: Tensor, neighbours: "Neighbours") -> Tensor:
-        """What values and outputs have beyond their true widths is 0: on a GPU their widths are even."""
-        even = evenness(values)
+        """What values and outputs have beyond their true widths is 0: on a GPU their widths are padded."""
+        align = alignment_of(values)
         around = neighbours.around(values, self.reach).flatten(1)  # (token, size * input)
-        weight = even_out(self.joined().transpose(1, 2), -1, values.shape[1]).flatten(1)  # (output, size * input)
-        return functional.linear(around, even_out(weight, -2, even), even_out(self.bias, -1, even))  # (token, output)
+        weight = pad_to(self.joined().transpose(1, 2), -1, values.shape[1]).flatten(1)  # (output, size * input)
+        return functional.linear(around, pad_to(weight, -2, align), pad_to(self.bias, -1, align))  # (token, output)
 
 
 class WidthCnn(nn.Module):
@@ -233,17 +240,18 @@ class WidthCnn(nn.Module):
         self.features = self.places * self.channels
 
     def forward(self, values: Tensor) -> Tensor:
-        """From (position, channel, width); `map_places` knows the order of what it gives."""
-        even, stride = evenness(values), self.strides[1]
+        """From (position, channel, width); `linear_of_places` knows the order of what it gives."""
+        align, stride = alignment_of(values), self.strides[1]
         kernel, bias = self._second()  # (output, input, span), (output)
         parts = -(-kernel.shape[2] // stride)  # groups of rows that a window of the second layer touches
         groups = self.places + parts - 1
-        rows = lay_out(values, SIZES[-1], self.strides[0], kernel.shape[2] // 2, groups * stride, even)
+        rows = lay_out_windows(values, SIZES[-1], self.strides[0], kernel.shape[2] // 2, groups * stride, align)
         weight = torch.cat([self.first.joined().flatten(1), self.first.bias.unsqueeze(1)], dim=1)  # (output, window)
-        first = functional.linear(rows, even_out(even_out(weight, -1, even), -2, even))  # (position, row, channel)
+        first = functional.linear(rows, pad_to(pad_to(weight, -1, align), -2, align))  # (position, row, channel)
         first = self.dropout(functional.gelu(first)).unflatten(1, (groups, stride)).flatten(2)
         # (position, group, stride * channel): the product takes each group once, for all windows that touch it.
-        second = functional.linear(first, *cut(kernel, bias, parts, stride, even))  # (position, group, part * output)
+        weight, bias = split_kernel(kernel, bias, parts, stride, align)
+        second = functional.linear(first, weight, bias)  # (position, group, part * output)
         own, *others = second.unflatten(2, (parts, -1)).unbind(2)  # (position, group, output) each
         summed = own[:, : self.places]  # (position, place, output)
         for part, other in enumerate(others, 1):
@@ -259,18 +267,18 @@ class WidthCnn(nn.Module):
         return torch.cat([kernel, between]), torch.cat([bias, self.between.bias])
 
 
-def lay_out(values: Tensor, size: int, stride: int, before: int, rows: int, even: int) -> Tensor:
+def lay_out_windows(values: Tensor, size: int, stride: int, before: int, rows: int, align: int) -> Tensor:
     """Windows of the width (position, channel, width), one a row, with so many rows of zeros before them; where they do
     not fill all rows, zeros follow.
 
-    A window is channel · size values, then a 1 that takes the bias, then zeros up to an even width: a row without a
-    window stays 0 in any product.
+    A window is channel · size values, then a 1 that takes the bias, then zeros up to a multiple of `align`: a row
+    without a window stays 0 in any product.
     """
     positions, channels, width = values.shape
     reach, used = size // 2, channels * size
     places = min(-(-width // stride), rows - before)
     whole = range(-(-reach // stride), min(places, (width - 1 - reach) // stride + 1))  # those inside the width
-    laid = values.new_zeros(positions, rows, -(-(used + 1) // even) * even)  # (position, row, window)
+    laid = values.new_zeros(positions, rows, -(-(used + 1) // align) * align)  # (position, row, window)
     laid[:, before : before + places, used] = 1
     windows = laid[:, before : before + places, :used].unflatten(
         2, (channels, size)
@@ -285,21 +293,21 @@ def lay_out(values: Tensor, size: int, stride: int, before: int, rows: int, even
     return laid  # (position, row, window)
 
 
-def cut(kernel: Tensor, bias: Tensor, parts: int, stride: int, even: int) -> tuple[Tensor, Tensor]:
+def split_kernel(kernel: Tensor, bias: Tensor, parts: int, stride: int, align: int) -> tuple[Tensor, Tensor]:
     """A kernel (output, input, span) as so many parts of `stride` places, one below the other, and the bias with the
     first of them; inputs and outputs rounded up with zeros."""
     kernel = functional.pad(kernel, (0, parts * stride - kernel.shape[2])).permute(2, 0, 1)  # (place, output, input)
-    kernel = even_out(even_out(kernel, -1, even), -2, even).unflatten(0, (parts, stride))
+    kernel = pad_to(pad_to(kernel, -1, align), -2, align).unflatten(0, (parts, stride))
     outputs = kernel.shape[2]
     weight = kernel.transpose(1, 2).flatten(2).flatten(0, 1)  # (part * output, stride * input)
     return weight, functional.pad(bias, (0, parts * outputs - len(bias)))
 
 
-def map_places(output: nn.Linear, features: Tensor, channels: int) -> Tensor:
+def linear_of_places(output: nn.Linear, features: Tensor, channels: int) -> Tensor:
     """`output` of (position, place, channel), of which so many channels count; its weight lies channel by channel, and
     is turned instead of the features."""
     weight = output.weight.unflatten(1, (channels, -1)).transpose(1, 2)  # (output, place, channel)
-    weight = even_out(weight, -1, features.shape[2]).flatten(1)  # (output, place * width)
+    weight = pad_to(weight, -1, features.shape[2]).flatten(1)  # (output, place * width)
     return functional.linear(features.flatten(1), weight, output.bias)  # (position, output)
 
 
@@ -333,13 +341,13 @@ class TokenConvolution(nn.Module):
         nn.init.kaiming_normal_(self.weight, nonlinearity="relu")
         self.norm = BatchNorm(outputs)
 
-    def forward(self, values: Tensor, neighbours: Neighbours, real: Real | None = None) -> Tensor:
+    def forward(self, values: Tensor, neighbours: Neighbours, real: PositionMask | None = None) -> Tensor:
         return functional.relu(self.norm(self.convolve(values, neighbours), real))  # (token, output)
 
     def convolve(self, values: Tensor, neighbours: Neighbours) -> Tensor:
         """What comes before the norm."""
         around = neighbours.around(values, self.reach).flatten(1) if self.reach else values  # (token, size * input)
-        return map_evenly(around, self.weight.transpose(1, 2).flatten(1))  # (token, output)
+        return padded_linear(around, self.weight.transpose(1, 2).flatten(1))  # (token, output)
 
 
 class TokenSeparable(nn.Module):
@@ -353,10 +361,10 @@ class TokenSeparable(nn.Module):
         nn.init.kaiming_normal_(self.pointwise, nonlinearity="linear")
         self.norm = BatchNorm(outputs)
 
-    def forward(self, values: Tensor, neighbours: Neighbours, real: Real | None = None) -> Tensor:
+    def forward(self, values: Tensor, neighbours: Neighbours, real: PositionMask | None = None) -> Tensor:
         weight = self.depthwise.squeeze(1).T.to(values.dtype)  # (neighbour, input)
         mixed = (neighbours.around(values, 1) * weight).sum(dim=1)  # (token, input)
-        return self.norm(map_evenly(mixed, self.pointwise), real)  # (token, output)
+        return self.norm(padded_linear(mixed, self.pointwise), real)  # (token, output)
 
 
 # ---------------------------------------------------------------------- along the width, with batch norm
@@ -371,7 +379,7 @@ class Convolution(nn.Module):
         nn.init.kaiming_normal_(self.convolution.weight, nonlinearity="relu")
         self.norm = BatchNorm(outputs)
 
-    def forward(self, values: Tensor, real: Real | None = None) -> Tensor:
+    def forward(self, values: Tensor, real: PositionMask | None = None) -> Tensor:
         return self.norm(self.convolution(values), real)  # (position, output, narrower)
 
 
@@ -387,7 +395,7 @@ class Separable(nn.Module):
         nn.init.kaiming_normal_(self.pointwise.weight, nonlinearity="linear")
         self.norm = BatchNorm(outputs)
 
-    def forward(self, values: Tensor, real: Real | None = None) -> Tensor:
+    def forward(self, values: Tensor, real: PositionMask | None = None) -> Tensor:
         return self.norm(self.pointwise(self.depthwise(values)), real)  # (position, output, width)
 
 
@@ -400,7 +408,7 @@ class HalvingBlock(nn.Module):
         self.pool = pool
         self.residual = Convolution(inputs, outputs, size=1, stride=2)
 
-    def forward(self, values: Tensor, real: Real | None = None) -> Tensor:
+    def forward(self, values: Tensor, real: PositionMask | None = None) -> Tensor:
         mixed = self.first(functional.relu(values), real)  # (position, middle, width)
         mixed = self.second(functional.relu(mixed), real)  # (position, output, width)
         return self.pool(mixed) + self.residual(values, real)  # (position, output, width / 2 rounded up)

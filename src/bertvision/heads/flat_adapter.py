@@ -3,7 +3,7 @@
 The GLUE head of 2021. At BERT-base for two labels, 128 tokens and size 128: 524,418 parameters; at BERT-large 950,402.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -12,19 +12,13 @@ from torch.nn import functional
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, HeadConfig, Target
 from bertvision.heads.blocks import SharedAdapter
+from bertvision.settings import setting
 
 
 @dataclass(frozen=True)
 class FlatAdapterConfig(HeadConfig):
-    tokens: int = field(default=128, metadata={"help": "tokens it reads of each sequence, from the first"})
-    size: int = field(default=128, metadata={"help": "values a layer's state becomes"})
-
-    def mistakes(self) -> list[str]:
-        found = super().mistakes()
-        for name, value in (("tokens", self.tokens), ("size", self.size)):
-            if value < 1:
-                found.append(f"`{name}` must be at least 1, not {value}")
-        return found
+    tokens: int = setting(128, "tokens it reads of each sequence, from the first", at_least=1)
+    size: int = setting(128, "values a layer's state becomes", at_least=1)
 
 
 @HEADS.register("flat_adapter")

@@ -7,58 +7,48 @@ ladder_128_last4 1,124,354; ladder_128_deep 1,292,674, for an encoder that was n
 has what each part is worth.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bertvision.encoder.states import HiddenStates, Reading, StateShape
+from bertvision.encoder.states import HiddenStates, ReadPart, StateShape
 from bertvision.errors import UserError
-from bertvision.heads.base import HEADS, READS, Head, HeadConfig, Target
+from bertvision.heads.base import HEADS, Head, HeadConfig, Target
 from bertvision.heads.convolutions import Neighbours
 from bertvision.heads.token_attention import attend
+from bertvision.settings import setting
 
 
 @dataclass(frozen=True)
 class LadderConfig(HeadConfig):
-    width: int = field(default=128, metadata={"help": "values a token has in the ladder"})
-    attention_heads: int = field(default=4, metadata={"help": "attention heads that share the width"})
-    expand: int = field(default=2, metadata={"help": "how many times as wide a block's MLP is inside"})
-    kernel: int = field(
-        default=7, metadata={"help": "tokens that each block convolves over before it attends, odd; 1: no convolution"}
+    width: int = setting(128, "values a token has in the ladder", at_least=1)
+    attention_heads: int = setting(4, "attention heads that share the width", at_least=1)
+    expand: int = setting(2, "how many times as wide a block's MLP is inside", at_least=1)
+    kernel: int = setting(7, "tokens that each block convolves over before it attends, odd; 1: no convolution")
+    layers: tuple[int, ...] | None = setting(
+        None, "layers to read, in this order: 0 = embeddings, -1 = the last; absent: all of them"
     )
-    layers: tuple[int, ...] | None = field(
-        default=None,
-        metadata={"help": "layers to read, in this order: 0 = embeddings, -1 = the last; absent: all of them"},
+    blocks: int | None = setting(
+        None, "absent: one a layer; fewer: each reads a share of the layers; further ones read nothing", at_least=1
     )
-    blocks: int | None = field(
-        default=None,
-        metadata={"help": "absent: one a layer; fewer: each reads a share of the layers; further ones read nothing"},
+    shared: bool = setting(False, "one projection for all layers, or one for each", off="separate")
+    shared_blocks: bool = setting(False, "one block's weights at every rung")
+    normalised: bool = setting(True, "states are normalised before they are projected", off="raw")
+    dropout: float = setting(0.0, "share dropped of what attention and MLP add, in training", at_least=0, below=1)
+    drop_states: float = setting(
+        0.0, "share dropped of the states' values before they are projected, in training", at_least=0, below=1
     )
-    shared: bool = field(
-        default=False, metadata={"help": "one projection for all layers, or one for each", "off": "separate"}
-    )
-    shared_blocks: bool = field(default=False, metadata={"help": "one block's weights at every rung"})
-    normalised: bool = field(
-        default=True, metadata={"help": "states are normalised before they are projected", "off": "raw"}
-    )
-    dropout: float = field(default=0.0, metadata={"help": "share dropped of what attention and MLP add, in training"})
-    drop_states: float = field(
-        default=0.0, metadata={"help": "share dropped of the states' values before they are projected, in training"}
-    )
-    read: str = field(
-        default="cls",
-        metadata={"help": "labels and scores are read off at 'cls' = [CLS], or off the 'mean' over tokens"},
+    read: str = setting(
+        "cls", "labels and scores are read off at 'cls' = [CLS], or off the 'mean' over tokens", choices=("cls", "mean")
     )
 
     def mistakes(self) -> list[str]:
-        counts = {"width": self.width, "attention_heads": self.attention_heads, "expand": self.expand}
-        if self.blocks is not None:
-            counts["blocks"] = self.blocks
-        mistakes = [f"`{name}` must be at least 1, not {value}" for name, value in counts.items() if value < 1]
-        if not mistakes and (self.width % (8 * self.attention_heads) or self.width > 256 * self.attention_heads):
+        mistakes = super().mistakes()
+        counted = self.width > 0 and self.attention_heads > 0
+        if counted and (self.width % (8 * self.attention_heads) or self.width > 256 * self.attention_heads):
             mistakes.append(
                 f"`width` {self.width} can't be shared by {self.attention_heads} `attention_heads`: "
                 "each needs 8, 16, 24 … 256 values"
@@ -67,11 +57,6 @@ class LadderConfig(HeadConfig):
             mistakes.append(f"`kernel` must be odd and at least 1, not {self.kernel}")
         if self.layers is not None and not self.layers:
             mistakes.append("`layers` is empty: name at least one, or leave it out to read all")
-        for name, share in (("dropout", self.dropout), ("drop_states", self.drop_states)):
-            if not 0 <= share < 1:
-                mistakes.append(f"`{name}` must be from 0 to less than 1, not {share}")
-        if self.read not in READS:
-            mistakes.append(f"`read` is '{self.read}': it can be {' or '.join(READS)}")
         return mistakes
 
 
@@ -153,7 +138,7 @@ class Ladder(Head):
         self.output = nn.Linear(width, target.outputs)
 
     @property
-    def reads(self) -> Reading:
+    def reads(self) -> ReadPart:
         """All tokens, wherever the answer is read off."""
         return "tokens"
 

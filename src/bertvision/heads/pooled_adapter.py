@@ -4,7 +4,7 @@ From the 2020 paper. At BERT-large with size 386: 398,498 parameters for spans; 
 pooling 398,472.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -13,21 +13,14 @@ from torch import Tensor, nn
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, ReadConfig, Target
 from bertvision.heads.blocks import POOLINGS, SharedAdapter, build_pooling
+from bertvision.settings import setting
 
 
 @dataclass(frozen=True)
 class PooledAdapterConfig(ReadConfig):
-    size: int = field(default=386, metadata={"help": "values the pooled state becomes"})
-    pooling: str = field(default="learned", metadata={"help": "'learned' or 'average' over the layers"})
-    skip: bool = field(default=True, metadata={"help": "the last layer's state goes to the output too"})
-
-    def mistakes(self) -> list[str]:
-        found = super().mistakes()
-        if self.size < 1:
-            found.append(f"`size` must be at least 1, not {self.size}")
-        if self.pooling not in POOLINGS:
-            found.append(f"`pooling` is '{self.pooling}': it can be {' or '.join(POOLINGS)}")
-        return found
+    size: int = setting(386, "values the pooled state becomes", at_least=1)
+    pooling: str = setting("learned", "'learned' or 'average' over the layers", choices=POOLINGS)
+    skip: bool = setting(True, "the last layer's state goes to the output too")
 
 
 @HEADS.register("pooled_adapter")

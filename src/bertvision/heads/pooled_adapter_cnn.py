@@ -4,7 +4,7 @@ From the 2020 paper, of which name, share and scores survive; the layout of the 
 At BERT-large for spans with size 386: 692,744 parameters (published: 0.207 %).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -12,15 +12,13 @@ from torch import Tensor, nn
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, Target
 from bertvision.heads.blocks import LearnedPooling, SharedAdapter
-from bertvision.heads.convolutions import WidthCnn, WidthCnnConfig, map_places
+from bertvision.heads.convolutions import WidthCnn, WidthCnnConfig, linear_of_places
+from bertvision.settings import setting
 
 
 @dataclass(frozen=True)
 class PooledAdapterCnnConfig(WidthCnnConfig):
-    size: int = field(default=386, metadata={"help": "values the pooled state becomes"})
-
-    def mistakes(self) -> list[str]:
-        return super().mistakes() + ([] if self.size >= 1 else [f"`size` must be at least 1, not {self.size}"])
+    size: int = setting(386, "values the pooled state becomes", at_least=1)
 
 
 @HEADS.register("pooled_adapter_cnn")
@@ -38,4 +36,4 @@ class PooledAdapterCnn(Head):
     def forward(self, states: HiddenStates) -> Tensor:
         adapted = self.adapter(self.pooling(self.states(states)))  # (position, size)
         features = self.cnn(adapted.unsqueeze(1))  # (position, place, channel)
-        return map_places(self.output, features, self.cnn.channels)  # (position, output)
+        return linear_of_places(self.output, features, self.cnn.channels)  # (position, output)

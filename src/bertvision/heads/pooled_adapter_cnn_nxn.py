@@ -11,29 +11,23 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bertvision.encoder.states import HiddenStates, StateShape
-from bertvision.heads.base import HEADS, Head, Target
-from bertvision.heads.blocks import LearnedPooling, SharedAdapter, evenness, map_parts
-from bertvision.heads.convolutions import Kernels, Neighbours, TokenCnnConfig
+from bertvision.heads.base import HEADS, Target
+from bertvision.heads.blocks import alignment_of, linear_of_parts
+from bertvision.heads.convolutions import Kernels, Neighbours, TokenCnnHead
 
 
 @HEADS.register("pooled_adapter_cnn_nxn")
-class PooledAdapterCnnNxn(Head):
-    Config = TokenCnnConfig
-    positions = frozenset({"token"})
-    mixes_tokens = True
-
+class PooledAdapterCnnNxn(TokenCnnHead):
     def __init__(self, config: Any, shape: StateShape, target: Target) -> None:
         super().__init__(config, shape, target)
-        self.pooling = LearnedPooling(self.layers)
-        self.adapter = SharedAdapter(shape.hidden, config.size)
         self.first = Kernels(config.size, 48)
         self.second = Kernels(self.first.outputs, 21)
         self.output = nn.Linear(self.second.outputs, target.outputs)
 
     def forward(self, states: HiddenStates) -> Tensor:
         pooled = self.pooling(self.states(states))  # (token, hidden)
-        values = self.adapter(pooled, evenness(pooled))  # (token, size)
+        values = self.adapter(pooled, alignment_of(pooled))  # (token, size)
         neighbours = Neighbours(states, len(values), self.first.reach)
         for kernels in (self.first, self.second):
             values = functional.gelu(kernels.along_tokens(values, neighbours))  # (token, channel)
-        return map_parts(self.output, [(values, self.second.outputs)])  # (token, output)
+        return linear_of_parts(self.output, [(values, self.second.outputs)])  # (token, output)

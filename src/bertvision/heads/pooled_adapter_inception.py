@@ -13,9 +13,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bertvision.encoder.states import HiddenStates, StateShape
-from bertvision.heads.base import HEADS, Head, Target
-from bertvision.heads.blocks import LearnedPooling, SharedAdapter
-from bertvision.heads.convolutions import Neighbours, Real, TokenCnnConfig, TokenConvolution, map_evenly, normalise
+from bertvision.heads.base import HEADS, Target
+from bertvision.heads.convolutions import (
+    Neighbours,
+    PositionMask,
+    TokenCnnHead,
+    TokenConvolution,
+    normalise,
+    padded_linear,
+)
 
 BLOCKS, CHANNELS = 6, 1024
 
@@ -32,10 +38,10 @@ class InceptionBlock(nn.Module):
         self.five = TokenConvolution(128, 256, size=5)
         self.pooled = TokenConvolution(inputs, 128, size=1)
 
-    def forward(self, values: Tensor, neighbours: Neighbours, real: Real | None) -> Tensor:
+    def forward(self, values: Tensor, neighbours: Neighbours, real: PositionMask | None) -> Tensor:
         # What reads the same token is one product; norms side by side are one.
         near, far = (self.one, self.before_three, self.before_five), (self.three, self.five, self.pooled)
-        found = map_evenly(values, torch.cat([layer.weight.flatten(1) for layer in near]))  # (token, channel)
+        found = padded_linear(values, torch.cat([layer.weight.flatten(1) for layer in near]))  # (token, channel)
         found = functional.relu(normalise([layer.norm for layer in near], found, real))
         one, *before = found.split([len(layer.weight) for layer in near], dim=1)
         before.append(neighbours.around(values, 1).amax(dim=1))
@@ -45,21 +51,15 @@ class InceptionBlock(nn.Module):
 
 
 @HEADS.register("pooled_adapter_inception")
-class PooledAdapterInception(Head):
-    Config = TokenCnnConfig
-    positions = frozenset({"token"})
-    mixes_tokens = True
-
+class PooledAdapterInception(TokenCnnHead):
     def __init__(self, config: Any, shape: StateShape, target: Target) -> None:
         super().__init__(config, shape, target)
-        self.pooling = LearnedPooling(self.layers)
-        self.adapter = SharedAdapter(shape.hidden, config.size)
         self.blocks = nn.ModuleList(InceptionBlock(CHANNELS if i else config.size) for i in range(BLOCKS))
         self.output = nn.Linear(CHANNELS, target.outputs)
 
     def forward(self, states: HiddenStates) -> Tensor:
         values = self.adapter(self.pooling(self.states(states)))  # (token, size)
-        neighbours, real = Neighbours(states, len(values), reach=2), Real.of(states)
+        neighbours, real = Neighbours(states, len(values), reach=2), PositionMask.of(states)
         for block in self.blocks:
             values = block(values, neighbours, real)  # (token, channel)
         return self.output(values)  # (token, output)

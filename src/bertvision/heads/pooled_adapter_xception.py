@@ -13,9 +13,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bertvision.encoder.states import HiddenStates, StateShape
-from bertvision.heads.base import HEADS, Head, Target
-from bertvision.heads.blocks import LearnedPooling, SharedAdapter
-from bertvision.heads.convolutions import BatchNorm, Neighbours, Real, TokenCnnConfig, TokenSeparable, map_evenly
+from bertvision.heads.base import HEADS, Target
+from bertvision.heads.convolutions import (
+    BatchNorm,
+    Neighbours,
+    PositionMask,
+    TokenCnnHead,
+    TokenSeparable,
+    padded_linear,
+)
 
 BLOCKS, CHANNELS = 3, 728
 
@@ -26,9 +32,9 @@ class Widening(nn.ModuleList):
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__([nn.Linear(inputs, outputs, bias=False), BatchNorm(outputs)])
 
-    def forward(self, values: Tensor, real: Real | None) -> Tensor:
+    def forward(self, values: Tensor, real: PositionMask | None) -> Tensor:
         linear, norm = self
-        return norm(map_evenly(values, linear.get_parameter("weight")), real)  # (token, channel)
+        return norm(padded_linear(values, linear.get_parameter("weight")), real)  # (token, channel)
 
 
 class ResidualBlock(nn.Module):
@@ -40,7 +46,7 @@ class ResidualBlock(nn.Module):
         self.separables = nn.ModuleList(TokenSeparable(inputs, outputs) for inputs, outputs in pairs)
         self.around = around
 
-    def forward(self, values: Tensor, neighbours: Neighbours, real: Real | None) -> Tensor:
+    def forward(self, values: Tensor, neighbours: Neighbours, real: PositionMask | None) -> Tensor:
         mixed = values  # (token, channel)
         for separable in self.separables:
             mixed = separable(functional.relu(mixed), neighbours, real)  # (token, channel)
@@ -48,15 +54,9 @@ class ResidualBlock(nn.Module):
 
 
 @HEADS.register("pooled_adapter_xception")
-class PooledAdapterXception(Head):
-    Config = TokenCnnConfig
-    positions = frozenset({"token"})
-    mixes_tokens = True
-
+class PooledAdapterXception(TokenCnnHead):
     def __init__(self, config: Any, shape: StateShape, target: Target) -> None:
         super().__init__(config, shape, target)
-        self.pooling = LearnedPooling(self.layers)
-        self.adapter = SharedAdapter(shape.hidden, config.size)
         # The adapter starts with tiny values: what follows should not.
         self.norm = BatchNorm(config.size)
         entry = ResidualBlock([config.size, CHANNELS, CHANNELS], around=Widening(config.size, CHANNELS))
@@ -66,7 +66,7 @@ class PooledAdapterXception(Head):
         self.output = nn.Linear(config.size, target.outputs)
 
     def forward(self, states: HiddenStates) -> Tensor:
-        real = Real.of(states)
+        real = PositionMask.of(states)
         values = self.norm(self.adapter(self.pooling(self.states(states))), real)  # (token, size)
         neighbours = Neighbours(states, len(values), reach=1)
         for block in self.blocks:

@@ -4,7 +4,7 @@ From the 2020 paper, of which name, share and scores survive; the layout is ours
 `cnn` with one channel. At BERT-large for spans: 310,128 parameters, with average pooling 310,102 (published: 0.093 %).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -12,17 +12,13 @@ from torch import Tensor, nn
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, Target
 from bertvision.heads.blocks import POOLINGS, build_pooling
-from bertvision.heads.convolutions import WidthCnn, WidthCnnConfig, map_places
+from bertvision.heads.convolutions import WidthCnn, WidthCnnConfig, linear_of_places
+from bertvision.settings import setting
 
 
 @dataclass(frozen=True)
 class PooledCnnConfig(WidthCnnConfig):
-    pooling: str = field(default="learned", metadata={"help": "'learned' or 'average' over the layers"})
-
-    def mistakes(self) -> list[str]:
-        right = self.pooling in POOLINGS
-        wrong = f"`pooling` is '{self.pooling}': it can be {' or '.join(POOLINGS)}"
-        return super().mistakes() + ([] if right else [wrong])
+    pooling: str = setting("learned", "'learned' or 'average' over the layers", choices=POOLINGS)
 
 
 @HEADS.register("pooled_cnn")
@@ -42,4 +38,4 @@ class PooledCnn(Head):
     def forward(self, states: HiddenStates) -> Tensor:
         pooled = self.pooling(self.states(states))  # (position, hidden)
         features = self.cnn(pooled.unsqueeze(1))  # (position, place, channel)
-        return map_places(self.output, features, self.cnn.channels)  # (position, output)
+        return linear_of_places(self.output, features, self.cnn.channels)  # (position, output)

@@ -5,13 +5,12 @@ and looped, one sequence after another, on a CPU where padding would cost more t
 """
 
 import functools
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from bertvision.encoder.attention import HALF
+from bertvision.encoder.attention import load_varlen, varlen_obstacle
 from bertvision.encoder.states import HiddenStates
 
 # On a CPU the attention calls of one more sequence take about as long as this many padded pairs of tokens.
@@ -29,32 +28,15 @@ def attend(query: Tensor, key: Tensor, value: Tensor, states: HiddenStates) -> T
 
 def _kernel_takes(value: Tensor) -> bool:
     """Whether the variable-length kernel runs on such values, here."""
-    if value.device.type != "cuda" or value.dtype not in HALF or value.shape[2] % 8 or value.shape[2] > 256:
-        return False
-    return _kernel_runs_on(value.device)
+    return value.is_cuda and _find_obstacle(value.device, value.dtype, value.shape[2]) is None
 
 
-@functools.cache
-def _kernel_runs_on(device: torch.device) -> bool:
-    if torch.version.hip is not None or torch.cuda.get_device_capability(device) < (8, 0):
-        return False
-    try:
-        _load_varlen()
-    except ImportError:
-        return False
-    return True
-
-
-def _load_varlen() -> Callable[..., Tensor]:
-    # Imported on use: the module registers CUDA operators and older torch has none.
-    from torch.nn.attention.varlen import varlen_attn
-
-    return varlen_attn  # type: ignore[return-value]  # a Tensor unless auxiliary outputs are asked for
+_find_obstacle = functools.cache(varlen_obstacle)
 
 
 def _attend_unpadded(query: Tensor, key: Tensor, value: Tensor, states: HiddenStates) -> Tensor:
     bounds, longest = states.bounds, int(states.lengths.max())
-    return _load_varlen()(query, key, value, bounds, bounds, longest, longest)  # (token, head, size)
+    return load_varlen()(query, key, value, bounds, bounds, longest, longest)  # (token, head, size)
 
 
 def _attend_padded(query: Tensor, key: Tensor, value: Tensor, states: HiddenStates) -> Tensor:

@@ -4,23 +4,21 @@ A row of the 2020 paper, of which the share survives (0.242 %): this is the layo
 with size 386: 811,400 parameters; the skip would add 2,048.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, ReadConfig, Target
-from bertvision.heads.blocks import LearnedPooling, SharedAdapter, evenness, map_parts
+from bertvision.heads.blocks import LearnedPooling, SharedAdapter, alignment_of, linear_of_parts
+from bertvision.settings import setting
 
 
 @dataclass(frozen=True)
 class TwoAdaptersConfig(ReadConfig):
-    size: int = field(default=386, metadata={"help": "values a layer's state becomes, and the pooled state"})
-    skip: bool = field(default=False, metadata={"help": "the last layer's state goes to the output too"})
-
-    def mistakes(self) -> list[str]:
-        return super().mistakes() + ([] if self.size >= 1 else [f"`size` must be at least 1, not {self.size}"])
+    size: int = setting(386, "values a layer's state becomes, and the pooled state", at_least=1)
+    skip: bool = setting(False, "the last layer's state goes to the output too")
 
 
 @HEADS.register("two_adapters")
@@ -37,9 +35,9 @@ class TwoAdapters(Head):
 
     def forward(self, states: HiddenStates) -> Tensor:
         read = self.states(states)  # (position, layer, hidden)
-        size, even = self.config.size, evenness(read)
-        parts = [(self.adapter(read, even), size)]  # (position, layer, width)
-        parts.append((self.pooled_adapter(self.pooling(read), even), size))  # (position, width)
+        size, align = self.config.size, alignment_of(read)
+        parts = [(self.adapter(read, align), size)]  # (position, layer, width)
+        parts.append((self.pooled_adapter(self.pooling(read), align), size))  # (position, width)
         if self.config.skip:
             parts.append((self.last(states), self.shape.hidden))  # (position, hidden)
-        return map_parts(self.output, parts)  # (position, output)
+        return linear_of_parts(self.output, parts)  # (position, output)

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, Target
-from bertvision.heads.convolutions import Convolution, HalvingBlock, Real, Separable, check_width
+from bertvision.heads.convolutions import Convolution, HalvingBlock, PositionMask, Separable, check_width
 
 
 class MiddleBlock(nn.Module):
@@ -21,7 +21,7 @@ class MiddleBlock(nn.Module):
         super().__init__()
         self.separables = nn.ModuleList(Separable(channels, channels) for _ in range(3))
 
-    def forward(self, values: Tensor, real: Real | None) -> Tensor:
+    def forward(self, values: Tensor, real: PositionMask | None) -> Tensor:
         mixed = values  # (sequence, channel, width)
         for separable in self.separables:
             mixed = separable(functional.relu(mixed), real)  # (sequence, channel, width)
@@ -51,7 +51,7 @@ class Xception(Head):
         self.output = nn.Linear(2048, target.outputs)
 
     def forward(self, states: HiddenStates) -> Tensor:
-        real = Real.of(states)
+        real = PositionMask.of(states)
         values = functional.relu(self.first(self.states(states), real))  # (sequence, channel, width)
         values = functional.relu(self.second(values, real))  # (sequence, channel, width)
         for block in self.blocks:

@@ -4,7 +4,7 @@ From the 2020 paper, with the parts of Chollet 2017. At BERT-large for two label
 trainable; with the last layer's [CLS] beside the result 269,058.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -13,12 +13,13 @@ from torch.nn import functional
 
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, ReadConfig, Target
-from bertvision.heads.convolutions import Convolution, HalvingBlock, Real, check_width
+from bertvision.heads.convolutions import Convolution, HalvingBlock, PositionMask, check_width
+from bertvision.settings import setting
 
 
 @dataclass(frozen=True)
 class XceptionShortConfig(ReadConfig):
-    skip: bool = field(default=False, metadata={"help": "the last layer's state goes to the output too"})
+    skip: bool = setting(False, "the last layer's state goes to the output too")
 
 
 @HEADS.register("xception_short")
@@ -40,7 +41,7 @@ class XceptionShort(Head):
         self.output = nn.Linear(512 + config.skip * shape.hidden, target.outputs)
 
     def forward(self, states: HiddenStates) -> Tensor:
-        real = Real.of(states)
+        real = PositionMask.of(states)
         values = functional.relu(self.first(self.states(states), real))  # (sequence, channel, width)
         values = self.block(functional.relu(self.second(values, real)), real)  # (sequence, channel, width)
         features = functional.relu(values).mean(dim=2)  # (sequence, channel)

@@ -19,11 +19,11 @@ from bertvision.disk import read_json
 from bertvision.encoder.loading import identify, load_encoder
 from bertvision.errors import UserError, suggest
 from bertvision.heads import Head, load_head
-from bertvision.heads.begin import SHIPPED
 from bertvision.kinds import Decoding, Predictions
 from bertvision.kinds.base import Scores
-from bertvision.kits.one_pass import Asked, compute_all
+from bertvision.kits.one_pass import HeadWindows, compute_in_one_pass
 from bertvision.machine import Machine, sharing_cores
+from bertvision.pipeline.begin import SHIPPED
 from bertvision.progress import Reporter
 from bertvision.tasks import Task
 from bertvision.tasks.base import restore_task
@@ -42,10 +42,6 @@ class KitTask:
     head: Head
     facts: dict[str, Any]
     """Whether it is about pairs, its threshold, scores, parameters, and how far to trust its answers."""
-
-    @property
-    def takes_pairs(self) -> bool:
-        return self.task.takes_pairs
 
     @property
     def threshold(self) -> float:
@@ -74,8 +70,8 @@ class Kit:
                 "config or tokenizer): its heads would read what they were not trained on. Make the kit again, or "
                 "bring the encoder back."
             )
-        place, layers = (self.machine.device, self.machine.dtype), found["layers"]
-        self.encoder = load_encoder(self.encoder_name, *place, layers=layers).eval().requires_grad_(False)
+        encoder = load_encoder(self.encoder_name, self.machine.device, self.machine.dtype, layers=found["layers"])
+        self.encoder = encoder.eval().requires_grad_(False)
         self.tasks = {name: self._load(folder / name, found["tasks"][name]) for name in wanted}
 
     def _load(self, folder: Path, facts: dict[str, Any]) -> KitTask:
@@ -103,11 +99,11 @@ class Kit:
         pairs = check_texts(texts, ids)
         asked = self._choose(pairs, self._check_tasks(tasks, self.tasks))
         examples = {name: self._examples(name, pairs) for name in asked}
-        said = self._ask(examples, {name: self._features(name, examples[name], ids) for name in asked})
+        predictions = self._predict(examples, {name: self._features(name, examples[name], ids) for name in asked})
         found: list[dict[str, dict[str, Any]]] = [{} for _ in pairs]
         for name in asked:
             own = self.tasks[name]
-            for row in said[name].rows(own.threshold):
+            for row in predictions[name].rows(own.threshold):
                 number = int(row.pop("id"))
                 found[number][name] = {**row, "trust": own.task.kind.trust_row(row, own.facts["trust"], own.threshold)}
         return found
@@ -118,26 +114,28 @@ class Kit:
         if not examples:
             raise UserError(f"there are no examples to score {name} on.")
         own = self.tasks[name]
-        said = self._ask({name: examples}, {name: self.build_features(name, examples)})[name]
-        kind = own.task.kind
-        return kind.score(own.task.metrics, kind.mark(said, examples), own.threshold if kind.has_threshold else None)
+        predictions = self._predict({name: examples}, {name: self.build_features(name, examples)})[name]
+        kind, threshold = own.task.kind, own.threshold if own.task.kind.has_threshold else None
+        return kind.score(own.task.metrics, kind.mark(predictions, examples), threshold)
 
-    def _ask(self, examples: Mapping[str, list[Example]], features: Mapping[str, Features]) -> dict[str, Predictions]:
-        """What each task's head says of its own examples, from one pass over all of them."""
-        asked = {name: Asked(self.tasks[name].head, features[name]) for name in examples}
+    def _predict(
+        self, examples: Mapping[str, list[Example]], features: Mapping[str, Features]
+    ) -> dict[str, Predictions]:
+        """What each task's head predicts for its own examples, from one pass over all of them."""
+        asked = {name: HeadWindows(self.tasks[name].head, features[name]) for name in examples}
         with sharing_cores():
-            outputs = compute_all(self.encoder, asked, self.reporter)
-        said = {}
+            outputs = compute_in_one_pass(self.encoder, asked, self.reporter)
+        predictions = {}
         for name, some in examples.items():
             own = self.tasks[name]
             how = Decoding(own.facts["n_best"], own.facts["max_answer_tokens"])
-            said[name] = own.task.kind.decode(own.task, outputs[name], features[name], some, how)
-        return said
+            predictions[name] = own.task.kind.decode(own.task, outputs[name], features[name], some, how)
+        return predictions
 
     def _choose(self, pairs: Sequence[Pair], names: list[str]) -> list[str]:
         """Those of the tasks that the texts are enough for."""
         has_pair = any(second is not None for _, second in pairs)
-        able = [name for name in names if has_pair or not self.tasks[name].takes_pairs]
+        able = [name for name in names if has_pair or not self.tasks[name].task.takes_pairs]
         if not able:
             raise UserError(
                 f"{', '.join(names)}: about two texts: give both, --text QUESTION --text-pair PASSAGE "
@@ -147,7 +145,7 @@ class Kit:
 
     def _examples(self, name: str, pairs: Sequence[Pair]) -> list[Example]:
         """The examples that a task is asked about, by their numbers."""
-        if self.tasks[name].takes_pairs:
+        if self.tasks[name].task.takes_pairs:
             return [Example(str(n), first, second) for n, (first, second) in enumerate(pairs) if second is not None]
         return [Example(str(n), first) for n, (first, _) in enumerate(pairs)]
 
@@ -156,20 +154,15 @@ class Kit:
             return self.build_features(name, examples)
         except UserError:  # its words are about the settings of a run, and a kit has none to change
             for example in examples:
-                if not self._fits(name, example):
+                try:
+                    self.build_features(name, [example])
+                except UserError:
                     raise UserError(
                         f"{_called(int(example.id), ids)} is too long for {name}: its question leaves too little room "
                         f"for the passage in {self.tasks[name].facts['max_length']} tokens. Shorten the question, or "
                         f"leave {name} out (--tasks; from Python tasks=[…])."
                     ) from None
             raise
-
-    def _fits(self, name: str, example: Example) -> bool:
-        try:
-            self.build_features(name, [example])
-        except UserError:
-            return False
-        return True
 
     def build_features(self, name: str, examples: list[Example]) -> Features:
         """A task's windows of its examples."""
@@ -187,12 +180,11 @@ def check_texts(texts: Iterable[Text], ids: Sequence[str] | None = None) -> list
         raise UserError(f"there are {len(texts)} texts and {len(ids)} ids: give one for each.")
     pairs = []
     for number, text in enumerate(texts):
-        parts = (text, None) if isinstance(text, str) else text
-        if not isinstance(parts, tuple | list) or len(parts) != 2:
-            raise UserError(f"{_called(number, ids)} is neither a text nor a pair of texts: {text!r:.80}.")
-        first, second = parts
-        if not isinstance(first, str) or not isinstance(second, str | None):
-            raise UserError(f"{_called(number, ids)} is neither a text nor a pair of texts: {text!r:.80}.")
+        match (text, None) if isinstance(text, str) else text:
+            case [str() as first, str() | None as second]:
+                pass
+            case _:
+                raise UserError(f"{_called(number, ids)} is neither a text nor a pair of texts: {text!r:.80}.")
         if not first.strip() or (second is not None and not second.strip()):
             raise UserError(f"{_called(number, ids)} is empty: give some text to predict on, of a pair both.")
         pairs.append((first, second))
@@ -211,13 +203,10 @@ def load(name: str | Path = "default", tasks: Iterable[str] | None = None, **set
 
 
 def find_kit(name: str | Path) -> Path:
-    shipped = SHIPPED / str(name)
-    if (shipped / FILE).is_file() and not (Path(name) / FILE).is_file():
-        return shipped
-    if not (Path(name) / FILE).is_file():
+    if not is_kit(name):
         known = ", ".join(shipped_kits())
         raise UserError(f"there is no kit '{name}': {known} ships; or give the folder of one, which has {FILE} in it.")
-    return Path(name)
+    return Path(name) if (Path(name) / FILE).is_file() else SHIPPED / str(name)
 
 
 def shipped_kits() -> list[str]:

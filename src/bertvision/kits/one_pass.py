@@ -1,6 +1,7 @@
 """Several tasks' windows through one encoder, each sequence once, however many tasks ask about it."""
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,87 +17,63 @@ from bertvision.progress import Reporter
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A task's head and the windows that it is asked about."""
+class HeadWindows:
+    """A task's head and the windows that it reads."""
 
     head: Head
     features: Features
 
-    def make_room(self) -> np.ndarray:
+    def allocate(self) -> np.ndarray:
         """(token or window, output) for the outputs of all windows."""
         target = self.head.target
         return np.empty((target.kind.rows_of(self.features), target.outputs), dtype=np.float32)
 
-    def read(self, states: HiddenStates, place: np.ndarray, found: np.ndarray) -> None:
-        """Puts the outputs of those windows that are in a batch into `found`; `place` (window,) is where each one is
-        among the batch's sequences, -1 where it is not."""
-        windows = np.flatnonzero(place >= 0)  # (window,)
+    def fill(self, outputs: np.ndarray, states: HiddenStates, rows: np.ndarray) -> None:
+        """Computes the outputs of those windows that are in a batch; `rows` (window,) is where each one is among the
+        batch's sequences, -1 where it is not."""
+        windows = np.flatnonzero(rows >= 0)  # (window,)
         if not len(windows):
             return
-        rows = torch.from_numpy(place[windows])  # (window,)
-        outputs = self.head(states.pick(rows, self.head.reads))  # (token or window, output)
+        picked = torch.from_numpy(rows[windows])  # (window,)
+        found = self.head(states.pick(picked, self.head.reads))  # (token or window, output)
         on_tokens = self.head.target.kind.position == "token"
-        found[self.features.find_tokens(windows) if on_tokens else windows] = outputs.float().cpu().numpy()
+        outputs[self.features.find_tokens(windows) if on_tokens else windows] = found.float().cpu().numpy()
 
 
-@dataclass(frozen=True)
-class Sequences:
-    """All sequences that any task has, once each, and where each task's windows are among them."""
+def join_features(parts: Sequence[Features]) -> Features:
+    """All windows, one part's after the other's."""
+    names = [item.name for item in dataclasses.fields(Features)]
+    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    joined["starts"] = np.cumsum(joined["lengths"], dtype=np.int64) - joined["lengths"]  # (window,)
+    return Features(**joined)
 
-    features: Features
-    places: dict[str, np.ndarray]  # (window,) each
 
-
-def join_sequences(features: Mapping[str, Features]) -> Sequences:
-    """Windows are the same sequence where their tokens and segments are."""
+def find_first(features: Features) -> np.ndarray:
+    """(window,) the first window that is the same sequence: with the same tokens and segments."""
     known: dict[bytes, int] = {}
-    firsts: list[tuple[Features, int]] = []
-    places = {}
-    for name, own in features.items():
-        place = np.empty(len(own), dtype=np.int64)  # (window,)
-        for window in range(len(own)):
-            tokens = own.tokens_of(window)
-            key = own.input_ids[tokens].tobytes() + own.type_ids[tokens].tobytes()
-            if key not in known:
-                known[key] = len(firsts)
-                firsts.append((own, window))
-            place[window] = known[key]
-        places[name] = place
-    return Sequences(_gather(firsts), places)
-
-
-def _gather(firsts: list[tuple[Features, int]]) -> Features:
-    lengths = np.array([own.lengths[window] for own, window in firsts], dtype=np.int32)  # (sequence,)
-    starts = np.cumsum(lengths, dtype=np.int64) - lengths  # (sequence,)
-    nothing = np.zeros(len(lengths), dtype=np.int32)  # (sequence,)
-    return Features(
-        input_ids=np.concatenate([own.input_ids[own.tokens_of(window)] for own, window in firsts]),
-        type_ids=np.concatenate([own.type_ids[own.tokens_of(window)] for own, window in firsts]),
-        lengths=lengths,
-        starts=starts,
-        example=np.arange(len(lengths), dtype=np.int32),
-        offsets=np.full((int(lengths.sum()), 2), -1, dtype=np.int32),
-        start=nothing,
-        end=nothing,
-        target=np.full(len(lengths), np.nan, dtype=np.float32),
-    )
+    slices = map(features.tokens_of, range(len(features)))
+    keys = (features.input_ids[tokens].tobytes() + features.type_ids[tokens].tobytes() for tokens in slices)
+    return np.array([known.setdefault(key, window) for window, key in enumerate(keys)], dtype=np.int64)
 
 
 @torch.no_grad()
-def compute_all(
-    encoder: Encoder, asked: Mapping[str, Asked], reporter: Reporter, tokens: int = 8192
+def compute_in_one_pass(
+    encoder: Encoder, asked: Mapping[str, HeadWindows], reporter: Reporter
 ) -> dict[str, np.ndarray]:
     """Each head's outputs for its windows, float32: (token, 2) for spans, (window, output) otherwise."""
-    joined = join_sequences({name: one.features for name, one in asked.items()})
+    joined = join_features([one.features for one in asked.values()])
+    first = find_first(joined)  # (window,)
+    tasks = np.cumsum([len(one.features) for one in asked.values()])[:-1]  # where the windows of each but one begin
     keep: tuple[Part, ...] = tuple(sorted({one.head.reads for one in asked.values()}))
-    found = {name: one.make_room() for name, one in asked.items()}
-    order = np.argsort(-joined.features.lengths, kind="stable")  # (sequence,)
-    plan = fill_batches(joined.features.lengths, order, tokens=tokens)
-    with reporter.bar("predicting", int(joined.features.lengths.sum()), "tokens") as bar:
-        for some, states in encode_batches(encoder, joined.features, plan, keep):
-            at = np.full(len(joined.features), -1, dtype=np.int64)  # (sequence,) its place in this batch
-            at[some] = np.arange(len(some))
-            for name, one in asked.items():
-                one.read(states, at[joined.places[name]], found[name])
-            bar.advance(int(joined.features.lengths[some].sum()))
-    return found
+    outputs = {name: one.allocate() for name, one in asked.items()}
+    sequences = np.unique(first)  # (sequence,)
+    order = sequences[np.argsort(-joined.lengths[sequences], kind="stable")]  # (sequence,)
+    plan = fill_batches(joined.lengths, order, tokens=8192)
+    with reporter.bar("predicting", int(joined.lengths[sequences].sum()), "tokens") as bar:
+        for some, states in encode_batches(encoder, joined, plan, keep):
+            row_of = np.full(len(joined), -1, dtype=np.int64)  # (window,) its row in this batch
+            row_of[some] = np.arange(len(some))
+            for (name, one), rows in zip(asked.items(), np.split(row_of[first], tasks), strict=True):
+                one.fill(outputs[name], states, rows)
+            bar.advance(int(joined.lengths[some].sum()))
+    return outputs

@@ -31,8 +31,8 @@ from bertvision.pipeline.train import check_heads
 from bertvision.sources import StreamedSource
 from bertvision.sources.cost import Choice, Rates, weigh
 from bertvision.training.finetune import Finetuning
-from bertvision.training.heads import build_places
 from bertvision.training.stack import Member, build_units
+from bertvision.training.train import build_buffers
 from bertvision.words import counted
 
 HEAD_STEPS = 8  # batches of states that are kept to time the heads
@@ -245,12 +245,12 @@ def _heads_rates(job: Job, features: Features) -> tuple[Encoder, float, float]:
     keep = parts_read([member.head for member in members])
     batches = list(islice(StreamedSource(encoder, features, steps, keep, encode_tokens=1).batches(), HEAD_STEPS))
 
-    units, places = build_units(members, train.stack, int(features.lengths[steps[0]].sum())), build_places(machine)
+    units, buffers = build_units(members, train.stack, int(features.lengths[steps[0]].sum())), build_buffers(machine)
 
     def learn(step: int) -> int:
-        placed = places.put(batches[step]) if places is not None else None
+        buffered = buffers.put(batches[step]) if buffers is not None else None
         for unit in units:
-            unit.learn(batches[step], machine, placed)
+            unit.learn(batches[step], machine, buffered)
         return int(features.lengths[batches[step].windows].sum())
 
     return encoder, measure_encoder(job, encoder, features, keep), _rate(learn, len(batches), job)

@@ -8,9 +8,9 @@ from typing import Any
 from bertvision.config import RunConfig, TrainConfig, target_kind
 from bertvision.errors import suggest
 from bertvision.evaluation.combining import METHODS
-from bertvision.heads.members import NAME, build_members
 from bertvision.kinds import LABEL
 from bertvision.pipeline.folder import BASELINE, ENCODER
+from bertvision.pipeline.members import NAME, build_members
 
 KEYS = ("members", "method", "name")
 NO_HELD_OUT = (

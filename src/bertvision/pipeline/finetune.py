@@ -17,7 +17,7 @@ from bertvision.pipeline.folder import HELD_OUT
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.snapshot import check_length, compile_if_long, report_route, save_snapshot
 from bertvision.training.checkpoint import Checkpoints
-from bertvision.training.finetune import Cost, Finetuning
+from bertvision.training.finetune import Finetuning, Usage
 from bertvision.training.methods import check_method
 from bertvision.words import counted
 
@@ -41,15 +41,15 @@ def finetune(job: Job) -> None:
     compile_if_long(job, encoder, 3 * config.epochs * float(features.lengths.sum()))
     facts: dict[str, Any] = {}
 
-    def keep(epochs: float, cost: Cost) -> None:
+    def keep(epochs: float, usage: Usage) -> None:
         _refuse_diverged(job, encoder, output, epochs)
         if job.machine.is_main and not job.folder.is_done(job.folder.encoder(epochs), stamp):
-            save_snapshot(job, epochs, encoder, output, stamp, (facts if epochs else {}) | dataclasses.asdict(cost))
+            save_snapshot(job, epochs, encoder, output, stamp, (facts if epochs else {}) | dataclasses.asdict(usage))
         job.machine.wait()
 
     checkpoints = Checkpoints(job.folder.checkpoints / "finetune", stamp, config.checkpoint_seconds)
     if config.epochs == 0:
-        keep(0.0, Cost(0.0, 0))
+        keep(0.0, Usage(0.0, 0))
         return
     if config.track:
         job.machine.accelerator.init_trackers("bertvision")

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from bertvision.data.examples import Example
 from bertvision.disk import read_json
 from bertvision.errors import UserError, suggest
-from bertvision.heads.members import CONTROL
+from bertvision.heads import CONTROL
 from bertvision.kinds import KINDS, Kind, Marks, load_marks
 from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, RunFolder
 from bertvision.pipeline.job import Job, reopen

@@ -65,7 +65,7 @@ class HeldOut:
 
 
 class EachEpoch:
-    """A `training.heads.Judge` that drops nobody: it writes down what the members score at the end of each epoch."""
+    """A `training.train.Judge` that drops nobody: it writes down what the members score at the end of each epoch."""
 
     def __init__(self, held_out: HeldOut, snapshot: float, members: list[Member], steps: list[np.ndarray]) -> None:
         """`steps` are the windows of each step of the pass. The last epoch's end is left to those who score heads."""

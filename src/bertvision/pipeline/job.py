@@ -22,11 +22,11 @@ from bertvision.data.windows import Features, build_features
 from bertvision.disk import fingerprint, read_json
 from bertvision.encoder.loading import identify, load_tokenizer, shape_of, weights_stamp
 from bertvision.errors import UserError
-from bertvision.heads import MemberConfig, Target, build_members
-from bertvision.heads import find_mistakes as find_head_mistakes
+from bertvision.heads import MemberConfig, Target
 from bertvision.kinds import Decoding, Predictions
 from bertvision.machine import Machine
 from bertvision.pipeline.folder import HELD_OUT, RunFolder
+from bertvision.pipeline.members import build_members, find_head_mistakes
 from bertvision.progress import Reporter
 from bertvision.tasks import Task, build_task
 

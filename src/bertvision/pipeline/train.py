@@ -11,7 +11,7 @@ from bertvision.disk import writing_folder
 from bertvision.encoder.loading import shape_of
 from bertvision.errors import UserError
 from bertvision.heads import MemberConfig, build_head, count_parameters, outline_head, save_head
-from bertvision.heads.saved import begin_head, check_begin
+from bertvision.pipeline.begin import begin_head, check_begin
 from bertvision.pipeline.folder import HELD_OUT, mark_done
 from bertvision.pipeline.held_out import EachEpoch, HeldOut
 from bertvision.pipeline.job import Job
@@ -19,8 +19,8 @@ from bertvision.pipeline.snapshot import compile_if_long, load_snapshot, report_
 from bertvision.pipeline.states import STREAMED, States, parts_read
 from bertvision.sources import KeptStates
 from bertvision.training.checkpoint import Checkpoints
-from bertvision.training.heads import Judge, train_heads
 from bertvision.training.stack import Member
+from bertvision.training.train import Judge, train_heads
 from bertvision.words import counted
 
 
@@ -30,8 +30,11 @@ def check_heads(job: Job) -> None:
     shape = shape_of(job.config.encoder.name, job.config.encoder.layers).shape
     own = {job.folder.head(epochs, one.name).resolve() for epochs in job.head_snapshots for one in job.members}
     for member in job.members:
-        check_begin(outline_head(member, shape, job.target), member, job.task)
-        if member.begin is not None and Path(member.begin).resolve() in own:  # trained here, before or after it
+        outline = outline_head(member, shape, job.target)
+        if member.begin is None:
+            continue
+        check_begin(outline, member, job.task)
+        if Path(member.begin).resolve() in own:  # trained here, before or after it
             raise UserError(
                 f"head '{member.name}' begins with '{member.begin}', which this run writes itself: give the head that "
                 "has this folder another `name`, or the run another folder (`run`)."
@@ -107,7 +110,8 @@ def train_members(
     members = []
     for config in configs:
         head = build_head(config, encoder.shape, job.target)
-        begin_head(head, config, job.task)
+        if config.begin is not None:
+            begin_head(head, config, job.task)
         head = head.to(job.machine.device)
         members.append(Member(config, head, whole.courses[config.epochs, config.data_fraction]))
     started = time.monotonic()

@@ -10,7 +10,7 @@ from typing import Any
 from bertvision.disk import write_bytes, write_json, write_text
 from bertvision.errors import UserError
 from bertvision.kinds import metric_title
-from bertvision.search.study import Tried
+from bertvision.search.study import TriedMember
 from bertvision.tables import Table
 from bertvision.words import counted
 
@@ -30,15 +30,15 @@ class History:
     study: str
     """The study's name in study.db."""
     snapshot: float
-    tried: list[Tried]
+    tried: list[TriedMember]
     seconds: dict[str, float]
     """Seconds of each pass, by population and what its heads read."""
 
-    def best(self) -> Tried | None:
+    def best(self) -> TriedMember | None:
         """The highest score among the members that went to the end; of equals the first."""
         return next((one for one in self.ranked() if one.state == "complete"), None)
 
-    def ranked(self) -> list[Tried]:
+    def ranked(self) -> list[TriedMember]:
         """Those that went to the end by their score, then the dropped ones by how far they came, then the rest."""
         found = [one for one in self.tried if one.state == "complete"]
         found.sort(key=lambda one: -(one.score or 0.0))

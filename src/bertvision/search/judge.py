@@ -1,6 +1,6 @@
 """Judging members by their scores on the held-out part of train: which of them are dropped on the way.
 
-The worse half of those at the same point of the same course goes at each rung (successive halving: Jamieson and
+At each rung the worse half of those at the same point of the same course is dropped (successive halving: Jamieson and
 Talwalkar 2016, "Non-stochastic Best Arm Identification and Hyperparameter Optimization").
 """
 
@@ -18,7 +18,7 @@ def course_of(member: Member) -> Course:
 
 
 class Halving:
-    """A `training.heads.Judge`: at each rung of a course the better half of its members goes on."""
+    """A `training.train.Judge`: at each rung of a course the better half of its members goes on."""
 
     def __init__(
         self,
@@ -45,8 +45,8 @@ class Halving:
 
 
 def halve(scores: dict[str, float]) -> set[str]:
-    """The names of the worse half, the smaller one where they are odd. Who equals the last that stays, stays too: early
-    in a pass many say the same of every example, and nothing is known of them yet. What is no number goes."""
+    """The names of the worse half, the smaller one where they are odd. Ties with the last survivor survive: early in a
+    pass many members predict the same for every example, and nothing is known of them yet. NaN is dropped."""
     numbers = sorted((score for score in scores.values() if not math.isnan(score)), reverse=True)
     cut = numbers[: math.ceil(len(scores) / 2)][-1] if numbers else math.inf
     return {name for name, score in scores.items() if not score >= cut}

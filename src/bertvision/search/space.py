@@ -9,14 +9,13 @@ decay = 0.01                                       anything else: this value
 import itertools
 import json
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from bertvision.config import RunConfig, TrainConfig, target_kind
 from bertvision.errors import ConfigError, suggest
-from bertvision.heads import HEADS, build_members, list_presets
-from bertvision.heads import find_mistakes as find_head_mistakes
-from bertvision.heads.members import TRAINING, MemberConfig, as_list, find_row, setting_types
+from bertvision.heads import HEADS, MemberConfig, find_preset, list_presets, setting_types
 from bertvision.kinds import LABEL, Kind
+from bertvision.pipeline.members import TRAINING, as_list, build_members, find_head_mistakes
 from bertvision.settings import convert
 from bertvision.tasks.config import TASKS
 
@@ -56,14 +55,8 @@ class Range:
 Entry = Choices | Range
 
 
-class Trial(Protocol):
-    """What draws a value for each setting; optuna's trials do."""
-
-    def suggest_categorical(self, name: str, choices: Any) -> Any: ...
-
-    def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float: ...
-
-    def suggest_int(self, name: str, low: int, high: int, *, log: bool = False) -> int: ...
+Trial = Any
+"""optuna's, which draws a value for each setting; optuna need not be there to check a space."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +73,7 @@ class Space:
         own = {key: _draw(trial, f"{head}.{key}", entry) for key, entry in self.heads[head].items()}
         return {"head": head, **own, **drawn}
 
-    def readings(self) -> list[dict[str, Any]]:
+    def read_entries(self) -> list[dict[str, Any]]:
         """An entry for every way in which members read the states."""
         found: list[dict[str, Any]] = []
         for head, own in self.heads.items():
@@ -106,10 +99,10 @@ def _draw(trial: Trial, name: str, entry: Entry) -> Any:
 
 def build_space(config: RunConfig) -> Space:
     """The space of a config that `find_mistakes` found none in."""
-    tables = given_space(config)
+    tables = space_tables(config)
     heads = {}
     for name in as_list(tables["head"]):
-        head, fixed = find_row(name)
+        head, fixed = find_preset(name)
         hints = setting_types(head)
         heads[name] = {
             key: _build_entry(value, hints[key]) for key, value in tables.items() if key in hints and key not in fixed
@@ -118,7 +111,7 @@ def build_space(config: RunConfig) -> Space:
     return Space(training, heads)
 
 
-def given_space(config: RunConfig) -> dict[str, Any]:
+def space_tables(config: RunConfig) -> dict[str, Any]:
     """The table as it was given; a whole one for the kind of task where there is none, and heads where none are."""
     if config.search.space is None:
         return DEFAULTS[(target_kind(config) or LABEL).position]
@@ -170,14 +163,14 @@ def _known_metrics(config: RunConfig) -> tuple[str, ...]:
 
 
 def _space_mistakes(config: RunConfig) -> list[str]:
-    tables = given_space(config)
+    tables = space_tables(config)
     names, mistakes = as_list(tables["head"]), []
     if not names or not all(isinstance(name, str) for name in names):
         return [f"'search.space.head' must be a head or a list of heads, not {tables['head']!r}."]
     known = [name for name in names if name in HEADS or name in list_presets()]
     for name in sorted(set(names) - set(known)):
         mistakes.append(f"'search.space.head' has '{name}': {suggest(name, {*HEADS, *list_presets()})}")
-    hints = TRAINING | {key: hint for name in known for key, hint in setting_types(find_row(name)[0]).items()}
+    hints = TRAINING | {key: hint for name in known for key, hint in setting_types(find_preset(name)[0]).items()}
     for key, value in tables.items():
         if key == "head":
             continue
@@ -219,10 +212,10 @@ def _value_mistakes(config: RunConfig) -> list[str]:
     space, found = build_space(config), []
     kind = target_kind(config) or LABEL
     for number, (head, own) in enumerate(space.heads.items()):
-        combinations = itertools.product(*([(key, value) for value in ends(entry)] for key, entry in own.items()))
+        combinations = itertools.product(*([(key, value) for value in end_values(entry)] for key, entry in own.items()))
         points = [dict(point) for point in itertools.islice(combinations, MOST_COMBINATIONS)]
         if number == 0:
-            points += [{key: value} for key, entry in space.training.items() for value in ends(entry)]
+            points += [{key: value} for key, entry in space.training.items() for value in end_values(entry)]
         for point in points:
             try:
                 build_members([{"head": head, **point}], TrainConfig(epochs=1), 0, kind)
@@ -231,6 +224,6 @@ def _value_mistakes(config: RunConfig) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def ends(entry: Entry) -> tuple[Any, ...]:
+def end_values(entry: Entry) -> tuple[Any, ...]:
     """The choices, or where the range begins and ends."""
     return entry.values if isinstance(entry, Choices) else (entry.low, entry.high)

@@ -1,6 +1,6 @@
 """The members tried so far, in an Optuna study in SQLite, and the populations that are proposed from them.
 
-A population hangs on the seed and on the members before it, on nothing else: drawn again after a kill it is the same.
+A population depends on the seed and the members before it alone: drawn again after a kill, it is the same.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ STATES = {
 
 
 @dataclass(frozen=True)
-class Tried:
+class TriedMember:
     """One member of the study."""
 
     number: int
@@ -40,7 +40,7 @@ class Tried:
     entry: dict[str, Any]
     """What it is, as an entry of a config's `heads`."""
     state: str
-    """complete, dropped at a rung, failed (no numbers any more), or running."""
+    """complete, dropped at a rung, failed (its outputs are NaN or infinite), or running."""
     score: float | None
     """On held-out data: at the end, or at the last rung of a dropped one."""
     rung: int
@@ -72,7 +72,7 @@ class Study:
 
     # ------------------------------------------------------------------ what was tried
 
-    def tried(self) -> list[Tried]:
+    def tried(self) -> list[TriedMember]:
         return [_to_tried(trial) for trial in self._trials()]
 
     @property
@@ -83,14 +83,14 @@ class Study:
     def note(self, key: str, value: Any) -> None:
         self._study.set_user_attr(key, value)
 
-    def others(self) -> dict[str, dict[str, Any]]:
+    def other_studies(self) -> dict[str, dict[str, Any]]:
         """Facts of the other studies in the file, by name, in the order they were made."""
         summaries = optuna.get_all_study_summaries(self._storage)
         return {one.study_name: dict(one.user_attrs) for one in summaries if one.study_name != self.name}
 
     # ------------------------------------------------------------------ populations
 
-    def take_population(self, count: int) -> list[Tried]:
+    def take_population(self, count: int) -> list[TriedMember]:
         """The population that was left unfinished, or else a new one of `count` members."""
         trials = self._trials()
         last = trials[-1].user_attrs["population"] if trials else -1
@@ -145,8 +145,8 @@ class Study:
             if state == "complete":
                 self._study.tell(number, score, skip_if_finished=True)
             else:
-                told = TrialState.PRUNED if state == "dropped" else TrialState.FAIL
-                self._study.tell(number, state=told, skip_if_finished=True)
+                ended = TrialState.PRUNED if state == "dropped" else TrialState.FAIL
+                self._study.tell(number, state=ended, skip_if_finished=True)
 
     def _trials(self) -> list[FrozenTrial]:
         return self._study.get_trials(deepcopy=False)
@@ -157,8 +157,8 @@ def quiet_optuna() -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-def _to_tried(trial: FrozenTrial) -> Tried:
+def _to_tried(trial: FrozenTrial) -> TriedMember:
     notes, rungs = trial.user_attrs, trial.intermediate_values
     score = trial.value if trial.state.is_finished() else (rungs[max(rungs)] if rungs else None)
     score = None if score is None or math.isnan(score) else score
-    return Tried(trial.number, notes["population"], notes["entry"], STATES[trial.state], score, len(rungs))
+    return TriedMember(trial.number, notes["population"], notes["entry"], STATES[trial.state], score, len(rungs))

@@ -9,7 +9,7 @@ import torch
 
 from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.recording import MOST_WORK, Graphs, TokenPlaces, fill_up, round_up, spare_bytes
+from bertvision.encoder.recording import MOST_WORK, Graphs, TokenBuffers, fill_up, round_up, spare_bytes
 from bertvision.encoder.states import HiddenStates, PackedTokens, Packing, Part, pack_tokens
 from bertvision.sources.ahead import make_ahead
 from bertvision.sources.base import StateBatch, Targets, pack_targets
@@ -57,8 +57,8 @@ class StreamedSource:
         return Graphs()
 
     @cached_property
-    def places(self) -> TokenPlaces:
-        return TokenPlaces(self.encoder.device)
+    def places(self) -> TokenBuffers:
+        return TokenBuffers(self.encoder.device)
 
     @cached_property
     def most_bytes(self) -> int:

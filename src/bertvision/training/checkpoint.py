@@ -40,14 +40,14 @@ class Checkpoints:
         self.saved_at = time.monotonic()
 
     def save(self, step: int, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        place = self.folder / f"step_{step:09d}"
-        with writing_folder(place) as fresh:
+        saved = self.folder / f"step_{step:09d}"
+        with writing_folder(saved) as fresh:
             save_file(
                 {name: tensor.detach().contiguous() for name, tensor in tensors.items()}, fresh / "state.safetensors"
             )
             write_json(fresh / "facts.json", {"stamp": self.stamp, "step": step, **facts})
         for older in self.folder.glob("step_*"):
-            if older != place:
+            if older != saved:
                 shutil.rmtree(older, ignore_errors=True)
         self.saved_at = time.monotonic()
 
@@ -56,18 +56,18 @@ class Checkpoints:
         found = self._newest()
         if found is None:
             return None
-        place, facts = found
-        return Checkpoint(facts["step"], load_file(place / "state.safetensors"), facts)
+        saved, facts = found
+        return Checkpoint(facts["step"], load_file(saved / "state.safetensors"), facts)
 
     def is_there(self) -> bool:
         """Whether this very work was begun before."""
         return self._newest() is not None
 
     def _newest(self) -> tuple[Path, dict[str, Any]] | None:
-        for place in sorted(self.folder.glob("step_*"), reverse=True):
-            facts = json.loads((place / "facts.json").read_text(encoding="utf-8"))
+        for saved in sorted(self.folder.glob("step_*"), reverse=True):
+            facts = json.loads((saved / "facts.json").read_text(encoding="utf-8"))
             if facts["stamp"] == self.stamp:
-                return place, facts
+                return saved, facts
         return None
 
     def clear(self) -> None:
@@ -75,12 +75,12 @@ class Checkpoints:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def named(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def add_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {f"{prefix}/{name}": tensor for name, tensor in tensors.items()}
 
 
-def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What `named` put under a prefix."""
+def strip_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What `add_prefix` put under a prefix."""
     start = prefix + "/"
     return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
 

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from bertvision.data.packing import BatchPlan, fill_batches
 from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.output_layer import OutputLayer
-from bertvision.encoder.recording import MOST_WORK, Graphs, TokenPlaces, fill_up
+from bertvision.encoder.recording import MOST_WORK, Graphs, TokenBuffers, fill_up
 from bertvision.encoder.states import PackedTokens, pack_tokens
 from bertvision.errors import UserError
 from bertvision.kinds import Kind
@@ -26,7 +27,7 @@ from bertvision.machine import Machine, drawing_from
 from bertvision.progress import Reporter
 from bertvision.sources.ahead import make_ahead
 from bertvision.sources.base import Targets, pack_targets
-from bertvision.training.checkpoint import Checkpoints, held_interrupts, named, under
+from bertvision.training.checkpoint import Checkpoints, add_prefix, held_interrupts, strip_prefix
 from bertvision.training.half_weights import HalfWeights
 from bertvision.training.methods import prepare_method
 from bertvision.training.optimizer import (
@@ -41,7 +42,7 @@ LOG_STEPS = 25
 
 
 @dataclass(frozen=True)
-class Cost:
+class Usage:
     """What fine-tuning took up to a moment."""
 
     seconds: float
@@ -99,18 +100,17 @@ class Finetuning:
         rate = torch.tensor(config.lr, device=machine.device) if self.recorded else config.lr
         self.optimizer = build_optimizer(named, rate, config.decay)
         self.memory_tokens = config.memory_tokens
-        self.graphs, self.places = Graphs(), TokenPlaces(machine.device)
         self.step, self.seconds, self.tokens = 0, 0.0, 0
 
     def run(
         self,
         snapshots: list[float],
-        on_snapshot: Callable[[float, Cost], None],
+        on_snapshot: Callable[[float, Usage], None],
         checkpoints: Checkpoints,
         log: Callable[..., None],
         missing: list[float] | None = None,
     ) -> None:
-        """Trains to the last snapshot; `on_snapshot(epochs, cost)` is called at each, in order (after a kill
+        """Trains to the last snapshot; `on_snapshot(epochs, usage)` is called at each, in order (after a kill
         perhaps once more, with the same weights). `missing` are those not kept yet; absent: all."""
         self.machine.watch_memory()
         self._resume(checkpoints, self.plan.step_at(min(missing or snapshots)))
@@ -120,10 +120,10 @@ class Finetuning:
         last = max(stops)
         steps = self.take_steps(last)
         bar_of_work = self.reporter.bar("fine-tuning", self._tokens_up_to(last), "tokens")
-        with self._computing(), bar_of_work as bar, held_interrupts() as asked:
+        with self._computing(), bar_of_work as bar, held_interrupts() as interrupts:
             bar.advance(self.tokens)
             for epochs in stops.get(self.step, []):  # the step that was resumed at may be one, and not kept yet
-                self._offer(epochs, on_snapshot)
+                self._take_snapshot(epochs, on_snapshot)
             while self.step < last:
                 started = time.monotonic()
                 tokens, loss = next(steps)
@@ -140,8 +140,8 @@ class Finetuning:
                     self.machine.accelerator.log({"finetune/loss": loss}, step=self.step)
                 # The snapshot first: a kill in between takes the steps since the last checkpoint again.
                 for epochs in stops.get(self.step, []):
-                    self._offer(epochs, on_snapshot)
-                due, stopped = self.machine.agree(checkpoints.is_due(), bool(asked))
+                    self._take_snapshot(epochs, on_snapshot)
+                due, stopped = self.machine.agree(checkpoints.is_due(), bool(interrupts))
                 if self.step in stops or due or stopped:
                     self._save(checkpoints)
                 if stopped:
@@ -155,14 +155,26 @@ class Finetuning:
         try:
             yield
         finally:
-            self.graphs = Graphs()  # the old ones go, and their memory with them
+            self._drop_graphs()
             if self.half is not None:
                 self.half.end()
 
-    def _offer(self, epochs: float, on_snapshot: Callable[[float, Cost], None]) -> None:
-        cost = self._cost()
-        with self.full_weights(), self.method.plain() if self.method else contextlib.nullcontext():
-            on_snapshot(epochs, cost)
+    @cached_property
+    def graphs(self) -> Graphs:
+        return Graphs()
+
+    @cached_property
+    def buffers(self) -> TokenBuffers:
+        return TokenBuffers(self.machine.device)
+
+    def _drop_graphs(self) -> None:
+        """Recorded steps go, and their memory with them."""
+        self.__dict__.pop("graphs", None)
+
+    def _take_snapshot(self, epochs: float, on_snapshot: Callable[[float, Usage], None]) -> None:
+        usage = self._measure_usage()
+        with self.full_weights(), self.method.merged() if self.method else contextlib.nullcontext():
+            on_snapshot(epochs, usage)
 
     def measure_step(self, step: int) -> int:
         """One step out of its turn, to see how long it takes; gives its tokens."""
@@ -197,14 +209,14 @@ class Finetuning:
         schedule = (self.config.schedule, self.config.warmup)
         set_learning_rate(self.optimizer, learning_rate(self.step, steps, self.lr, *schedule))
         if self.recorded:
-            self.graphs.run("move", self._move)
+            self.graphs.run("update", self._update_weights)
         else:
-            self._move()
+            self._update_weights()
         self.step += 1
         shown = self.step % LOG_STEPS == 0 or self.step == steps
         return prepared.tokens, self._mean_loss(loss) if shown else None
 
-    def _move(self) -> None:
+    def _update_weights(self) -> None:
         """The weights, by the gradients that are there."""
         if self.config.clip is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.config.clip)
@@ -239,14 +251,14 @@ class Finetuning:
             self.optimizer.zero_grad(set_to_none=True)
         loss = torch.zeros((), device=self.machine.device)
         with drawing_from(self.machine.device, self.seed, self.step, self.machine.rank):
-            for place, micro in enumerate(prepared.micros):
-                loss += self._learn(micro, add=place > 0)
+            for number, micro in enumerate(prepared.micros):
+                loss += self._learn(micro, add=number > 0)
         return loss
 
     def _learn(self, micro: _Micro, add: bool) -> Tensor:
         if not micro.filled:
             return self._backward(micro.tokens, micro.targets, micro.weights, add)
-        key, tokens, others = self.places.put(micro.tokens, *vars(micro.targets).values(), micro.weights)
+        key, tokens, others = self.buffers.put(micro.tokens, *vars(micro.targets).values(), micro.weights)
         targets, weights = Targets(*others[:3]), others[3]
         loss: Tensor = self.graphs.run((key, add), lambda: self._backward(tokens, targets, weights, add))
         return loss
@@ -266,7 +278,7 @@ class Finetuning:
 
     def _halve_memory(self) -> bool:
         """Makes the next try smaller; False where it already was one window."""
-        self.graphs = Graphs()  # the old ones go, and their memory with them
+        self._drop_graphs()
         self.optimizer.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()
         longest = int(self.features.lengths.max())
@@ -287,16 +299,16 @@ class Finetuning:
     def _tokens_up_to(self, step: int) -> int:
         return sum(int(self.features.lengths[self.plan.batch(done)].sum()) for done in range(step))
 
-    def _cost(self) -> Cost:
+    def _measure_usage(self) -> Usage:
         if self.machine.device.type == "cuda":  # what was started counts, and may not be done
             started = time.monotonic()
             torch.cuda.synchronize(self.machine.device)
             self.seconds += time.monotonic() - started
-        return Cost(round(self.seconds, 2), self.tokens, self.machine.peak_memory())
+        return Usage(round(self.seconds, 2), self.tokens, self.machine.peak_memory())
 
     def full_weights(self) -> contextlib.AbstractContextManager[None]:
         """The model has its float32 weights inside, also where it computes in half precision."""
-        return contextlib.nullcontext() if self.half is None else self.half.kept()
+        return contextlib.nullcontext() if self.half is None else self.half.full_precision()
 
     def _named_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """What the optimiser moves, in the model's order."""
@@ -307,9 +319,9 @@ class Finetuning:
     def _save(self, checkpoints: Checkpoints) -> None:
         if self.machine.is_main:
             with self.full_weights():
-                model = named("model", self.model.state_dict())
+                model = add_prefix("model", self.model.state_dict())
                 facts = {"seconds": self.seconds, "tokens": self.tokens, "memory_tokens": self.memory_tokens}
-                checkpoints.save(self.step, model | named("optimizer", optimizer_tensors(self.optimizer)), facts)
+                checkpoints.save(self.step, model | add_prefix("optimizer", optimizer_tensors(self.optimizer)), facts)
         else:
             checkpoints.skip()
         self.machine.wait()
@@ -319,8 +331,8 @@ class Finetuning:
         if found is None or found.step > first_stop:  # past a snapshot that was asked for later: begin anew
             return
         with self.full_weights():
-            self.model.load_state_dict(under("model", found.tensors))
-        restore_optimizer(self.optimizer, under("optimizer", found.tensors))
+            self.model.load_state_dict(strip_prefix("model", found.tensors))
+        restore_optimizer(self.optimizer, strip_prefix("optimizer", found.tensors))
         self.step, self.seconds, self.tokens = found.step, found.facts["seconds"], found.facts["tokens"]
         self.memory_tokens = min(self.memory_tokens, found.facts["memory_tokens"])  # what ran out once would again
         self.reporter.say(f"fine-tuning goes on at step {self.step:,}.")

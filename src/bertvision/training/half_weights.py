@@ -38,7 +38,7 @@ class HalfWeights:
             torch._foreach_copy_([half for half, _ in pairs], [full for _, full in pairs])
 
     @contextlib.contextmanager
-    def kept(self) -> Iterator[None]:
+    def full_precision(self) -> Iterator[None]:
         """The module has its float32 weights inside: to be saved, loaded or used elsewhere."""
         self._put([weight.data for weight in self.full])
         try:
@@ -57,16 +57,16 @@ class HalfWeights:
         pairs = [*zip(self.own, self.full, strict=True), *((weight, weight) for weight in self.others)]
         pairs = [(own, full) for own, full in pairs if full.requires_grad]
         found = torch.autograd.grad(loss, [own for own, _ in pairs], allow_unused=True)
-        places: list[Tensor] = []
+        sums: list[Tensor] = []
         gradients: list[Tensor] = []
         for (_, weight), gradient in zip(pairs, found, strict=True):
             if gradient is not None:
                 weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
-                places.append(weight.grad)
+                sums.append(weight.grad)
                 gradients.append(gradient)
         if add:
-            gradients = [gradient.float() + place for gradient, place in zip(gradients, places, strict=True)]
-        torch._foreach_copy_(places, gradients)
+            gradients = [gradient.float() + before for gradient, before in zip(gradients, sums, strict=True)]
+        torch._foreach_copy_(sums, gradients)
 
     def _put(self, values: list[Tensor]) -> None:
         for weight, value in zip(self.own, values, strict=True):

@@ -2,7 +2,7 @@
 2022), or low-rank updates of its attention's queries and values (LoRA: Hu et al. 2022). The output layer always learns.
 
     method = prepare_method(encoder, config, seed)        before its weights are given to an optimiser
-    with method.plain(): encoder.save(folder)             an encoder like any other: updates are in its weights
+    with method.merged(): encoder.save(folder)             an encoder like any other: updates are in its weights
 """
 
 import contextlib
@@ -24,7 +24,7 @@ ADAPTER = "default"
 """peft's name for updates that were given none."""
 
 
-class _Place(NamedTuple):
+class _Projection(NamedTuple):
     """Where a projection stands in the model."""
 
     parent: nn.Module
@@ -37,24 +37,24 @@ class _Place(NamedTuple):
 class Method:
     """An encoder that was prepared to learn in one way."""
 
-    def __init__(self, places: Sequence[_Place] = ()) -> None:
-        self.places = places
+    def __init__(self, projections: Sequence[_Projection] = ()) -> None:
+        self.projections = projections
 
     @contextlib.contextmanager
-    def plain(self) -> Iterator[None]:
+    def merged(self) -> Iterator[None]:
         """Inside, the encoder is a plain one, in its modules and their names, with the updates in its weights, which
         must be those in float32: to be saved or used elsewhere."""
-        before = [place.plain.weight.data for place in self.places]
-        for place in self.places:
-            place.plain.weight.data = _merge(place)
-            setattr(place.parent, place.name, place.plain)
+        before = [projection.plain.weight.data for projection in self.projections]
+        for projection in self.projections:
+            projection.plain.weight.data = _merge(projection)
+            setattr(projection.parent, projection.name, projection.plain)
         try:
             yield
         finally:
             # The old weights, not the difference: subtracting would round.
-            for place, weight in zip(self.places, before, strict=True):
-                place.plain.weight.data = weight
-                setattr(place.parent, place.name, place.updated)
+            for projection, weight in zip(self.projections, before, strict=True):
+                projection.plain.weight.data = weight
+                setattr(projection.parent, projection.name, projection.updated)
 
 
 def check_method(encoder: Encoder, config: FinetuneConfig) -> None:
@@ -89,7 +89,7 @@ def _is_bias(name: str) -> bool:
     return name.endswith("bias")
 
 
-def _add_updates(encoder: Encoder, config: FinetuneConfig, seed: int) -> list[_Place]:
+def _add_updates(encoder: Encoder, config: FinetuneConfig, seed: int) -> list[_Projection]:
     peft, found = _import_peft(), _find_projections(encoder)
     settings = peft.LoraConfig(
         r=config.lora_rank,
@@ -99,10 +99,12 @@ def _add_updates(encoder: Encoder, config: FinetuneConfig, seed: int) -> list[_P
     )
     with drawing_from(encoder.device, seed, 12):
         peft.inject_adapter_in_model(settings, encoder.model, ADAPTER)  # all else is frozen
-    places = [_Place(parent, name, getattr(parent, name).base_layer, getattr(parent, name)) for parent, name in found]
+    updated = [
+        _Projection(parent, name, getattr(parent, name).base_layer, getattr(parent, name)) for parent, name in found
+    ]
     learning = [weight for weight in encoder.model.parameters() if weight.requires_grad]
-    assert len(learning) == 2 * len(places), f"{len(learning)} weights of {len(places)} updates learn"
-    return places
+    assert len(learning) == 2 * len(updated), f"{len(learning)} weights of {len(updated)} updates learn"
+    return updated
 
 
 def _projections_of(encoder: Encoder) -> tuple[str, str]:
@@ -113,16 +115,16 @@ def _find_projections(encoder: Encoder) -> list[tuple[nn.Module, str]]:
     """The modules that hold a projection of queries or values, and its name there."""
     wanted, family = _projections_of(encoder), encoder.model.config.model_type
     linear = [name for name, module in encoder.model.named_modules() if isinstance(module, nn.Linear)]
-    places = [name.rpartition(".") for name in linear]
-    missing = [name for name in wanted if name not in {last for _, _, last in places}]
+    names = [name.rpartition(".") for name in linear]
+    missing = [name for name in wanted if name not in {last for _, _, last in names}]
     if missing:
-        there = ", ".join(sorted({last for _, _, last in places}))
+        there = ", ".join(sorted({last for _, _, last in names}))
         raise UserError(
             f"finetune.method = 'lora' updates the linear modules {' and '.join(wanted)} of an encoder's attention, "
             f"and '{encoder.name}' ({family}) has no {' and no '.join(missing)}, only {there}: "
             "set another method, or give another encoder.name."
         )
-    return [(encoder.model.get_submodule(parent), last) for parent, _, last in places if last in wanted]
+    return [(encoder.model.get_submodule(parent), last) for parent, _, last in names if last in wanted]
 
 
 def _import_peft() -> Any:
@@ -136,8 +138,8 @@ def _import_peft() -> Any:
 
 
 @torch.no_grad()
-def _merge(place: _Place) -> Tensor:
-    down, up = (part[ADAPTER].weight for part in (place.updated.lora_A, place.updated.lora_B))
+def _merge(projection: _Projection) -> Tensor:
+    down, up = (part[ADAPTER].weight for part in (projection.updated.lora_A, projection.updated.lora_B))
     # (rank, input), (output, rank)
-    assert place.plain.weight.dtype == up.dtype == torch.float32, "half-precision weights are not merged"
-    return place.plain.weight.data + (up @ down) * place.updated.scaling[ADAPTER]  # (output, input)
+    assert projection.plain.weight.dtype == up.dtype == torch.float32, "half-precision weights are not merged"
+    return projection.plain.weight.data + (up @ down) * projection.updated.scaling[ADAPTER]  # (output, input)

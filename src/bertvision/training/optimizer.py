@@ -45,11 +45,11 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimiser's memory as plain tensors, named by the parameter's place."""
+    """The optimiser's memory as plain tensors, named by the parameter's index."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return {
-        f"{place}.{key}": value
-        for place, parameter in enumerate(parameters)
+        f"{index}.{key}": value
+        for index, parameter in enumerate(parameters)
         for key, value in optimizer.state[parameter].items()
         if isinstance(value, Tensor)
     }
@@ -58,8 +58,8 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for name, value in tensors.items():
-        place, key = name.split(".")
-        parameter = parameters[int(place)]
+        index, key = name.split(".")
+        parameter = parameters[int(index)]
         # The step counter is float32 whatever the parameter is, and on the CPU unless the step is fused.
         if key == "step":
             optimizer.state[parameter][key] = value.to(parameter.device) if optimizer.defaults["fused"] else value
@@ -113,13 +113,13 @@ class StackedAdamW:
         self.means = {name: values[index] for name, values in self.means.items()}
         self.squares = {name: values[index] for name, values in self.squares.items()}
 
-    def tensors(self, place: int) -> dict[str, Tensor]:
+    def tensors(self, index: int) -> dict[str, Tensor]:
         """One member's memory, as `optimizer_tensors` names it."""
         found = {}
         for number, name in enumerate(self._order()):
             found[f"{number}.step"] = torch.tensor(float(self.count))
-            found[f"{number}.exp_avg"] = self.means[name][place]
-            found[f"{number}.exp_avg_sq"] = self.squares[name][place]
+            found[f"{number}.exp_avg"] = self.means[name][index]
+            found[f"{number}.exp_avg_sq"] = self.squares[name][index]
         return found
 
     def restore(self, members: list[dict[str, Tensor]]) -> None:

@@ -1,13 +1,14 @@
 """Members of a set at work: alone, or stacked with others whose weights have the same shapes.
 
 A stack runs its members as one (`torch.func.functional_call` under `vmap`): one product for fifty small heads instead
-of fifty. It pays where a head's work is small beside the cost of starting it; `stack_limit` says where. On a GPU a step
-on a batch that has its own place is recorded and played again (`encoder/recording.py`).
+of fifty. It pays where a head's work is small beside the cost of starting it (`_stack_limit`). On a GPU a step on a
+batch in a buffer of its own is recorded and replayed (`encoder/recording.py`).
 """
 
 import contextlib
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -61,39 +62,75 @@ class Member:
         return learning_rate(step, len(self.steps), config.lr, config.schedule, config.warmup)
 
 
-class Alone:
+Buffered = tuple[Hashable, StateBatch]
+"""The size of a batch, and the batch in the memory that batches of this size always have."""
+
+
+class _Unit:
+    """Members that take their steps together."""
+
+    def __init__(self, members: list[Member], pool: Pool | None) -> None:
+        self.members, self.pool = list(members), pool
+        self.device = next(members[0].head.parameters()).device
+        self.losses = torch.zeros(len(members), device=self.device)  # (member) sums since they were last taken
+        self.counted = 0
+
+    @cached_property
+    def graphs(self) -> Graphs:
+        return Graphs(self.pool)
+
+    def is_due(self, step: int) -> bool:
+        """Whether members that take the same steps, some of them fewer, take this one."""
+        return bool(self.members) and self.members[0].steps[self.members[0].taken] == step
+
+    def take_losses(self) -> Tensor:
+        """Each member's mean loss since the last call, of this process's windows."""
+        means = self.losses / self.counted  # (member)
+        self.losses.zero_()
+        self.counted = 0
+        return means
+
+    def _take_step(self, batch: StateBatch, machine: Machine, buffered: Buffered | None) -> None:
+        if buffered is None:
+            self._step(batch, machine)
+        else:
+            size, filled = buffered
+            self.graphs.run(size, lambda: self._step(filled, machine))
+        for member in self.members:
+            member.taken += 1
+        self.counted += 1
+
+    def _step(self, batch: StateBatch, machine: Machine) -> None:
+        raise NotImplementedError
+
+    def _backward(self, outputs: Tensor, batch: StateBatch) -> None:
+        """Gradients and losses of outputs (member, position, output)."""
+        kind = self.members[0].head.target.kind
+        losses = kind.loss(outputs, batch.states, batch.targets, batch.total)  # (member)
+        losses.sum().backward()
+        self.losses += losses.detach()
+
+
+class Alone(_Unit):
     """One member and its own optimiser."""
 
     def __init__(self, member: Member, pool: Pool | None = None) -> None:
-        self.members = [member]
+        super().__init__([member], pool)
         self.parameters = list(member.head.parameters())
-        device = self.parameters[0].device
-        self.recorded = device.type == "cuda"  # a recorded step finds the rate in memory
-        lr: Any = torch.tensor(member.config.lr, device=device) if self.recorded else member.config.lr
+        self.recorded = self.device.type == "cuda"  # a recorded step finds the rate in memory
+        lr: Any = torch.tensor(member.config.lr, device=self.device) if self.recorded else member.config.lr
         self.optimizer = build_optimizer(member.head.named_parameters(), lr, member.config.decay)
-        self.losses = torch.zeros(1, device=device)  # (1) sum since they were last taken
-        self.counted = 0
-        self.graphs = Graphs(pool)
         self.draws = member.head.draws
 
-    def is_due(self, step: int) -> bool:
-        return _is_due(self.members, step)
-
-    def learn(self, batch: StateBatch, machine: Machine, placed: tuple[Hashable, StateBatch] | None = None) -> None:
-        """One optimiser step on one batch; `placed` is the same batch, filled up, and its size."""
+    def learn(self, batch: StateBatch, machine: Machine, buffered: Buffered | None = None) -> None:
+        """One optimiser step on one batch; `buffered` is the same batch, filled up, and its size."""
         (member,) = self.members
         member.head.train()
         set_learning_rate(self.optimizer, member.rate_at(member.taken))
         # Dropout is drawn from the member's own seed and step, whoever else is in the set.
         seeds = (member.config.seed, member.taken, machine.rank)
         with drawing_from(machine.device, *seeds) if self.draws else contextlib.nullcontext():
-            if placed is not None and self.recorded:
-                key, filled = placed
-                self.graphs.run(key, lambda: self._step(filled, machine))
-            else:
-                self._step(batch, machine)
-        member.taken += 1
-        self.counted += 1
+            self._take_step(batch, machine, buffered if self.recorded else None)
 
     def _step(self, batch: StateBatch, machine: Machine) -> None:
         (member,) = self.members
@@ -101,23 +138,14 @@ class Alone:
         if len(batch.windows):
             with machine.autocast():
                 outputs = member.head(batch.states)  # (position, output)
-            losses = _losses(member.head, outputs.unsqueeze(0), batch)  # (1)
-            losses.sum().backward()
-            self.losses += losses.detach()
+            self._backward(outputs.unsqueeze(0), batch)
         machine.sum_gradients(self.parameters)
         if member.config.clip is not None:
             nn.utils.clip_grad_norm_(self.parameters, member.config.clip)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)  # not before the next step: others need the memory
 
-    def take_losses(self) -> Tensor:
-        """The member's mean loss since the last call, of this process's windows."""
-        mean = self.losses / self.counted  # (1)
-        self.losses.zero_()
-        self.counted = 0
-        return mean
-
-    def let_go(self) -> None:
+    def drop_finished(self) -> None:
         """Forgets a member that learns no further, and its optimiser's memory with it."""
         self.members = [member for member in self.members if not member.is_over]
 
@@ -132,39 +160,25 @@ class Alone:
         restore_optimizer(self.optimizer, memory[self.members[0].name])
 
 
-class Stack:
+class Stack(_Unit):
     """Members whose weights have the same shapes: each weight carries a member dimension in front."""
 
     def __init__(self, members: list[Member], pool: Pool | None = None) -> None:
-        self.members = list(members)
+        super().__init__(members, pool)
         heads = [dict(member.head.named_parameters()) for member in members]
         self.weights = {
             name: torch.stack([head[name].detach() for head in heads]).requires_grad_() for name in heads[0]
         }  # each (member, …)
-        configs = [member.config for member in members]
-        self.device = next(iter(self.weights.values())).device
-        self.optimizer = StackedAdamW(self.weights, [config.decay for config in configs])
-        self.clip = self._row([float("inf") if config.clip is None else config.clip for config in configs])  # (member)
-        self.losses = self._row([0.0] * len(members))  # (member) sums since they were last taken
-        self.counted = 0
-        self.graphs = Graphs(pool)
+        self.optimizer = StackedAdamW(self.weights, [member.config.decay for member in members])
+        clips = [float("inf") if member.config.clip is None else member.config.clip for member in members]
+        self.clip = torch.tensor(clips, device=self.device)  # (member)
         self._plan_rates()
 
-    def is_due(self, step: int) -> bool:
-        return _is_due(self.members, step)
-
-    def learn(self, batch: StateBatch, machine: Machine, placed: tuple[Hashable, StateBatch] | None = None) -> None:
-        """One optimiser step of every member on one batch; `placed` is the same batch, filled up, and its size."""
+    def learn(self, batch: StateBatch, machine: Machine, buffered: Buffered | None = None) -> None:
+        """One optimiser step of every member on one batch; `buffered` is the same batch, filled up, and its size."""
         self.pace.copy_(self.paces[self.members[0].taken - self.first])
-        if placed is not None:
-            key, filled = placed
-            self.graphs.run(key, lambda: self._step(filled, machine))
-        else:
-            self._step(batch, machine)
-        for member in self.members:
-            member.taken += 1
+        self._take_step(batch, machine, buffered)
         self.optimizer.count += 1
-        self.counted += 1
 
     def _step(self, batch: StateBatch, machine: Machine) -> None:
         head, weights = self.members[0].head, list(self.weights.values())
@@ -174,9 +188,7 @@ class Stack:
             with machine.autocast():
                 outputs = vmap(lambda own: functional_call(head, own, (batch.states,)))(self.weights)
                 # (member, position, output)
-            losses = _losses(head, outputs, batch)  # (member)
-            losses.sum().backward()
-            self.losses += losses.detach()
+            self._backward(outputs, batch)
         machine.sum_gradients(weights)
         self._clip_gradients(weights)
         self.optimizer.step(self.pace)
@@ -203,22 +215,15 @@ class Stack:
         rows = torch.tensor(table, device=self.device).T  # (step, member)
         self.paces = self.optimizer.plan(rows, self.first)  # (step, 3, member)
         self.pace = torch.empty(self.paces.shape[1:], device=self.device)  # (3, member) those of the step being taken
-        self.graphs.forget()
+        self.__dict__.pop("graphs", None)
 
-    def take_losses(self) -> Tensor:
-        """Each member's mean loss since the last call, of this process's windows."""
-        means = self.losses / self.counted  # (member)
-        self.losses.zero_()
-        self.counted = 0
-        return means
-
-    def let_go(self) -> None:
+    def drop_finished(self) -> None:
         """Writes the weights of members that learn no further into their heads, and goes on without them."""
-        kept = [place for place, member in enumerate(self.members) if not member.is_over]
+        kept = [number for number, member in enumerate(self.members) if not member.is_over]
         if len(kept) == len(self.members):
             return
         self.write_back()
-        self.members = [self.members[place] for place in kept]
+        self.members = [self.members[number] for number in kept]
         if not kept:
             return
         index = torch.tensor(kept, device=self.device)  # (member)
@@ -236,38 +241,32 @@ class Stack:
 
     def memory(self) -> dict[str, dict[str, Tensor]]:
         """The optimiser's memory, by member: what `Alone` would give."""
-        return {member.name: self.optimizer.tensors(place) for place, member in enumerate(self.members)}
+        return {member.name: self.optimizer.tensors(number) for number, member in enumerate(self.members)}
 
     def restore(self, memory: dict[str, dict[str, Tensor]]) -> None:
         self.optimizer.restore([memory[member.name] for member in self.members])
-
-    def _row(self, values: list[float]) -> Tensor:
-        return torch.tensor(values, device=self.device)  # (member)
-
-
-def _is_due(members: list[Member], step: int) -> bool:
-    """Whether members that take the same steps, some of them fewer, take this one."""
-    return bool(members) and members[0].steps[members[0].taken] == step
 
 
 def build_units(members: list[Member], wanted: int | None = None, tokens: int = 0) -> list[Alone | Stack]:
     """Members with equal heads and equal steps to come in stacks of up to `wanted`, the others alone; where nothing is
     wanted, as many as are fast at about so many tokens a step."""
-    groups: dict[object, list[Member]] = {}
+    stackable: dict[object, list[Member]] = {}
     for member in members:
-        groups.setdefault(_kind_of_member(member) if member.head.stackable else id(member), []).append(member)
+        stackable.setdefault(_stack_key(member) if member.head.stackable else id(member), []).append(member)
     units: list[Alone | Stack] = []
-    pool = Pool()  # their graphs leave nothing behind
-    for group in groups.values():
-        # Even parts: 65 members are better run as 33 and 32 than as 64 and 1.
-        parts = -(-len(group) // (wanted or _stack_limit(group[0].head, tokens)))
-        for part in range(parts):
-            some = group[part::parts]
+    on_gpu = any(next(member.head.parameters()).is_cuda for member in members)
+    pool = Pool() if on_gpu else None  # one for all: their graphs leave nothing behind
+    for alike in stackable.values():
+        # Even shares: 65 members are better run as 33 and 32 than as 64 and 1.
+        stacks = -(-len(alike) // (wanted or _stack_limit(alike[0].head, tokens)))
+        for first in range(stacks):
+            some = alike[first::stacks]
             units.append(Stack(some, pool) if len(some) > 1 else Alone(some[0], pool))
     return units
 
 
-def _kind_of_member(member: Member) -> object:
+def _stack_key(member: Member) -> object:
+    """Equal for members that can be stacked."""
     config = member.config
     # With a share of the data and several epochs a member takes steps of its own (`data.packing.plan_pass`).
     own_steps = config.data_fraction if config.data_fraction < 1 and config.epochs > 1 else None
@@ -287,7 +286,3 @@ def _stack_limit(head: Head, tokens: int) -> int:
         return 1
     values = max(1, tokens) * head.layers * head.shape.hidden
     return max(1, min(MOST, STACKED_VALUES // values))
-
-
-def _losses(head: Head, outputs: Tensor, batch: StateBatch) -> Tensor:
-    return head.target.kind.loss(outputs, batch.states, batch.targets, batch.total)  # (member)

@@ -3,7 +3,7 @@ import torch
 from tiny_encoders import ARCHITECTURES, PACKED, tiny_config
 
 from bertvision.encoder import attention
-from bertvision.encoder.attention import choose_route
+from bertvision.encoder.encoder import choose_route
 from bertvision.errors import UserError
 
 

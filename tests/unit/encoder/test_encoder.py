@@ -7,9 +7,8 @@ from tiny_encoders import LENGTHS, PACKED, random_sequences, tiny_model, tiny_to
 from transformers import AutoModel
 
 from bertvision.encoder import attention
-from bertvision.encoder import encoder as encoder_module
 from bertvision.encoder.encoder import Encoder, check_route
-from bertvision.encoder.states import PackedTokens
+from bertvision.encoder.states import PackedTokens, group_by_length
 from bertvision.errors import UserError
 
 
@@ -53,14 +52,14 @@ def test_the_padded_budget_changes_nothing(budget: int) -> None:
 
 def test_micro_batches_cover_every_sequence_once_within_the_budget_and_with_little_padding() -> None:
     lengths = torch.randint(3, 385, (300,), generator=torch.Generator().manual_seed(0)).tolist()
-    groups = list(encoder_module._similar_lengths(lengths, 8192))
+    groups = list(group_by_length(lengths, 8192))
     assert sorted(sum(groups, [])) == list(range(300))
     slots = [len(group) * max(lengths[i] for i in group) for group in groups]
     assert max(slots) <= 8192 and sum(slots) < 1.15 * sum(lengths)
 
 
 def test_a_sequence_over_the_budget_goes_alone() -> None:
-    assert list(encoder_module._similar_lengths([30, 50, 8], 20)) == [[1], [0], [2]]
+    assert list(group_by_length([30, 50, 8], 20)) == [[1], [0], [2]]
 
 
 @pytest.mark.parametrize("architecture", PACKED)

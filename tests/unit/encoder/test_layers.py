@@ -8,9 +8,7 @@ import torch
 from tiny_encoders import random_sequences, tiny_model
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from bertvision.encoder import layers
-from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.layers import Listener, compile_layers, find_layers, restore_layers
+from bertvision.encoder.encoder import Encoder, Listener, compile_layers, find_layers, restore_layers
 from bertvision.encoder.states import PackedTokens
 
 FAMILIES = ("bert", "roberta", "electra", "distilbert", "modernbert")
@@ -57,7 +55,7 @@ def test_the_work_of_a_token_is_two_operations_a_weight_of_the_layers() -> None:
 def counter(monkeypatch: pytest.MonkeyPatch) -> CompileCounterWithBackend:
     found = CompileCounterWithBackend("eager")
     compile = torch.compile
-    monkeypatch.setattr(layers.torch, "compile", lambda forward, **options: compile(forward, backend=found, **options))
+    monkeypatch.setattr(torch, "compile", lambda forward, **options: compile(forward, backend=found, **options))
     torch._dynamo.reset()
     return found
 
@@ -87,7 +85,7 @@ def test_a_layer_that_can_not_be_compiled_runs_as_it_is(monkeypatch: pytest.Monk
         raise RuntimeError("no compiler here")
 
     compile = torch.compile
-    monkeypatch.setattr(layers.torch, "compile", lambda forward, **options: compile(forward, backend=refuse, **options))
+    monkeypatch.setattr(torch, "compile", lambda forward, **options: compile(forward, backend=refuse, **options))
     torch._dynamo.reset()
     encoder = Encoder(tiny_model("bert"), attention="padded").eval()
     batch = PackedTokens.from_lists(*random_sequences([7, 9]))

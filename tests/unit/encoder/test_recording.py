@@ -62,7 +62,7 @@ def test_each_size_is_taken_by_itself_then_recorded_then_played_and_every_step_c
     for step, key in enumerate(["a", "b", "a", "a", "b", "a"], 1):
         results.append(graphs.run(key, work))
         assert work.memory.item() == step
-    assert set(graphs.played) == {"a", "b"} and all(result is work.memory for result in results)
+    assert set(graphs.recorded) == {"a", "b"} and all(result is work.memory for result in results)
 
 
 def test_a_step_that_memory_does_not_suffice_to_record_is_tried_twice_and_then_taken_by_itself() -> None:
@@ -71,12 +71,12 @@ def test_a_step_that_memory_does_not_suffice_to_record_is_tried_twice_and_then_t
     for step in range(1, 5):
         graphs.run("a", work)
         assert work.memory.item() == step
-    assert not graphs.played and graphs.plain == {"a"}
+    assert not graphs.recorded and graphs.unrecorded == {"a"}
     graphs, work = Graphs(), Work([full])  # enough without what was kept for later
     for step in range(1, 4):
         graphs.run("a", work)
         assert work.memory.item() == step
-    assert set(graphs.played) == {"a"}
+    assert set(graphs.recorded) == {"a"}
 
 
 def test_a_step_that_can_not_be_recorded_at_all_says_what_to_do() -> None:
@@ -84,14 +84,3 @@ def test_a_step_that_can_not_be_recorded_at_all_says_what_to_do() -> None:
     graphs.run("a", work)
     with pytest.raises(UserError, match=r"\(operation not permitted when stream is capturing\): set encoder.record"):
         graphs.run("a", work)
-
-
-def test_what_is_forgotten_is_recorded_anew() -> None:
-    graphs, work = Graphs(), Work()
-    for _ in range(3):
-        graphs.run("a", work)
-    pool = graphs.pool
-    graphs.forget()
-    assert not graphs.played and graphs.pool is pool
-    graphs.run("a", work)
-    assert not graphs.played and work.memory.item() == 4

@@ -2,15 +2,15 @@ import pytest
 import torch
 from torch import nn
 
-from bertvision.heads.blocks import SeparateAdapter, SharedAdapter, even_out, map_parts
+from bertvision.heads.blocks import SeparateAdapter, SharedAdapter, linear_of_parts, pad_to
 
 
 @pytest.mark.parametrize(("dim", "expected"), [(-1, (3, 5, 8)), (-2, (3, 8, 6))])
 def test_a_weight_is_evened_out_with_zeros_behind_it(dim: int, expected: tuple[int, ...]) -> None:
     weight = torch.randn(3, 5, 6)
-    even = even_out(weight, dim, 8)
+    even = pad_to(weight, dim, 8)
     assert even.shape == expected and torch.equal(even[:, :5, :6], weight) and even.sum().isclose(weight.sum())
-    assert even_out(weight, -1, 6) is weight
+    assert pad_to(weight, -1, 6) is weight
 
 
 @pytest.mark.parametrize("adapter", [SharedAdapter(16, 13), SeparateAdapter(4, 16, 13)])
@@ -28,9 +28,9 @@ def test_parts_are_mapped_as_if_they_lay_side_by_side() -> None:
     wide = nn.functional.pad(layers, (0, 3))  # (position, layer, 16)
     expected = output(torch.cat([layers.flatten(1), last], dim=1))  # (position, 2)
     for part in (layers, wide):
-        torch.testing.assert_close(map_parts(output, [(part, 13), (last, 16)]), expected)
+        torch.testing.assert_close(linear_of_parts(output, [(part, 13), (last, 16)]), expected)
     gradients = []
-    for found in (expected, map_parts(output, [(wide, 13), (last, 16)])):
+    for found in (expected, linear_of_parts(output, [(wide, 13), (last, 16)])):
         output.zero_grad()
         found.square().sum().backward()
         gradients.append([weight.grad.clone() for weight in output.parameters()])

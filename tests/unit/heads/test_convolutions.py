@@ -14,15 +14,15 @@ from bertvision.heads.convolutions import (
     HalvingBlock,
     Kernels,
     Neighbours,
-    Real,
+    PositionMask,
     Separable,
     TokenConvolution,
     TokenSeparable,
     WidthCnn,
-    lay_out,
-    map_evenly,
-    map_places,
+    lay_out_windows,
+    linear_of_places,
     normalise,
+    padded_linear,
 )
 
 LENGTHS = [5, 1, 9, 2]
@@ -58,7 +58,7 @@ def convolve_with_loops(values: np.ndarray, weight: np.ndarray, stride: int, dil
 @pytest.fixture(params=[1, 8])
 def even(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Widths of products as they are on a CPU, and as they are on a GPU."""
-    monkeypatch.setattr(convolutions, "evenness", lambda values: request.param)
+    monkeypatch.setattr(convolutions, "alignment_of", lambda values: request.param)
     return request.param
 
 
@@ -77,11 +77,11 @@ def test_rows_are_the_windows_of_the_width_between_rows_of_zeros(width: int, str
     values, places = draw(2, 3, width), -(-width // stride)
     padded = functional.pad(values, (3, 3 + stride))
     windows = [padded[:, :, place * stride : place * stride + 7].flatten(1) for place in range(places)]
-    rows = lay_out(values, 7, stride, before=2, rows=places + 5, even=8)  # 3 · 7 values, a 1, two zeros
+    rows = lay_out_windows(values, 7, stride, before=2, rows=places + 5, align=8)  # 3 · 7 values, a 1, two zeros
     assert rows.shape == (2, places + 5, 24) and not rows[:, :2].any() and not rows[:, 2 + places :].any()
     torch.testing.assert_close(rows[:, 2 : 2 + places, :21], torch.stack(windows, dim=1), rtol=0, atol=0)
     assert (rows[:, 2 : 2 + places, 21] == 1).all() and not rows[..., 22:].any()
-    assert torch.equal(lay_out(values, 7, stride, before=2, rows=places + 1, even=8), rows[:, : places + 1])
+    assert torch.equal(lay_out_windows(values, 7, stride, before=2, rows=places + 1, align=8), rows[:, : places + 1])
 
 
 def test_kernels_have_the_sizes_one_to_seven() -> None:
@@ -155,9 +155,9 @@ def test_batch_norm_of_one_value_a_channel_takes_the_running_statistics_and_leav
     assert norm.bias.grad.tolist() == [1, 1, 1]
 
 
-def some_real(count: int, further: int) -> Real:
+def some_real(count: int, further: int) -> PositionMask:
     mask = torch.cat([torch.ones(count), torch.zeros(further)])  # (position)
-    real = Real.of(HiddenStates(torch.tensor([count]), real=mask))
+    real = PositionMask.of(HiddenStates(torch.tensor([count]), real=mask))
     assert real is not None
     return real
 
@@ -235,7 +235,7 @@ def read_by_channel(cnn: WidthCnn, values: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         unit.weight.copy_(torch.eye(cnn.features))
         unit.bias.zero_()
-    return map_places(unit, cnn(values), cnn.channels)[0]
+    return linear_of_places(unit, cnn(values), cnn.channels)[0]
 
 
 @torch.no_grad()
@@ -284,7 +284,7 @@ def test_the_1xn_cnn_gives_torch_s_convolutions_and_their_gradients(
     if cnn.between is not None:
         second.append(convolve(first, cnn.between, strides[1]))
     expected = output(functional.gelu(torch.cat(second, dim=1)).flatten(1))  # (position, 2)
-    found = map_places(output, cnn(values), cnn.channels)  # (position, 2)
+    found = linear_of_places(output, cnn(values), cnn.channels)  # (position, 2)
     torch.testing.assert_close(found, expected)
     leaves = [values, *cnn.parameters(), *output.parameters()]
     wanted = torch.autograd.grad(expected.square().sum(), leaves)
@@ -294,7 +294,7 @@ def test_the_1xn_cnn_gives_torch_s_convolutions_and_their_gradients(
 
 def test_a_product_is_the_same_with_even_sides(even: int) -> None:
     values, weight = draw(4, 13), draw(5, 13, seed=2)
-    torch.testing.assert_close(map_evenly(values, weight), values @ weight.T)
+    torch.testing.assert_close(padded_linear(values, weight), values @ weight.T)
 
 
 @torch.no_grad()

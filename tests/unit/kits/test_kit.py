@@ -16,7 +16,7 @@ from bertvision.disk import read_json, write_json
 from bertvision.errors import UserError
 from bertvision.kits import Kit
 from bertvision.kits.card import build_card
-from bertvision.kits.making import make_kit
+from bertvision.kits.make import make_kit
 from bertvision.kits.scoring import kit_table, score_kit
 from bertvision.pipeline.job import Job, reopen
 from bertvision.pipeline.predict import Predictor

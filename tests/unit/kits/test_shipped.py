@@ -9,9 +9,9 @@ import bertvision as bv
 from bertvision.config import load_config
 from bertvision.disk import read_json
 from bertvision.heads import count_parameters
-from bertvision.heads.begin import SHIPPED, read_begin
 from bertvision.kits import Kit
 from bertvision.kits.scoring import score_kit
+from bertvision.pipeline.begin import SHIPPED, read_begin
 from bertvision.pipeline.job import Job
 
 FOLDER = SHIPPED / "default"

@@ -4,15 +4,15 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from bertvision.search.history import History, build_chart, write_history, write_picture
-from bertvision.search.study import Tried
+from bertvision.search.study import TriedMember
 
 TRIED = [
-    Tried(0, 0, {"head": "adapter", "size": 8, "lr": 1e-3}, "complete", 60.0, 2),
-    Tried(1, 0, {"head": "learned_pooling", "lr": 2e-3}, "dropped", 75.0, 1),
-    Tried(2, 0, {"head": "learned_pooling", "lr": 9.0}, "failed", None, 0),
-    Tried(3, 1, {"head": "adapter", "size": 4, "lr": 5e-3}, "complete", 70.0, 2),
-    Tried(4, 1, {"head": "adapter", "size": 4, "lr": 6e-3}, "dropped", 50.0, 2),
-    Tried(5, 1, {"head": "adapter", "size": 4, "lr": 7e-3}, "complete", 70.0, 2),
+    TriedMember(0, 0, {"head": "adapter", "size": 8, "lr": 1e-3}, "complete", 60.0, 2),
+    TriedMember(1, 0, {"head": "learned_pooling", "lr": 2e-3}, "dropped", 75.0, 1),
+    TriedMember(2, 0, {"head": "learned_pooling", "lr": 9.0}, "failed", None, 0),
+    TriedMember(3, 1, {"head": "adapter", "size": 4, "lr": 5e-3}, "complete", 70.0, 2),
+    TriedMember(4, 1, {"head": "adapter", "size": 4, "lr": 6e-3}, "dropped", 50.0, 2),
+    TriedMember(5, 1, {"head": "adapter", "size": 4, "lr": 7e-3}, "complete", 70.0, 2),
 ]
 HISTORY = History("rte", "accuracy", "one", 1.0, TRIED, {"0/sequences": 1.5, "1/sequences": 2.0, "1/tokens": 0.25})
 
@@ -69,5 +69,5 @@ def test_the_picture_has_the_scores_and_the_best_so_far(tmp_path: Path) -> None:
 
 
 def test_one_learning_rate_makes_no_second_panel() -> None:
-    same = [Tried(n, 0, {"head": "adapter", "lr": 1e-3}, "complete", 50.0, 0) for n in range(3)]
+    same = [TriedMember(n, 0, {"head": "adapter", "lr": 1e-3}, "complete", 50.0, 0) for n in range(3)]
     assert len(build_chart(History("rte", "accuracy", "one", 1.0, same, {})).to_dict()["hconcat"]) == 1

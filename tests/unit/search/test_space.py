@@ -5,9 +5,9 @@ from optuna.trial import FixedTrial
 
 from bertvision.config import TrainConfig, build_config
 from bertvision.errors import ConfigError
-from bertvision.heads import build_members
 from bertvision.kinds import LABEL, SCORE, SPAN, Kind
-from bertvision.search.space import DEFAULTS, build_member, build_space, find_mistakes, given_space
+from bertvision.pipeline.members import build_members
+from bertvision.search.space import DEFAULTS, build_member, build_space, find_mistakes, space_tables
 
 RTE = {"task": {"name": "rte"}}
 TASKS = {LABEL: "rte", SCORE: "stsb", SPAN: "demo"}
@@ -64,14 +64,14 @@ def test_a_setting_that_is_a_list_has_lists_as_choices() -> None:
 @pytest.mark.parametrize("kind", TASKS)
 def test_the_space_that_stands_in_is_without_mistakes(kind: Kind) -> None:
     config = build_config({"task": {"name": TASKS[kind]}}, find_more=find_mistakes)
-    assert given_space(config) == DEFAULTS[kind.position]
+    assert space_tables(config) == DEFAULTS[kind.position]
     entries = [{"head": head} for head in build_space(config).heads]
     assert len(build_members(entries, TrainConfig(epochs=1), 0, kind)) == 1 + len(entries)
 
 
 def test_every_way_of_reading_is_known_beforehand() -> None:
     space = build_space(config_with({"head": ["adapter", "flat_adapter"], "read": ["cls", "mean"]}))
-    assert space.readings() == [
+    assert space.read_entries() == [
         {"head": "adapter", "read": "cls"}, {"head": "adapter", "read": "mean"}, {"head": "flat_adapter"},
     ]  # fmt: skip
 

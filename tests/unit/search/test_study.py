@@ -6,7 +6,7 @@ import optuna
 import pytest
 
 from bertvision.search.space import Choices, Range, Space
-from bertvision.search.study import Study, Tried
+from bertvision.search.study import Study, TriedMember
 
 SPACE = Space(
     training={"lr": Range(1e-4, 1e-2, True, False)},
@@ -18,7 +18,7 @@ def open_study(folder: Path, sampler: str = "random", seed: int = 0) -> Study:
     return Study(folder / "study.db", "one", SPACE, sampler, seed)
 
 
-def finish(study: Study, population: list[Tried]) -> None:
+def finish(study: Study, population: list[TriedMember]) -> None:
     """The score is the head's size: all that a sampler needs is that scores differ."""
     study.finish((one.number, "complete", float(one.entry.get("size", 0))) for one in population)
 
@@ -102,5 +102,5 @@ def test_studies_of_other_settings_stay_in_the_file(tmp_path: Path) -> None:
     finish(one, one.take_population(2))
     one.note("made_of", {"seed": 0})
     other = Study(tmp_path / "study.db", "two", SPACE, "random", 1)
-    assert other.tried() == [] and other.others() == {"one": {"made_of": {"seed": 0}}}
+    assert other.tried() == [] and other.other_studies() == {"one": {"made_of": {"seed": 0}}}
     assert len(open_study(tmp_path).tried()) == 2

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from bertvision.training import checkpoint as module
-from bertvision.training.checkpoint import Checkpoints, named, under
+from bertvision.training.checkpoint import Checkpoints, add_prefix, strip_prefix
 
 TENSORS = {"a/w": torch.arange(6.0).reshape(2, 3), "a/half": torch.ones(2, dtype=torch.bfloat16)}
 
@@ -74,8 +74,8 @@ def test_clearing_forgets_all(tmp_path: Path) -> None:
 
 
 def test_names_come_back_from_under_their_prefix_alone() -> None:
-    tensors = named("adapter/head", {"w": torch.ones(1)}) | named("adapter/head2", {"w": torch.zeros(1)})
-    assert list(under("adapter/head", tensors)) == ["w"] and under("adapter/head", tensors)["w"] == 1
+    tensors = add_prefix("adapter/head", {"w": torch.ones(1)}) | add_prefix("adapter/head2", {"w": torch.zeros(1)})
+    assert list(strip_prefix("adapter/head", tensors)) == ["w"] and strip_prefix("adapter/head", tensors)["w"] == 1
 
 
 def test_a_transposed_tensor_can_be_saved(tmp_path: Path) -> None:

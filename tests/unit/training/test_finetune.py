@@ -24,7 +24,7 @@ from bertvision.errors import UserError
 from bertvision.kinds import LABEL, SCORE, SPAN, Kind
 from bertvision.progress import Reporter
 from bertvision.training import finetune
-from bertvision.training.finetune import Cost, Finetuning
+from bertvision.training.finetune import Finetuning, Usage
 from bertvision.training.half_weights import HalfWeights
 from bertvision.training.optimizer import build_optimizer
 
@@ -249,7 +249,7 @@ def test_with_weights_on_the_side_too_a_killed_run_ends_in_the_same_weights(
     whole = as_on_a_gpu(tiny_finetuning(squad, SPAN, batch_rows=3), monkeypatch)
     kept: dict[float, Weights] = {}
 
-    def keep(epochs: float, _: Cost) -> None:
+    def keep(epochs: float, _: Usage) -> None:
         kept[epochs] = weights(whole)
 
     whole.run([0.5, 2.0], keep, checkpoints_in(tmp_path / "whole"), log_nothing)
@@ -270,7 +270,7 @@ def test_snapshots_come_in_order_at_their_fraction_of_an_epoch(squad: Features, 
     work = tiny_finetuning(squad, SPAN, batch_rows=3)  # 6 steps an epoch
     seen: list[tuple[float, int, int]] = []
 
-    def keep(epochs: float, cost: Cost) -> None:
+    def keep(epochs: float, cost: Usage) -> None:
         seen.append((epochs, work.step, cost.tokens))
 
     work.run([1.0, 2.0, 0.5, 0.0], keep, checkpoints_in(tmp_path), log_nothing)
@@ -389,7 +389,7 @@ def test_killed_while_a_snapshot_is_kept_it_is_offered_again_with_the_same_weigh
     for dies in (True, False):
         work = tiny_finetuning(squad, SPAN, batch_rows=3)
 
-        def keep(epochs: float, cost: Cost, work: Finetuning = work, dies: bool = dies) -> None:
+        def keep(epochs: float, cost: Usage, work: Finetuning = work, dies: bool = dies) -> None:
             if epochs == 1.0:
                 kept.append(weights(work))
                 if dies:

@@ -79,7 +79,7 @@ def test_the_float32_weights_are_in_the_module_while_they_are_asked_for() -> Non
     half = HalfWeights(net, torch.bfloat16)
     address = net.first.weight.data_ptr()
     assert net.first.weight.dtype == torch.bfloat16
-    with half.kept():
+    with half.full_precision():
         assert torch.equal(net.first.weight, before)
         net.load_state_dict({name: weight + 1 for name, weight in net.state_dict().items()})
     assert net.first.weight.data_ptr() == address and net.first.weight.dtype == torch.bfloat16

@@ -162,7 +162,7 @@ def test_after_a_snapshot_the_encoder_has_its_updates_apart_again_to_the_last_bi
     for _ in work.take_steps(3):
         pass
     before, held = clone(work.model.state_dict()), list(work.model.parameters())
-    with work.method.plain():
+    with work.method.merged():
         assert "lora" not in " ".join(work.model.state_dict())
     assert not moved(before, work.model.state_dict())
     assert all(one is other for one, other in zip(held, work.model.parameters(), strict=True))
@@ -256,7 +256,7 @@ def test_a_compiled_layer_takes_its_updates_and_is_not_compiled_again_after_a_sn
     layer.eval()
     first = compiled(given)
     torch.testing.assert_close(first, layer(given))
-    with work.method.plain():
+    with work.method.merged():
         pass
     before = len(made)
     assert torch.equal(compiled(given), first) and len(made) == before > 0
@@ -271,13 +271,13 @@ def test_families_have_two_updates_a_layer(architecture: str) -> None:
     before, outputs = clone(encoder.model.state_dict()), states(encoder)
     method = prepare_method(encoder, FinetuneConfig(method="lora", lora_rank=RANK), seed=0)
     learning = [weight for weight in encoder.parameters() if weight.requires_grad]
-    assert len(method.places) == LAYERS * 2 and sum(w.numel() for w in learning) == LAYERS * 2 * RANK * 2 * HIDDEN
+    assert len(method.projections) == LAYERS * 2 and sum(w.numel() for w in learning) == LAYERS * 2 * RANK * 2 * HIDDEN
     with torch.no_grad():
         for weight in learning:
             weight.add_(0.1)
     updated = states(encoder)
     assert not torch.allclose(updated, outputs, atol=1e-2)
-    with method.plain():
+    with method.merged():
         torch.testing.assert_close(states(encoder), updated, rtol=1e-4, atol=1e-4)
         assert len(moved(before, encoder.model.state_dict())) == LAYERS * 2
 

@@ -29,7 +29,7 @@ from bertvision.progress import Reporter
 from bertvision.sources import StreamedSource
 
 from bertvision.kinds import SPAN
-from bertvision.training.heads import train_heads
+from bertvision.training.train import train_heads
 from bertvision.training.stack import Alone, Member
 
 folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
@@ -71,7 +71,7 @@ def breaking(unit, *given):
     if unit.members == [members[1]] and members[1].taken == 5 and rank == 1:
         unit.losses = unit.losses * float("nan")
 Alone.learn = breaking
-import bertvision.training.heads as module
+import bertvision.training.train as module
 module.LOG_STEPS = 5
 lines.clear()
 tokens_of = lambda step: int(features.lengths[plan[step]].sum())

@@ -14,10 +14,10 @@ from bertvision.encoder.states import StateShape
 from bertvision.heads import HEADS, Target, build_head
 from bertvision.kinds import KINDS, LABEL, SPAN, Kind
 from bertvision.machine import Machine
-from bertvision.training import heads as loop
-from bertvision.training.heads import train_heads
+from bertvision.training import train as loop
 from bertvision.training.optimizer import StackedAdamW, build_optimizer, set_learning_rate
 from bertvision.training.stack import Alone, Member, Stack, build_units
+from bertvision.training.train import train_heads
 
 ADAPTER = {"head": "adapter", "size": 4}
 FIVE = [

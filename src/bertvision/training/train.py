@@ -1,7 +1,7 @@
 """The one loop that trains a set of heads: each batch's states are made once and every member learns from them.
 
 A member has its own optimiser, schedule, epochs, seed and share of the data, and draws from no shared generator: among
-others or alone it ends in the same weights, to rounding where it runs in a stack (`training/stack.py`) and to the bit
+others or alone it ends in the same weights: to rounding where it runs in a stack (`training/stack.py`), bit-identical
 elsewhere.
 """
 
@@ -17,15 +17,15 @@ from torch import Tensor
 from bertvision.machine import Machine
 from bertvision.progress import Reporter
 from bertvision.sources import Source
-from bertvision.training.checkpoint import Checkpoint, Checkpoints, held_interrupts, named, under
-from bertvision.training.places import Places
+from bertvision.training.buffers import BatchBuffers
+from bertvision.training.checkpoint import Checkpoint, Checkpoints, add_prefix, held_interrupts, strip_prefix
 from bertvision.training.stack import Alone, Member, Stack, build_units
 
 LOG_STEPS = 50
 
 
 class Judge(Protocol):
-    """Looks at the members on the way and says which of them are not worth going on with."""
+    """Looks at the members on the way and decides which of them are not worth going on with."""
 
     def is_due(self, step: int) -> bool: ...
 
@@ -49,23 +49,25 @@ def train_heads(
     seconds of the pass, those before a kill included."""
     found = checkpoints.load()
     step, before = _resume(members, found)
-    units = _let_go(build_units(members, stack, tokens_of(0)))
+    units = _drop_finished(build_units(members, stack, tokens_of(0)))
     if found is not None:
         for unit in units:
-            unit.restore({member.name: under(f"{member.name}/optimizer", found.tensors) for member in unit.members})
+            unit.restore(
+                {member.name: strip_prefix(f"{member.name}/optimizer", found.tensors) for member in unit.members}
+            )
         reporter.say(f"training of the heads goes on at step {step:,}.")
         del found  # all weights and moments once more
     started = time.monotonic()
-    places = build_places(machine)
+    buffers = build_buffers(machine)
     last = max(member.steps[-1] for member in members) + 1
     bar_of_work = reporter.bar(f"training {len(members)} heads", sum(tokens_of(s) for s in range(last)), "tokens")
-    with bar_of_work as bar, held_interrupts() as asked:
+    with bar_of_work as bar, held_interrupts() as interrupts:
         bar.advance(sum(tokens_of(done) for done in range(step)))
         for batch in source.batches(step) if units else ():
-            placed = places.put(batch) if places is not None else None
+            buffered = buffers.put(batch) if buffers is not None else None
             for unit in units:
                 if unit.is_due(step):
-                    unit.learn(batch, machine, placed)
+                    unit.learn(batch, machine, buffered)
             bar.advance(tokens_of(step))
             step += 1
             ended = any(member.is_over for unit in units for member in unit.members)
@@ -74,10 +76,10 @@ def train_heads(
                 if machine.is_main:
                     log("train", step=step, loss=losses)
             if judge is not None and judge.is_due(step):
-                _ask(judge, step, units)
-            units = _let_go(units)
+                _drop_judged(judge, step, units)
+            units = _drop_finished(units)
             del batch  # its states may go before the next ones come
-            due, stopped = machine.agree(checkpoints.is_due(), bool(asked))
+            due, stopped = machine.agree(checkpoints.is_due(), bool(interrupts))
             if due or stopped:
                 _save(members, units, step, before + time.monotonic() - started, checkpoints, machine)
             if stopped:
@@ -92,15 +94,15 @@ def train_heads(
     return before + time.monotonic() - started
 
 
-def build_places(machine: Machine) -> Places | None:
-    """Where batches lie while they are learnt from, so that steps can be recorded; None where they are not."""
-    return Places(machine.device) if machine.records else None
+def build_buffers(machine: Machine) -> BatchBuffers | None:
+    """Where batches lie while heads learn from them, so that steps can be recorded; None where they are not."""
+    return BatchBuffers(machine.device) if machine.records else None
 
 
-def _let_go(units: list[Alone | Stack]) -> list[Alone | Stack]:
+def _drop_finished(units: list[Alone | Stack]) -> list[Alone | Stack]:
     """Units without the members that learn no further; a stack stays one, so that a resumed pass rounds alike."""
     for unit in units:
-        unit.let_go()
+        unit.drop_finished()
     return [unit for unit in units if unit.members]
 
 
@@ -109,7 +111,7 @@ def _average_buffers(members: list[Member], machine: Machine) -> None:
     machine.average([buffer for member in members for buffer in member.head.buffers() if buffer.is_floating_point()])
 
 
-def _ask(judge: Judge, step: int, units: list[Alone | Stack]) -> None:
+def _drop_judged(judge: Judge, step: int, units: list[Alone | Stack]) -> None:
     for unit in units:
         unit.write_back()
     running = [member for unit in units for member in unit.members if not member.is_over]
@@ -153,9 +155,9 @@ def _save(
     for unit in units:
         unit.write_back()
         for name, memory in unit.memory().items():
-            tensors |= named(f"{name}/optimizer", memory)
+            tensors |= add_prefix(f"{name}/optimizer", memory)
     for member in members:
-        tensors |= named(f"{member.name}/head", member.head.state_dict())
+        tensors |= add_prefix(f"{member.name}/head", member.head.state_dict())
     if machine.is_main:
         facts = {
             "seconds": seconds,
@@ -173,7 +175,7 @@ def _resume(members: list[Member], found: Checkpoint | None) -> tuple[int, float
     if found is None:
         return 0, 0.0
     for member in members:
-        member.head.load_state_dict(under(f"{member.name}/head", found.tensors))
+        member.head.load_state_dict(strip_prefix(f"{member.name}/head", found.tensors))
         member.failed = member.name in found.facts["failed"]
         member.dropped = member.name in found.facts["dropped"]
         member.taken = bisect_left(member.steps, found.step)

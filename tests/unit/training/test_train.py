@@ -15,9 +15,9 @@ from bertvision.heads import HEADS, build_head
 from bertvision.kinds import LABEL, SPAN, Kind
 from bertvision.machine import Machine
 from bertvision.sources import StateBatch
-from bertvision.training import heads as module
-from bertvision.training.heads import train_heads
+from bertvision.training import train as module
 from bertvision.training.stack import Alone, Member
+from bertvision.training.train import train_heads
 
 FIVE = [
     {"head": "last_linear", "name": "control"},

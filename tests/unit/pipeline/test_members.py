@@ -6,8 +6,9 @@ import pytest
 
 from bertvision.config import TrainConfig
 from bertvision.errors import ConfigError, UserError
-from bertvision.heads import HEADS, MemberConfig, build_members, list_presets, load_head
+from bertvision.heads import HEADS, MemberConfig, list_presets, load_head
 from bertvision.kinds import LABEL
+from bertvision.pipeline.members import build_members
 
 TRAIN = TrainConfig(lr=0.5, epochs=3, schedule="constant", warmup=0.2, decay=0.1, clip=2.0, batch_rows=4)
 
@@ -142,14 +143,14 @@ def test_all_mistakes_of_all_heads_are_shown_at_once() -> None:
         ({"size": 6.5}, "a whole number"),
         ({"size": 0}, "`size` must be at least 1"),
         ({"shared": 1}, "true or false"),
-        ({"read": "max"}, "cls or mean"),
+        ({"read": "max"}, "it can be cls, mean"),
         ({"lr": "fast"}, "a number"),
         ({"lr": 0}, "`lr` must be above 0"),
         ({"lr": float("nan")}, "`lr` must be above 0"),
         ({"lr": float("inf")}, "`lr` must be finite"),
-        ({"epochs": 0}, "`epochs` must be above 0"),
+        ({"epochs": 0}, "`epochs` must be at least 1"),
         ({"epochs": 1.5}, "a whole number"),
-        ({"schedule": "cosine"}, "linear or constant"),
+        ({"schedule": "cosine"}, "it can be constant, linear"),
         ({"warmup": 1.0}, "`warmup` must be from 0 to less than 1"),
         ({"decay": -0.1}, "`decay` must be at least 0"),
         ({"decay": float("inf")}, "`decay` must be finite"),

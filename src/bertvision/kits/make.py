@@ -10,6 +10,7 @@ from typing import Any
 from bertvision.disk import read_json, write_json, write_text, writing_folder
 from bertvision.encoder.loading import identify, resolve
 from bertvision.errors import UserError
+from bertvision.heads.base import CONFIG, WEIGHTS
 from bertvision.kinds.base import MARKS
 from bertvision.kits.card import build_card
 from bertvision.kits.kit import FILE
@@ -19,11 +20,10 @@ from bertvision.tasks.base import Task, describe_task
 
 UNTOUCHED = 0.0
 """The snapshot of an encoder that was not fine-tuned."""
-HEAD_FILES = ("head.safetensors", "config.json")
 
 
 @dataclass(frozen=True)
-class Part:
+class KitEntry:
     """What a kit takes from a run."""
 
     facts: dict[str, Any]
@@ -42,80 +42,79 @@ class Part:
 def make_kit(
     runs: Sequence[Path], to: Path, heads: dict[str, str] | None = None, about: dict[str, str] | None = None
 ) -> Path:
-    """Writes the kit, in the place of one that is there. `heads` may name the head of a task, absent: the best on
+    """Writes the kit, replacing one that is there. `heads` may name the head of a task, absent: the best on
     held-out data; `about` may have a sentence for a task's card, about its data and their licence."""
     if not runs:
         raise UserError("a kit is made of one run or more: give their folders.")
-    place = to.resolve()
-    _refuse_others(to)
-    _refuse_around(to, runs)
-    parts = _collect(runs, heads or {})
-    _refuse_unknown("a head is named for", heads or {}, parts)
-    _refuse_unknown("something is said about", about or {}, parts)
-    encoder, stamp, layers = _agree(parts)
-    _refuse_around(to, [Path(resolve(encoder))])
-    kit = {"name": place.name, "encoder": encoder, "encoder_stamp": stamp, "layers": layers}
-    with writing_folder(place) as fresh:
-        for name, part in parts.items():
+    _check_replaceable(to)
+    _check_outlives(to, runs)
+    entries = _collect(runs, heads or {})
+    _check_known("a head is named for", heads or {}, entries)
+    _check_known("something is said about", about or {}, entries)
+    encoder, stamp, layers = _find_encoder(entries)
+    _check_outlives(to, [Path(resolve(encoder))])
+    kit = {"name": to.resolve().name, "encoder": encoder, "encoder_stamp": stamp, "layers": layers}
+    with writing_folder(to.resolve()) as fresh:
+        for name, entry in entries.items():
             (fresh / name).mkdir(parents=True)
-            for file in HEAD_FILES:
-                shutil.copyfile(part.head / file, fresh / name / file)
-            write_text(fresh / name / "README.md", build_card(kit, part.facts, (about or {}).get(name), part.note))
-        write_json(fresh / FILE, {**kit, "tasks": {name: part.facts for name, part in parts.items()}})
+            for file in (WEIGHTS, CONFIG):
+                shutil.copyfile(entry.head / file, fresh / name / file)
+            write_text(fresh / name / "README.md", build_card(kit, entry.facts, (about or {}).get(name), entry.note))
+        write_json(fresh / FILE, {**kit, "tasks": {name: entry.facts for name, entry in entries.items()}})
     return to
 
 
-def _refuse_others(to: Path) -> None:
-    """What is in the kit's place goes: only another kit may."""
+def _check_replaceable(to: Path) -> None:
+    """What is in the folder is replaced: only a kit may be."""
     if not to.exists() or (to / FILE).is_file() or (to.is_dir() and not any(to.iterdir())):
         return
     raise UserError(f"'{to}' is there and is no kit: give a folder that is new, empty or a kit, which is replaced.")
 
 
-def _refuse_around(to: Path, sources: Iterable[Path]) -> None:
+def _check_outlives(to: Path, sources: Iterable[Path]) -> None:
     """What a kit is made of must outlive its writing."""
     for source in sources:
         if source.exists() and source.resolve().is_relative_to(to.resolve()):
             raise UserError(f"'{to}' is or holds '{source}', which the kit is made of: give another folder.")
 
 
-def _refuse_unknown(what: str, asked: Iterable[str], parts: Mapping[str, Part]) -> None:
+def _check_known(what: str, asked: Iterable[str], entries: Mapping[str, KitEntry]) -> None:
     for name in asked:
-        if name not in parts:
-            raise UserError(f"{what} task '{name}', of which there is no run: the runs are of {', '.join(parts)}.")
+        if name not in entries:
+            raise UserError(f"{what} task '{name}', of which there is no run: the runs are of {', '.join(entries)}.")
 
 
-def _collect(runs: Sequence[Path], heads: dict[str, str]) -> dict[str, Part]:
-    parts: dict[str, Part] = {}
+def _collect(runs: Sequence[Path], heads: dict[str, str]) -> dict[str, KitEntry]:
+    entries: dict[str, KitEntry] = {}
     for run in runs:
-        part = describe(FinishedRun(run), heads)
-        name = part.facts["task"]["name"]
-        if name in parts:
+        entry = describe_run(FinishedRun(run), heads)
+        name = entry.facts["task"]["name"]
+        if name in entries:
             raise UserError(f"two runs are of task '{name}': a kit has one head for each task.")
-        parts[name] = part
-    return parts
+        entries[name] = entry
+    return entries
 
 
-def _agree(parts: Mapping[str, Part]) -> tuple[str, str, tuple[int, ...] | None]:
+def _find_encoder(entries: Mapping[str, KitEntry]) -> tuple[str, str, tuple[int, ...] | None]:
     """The name, stamp and layers of the encoder that all heads read."""
-    encoders, read = {part.encoder for part in parts.values()}, {part.layers for part in parts.values()}
+    encoders, read = {entry.encoder for entry in entries.values()}, {entry.layers for entry in entries.values()}
     if len(encoders) > 1:
         raise UserError(f"a kit has one encoder, and the runs have {', '.join(sorted(encoders))}.")
     if len(read) > 1:
-        told = "; ".join(f"{name}: {'all' if part.layers is None else part.layers}" for name, part in parts.items())
+        shown = "; ".join(f"{name}: {entry.layers or 'all'}" for name, entry in entries.items())
         raise UserError(
-            f"heads of a kit read the same layers, and these do not ({told}): run with the same encoder.layers."
+            f"heads of a kit read the same layers, and these do not ({shown}): run with the same encoder.layers."
         )
     (encoder,), (layers,) = encoders, read
     stamp = identify(encoder)
-    if any(part.stamp != stamp for part in parts.values()):
+    if any(entry.stamp != stamp for entry in entries.values()):
         raise UserError(
             f"the encoder '{encoder}' is not the one this run was made with: bring that back, or run again."
         )
     return encoder, stamp, layers
 
 
-def describe(run: FinishedRun, heads: dict[str, str]) -> Part:
+def describe_run(run: FinishedRun, heads: dict[str, str]) -> KitEntry:
     """What a kit keeps of a run's task and head."""
     config, task, asked = run.config, run.task, heads.get(run.task.name)
     head = _choose(run, asked)
@@ -139,12 +138,12 @@ def describe(run: FinishedRun, heads: dict[str, str]) -> Part:
         "scores": head.figures,
         "seed": config["seed"],
         "hold_out": config["data"]["hold_out"],
-        "beside": _beside(run, head),
+        "beside": _find_comparisons(run, head),
         "trust": task.kind.measure_trust(head.marks(HELD_OUT), task.labels, threshold),
     }
     stamp, layers = _read_stamps(run.folder, head.name)
     folder, note = run.folder.head(UNTOUCHED, head.name), _note(run, head, asked is not None)
-    return Part(facts, folder, str(config["encoder"]["name"]), stamp, layers, note)
+    return KitEntry(facts, folder, str(config["encoder"]["name"]), stamp, layers, note)
 
 
 def _describe_task(task: Task) -> dict[str, Any]:
@@ -175,7 +174,7 @@ def _note(run: FinishedRun, head: Model, asked: bool) -> str:
     return f"{note} On held-out data no head that reads all layers is better, so all layers add nothing here."
 
 
-def _beside(run: FinishedRun, head: Model) -> dict[str, Any]:
+def _find_comparisons(run: FinishedRun, head: Model) -> dict[str, Any]:
     """The scores of the baseline and of the control, which a card shows beside the head's."""
     models = run.models(UNTOUCHED)
     found = {"baseline": next((model for model in models if model.role == "baseline"), None)}

@@ -10,12 +10,11 @@ from tiny_training import compute_loss, member_of, random_states, random_targets
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.recording import fill_up, round_up
 from bertvision.encoder.states import HiddenStates, PackedTokens, StateShape
-from bertvision.heads import HEADS, Target, build_head
-from bertvision.heads.members import list_presets
+from bertvision.heads import HEADS, Target, build_head, list_presets
 from bertvision.kinds import LABEL, SCORE, SPAN, Kind
 from bertvision.sources import StateBatch
-from bertvision.training import places as module
-from bertvision.training.places import Places
+from bertvision.training import buffers as module
+from bertvision.training.buffers import BatchBuffers
 
 CPU = torch.device("cpu")
 SHAPE = StateShape(4, 32, pooled=True)
@@ -52,7 +51,7 @@ def test_what_fills_a_batch_up_has_no_part_in_loss_and_gradients(row: str, lengt
     # In double precision: norms on norms make rounding large.
     head = build_head(member_of(row, SPAN), SHAPE, Target(SPAN)).double()
     head.train(not head.draws)
-    places, batch = Places(CPU), in_double(batch_of(lengths, 0, ("tokens",)))
+    places, batch = BatchBuffers(CPU), in_double(batch_of(lengths, 0, ("tokens",)))
     stale = in_double(batch_of([length + 1 for length in lengths], 1, ("tokens",)))
     sizes = {places.put(stale)[0]}  # leaves its numbers behind
     key, filled = places.put(batch)
@@ -79,7 +78,7 @@ def in_double(batch: StateBatch) -> StateBatch:
 )
 def test_batch_norms_take_what_fills_a_batch_up_for_no_part_of_it(row: str, kind: Kind, keep: str) -> None:
     plain, other = (build_head(member_of(row, kind), SHAPE, Target(kind, 2)).double() for _ in range(2))
-    places, batch = Places(CPU), in_double(batch_of([5, 9, 3] * 3, 0, (keep,)))
+    places, batch = BatchBuffers(CPU), in_double(batch_of([5, 9, 3] * 3, 0, (keep,)))
     places.put(in_double(batch_of([6, 8, 4] * 3, 1, (keep,))))  # leaves its numbers behind
     _, filled = places.put(batch)
     assert len(filled.states.read(keep)) > len(batch.states.read(keep))
@@ -95,7 +94,7 @@ def test_batch_norms_take_what_fills_a_batch_up_for_no_part_of_it(row: str, kind
 @pytest.mark.parametrize("keep", ["cls", "mean"])
 def test_rows_that_fill_a_batch_up_have_no_part_either(kind: Kind, keep: str) -> None:
     head = build_head(member_of("adapter", kind, read=keep), SHAPE, Target(kind, 2))
-    places, batch = Places(CPU), batch_of([4, 2, 7] * 3, 0, (keep,))
+    places, batch = BatchBuffers(CPU), batch_of([4, 2, 7] * 3, 0, (keep,))
     _, filled = places.put(batch)
     assert len(filled.states) > 9
     loss, found = gradients(head, filled)
@@ -106,7 +105,7 @@ def test_rows_that_fill_a_batch_up_have_no_part_either(kind: Kind, keep: str) ->
 
 
 def test_batches_of_about_one_size_lie_in_the_same_place() -> None:
-    places = Places(CPU)
+    places = BatchBuffers(CPU)
     one, other = (places.put(batch_of(lengths, 0, ("tokens",))) for lengths in ([30, 31, 62], [33, 29, 61]))
     assert one[0] == other[0] and one[1].states.tokens.data_ptr() == other[1].states.tokens.data_ptr()
     assert places.put(batch_of([30, 30], 0, ("tokens",)))[0] != one[0]
@@ -116,15 +115,15 @@ def test_batches_of_about_one_size_lie_in_the_same_place() -> None:
 def test_whole_batches_of_rows_alone_are_not_filled_up(keep: str) -> None:
     """Batches have mostly 16, 32 or 64 rows; only tokens need sequences beyond them."""
     for rows in (16, 32, 64):
-        key, filled = Places(CPU).put(batch_of([3] * rows, 0, (keep,)))
+        key, filled = BatchBuffers(CPU).put(batch_of([3] * rows, 0, (keep,)))
         assert len(filled.states.lengths) == rows and bool(filled.states.real.all())
-    assert len(Places(CPU).put(batch_of([3] * 65, 0, (keep,)))[1].states.lengths) == 80
+    assert len(BatchBuffers(CPU).put(batch_of([3] * 65, 0, (keep,)))[1].states.lengths) == 80
 
 
 def test_large_batches_are_left_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_VALUES", 17 * SHAPE.layers * SHAPE.hidden - 1)
-    assert Places(CPU).put(batch_of([9, 8], 0, ("tokens",))) is None
-    assert Places(CPU).put(batch_of([8, 8], 0, ("tokens",))) is not None
+    assert BatchBuffers(CPU).put(batch_of([9, 8], 0, ("tokens",))) is None
+    assert BatchBuffers(CPU).put(batch_of([8, 8], 0, ("tokens",))) is not None
 
 
 @pytest.mark.parametrize("keep", ["tokens", "cls", "mean"])
@@ -162,7 +161,7 @@ def test_no_sequence_is_longer_than_the_encoder_takes() -> None:
 
 
 def test_no_further_sizes_are_kept_once_memory_is_short() -> None:
-    places = Places(CPU)
+    places = BatchBuffers(CPU)
     first = places.put(batch_of([9, 8], 0, ("tokens",)))
     places.left = -1
     assert places.put(batch_of([40, 40], 0, ("tokens",))) is None

@@ -14,11 +14,12 @@ from tiny_training import member_of
 from bertvision.config import TrainConfig, build_config, load_config
 from bertvision.encoder.states import StateShape
 from bertvision.errors import ConfigError, UserError
-from bertvision.heads import HEADS, Head, MemberConfig, Target, build_head, build_members, load_head, save_head
-from bertvision.heads.begin import SHIPPED, find_folder
-from bertvision.heads.saved import begin_head, check_begin, outline_head
+from bertvision.heads import HEADS, Head, MemberConfig, Target, build_head, load_head, save_head
+from bertvision.heads.base import outline_head
 from bertvision.kinds import LABEL, SCORE, SPAN
+from bertvision.pipeline.begin import SHIPPED, begin_head, check_begin, find_folder
 from bertvision.pipeline.job import Job
+from bertvision.pipeline.members import build_members
 from bertvision.pipeline.train import check_heads
 from bertvision.tasks.base import Task, describe_task
 

@@ -1,5 +1,5 @@
-"""Where the batches of a pass lie while heads learn from them: on a GPU a recorded step reads the same memory each time
-(`encoder/recording.py`). What fills a batch up has no weight in the loss."""
+"""Buffers that the batches of a pass are copied into while heads learn from them: on a GPU a recorded step reads the
+same memory each time (`encoder/recording.py`). What fills a batch up has no weight in the loss."""
 
 from collections.abc import Hashable
 
@@ -14,8 +14,8 @@ from bertvision.sources.base import StateBatch, Targets
 MOST_VALUES = 500_000_000
 
 
-class Places:
-    """For each size of batch the same memory."""
+class BatchBuffers:
+    """One buffer for each size of batch."""
 
     def __init__(self, device: torch.device) -> None:
         self.batches: dict[Hashable, StateBatch] = {}
@@ -72,15 +72,15 @@ def _make(batch: StateBatch, slots: int, rows: int, longest: int) -> StateBatch:
 
 
 def _copy(batch: StateBatch, filled: StateBatch) -> None:
-    """A batch into its place. The rest keeps what was there before: any numbers do, since they have no weight."""
+    """A batch into its buffer. The rest keeps what was there before: any numbers do, since they have no weight."""
     windows, states, targets = len(batch.windows), filled.states, filled.targets
     for name in ("tokens", "cls", "mean"):
-        part, place = getattr(batch.states, name), getattr(states, name)
+        part, buffer = getattr(batch.states, name), getattr(states, name)
         if part is not None:
-            place[: len(part)].copy_(part)
-    for part, place in zip(vars(batch.targets).values(), vars(targets).values(), strict=True):
-        place[:windows].copy_(part)
-        place[windows:].zero_()
+            buffer[: len(part)].copy_(part)
+    for part, buffer in zip(vars(batch.targets).values(), vars(targets).values(), strict=True):
+        buffer[:windows].copy_(part)
+        buffer[windows:].zero_()
     assert isinstance(filled.total, Tensor) and isinstance(batch.total, int)
     filled.total[:windows].fill_(1 / batch.total)
     filled.total[windows:].zero_()
@@ -96,13 +96,13 @@ def _copy_packing(states: HiddenStates, filled: HiddenStates, windows: int) -> N
     """Where the windows lie. Slots beyond them are further windows, none of them longer than the longest may be."""
     assert states.tokens is not None and filled.tokens is not None and filled.packing is not None
     tokens, slots, longest = len(states.tokens), len(filled.tokens), int(filled.lengths[0])
-    packing, place = states.packing or Packing.of(states.lengths, states.device), filled.packing
-    place.starts[:windows].copy_(packing.starts)
-    place.starts[windows:].fill_(tokens if tokens < slots else 0)
-    place.bounds[: windows + 1].copy_(packing.bounds)
-    further = torch.arange(1, len(place.starts) - windows + 1, dtype=torch.int32, device=place.bounds.device)  # (row)
-    place.bounds[windows + 1 :].copy_((further * longest + tokens).clamp(max=slots))
-    place.owners[:tokens].copy_(packing.owners)
-    place.owners[tokens:].fill_(len(place.starts) - 1)  # in the last row, which no window has
-    place.positions[:tokens].copy_(packing.positions)
-    place.positions[tokens:].zero_()
+    packing, buffer = states.packing or Packing.of(states.lengths, states.device), filled.packing
+    buffer.starts[:windows].copy_(packing.starts)
+    buffer.starts[windows:].fill_(tokens if tokens < slots else 0)
+    buffer.bounds[: windows + 1].copy_(packing.bounds)
+    further = torch.arange(1, len(buffer.starts) - windows + 1, dtype=torch.int32, device=buffer.bounds.device)  # (row)
+    buffer.bounds[windows + 1 :].copy_((further * longest + tokens).clamp(max=slots))
+    buffer.owners[:tokens].copy_(packing.owners)
+    buffer.owners[tokens:].fill_(len(buffer.starts) - 1)  # in the last row, which no window has
+    buffer.positions[:tokens].copy_(packing.positions)
+    buffer.positions[tokens:].zero_()

@@ -21,7 +21,7 @@ from bertvision.disk import fingerprint
 from bertvision.encoder.loading import shape_of
 from bertvision.encoder.states import Part
 from bertvision.errors import ConfigError, UserError, suggest
-from bertvision.heads import CONTROL, MemberConfig, outline_head
+from bertvision.heads import CONTROL, Head, MemberConfig, outline_head
 from bertvision.pipeline.finetune import finetune
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.pipeline.held_out import HeldOut
@@ -32,8 +32,8 @@ from bertvision.pipeline.states import States, parts_read
 from bertvision.pipeline.train import train, train_members
 from bertvision.search.history import History, write_history, write_picture
 from bertvision.search.judge import Halving, plan_rungs
-from bertvision.search.space import Space, build_member, build_space, ends, given_space
-from bertvision.search.study import Study, Tried
+from bertvision.search.space import build_member, build_space, end_values, space_tables
+from bertvision.search.study import Study, TriedMember
 from bertvision.sources import KeptStates
 from bertvision.training.checkpoint import Checkpoints
 from bertvision.training.stack import Member
@@ -46,14 +46,14 @@ WINNER = "winner"
 @dataclass(frozen=True)
 class SearchResult:
     history: History
-    winner: Tried
+    winner: TriedMember
     run: Run
     """The run of the winner beside the encoder and the control."""
 
 
 def search(job: Job) -> SearchResult:
     """Tries members until the budget is spent, then trains the best and scores it on dev."""
-    _ = job.dev_splits, _find_metric(job)  # what is missing is said before any work
+    _ = job.dev_splits, _find_metric(job)  # refuse what is missing before any work
     _check_space(job)
     open_run(job)
     finetune(job)
@@ -74,14 +74,14 @@ def try_members(job: Job) -> History:
     """The search itself, on the snapshot of a fine-tuned encoder: populations until the budget is spent."""
     metric = _find_metric(job)
     study = _open_study(job, metric)
-    passes = Passes(job, study, metric)
-    while population := _agreed(job, lambda: _next_population(job, study)):
-        passes.try_population(population)
+    trainer = PopulationTrainer(job, study, metric)
+    while population := _from_main_process(job, lambda: _next_population(job, study)):
+        trainer.try_population(population)
         _write_history(job, study, metric)
     return _write_history(job, study, metric)
 
 
-def _run_winner(job: Job, winner: Tried) -> Run:
+def _run_winner(job: Job, winner: TriedMember) -> Run:
     """The rest of an ordinary run, whose heads are the control and the winner."""
     last = job.with_heads([CONTROL, {**winner.entry, "name": WINNER}], [_snapshot(job)])
     open_run(last)
@@ -92,10 +92,10 @@ def _run_winner(job: Job, winner: Tried) -> Run:
 
 def _check_space(job: Job) -> None:
     """Builds every head of the space once for each of its values, without weights: what does not fit this encoder is
-    said before any work."""
+    refused before any work."""
     shape = shape_of(job.config.encoder.name, job.config.encoder.layers).shape
     for head, own in build_space(job.config).heads.items():
-        for point in [{}, *({key: value} for key, entry in own.items() for value in ends(entry))]:
+        for point in [{}, *({key: value} for key, entry in own.items() for value in end_values(entry))]:
             try:
                 config = build_member({"head": head, **point}, "x", TrainConfig(epochs=1), 0, job.task.kind)
             except ConfigError:  # right only beside another value
@@ -121,13 +121,13 @@ def _snapshot(job: Job) -> float:
 
 
 def _open_study(job: Job, metric: str) -> Study:
-    """The study of these very settings and data. Others stay in the file, and it is said in what they differ."""
-    made_of = _made_of(job, metric)
+    """The study of these very settings and data. Others stay in the file, and their differences are printed."""
+    made_of = _describe_inputs(job, metric)
     name, config = f"search_{fingerprint(made_of)}", job.config
     path = job.folder.path / "search" / "study.db"
     study = Study(path, name, build_space(config), config.search.sampler, config.seed)
     if job.machine.is_main:
-        tried, others = study.tried(), study.others()
+        tried, others = study.tried(), study.other_studies()
         if tried:
             job.reporter.say(f"search: goes on after {counted(len(tried), 'member')}.")
         elif others:
@@ -138,11 +138,11 @@ def _open_study(job: Job, metric: str) -> Study:
     return study
 
 
-def _made_of(job: Job, metric: str) -> dict[str, Any]:
-    """All that scores and proposals hang on; the budget is not part of it."""
+def _describe_inputs(job: Job, metric: str) -> dict[str, Any]:
+    """Everything that scores and proposals depend on; the budget is not part of it."""
     config = job.config
-    no_matter = ("snapshots", "seeds", "stack", "encode_tokens", "checkpoint_seconds", "source", "shuffle")
-    train = {key: value for key, value in dataclasses.asdict(config.train).items() if key not in no_matter}
+    no_effect = ("snapshots", "seeds", "stack", "encode_tokens", "checkpoint_seconds", "source", "shuffle")
+    train = {key: value for key, value in dataclasses.asdict(config.train).items() if key not in no_effect}
     settings = dataclasses.asdict(config.search)
     kept = {key: settings[key] for key in ("sampler", "population", "prune", "rungs")}
     return {
@@ -153,12 +153,12 @@ def _made_of(job: Job, metric: str) -> dict[str, Any]:
         "[train]": train,
         "[evaluate]": dataclasses.asdict(config.evaluate),
         "[search]": {**kept, "metric": metric},
-        "space": given_space(config),
+        "space": space_tables(config),
         **job.stamps.states_settings,
     }
 
 
-def _next_population(job: Job, study: Study) -> list[Tried]:
+def _next_population(job: Job, study: Study) -> list[TriedMember]:
     """The members to try next; none when the budget is spent."""
     settings, tried = job.config.search, study.tried()
     count = settings.population
@@ -177,24 +177,23 @@ def _write_history(job: Job, study: Study, metric: str) -> History:
         write_history(history, job.folder.path / "search")
         return history
 
-    found: History = _agreed(job, write)
+    found: History = _from_main_process(job, write)
     return found
 
 
-def _agreed(job: Job, ask: Callable[[], Any]) -> Any:
-    """What the first process says: the study is its alone."""
+def _from_main_process(job: Job, ask: Callable[[], Any]) -> Any:
+    """The result of the first process, which alone has the study."""
     return job.machine.gather([ask()] if job.machine.is_main else [])[0]
 
 
 # ---------------------------------------------------------------------- passes
 
 
-class Passes:
+class PopulationTrainer:
     """Trains populations on the states of one snapshot, which are encoded once where they are small."""
 
     def __init__(self, job: Job, study: Study, metric: str) -> None:
         self.job, self.study, self.metric = job, study, metric
-        self.space: Space = build_space(job.config)
         self.train = dataclasses.replace(job.config.train, seeds=1)
 
     @cached_property
@@ -204,17 +203,18 @@ class Passes:
         report_route(job, encoder)
         return States(job, encoder, epochs)
 
-    def try_population(self, population: list[Tried]) -> None:
-        """Trains, judges and scores a population; heads on tokens and heads on kept states each in a pass of theirs."""
+    def try_population(self, population: list[TriedMember]) -> None:
+        """Trains, judges and scores a population; heads on tokens and heads on kept states in separate passes."""
         first, last = population[0], population[-1]
         names = first.name if first is last else f"{first.name} to {last.name}"
         self.job.reporter.say(f"search: population {first.population + 1}, {names}.")
-        for part in ("tokens", "sequences"):
-            some = [one for one in population if (self._reads(self._member(one)) == "tokens") == (part == "tokens")]
+        reads = {one.number: self._outline(self._member(one)).reads for one in population}
+        for level in ("tokens", "sequences"):
+            some = [one for one in population if (reads[one.number] == "tokens") == (level == "tokens")]
             if any(one.state == "running" for one in some):  # else it was over before a kill
-                self._try_in_one_pass(some, part)
+                self._try_in_one_pass(some, level)
 
-    def _try_in_one_pass(self, some: list[Tried], part: str) -> None:
+    def _try_in_one_pass(self, some: list[TriedMember], level: str) -> None:
         job, configs = self.job, [self._member(one) for one in some]
         numbers = {one.name: one.number for one in some}
 
@@ -223,19 +223,18 @@ class Passes:
                 self.study.report({numbers[name]: found for name, found in scores.items()})
 
         started = time.monotonic()
-        held_out, kept = self.held_out[part], self.kept if part == "sequences" else None
+        held_out, kept = self.held_out[level], self.kept if level == "sequences" else None
         encoding = time.monotonic() - started
         judge = Halving(self._rungs(configs), held_out.score, report) if job.config.search.prune else None
         stamp = fingerprint(self.study.name, list(numbers))
-        folder = job.folder.checkpoints / "search" / part
+        folder = job.folder.checkpoints / "search" / level
         checkpoints = Checkpoints(folder, stamp, job.config.train.checkpoint_seconds)
         done = train_members(self.states, configs, checkpoints, kept, judge, self._populations())
         members, started = done.members, time.monotonic()
-        whole = [member for member in members if not member.failed and not member.dropped]
-        scores = held_out.score(whole)
+        scores = held_out.score([member for member in members if not member.failed and not member.dropped])
         seconds = done.seconds + encoding + time.monotonic() - started
         if job.machine.is_main:
-            outcomes = self._tell(members, numbers, scores, f"{some[0].population}/{part}", seconds)
+            outcomes = self._record_outcomes(members, numbers, scores, f"{some[0].population}/{level}", seconds)
             checkpoints.clear()
             states = [state for _, state, _ in outcomes]
             best = max((score for _, state, score in outcomes if state == "complete"), default=math.nan)
@@ -245,7 +244,7 @@ class Passes:
             )
         job.machine.wait()
 
-    def _tell(
+    def _record_outcomes(
         self, members: list[Member], numbers: dict[str, int], scores: dict[str, float], key: str, seconds: float
     ) -> list[tuple[int, str, float]]:
         """Writes down how a pass ended, for each member (number, state, score)."""
@@ -254,25 +253,24 @@ class Passes:
         outcomes = []
         for member in members:
             number, score = numbers[member.name], scores.get(member.name, math.nan)
+            state = "failed" if math.isnan(score) else "complete"
             if member.dropped and not member.failed and tried[number].score is not None:
-                outcomes.append((number, "dropped", score))
-            else:
-                outcomes.append((number, "failed" if math.isnan(score) else "complete", score))
+                state = "dropped"
+            outcomes.append((number, state, score))
         self.study.finish(outcomes)
         return outcomes
 
-    def _member(self, one: Tried) -> MemberConfig:
+    def _member(self, one: TriedMember) -> MemberConfig:
         return build_member(one.entry, one.name, self.train, self.job.config.seed, self.job.task.kind)
 
-    def _reads(self, config: MemberConfig) -> str:
-        return outline_head(config, self.states.encoder.shape, self.job.target).reads
+    def _outline(self, config: MemberConfig) -> Head:
+        return outline_head(config, self.states.encoder.shape, self.job.target)
 
     @cached_property
     def _parts(self) -> tuple[Part, ...]:
         """All that members on kept states may read: encoded once for the whole search."""
-        job = self.job
-        ways = [build_member(way, "x", self.train, 0, job.task.kind) for way in self.space.readings()]
-        heads = [outline_head(way, self.states.encoder.shape, job.target) for way in ways]
+        entries = build_space(self.job.config).read_entries()
+        heads = [self._outline(build_member(entry, "x", self.train, 0, self.job.task.kind)) for entry in entries]
         return parts_read([head for head in heads if head.reads != "tokens"])
 
     @cached_property
@@ -282,7 +280,7 @@ class Passes:
     @cached_property
     def held_out(self) -> dict[str, HeldOut]:
         parts: dict[str, tuple[Part, ...]] = {"tokens": ("tokens",), "sequences": self._parts}
-        return {part: HeldOut(self.states, keep, self.metric) for part, keep in parts.items() if keep}
+        return {level: HeldOut(self.states, keep, self.metric) for level, keep in parts.items() if keep}
 
     def _populations(self) -> float:
         """How many passes a search makes; two at least where only its time is bounded."""

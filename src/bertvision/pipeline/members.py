@@ -1,0 +1,238 @@
+"""A config's `heads` become members: each is a head with its own settings, optimiser, schedule, seed and share of data.
+
+heads = [
+    "learned_pooling",                                                          a head, with its defaults
+    "adapter_386_skip",                                                         a preset: one of the papers' rows
+    { head = "adapter", size = [16, 64], lr = [3e-4, 1e-3], seeds = 5 },        a grid: 2 × 2 × 5 members
+    { head = "adapter_64", data_fraction = [0.1, 0.3, 1.0] },                   the less-data curve
+    { head = "adapter_64", begin = "runs/mnli/snapshots/epoch_1/heads/adapter_64" },    weights to begin with
+]
+"""
+
+import dataclasses
+import itertools
+import re
+from typing import Any
+
+from bertvision.config import RunConfig, TrainConfig, target_kind
+from bertvision.errors import ConfigError, UserError, suggest
+from bertvision.heads import CONTROL, HEADS, MemberConfig, find_preset, list_presets, setting_types
+from bertvision.kinds import KINDS, LABEL, Kind
+from bertvision.pipeline.begin import find_folder, name_begin, read_begin
+from bertvision.settings import convert, describe_type, out_of_range
+
+TRAINING: dict[str, Any] = {
+    "lr": float, "epochs": int, "schedule": str, "warmup": float, "decay": float, "clip": float | None,
+    "data_fraction": float, "seed": int,
+}  # fmt: skip
+# And what a search does not vary.
+MEMBER: dict[str, Any] = {**TRAINING, "begin": str | None}
+RESERVED = ("encoder", "baseline")
+NAME = re.compile(r"[^\W\d_][\w.-]*")
+
+
+def build_members(entries: list[Any], train: TrainConfig, seed: int, kind: Kind) -> list[MemberConfig]:
+    """The members a config asks for, with the last-layer control first; raises ConfigError with every mistake."""
+    builder = _Builder(train, seed, kind)
+    members = builder.build([{"head": entry} if isinstance(entry, str) else dict(entry) for entry in entries])
+    if not any(member.head == CONTROL and member.data_fraction == 1 and not member.begin for member in members):
+        members = builder.build([{"head": CONTROL}]) + members
+    mistakes = builder.mistakes
+    names = [member.name for member in members]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        mistakes.append(f"two heads are called '{name}': a value is there twice, or one of them needs another `name`.")
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for member in members:
+        groups.setdefault(member.group, []).append({**member.identity(), "seed": None})
+    for group in sorted(group for group, alike in groups.items() if any(one != alike[0] for one in alike)):
+        mistakes.append(f"heads that differ in more than their seed are called '{group}': give one another `name`.")
+    if mistakes:
+        raise ConfigError(mistakes)
+    return members
+
+
+def find_head_mistakes(config: RunConfig) -> list[str]:
+    """What is wrong with a config's heads, for `config.build_config`; entries that are no heads at all are its own."""
+    entries = [e for e in config.heads if isinstance(e, str) or (isinstance(e, dict) and _is_head(e.get("head")))]
+    try:
+        # A mistake in [train] itself is reported once, not again by every head.
+        build_members(entries, TrainConfig(), 0, target_kind(config) or LABEL)
+    except ConfigError as error:
+        return error.mistakes
+    return []
+
+
+def _is_head(value: Any) -> bool:
+    return bool(value) and all(isinstance(name, str) for name in as_list(value))
+
+
+def as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+class _Builder:
+    """Turns entries into members, and collects the mistakes in them."""
+
+    def __init__(self, train: TrainConfig, seed: int, kind: Kind) -> None:
+        self.train, self.seed, self.kind = train, seed, kind
+        self.mistakes: list[str] = []
+
+    def build(self, tables: list[dict[str, Any]]) -> list[MemberConfig]:
+        grids = [(name, *self._expand(name, table)) for table in tables for name in as_list(table["head"])]
+        members = [self._build_member(name, point, varied) for name, points, varied in grids for point in points]
+        return [member for member in members if member is not None]
+
+    # ------------------------------------------------------------------ grids
+
+    def _expand(self, name: str, table: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, list[Any]]]:
+        """The points of an entry's grid for one of its heads or presets, and what varies among them."""
+        if name not in list_presets() and name not in HEADS:
+            self.mistakes.append(f"there is no head '{name}': {suggest(name, sorted({*HEADS, *list_presets()}))}")
+            return [], {}
+        given = {key: value for key, value in table.items() if key != "head"}
+        hints = setting_types(find_preset(name)[0]) | MEMBER | {"name": list}
+        seeds = self._find_seeds(name, given)
+        if seeds is not None:
+            given["seed"] = seeds
+        choices = {key: _choices(value, hints.get(key)) for key, value in given.items()}
+        varied = {key: values for key, values in choices.items() if len(values) > 1}
+        if len(as_list(table["head"])) > 1:
+            varied["head"] = table["head"]
+        return [dict(zip(given, point, strict=True)) for point in itertools.product(*choices.values())], varied
+
+    def _find_seeds(self, name: str, given: dict[str, Any]) -> int | list[int] | None:
+        """The seeds that `seeds = 5` of an entry, or of [train], stands for; None where the entry names its own."""
+        own = given.pop("seeds", None)
+        if own is None:
+            if "seed" in given or self.train.seeds == 1:
+                return None
+            return list(range(self.seed, self.seed + self.train.seeds))
+        if isinstance(own, bool) or not isinstance(own, int) or own < 1:
+            self.mistakes.append(f"`seeds` of head '{name}' must be a whole number of at least 1, not {own!r}.")
+            return None
+        first = given.get("seed", self.seed)
+        if not isinstance(first, int):
+            self.mistakes.append(f"head '{name}': give `seed` as a list, or `seeds` as a number, not both.")
+            return None
+        return list(range(first, first + own)) if own > 1 else first
+
+    # ------------------------------------------------------------------ one member
+
+    def _build_member(self, name: str, given: dict[str, Any], varied: dict[str, list[Any]]) -> MemberConfig | None:
+        own_name, found = given.pop("name", None), len(self.mistakes)
+        member = self._convert(name, given)
+        if len(self.mistakes) == found:
+            mistakes = [*member.head_config().mistakes(), *_check_training(member)]
+            self.mistakes += [f"head '{name}': {mistake}." for mistake in mistakes]
+            member = self._with_begin(member, name)
+        head = HEADS[member.head]
+        if not head.takes(self.kind):
+            able = ", ".join(other for other in KINDS if head.takes(KINDS[other]))
+            self.mistakes.append(f"head '{name}' does not predict a {self.kind}: it predicts {able}.")
+        if own_name is not None and not _is_name(own_name):
+            self.mistakes.append(
+                f"`name` = {own_name!r} of head '{name}' can't be used: a letter, then letters, digits, '_', '-', '.'; "
+                f"not {' or '.join(RESERVED)}."
+            )
+        if len(self.mistakes) > found:
+            return None
+        shown = {key: value for key, value in given.items() if key != "begin"}
+        if "begin" in varied:
+            shown["begin"] = name_begin(given["begin"], varied["begin"])
+        if own_name is not None:  # a grid's members still need names of their own
+            name = f"{own_name}_{name}" if "head" in varied else own_name
+            shown = {key: value for key, value in shown.items() if key in varied}
+        group = _name(name, member.head, {key: value for key, value in shown.items() if key != "seed"})
+        return dataclasses.replace(member, name=_name(name, member.head, shown), group=group)
+
+    def _convert(self, name: str, given: dict[str, Any]) -> MemberConfig:
+        """The member without a name; converted values go back to `given`, which names are made of."""
+        head, preset = find_preset(name)
+        # As JSON has them, so that a member read from a file equals the one that was written.
+        settings = {key: list(value) if isinstance(value, tuple) else value for key, value in preset.items()}
+        training: dict[str, Any] = {key: getattr(self.train, key, None) for key in TRAINING}
+        training |= {"seed": self.seed, "data_fraction": 1.0}
+        hints = setting_types(head)
+        for key, value in given.items():
+            wanted = MEMBER.get(key) or hints.get(key)
+            if wanted is None:
+                known = suggest(key, [*hints, *MEMBER, "seeds", "name"])
+                self.mistakes.append(f"head '{name}' has no setting '{key}': {known}")
+                continue
+            converted, fits = convert(value, wanted)
+            if not fits:
+                self.mistakes.append(f"`{key}` of head '{name}' must be {describe_type(wanted)}, not {value!r}.")
+            else:
+                (training if key in MEMBER else settings)[key] = given[key] = converted
+        return MemberConfig("", head, settings, **training)
+
+    def _with_begin(self, member: MemberConfig, name: str) -> MemberConfig:
+        """The member with the full path and the stamp of what it begins with."""
+        if member.begin is None:
+            return member
+        folder = find_folder(member.begin)
+        try:
+            found = read_begin(folder)
+        except UserError as error:
+            self.mistakes.append(
+                f"head '{name}': `begin` = '{member.begin}': {error} Give the folder of a trained head: "
+                "RUN/snapshots/epoch_…/heads/NAME, KIT/TASK, or that of a kit that ships, such as default/squad2."
+            )
+            return member
+        if found.head != member.head:
+            self.mistakes.append(
+                f"head '{name}': `begin` = '{member.begin}' holds the head '{found.head}': "
+                f"it must be '{member.head}' too."
+            )
+        return dataclasses.replace(member, begin=str(folder), begin_stamp=found.stamp)
+
+
+def _choices(value: Any, hint: Any) -> list[Any]:
+    """The values of one setting: a list is a grid, unless the setting itself is a list."""
+    if isinstance(value, list) and value and (hint is None or not convert(value, hint)[1]):
+        return value
+    return [value]
+
+
+def _check_training(member: MemberConfig) -> list[str]:
+    """A head's own lr, epochs … are held to the rules of [train]'s."""
+    rules = {item.name: item for section in (RunConfig, TrainConfig) for item in dataclasses.fields(section)}
+    found = [
+        line.removesuffix(".")
+        for key in TRAINING if key in rules
+        for line in out_of_range(rules[key], f"`{key}`", getattr(member, key))
+    ]  # fmt: skip
+    if not 0 < member.data_fraction <= 1:
+        found.append(f"`data_fraction` must be above 0 and at most 1, not {member.data_fraction}")
+    return found
+
+
+# ---------------------------------------------------------------------- names
+
+
+def _is_name(value: Any) -> bool:
+    """Names become folders, so nothing that could lead out of one or be hidden."""
+    return isinstance(value, str) and NAME.fullmatch(value) is not None and value not in RESERVED
+
+
+def _figure(value: float) -> str:
+    """As short as it stays distinct, without signs that a folder's name should not have."""
+    short = f"{value:g}"
+    return (short if float(short) == value else repr(value)).replace("+", "")
+
+
+def _name(start: str, head: str, given: dict[str, Any]) -> str:
+    """adapter with size = 386, shared = false, skip = true → adapter_386_separate_skip."""
+    fields = {item.name: item for item in dataclasses.fields(HEADS[head].Config)}
+    words = [start]
+    for key, value in given.items():
+        if isinstance(value, bool):
+            off = fields[key].metadata.get("off", f"no_{key}") if key in fields else f"no_{key}"
+            words.append(key if value else off)
+        elif isinstance(value, int | float):
+            words.append(_figure(value) if key == "size" else f"{key}{_figure(value)}")
+        elif isinstance(value, list | tuple):
+            words.append(key + "-".join(str(part).replace("-", "m") for part in value))
+        else:
+            words.append(str(value) if value is not None else f"no_{key}")
+    return "_".join(words)
