@@ -169,7 +169,7 @@ def _describe_trust(trust: dict[str, float]) -> str:
 
 
 def _predict_file(predictor: Any, file: Path, out: Path | None, threshold: float, as_json: bool) -> None:
-    kind, rows = predictor.task.kind, predictor.predict(predictor.read(file)).rows(threshold)
+    kind, rows = predictor.task.kind, list(predictor.predict(predictor.read(file)).rows(threshold))
     if out is not None:
         _write_rows(out, rows, {row["id"]: kind.value_of(row) for row in rows})
         typer.echo(f"{len(rows):,} predictions of {predictor.name} in {out}", err=True)

@@ -43,8 +43,8 @@ class Target:
 
 
 def setting(default: Any, help: str, **rules: Any) -> Any:
-    """A field of a head's `Config` with the sentence that documents it. Rules: `at_least`, `choices`, `share=True` (0
-    to less than 1); `off` is the word for a false value in the names of members."""
+    """A field of a head's `Config` with the sentence that documents it. Rules: `at_least`, `below`, `choices`; `off` is
+    the word for a false value in the names of members."""
     return field(default=default, metadata={"help": help, **rules})
 
 
@@ -56,15 +56,16 @@ class HeadConfig:
         """What is wrong with the values, in the user's words."""
         found = []
         for item in dataclasses.fields(self):
-            name, value, rules = item.name, getattr(self, item.name), item.metadata
+            value = getattr(self, item.name)
+            at_least, below, choices = (item.metadata.get(rule) for rule in ("at_least", "below", "choices"))
             if value is None:
                 continue
-            if "at_least" in rules and value < rules["at_least"]:
-                found.append(f"`{name}` must be at least {rules['at_least']}, not {value}")
-            if "choices" in rules and value not in rules["choices"]:
-                found.append(f"`{name}` is '{value}': it can be {' or '.join(rules['choices'])}")
-            if "share" in rules and not 0 <= value < 1:
-                found.append(f"`{name}` must be from 0 to less than 1, not {value}")
+            if choices and value not in choices:
+                found.append(f"`{item.name}` is '{value}': it can be {' or '.join(choices)}")
+            if below is not None and not at_least <= value < below:
+                found.append(f"`{item.name}` must be from {at_least} to less than {below}, not {value}")
+            elif at_least is not None and not value >= at_least:
+                found.append(f"`{item.name}` must be at least {at_least}, not {value}")
         return found
 
 

@@ -26,7 +26,7 @@ SIZES = (1, 2, 3, 4, 5, 6, 7)
 class WidthCnnConfig(ReadConfig):
     """Settings of the 1×N heads."""
 
-    dropout: float = setting(0.1, "share of values dropped in training after each convolution", share=True)
+    dropout: float = setting(0.1, "share of values dropped in training after each convolution", at_least=0, below=1)
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,9 @@ class LadderConfig(HeadConfig):
     shared: bool = setting(False, "one projection for all layers, or one for each", off="separate")
     shared_blocks: bool = setting(False, "one block's weights at every rung")
     normalised: bool = setting(True, "states are normalised before they are projected", off="raw")
-    dropout: float = setting(0.0, "share dropped of what attention and MLP add, in training", share=True)
+    dropout: float = setting(0.0, "share dropped of what attention and MLP add, in training", at_least=0, below=1)
     drop_states: float = setting(
-        0.0, "share dropped of the states' values before they are projected, in training", share=True
+        0.0, "share dropped of the states' values before they are projected, in training", at_least=0, below=1
     )
     read: str = setting(
         "cls", "labels and scores are read off at 'cls' = [CLS], or off the 'mean' over tokens", choices=("cls", "mean")

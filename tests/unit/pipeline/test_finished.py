@@ -13,7 +13,7 @@ from bertvision.analysis.certainty import Certainty
 from bertvision.disk import read_json, write_json
 from bertvision.errors import UserError
 from bertvision.kinds import SPAN
-from bertvision.kits import making
+from bertvision.kits import make
 from bertvision.pipeline import predict
 from bertvision.pipeline.finished import EnsembleMember, FinishedRun, best_by_mean, build_entry, rank_by_mean
 from bertvision.pipeline.folder import HELD_OUT
@@ -49,7 +49,7 @@ def test_everything_that_names_the_best_names_the_same(case: BestCase, tmp_path:
     run = write_case(tmp_path, case)
     model, why = predict._choose(run, None, None)
     assert model.name == case.best and why == run.reason
-    assert making._choose(run, None).name == case.head
+    assert make._choose(run, None).name == case.head
     said = " ".join(build_summary(Certainty(run, 0.0, "dev")))
     assert case.summary in said and f"By default, predict uses {model.title}: {why}." in said
     for other in run.models():
