@@ -113,20 +113,18 @@ def test_light_parts_import_no_heavy_library(module: str) -> None:
     assert not roots & set(HEAVY)
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import bertvision",
-        "import bertvision; bertvision.TaskConfig, bertvision.load_config",
-        "run('--help')",
-        "run('run', '--help')",
-        "run('tasks')",
-        "run('settings')",
-        "run('--version')",
-    ],
-)
-def test_what_should_answer_at_once_imports_neither_torch_nor_transformers(code: str) -> None:
-    script = f"""
+def run_in_a_fresh_process(script: str, **environment: str) -> None:
+    words = [sys.executable, "-c", script]
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=120, env={"PYTHONPATH": str(SRC), "PATH": "", **environment}
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_should_answer_at_once_imports_neither_torch_nor_transformers() -> None:
+    """One process for all, looked at after each: starting one takes longer than what it is asked."""
+    run_in_a_fresh_process(
+        """
 import sys
 def run(*words):
     from bertvision.__main__ import main
@@ -135,33 +133,32 @@ def run(*words):
         main()
     except SystemExit as leave:
         assert not leave.code, leave.code
-{code}
-heavy = [name for name in ("torch", "transformers", "accelerate", "sklearn", "scipy") if name in sys.modules]
-assert not heavy, heavy
+for code in (
+    "import bertvision",
+    "bertvision.TaskConfig, bertvision.load_config",
+    "run('--help')",
+    "run('run', '--help')",
+    "run('tasks')",
+    "run('settings')",
+    "run('--version')",
+):
+    exec(code)
+    heavy = [name for name in ("torch", "transformers", "accelerate", "sklearn", "scipy") if name in sys.modules]
+    assert not heavy, (code, heavy)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={"PYTHONPATH": str(SRC), "PATH": ""},
     )
-    assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("module", ["predict", "finished", "states"])
-def test_what_uses_a_trained_run_imports_nothing_of_training(module: str) -> None:
-    script = f"""
+def test_what_uses_a_trained_run_imports_nothing_of_training() -> None:
+    """One process for all three, looked at after each: each imports torch, which takes seconds."""
+    run_in_a_fresh_process(
+        """
+import importlib
 import sys
-import bertvision.pipeline.{module}
-found = [name for name in sys.modules if name.startswith("bertvision.training")]
-assert not found, found
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": str(SRC)},
+for module in ("predict", "finished", "states"):
+    importlib.import_module(f"bertvision.pipeline.{module}")
+    found = [name for name in sys.modules if name.startswith("bertvision.training")]
+    assert not found, (module, found)
+""",
+        **{**os.environ, "PYTHONPATH": str(SRC)},
     )
-    assert done.returncode == 0, done.stderr
