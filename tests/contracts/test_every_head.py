@@ -268,6 +268,10 @@ def test_the_pooled_output_is_one_more_layer_only_beside_cls() -> None:
     assert count("learned_pooling", TWO_LABELS, without) == 2_076 == count("learned_pooling", TWO_LABELS, read="mean")
 
 
+def test_a_skip_adds_the_last_layer_to_what_the_output_reads() -> None:
+    assert count("two_adapters", SPANS, skip=True) == 811_400 + 2 * 1024
+
+
 def test_batch_norm_means_and_variances_count_and_step_counters_do_not() -> None:
     assert count_parameters(torch.nn.BatchNorm1d(7)) == 4 * 7
 
