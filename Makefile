@@ -17,11 +17,14 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/bertvision demo
 
+# A process for each core, at most four: each takes up to 2 GB of memory.
+WORKERS = -n logical --maxprocesses 4 --dist worksteal
+
 test: $(READY)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q $(WORKERS)
 
 test-all: $(READY)
-	$(BIN)/python -m pytest -q -m 'not gpu'
+	$(BIN)/python -m pytest -q $(WORKERS) -m 'not gpu'
 
 test-gpu: $(READY)
 	$(BIN)/python -m pytest -q -m gpu tests/gpu

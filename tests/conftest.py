@@ -1,11 +1,13 @@
-"""What all tests stand on: no network, few threads, a tiny encoder with a tokenizer, tiny tasks in official layouts."""
+"""What all tests stand on: no network, one thread, a tiny encoder with a tokenizer, tiny tasks in official layouts."""
 
 import os
 
-# Read when transformers and datasets are imported, so they come first.
+# Read when transformers, datasets and torch are imported, so they come first; processes that tests start inherit them.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# `make test` has a process for each core, and the tensors of tests are too small for several threads.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import socket
 from collections.abc import Callable, Iterator
@@ -16,12 +18,6 @@ import pytest
 
 FIXTURES = Path(__file__).parent / "fixtures"
 LOOPBACK = ("127.", "::1", "localhost")
-
-
-def pytest_sessionstart() -> None:
-    import torch
-
-    torch.set_num_threads(min(2, torch.get_num_threads()))
 
 
 @pytest.fixture(scope="session", autouse=True)

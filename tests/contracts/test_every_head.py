@@ -1,5 +1,6 @@
 """The head contract, over every registered head and preset, each target kind it takes, and more of its settings."""
 
+import copy
 import dataclasses
 import json
 from pathlib import Path
@@ -11,7 +12,7 @@ from tiny_training import compute_loss, member_of, random_states, random_targets
 
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads import HEADS, Head, Target, build_head, count_parameters, list_presets, load_head, save_head
-from bertvision.kinds import KINDS, LABEL, SCORE, SPAN
+from bertvision.kinds import KINDS, LABEL, SCORE, SPAN, Kind
 
 LARGE = StateShape(25, 1024, True)
 SHAPES = {"pooler": StateShape(4, 32, True), "no pooler": StateShape(4, 32, False)}
@@ -61,15 +62,29 @@ def every_case() -> list[Any]:
 
 
 CASES = every_case()
+# What is read, and whether the pooled output is beside it, changes what comes into a head, not the head: fitting, the
+# one property that takes long, is shown for each head, kind of target and settings once.
+FITTED = [case for case in CASES if case.values[0][2].get("read", "cls") == "cls" and case.values[0][3].pooled]
 
 
-@pytest.fixture(params=CASES)
-def head(request: pytest.FixtureRequest) -> Head:
-    name, kind, settings, shape = request.param
+def build_case(case: tuple[str, Kind, dict[str, Any], StateShape]) -> Head:
+    name, kind, settings, shape = case
     return build_head(member_of(name, kind, **settings), shape, TARGETS[kind]).eval()
 
 
+@pytest.fixture(scope="module", params=CASES)
+def head(request: pytest.FixtureRequest) -> Head:
+    """Shared by the tests of a case, which only read it."""
+    return build_case(request.param)
+
+
 @pytest.fixture
+def own_head(head: Head) -> Head:
+    """One that a test may change."""
+    return copy.deepcopy(head)
+
+
+@pytest.fixture(scope="module")
 def states(head: Head) -> HiddenStates:
     return random_states(head.shape, LENGTHS)
 
@@ -84,6 +99,14 @@ def test_every_registered_head_is_in_the_table() -> None:
         (name, kind) for name in HEADS for kind in KINDS.values() if HEADS[name].takes(kind)
     }
     assert set(SETTINGS) <= set(HEADS)
+
+
+def test_every_head_is_fitted_with_each_target_and_all_its_settings() -> None:
+    def known_by(case: Any) -> str:
+        name, kind, settings, _ = case.values[0]
+        return f"{name} {kind} {[(key, value) for key, value in settings.items() if key != 'read']}"
+
+    assert sorted(map(known_by, FITTED)) == sorted(set(map(known_by, CASES)))
 
 
 def test_a_head_s_file_is_called_as_the_head_is() -> None:
@@ -121,19 +144,22 @@ def test_eval_is_deterministic(head: Head, states: HiddenStates) -> None:
     assert torch.equal(head(states), head(states))
 
 
-def test_every_trainable_parameter_gets_a_finite_gradient_that_is_not_zero(head: Head, states: HiddenStates) -> None:
-    head.train()
-    outputs = head(states)
+def test_every_trainable_parameter_gets_a_finite_gradient_that_is_not_zero(
+    own_head: Head, states: HiddenStates
+) -> None:
+    own_head.train()
+    outputs = own_head(states)
     # Not the span loss: it does not change when all tokens rise alike, so it never moves the output's bias.
     weights = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(1))
     (outputs * weights).sum().backward()
-    for name, parameter in head.named_parameters():
+    for name, parameter in own_head.named_parameters():
         assert parameter.requires_grad and parameter.grad is not None, name
         assert torch.isfinite(parameter.grad).all() and parameter.grad.abs().max() > 0, name
 
 
 @torch.no_grad()
-def test_saved_and_loaded_it_gives_identical_output(head: Head, states: HiddenStates, tmp_path: Path) -> None:
+def test_saved_and_loaded_it_gives_identical_output(own_head: Head, states: HiddenStates, tmp_path: Path) -> None:
+    head = own_head
     for tensor in (*head.parameters(), *head.buffers()):
         if tensor.is_floating_point():
             tensor.add_(torch.rand(tensor.shape, generator=torch.Generator().manual_seed(2)), alpha=0.01)
@@ -175,7 +201,10 @@ def test_initial_weights_come_from_the_member_s_seed_and_leave_the_generator_alo
     assert not all(torch.equal(a, b) for a, b in zip(first, weights(2), strict=True))
 
 
-def test_fits_eight_examples_to_almost_no_loss(head: Head, states: HiddenStates) -> None:
+@pytest.mark.parametrize("case", FITTED)
+def test_fits_eight_examples_to_almost_no_loss(case: Any) -> None:
+    head = build_case(case)
+    states = random_states(head.shape, LENGTHS)
     targets = random_targets(LENGTHS, labels=3)
     normed = any(isinstance(module, torch.nn.BatchNorm1d) for module in head.modules())
     optimizer = torch.optim.Adam(head.parameters(), lr=0.001 if normed else 0.03)
@@ -237,6 +266,10 @@ def test_the_flat_adapter_at_bert_base_has_the_published_parameters() -> None:
 def test_the_pooled_output_is_one_more_layer_only_beside_cls() -> None:
     without = StateShape(25, 1024, False)
     assert count("learned_pooling", TWO_LABELS, without) == 2_076 == count("learned_pooling", TWO_LABELS, read="mean")
+
+
+def test_a_skip_adds_the_last_layer_to_what_the_output_reads() -> None:
+    assert count("two_adapters", SPANS, skip=True) == 811_400 + 2 * 1024
 
 
 def test_batch_norm_means_and_variances_count_and_step_counters_do_not() -> None:

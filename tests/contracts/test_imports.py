@@ -108,26 +108,33 @@ def test_no_two_modules_import_each_other_even_inside_a_part() -> None:
     assert not set(graph) - done, f"a circle among {sorted(set(graph) - done)}"
 
 
-@pytest.mark.parametrize("module", sorted(m for m in MODULES if part_of(m) in LIGHT))
-def test_light_parts_import_no_heavy_library(module: str) -> None:
-    roots = {name.split(".")[0] for name in imported(at_import(parse(module)))}
-    assert not roots & set(HEAVY)
+def run_in_a_fresh_process(script: str, **environment: str) -> None:
+    words = [sys.executable, "-c", script]
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=120, env={"PYTHONPATH": str(SRC), "PATH": "", **environment}
+    )
+    assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import bertvision",
-        "import bertvision; bertvision.TaskConfig, bertvision.load_config",
-        "run('--help')",
-        "run('run', '--help')",
-        "run('tasks')",
-        "run('settings')",
-        "run('--version')",
-    ],
-)
-def test_what_should_answer_at_once_imports_neither_torch_nor_transformers(code: str) -> None:
-    script = f"""
+def test_light_parts_import_no_heavy_library_themselves_or_through_others() -> None:
+    light = sorted(m for m in MODULES if part_of(m) in LIGHT and m != "bertvision.__main__")
+    assert len(light) > 30
+    run_in_a_fresh_process(
+        f"""
+import importlib
+import sys
+for module in {light}:
+    importlib.import_module(module)
+    heavy = [name for name in {HEAVY} if name in sys.modules]
+    assert not heavy, (module, heavy)
+"""
+    )
+
+
+def test_what_should_answer_at_once_imports_neither_torch_nor_transformers() -> None:
+    """One process for all, looked at after each: starting one takes longer than what it is asked."""
+    run_in_a_fresh_process(
+        """
 import sys
 def run(*words):
     from bertvision.__main__ import main
@@ -136,33 +143,32 @@ def run(*words):
         main()
     except SystemExit as leave:
         assert not leave.code, leave.code
-{code}
-heavy = [name for name in ("torch", "transformers", "accelerate", "sklearn", "scipy") if name in sys.modules]
-assert not heavy, heavy
+for code in (
+    "import bertvision",
+    "bertvision.TaskConfig, bertvision.load_config",
+    "run('--help')",
+    "run('run', '--help')",
+    "run('tasks')",
+    "run('settings')",
+    "run('--version')",
+):
+    exec(code)
+    heavy = [name for name in ("torch", "transformers", "accelerate", "sklearn", "scipy") if name in sys.modules]
+    assert not heavy, (code, heavy)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={"PYTHONPATH": str(SRC), "PATH": ""},
     )
-    assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("module", ["predict", "finished", "states"])
-def test_what_uses_a_trained_run_imports_nothing_of_training(module: str) -> None:
-    script = f"""
+def test_what_uses_a_trained_run_imports_nothing_of_training() -> None:
+    """One process for all three, looked at after each: each imports torch, which takes seconds."""
+    run_in_a_fresh_process(
+        """
+import importlib
 import sys
-import bertvision.pipeline.{module}
-found = [name for name in sys.modules if name.startswith("bertvision.training")]
-assert not found, found
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": str(SRC)},
+for module in ("predict", "finished", "states"):
+    importlib.import_module(f"bertvision.pipeline.{module}")
+    found = [name for name in sys.modules if name.startswith("bertvision.training")]
+    assert not found, (module, found)
+""",
+        **{**os.environ, "PYTHONPATH": str(SRC)},
     )
-    assert done.returncode == 0, done.stderr

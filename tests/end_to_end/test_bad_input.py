@@ -4,7 +4,6 @@ import contextlib
 import errno
 import gzip
 import json
-import os
 import random
 import shutil
 import signal
@@ -338,9 +337,8 @@ LONG = ("finetune.epochs=40", "train.epochs=2")
 
 
 def start(*words: object) -> subprocess.Popen[str]:
-    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
     line = [sys.executable, "-m", "bertvision", *map(str, words)]
-    return subprocess.Popen(line, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(line, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def wait_for_lines(path: Path, count: int, process: subprocess.Popen[str]) -> None:

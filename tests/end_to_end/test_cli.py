@@ -382,18 +382,10 @@ def test_heads_are_counted_for_an_encoder(command: Command) -> None:
     assert rows["last_linear"]["parameters"] == 2050
 
 
-def test_the_module_is_the_command_and_help_needs_no_torch() -> None:
-    script = (
-        "import sys; sys.argv = ['bertvision', *sys.argv[1:]]\n"
-        "import runpy\n"
-        "try: runpy.run_module('bertvision', run_name='__main__')\n"
-        "except SystemExit as end: assert not end.code\n"
-        "assert not {'torch', 'transformers'} & set(sys.modules), 'heavy imports'\n"
-    )
-    for word in ("--help", "tasks"):
-        done = subprocess.run([sys.executable, "-c", script, word], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        assert "rte" in done.stdout or "predict" in done.stdout
+def test_the_module_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "bertvision", "tasks"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "rte" in done.stdout
 
 
 def test_every_command_has_help(command: Command) -> None:

@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -89,12 +87,3 @@ def test_the_demo_is_made_from_its_seed_and_sizes() -> None:
     assert (len(task.read("train")), len(task.read("dev"))) == (24, 9)
     other = build_task(TaskConfig("demo", seed=2, train_questions=24, dev_questions=9))
     assert task.read("train") == task.read("train") != other.read("train")
-
-
-def test_tasks_import_neither_torch_nor_transformers_nor_datasets() -> None:
-    heavy = {"torch", "transformers", "datasets", "sklearn", "scipy", "safetensors"}
-    code = (
-        f"import sys, bertvision.tasks.describe, bertvision.tasks.submission; print(list({heavy} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -65,9 +65,8 @@ def name_tokens(pools: dict[str, list[str]]) -> set[str]:
 @pytest.mark.parametrize("split", SPLITS)
 def test_the_same_arguments_give_the_same_bytes_in_another_process(split: str) -> None:
     code = f"import json, bertvision.tasks.demo as demo; print(json.dumps(demo.build_corpus('{split}', 200, 5)))"
-    command = [sys.executable, "-c", code]
-    outputs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2)]
-    assert outputs[0] == outputs[1] == json.dumps(build_corpus(split, 200, 5)) + "\n"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output == json.dumps(build_corpus(split, 200, 5)) + "\n"
 
 
 def test_another_seed_gives_another_corpus() -> None:
@@ -308,9 +307,3 @@ def test_an_unknown_split_is_refused_with_the_known_ones() -> None:
 def test_no_questions_is_refused() -> None:
     with pytest.raises(UserError, match="not 0"):
         build_corpus("train", 0)
-
-
-def test_it_imports_neither_torch_nor_transformers() -> None:
-    code = "import sys, bertvision.tasks.demo; print({'torch', 'transformers'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"

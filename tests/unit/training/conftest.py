@@ -13,7 +13,7 @@ def squad(tiny_features: Callable[[str], Features]) -> Features:
     return tiny_features("squad2")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
     """Sums of several threads differ in their last digit."""
     before = torch.get_num_threads()
