@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN = .venv/bin
 READY = .venv/.ready
 
-.PHONY: setup demo test test-all test-gpu check format results results-check kit wheel-test
+.PHONY: setup demo test test-all test-gpu check format paper paper-check paper-test kit wheel-test
 
 setup: $(READY)
 
@@ -21,7 +21,7 @@ test: $(READY)
 	$(BIN)/python -m pytest -q
 
 test-all: $(READY)
-	$(BIN)/python -m pytest -q -m 'not gpu'
+	$(BIN)/python -m pytest -q -m 'not gpu' tests paper/tests
 
 test-gpu: $(READY)
 	$(BIN)/python -m pytest -q -m gpu tests/gpu
@@ -35,12 +35,15 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# docs/results.md and its pictures, from the scores kept in results/kept.
-results: $(READY)
-	$(BIN)/python -m results.page
+# docs/results.md and its pictures, from the scores in paper/kept; whether they are what those give; the paper's tests.
+paper: $(READY)
+	$(BIN)/python -m paper.page
 
-results-check: $(READY)
-	$(BIN)/python -m results.page --check
+paper-check: $(READY)
+	$(BIN)/python -m paper.page --check
+
+paper-test: $(READY)
+	$(BIN)/python -m pytest -q paper/tests
 
 # The kit that ships, trained again on data/squad and data/glue: minutes on a GPU. Answerability begins with the head for
 # spans that was just trained.

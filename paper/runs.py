@@ -10,44 +10,28 @@ from bertvision.heads import CONTROL
 from bertvision.pipeline.finished import read_figure
 from bertvision.pipeline.folder import BASELINE, ENCODER
 from bertvision.words import counted
-from results.claims import judge_at_lower
-from results.kept import AGAIN, LOWER, Experiment, Experiments, show_rate, show_seconds
-from results.names import JUDGED, LABELS, SECONDS
-from results.sentences import GLUE
-
-WANTED = [
-    ("spans", 3, ["squad2_gte", "squad2_minilm"]),
-    ("every head for spans", 1, ["squad2_gte_zoo", "squad2_minilm_zoo"]),
-    ("full fine-tuning with decay to 1 epoch", 3, ["squad2_gte_full1", "squad2_minilm_full1"]),
-    ("full fine-tuning with decay to 2 epochs", 3, ["squad2_gte_full2", "squad2_minilm_full2"]),
-    ("LoRA", 3, ["squad2_gte_lora", "squad2_minilm_lora"]),
-    ("BitFit", 3, ["squad2_gte_bitfit", "squad2_minilm_bitfit"]),
-    ("no fine-tuning", 3, ["untouched_gte", "untouched_minilm"]),
-    ("kernels along tokens", 3, ["squad2_gte_kernels", "squad2_minilm_kernels"]),
-    ("kernels along tokens without fine-tuning", 3, ["untouched_gte_kernels", "untouched_minilm_kernels"]),
-    ("answerability", 3, ["answerable_gte", "answerable_minilm"]),
-    *[(title, 5, [name]) for name, title in GLUE.items()],
-    *[(f"every head for {title}", 5, [f"{name}_zoo"]) for name, title in GLUE.items()],
-]
-"""What is wanted, with how many seeds, of which configs."""
+from paper.claims import judge_at_lower
+from paper.experiments import wanted_experiments
+from paper.kept import AGAIN, LOWER, Experiment, Experiments, show_rate, show_seconds
+from paper.names import JUDGED, LABELS, SECONDS
 
 
 def tell_missing(seeds: dict[str, list[int]]) -> list[str]:
     """What is wanted and not there, in a paragraph; nothing where all is there."""
     none, few = [], []
-    for what, wanted, configs in WANTED:
-        there = {config: len(seeds.get(config, [])) for config in configs}
-        missing = [config for config in configs if not there[config]]
-        short = [f"{config} {there[config]} of {wanted}" for config in configs if 0 < there[config] < wanted]
-        none += [f"{what} ({', '.join(missing)})"] if missing else []
-        few += [f"{what} ({', '.join(short)})"] if short else []
+    for name, experiment in wanted_experiments().items():
+        there = len(seeds.get(name, []))
+        if there == 0:
+            none.append(f"{experiment.wanted} ({name})")
+        elif there < experiment.seeds:
+            few.append(f"{experiment.wanted} ({name} {there} of {experiment.seeds})")
     told = [f"Not run yet, and so not on this page: {'; '.join(none)}."] if none else []
     told += [f"Fewer seeds than wanted: {'; '.join(few)}."] if few else []
     return [" ".join(told)] if told else []
 
 
 def runs_block(experiments: Experiments, rates: list[Experiment]) -> Block:
-    columns = [Column("config"), Column("seeds"), Column("device"), Column("torch")]
+    columns = [Column("experiment"), Column("seeds"), Column("device"), Column("torch")]
     columns += [Column("fine-tuning, s", 0, SECONDS), Column("passes of the heads, s", 0, SECONDS)]
     rows: list[list[Cell]] = []
     for one in sorted([*experiments.values(), *rates], key=lambda one: (one.name, one.lr or 0.0)):
@@ -66,16 +50,16 @@ def runs_block(experiments: Experiments, rates: list[Experiment]) -> Block:
 
 
 class Second(NamedTuple):
-    """Another run of a config's seed."""
+    """Another run of an experiment's seed."""
 
-    config: str
+    name: str
     where: str
-    """The other config that it is of; AGAIN where it is of the same."""
+    """The other experiment that it is of; AGAIN where it is of the same."""
     run: dict[str, Any]
 
 
 def second_runs(experiments: Experiments) -> list[Second]:
-    """Those that were run again, and runs of other configs that fine-tuned the same encoder with the same seed, cut
+    """Those that were run again, and runs of other experiments that fine-tuned the same encoder with the same seed, cut
     down to the models that both have."""
     found = [Second(name, AGAIN, run) for name, one in sorted(experiments.items()) for run in one.again]
     for name, one in sorted(experiments.items()):
@@ -104,7 +88,7 @@ def again_block(experiments: Experiments, lower: Experiments) -> Block | None:
     rows = [row for runs in (own, lower | zoos) for row in _apart_rows(runs)]
     if not rows:
         return None
-    columns = [Column("config"), Column("seed"), Column("second run"), Column("of")]
+    columns = [Column("experiment"), Column("seed"), Column("second run"), Column("of")]
     columns.append(Column("models", None, "at all snapshots"))
     for key in JUDGED:
         columns += [Column(f"{LABELS[key]}, median", 2), Column(f"{LABELS[key]}, largest", 2)]
@@ -116,8 +100,8 @@ def again_block(experiments: Experiments, lower: Experiments) -> Block | None:
         note="Points between two runs of one seed: on a GPU, sums are not always added in the same order, and small "
         "differences grow in training; F1 at the chosen threshold hangs on that threshold, too. Runs that were made "
         "again, for their seconds, had the GPU to themselves; the page has the scores of the first. Of runs of another "
-        "config only the models count that both have. A difference of one seed that is not larger than these may be "
-        "another in the next run.",
+        "experiment only the models count that both have. A difference of one seed that is not larger than these may "
+        "be another in the next run.",
     )
 
 
@@ -161,16 +145,16 @@ def _apart(one: Figures, other: Figures) -> list[float]:
 
 def _changed_verdicts(experiments: Experiments, lower: Experiments, second: list[Second]) -> str:
     """Which claims would be judged otherwise at the lower rate by second runs that have all models of the first: by
-    those that were made again, by those of other configs, or by both. At the other rate there are none such."""
+    those that were made again, by those of other experiments, or by both. At the other rate there are none such."""
     runs = experiments | lower
-    whole = [one for one in second if _has_all(one.run, runs[one.config].runs[one.run["seed"]])]
+    whole = [one for one in second if _has_all(one.run, runs[one.name].runs[one.run["seed"]])]
     again, others = ([one for one in whole if (one.where == AGAIN) == made_again] for made_again in (True, False))
     judged, changed = judge_at_lower(experiments, lower), {}
     for taken in (again, others, whole):
         swapped = dict(runs)
         for one in taken:
-            before = swapped[one.config]
-            swapped[one.config] = replace(before, runs=before.runs | {one.run["seed"]: one.run})
+            before = swapped[one.name]
+            swapped[one.name] = replace(before, runs=before.runs | {one.run["seed"]: one.run})
         for claim, first in judged.items():
             verdict = claim(swapped).verdict
             if verdict != first.verdict:

@@ -7,8 +7,8 @@ import pytest
 from scipy.stats import spearmanr
 
 from bertvision.analysis.block import Block
-from results.kept import Experiment
-from results.spans import losses_by_head, lost_points, span_blocks
+from paper.kept import Experiment
+from paper.spans import losses_by_head, lost_points, span_blocks
 
 LAYERS = ["embeddings", "layer 1", "layer 2"]
 

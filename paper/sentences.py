@@ -4,9 +4,9 @@ from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import BASELINE, ENCODER
 from bertvision.words import counted
-from results.kept import Experiment, show_seconds
-from results.names import LABELS, RANDOM, SECONDS, SQUAD, title_of
-from results.spans import of_seeds
+from paper.kept import Experiment, show_seconds
+from paper.names import LABELS, RANDOM, SECONDS, SQUAD, title_of
+from paper.spans import of_seeds
 
 GLUE = {"cola": "CoLA", "sst2": "SST-2", "mrpc": "MRPC", "stsb": "STS-B", "rte": "RTE"}
 
@@ -25,7 +25,7 @@ def answerable_block(experiment: Experiment, encoder: str) -> Block:
 
 def glue_block(experiment: Experiment) -> Block:
     task, _, zoo = experiment.name.partition("_")
-    title = f"{GLUE[task]} with all-MiniLM-L6-v2" + (f", heads of {experiment.name}.toml" if zoo else "")
+    title = f"{GLUE[task]} with all-MiniLM-L6-v2" + (f", heads of {experiment.name}" if zoo else "")
     return table_of(experiment, title, "GLUE's official dev set.", folded=bool(zoo))
 
 

@@ -1,4 +1,4 @@
-"""What was kept of the runs: one small file a run in `results/kept`; the seeds of an experiment belong together."""
+"""What was kept of the runs: one small file a run in `paper/kept`; the seeds of an experiment belong together."""
 
 import json
 from collections.abc import Callable
@@ -14,13 +14,12 @@ from bertvision.pipeline.finished import Entry, best_by_mean, build_entry, read_
 from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT
 
 ROOT = Path(__file__).parents[1]
-KEPT = ROOT / "results" / "kept"
+KEPT = ROOT / "paper" / "kept"
 AGAIN = "again"
 """The folder in it of runs that were repeated with the GPU to themselves: their seconds count, and not their scores."""
 RATES = "rates"
-"""The folder of runs with another learning rate of fine-tuning than their config's: those that a rate was chosen among,
-and those at the lower rate."""
-CONFIGS = ROOT / "configs" / "results"
+"""The folder of runs with another learning rate of fine-tuning than their experiment's: those that a rate was chosen
+among, and those at the lower rate."""
 LOWER = 5e-5
 """The learning rate of fine-tuning that all encoders for spans had before a better one was chosen: claims, and what
 heads add, are shown for both."""
@@ -28,8 +27,8 @@ ALONE = {
     ("squad2_minilm", LOWER, 0),
     *((f"squad2_{encoder}_{peer}", 1e-3, 1) for encoder in ("gte", "minilm") for peer in ("lora", "bitfit")),
 }
-"""Runs (config, rate, seed) in RATES that had the GPU to themselves, as all in AGAIN had. The seconds of all others are
-upper bounds."""
+"""Runs (experiment, rate, seed) in RATES that had the GPU to themselves, as all in AGAIN had. The seconds of all others
+are upper bounds."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Seconds:
 
 @dataclass(frozen=True)
 class Experiment:
-    """The runs of one config, one a seed."""
+    """The runs of one experiment, one a seed."""
 
     name: str
     runs: dict[int, dict[str, Any]]
@@ -67,14 +66,14 @@ class Experiment:
     again: list[dict[str, Any]] = field(default_factory=list)
     """Runs that were repeated with the GPU to themselves, at the same rate."""
     timed: list[dict[str, Any]] = field(default_factory=list)
-    """Runs of the config that had the GPU to themselves, at whatever rate: fine-tuning takes as long at any."""
+    """Its runs that had the GPU to themselves, at whatever rate: fine-tuning takes as long at any."""
     lr: float | None = None
-    """The rate of fine-tuning, where it is not the config's."""
+    """The rate of fine-tuning, where it is not the experiment's own."""
 
     @property
     def title(self) -> str:
         """What repeats it."""
-        return f"{self.name}.toml" + ("" if self.lr is None else f" finetune.lr={show_rate(self.lr)}")
+        return self.name + ("" if self.lr is None else f" finetune.lr={show_rate(self.lr)}")
 
     @property
     def seeds(self) -> list[int]:
@@ -166,7 +165,7 @@ class Experiment:
 
 
 Experiments = dict[str, Experiment]
-"""By config."""
+"""By name."""
 
 
 def _models_of(run: dict[str, Any], epochs: float) -> dict[str, Any]:
@@ -260,12 +259,12 @@ def is_head(entry: Entry) -> bool:
     return entry.head is not None and entry.data_fraction == 1
 
 
-def seeds_by_config(folder: Path = KEPT) -> dict[str, list[int]]:
-    """The seeds that were kept of each config, by the names of the files."""
+def kept_seeds(folder: Path = KEPT) -> dict[str, list[int]]:
+    """The seeds that were kept of each experiment, by the names of the files."""
     found: dict[str, list[int]] = {}
     for path in sorted(folder.glob("*.json")):
-        config, _, seed = path.stem.rpartition("_seed")
-        found.setdefault(config, []).append(int(seed))
+        name, _, seed = path.stem.rpartition("_seed")
+        found.setdefault(name, []).append(int(seed))
     return found
 
 
@@ -274,7 +273,7 @@ def load_kept(folder: Path = KEPT) -> Experiments:
 
 
 def load_rates(folder: Path = KEPT) -> list[Experiment]:
-    """Of each config and each learning rate but its own that it was run at."""
+    """Of each experiment and each learning rate but its own that it was run at."""
     return _gather(folder, _read(folder / RATES))
 
 
@@ -283,7 +282,7 @@ def at_lower_rate(rates: list[Experiment]) -> Experiments:
 
 
 def _gather(folder: Path, runs: list[dict[str, Any]]) -> list[Experiment]:
-    """Runs of the same config at the same rate together, with what had the GPU to itself of that config."""
+    """Runs of one experiment at the same rate together, with what had the GPU to itself of that experiment."""
     found: dict[tuple[str, float | None], dict[int, dict[str, Any]]] = {}
     for run in runs:
         found.setdefault((run["config"], run.get("lr")), {})[run["seed"]] = run

@@ -1,8 +1,7 @@
-"""Only runs with the settings of their config are kept."""
+"""Only runs with the settings of their experiment are kept."""
 
 import dataclasses
 import json
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -10,36 +9,37 @@ import pytest
 
 from bertvision.config import build_config
 from bertvision.errors import UserError
+from bertvision.heads import CONTROL
 from bertvision.pipeline.finished import FinishedRun
-from results import keep as keeping
-from results.keep import check_settings, keep
-from results.kept import CONFIGS, load_kept, load_rates
+from paper import keep as keeping
+from paper.experiments import find_experiment
+from paper.keep import check_settings, keep
+from paper.kept import load_kept, load_rates
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "tests" / "fixtures"
 
 
 @pytest.fixture
 def settings() -> dict[str, Any]:
     """What a run of squad2_gte keeps as its config, with data and encoder in places of their own."""
-    tables = tomllib.loads((CONFIGS / "squad2_gte.toml").read_text(encoding="utf-8"))
-    tables["task"] |= {split: str(FIXTURES / "squad_tiny" / f"{split}-v2.0.json") for split in ("train", "dev")}
-    tables["encoder"]["name"] = "somewhere/else"
-    return dataclasses.asdict(build_config(tables | {"seed": 1, "run": "elsewhere"}))
+    files = {split: str(FIXTURES / "squad_tiny" / f"{split}-v2.0.json") for split in ("train", "dev")}
+    elsewhere = {"task": {"name": "squad2", **files}, "encoder": {"name": "somewhere/else"}, "run": "elsewhere"}
+    return dataclasses.asdict(build_config(find_experiment("squad2_gte").settings(seed=1) | elsewhere))
 
 
-def check(settings: dict[str, Any], folder: Path, config: str = "squad2_gte", seed: int = 1) -> None:
+def check(settings: dict[str, Any], folder: Path, experiment: str = "squad2_gte", seed: int = 1) -> None:
     (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
-    check_settings(FinishedRun(folder, {}), CONFIGS / f"{config}.toml", seed)
+    check_settings(FinishedRun(folder, {}), experiment, seed)
 
 
-def test_a_run_of_the_config_is_taken_wherever_its_data_lay(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_a_run_of_the_experiment_is_taken_wherever_its_data_lay(settings: dict[str, Any], tmp_path: Path) -> None:
     check(settings, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("section", "key", "value"),
     [
-        ("finetune", "lr", 1e-4),  # given in the config
+        ("finetune", "lr", 1e-4),  # given in the experiment
         ("data", "limit_train", 500),  # and not given there
         ("data", "hold_out", 0.3),
         ("data", "max_length", 128),
@@ -56,24 +56,38 @@ def test_other_settings_are_refused(
         check(settings, tmp_path)
 
 
-def test_other_seeds_heads_and_configs_are_refused(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_other_seeds_heads_and_experiments_are_refused(settings: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="seed is 1, and 2"):
         check(settings, tmp_path, seed=2)
-    with pytest.raises(UserError, match="heads is"):
+    with pytest.raises(UserError, match="its heads are not"):
         check({**settings, "heads": settings["heads"][:-1]}, tmp_path)
-    with pytest.raises(UserError, match="not called as a config"):
-        check(settings, tmp_path, config="squad3")
-    with pytest.raises(UserError, match="called as its config and its seed"):
+    with pytest.raises(UserError, match="no experiment 'squad3'"):
+        check(settings, tmp_path, experiment="squad3")
+    with pytest.raises(UserError, match="called as its experiment and its seed"):
         keep(tmp_path / "squad2_gte")
+
+
+def test_a_run_made_before_its_experiment_spelled_everything_out_is_taken(tmp_path: Path) -> None:
+    """Heads by their names alone, and what the task gives left to it: the same members, length and snapshots."""
+    tables = find_experiment("answerable_gte").settings(seed=1, hub=True)
+    tables["finetune"] |= {"lr": 5e-5}
+    config = dataclasses.asdict(build_config(tables))
+    config["heads"] = [entry["head"] for entry in config["heads"] if entry["head"] != CONTROL]
+    config["data"]["max_length"] = None
+    del config["finetune"]["method"], config["search"]
+    check(config, tmp_path, "answerable_gte")
+    others = [{"head": name, "read": "mean", "name": name} for name in config["heads"]]
+    with pytest.raises(UserError, match="learned_pooling.* differ"):
+        check({**config, "heads": others}, tmp_path, "answerable_gte")
 
 
 def test_a_run_with_another_rate_must_have_the_one_of_its_name(settings: dict[str, Any], tmp_path: Path) -> None:
     settings["finetune"]["lr"] = 1e-4
     (tmp_path / "config.json").write_text(json.dumps(settings), encoding="utf-8")
     evidence = FinishedRun(tmp_path, {})
-    check_settings(evidence, CONFIGS / "squad2_gte.toml", 1, lr=1e-4)
+    check_settings(evidence, "squad2_gte", 1, lr=1e-4)
     with pytest.raises(UserError, match=r"finetune\.lr is 0\.0001, and 0\.0002 in the folder's name"):
-        check_settings(evidence, CONFIGS / "squad2_gte.toml", 1, lr=2e-4)
+        check_settings(evidence, "squad2_gte", 1, lr=2e-4)
 
 
 def write_about(run: Path, models: dict[str, Any]) -> None:
@@ -84,7 +98,7 @@ def write_about(run: Path, models: dict[str, Any]) -> None:
     (run / "environment.json").write_text(json.dumps(about), encoding="utf-8")
 
 
-def test_a_run_with_another_rate_is_kept_apart_from_its_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_with_another_rate_is_kept_apart_from_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "squad2_gte_full1_lr0.0001_seed0"
     write_about(run, {})
     checked: list[Any] = []
@@ -92,9 +106,9 @@ def test_a_run_with_another_rate_is_kept_apart_from_its_config(tmp_path: Path, m
     monkeypatch.setattr(keeping, "analyse", lambda evidence: {"second_answer": []})
     monkeypatch.setattr(keeping, "KEPT", tmp_path / "kept")
     assert keep(run) == tmp_path / "kept" / "rates" / f"{run.name}.json"
-    assert checked == [CONFIGS / "squad2_gte_full1.toml", 0, 1e-4]
+    assert checked == ["squad2_gte_full1", 0, 1e-4]
     assert keep(run, again=True) == tmp_path / "kept" / "again" / f"{run.name}.json"
-    with pytest.raises(UserError, match="called as its config and its seed"):
+    with pytest.raises(UserError, match="called as its experiment and its seed"):
         keep(tmp_path / "squad2_gte_full1_lr5.5.5_seed0")
     assert load_kept(tmp_path / "kept") == {}
     (found,) = load_rates(tmp_path / "kept")
@@ -104,7 +118,7 @@ def test_a_run_with_another_rate_is_kept_apart_from_its_config(tmp_path: Path, m
         [0],
         {"second_answer": []},
     )
-    assert found.title == "squad2_gte_full1.toml finetune.lr=1e-4"
+    assert found.title == "squad2_gte_full1 finetune.lr=1e-4"
     assert [one["lr"] for one in found.again] == [one["lr"] for one in found.timed] == [1e-4]
 
 

@@ -1,17 +1,16 @@
-"""The results page is what the kept scores give, and what was kept belongs to a config."""
+"""The results page is what the kept scores give, and what was kept belongs to an experiment."""
 
 import json
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bertvision.analysis.block import Block
-from results.kept import (
+from paper.experiments import find_experiment, wanted_experiments
+from paper.kept import (
     AGAIN,
     ALONE,
-    CONFIGS,
     KEPT,
     LOWER,
     RATES,
@@ -20,20 +19,20 @@ from results.kept import (
     Place,
     Seconds,
     at_lower_rate,
+    kept_seeds,
     load_kept,
     load_rates,
-    seeds_by_config,
     show_seconds,
     to_text,
 )
-from results.page import PAGE, PICTURES, find_differences, write_page
-from results.runs import WANTED, again_block, runs_block, tell_missing
+from paper.page import PAGE, PICTURES, find_differences, write_page
+from paper.runs import again_block, runs_block, tell_missing
 
 DOCS = Path(__file__).parents[2] / "docs"
 AGAINS, OTHERS = (sorted((KEPT / folder).glob("*.json")) for folder in (AGAIN, RATES))
 FILES = [*sorted(KEPT.glob("*.json")), *AGAINS, *OTHERS]
 WITHOUT_HEADS = "_full1_lr"
-"""In the names of runs whose config had no heads yet."""
+"""In the names of runs whose experiment had no heads yet."""
 
 
 def _stem(run: dict[str, Any]) -> str:
@@ -64,19 +63,20 @@ def test_a_difference_is_found_whichever_way_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}_{path.stem}")
-def test_what_was_kept_has_every_head_of_its_config_at_every_snapshot(path: Path) -> None:
+def test_what_was_kept_has_every_head_of_its_experiment_at_every_snapshot(path: Path) -> None:
     run = json.loads(path.read_text(encoding="utf-8"))
     assert path.stem == _stem(run)
-    config = tomllib.loads((CONFIGS / f"{run['config']}.toml").read_text(encoding="utf-8"))
-    wanted = {*config["finetune"].get("snapshots", []), config["finetune"]["epochs"]}
+    settings = find_experiment(run["config"]).settings()
+    wanted = {*settings["finetune"].get("snapshots", []), settings["finetune"]["epochs"]}
     assert {float(epochs) for epochs in run["snapshots"]} == wanted
     if WITHOUT_HEADS in path.stem:
-        config |= {"heads": [], "ensembles": []}
-    names = {head if isinstance(head, str) else head.get("name", head["head"]) for head in config["heads"]}
-    for epochs in config["train"].get("snapshots", [config["finetune"]["epochs"]]):
+        settings |= {"heads": [], "ensembles": []}
+    names = {head if isinstance(head, str) else head.get("name", head["head"]) for head in settings["heads"]}
+    names |= {"baseline", "encoder", "last_linear"}
+    for epochs in settings["train"]["snapshots"]:
         models = run["snapshots"][f"{epochs:g}"]
-        assert {"baseline", "encoder", "last_linear", *names} <= set(models)
-        assert len(models) >= 3 + len(names) + len(config.get("ensembles", []))
+        assert names <= set(models)
+        assert len(models) >= len(names) + len(settings["ensembles"])
 
 
 def test_kept_files_name_no_place_of_the_machine_they_were_made_on() -> None:
@@ -156,11 +156,10 @@ def test_seconds_of_a_run_at_another_rate_count_where_the_same_models_were_train
 
 
 @pytest.mark.parametrize("path", OTHERS, ids=lambda path: path.stem)
-def test_runs_with_other_rates_are_of_a_config_that_was_kept(path: Path) -> None:
+def test_runs_with_other_rates_are_of_an_experiment_that_was_kept(path: Path) -> None:
     run = json.loads(path.read_text(encoding="utf-8"))
     assert path.stem == _stem(run)
-    config = tomllib.loads((CONFIGS / f"{run['config']}.toml").read_text(encoding="utf-8"))
-    assert run["lr"] != config["finetune"]["lr"]
+    assert run["lr"] != find_experiment(run["config"]).settings()["finetune"]["lr"]
     like = json.loads((KEPT / f"{run['config']}_seed{run['seed']}.json").read_text(encoding="utf-8"))
     for epochs, models in like["snapshots"].items():
         facts = [shots[epochs]["encoder"] for shots in (run["snapshots"], like["snapshots"])]
@@ -188,13 +187,13 @@ def test_each_pass_of_heads_counts_once() -> None:
     models = {"encoder": {"seconds": 10.0}} | {name: {"seconds": own, "head": name} for name, own in heads.items()}
     run = {"snapshots": {"1": models}, "analyses": {}, "device": "a GPU", "packages": {"torch": "2"}}
     frame = runs_block({"cola": Experiment("cola", {3: run})}, []).frame
-    assert frame is not None and frame.rows == [["cola.toml", "3", "a GPU", "2", "≤ 10", "≤ 7"]]
+    assert frame is not None and frame.rows == [["cola", "3", "a GPU", "2", "≤ 10", "≤ 7"]]
     again = [run | {"seed": 3}]
     others = [Experiment("cola", {1: run}, lr=3e-4)]
     frame = runs_block({"cola": Experiment("cola", {3: run}, again, again)}, others).frame
     assert frame is not None and frame.rows == [
-        ["cola.toml", "3, 3 again", "a GPU", "2", 10.0, 7.0],
-        ["cola.toml finetune.lr=3e-4", "1", "a GPU", "2", "≤ 10", "≤ 7"],
+        ["cola", "3, 3 again", "a GPU", "2", 10.0, 7.0],
+        ["cola finetune.lr=3e-4", "1", "a GPU", "2", "≤ 10", "≤ 7"],
     ]
 
 
@@ -215,7 +214,7 @@ def test_two_runs_of_a_seed_are_compared_model_by_model_and_claim_by_claim() -> 
         return {"f1": score, "forced_f1": score, "no_answer_auc": 2 * score, "at_threshold": {"f1": score}}
 
     def apart(runs: dict[str, dict[int, Any]], again: list[Any], lr: float | None = LOWER) -> Block | None:
-        """A zoo has its config's own rate."""
+        """A zoo has its experiment's own rate."""
         zoos = {name: Experiment(name, own) for name, own in runs.items() if name.endswith("_zoo")}
         found = {name: Experiment(name, own, again, lr=lr) for name, own in runs.items() if name not in zoos}
         return again_block(zoos, found) if lr is not None else again_block(found | zoos, {})
@@ -224,7 +223,7 @@ def test_two_runs_of_a_seed_are_compared_model_by_model_and_claim_by_claim() -> 
     assert apart({"squad2_gte": runs}, []) is None
     block = apart({"squad2_gte": runs}, [run(1, 60.5, 59.0)])
     assert block is not None and block.frame is not None
-    title = "squad2_gte.toml finetune.lr=5e-5"
+    title = "squad2_gte finetune.lr=5e-5"
     assert block.frame.rows == [
         [title, 1, "again", "scores", 3, *[0.5, 2.0] * 3, 1.0, 4.0],  # 0.5, 0.5 and 2.0 apart
         [title, 1, "again", "heads over the control", 1, *[2.5, 2.5] * 3, 5.0, 5.0],  # +1.0, and −1.5
@@ -243,26 +242,21 @@ def test_two_runs_of_a_seed_are_compared_model_by_model_and_claim_by_claim() -> 
     assert block is not None and block.frame is not None
     rate = " finetune.lr=5e-5"
     assert [row[:5] for row in block.frame.rows][:3] == [
-        [f"squad2_gte_kernels.toml{rate}", 0, "squad2_gte_zoo.toml", "scores", 3],
-        [f"squad2_gte_kernels.toml{rate}", 0, "squad2_gte_zoo.toml", "heads over the control", 1],
-        [f"squad2_gte_kernels.toml{rate}", 0, f"squad2_gte.toml{rate}", "scores", 2],
+        [f"squad2_gte_kernels{rate}", 0, "squad2_gte_zoo", "scores", 3],
+        [f"squad2_gte_kernels{rate}", 0, "squad2_gte_zoo", "heads over the control", 1],
+        [f"squad2_gte_kernels{rate}", 0, f"squad2_gte{rate}", "scores", 2],
     ]
     assert block.frame.rows[2][5:7] == [2.0, 2.0]
     assert "“Heads add to BERT at 2 epochs as well” from “holds” to “does not hold”" in block.sentences[0]
     # At the main runs' rate a zoo is no second run, and decides nothing.
     block = apart(three, [], lr=None)
     assert block is not None and block.frame is not None
-    assert {row[2] for row in block.frame.rows} == {"squad2_gte.toml"}
+    assert {row[2] for row in block.frame.rows} == {"squad2_gte"}
     assert "no verdict on a claim would be another" in block.sentences[0]
 
 
-def test_every_config_is_wanted() -> None:
-    configs = [config for _, _, names in WANTED for config in names]
-    assert sorted(configs) == sorted(path.stem for path in CONFIGS.glob("*.toml"))
-
-
 def test_what_is_missing_is_told_in_one_paragraph(tmp_path: Path) -> None:
-    seeds = {config: list(range(wanted)) for _, wanted, configs in WANTED for config in configs}
+    seeds = {name: list(range(one.seeds)) for name, one in wanted_experiments().items()}
     assert tell_missing(seeds) == []
     del seeds["squad2_gte_lora"]
     seeds |= {"squad2_minilm_lora": [1], "rte": [0, 1]}
@@ -272,7 +266,7 @@ def test_what_is_missing_is_told_in_one_paragraph(tmp_path: Path) -> None:
     ]
     for name in ("squad2_gte_zoo_seed1", "squad2_gte_seed0", "squad2_gte_seed2"):
         (tmp_path / f"{name}.json").write_text("{}")
-    assert seeds_by_config(tmp_path) == {"squad2_gte": [0, 2], "squad2_gte_zoo": [1]}
+    assert kept_seeds(tmp_path) == {"squad2_gte": [0, 2], "squad2_gte_zoo": [1]}
 
 
 @pytest.mark.parametrize("path", sorted(KEPT.glob("untouched_*.json")), ids=lambda path: path.stem)

@@ -12,8 +12,8 @@ from bertvision.analysis.words import listed
 from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import BASELINE, ENCODER
 from bertvision.words import counted
-from results.kept import LOWER, Experiment, Experiments, Place, compared_seconds, show_rate, show_seconds
-from results.names import SECONDS, SPAN_NOTES, colour_by_place, in_passes, title_of
+from paper.kept import LOWER, Experiment, Experiments, Place, compared_seconds, show_rate, show_seconds
+from paper.names import SECONDS, SPAN_NOTES, colour_by_place, in_passes, title_of
 
 KEY, HEADING = "forced_f1", "forced F1"
 FIGURES = {"F1": "f1", "F1*": "at_threshold.f1", HEADING: KEY, "AUC": "no_answer_auc"}
@@ -108,8 +108,8 @@ def _full(experiment: Experiment) -> list[Way]:
 
 
 def _decayed(experiments: Experiments, lower: Experiments, name: str) -> list[Way]:
-    """Full fine-tuning whose rate decays to 0 within 1 epoch, and at the lower rate within 1, 2 (whose config has that
-    rate) and 3."""
+    """Full fine-tuning whose rate decays to 0 within 1 epoch, and at the lower rate within 1, 2 (whose experiment has
+    that rate) and 3."""
     ends = [(DECAYED, experiments.get(f"{name}_full1")), (AT_LOWER, lower.get(f"{name}_full1"))]
     ends += [(AT_LOWER, experiments.get(f"{name}_full2")), (AT_LOWER, lower.get(name))]
     return [_tuned(one, one.snapshots[-1], family) for family, one in ends if one is not None]

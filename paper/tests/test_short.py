@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from results.kept import LOWER, Experiment
-from results.short import short_block
+from paper.kept import LOWER, Experiment
+from paper.short import short_block
 
 
 def model(dev: float, held_out: float, **facts: Any) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Every head side by side, from two small runs whose figures are written down here."""
 
 import dataclasses
-import tomllib
 from typing import Any
 
 import pytest
@@ -13,8 +12,9 @@ from bertvision.config import TrainConfig
 from bertvision.encoder.states import StateShape
 from bertvision.heads import Target, build_head, build_members, list_presets
 from bertvision.kinds import LABEL, SPAN
-from results.kept import CONFIGS, LOWER, Experiment
-from results.zoo import (
+from paper.experiments import find_experiment
+from paper.kept import LOWER, Experiment
+from paper.zoo import (
     CLS,
     FLAT,
     KERNELS,
@@ -104,7 +104,7 @@ def test_all_heads_of_the_zoos_seed_are_listed_by_size_after_the_levels(found: d
     assert [row["forced F1 after 1 epoch"] for row in listed[3:]] == [72, 70, 71, 70.5, 74, 73]  # of seed 0
     assert [row["AUC after 1 epoch"] for row in listed[3:]] == [78, 78, 80, 77, 79, 82]
     assert [row["forced F1 as it came"] for row in listed[3:]] == [10, 10, 20, 20, 20, 20]
-    assert [row["config"] for row in listed[3:5]] == ["squad2_gte.toml", "squad2_gte_zoo.toml"]
+    assert [row["experiment"] for row in listed[3:5]] == ["squad2_gte", "squad2_gte_zoo"]
 
 
 def test_who_has_the_first_places_is_told(found: dict[str, Experiment]) -> None:
@@ -131,8 +131,8 @@ def test_all_figures_of_the_zoo_follow_snapshot_by_snapshot(found: dict[str, Exp
     assert [block.key for block in blocks] == ["squad2_gte_zoo_1", "squad2_gte_zoo_0"]
     assert all("Seed 0 alone." in block.note for block in blocks)
     assert [block.title for block in blocks] == [
-        "gte-small after 1 epoch, heads of squad2_gte_zoo.toml",
-        "gte-small as it came, heads of squad2_gte_zoo.toml",
+        "gte-small after 1 epoch, heads of squad2_gte_zoo",
+        "gte-small as it came, heads of squad2_gte_zoo",
     ]
     assert zoo_blocks({}, found, ENCODERS) == []  # beside it are the heads of the main run at its rate, and no other's
 
@@ -143,7 +143,7 @@ def test_the_other_runs_at_that_rate_follow_with_their_seeds(found: dict[str, Ex
     blocks = zoo_blocks(lower, {}, ENCODERS)
     shots = ("after 1 epoch", "as it came")
     assert [block.title for block in blocks] == [
-        f"gte-small {shot}, heads of {name}.toml finetune.lr=5e-5" for name in lower for shot in shots
+        f"gte-small {shot}, heads of {name} finetune.lr=5e-5" for name in lower for shot in shots
     ]
     assert all(block.folded and "over seeds" in block.note for block in blocks)
     assert [block.key for block in blocks[:2]] == [
@@ -235,9 +235,8 @@ def test_one_seed_of_heads_for_sentences_is_not_drawn(sentences: tuple[Experimen
 # ---------------------------------------------------------------------- what heads look at
 
 
-def heads_of(*configs: str) -> list[str]:
-    tables = [tomllib.loads((CONFIGS / f"{config}.toml").read_text(encoding="utf-8")) for config in configs]
-    return sorted({head for table in tables for head in table["heads"] if isinstance(head, str)})
+def entries_of(*names: str) -> list[Any]:
+    return [entry for name in names for entry in find_experiment(name).settings()["heads"]]
 
 
 def spread_weights(head: torch.nn.Module) -> None:
@@ -246,7 +245,7 @@ def spread_weights(head: torch.nn.Module) -> None:
         torch.nn.init.normal_(weight, std=0.2, generator=torch.Generator().manual_seed(number))
 
 
-@pytest.mark.parametrize("name", heads_of("squad2_gte", "squad2_gte_zoo"))
+@pytest.mark.parametrize("name", [one for one in entries_of("squad2_gte", "squad2_gte_zoo") if isinstance(one, str)])
 def test_heads_for_spans_look_where_the_page_says(name: str) -> None:
     """Another token's state changes what a head says of a token, or does not."""
     shape = StateShape(7, 32, False)
@@ -266,12 +265,7 @@ def test_heads_for_spans_look_where_the_page_says(name: str) -> None:
     assert not torch.allclose(before[3], after[3], atol=1e-6)
 
 
-def entries_for_sentences() -> list[Any]:
-    tables = [tomllib.loads((CONFIGS / f"{name}.toml").read_text(encoding="utf-8")) for name in ("cola", "cola_zoo")]
-    return [entry for table in tables for entry in table["heads"]]
-
-
-@pytest.mark.parametrize("entry", entries_for_sentences(), ids=str)
+@pytest.mark.parametrize("entry", entries_of("cola", "cola_zoo"), ids=str)
 def test_heads_for_sentences_look_where_the_page_says(entry: Any) -> None:
     """States elsewhere than at [CLS] change what a head says, or do not."""
     member = build_members([entry], TrainConfig(epochs=1, batch_rows=4), 0, LABEL)[-1]

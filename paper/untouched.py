@@ -8,11 +8,11 @@ from bertvision.analysis.words import signed
 from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import BASELINE, ENCODER
 from bertvision.words import counted
-from results.claims import best_of_the_papers, best_place
-from results.kept import LOWER, Experiment, Experiments, Place, compared_seconds, show_rate
-from results.names import AUC, FORCED, LABELS, SPAN_NOTES, colour_by_place, in_passes, title_of
-from results.sentences import GLUE
-from results.spans import head_names
+from paper.claims import best_of_the_papers, best_place
+from paper.kept import LOWER, Experiment, Experiments, Place, compared_seconds, show_rate
+from paper.names import AUC, FORCED, LABELS, SPAN_NOTES, colour_by_place, in_passes, title_of
+from paper.sentences import GLUE
+from paper.spans import head_names
 
 FIGURES = {"F1": "f1", "F1*": "at_threshold.f1", "forced EM": "forced_exact", "forced F1": FORCED, "AUC": AUC}
 TUNED, LINEAR, THEIRS, OURS = "encoder", "control", "the papers' best", "ladder"

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from results import claims
-from results.claims import FAILS, HOLDS, ONE_SEED, OPEN, PARTLY, Claim, Finding
-from results.kept import LOWER, Experiment, Mean
-from results.spans import rank_correlation
+from paper import claims
+from paper.claims import FAILS, HOLDS, ONE_SEED, OPEN, PARTLY, Claim, Finding
+from paper.kept import LOWER, Experiment, Mean
+from paper.spans import rank_correlation
 
 
 def scores(base: float) -> dict[str, Any]:

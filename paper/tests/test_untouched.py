@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from bertvision.analysis.block import Block
-from results.kept import Experiment
-from results.names import colour_by_place
-from results.peers import FULL, HEADS, PLACES, UNTOUCHED, peer_blocks
-from results.spans import SHOWN
-from results.untouched import LINEAR, OURS, TUNED, glue_untouched, untouched_blocks
-from results.untouched import PLACES as BARS
+from paper.kept import Experiment
+from paper.names import colour_by_place
+from paper.peers import FULL, HEADS, PLACES, UNTOUCHED, peer_blocks
+from paper.spans import SHOWN
+from paper.untouched import LINEAR, OURS, TUNED, glue_untouched, untouched_blocks
+from paper.untouched import PLACES as BARS
 
 ENCODER = 1_000
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from results.kept import Experiment
-from results.sentences import glue_block
+from paper.kept import Experiment
+from paper.sentences import glue_block
 
 
 def scored(accuracy: float, **facts: Any) -> dict[str, Any]:
@@ -44,5 +44,5 @@ def test_a_row_has_each_snapshots_mean_over_seeds_and_the_last_ones_seconds(runs
 def test_heads_of_a_zoo_have_a_table_of_their_own_which_is_folded(runs: dict[int, dict[str, Any]]) -> None:
     main, zoo = glue_block(Experiment("rte", runs)), glue_block(Experiment("rte_zoo", runs))
     assert (main.title, main.folded) == ("RTE with all-MiniLM-L6-v2", False)
-    assert (zoo.title, zoo.folded) == ("RTE with all-MiniLM-L6-v2, heads of rte_zoo.toml", True)
+    assert (zoo.title, zoo.folded) == ("RTE with all-MiniLM-L6-v2, heads of rte_zoo", True)
     assert main.key != zoo.key

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from results.kept import LOWER, Experiment, Experiments, at_lower_rate, load_kept, load_rates, show_rate
-from results.rates import given_rate, rate_blocks
+from paper.kept import LOWER, Experiment, Experiments, at_lower_rate, load_kept, load_rates, show_rate
+from paper.rates import given_rate, rate_blocks
 
 ENCODERS = {"gte": "gte-small"}
 

@@ -1,9 +1,9 @@
-"""Keeps of finished runs what the results page is made of: python -m results.keep RUN [RUN …] [--again]
+"""Keeps of finished runs what the results page is made of: python -m paper.keep RUN [RUN …] [--again]
 
-A run's folder is called as its config in configs/results, with its seed: squad2_gte_seed1. Its settings must be the
-config's; where data and encoder lie may differ. A folder called squad2_gte_full1_lr0.0001_seed0 is of a run with
-another learning rate of fine-tuning than the config's, and is kept apart from the others. Marks of each example must be
-there (analyses need them); the weights of encoders and heads need not.
+A run's folder is called as its experiment, with its seed: squad2_gte_seed1. Its settings must be the experiment's;
+where data and encoder lie may differ. A folder called squad2_gte_full1_lr0.0001_seed0 is of a run with another learning
+rate of fine-tuning than the experiment's, and is kept apart from the others. Marks of each example must be there
+(analyses need them); the weights of encoders and heads need not.
 With --again the runs, which must have had the GPU to themselves, stand beside those of the same seed that were kept:
 their seconds count, and not their scores.
 """
@@ -11,7 +11,6 @@ their seconds count, and not their scores.
 import dataclasses
 import re
 import sys
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,16 @@ from bertvision.analysis.certainty import Certainty
 from bertvision.analysis.comparisons import comparisons
 from bertvision.analysis.layer_weights import layer_weights
 from bertvision.analysis.passages import passage_lengths
-from bertvision.config import RunConfig
+from bertvision.config import RunConfig, TrainConfig, build_config
 from bertvision.disk import read_json, write_text
 from bertvision.errors import UserError
+from bertvision.heads import MemberConfig, build_members
 from bertvision.kinds import SPAN
 from bertvision.pipeline.finished import FinishedRun, Model
 from bertvision.tasks import TaskConfig
-from results.kept import AGAIN, CONFIGS, KEPT, RATES, to_text
+from bertvision.tasks.config import TASKS
+from paper.experiments import find_experiment, merge
+from paper.kept import AGAIN, KEPT, RATES, to_text
 
 ANALYSES: dict[str, Callable[[FinishedRun, str], Block | None]] = {
     "second_answer": answers.second_answer,
@@ -37,27 +39,26 @@ ANALYSES: dict[str, Callable[[FinishedRun, str], Block | None]] = {
     "layer_weights": layer_weights,
 }
 FREE = {
-    "run", "task.data", "task.train", "task.dev", "encoder.name", "encoder.device", "encoder.dtype",
+    "run", "heads", "task.data", "task.train", "task.dev", "encoder.name", "encoder.device", "encoder.dtype",
     "finetune.snapshots", "finetune.checkpoint_seconds", "train.checkpoint_seconds", "finetune.memory_tokens",
 }  # fmt: skip
-"""What may be another: where things lie and run. (The last snapshot is always there; tests look at the rest.)"""
-FILLED_IN = {"finetune.lr", "finetune.batch_rows", "train.batch_rows", "train.epochs", "train.snapshots"}
-"""What a run fills in by its task where nothing is given."""
-NAME = re.compile(r"(?P<config>\w+?)(_lr(?P<lr>\d+(\.\d+)?(e-\d+)?))?_seed(?P<seed>\d+)")
+"""What may be another: where things lie and run. (The last snapshot is always there; tests look at the rest.) Heads
+are compared by themselves."""
+NAME = re.compile(r"(?P<experiment>\w+?)(_lr(?P<lr>\d+(\.\d+)?(e-\d+)?))?_seed(?P<seed>\d+)")
 COSTS = ("parameters", "trained_parameters", "seconds", "tokens", "memory")
 
 
 def keep(run: Path, again: bool = False) -> Path:
     name = NAME.fullmatch(run.name)
     if name is None:
-        raise UserError(f"'{run}': a run is called as its config and its seed, such as squad2_gte_seed1.")
-    config, seed = name["config"], int(name["seed"])
+        raise UserError(f"'{run}': a run is called as its experiment and its seed, such as squad2_gte_seed1.")
+    experiment, seed = name["experiment"], int(name["seed"])
     lr = float(name["lr"]) if name["lr"] else None
     evidence = FinishedRun(run)
-    check_settings(evidence, CONFIGS / f"{config}.toml", seed, lr)
+    check_settings(evidence, experiment, seed, lr)
     environment = evidence.environment
     kept = {
-        "config": config,
+        "config": experiment,
         **({} if lr is None else {"lr": lr}),
         "seed": seed,
         "device": environment["device"],
@@ -73,26 +74,48 @@ def keep(run: Path, again: bool = False) -> Path:
     return path
 
 
-def check_settings(evidence: FinishedRun, path: Path, seed: int, lr: float | None = None) -> None:
-    """Refuses a run that was made with other settings than the config gives, but for the learning rate that its name
-    tells, or than the defaults of all others."""
-    if not path.is_file():
-        raise UserError(f"'{evidence.folder.path}' is not called as a config of configs/results and its seed.")
-    found: dict[str, Any] = evidence.config
-    tables = tomllib.loads(path.read_text(encoding="utf-8")) | {"seed": seed}
+def check_settings(evidence: FinishedRun, experiment: str, seed: int, lr: float | None = None) -> None:
+    """Refuses a run that was made with other settings than the experiment gives, but for the learning rate that its
+    name tells."""
+    tables = find_experiment(experiment).settings(seed)
     if lr is not None:
         tables["finetune"]["lr"] = lr
-    for section, value in dataclasses.asdict(RunConfig(task=TaskConfig(tables["task"]["name"]))).items():
-        wanted = value | tables.get(section, {}) if isinstance(value, dict) else {"": tables.get(section, value)}
-        # A run that was made before there was a setting has its default.
-        there = value | found[section] if isinstance(value, dict) else {"": found[section]}
-        for key, expected in wanted.items():
-            name = f"{section}.{key}".rstrip(".")
-            if name in FREE or (name in FILLED_IN and key not in tables.get(section, {})):
-                continue
-            if there[key] != expected:
-                where = "the folder's name" if lr is not None and name == "finetune.lr" else f"'{path.name}'"
-                raise UserError(f"'{evidence.folder.path}': {name} is {there[key]}, and {expected} in {where}.")
+    # Where data lie is free, and need not be there any more.
+    wanted = _fill_in(dataclasses.asdict(build_config(tables | {"task": {"name": tables["task"]["name"]}})))
+    there, run = _fill_in(evidence.config), evidence.folder.path
+    for section, expected in wanted.items():
+        for key in expected:
+            name, found = f"{section}.{key}".rstrip("."), there[section][key]
+            if name not in FREE and found != expected[key]:
+                where = "the folder's name" if lr is not None and name == "finetune.lr" else f"'{experiment}'"
+                raise UserError(f"'{run}': {name} is {found}, and {expected[key]} in {where}.")
+    members = [_members(config) for config in (there, wanted)]
+    differing = [name for name in {**members[0], **members[1]} if members[0].get(name) != members[1].get(name)]
+    if differing:
+        raise UserError(f"'{run}': its heads are not those of '{experiment}': {', '.join(differing)} differ.")
+
+
+def _fill_in(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The sections of a config with the defaults of settings that it was made before, and with what a run takes of its
+    task where nothing is given. What belongs to no section is under "" in one of its own."""
+    task = TASKS[config["task"]["name"]]
+    whole = merge(dataclasses.asdict(RunConfig(task=TaskConfig(task.name))), config)
+    whole["data"]["max_length"] = whole["data"]["max_length"] or task.max_length
+    if whole["train"]["snapshots"] is None:
+        whole["train"]["snapshots"] = [whole["finetune"]["epochs"]]
+    return {section: value if isinstance(value, dict) else {"": value} for section, value in whole.items()}
+
+
+def _members(config: dict[str, dict[str, Any]]) -> dict[str, MemberConfig]:
+    """The members that `heads` stands for, each with all settings of its head."""
+    kind = TASKS[config["task"]["name"]].kind
+    assert kind is not None, "an experiment's task has a kind of its own"
+    train = TrainConfig(**{item.name: config["train"][item.name] for item in dataclasses.fields(TrainConfig)})
+    members = build_members(config["heads"][""], train, config["seed"][""], kind)
+    return {
+        member.name: dataclasses.replace(member, settings=dataclasses.asdict(member.head_config()))
+        for member in members
+    }
 
 
 def shorten(models: list[Model]) -> dict[str, Any]:

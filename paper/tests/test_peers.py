@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from results.kept import LOWER, Experiment
-from results.peers import ALIGN, BESIDE, CHARACTER, HEIGHT, WIDTH, peer_blocks, place_labels
+from paper.kept import LOWER, Experiment
+from paper.peers import ALIGN, BESIDE, CHARACTER, HEIGHT, WIDTH, peer_blocks, place_labels
 
 UP, ACROSS = [0.0, 100.0], [1.0, 100.0]
 

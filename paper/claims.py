@@ -19,10 +19,10 @@ from bertvision.analysis.words import signed
 from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import ENCODER
 from bertvision.words import counted
-from results.kept import LOWER, Experiment, Experiments, Mean, Place, show_rate
-from results.names import AUC, ENCODERS, FORCED, JUDGED, LABELS, in_passes
-from results.sentences import GLUE
-from results.spans import SHARED, data_shares, head_names, rank_correlation
+from paper.kept import LOWER, Experiment, Experiments, Mean, Place, show_rate
+from paper.names import AUC, ENCODERS, FORCED, JUDGED, LABELS, in_passes
+from paper.sentences import GLUE
+from paper.spans import SHARED, data_shares, head_names, rank_correlation
 
 HOLDS, PARTLY, FAILS = "holds", "partly", "does not hold"
 ONE_SEED, OPEN = "one seed", "not tested yet"

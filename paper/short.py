@@ -8,12 +8,12 @@ from bertvision.analysis.words import listed, signed
 from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import ENCODER
 from bertvision.words import counted
-from results.claims import best_place, compare, signed_mean, spans
-from results.kept import Experiment, Experiments, Mean, Place, compared_seconds
-from results.names import AUC, ENCODERS, FORCED, LABELS, colour_by_place
-from results.rates import settings_of
-from results.sentences import GLUE
-from results.untouched import above, share_of
+from paper.claims import best_place, compare, signed_mean, spans
+from paper.kept import Experiment, Experiments, Mean, Place, compared_seconds
+from paper.names import AUC, ENCODERS, FORCED, LABELS, colour_by_place
+from paper.rates import settings_of
+from paper.sentences import GLUE
+from paper.untouched import above, share_of
 
 PLACES = {"encoder": 0, "control": 1}
 """Colours, as in the other pictures."""

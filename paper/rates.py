@@ -1,7 +1,6 @@
 """The page's part on the learning rate of fine-tuning: what rates were tried, and what heads add to an encoder that was
 fine-tuned better or worse."""
 
-import tomllib
 from typing import Any, NamedTuple
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
@@ -11,10 +10,11 @@ from bertvision.heads import CONTROL
 from bertvision.pipeline.finished import read_figure
 from bertvision.pipeline.folder import BASELINE, ENCODER
 from bertvision.words import counted
-from results.claims import best_place, compare, signed_mean
-from results.kept import CONFIGS, Experiment, Experiments, Mean, Place, show_rate
-from results.names import AUC, FORCED, JUDGED, LABELS, SPAN_NOTES, colour_by_place
-from results.spans import scores_block
+from paper.claims import best_place, compare, signed_mean
+from paper.experiments import find_experiment
+from paper.kept import Experiment, Experiments, Mean, Place, show_rate
+from paper.names import AUC, FORCED, JUDGED, LABELS, SPAN_NOTES, colour_by_place
+from paper.spans import scores_block
 
 WAYS = {"full1": "full, decay to 1 epoch", "lora": "LoRA, decay to 3 epochs", "bitfit": "BitFit, decay to 3 epochs"}
 BEST = "best head"
@@ -56,13 +56,12 @@ def rate_blocks(
 # ---------------------------------------------------------------------- what was tried
 
 
-def given_rate(config: str) -> float:
-    tables = tomllib.loads((CONFIGS / f"{config}.toml").read_text(encoding="utf-8"))
-    return float(tables["finetune"]["lr"])
+def given_rate(name: str) -> float:
+    return float(find_experiment(name).settings()["finetune"]["lr"])
 
 
 def _tried(experiment: Experiment | None, rates: list[Experiment]) -> list[Tried]:
-    """The config's own rate among the others, lowest first, of seed 0."""
+    """The experiment's own rate among the others, lowest first, of seed 0."""
     if experiment is None or 0 not in experiment.runs:
         return []
     runs = [(given_rate(experiment.name), experiment.runs[0])]
@@ -94,7 +93,7 @@ def _tried_block(tried: dict[tuple[str, str], list[Tried]], encoders: dict[str, 
         note="Seed 0 of the encoder itself; best: by forced F1 on held-out questions. Of full fine-tuning the next "
         "rate is not far. Full fine-tuning and LoRA at the best rate were run again with that seed: here is the second "
         "run. The fine-tuning curve, with decay to 3 epochs, has the rate of decay to 1 epoch; none was chosen for it. "
-        "Runs such as “bertvision run configs/results/squad2_gte_full1.toml finetune.lr=1e-4”. Decay to 2 epochs was "
+        "Runs such as “python -m paper.experiments run squad2_gte_full1 finetune.lr=1e-4”. Decay to 2 epochs was "
         "run at 5e-5 only, and so was answerability. Never answering has F1 "
         f"{next(iter(tried.values()))[0].figure('f1', model=BASELINE):.2f}.",
     )

@@ -1,4 +1,4 @@
-"""Makes docs/results.md and its pictures of what was kept: python -m results.page [--check]
+"""Makes docs/results.md and its pictures of what was kept: python -m paper.page [--check]
 
 With --check nothing is written: it says what would differ, and ends with 1 where something does.
 """
@@ -13,27 +13,27 @@ from bertvision.disk import write_text
 from bertvision.pipeline.folder import ENCODER
 from bertvision.reports.markdown import render_markdown
 from bertvision.reports.pictures import draw_svg
-from results.claims import claims_blocks
-from results.kept import (
+from paper.claims import claims_blocks
+from paper.kept import (
     LOWER,
     ROOT,
     Experiment,
     Experiments,
     at_lower_rate,
+    kept_seeds,
     load_kept,
     load_rates,
-    seeds_by_config,
     show_rate,
 )
-from results.names import ENCODERS, SECONDS, SQUAD
-from results.peers import peer_blocks
-from results.rates import rate_blocks
-from results.runs import again_block, runs_block, tell_missing
-from results.sentences import GLUE, answerable_block, glue_block
-from results.short import short_block
-from results.spans import folded_scores, span_blocks
-from results.untouched import untouched_blocks
-from results.zoo import sentence_zoo_block, zoo_blocks
+from paper.names import ENCODERS, SECONDS, SQUAD
+from paper.peers import peer_blocks
+from paper.rates import rate_blocks
+from paper.runs import again_block, runs_block, tell_missing
+from paper.sentences import GLUE, answerable_block, glue_block
+from paper.short import short_block
+from paper.spans import folded_scores, span_blocks
+from paper.untouched import untouched_blocks
+from paper.zoo import sentence_zoo_block, zoo_blocks
 
 PAGE, PICTURES = "results.md", "results"
 ALL_ROWS = 10_000
@@ -42,9 +42,9 @@ FACTS = [
     "The heads are listed in the README; what figures mean is said under the tables. The control is a new linear layer "
     "on the last layer, trained like a head; the ladder is a head of ours. Of the papers' convolutions for spans only "
     "names and sizes are known: their layouts are ours.",
-    "Made by “make results” from the folder results/kept, which holds the scores of runs of the configs in "
-    "configs/results; “make results-check” makes it again and finds no difference. configs/results/hub has each config "
-    "on the hub's data with BERT-base.",
+    "Made by “make paper” from the folder paper/kept, which holds the scores of runs of the experiments in "
+    "paper/experiments.toml; “make paper-check” makes it again and finds no difference. “python -m paper.experiments "
+    "run NAME --hub” runs one on the hub's data with BERT-base.",
     f"{SQUAD}: 52,716 training questions, 17,572 of them unanswerable (all that could be had, most of them of the "
     "public UnAnsQ set), and answerable ones drawn down to the official proportion. For every choice 5 % are held out, "
     "by whole articles. Dev has the official questions and answers, put together from other public copies of them.",
@@ -96,7 +96,7 @@ LIMITS = [
 
 
 def build_page(experiments: Experiments, seeds: dict[str, list[int]], rates: list[Experiment]) -> Report:
-    """Of the experiments, of the seeds that were kept of each config, and of runs at other rates."""
+    """Of the experiments, of the seeds that were kept of each, and of runs at other rates."""
     lower = at_lower_rate(rates)
     beginning = short_block(experiments, lower)
     sections = [Section("In short", [beginning] if beginning else [])]
@@ -148,7 +148,7 @@ def _tell_held_out(experiments: Experiments) -> list[str]:
 
 def write_page(folder: Path) -> set[Path]:
     """The page in a folder and its pictures beside it, whose paths it gives."""
-    report = build_page(load_kept(), seeds_by_config(), load_rates())
+    report = build_page(load_kept(), kept_seeds(), load_rates())
     drawn = {folder / PICTURES / f"{block.key}.svg": block.picture for block in report.blocks() if block.picture}
     for path, picture in drawn.items():
         write_text(path, draw_svg(picture))

@@ -1,8 +1,8 @@
 """Runs what the page wants and was not kept yet, several at a time, and keeps it:
-python -m results.run_missing [CONFIG …] [--at-once 6]
+python -m paper.run_missing [EXPERIMENT …] [--at-once 6]
 
-Data and encoders lie where the configs say. Each run writes its own log beside its folder; what was stopped goes on.
-Runs that share a GPU tell nothing about seconds: the page marks theirs as upper bounds.
+Data and encoders lie where the experiments say. Each run writes its own log beside its folder; what was stopped goes
+on. Runs that share a GPU tell nothing about seconds: the page marks theirs as upper bounds.
 """
 
 import argparse
@@ -12,30 +12,29 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from bertvision.errors import UserError
-from results.kept import CONFIGS, ROOT, seeds_by_config
-from results.runs import WANTED
+from paper.experiments import find_experiment, wanted_experiments
+from paper.kept import ROOT, kept_seeds
 
 RUNS = ROOT / "runs" / "results"
 
 
-def missing(configs: list[str]) -> list[tuple[str, int]]:
-    """(config, seed) of what was not kept, of some configs or of all, in the order in which the page wants them."""
-    unknown = [name for name in configs if not (CONFIGS / f"{name}.toml").is_file()]
-    if unknown:
-        raise UserError(f"there is no config called {', '.join(unknown)} in '{CONFIGS}'.")
-    there = seeds_by_config()
-    wanted = [(name, seed) for _, seeds, names in WANTED for name in names for seed in range(seeds)]
-    return [(name, seed) for name, seed in wanted if name in (configs or [name]) and seed not in there.get(name, [])]
+def missing(names: list[str]) -> list[tuple[str, int]]:
+    """(experiment, seed) of what was not kept, of some experiments or of all, in the order of experiments.toml."""
+    for name in names:
+        find_experiment(name)
+    wanted = [(name, seed) for name, one in wanted_experiments().items() for seed in range(one.seeds)]
+    there = kept_seeds()
+    return [(name, seed) for name, seed in wanted if name in (names or [name]) and seed not in there.get(name, [])]
 
 
-def run(config: str, seed: int) -> bool:
+def run(name: str, seed: int) -> bool:
     """One run and what is kept of it, each a process of its own; their output goes into the log."""
-    folder, began = RUNS / f"{config}_seed{seed}", time.monotonic()
+    folder, began = RUNS / f"{name}_seed{seed}", time.monotonic()
     log = folder.with_suffix(".log")
     log.parent.mkdir(parents=True, exist_ok=True)
-    words = [f"configs/results/{config}.toml", f"seed={seed}", f"run={folder}"]
+    running = ["paper.experiments", "run", name, f"--seed={seed}", f"run={folder}"]
     with log.open("w", encoding="utf-8") as file:
-        for command in (["bertvision", "run", *words], ["results.keep", str(folder)]):
+        for command in (running, ["paper.keep", str(folder)]):
             whole = [sys.executable, "-m", *command]
             done = subprocess.run(whole, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False)
             if done.returncode != 0:
@@ -48,10 +47,10 @@ def run(config: str, seed: int) -> bool:
 
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("configs", nargs="*", metavar="CONFIG", help="names in configs/results; all without any")
+    parser.add_argument("names", nargs="*", metavar="EXPERIMENT", help="experiments of the page; all without any")
     parser.add_argument("--at-once", type=int, default=1, metavar="N", help="runs at a time (default: 1)")
     given = parser.parse_args(words)
-    jobs = missing(given.configs)
+    jobs = missing(given.names)
     if not jobs:
         print("nothing is missing.")
     with ThreadPoolExecutor(max(1, given.at_once)) as pool:

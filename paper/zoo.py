@@ -17,9 +17,9 @@ from bertvision.analysis.words import listed, signed
 from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import BASELINE, ENCODER
 from bertvision.words import counted
-from results.kept import Experiment, Experiments, Mean
-from results.names import AUC, FORCED, LABELS, SPAN_NOTES, colour_by_place, title_of
-from results.spans import folded_scores, head_names
+from paper.kept import Experiment, Experiments, Mean
+from paper.names import AUC, FORCED, LABELS, SPAN_NOTES, colour_by_place, title_of
+from paper.spans import folded_scores, head_names
 
 OWN_TOKEN, KERNELS, LADDER = "its own token alone", "kernels along tokens", "ladder (ours)"
 CLS, FLAT, MEANS = "[CLS] alone", "all tokens, flat", "means of tokens (ours)"
@@ -234,7 +234,7 @@ class Lineup:
         return Frame(columns, rows)
 
     def _table(self) -> Frame:
-        columns = [Column("model"), Column("config"), Column("parameters"), Column("looks at")]
+        columns = [Column("model"), Column("experiment"), Column("parameters"), Column("looks at")]
         for epochs in self.shots:
             figures = self.view.figures
             columns += [Column(f"{name} {_when(epochs)}", 2, SPAN_NOTES.get(name, "")) for name in figures]

@@ -1,0 +1,184 @@
+"""The experiments of the results page and of the papers, from experiments.toml:
+
+python -m paper.experiments list
+python -m paper.experiments show squad2_gte --seed 1 [--hub] [--to FILE]      a config of all settings
+python -m paper.experiments run squad2_gte --seed 1 [--hub] [section.key=value …]      as `bertvision run` does
+"""
+
+import itertools
+import tempfile
+import tomllib
+from copy import deepcopy
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bertvision.cli.output import Overrides, print_table
+from bertvision.cli.run import run as run_config
+from bertvision.config import RunConfig
+from bertvision.disk import write_text
+from bertvision.errors import UserError, suggest
+from bertvision.heads.members import find_row, setting_types
+from bertvision.reports.settings import to_toml
+from bertvision.tables import Table
+
+FILE = Path(__file__).with_name("experiments.toml")
+Settings = dict[str, Any]
+"""Nested tables, as a config file has them."""
+
+
+@dataclass(frozen=True)
+class ExperimentConfig:
+    name: str
+    about: str
+    seeds: int
+    """How many the results page wants."""
+    wanted: str | None
+    """What the results page calls it; None where it is not on the page."""
+    published: str | None
+    """The papers' own figures."""
+    common: Settings
+    """What both variants have."""
+    local: Settings
+    """Settings of the data and the encoder that the results are of."""
+    hub: Settings | None
+    """Settings with the hub's data and BERT-base instead; None where there is one variant only."""
+
+    def settings(self, seed: int = 0, hub: bool = False) -> Settings:
+        """All that a config file of this experiment has."""
+        if hub and self.hub is None:
+            raise UserError(f"'{self.name}' has no variant for --hub: its data and encoder come from the hub already.")
+        whole = merge(self.common, (self.hub or {}) if hub else self.local)
+        whole |= {"seed": seed, "run": whole["run"].format(name=self.name, seed=seed)}
+        return {field.name: deepcopy(whole[field.name]) for field in fields(RunConfig) if field.name in whole}
+
+
+# ---------------------------------------------------------------------- reading the file
+
+
+@cache
+def load_experiments(path: Path = FILE) -> dict[str, ExperimentConfig]:
+    """Every experiment by its name, in the order of the file."""
+    file = tomllib.loads(path.read_text(encoding="utf-8"))
+    found: dict[str, ExperimentConfig] = {}
+    for entry in file["experiments"]:
+        axes = entry.get("grid", {})
+        for point in itertools.product(*axes.values()):
+            experiment = _build(entry, dict(zip(axes, point, strict=True)), file)
+            assert experiment.name not in found, f"two experiments are called '{experiment.name}'"
+            found[experiment.name] = experiment
+    return found
+
+
+def find_experiment(name: str) -> ExperimentConfig:
+    experiments = load_experiments()
+    if name not in experiments:
+        raise UserError(f"there is no experiment '{name}': {suggest(name, experiments)}")
+    return experiments[name]
+
+
+def wanted_experiments() -> dict[str, ExperimentConfig]:
+    """Those of the results page."""
+    return {name: one for name, one in load_experiments().items() if one.wanted is not None}
+
+
+def _build(entry: Settings, point: dict[str, str], file: Settings) -> ExperimentConfig:
+    """The experiment of one point of an entry's grid."""
+    own = {key: value for key, value in entry.items() if key not in ("name", "base", "grid")}
+    fragments = [file["grids"][axis][value] for axis, value in point.items()]
+    settings: Settings = {}
+    for part in (_expand(entry, file["bases"]), *fragments, own):
+        settings = merge(settings, part)
+    titles = {axis: fragment["title"] for axis, fragment in zip(point, fragments, strict=True)}
+    settings.pop("title", None)
+    name, wanted = entry["name"].format(**point), settings.pop("wanted", None)
+    about, seeds = settings.pop("about").format(**titles), settings.pop("seeds")
+    local, hub = settings.pop("local", {}), settings.pop("hub", None)
+    defaults = settings.pop("head_defaults", {})
+    settings["heads"] = [_with_defaults(head, defaults) for head in settings["heads"]]
+    published = file["published"].get(name)
+    return ExperimentConfig(name, about, seeds, wanted and wanted.format(**titles), published, settings, local, hub)
+
+
+def _expand(fragment: Settings, bases: dict[str, Settings]) -> Settings:
+    """What the bases of a fragment give together, and the bases that they name themselves."""
+    found: Settings = {}
+    for name in fragment.get("base", []):
+        own = {key: value for key, value in bases[name].items() if key != "base"}
+        found = merge(merge(found, _expand(bases[name], bases)), own)
+    return found
+
+
+def merge(below: Settings, above: Settings) -> Settings:
+    """Both tables in one, the second winning; tables inside them are merged too, lists are not."""
+    both = dict(below)
+    for key, value in above.items():
+        inner = both.get(key)
+        both[key] = merge(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return both
+
+
+def _with_defaults(entry: Any, defaults: Settings) -> Any:
+    """An entry of `heads` with the defaults that its head has a setting for. Settings make names: it keeps its own."""
+    table = {"head": entry} if isinstance(entry, str) else entry
+    known = setting_types(find_row(table["head"])[0])
+    missing = {key: value for key, value in defaults.items() if key in known and key not in table}
+    return {**table, **missing, "name": table.get("name", table["head"])} if missing else entry
+
+
+# ---------------------------------------------------------------------- the command
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="The experiments of the results page and the papers."
+)
+Name = Annotated[str, typer.Argument(help="An experiment that `list` shows.", show_default=False)]
+Seed = Annotated[int, typer.Option(help="Seed of every draw.")]
+OnHub = Annotated[bool, typer.Option("--hub", help="The hub's data and BERT-base instead of local files.")]
+To = Annotated[Path | None, typer.Option(help="Write the config to this file.", show_default=False)]
+
+
+@app.command("list")
+def list_all() -> None:
+    """Every experiment: name, seeds, task, encoder, what it is."""
+    rows = []
+    for one in load_experiments().values():
+        settings = one.settings()
+        rows.append([one.name, str(one.seeds), settings["task"]["name"], settings["encoder"]["name"], one.about])
+    print_table(Table("experiments", ["name", "seeds", "task", "encoder", "what it is"], rows))
+
+
+@app.command()
+def show(name: Name, seed: Seed = 0, hub: OnHub = False, to: To = None) -> None:
+    """Print an experiment as a config with all of its settings."""
+    text = to_text(find_experiment(name), seed, hub)
+    if to is None:
+        typer.echo(text, nl=False)
+    else:
+        write_text(to, text)
+
+
+@app.command()
+def run(name: Name, overrides: Overrides = None, seed: Seed = 0, hub: OnHub = False) -> None:
+    """Run an experiment, as `bertvision run CONFIG` does."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "experiment.toml"
+        write_text(path, to_text(find_experiment(name), seed, hub))
+        run_config(str(path), overrides)
+
+
+def to_text(experiment: ExperimentConfig, seed: int, hub: bool) -> str:
+    """A whole config, with what it is above it."""
+    about = experiment.about + (" (on the hub's data with BERT-base)" if hub else "")
+    published = "" if experiment.published is None else f"\n\nThe papers published: {experiment.published}"
+    lines = [f"# {line}".rstrip() for line in (about + published).split("\n")]
+    return "\n".join([*lines, to_toml(experiment.settings(seed, hub))])
+
+
+if __name__ == "__main__":
+    try:
+        app()
+    except UserError as error:
+        raise SystemExit(f"error: {error}") from None
