@@ -49,8 +49,14 @@ paper-test: $(READY)
 # spans that was just trained.
 KIT_TASKS = squad2 squad2_answerable sst2 mrpc stsb rte cola
 SPANS = runs/kit/squad2/snapshots/epoch_0/heads/ladder_128_deep
+SENTENCES = $(BIN)/bertvision run configs/kit/sentences.toml
 kit: $(READY)
-	for task in $(filter-out squad2_answerable,$(KIT_TASKS)); do $(BIN)/bertvision run configs/kit/$$task.toml || exit 1; done
+	$(BIN)/bertvision run configs/kit/squad2.toml
+	$(SENTENCES) task.name=sst2 task.data=data/glue/SST-2 run=runs/kit/sst2 train.epochs=3
+	$(SENTENCES) task.name=mrpc task.data=data/glue/MRPC run=runs/kit/mrpc
+	$(SENTENCES) task.name=stsb task.data=data/glue/STS-B run=runs/kit/stsb
+	$(SENTENCES) task.name=rte task.data=data/glue/RTE run=runs/kit/rte
+	$(SENTENCES) task.name=cola task.data=data/glue/CoLA run=runs/kit/cola
 	$(BIN)/bertvision run configs/kit/squad2_answerable.toml 'heads=[{ head = "ladder_128_deep", begin = "$(SPANS)" }]'
 	$(BIN)/bertvision kit $(KIT_TASKS:%=runs/kit/%) --to src/bertvision/kits/shipped/default --about src/bertvision/kits/shipped/about.toml
 

@@ -1,1 +1,1 @@
-"""The results page: what was kept of the runs, and how docs/results.md is made of it."""
+"""What was measured with the library: experiments, the scores that were kept of their runs, and docs/results.md."""

@@ -30,8 +30,8 @@ from paper.peers import peer_blocks
 from paper.rates import rate_blocks
 from paper.runs import again_block, runs_block, tell_missing
 from paper.sentences import GLUE, answerable_block, glue_block
-from paper.short import short_block
 from paper.spans import folded_scores, span_blocks
+from paper.summary import summary_block
 from paper.untouched import untouched_blocks
 from paper.zoo import sentence_zoo_block, zoo_blocks
 
@@ -98,7 +98,7 @@ LIMITS = [
 def build_page(experiments: Experiments, seeds: dict[str, list[int]], rates: list[Experiment]) -> Report:
     """Of the experiments, of the seeds that were kept of each, and of runs at other rates."""
     lower = at_lower_rate(rates)
-    beginning = short_block(experiments, lower)
+    beginning = summary_block(experiments, lower)
     sections = [Section("In short", [beginning] if beginning else [])]
     sections.append(Section("The papers' claims", claims_blocks(experiments, lower)))
     sections.append(Section("The rate of fine-tuning", rate_blocks(experiments, lower, rates, ENCODERS)))
@@ -184,7 +184,7 @@ def main() -> None:
         write_page(Path(folder))
         differences = find_differences(Path(folder), docs)
     if differences:
-        raise SystemExit("\n".join([*differences, "make results writes them again."]))
+        raise SystemExit("\n".join([*differences, "make paper writes them again."]))
     print("docs/results.md and its pictures are what the kept scores give.")
 
 

@@ -39,7 +39,7 @@ class Row(NamedTuple):
         return [*shown, head.show(self.figure), *gaps]
 
 
-def short_block(experiments: Experiments, lower: Experiments) -> Block | None:
+def summary_block(experiments: Experiments, lower: Experiments) -> Block | None:
     rows = []
     for title, one in spans(experiments):
         rows += _rows(f"spans, {title}", one, experiments.get(f"{one.name}_kernels"), [FORCED, AUC])

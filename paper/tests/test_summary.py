@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from paper.kept import LOWER, Experiment
-from paper.short import short_block
+from paper.summary import summary_block
 
 
 def model(dev: float, held_out: float, **facts: Any) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def spans() -> dict[str, Experiment]:
 
 
 def test_the_best_head_on_held_out_data_is_held_against_encoder_and_control() -> None:
-    block = short_block(spans(), {})
+    block = summary_block(spans(), {})
     assert block is not None and block.frame is not None
     first, second, *later = block.frame.rows
     assert first == [
@@ -79,7 +79,7 @@ def test_the_best_head_may_be_of_the_run_with_kernels() -> None:
     for run in runs.values():
         run["snapshots"]["2"]["pooled_adapter_xception"] = model(36, 50, head="xception")
         run["snapshots"]["2"]["encoder"] = model(32, 32)
-    block = short_block({**found, "squad2_gte_kernels": Experiment("squad2_gte_kernels", runs)}, {})
+    block = summary_block({**found, "squad2_gte_kernels": Experiment("squad2_gte_kernels", runs)}, {})
     assert block is not None and block.frame is not None
     row = block.frame.rows[2]
     assert row[1:4] == [2.0, "pooled_adapter_xception", 2] and row[6:] == ["+4.00 ± 0.00", "+2.00 ± 0.00"]  # of its run
@@ -91,7 +91,7 @@ def test_an_untouched_encoder_is_held_against_its_own_first_epoch() -> None:
         run["snapshots"]["1"] = {"encoder": model(50, 50)}
     ladder = {"encoder": model(1, 1), "ladder_64": model(48, 40, head="ladder")}
     run = {"snapshots": {"0": ladder}, "analyses": {}, "metrics": ["f1"]}
-    block = short_block({**found, "untouched_gte": Experiment("untouched_gte", {0: run})}, {})
+    block = summary_block({**found, "untouched_gte": Experiment("untouched_gte", {0: run})}, {})
     assert block is not None
     assert block.sentences[1].endswith("96 % with gte-small (AUC −4.00).")  # 48 of 50, and 96 less 100
 
@@ -110,7 +110,7 @@ def test_what_heads_add_to_encoders_fine_tuned_worse_and_better_is_told() -> Non
     found = {"squad2_gte": once("squad2_gte", "1", shot(55, 57)), "squad2_gte_full1": once("", "1", shot(60, 60.5))}
     ladder = {"encoder": model(1, 1), "ladder_64": model(48, 40, head="ladder")}
     found["untouched_gte"] = once("untouched_gte", "0", ladder)
-    block = short_block(found, {"squad2_gte": once("squad2_gte", "1", shot(50, 55), LOWER)})
+    block = summary_block(found, {"squad2_gte": once("squad2_gte", "1", shot(50, 55), LOWER)})
     assert block is not None and block.sentences[1] == (
         "To the forced F1 of its own run's encoder, fine-tuned for 1 epoch worse or better, the best head adds with "
         "gte-small +5.00 to 50.00 (1 of 1 epoch, 5e-5), +2.00 to 55.00 (1 of 1 epoch, 2e-4) and +0.50 to 60.00 (decay "
@@ -120,4 +120,4 @@ def test_what_heads_add_to_encoders_fine_tuned_worse_and_better_is_told() -> Non
 
 
 def test_without_runs_there_is_nothing_to_begin_with() -> None:
-    assert short_block({}, {}) is None
+    assert summary_block({}, {}) is None
