@@ -147,7 +147,7 @@ def list_all() -> None:
     for one in load_experiments().values():
         settings = one.settings()
         rows.append([one.name, str(one.seeds), settings["task"]["name"], settings["encoder"]["name"], one.about])
-    print_table(Table("experiments", ["name", "seeds", "task", "encoder", "what it is"], rows))
+    print_table(Table(title="experiments", columns=["name", "seeds", "task", "encoder", "what it is"], rows=rows))
 
 
 @app.command()

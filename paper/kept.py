@@ -119,6 +119,11 @@ class Experiment:
         values = list(self.by_seed(epochs, model, key, split).values())
         return Mean(values) if values else None
 
+    def show(self, epochs: float, model: str, key: str) -> str | None:
+        """The mean over seeds and their spread, for a table."""
+        mean = self.mean(epochs, model, key)
+        return None if mean is None else str(mean)
+
     def seconds(self, epochs: float, model: str) -> Seconds | None:
         """Of fine-tuning up to the snapshot, and of the pass where it is a head: the fewest of the runs that had the
         GPU to themselves, or of all."""
@@ -218,13 +223,20 @@ class Place:
     def parameters(self) -> int:
         return self.experiment.entry(self.epochs, self.model).parameters
 
+    @property
+    def trained_parameters(self) -> int:
+        """Its own that learned: of LoRA and BitFit not all do."""
+        return self.experiment.entry(self.epochs, self.model).trained_parameters or self.parameters
+
+    def seeds(self, key: str) -> int:
+        """How many have the figure."""
+        return len(self.experiment.by_seed(self.epochs, self.model, key))
+
     def mean(self, key: str) -> Mean | None:
         return self.experiment.mean(self.epochs, self.model, key)
 
     def show(self, key: str) -> str | None:
-        """The mean over seeds and their spread, for a table."""
-        mean = self.mean(key)
-        return None if mean is None else str(mean)
+        return self.experiment.show(self.epochs, self.model, key)
 
     @property
     def seconds(self) -> Seconds | None:

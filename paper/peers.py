@@ -2,9 +2,7 @@
 against parameters that learned."""
 
 import math
-from collections.abc import Iterable
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.analysis.drawing import chart_of, import_altair
@@ -13,6 +11,7 @@ from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import BASELINE, ENCODER
 from bertvision.words import counted
 from paper.kept import LOWER, Experiment, Experiments, Place, compared_seconds, show_rate, show_seconds
+from paper.labels import HEIGHT, Row, place_labels
 from paper.names import SECONDS, SPAN_NOTES, colour_by_place, in_passes, title_of
 
 KEY, HEADING = "forced_f1", "forced F1"
@@ -33,15 +32,6 @@ AXES = {
     "seconds": "seconds",
     "learned": "parameters that learned",
 }
-WIDTH, HEIGHT = 580.0, 360.0
-"""Pixels between the axes, about: labels find room by them."""
-SIDES = [(1, 1), (-1, -1), (0, -1), (0, 1), (1, 0), (-1, 0), (1, -1), (-1, 1)]
-"""Where a label may stand beside its point (right, down), the most wanted first."""
-ALIGN = {-1: "right", 0: "center", 1: "left"}
-BESIDE, CHARACTER = 7, 5.6
-"""Pixels from a point to the label beside it, and of a character."""
-Spot = tuple[float, float]
-Row = dict[str, Any]
 WORK_NOTE = (
     "What heads compute themselves is not counted (of the ladders on the untouched encoder, in arithmetic, about a "
     "fifth of a forward pass of gte-small, a third of all-MiniLM-L6-v2; in seconds far more), nor what LoRA and BitFit "
@@ -121,11 +111,10 @@ def _peers(experiments: Experiments, name: str) -> list[Way]:
 
 
 def _tuned(experiment: Experiment, epochs: float, family: str) -> Way:
-    entry = experiment.entry(epochs, ENCODER)
+    place = Place(experiment, epochs, ENCODER)
     end = "decay to" if epochs == experiment.snapshots[-1] else "stopped at"
     way = {FULL: "full", DECAYED: "full", AT_LOWER: f"full at {show_rate(LOWER)}"}.get(family, family)
-    title = f"{way}, {end} {counted(epochs, 'epoch')}"
-    return Way(family, title, Place(experiment, epochs, ENCODER), entry.trained_parameters or entry.parameters)
+    return Way(family, f"{way}, {end} {counted(epochs, 'epoch')}", place, place.trained_parameters)
 
 
 def _heads(experiment: Experiment) -> list[Way]:
@@ -160,9 +149,8 @@ def _columns() -> list[Column]:
 
 
 def _row(way: Way, one_epoch: int) -> list[Cell]:
-    seeds = len(way.place.experiment.by_seed(way.place.epochs, way.place.model, "f1"))
     costs: list[Cell] = [way.place.passes(one_epoch), show_seconds(way.place.seconds, 1), way.learned]
-    return [way.title, seeds, *costs, *[way.place.show(key) for key in FIGURES.values()]]
+    return [way.title, way.place.seeds("f1"), *costs, *[way.place.show(key) for key in FIGURES.values()]]
 
 
 def _budgets(name: str, encoder: str, ways: list[Way], one_head: Experiment | None) -> list[Block]:
@@ -251,7 +239,7 @@ def _tell_labels(ways: list[Way], one_epoch: int) -> str:
 
 def _tell_seeds(ways: list[Way]) -> str:
     """Over how many seeds points are means, and which families have fewer than most."""
-    counts = {way.title: len(way.place.experiment.by_seed(way.place.epochs, way.place.model, KEY)) for way in ways}
+    counts = {way.title: way.place.seeds(KEY) for way in ways}
     most = max(counts.values())
     fewer: dict[int, dict[str, None]] = {}
     for way in ways:
@@ -302,63 +290,3 @@ def _ends(data: list[Row], field: str) -> tuple[list[float], list[float]]:
 
 def _brief(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.1f}"
-
-
-# ---------------------------------------------------------------------- labels
-
-
-class Box(NamedTuple):
-    """Of pixels, counted from the upper left corner."""
-
-    left: float
-    top: float
-    right: float
-    bottom: float
-
-    def holds(self, x: float, y: float) -> bool:
-        return self.left <= x <= self.right and self.top <= y <= self.bottom
-
-    def spots(self) -> list[Spot]:
-        """Enough of its pixels that no other label fits between them."""
-        middle = (self.left + self.right) / 2
-        return [(x, y) for x in (self.left, middle, self.right) for y in (self.top, self.bottom)]
-
-
-def place_labels(data: list[Row], field: str, across: list[float], up: list[float], joined: Iterable[str]) -> list[Row]:
-    """The rows with where their labels stand: each on the side where the fewest marks, lines and labels are."""
-    wide, high = math.log(across[1] / across[0]), up[1] - up[0]
-    points = [(WIDTH * math.log(row[field] / across[0]) / wide, HEIGHT * (up[1] - row["score"]) / high) for row in data]
-    taken = [spot for x, y in points for spot in [(x, y), *Box(x - 4, y - 4, x + 4, y + 4).spots()]]
-    for family in joined:
-        taken += _line([point for point, row in zip(points, data, strict=True) if row["way"] == family])
-    found = []
-    for row, (x, y) in zip(data, points, strict=True):
-        boxes = {side: _label_box(x, y, row["label"], side) for side in SIDES}
-        side = min(SIDES, key=lambda side: _crowding(boxes[side], taken))
-        taken += boxes[side].spots()
-        found.append({**row, "align": ALIGN[side[0]], "dx": BESIDE * side[0], "dy": _down(side)})
-    return found
-
-
-def _line(points: list[Spot]) -> list[Spot]:
-    """Spots along the line from point to point, close enough that none jumps over a label."""
-    found = []
-    for (x, y), (next_x, next_y) in pairwise(sorted(points)):
-        found += [(x + step / 100 * (next_x - x), y + step / 100 * (next_y - y)) for step in range(101)]
-    return found
-
-
-def _down(side: tuple[int, int]) -> int:
-    """Right above and below a point a label must keep farther away."""
-    return side[1] * (6 if side[0] else 11)
-
-
-def _label_box(x: float, y: float, label: str, side: tuple[int, int]) -> Box:
-    width, middle = CHARACTER * len(label), y + _down(side)
-    left = x - width / 2 if side[0] == 0 else x + BESIDE if side[0] > 0 else x - BESIDE - width
-    return Box(left - 1, middle - 5, left + width + 1, middle + 5)
-
-
-def _crowding(box: Box, taken: list[Spot]) -> int:
-    outside = box.left < 0 or box.right > WIDTH or box.top < 0 or box.bottom > HEIGHT
-    return sum(box.holds(x, y) for x, y in taken) + 1000 * outside

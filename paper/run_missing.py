@@ -11,8 +11,8 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from bertvision.errors import UserError
-from paper.experiments import find_experiment, wanted_experiments
+from bertvision.errors import UserError, suggest
+from paper.experiments import wanted_experiments
 from paper.kept import ROOT, kept_seeds
 
 RUNS = ROOT / "runs" / "results"
@@ -20,11 +20,12 @@ RUNS = ROOT / "runs" / "results"
 
 def missing(names: list[str]) -> list[tuple[str, int]]:
     """(experiment, seed) of what was not kept, of some experiments or of all, in the order of experiments.toml."""
+    wanted, there = wanted_experiments(), kept_seeds()
     for name in names:
-        find_experiment(name)
-    wanted = [(name, seed) for name, one in wanted_experiments().items() for seed in range(one.seeds)]
-    there = kept_seeds()
-    return [(name, seed) for name, seed in wanted if name in (names or [name]) and seed not in there.get(name, [])]
+        if name not in wanted:
+            raise UserError(f"the results page has no experiment '{name}': {suggest(name, wanted)}")
+    chosen = [name for name in wanted if name in (names or [name])]
+    return [(name, seed) for name in chosen for seed in range(wanted[name].seeds) if seed not in there.get(name, [])]
 
 
 def run(name: str, seed: int) -> bool:

@@ -41,11 +41,7 @@ def table_of(experiment: Experiment, title: str, note: str, folded: bool = False
     columns.append(Column("seconds", 0, f"{what}; {SECONDS}"))
     rows: list[list[Cell]] = []
     for model in experiment.models(shots[-1]):
-        figures: list[Cell] = []
-        for epochs in shots:
-            for key in metrics:
-                mean = experiment.mean(epochs, model, key) if model in experiment.models(epochs) else None
-                figures.append(None if mean is None else str(mean))
+        figures = [experiment.show(epochs, model, key) for epochs in shots for key in metrics]
         seconds = show_seconds(experiment.seconds(shots[-1], model), 0)
         shown = BASELINES[experiment.first["kind"]] if model == BASELINE else title_of(model)
         seeds = len(experiment.by_seed(shots[-1], model, metrics[0]))

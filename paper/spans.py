@@ -12,7 +12,7 @@ from bertvision.analysis.words import listed, signed
 from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import BASELINE, ENCODER
 from bertvision.words import counted
-from paper.kept import Experiment, Mean, is_head, show_rate, show_seconds
+from paper.kept import Experiment, Mean, Place, is_head, show_rate, show_seconds
 from paper.names import RANDOM, SECONDS, SPAN_FIGURES, SPAN_NOTES, SQUAD, colour_by_place, title_of
 
 CURVE = {"at_threshold.f1": "F1 at the chosen threshold", "forced_f1": "forced F1", "no_answer_auc": "AUC"}
@@ -47,12 +47,10 @@ def scores_block(experiment: Experiment, encoder: str, epochs: float, which: str
     for model in experiment.models(epochs):
         if not is_whole(experiment, epochs, model):
             continue
-        found = [experiment.mean(epochs, model, key) for key, _ in SPAN_FIGURES]
-        seeds = max((len(mean.values) for mean in found if mean is not None), default=0)
-        figures: list[Cell] = [None if mean is None else str(mean) for mean in found]
-        seconds = experiment.seconds(epochs, model)
-        cells = [*figures, show_seconds(seconds, 0)]
-        rows.append([title_of(model), seeds, experiment.entry(epochs, model).parameters, *cells])
+        place = Place(experiment, epochs, model)
+        seeds = max(place.seeds(key) for key, _ in SPAN_FIGURES)
+        figures = [place.show(key) for key, _ in SPAN_FIGURES]
+        rows.append([title_of(model), seeds, place.parameters, *figures, show_seconds(place.seconds, 0)])
     rate = [] if experiment.lr is None else [show_rate(experiment.lr)]
     return Block(
         key="_".join([experiment.name, *rate, f"{epochs:g}"]).replace(".", "_"),
@@ -81,10 +79,8 @@ def _curve(experiment: Experiment, encoder: str) -> Block:
     columns.append(Column("seconds", 1, f"of fine-tuning; {SECONDS}"))
     rows: list[list[Cell]] = []
     for epochs in experiment.snapshots:
-        found = [experiment.mean(epochs, ENCODER, key) for key, _ in SPAN_FIGURES]
-        figures: list[Cell] = [None if mean is None else str(mean) for mean in found]
-        seconds = experiment.seconds(epochs, ENCODER)
-        rows.append([epochs, *figures, show_seconds(seconds, 1)])
+        figures = [experiment.show(epochs, ENCODER, key) for key, _ in SPAN_FIGURES]
+        rows.append([epochs, *figures, show_seconds(experiment.seconds(epochs, ENCODER), 1)])
     last = experiment.snapshots[-1]
     ends = [(heading, experiment.mean(last, ENCODER, key)) for key, heading in CURVE.items()]
     told = ", ".join(f"{heading} {mean.mean:.1f}" for heading, mean in ends if mean is not None)
@@ -154,8 +150,7 @@ def _less_data(experiment: Experiment, encoder: str) -> Block | None:
         whole = [(1.0, model) for model in (BASELINE, ENCODER, CONTROL) if model in experiment.models(epochs)]
         for share, model in [*found.items(), *whole]:
             shown = title_of(model.partition("_data_fraction")[0])
-            figures = [experiment.mean(epochs, model, key) for key in keys.values()]
-            rows.append([epochs, shown, share, *[None if mean is None else str(mean) for mean in figures]])
+            rows.append([epochs, shown, share, *[experiment.show(epochs, model, key) for key in keys.values()]])
     return Block(
         key=f"{experiment.name}_less_data",
         title=f"{encoder}: {SHARED} on less data",

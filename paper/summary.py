@@ -33,8 +33,8 @@ class Row(NamedTuple):
     @property
     def cells(self) -> list[Cell]:
         head = self.head
-        seeds = len(head.experiment.by_seed(head.epochs, head.model, self.figure))
-        shown: list[Cell] = [self.task, head.epochs, head.model, seeds, LABELS.get(self.figure, self.figure)]
+        figure = LABELS.get(self.figure, self.figure)
+        shown: list[Cell] = [self.task, head.epochs, head.model, head.seeds(self.figure), figure]
         gaps = [signed_mean(self.over[other]) if other in self.over else None for other in (ENCODER, CONTROL)]
         return [*shown, head.show(self.figure), *gaps]
 

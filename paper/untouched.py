@@ -136,9 +136,8 @@ def _columns(tuned: list[Tuned]) -> list[Column]:
 def _cells(row: Row, tuned: list[Tuned], one_epoch: int) -> list[Cell]:
     place = row.place
     whole = place.experiment.entry(place.epochs, ENCODER).parameters
-    seeds = len(place.experiment.by_seed(place.epochs, place.model, "f1"))
-    own = place.experiment.entry(place.epochs, place.model).trained_parameters or place.parameters
-    cells: list[Cell] = [row.title, seeds, own, 100 * own / whole, place.passes(one_epoch)]
+    own = place.trained_parameters
+    cells: list[Cell] = [row.title, place.seeds("f1"), own, 100 * own / whole, place.passes(one_epoch)]
     cells += [place.show(key) for key in FIGURES.values()]
     for one in tuned:
         cells += [share_of(place, one.place), show_gap(above(place, one.place))]
@@ -172,9 +171,8 @@ def _costs(head: Place, curve: Experiment, rows: list[Row]) -> str:
         )
     told += f"It has {share_of(head, last):.1f} % of the forced F1 of {counted(last.epochs, 'epoch')} of fine-tuning"
     for row in (row for row in rows if row.title.startswith("LoRA")):
-        count = row.place.experiment.entry(row.place.epochs, ENCODER).trained_parameters or row.place.parameters
-        told += f"; {row.title} ({count:,} parameters), has forced F1 {row.place.show(FORCED)} and AUC "
-        told += f"{row.place.show(AUC)}"
+        told += f"; {row.title} ({row.place.trained_parameters:,} parameters), has forced F1 {row.place.show(FORCED)} "
+        told += f"and AUC {row.place.show(AUC)}"
     return told + "."
 
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from paper.kept import LOWER, Experiment
-from paper.peers import ALIGN, BESIDE, CHARACTER, HEIGHT, WIDTH, peer_blocks, place_labels
+from paper.labels import ALIGN, BESIDE, CHARACTER, HEIGHT, WIDTH, place_labels
+from paper.peers import peer_blocks
 
 UP, ACROSS = [0.0, 100.0], [1.0, 100.0]
 
