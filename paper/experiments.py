@@ -1,8 +1,8 @@
 """The experiments of the results page and of the papers, from experiments.toml:
 
 python -m paper.experiments list
-python -m paper.experiments show squad2_gte --seed 1 [--hub] [--to FILE]      a config of all settings
-python -m paper.experiments run squad2_gte --seed 1 [--hub] [section.key=value …]      as `bertvision run` does
+python -m paper.experiments show squad2_gte --seed 1 [--hub] [--to FILE]               print it as a config
+python -m paper.experiments run squad2_gte --seed 1 [--hub] [section.key=value …]      like `bertvision run CONFIG`
 """
 
 import itertools
@@ -35,7 +35,7 @@ class ExperimentConfig:
     name: str
     about: str
     seeds: int
-    """How many the results page wants."""
+    """How many seeds the results page wants."""
     wanted: str | None
     """What the results page calls it; None where it is not on the page."""
     published: str | None
@@ -43,17 +43,19 @@ class ExperimentConfig:
     common: Settings
     """What both variants have."""
     local: Settings
-    """Settings of the data and the encoder that the results are of."""
+    """Data and encoder that the results were measured with."""
     hub: Settings | None
-    """Settings with the hub's data and BERT-base instead; None where there is one variant only."""
+    """The hub's data and BERT-base instead; None where there is only one variant."""
 
     def settings(self, seed: int = 0, hub: bool = False) -> Settings:
-        """All that a config file of this experiment has."""
+        """The experiment as the tables of a config file."""
         if hub and self.hub is None:
             raise UserError(f"'{self.name}' has no variant for --hub: its data and encoder come from the hub already.")
         whole = merge(self.common, (self.hub or {}) if hub else self.local)
         whole |= {"seed": seed, "run": whole["run"].format(name=self.name, seed=seed)}
-        return {field.name: deepcopy(whole[field.name]) for field in fields(RunConfig) if field.name in whole}
+        order = [field.name for field in fields(RunConfig)]
+        assert whole.keys() <= {*order}, f"experiments.toml has unknown sections: {whole.keys() - {*order}}"
+        return {section: deepcopy(whole[section]) for section in order if section in whole}
 
 
 # ---------------------------------------------------------------------- reading the file
@@ -81,7 +83,7 @@ def find_experiment(name: str) -> ExperimentConfig:
 
 
 def wanted_experiments() -> dict[str, ExperimentConfig]:
-    """Those of the results page."""
+    """The experiments of the results page."""
     return {name: one for name, one in load_experiments().items() if one.wanted is not None}
 
 
@@ -104,7 +106,7 @@ def _build(entry: Settings, point: dict[str, str], file: Settings) -> Experiment
 
 
 def _expand(fragment: Settings, bases: dict[str, Settings]) -> Settings:
-    """What the bases of a fragment give together, and the bases that they name themselves."""
+    """The merged settings of a fragment's bases and of their own bases."""
     found: Settings = {}
     for name in fragment.get("base", []):
         own = {key: value for key, value in bases[name].items() if key != "base"}
@@ -113,7 +115,7 @@ def _expand(fragment: Settings, bases: dict[str, Settings]) -> Settings:
 
 
 def merge(below: Settings, above: Settings) -> Settings:
-    """Both tables in one, the second winning; tables inside them are merged too, lists are not."""
+    """Both tables in one; `above` overrides `below`. Inner tables are merged too, lists are replaced."""
     both = dict(below)
     for key, value in above.items():
         inner = both.get(key)
@@ -122,7 +124,7 @@ def merge(below: Settings, above: Settings) -> Settings:
 
 
 def _with_defaults(entry: Any, defaults: Settings) -> Any:
-    """An entry of `heads` with the defaults that its head has a setting for. Settings make names: it keeps its own."""
+    """An entry of `heads` with the defaults its head has a setting for. Settings would change its name: it is kept."""
     table = {"head": entry} if isinstance(entry, str) else entry
     known = setting_types(find_row(table["head"])[0])
     missing = {key: value for key, value in defaults.items() if key in known and key not in table}
@@ -170,7 +172,7 @@ def run(name: Name, overrides: Overrides = None, seed: Seed = 0, hub: OnHub = Fa
 
 
 def to_text(experiment: ExperimentConfig, seed: int, hub: bool) -> str:
-    """A whole config, with what it is above it."""
+    """A complete config, below a comment that describes it."""
     about = experiment.about + (" (on the hub's data with BERT-base)" if hub else "")
     published = "" if experiment.published is None else f"\n\nThe papers published: {experiment.published}"
     lines = [f"# {line}".rstrip() for line in (about + published).split("\n")]
