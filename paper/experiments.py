@@ -35,9 +35,9 @@ class ExperimentConfig:
     name: str
     about: str
     seeds: int
-    """How many seeds the results page wants."""
-    wanted: str | None
-    """What the results page calls it; None where it is not on the page."""
+    """How many are wanted."""
+    on_page: bool
+    """Whether it belongs to the results page."""
     published: str | None
     """The papers' own figures."""
     common: Settings
@@ -82,9 +82,9 @@ def find_experiment(name: str) -> ExperimentConfig:
     return experiments[name]
 
 
-def wanted_experiments() -> dict[str, ExperimentConfig]:
+def page_experiments() -> dict[str, ExperimentConfig]:
     """The experiments of the results page."""
-    return {name: one for name, one in load_experiments().items() if one.wanted is not None}
+    return {name: one for name, one in load_experiments().items() if one.on_page}
 
 
 def _build(entry: Settings, point: dict[str, str], file: Settings) -> ExperimentConfig:
@@ -94,15 +94,19 @@ def _build(entry: Settings, point: dict[str, str], file: Settings) -> Experiment
     settings: Settings = {}
     for part in (_expand(entry, file["bases"]), *fragments, own):
         settings = merge(settings, part)
-    titles = {axis: fragment["title"] for axis, fragment in zip(point, fragments, strict=True)}
-    settings.pop("title", None)
-    name, wanted = entry["name"].format(**point), settings.pop("wanted", None)
-    about, seeds = settings.pop("about").format(**titles), settings.pop("seeds")
-    local, hub = settings.pop("local", {}), settings.pop("hub", None)
     defaults = settings.pop("head_defaults", {})
     settings["heads"] = [_with_defaults(head, defaults) for head in settings["heads"]]
-    published = file["published"].get(name)
-    return ExperimentConfig(name, about, seeds, wanted and wanted.format(**titles), published, settings, local, hub)
+    name = entry["name"].format(**point)
+    return ExperimentConfig(
+        name,
+        about=settings.pop("about"),
+        seeds=settings.pop("seeds"),
+        on_page=settings.pop("page"),
+        published=file["published"].get(name),
+        local=settings.pop("local", {}),
+        hub=settings.pop("hub", None),
+        common=settings,
+    )
 
 
 def _expand(fragment: Settings, bases: dict[str, Settings]) -> Settings:
@@ -173,7 +177,7 @@ def run(name: Name, overrides: Overrides = None, seed: Seed = 0, hub: OnHub = Fa
 
 def to_text(experiment: ExperimentConfig, seed: int, hub: bool) -> str:
     """A complete config, below a comment that describes it."""
-    about = experiment.about + (" (on the hub's data with BERT-base)" if hub else "")
+    about = f"{experiment.name}: {experiment.about}" + (" (on the hub's data with BERT-base)" if hub else "")
     published = "" if experiment.published is None else f"\n\nThe papers published: {experiment.published}"
     lines = [f"# {line}".rstrip() for line in (about + published).split("\n")]
     return "\n".join([*lines, to_toml(experiment.settings(seed, hub))])

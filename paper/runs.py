@@ -11,7 +11,7 @@ from bertvision.pipeline.finished import read_figure
 from bertvision.pipeline.folder import BASELINE, ENCODER
 from bertvision.words import counted
 from paper.claims import judge_at_lower
-from paper.experiments import wanted_experiments
+from paper.experiments import page_experiments
 from paper.kept import AGAIN, LOWER, Experiment, Experiments, show_rate, show_seconds
 from paper.names import JUDGED, LABELS, SECONDS
 
@@ -19,14 +19,14 @@ from paper.names import JUDGED, LABELS, SECONDS
 def tell_missing(seeds: dict[str, list[int]]) -> list[str]:
     """What is wanted and not there, in a paragraph; nothing where all is there."""
     none, few = [], []
-    for name, experiment in wanted_experiments().items():
+    for name, experiment in page_experiments().items():
         there = len(seeds.get(name, []))
         if there == 0:
-            none.append(f"{experiment.wanted} ({name})")
+            none.append(name)
         elif there < experiment.seeds:
-            few.append(f"{experiment.wanted} ({name} {there} of {experiment.seeds})")
-    told = [f"Not run yet, and so not on this page: {'; '.join(none)}."] if none else []
-    told += [f"Fewer seeds than wanted: {'; '.join(few)}."] if few else []
+            few.append(f"{name} ({there} of {experiment.seeds})")
+    told = [f"Not run yet, and so not on this page: {', '.join(none)}."] if none else []
+    told += [f"Fewer seeds than wanted: {', '.join(few)}."] if few else []
     return [" ".join(told)] if told else []
 
 

@@ -16,10 +16,10 @@ from bertvision.heads import MemberConfig, Target, build_head, build_members, co
 from bertvision.heads.members import setting_types
 from bertvision.kinds import LABEL, SPAN
 from bertvision.tasks import TaskConfig
-from paper.experiments import FILE, app, find_experiment, load_experiments, merge, to_text, wanted_experiments
+from paper.experiments import FILE, app, find_experiment, load_experiments, merge, page_experiments, to_text
 
 EXPERIMENTS = load_experiments()
-RESULTS = wanted_experiments()
+RESULTS = page_experiments()
 PAPERS = [name for name in EXPERIMENTS if name not in RESULTS]
 # One of each kind of work: spans with ensembles and less data, LoRA, BitFit, no fine-tuning, answerability, scores, and
 # the papers' labels and spans. Those with the largest heads take a minute each.
@@ -164,7 +164,7 @@ def test_the_command_lists_shows_and_writes_experiments(tmp_path: Path) -> None:
     assert tomllib.loads(shown) == EXPERIMENTS["squad2_gte"].settings(1, hub=True)
     CliRunner().invoke(app, ["show", "2021/rte_base", "--to", str(tmp_path / "rte.toml")])
     text = (tmp_path / "rte.toml").read_text(encoding="utf-8")
-    assert text.startswith("# RTE with BERT-base") and ".639 → .726 accuracy" in text
+    assert text.startswith("# 2021/rte_base: a row of the GLUE table") and ".639 → .726 accuracy" in text
     found = CliRunner().invoke(app, ["show", "squad2_get"])
     assert isinstance(found.exception, UserError) and "did you mean 'squad2_gte'?" in str(found.exception)
 

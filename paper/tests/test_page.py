@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bertvision.analysis.block import Block
-from paper.experiments import find_experiment, wanted_experiments
+from paper.experiments import find_experiment, page_experiments
 from paper.kept import (
     AGAIN,
     ALONE,
@@ -256,13 +256,13 @@ def test_two_runs_of_a_seed_are_compared_model_by_model_and_claim_by_claim() -> 
 
 
 def test_what_is_missing_is_told_in_one_paragraph(tmp_path: Path) -> None:
-    seeds = {name: list(range(one.seeds)) for name, one in wanted_experiments().items()}
+    seeds = {name: list(range(one.seeds)) for name, one in page_experiments().items()}
     assert tell_missing(seeds) == []
     del seeds["squad2_gte_lora"]
     seeds |= {"squad2_minilm_lora": [1], "rte": [0, 1]}
     assert tell_missing(seeds) == [
-        "Not run yet, and so not on this page: LoRA (squad2_gte_lora). Fewer seeds than wanted: LoRA "
-        "(squad2_minilm_lora 1 of 3); RTE (rte 2 of 5)."
+        "Not run yet, and so not on this page: squad2_gte_lora. Fewer seeds than wanted: squad2_minilm_lora (1 of 3), "
+        "rte (2 of 5)."
     ]
     for name in ("squad2_gte_zoo_seed1", "squad2_gte_seed0", "squad2_gte_seed2"):
         (tmp_path / f"{name}.json").write_text("{}")

@@ -26,7 +26,7 @@ def called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
         return subprocess.CompletedProcess(command, 1 if fails else 0)
 
     wanted = {name: replace(find_experiment(name), seeds=seeds) for name, seeds in SEEDS.items()}
-    monkeypatch.setattr(running, "wanted_experiments", lambda: wanted)
+    monkeypatch.setattr(running, "page_experiments", lambda: wanted)
     monkeypatch.setattr(running, "RUNS", tmp_path)
     monkeypatch.setattr(running, "kept_seeds", lambda: {"squad2_gte": [0]})
     monkeypatch.setattr(subprocess, "run", stand_in)
