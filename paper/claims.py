@@ -19,9 +19,9 @@ from bertvision.analysis.words import signed
 from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import ENCODER
 from bertvision.words import counted
-from paper.kept import LOWER, Experiment, Experiments, Mean, Place, show_rate
-from paper.names import AUC, ENCODERS, FORCED, JUDGED, LABELS, in_passes
-from paper.sentences import GLUE
+from paper.kept import LOWER, Experiment, Experiments, Mean, Place, by_encoder, show_rate
+from paper.names import AUC, FORCED, JUDGED, LABELS, in_passes
+from paper.sentences import glue_experiments
 from paper.spans import SHARED, data_shares, head_names, rank_correlation
 
 HOLDS, PARTLY, FAILS = "holds", "partly", "does not hold"
@@ -121,8 +121,7 @@ def compare(
 
 
 def spans(experiments: Experiments) -> list[tuple[str, Experiment]]:
-    names = {f"squad2_{short}": title for short, title in ENCODERS.items()}
-    return [(title, experiments[name]) for name, title in names.items() if name in experiments]
+    return by_encoder(experiments, "squad2_{}")
 
 
 def is_the_papers(head: str) -> bool:
@@ -198,10 +197,9 @@ def beats_control(experiments: Experiments) -> Claim:
 def _at_end_of_decay(experiments: Experiments, other: str) -> list[Finding | None]:
     """The best head on the states of an encoder whose rate decayed to 0 within 1 epoch, against another model there."""
     found = []
-    for short, title in ENCODERS.items():
-        one = experiments.get(f"squad2_{short}_full1")
-        head = best_of_the_papers(one, 1.0) if one is not None else None
-        if one is not None and head is not None:
+    for title, one in by_encoder(experiments, "squad2_{}_full1"):
+        head = best_of_the_papers(one, 1.0)
+        if head is not None:
             found.append(compare(f"{title}, {head} at 1 epoch", Place(one, 1.0, head), Place(one, 1.0, other)))
     return found
 
@@ -428,13 +426,11 @@ def answerability_over_control(experiments: Experiments) -> Claim:
 
 def _pooling_against(experiments: Experiments, other: str, split: str = "dev") -> list[Finding | None]:
     found = []
-    for short, title in ENCODERS.items():
-        one = experiments.get(f"answerable_{short}")
-        for epochs in one.head_snapshots if one is not None else []:
-            if one is not None and epochs > 0:
-                words = f"{title}, learned_pooling at {counted(epochs, 'epoch')}"
-                places = Place(one, epochs, "learned_pooling"), Place(one, epochs, other)
-                found.append(compare(words, *places, one.first["metrics"][:1], split=split))
+    for title, one in by_encoder(experiments, "answerable_{}"):
+        for epochs in (epochs for epochs in one.head_snapshots if epochs > 0):
+            words = f"{title}, learned_pooling at {counted(epochs, 'epoch')}"
+            places = Place(one, epochs, "learned_pooling"), Place(one, epochs, other)
+            found.append(compare(words, *places, one.first["metrics"][:1], split=split))
     return found
 
 
@@ -453,14 +449,10 @@ def glue_heads_over_control(experiments: Experiments) -> Claim:
 
 def _glue_gaps(experiments: Experiments, other: str) -> list[Finding | None]:
     found = []
-    for name, title in GLUE.items():
-        one = experiments.get(name)
-        for epochs in one.head_snapshots if one is not None else []:
-            assert one is not None
-            if epochs == 0:
-                continue
-            metric = one.first["metrics"][0]
-            head = best_place(one, experiments.get(f"{name}_zoo"), epochs, metric)
+    for title, one, zoo in glue_experiments(experiments):
+        metric = one.first["metrics"][0]
+        for epochs in (epochs for epochs in one.head_snapshots if epochs > 0):
+            head = best_place(one, zoo, epochs, metric)
             if head is not None:
                 words = f"{title}, {head.model} at {counted(epochs, 'epoch')}"
                 found.append(compare(words, head, Place(head.experiment, epochs, other), [metric]))

@@ -12,6 +12,7 @@ from bertvision.evaluation.statistics import spread
 from bertvision.heads import CONTROL
 from bertvision.pipeline.finished import Entry, best_by_mean, build_entry, read_figure
 from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT
+from paper.names import ENCODERS
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "paper" / "kept"
@@ -287,6 +288,12 @@ def load_kept(folder: Path = KEPT) -> Experiments:
 def load_rates(folder: Path = KEPT) -> list[Experiment]:
     """Of each experiment and each learning rate but its own that it was run at."""
     return _gather(folder, _read(folder / RATES))
+
+
+def by_encoder(experiments: Experiments, pattern: str) -> list[tuple[str, Experiment]]:
+    """(encoder, experiment) for those that exist of a name such as squad2_{}_full1."""
+    names = {title: pattern.format(short) for short, title in ENCODERS.items()}
+    return [(title, experiments[name]) for title, name in names.items() if name in experiments]
 
 
 def at_lower_rate(rates: list[Experiment]) -> Experiments:

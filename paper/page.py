@@ -20,6 +20,7 @@ from paper.kept import (
     Experiment,
     Experiments,
     at_lower_rate,
+    by_encoder,
     kept_seeds,
     load_kept,
     load_rates,
@@ -29,7 +30,7 @@ from paper.names import ENCODERS, SECONDS, SQUAD
 from paper.peers import peer_blocks
 from paper.rates import rate_blocks
 from paper.runs import again_block, runs_block, tell_missing
-from paper.sentences import GLUE, answerable_block, glue_block
+from paper.sentences import answerable_block, glue_block, glue_experiments
 from paper.spans import folded_scores, span_blocks
 from paper.summary import summary_block
 from paper.untouched import untouched_blocks
@@ -103,16 +104,14 @@ def build_page(experiments: Experiments, seeds: dict[str, list[int]], rates: lis
     sections.append(Section("The papers' claims", claims_blocks(experiments, lower)))
     sections.append(Section("The rate of fine-tuning", rate_blocks(experiments, lower, rates, ENCODERS)))
     sections.append(Section("No fine-tuning at all", untouched_blocks(experiments, lower, ENCODERS)))
-    for short, encoder in ENCODERS.items():
-        name = f"squad2_{short}"
-        if name in experiments:
-            kernels = experiments.get(f"{name}_kernels")
-            further = folded_scores(kernels, encoder) if kernels is not None else []
-            sections.append(Section(f"Spans, {encoder} ({SQUAD})", span_blocks(experiments[name], encoder) + further))
+    for encoder, one in by_encoder(experiments, "squad2_{}"):
+        kernels = experiments.get(f"{one.name}_kernels")
+        further = folded_scores(kernels, encoder) if kernels is not None else []
+        sections.append(Section(f"Spans, {encoder} ({SQUAD})", span_blocks(one, encoder) + further))
     title = f"Spans, encoders fine-tuned at {show_rate(LOWER)}: every head ({SQUAD})"
     sections.append(Section(title, zoo_blocks(lower, experiments, ENCODERS)))
-    pairs = [(experiments.get(f"answerable_{short}"), encoder) for short, encoder in ENCODERS.items()]
-    sections.append(Section("Answerability", [answerable_block(one, name) for one, name in pairs if one is not None]))
+    answerable = [answerable_block(one, encoder) for encoder, one in by_encoder(experiments, "answerable_{}")]
+    sections.append(Section("Answerability", answerable))
     sections.append(Section("GLUE", _glue_blocks(experiments)))
     peers = [
         block for short, name in ENCODERS.items() for block in peer_blocks(experiments, lower, f"squad2_{short}", name)
@@ -128,11 +127,9 @@ def build_page(experiments: Experiments, seeds: dict[str, list[int]], rates: lis
 def _glue_blocks(experiments: Experiments) -> list[Block]:
     """Of each task the main heads, and every head."""
     found: list[Block | None] = []
-    for task, title in GLUE.items():
-        main, zoo = experiments.get(task), experiments.get(f"{task}_zoo")
-        if main is not None:
-            found += [glue_block(main)]
-            found += [sentence_zoo_block(main, zoo, title), glue_block(zoo)] if zoo is not None else []
+    for title, main, zoo in glue_experiments(experiments):
+        found += [glue_block(main)]
+        found += [sentence_zoo_block(main, zoo, title), glue_block(zoo)] if zoo is not None else []
     return [block for block in found if block is not None]
 
 

@@ -4,13 +4,19 @@ from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import BASELINE, ENCODER
 from bertvision.words import counted
-from paper.kept import Experiment, show_seconds
+from paper.kept import Experiment, Experiments, show_seconds
 from paper.names import LABELS, RANDOM, SECONDS, SQUAD, title_of
 from paper.spans import of_seeds
 
 GLUE = {"cola": "CoLA", "sst2": "SST-2", "mrpc": "MRPC", "stsb": "STS-B", "rte": "RTE"}
 
 BASELINES = {"label": "baseline: the most frequent label", "score": "baseline: the mean"}
+
+
+def glue_experiments(experiments: Experiments) -> list[tuple[str, Experiment, Experiment | None]]:
+    """(title, main experiment, zoo) of each task that was run."""
+    there = {name: title for name, title in GLUE.items() if name in experiments}
+    return [(title, experiments[name], experiments.get(f"{name}_zoo")) for name, title in there.items()]
 
 
 def answerable_block(experiment: Experiment, encoder: str) -> Block:

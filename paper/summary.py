@@ -9,10 +9,10 @@ from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import ENCODER
 from bertvision.words import counted
 from paper.claims import best_place, compare, signed_mean, spans
-from paper.kept import Experiment, Experiments, Mean, Place, compared_seconds
+from paper.kept import Experiment, Experiments, Mean, Place, by_encoder, compared_seconds
 from paper.names import AUC, ENCODERS, FORCED, LABELS, colour_by_place
 from paper.rates import settings_of
-from paper.sentences import GLUE
+from paper.sentences import glue_experiments
 from paper.untouched import above, share_of
 
 PLACES = {"encoder": 0, "control": 1}
@@ -43,11 +43,9 @@ def summary_block(experiments: Experiments, lower: Experiments) -> Block | None:
     rows = []
     for title, one in spans(experiments):
         rows += _rows(f"spans, {title}", one, experiments.get(f"{one.name}_kernels"), [FORCED, AUC])
-    named = {f"answerable_{short}": f"answerability, {title}" for short, title in ENCODERS.items()} | GLUE
-    for name, title in named.items():
-        if name in experiments:
-            metric = experiments[name].first["metrics"][:1]
-            rows += _rows(title, experiments[name], experiments.get(f"{name}_zoo"), metric)
+    answerable = [(f"answerability, {title}", one, None) for title, one in by_encoder(experiments, "answerable_{}")]
+    for title, one, zoo in [*answerable, *glue_experiments(experiments)]:
+        rows += _rows(title, one, zoo, one.first["metrics"][:1])
     if not rows:
         return None
     columns = [

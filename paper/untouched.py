@@ -11,7 +11,7 @@ from bertvision.words import counted
 from paper.claims import best_of_the_papers, best_place
 from paper.kept import LOWER, Experiment, Experiments, Place, compared_seconds, show_rate
 from paper.names import AUC, FORCED, LABELS, SPAN_NOTES, colour_by_place, in_passes, title_of
-from paper.sentences import GLUE
+from paper.sentences import glue_experiments
 from paper.spans import head_names
 
 FIGURES = {"F1": "f1", "F1*": "at_threshold.f1", "forced EM": "forced_exact", "forced F1": FORCED, "AUC": AUC}
@@ -207,11 +207,7 @@ def _draw(rows: list[Row]) -> dict[str, Any]:
 
 def glue_untouched(experiments: Experiments) -> Block | None:
     """A row a task: the best head on the encoder as it came, and the fine-tuned encoder itself."""
-    found = [
-        (title, experiments[name], experiments.get(f"{name}_zoo"))
-        for name, title in GLUE.items()
-        if name in experiments
-    ]
+    found = glue_experiments(experiments)
     rows = [_glue_row(title, one, more) for title, one, more in found if 0.0 in one.head_snapshots]
     if not rows:
         return None
