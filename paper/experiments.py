@@ -178,9 +178,18 @@ def run(name: Name, overrides: Overrides = None, seed: Seed = 0, hub: OnHub = Fa
 def to_text(experiment: ExperimentConfig, seed: int, hub: bool) -> str:
     """A complete config, below a comment that describes it."""
     about = f"{experiment.name}: {experiment.about}" + (" (on the hub's data with BERT-base)" if hub else "")
-    published = "" if experiment.published is None else f"\n\nThe papers published: {experiment.published}"
-    lines = [f"# {line}".rstrip() for line in (about + published).split("\n")]
-    return "\n".join([*lines, to_toml(experiment.settings(seed, hub))])
+    published = "" if experiment.published is None else f"\n\nPublished: {experiment.published}"
+    comment = [f"# {line}".rstrip() for line in (about + published).split("\n")]
+    settings = experiment.settings(seed, hub)
+    lists = [_one_a_line(key, settings.pop(key)) for key in ("heads", "ensembles") if settings.get(key)]
+    return "\n".join([*comment, *lists, to_toml(settings)])
+
+
+def _one_a_line(key: str, items: list[Any]) -> str:
+    """A list in TOML with a line for each item."""
+    whole = [to_toml({key: [item]}) for item in items]
+    texts = [text[text.index("[") + 1 : text.rindex("]")].strip() for text in whole]
+    return "\n".join([f"{key} = [", *(f"    {text}," for text in texts), "]"])
 
 
 if __name__ == "__main__":
