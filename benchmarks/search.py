@@ -36,7 +36,11 @@ from bertvision.search.space import build_member, build_space, find_mistakes
 from bertvision.search.study import quiet_optuna
 from bertvision.training.checkpoint import Checkpoints
 
-CONFIGS = Path(__file__).parents[1] / "configs"
+CONFIG = Path(__file__).parents[1] / "configs" / "search_rte.toml"
+COLA = [
+    "task.name=cola", "data.max_length=none", "data.hold_out=0.1", "finetune.lr=1e-4", "search.metric=matthews",
+    "search.space.epochs=10",
+]  # fmt: skip
 
 
 class OneByOne:
@@ -92,10 +96,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         words = [
+            *(COLA if options.task == "cola" else []),
             f"task.data={options.data}", f"run={folder / 'run'}", f"search.members={options.members}",
             f"search.population={options.population}", *options.overrides,
         ]  # fmt: skip
-        job = Job(load_config(CONFIGS / f"search_{options.task}.toml", words, find_mistakes), RichReporter())
+        job = Job(load_config(CONFIG, words, find_mistakes), RichReporter())
         open_run(job)
         finetune(job)
         started = time.monotonic()

@@ -1,0 +1,174 @@
+"""Keeps of finished runs what the results page is made of: python -m paper.keep RUN [RUN …] [--again]
+
+A run's folder is called as its experiment, with its seed: squad2_gte_seed1. Its settings must be the experiment's;
+where data and encoder lie may differ. A folder called squad2_gte_full1_lr0.0001_seed0 is of a run with another learning
+rate of fine-tuning than the experiment's, and is kept apart from the others. Marks of each example must be there
+(analyses need them); the weights of encoders and heads need not.
+With --again the runs, which must have had the GPU to themselves, stand beside those of the same seed that were kept:
+their seconds count, and not their scores.
+"""
+
+import dataclasses
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bertvision.analysis import answers
+from bertvision.analysis.block import Block
+from bertvision.analysis.certainty import Certainty
+from bertvision.analysis.comparisons import comparisons
+from bertvision.analysis.layer_weights import layer_weights
+from bertvision.analysis.passages import passage_lengths
+from bertvision.config import RunConfig, TrainConfig, build_config
+from bertvision.disk import read_json, write_text
+from bertvision.errors import UserError
+from bertvision.heads import MemberConfig
+from bertvision.kinds import SPAN
+from bertvision.pipeline.finished import FinishedRun, Model
+from bertvision.pipeline.members import build_members
+from bertvision.tasks import TaskConfig
+from bertvision.tasks.config import TASKS
+from paper.experiments import find_experiment, merge
+from paper.kept import AGAIN, KEPT, RATES, to_text
+
+ANALYSES: dict[str, Callable[[FinishedRun, str], Block | None]] = {
+    "second_answer": answers.second_answer,
+    "wrong_predictions": answers.wrong_predictions,
+    "passage_lengths": passage_lengths,
+    "layer_weights": layer_weights,
+}
+FREE = {
+    "run", "heads", "task.data", "task.train", "task.dev", "encoder.name", "encoder.device", "encoder.dtype",
+    "finetune.snapshots", "finetune.checkpoint_seconds", "train.checkpoint_seconds", "finetune.memory_tokens",
+}  # fmt: skip
+"""What may be another: where things lie and run. (The last snapshot is always there; tests look at the rest.) Heads
+are compared by themselves."""
+NAME = re.compile(r"(?P<experiment>\w+?)(_lr(?P<lr>\d+(\.\d+)?(e-\d+)?))?_seed(?P<seed>\d+)")
+COSTS = ("parameters", "trained_parameters", "seconds", "tokens", "memory")
+
+
+def keep(run: Path, again: bool = False) -> Path:
+    name = NAME.fullmatch(run.name)
+    if name is None:
+        raise UserError(f"'{run}': a run is called as its experiment and its seed, such as squad2_gte_seed1.")
+    experiment, seed = name["experiment"], int(name["seed"])
+    lr = float(name["lr"]) if name["lr"] else None
+    evidence = FinishedRun(run)
+    check_settings(evidence, experiment, seed, lr)
+    environment = evidence.environment
+    kept = {
+        "config": experiment,
+        **({} if lr is None else {"lr": lr}),
+        "seed": seed,
+        "device": environment["device"],
+        "packages": {name: environment["packages"][name] for name in ("torch", "transformers")},
+        "task": evidence.task_name,
+        "kind": str(evidence.kind),
+        "metrics": list(evidence.metrics),
+        "snapshots": {f"{epochs:g}": shorten(evidence.models(epochs)) for epochs in evidence.snapshots},
+        "analyses": analyse(evidence),
+    }
+    path = (KEPT / AGAIN if again else KEPT if lr is None else KEPT / RATES) / f"{run.name}.json"
+    write_text(path, to_text(kept))
+    return path
+
+
+def check_settings(evidence: FinishedRun, experiment: str, seed: int, lr: float | None = None) -> None:
+    """Refuses a run that was made with other settings than the experiment gives, but for the learning rate that its
+    name tells."""
+    tables = find_experiment(experiment).settings(seed)
+    if lr is not None:
+        tables["finetune"]["lr"] = lr
+    # Where data lie is free, and need not be there any more.
+    wanted = _fill_in(dataclasses.asdict(build_config(tables | {"task": {"name": tables["task"]["name"]}})))
+    there, run = _fill_in(evidence.config), evidence.folder.path
+    for section, expected in wanted.items():
+        for key in expected:
+            name, found = f"{section}.{key}".rstrip("."), there[section][key]
+            if name not in FREE and found != expected[key]:
+                where = "the folder's name" if lr is not None and name == "finetune.lr" else f"'{experiment}'"
+                raise UserError(f"'{run}': {name} is {found}, and {expected[key]} in {where}.")
+    members = [_members(config) for config in (there, wanted)]
+    differing = [name for name in {**members[0], **members[1]} if members[0].get(name) != members[1].get(name)]
+    if differing:
+        raise UserError(f"'{run}': its heads are not those of '{experiment}': {', '.join(differing)} differ.")
+
+
+def _fill_in(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The sections of a config with the defaults of settings that it was made before, and with what a run takes of its
+    task where nothing is given. What belongs to no section is under "" in one of its own."""
+    task = TASKS[config["task"]["name"]]
+    whole = merge(dataclasses.asdict(RunConfig(task=TaskConfig(task.name))), config)
+    whole["data"]["max_length"] = whole["data"]["max_length"] or task.max_length
+    if whole["train"]["snapshots"] is None:
+        whole["train"]["snapshots"] = [whole["finetune"]["epochs"]]
+    return {section: value if isinstance(value, dict) else {"": value} for section, value in whole.items()}
+
+
+def _members(config: dict[str, dict[str, Any]]) -> dict[str, MemberConfig]:
+    """The members that `heads` stands for, each with all settings of its head."""
+    kind = TASKS[config["task"]["name"]].kind
+    assert kind is not None, "an experiment's task has a kind of its own"
+    train = TrainConfig(**{item.name: config["train"][item.name] for item in dataclasses.fields(TrainConfig)})
+    members = build_members(config["heads"][""], train, config["seed"][""], kind)
+    return {
+        member.name: dataclasses.replace(member, settings=dataclasses.asdict(member.head_config()))
+        for member in members
+    }
+
+
+def shorten(models: list[Model]) -> dict[str, Any]:
+    """Scores and costs of each model, to four digits."""
+    short = {}
+    for model in models:
+        some = {key: getattr(model, key) for key in COSTS if getattr(model, key) is not None}
+        some |= {"head": model.head, "data_fraction": model.data_fraction} if model.head is not None else {}
+        some |= {"ensemble": list(model.ensemble)} if model.ensemble else {}
+        short[model.name] = round_off(some | {"scores": dict(model.figures)})
+    return short
+
+
+def analyse(evidence: FinishedRun) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    split = evidence.splits[0]
+    for epochs in evidence.head_snapshots:
+        block = comparisons(Certainty(evidence, epochs, split))
+        if block is not None:
+            found[f"comparisons_{epochs:g}"] = rows_of(block)
+    if evidence.task.kind is SPAN:
+        for name, analysis in ANALYSES.items():
+            block = analysis(evidence, split)
+            if block is not None:
+                found[name] = rows_of(block)
+    layers = read_json(evidence.folder.path / "analyses" / f"layers_{split}.json")
+    if layers is not None:
+        found["layers"] = round_off({key: layers[key] for key in ("examples", "heads")})
+    return found
+
+
+def rows_of(block: Block) -> Any:
+    assert block.frame is not None, f"'{block.key}' is a table"
+    return round_off(block.frame.records())
+
+
+def round_off(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 4)
+    if isinstance(value, dict):
+        return {key: round_off(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [round_off(inner) for inner in value]
+    return value
+
+
+if __name__ == "__main__":
+    words = [word for word in sys.argv[1:] if word != "--again"]
+    if not words:
+        raise SystemExit(__doc__)
+    try:
+        for word in words:
+            print(keep(Path(word), "--again" in sys.argv))
+    except UserError as error:
+        raise SystemExit(f"error: {error}") from None

@@ -1,0 +1,306 @@
+"""Verdicts on claims, from small experiments whose figures are written down here."""
+
+from typing import Any
+
+import pytest
+
+from paper import claims
+from paper.claims import FAILS, HOLDS, ONE_SEED, OPEN, PARTLY, Claim, Finding
+from paper.kept import LOWER, Experiment, Mean
+from paper.spans import rank_correlation
+
+
+def scores(base: float) -> dict[str, Any]:
+    found = {"f1": base, "forced_f1": base, "no_answer_auc": base, "exact": base, "NoAns_f1": base}
+    return {**found, "at_threshold": {"f1": base, "exact": base, "NoAns_f1": base}}
+
+
+def model(dev: float, held_out: float, **facts: Any) -> dict[str, Any]:
+    return {"parameters": 1, "seconds": 1.0, **facts, "scores": {"dev": scores(dev), "held_out": scores(held_out)}}
+
+
+def squad(*seeds: dict[str, dict[str, Any]], epochs: str = "1", analyses: Any = None) -> dict[str, Experiment]:
+    """One snapshot of an encoder at 50 with these heads, by seed."""
+    runs = {}
+    for seed, heads in enumerate(seeds):
+        models = {"encoder": model(50, 50), "last_linear": model(50, 50, head="last_linear"), **heads}
+        runs[seed] = {"snapshots": {epochs: models}, "analyses": analyses or {}, "metrics": ["f1"]}
+    return {"squad2_gte": Experiment("squad2_gte", runs)}
+
+
+def verdict(*gaps: list[float], allowed: float = 0.0) -> str:
+    return Claim("", "", [Finding("", {str(n): Mean(gap) for n, gap in enumerate(gaps)}, allowed)]).verdict
+
+
+def test_a_claim_holds_where_every_figure_of_every_seed_is_above() -> None:
+    assert verdict([1.0, 2.0], [0.5, 0.1]) == HOLDS
+    assert verdict([1.0, 2.0], [3.0, -1.0]) == PARTLY  # one seed is below
+    assert verdict([1.0, 2.0], [-1.0, -2.0]) == PARTLY
+    assert verdict([1.0, 2.0], [-1.0, -2.0], [1.0, -0.5]) == PARTLY  # one of three
+    assert verdict([1.0, 2.0], [-1.0, -2.0], [1.0, -0.5], [-1.0, -1.0]) == FAILS  # one of four
+    assert verdict([-1.0, -2.0], [1.0, -1.5]) == FAILS
+    assert verdict([0.0, 0.0]) == FAILS
+    assert Claim("", "", []).verdict == OPEN
+
+
+def test_one_seed_decides_nothing() -> None:
+    assert verdict([5.0], [5.0]) == verdict([-5.0]) == verdict([5.0, 5.0], [5.0]) == ONE_SEED
+
+
+def test_what_a_claim_allows_is_no_mistake() -> None:
+    assert verdict([-1.0, -0.5], allowed=1.0) == HOLDS  # exactly as much as is allowed, too
+    assert verdict([-1.5, 0.5], allowed=1.0) == FAILS  # above in the mean, and one seed is not
+    assert verdict([-1.5, -1.5], allowed=1.0) == FAILS
+
+
+def test_the_head_that_stands_for_all_is_chosen_on_held_out_data_among_the_papers() -> None:
+    heads = {
+        "adapter_64": model(dev=51, held_out=60, head="adapter"),
+        "adapter_386": model(dev=70, held_out=55, head="adapter"),  # better on dev, which must not count
+        "ladder_64": model(dev=80, held_out=80, head="ladder"),  # not the papers'
+        "adapter_64_mean": model(dev=80, held_out=80, head="adapter"),  # nor is reading means
+    }
+    claim = claims.beats_encoder(squad(heads, heads))
+    assert claim.verdict == HOLDS and claim.seeds == 2
+    figures = ", ".join(f"{name} +1.00 ± 0.00" for name in ("F1", "F1*", "forced F1", "AUC"))
+    assert [str(finding) for finding in claim.findings] == [f"gte-small, adapter_64 at 1 epoch: {figures}"]
+
+
+def test_a_head_that_one_seed_lacks_does_not_stand_for_all() -> None:
+    both, one = model(51, 52, head="adapter"), model(90, 90, head="adapter")
+    claim = claims.beats_encoder(squad({"adapter_64": both}, {"adapter_64": both, "adapter_386": one}))
+    assert "adapter_64 at 1 epoch" in str(claim.findings[0])
+
+
+def less_data(tenth: float, third: float) -> str:
+    heads = {"adapter_386_skip": model(78.8, 78.8, head="adapter")}
+    for share, score in ((0.1, tenth), (0.3, third)):
+        name = f"adapter_386_skip_data_fraction{share}"
+        heads[name] = model(score, score, head="adapter", data_fraction=share)
+    return claims.less_data(squad(heads, heads)).verdict
+
+
+def test_the_papers_own_figures_pass_their_claims() -> None:
+    assert less_data(tenth=76.5, third=77.2) == HOLDS
+    assert less_data(tenth=75.0, third=77.2) == PARTLY
+    assert less_data(tenth=70.0, third=71.0) == FAILS
+    later = squad(*[{"adapter_64": model(79.0, 79.0, head="adapter")}] * 2)
+    for run in later["squad2_gte"].runs.values():
+        run["snapshots"]["2"] = {"encoder": model(79.2, 79.2)}
+    assert claims.reaches_later(later).verdict == HOLDS
+
+
+def test_second_answers_are_held_against_the_published_share() -> None:
+    heads = {"adapter_64": model(51, 52, head="adapter")}
+    shares = [("encoder itself", 44.5), ("adapter_64", 38.0), ("another", 44.0)]
+    rows = [{"model": name, "% second right": share} for name, share in shares]
+    claim = claims.second_answers(squad(heads, heads, analyses={"second_answer": rows}))
+    assert claim.verdict == PARTLY
+    assert [str(finding) for finding in claim.findings] == [
+        "gte-small, encoder itself at 1 epoch: 44.50 ± 0.00 %",
+        "gte-small, adapter_64 at 1 epoch: 38.00 ± 0.00 %",
+    ]
+    better = {"pooled_adapter_inception": model(51, 60, head="inception")}  # on held-out questions
+    of_it = [{"model": "pooled_adapter_inception", "% second right": 43.0}]
+    kernels = squad(better, better, analyses={"second_answer": of_it})["squad2_gte"].runs
+    both = squad(heads, heads, analyses={"second_answer": rows})
+    both["squad2_gte_kernels"] = Experiment("squad2_gte_kernels", kernels)
+    assert claims.second_answers(both).verdict == HOLDS
+    rows[0]["% second right"] = None  # nothing was missed
+    assert len(claims.second_answers(squad(heads, heads, analyses={"second_answer": rows})).findings) == 1
+
+
+@pytest.mark.parametrize(("medians", "agrees"), [((100, 90), True), ((100, 110), False), ((100, None), None)])
+def test_shorter_passages_are_a_claim_of_their_own(medians: tuple[Any, Any], agrees: bool | None) -> None:
+    heads = {"adapter_64": model(51, 52, head="adapter")}
+    rows = [{"right": f"only {name}", "median": m} for name, m in zip(("encoder itself", "it"), medians, strict=True)]
+    there = squad(heads, heads, analyses={"passage_lengths": rows})
+    assert claims.better_on_shorter(there).agreeing == ([] if agrees is None else [agrees])
+    assert claims.better_on_unanswerable(there).agreeing == [True, True]
+
+
+def test_later_layers_must_weigh_more_by_their_ranks_as_well() -> None:
+    def layers(weights: list[float]) -> list[bool]:
+        rows = [{"head": "learned_pooling", "layer": str(n), "weight, %": w} for n, w in enumerate(weights)]
+        return claims.later_layers(squad({}, {}, analyses={"layer_weights": rows})).agreeing
+
+    assert layers([5, 10, 12, 13, 15, 20, 25]) == [True, True]
+    assert layers([30, 10, 8, 7, 1, 2, 42]) == [True, False]
+    values = [12.8, 12.2, 12.0, 13.0, 10.2, 17.9, 22.0]  # ranks 3 2 1 4 0 5 6, off by 3 1 1 1 4 0 0
+    assert rank_correlation(values) == pytest.approx(1 - 6 * 28 / (7 * 48))
+
+
+def test_the_ladder_does_not_speak_for_the_papers_heads_without_fine_tuning() -> None:
+    heads = {
+        "adapter_64": model(10, 10, head="adapter"),
+        "last_linear": model(5, 5, head="last_linear"),
+        "ladder_64": model(49, 49, head="ladder"),
+    }
+    found = squad(heads, heads, epochs="0")
+    for run in found["squad2_gte"].runs.values():
+        run["snapshots"]["1"] = {"encoder": model(50, 50)}
+    claim = claims.without_finetuning(found)
+    assert claim.verdict == HOLDS and len(claim.further) == 1 and "ladder_64" in claim.further[0]
+    deeper = squad({"ladder_128_deep": model(60, 60, head="ladder")}, epochs="0")["squad2_gte"].runs
+    found["untouched_gte"] = Experiment("untouched_gte", deeper)
+    claim = claims.without_finetuning(found)
+    assert claim.verdict == HOLDS and len(claim.further) == 2
+    assert claim.further[1] == (
+        "gte-small, ladder_128_deep: forced F1 60.00, AUC 60.00; the encoder itself at 1 epoch 50.00 (ours)"
+    )
+
+
+def test_kernels_along_tokens_are_judged_apart_without_fine_tuning() -> None:
+    """24 is less than half of the encoder's 50, 26 is not."""
+    one_token = {"adapter_64": model(24, 24, head="adapter")}
+    found = squad(one_token, one_token, epochs="0")
+    for run in found["squad2_gte"].runs.values():
+        run["snapshots"]["1"] = {"encoder": model(50, 50)}
+    along = {
+        "pooled_adapter_inception": model(26, 30, head="inception"),
+        "pooled_adapter_cnn_nxn": model(27, 20, head="cnn"),  # better on dev, which must not count
+    }
+    runs = squad(along, along, epochs="0")["squad2_gte"].runs
+    claim = claims.without_finetuning(found | {"untouched_gte_kernels": Experiment("untouched_gte_kernels", runs)})
+    assert (claim.verdict, claim.agreeing, claim.further) == (PARTLY, [True, False], [])
+    assert "in a layout of ours, pooled_adapter_inception: forced F1 26.00 ± 0.00" in str(claim.findings[1])
+
+
+def test_no_claim_is_judged_by_an_encoder_that_learned_nothing() -> None:
+    heads = {"adapter_64": model(90, 90, head="adapter"), "adapter_386_skip": model(90, 90, head="adapter")}
+    heads["max_encoder_adapter_386_skip"] = model(90, 90, ensemble={})
+    runs = squad(heads, heads, epochs="0")["squad2_gte"].runs
+    names = ("squad2_gte", "squad2_minilm", "answerable_gte", "cola", "rte")
+    found = {name: Experiment(name, runs) for name in names}
+    assert [claim(found).verdict for claim in claims.CLAIMS] == [OPEN] * len(claims.CLAIMS)
+    later = squad(heads, heads, epochs="3")["squad2_gte"].runs
+    both = [{**run, "snapshots": run["snapshots"] | later[seed]["snapshots"]} for seed, run in runs.items()]
+    cola = {"cola": Experiment("cola", dict(enumerate(both)))}
+    for claim in (claims.glue_heads(cola), claims.glue_heads_over_control(cola)):
+        assert [str(finding) for finding in claim.findings] == ["CoLA, adapter_64 at 3 epochs: F1 +40.00 ± 0.00"]
+
+
+def test_a_ladder_that_took_more_passes_says_so() -> None:
+    curve = squad({"adapter_64": model(10, 10, head="adapter")}, epochs="0")
+    for run in curve["squad2_gte"].runs.values():
+        run["snapshots"]["1"] = {"encoder": model(50, 50, tokens=100)}
+    longer = {"encoder": model(1, 1, tokens=0), "ladder_128_deep": model(60, 60, head="ladder", tokens=600)}
+    run = {"snapshots": {"0": longer}, "analyses": {}, "metrics": ["f1"]}
+    claim = claims.without_finetuning({**curve, "untouched_gte": Experiment("untouched_gte", {0: run})})
+    assert claim.further[0].startswith("gte-small, ladder_128_deep, 6 passes: forced F1 60.00")
+
+
+def test_answerability_is_held_against_the_control_and_told_of_held_out_questions_too() -> None:
+    heads = {"learned_pooling": model(dev=51, held_out=49, head="learned_pooling")}
+    runs = squad(heads, heads)["squad2_gte"].runs
+    for run in runs.values():
+        run["snapshots"]["1"]["last_linear"] = model(52, 52, head="last_linear")
+    found = {"answerable_gte": Experiment("answerable_gte", runs)}
+    claim = claims.answerability(found)
+    assert claim.verdict == HOLDS and claims.answerability_over_control(found).verdict == FAILS
+    assert [line.split(": ", 1)[1] for line in claim.further] == [
+        "gte-small, learned_pooling at 1 epoch: F1 −1.00 ± 0.00"
+    ]
+
+
+def test_shared_adapters_are_judged_at_one_epoch() -> None:
+    early = {"adapter_64": model(40, 40, head="adapter"), "adapter_64_separate": model(60, 60, head="adapter")}
+    late = {"adapter_64": model(60, 60, head="adapter"), "adapter_64_separate": model(40, 40, head="adapter")}
+    runs = {seed: {"snapshots": {"0.3": early, "1": late}, "analyses": {}, "metrics": ["f1"]} for seed in (0, 1)}
+    claim = claims.shared_adapters({"squad2_gte": Experiment("squad2_gte", runs)})
+    assert claim.verdict == HOLDS and len(claim.further) == 1 and "at 0.3 epochs" in claim.further[0]
+
+
+def test_questions_of_ours_are_counted_apart() -> None:
+    heads = {"adapter_64": model(51, 52, head="adapter")}
+    block = claims.claims_blocks(squad(heads, heads), {})[0]
+    assert block.frame is not None
+    ours = [row for row in block.frame.rows if str(row[0]).startswith("…")]
+    assert [row[5] for row in ours].count(claims.OWN) == 5 and [row[5] for row in ours].count(claims.NO_DECAY) == 2
+    assert len(ours) == 7 and f"Of the papers' {len(claims.CLAIMS) - 7} claims" in block.sentences[0]
+    assert len(block.sentences) == 1 and all(row[3] is None for row in block.frame.rows)  # nothing at another rate
+
+
+def test_claims_are_judged_at_the_lower_rate_as_well_where_that_matters() -> None:
+    """The encoder is at 50; heads are above it here, and below at the lower rate."""
+    here, there = ({"adapter_64": model(score, 52, head="adapter")} for score in (51, 49))
+    lower = {"squad2_gte": Experiment("squad2_gte", squad(there, there)["squad2_gte"].runs, lr=LOWER)}
+    table, evidence, at_lower = claims.claims_blocks(squad(here, here), lower)
+    assert table.frame is not None and evidence.frame is not None and at_lower.frame is not None
+    rows = {str(row[0]): row for row in table.frame.rows}
+    assert rows["A head beats BERT at the same fine-tuning"][1:4] == [HOLDS, "4 of 4", f"{FAILS}, 0 of 4"]
+    assert rows["On GLUE a head beats the encoder that it reads"][3] is None
+    changed = sum(str(row[3]).startswith(FAILS) for row in table.frame.rows)
+    judged = sum(row[3] is not None for row in table.frame.rows)
+    assert (
+        table.sentences[1]
+        == f"With encoders fine-tuned at 5e-5, the verdict on {changed} of {judged} would be another."
+    )
+    lines = [[str(cell) for cell in row] for row in at_lower.frame.rows]
+    assert len({text for text, _ in lines if text}) == judged
+    assert "forced F1 −1.00 ± 0.00" in lines[0][1] and "forced F1 +1.00 ± 0.00" in str(evidence.frame.rows[0][1])
+
+
+def test_heads_are_judged_on_an_encoder_whose_rate_had_decayed() -> None:
+    """The encoder is at 50, the control at 48, and the best head on held-out data at 51."""
+    there = {"adapter_64": model(51, 52, head="adapter"), "learned_pooling": model(60, 51, head="learned_pooling")}
+    there["last_linear"] = model(48, 48, head="last_linear")
+    ended = {"squad2_gte_full1": Experiment("squad2_gte_full1", squad(there, there)["squad2_gte"].runs)}
+    for judge, values in {claims.beats_decayed_encoder: [1, 1], claims.beats_decayed_control: [3, 3]}.items():
+        claim = judge(ended)
+        assert claim.verdict == HOLDS and claim.findings[0].gaps["forced_f1"].values == values
+        assert claim.findings[0].words == "gte-small, adapter_64 at 1 epoch"
+        assert judge(squad(there, there)).verdict == OPEN
+
+
+def test_the_best_head_may_be_of_a_second_run_with_the_same_seeds_and_meets_its_encoder() -> None:
+    first = squad(*[{"adapter_64": model(51, 60, head="adapter")}] * 2)
+    along = {"pooled_adapter_xception": model(55, 61, head="xception"), "ladder_64": model(90, 90, head="ladder")}
+    runs = squad(along, along)["squad2_gte"].runs
+    for run in runs.values():
+        run["snapshots"]["1"]["encoder"] = model(53, 53)  # another run's encoder is another one, if not by much
+    both = first | {"squad2_gte_kernels": Experiment("squad2_gte_kernels", runs)}
+    (finding,) = claims.beats_encoder(both).findings
+    assert finding.words == "gte-small, pooled_adapter_xception at 1 epoch"
+    assert {gap.mean for gap in finding.figures} == {2.0}
+    place = claims.best_place(*both.values(), 1.0, theirs=False)
+    assert place is not None and place.model == "ladder_64"
+    del runs[1]
+    (finding,) = claims.beats_encoder(both).findings
+    assert finding.words == "gte-small, adapter_64 at 1 epoch"  # a seed is missing: it counts no more
+
+
+def test_glue_heads_of_the_zoo_stand_for_the_papers_too() -> None:
+    main, zoo = (
+        squad(*[{"adapter_64": model(51, 60, head="adapter")}] * 2),
+        {"flat_adapter_128": model(58, 61, head="flat")},
+    )
+    found = {"rte": Experiment("rte", main["squad2_gte"].runs)}
+    found["rte_zoo"] = Experiment("rte_zoo", squad(zoo, zoo)["squad2_gte"].runs)
+    assert [str(finding) for finding in claims.glue_heads(found).findings] == [
+        "RTE, flat_adapter_128 at 1 epoch: F1 +8.00 ± 0.00"
+    ]
+
+
+def test_a_head_on_little_data_is_held_against_the_control_too() -> None:
+    heads = {"adapter_386_skip": model(55, 55, head="adapter")}
+    for share, score in ((0.1, 49), (0.3, 54)):
+        name = f"adapter_386_skip_data_fraction{share}"
+        heads[name] = model(score, score, head="adapter", data_fraction=share)
+    found = squad(heads, heads)  # the control is at 50
+    assert claims.less_data(found).agreeing == [False] * 4 + [True] * 4  # 6 and 1 below: 2.3 and 1.6 are allowed
+    assert claims.less_data_over_control(found).agreeing == [False] * 4 + [True] * 4
+
+
+def test_glue_at_the_papers_epoch_is_told_apart() -> None:
+    heads = {"adapter_64": model(51, 51, head="adapter")}
+    early, late = (squad(heads, heads, epochs=epochs)["squad2_gte"].runs for epochs in ("1", "3"))
+    runs = {seed: {**run, "snapshots": run["snapshots"] | late[seed]["snapshots"]} for seed, run in early.items()}
+    runs[1]["snapshots"]["3"]["adapter_64"] = model(40, 51, head="adapter")
+    claim = claims.glue_heads({"rte": Experiment("rte", runs)})
+    assert (claim.agreeing, claim.further) == ([True, False], ["at 1 epoch, as in the paper, 1 of 1 figure agree"])
+
+
+def test_nothing_is_claimed_without_runs() -> None:
+    for claim in claims.CLAIMS:
+        assert claim({}).verdict == OPEN

@@ -1,0 +1,141 @@
+"""Only runs with the settings of their experiment are kept."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertvision.config import build_config
+from bertvision.errors import UserError
+from bertvision.heads import CONTROL
+from bertvision.pipeline.finished import FinishedRun
+from paper import keep as keeping
+from paper.experiments import find_experiment
+from paper.keep import check_settings, keep
+from paper.kept import load_kept, load_rates
+
+FIXTURES = Path(__file__).parents[2] / "tests" / "fixtures"
+
+
+@pytest.fixture
+def settings() -> dict[str, Any]:
+    """What a run of squad2_gte keeps as its config, with data and encoder in places of their own."""
+    files = {split: str(FIXTURES / "squad_tiny" / f"{split}-v2.0.json") for split in ("train", "dev")}
+    elsewhere = {"task": {"name": "squad2", **files}, "encoder": {"name": "somewhere/else"}, "run": "elsewhere"}
+    return dataclasses.asdict(build_config(find_experiment("squad2_gte").settings(seed=1) | elsewhere))
+
+
+def check(settings: dict[str, Any], folder: Path, experiment: str = "squad2_gte", seed: int = 1) -> None:
+    (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+    check_settings(FinishedRun(folder, {}), experiment, seed)
+
+
+def test_a_run_of_the_experiment_is_taken_wherever_its_data_lay(settings: dict[str, Any], tmp_path: Path) -> None:
+    check(settings, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("finetune", "lr", 1e-4),  # given in the experiment
+        ("data", "limit_train", 500),  # and not given there
+        ("data", "hold_out", 0.3),
+        ("data", "max_length", 128),
+        ("encoder", "layers", [0, 1]),
+        ("finetune", "method", "lora"),
+        ("train", "seeds", 3),
+    ],
+)
+def test_other_settings_are_refused(
+    section: str, key: str, value: Any, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    settings[section][key] = value
+    with pytest.raises(UserError, match=rf"{section}\.{key} is"):
+        check(settings, tmp_path)
+
+
+def test_other_seeds_heads_and_experiments_are_refused(settings: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="seed is 1, and 2"):
+        check(settings, tmp_path, seed=2)
+    with pytest.raises(UserError, match="its heads are not"):
+        check({**settings, "heads": settings["heads"][:-1]}, tmp_path)
+    with pytest.raises(UserError, match="no experiment 'squad3'"):
+        check(settings, tmp_path, experiment="squad3")
+    with pytest.raises(UserError, match="called as its experiment and its seed"):
+        keep(tmp_path / "squad2_gte")
+
+
+def test_a_run_made_before_its_experiment_spelled_everything_out_is_taken(tmp_path: Path) -> None:
+    """Heads by their names alone, and what the task gives left to it: the same members, length and snapshots."""
+    tables = find_experiment("answerable_gte").settings(seed=1, hub=True)
+    tables["finetune"] |= {"lr": 5e-5}
+    config = dataclasses.asdict(build_config(tables))
+    config["heads"] = [entry["head"] for entry in config["heads"] if entry["head"] != CONTROL]
+    config["data"]["max_length"] = None
+    del config["finetune"]["method"], config["search"]
+    check(config, tmp_path, "answerable_gte")
+    others = [{"head": name, "read": "mean", "name": name} for name in config["heads"]]
+    with pytest.raises(UserError, match="learned_pooling.* differ"):
+        check({**config, "heads": others}, tmp_path, "answerable_gte")
+
+
+def test_a_run_with_another_rate_must_have_the_one_of_its_name(settings: dict[str, Any], tmp_path: Path) -> None:
+    settings["finetune"]["lr"] = 1e-4
+    (tmp_path / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+    evidence = FinishedRun(tmp_path, {})
+    check_settings(evidence, "squad2_gte", 1, lr=1e-4)
+    with pytest.raises(UserError, match=r"finetune\.lr is 0\.0001, and 0\.0002 in the folder's name"):
+        check_settings(evidence, "squad2_gte", 1, lr=2e-4)
+
+
+def write_about(run: Path, models: dict[str, Any]) -> None:
+    run.mkdir()
+    scores = {"task": "squad2", "kind": "span", "metrics": ["f1"], "snapshots": {"1": models}}
+    (run / "scores.json").write_text(json.dumps(scores), encoding="utf-8")
+    about = {"device": "a GPU", "packages": {"torch": "2", "transformers": "5"}}
+    (run / "environment.json").write_text(json.dumps(about), encoding="utf-8")
+
+
+def test_a_run_with_another_rate_is_kept_apart_from_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "squad2_gte_full1_lr0.0001_seed0"
+    write_about(run, {})
+    checked: list[Any] = []
+    monkeypatch.setattr(keeping, "check_settings", lambda evidence, *words: checked.extend(words))
+    monkeypatch.setattr(keeping, "analyse", lambda evidence: {"second_answer": []})
+    monkeypatch.setattr(keeping, "KEPT", tmp_path / "kept")
+    assert keep(run) == tmp_path / "kept" / "rates" / f"{run.name}.json"
+    assert checked == ["squad2_gte_full1", 0, 1e-4]
+    assert keep(run, again=True) == tmp_path / "kept" / "again" / f"{run.name}.json"
+    with pytest.raises(UserError, match="called as its experiment and its seed"):
+        keep(tmp_path / "squad2_gte_full1_lr5.5.5_seed0")
+    assert load_kept(tmp_path / "kept") == {}
+    (found,) = load_rates(tmp_path / "kept")
+    assert (found.name, found.lr, found.seeds, found.runs[0]["analyses"]) == (
+        "squad2_gte_full1",
+        1e-4,
+        [0],
+        {"second_answer": []},
+    )
+    assert found.title == "squad2_gte_full1 finetune.lr=1e-4"
+    assert [one["lr"] for one in found.again] == [one["lr"] for one in found.timed] == [1e-4]
+
+
+def test_a_repeated_run_is_kept_beside_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked of the run itself is answered by stand-ins."""
+    run = tmp_path / "squad2_gte_seed1"
+    models = {"encoder": {"parameters": 1, "seconds": 2.5, "scores": {"dev": {"f1": 61.23456}}, "stamp": "left out"}}
+    write_about(run, models)
+    monkeypatch.setattr(keeping, "check_settings", lambda *words: None)
+    monkeypatch.setattr(keeping, "analyse", lambda evidence: {})
+    monkeypatch.setattr(keeping, "KEPT", tmp_path / "kept")
+    assert keep(run) == tmp_path / "kept" / "squad2_gte_seed1.json"
+    assert keep(run, again=True) == tmp_path / "kept" / "again" / "squad2_gte_seed1.json"
+    found = load_kept(tmp_path / "kept")["squad2_gte"]
+    assert found.runs[1] == found.again[0]
+    assert found.runs[1]["snapshots"]["1"]["encoder"] == {
+        "parameters": 1,
+        "seconds": 2.5,
+        "scores": {"dev": {"f1": 61.2346}},
+    }

@@ -1,0 +1,297 @@
+"""The page's parts on every head side by side: for spans on the states of one seed, for sentences over all of them.
+
+The heads learned in two runs, the main one and the zoo's. Their encoders had the same seeds, and may still differ by
+what a GPU's sums do: each head is held against the control of its own run.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from bertvision.analysis.block import Block, Cell, Column, Frame
+from bertvision.analysis.drawing import chart_of, import_altair
+from bertvision.analysis.words import listed, signed
+from bertvision.heads import CONTROL
+from bertvision.pipeline.folder import BASELINE, ENCODER
+from bertvision.words import counted
+from paper.kept import Experiment, Experiments, Mean
+from paper.names import AUC, FORCED, LABELS, SPAN_NOTES, colour_by_place, title_of
+from paper.spans import folded_scores, head_names
+
+OWN_TOKEN, KERNELS, LADDER = "its own token alone", "kernels along tokens", "ladder (ours)"
+CLS, FLAT, MEANS = "[CLS] alone", "all tokens, flat", "means of tokens (ours)"
+ALONG_TOKENS = ("pooled_adapter_cnn_nxn", "pooled_adapter_inception", "pooled_adapter_xception")
+ENDS = [400, 4e7]
+"""Of the axis of parameters."""
+TIE = 0.005
+"""Points: kept scores are rounded, and means of equal ones may differ by that."""
+
+
+class Entry(NamedTuple):
+    """A model of one of the two runs, over some of its seeds."""
+
+    run: Experiment
+    seeds: list[int]
+    model: str
+
+    def score(self, epochs: float, key: str, split: str = "dev") -> float | None:
+        """The mean; None where a seed has none."""
+        found = self.run.by_seed(epochs, self.model, key, split)
+        return fmean(found[seed] for seed in self.seeds) if all(seed in found for seed in self.seeds) else None
+
+    def points(self, epochs: float, key: str, split: str = "dev") -> float:
+        found = self.score(epochs, key, split)
+        assert found is not None, "all seeds were scored"
+        return found
+
+    def above(self, model: str, epochs: float, key: str) -> float:
+        """Points above another model of the same run."""
+        return self.points(epochs, key) - self._replace(model=model).points(epochs, key)
+
+    @property
+    def parameters(self) -> int:
+        return self.run.entry(self.run.head_snapshots[-1], self.model).parameters
+
+
+@dataclass(frozen=True)
+class View:
+    """What is shown of a task's heads, and how they are told apart."""
+
+    figures: dict[str, str]
+    """By heading; the first is drawn."""
+    kind_of: Callable[[str], str]
+    """By a head's name: what it looks at."""
+    kinds: dict[str, int]
+    """Their places among the colours; that which looks at least comes first."""
+    beyond: str
+    """What the heads of all other kinds do."""
+    examples: str = "examples"
+    baseline: str = "The baseline is in the tables around it."
+
+    @property
+    def heading(self) -> str:
+        return next(iter(self.figures))
+
+    @property
+    def drawn(self) -> str:
+        return self.figures[self.heading]
+
+    def is_narrow(self, entry: Entry) -> bool:
+        return self.kind_of(entry.model) == next(iter(self.kinds))
+
+
+def look_of_spans(head: str) -> str:
+    if head in ALONG_TOKENS:
+        return KERNELS
+    return LADDER if head.startswith("ladder") else OWN_TOKEN
+
+
+def look_of_sentences(head: str) -> str:
+    if head.startswith("ladder"):
+        return LADDER
+    if head.endswith("_mean"):
+        return MEANS
+    return FLAT if head.startswith("flat_adapter") else CLS
+
+
+SPANS = View(
+    {"forced F1": FORCED, "AUC": AUC},
+    look_of_spans,
+    {OWN_TOKEN: 3, KERNELS: 4, LADDER: 5},
+    "look beyond their own token: kernels along tokens, and ladders",
+    "questions",
+    "Never answering has neither figure.",
+)
+
+
+def zoo_blocks(lower: Experiments, zoos: Experiments, encoders: dict[str, str]) -> list[Block]:
+    """For spans, on encoders fine-tuned at the lower rate: every head with one seed, and the figures of all runs."""
+    found = []
+    for short, encoder in encoders.items():
+        main, zoo = lower.get(f"squad2_{short}"), zoos.get(f"squad2_{short}_zoo")
+        if main is not None and zoo is not None and zoo.seeds[0] in main.seeds:
+            lineup = Lineup(SPANS, main, zoo, zoo.seeds[:1])
+            found += [lineup.overview(encoder), lineup.table(encoder)] if lineup.shots else []
+            found += folded_scores(zoo, encoder)
+        for run in (main, lower.get(f"squad2_{short}_kernels")):
+            found += folded_scores(run, encoder) if run is not None else []
+    return found
+
+
+def sentence_zoo_block(main: Experiment, zoo: Experiment, title: str) -> Block | None:
+    """For sentences: every head by the task's first figure, over the seeds that both runs have; one shows nothing."""
+    metric = main.first["metrics"][0]
+    beyond = "read more than the states at [CLS]: those of all tokens, or means of them"
+    kinds = {CLS: 3, FLAT: 4, MEANS: 6, LADDER: 5}
+    view = View({LABELS.get(metric, metric): metric}, look_of_sentences, kinds, beyond)
+    lineup = Lineup(view, main, zoo, [seed for seed in zoo.seeds if seed in main.seeds])
+    return lineup.overview(title) if len(lineup.seeds) > 1 and lineup.shots else None
+
+
+def _when(epochs: float) -> str:
+    return f"after {counted(epochs, 'epoch')}" if epochs else "as it came"
+
+
+@dataclass(frozen=True)
+class Lineup:
+    """The heads of two runs over the same seeds."""
+
+    view: View
+    main: Experiment
+    zoo: Experiment
+    seeds: list[int]
+
+    @property
+    def shots(self) -> list[float]:
+        return [epochs for epochs in self.zoo.head_snapshots if epochs in self.main.head_snapshots]
+
+    @cached_property
+    def heads(self) -> list[Entry]:
+        """By size: those that have all figures with all seeds."""
+        names = [(run, name) for run in (self.main, self.zoo) for name in head_names(run, self.shots[-1])]
+        found = [Entry(run, self.seeds, name) for run, name in names if name != CONTROL]
+        return sorted(filter(self._has_all_figures, found), key=lambda entry: entry.parameters)
+
+    def _has_all_figures(self, entry: Entry) -> bool:
+        places = product(self.shots, self.view.figures.values(), ("dev", "held_out"))
+        return all(entry.score(*place) is not None for place in places)
+
+    @property
+    def words_of_seeds(self) -> str:
+        return f"seed {self.seeds[0]}" if len(self.seeds) == 1 else counted(len(self.seeds), "seed")
+
+    def overview(self, title: str) -> Block:
+        """Side by side in a picture, and the best of each snapshot."""
+        heading = self.view.heading
+        luck = (
+            "One seed, and a second run of it would change such differences, too (“The same seed again”, below)."
+            if len(self.seeds) == 1
+            else "Means over seeds. Grey: one standard deviation of the control's; heads share most of that luck."
+        )
+        return Block(
+            key=f"{self.zoo.name}_all",
+            title=f"{title}: every head, {self.words_of_seeds}",
+            sentences=[self._tell_first()],
+            frame=self._overview(),
+            picture=self._draw(),
+            alt=f"{heading} against parameters of {counted(len(self.heads), 'head')}, a panel a snapshot: "
+            + "; ".join(map(self._in_words, self.shots)),
+            note=f"{luck} Dashed: encoder and control of the zoo's run. Scales differ from panel to panel. The table "
+            f"has of each snapshot how many heads are above the control of their run, and the best by {heading} on "
+            f"held-out {self.view.examples}, held against control and encoder of its run. {self.view.baseline}",
+        )
+
+    def table(self, title: str) -> Block:
+        return Block(
+            key=f"{self.zoo.name}_table",
+            title=f"{title}: the figures of every head, {self.words_of_seeds}",
+            frame=self._table(),
+            note=f"Heads by size. Those of {self.main.title} have {counted(len(self.main.seeds), 'seed')} in "
+            "tables of their own.",
+            folded=True,
+        )
+
+    def _tell_first(self) -> str:
+        """How many of the first places heads have that look further than the rest."""
+        wide, parts = sum(not self.view.is_narrow(entry) for entry in self.heads), []
+        for epochs in self.shots:
+            ranked = self._ranked(epochs)
+            last = ranked[wide - 1].points(epochs, self.view.drawn)
+            first = [entry for entry in ranked if entry.points(epochs, self.view.drawn) > last - TIE]
+            further = sum(not self.view.is_narrow(entry) for entry in first)
+            parts.append(f"{further} of the first {len(first)} {_when(epochs)}")
+        told = f"{wide} of {len(self.heads)} heads {self.view.beyond}. By {self.view.heading} on dev they are "
+        return f"{told}{listed(parts)} (equal scores share a place)."
+
+    def _ranked(self, epochs: float) -> list[Entry]:
+        return sorted(self.heads, key=lambda entry: -entry.points(epochs, self.view.drawn))
+
+    def _in_words(self, epochs: float) -> str:
+        """The first, the middle and the last."""
+        ranked = self._ranked(epochs)
+        shown = (ranked[0], ranked[len(ranked) // 2], ranked[-1])
+        told = [f"{one.model} {one.points(epochs, self.view.drawn):.1f}" for one in shown]
+        return f"{_when(epochs)} from {told[0]} over {told[1]} to {told[2]}"
+
+    def _overview(self) -> Frame:
+        figures, heads = self.view.figures, self.heads
+        columns = [Column("epochs"), Column("heads")]
+        columns += [Column(f"above the control, {heading}") for heading in figures]
+        columns += [Column(f"best on held-out {self.view.examples}"), Column("its parameters")]
+        for name in figures:
+            columns += [Column(f"its {name}", 2), Column(f"{name} over control"), Column(f"{name} over encoder")]
+        rows: list[list[Cell]] = []
+        for epochs in self.shots:
+            above = [sum(entry.above(CONTROL, epochs, key) > TIE for entry in heads) for key in figures.values()]
+            best = max(heads, key=lambda entry: entry.points(epochs, self.view.drawn, "held_out"))
+            rows.append([epochs, len(heads), *above, best.model, best.parameters])
+            for key in figures.values():
+                tuned = signed(best.above(ENCODER, epochs, key)) if epochs else None  # random as it came
+                rows[-1] += [best.score(epochs, key), signed(best.above(CONTROL, epochs, key)), tuned]
+        return Frame(columns, rows)
+
+    def _table(self) -> Frame:
+        columns = [Column("model"), Column("experiment"), Column("parameters"), Column("looks at")]
+        for epochs in self.shots:
+            figures = self.view.figures
+            columns += [Column(f"{name} {_when(epochs)}", 2, SPAN_NOTES.get(name, "")) for name in figures]
+        runs, heads = (self.main, self.zoo), self.heads
+        levels = [Entry(self.zoo, self.seeds, BASELINE)]
+        levels += [Entry(run, self.seeds, name) for name in (ENCODER, CONTROL) for run in runs]
+        rows: list[list[Cell]] = []
+        for entry in [*levels, *heads]:
+            kind = self.view.kind_of(entry.model) if entry in heads else None
+            rows.append([title_of(entry.model), entry.run.title, entry.parameters, kind])
+            rows[-1] += [entry.score(epochs, key) for epochs in self.shots for key in self.view.figures.values()]
+        return Frame(columns, rows)
+
+    def _band(self, epochs: float) -> list[float]:
+        """One standard deviation around the control's mean; nothing of one seed."""
+        found = self.zoo.by_seed(epochs, CONTROL, self.view.drawn)
+        mean = Mean([found[seed] for seed in self.seeds])
+        return [] if mean.deviation is None else [mean.mean - mean.deviation, mean.mean + mean.deviation]
+
+    def _draw(self) -> dict[str, Any]:
+        """A panel for each snapshot, two in a row, or all three."""
+        altair, beside = import_altair(), 3 if len(self.shots) == 3 else 2
+        panels = [self._panel(epochs, 720 // beside - 30) for epochs in self.shots]
+        lines = [altair.hconcat(*panels[at : at + beside]) for at in range(0, len(panels), beside)]
+        return dict(altair.vconcat(*lines).to_dict())
+
+    def _panel(self, epochs: float, width: int) -> Any:
+        altair, key = import_altair(), self.view.drawn
+        places = {ENCODER: 0, "control": 1, **self.view.kinds}  # the first two and ladders as in the other pictures
+        colour, shape = colour_by_place("kind", places, list(places))
+        rows: list[dict[str, Any]] = [
+            {"parameters": one.parameters, "score": one.points(epochs, key), "kind": self.view.kind_of(one.model)}
+            for one in sorted(self.heads, key=lambda one: not self.view.is_narrow(one))  # the rarer ones on top
+        ]
+        control = Entry(self.zoo, self.seeds, CONTROL)
+        levels = {"control": control}
+        if epochs:  # else it is random
+            levels[ENCODER] = control._replace(model=ENCODER)
+        data = [{"score": one.points(epochs, key), "kind": kind} for kind, one in levels.items()]
+        edges = self._band(epochs)
+        shown = [*edges, *(row["score"] for row in [*rows, *data])]
+        room = 0.05 * (max(shown) - min(shown))
+        scale = altair.Scale(zero=False, nice=False, domain=[min(shown) - room, max(shown) + room])
+        points = chart_of(rows, 220).encode(
+            x=altair.X(
+                "parameters:Q",
+                scale=altair.Scale(type="log", nice=False, domain=ENDS),
+                axis=altair.Axis(format="~s", tickCount=4),
+            ),
+            y=altair.Y("score:Q", title=self.view.heading, scale=scale, axis=altair.Axis(minExtent=35)),  # panels align
+            color=colour,
+        )
+        marks = points.mark_point(size=45, strokeWidth=1.5, opacity=1, filled=False).encode(shape=shape)
+        rules = altair.Chart(altair.Data(values=data)).mark_rule(strokeDash=[5, 4]).encode(y="score:Q", color=colour)
+        layers = [rules, marks]
+        if edges:
+            spread = altair.Chart(altair.Data(values=[{"low": edges[0], "high": edges[1]}]))
+            place = altair.Y("low:Q", title=self.view.heading)
+            layers.insert(0, spread.mark_rect(opacity=0.15, color="gray").encode(y=place, y2="high:Q"))
+        return altair.layer(*layers).properties(width=width, height=220, title=_when(epochs))
