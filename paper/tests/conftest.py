@@ -1,5 +1,5 @@
-"""The library's own ground for tests: no network, few threads."""
+"""The library's own ground for tests: no network, one thread."""
 
-from tests.conftest import no_network, pytest_sessionstart
+from tests.conftest import no_network
 
-__all__ = ["no_network", "pytest_sessionstart"]
+__all__ = ["no_network"]
