@@ -21,7 +21,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bertvision.cli.output import quiet_libraries
+from bertvision.cli import quiet_libraries
 from bertvision.config import load_config
 from bertvision.pipeline.finetune import finetune
 from bertvision.pipeline.finished import FinishedRun

@@ -21,7 +21,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from bertvision.cli.output import quiet_libraries
+from bertvision.cli import quiet_libraries
 from bertvision.config import load_config
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.states import HiddenStates

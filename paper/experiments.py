@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bertvision.cli.output import Overrides, print_table
+from bertvision.cli import Overrides, print_table
 from bertvision.cli.run import run as run_config
 from bertvision.config import RunConfig
 from bertvision.disk import write_text

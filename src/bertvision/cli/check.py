@@ -2,14 +2,11 @@
 
 import typer
 
-from bertvision.cli.output import AsJson, Config, Overrides, load_job, print_json, print_table
+from bertvision.cli import AsJson, Config, Overrides, app, load_job, print_json, print_table
 from bertvision.tables import Table
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command("check", rich_help_panel="Look", epilog="example: bertvision check configs/rte.toml")(check)
-
-
+@app.command("check", rich_help_panel="Look", epilog="example: bertvision check configs/rte.toml")
 def check(config: Config, overrides: Overrides = None, json: AsJson = False) -> None:
     """Say beforehand whether all is there and what it will cost: seconds, memory, disk."""
     job = load_job(config, overrides)

@@ -4,15 +4,10 @@ from importlib.resources import as_file, files
 
 import typer
 
-from bertvision.cli.output import AsJson, Overrides, load_job, print_run
+from bertvision.cli import AsJson, Overrides, app, load_job, print_run
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(
-        "demo", rich_help_panel="Run", epilog="example: bertvision demo finetune.epochs=2 run=runs/longer_demo"
-    )(demo)
-
-
+@app.command("demo", rich_help_panel="Run", epilog="example: bertvision demo finetune.epochs=2 run=runs/longer_demo")
 def demo(overrides: Overrides = None, json: AsJson = False) -> None:
     """The paper in miniature: offline, minutes on a laptop, on a synthetic corpus that ships; ends in a report."""
     with as_file(files("bertvision") / "demo.toml") as config:

@@ -4,18 +4,13 @@ from typing import Annotated
 
 import typer
 
-from bertvision.cli.output import Config, Overrides, load_job
+from bertvision.cli import Config, Overrides, app, load_job
 from bertvision.errors import UserError
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(
-        "encode",
-        rich_help_panel="The stages of run",
-        epilog="example: bertvision encode configs/rte.toml store.dtype=int8",
-    )(encode)
-
-
+@app.command(
+    "encode", rich_help_panel="The stages of run", epilog="example: bertvision encode configs/rte.toml store.dtype=int8"
+)
 def encode(
     config: Config,
     overrides: Overrides = None,

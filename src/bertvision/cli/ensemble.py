@@ -4,18 +4,15 @@ from typing import Annotated
 
 import typer
 
-from bertvision.cli.output import AsJson, load_job, print_json, print_run
+from bertvision.cli import AsJson, app, load_job, print_json, print_run
 from bertvision.errors import UserError
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(
-        "ensemble",
-        rich_help_panel="The stages of run",
-        epilog="example: bertvision ensemble runs/demo encoder adapter_64 --method max",
-    )(ensemble)
-
-
+@app.command(
+    "ensemble",
+    rich_help_panel="The stages of run",
+    epilog="example: bertvision ensemble runs/demo encoder adapter_64 --method max",
+)
 def ensemble(
     run: Annotated[str, typer.Argument(help="The folder of a run that was scored.", show_default=False)],
     members: Annotated[

@@ -5,19 +5,16 @@ from typing import Annotated, Any
 
 import typer
 
-from bertvision.cli.output import AsJson, Overrides, load_job, print_json, print_run, print_table
+from bertvision.cli import AsJson, Overrides, app, load_job, print_json, print_run, print_table
 from bertvision.errors import UserError
 from bertvision.tables import Table
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(
-        "evaluate",
-        rich_help_panel="The stages of run",
-        epilog="example: bertvision evaluate --predictions mine.json --data dev-v2.0.json --json",
-    )(evaluate)
-
-
+@app.command(
+    "evaluate",
+    rich_help_panel="The stages of run",
+    epilog="example: bertvision evaluate --predictions mine.json --data dev-v2.0.json --json",
+)
 def evaluate(
     config: Annotated[str | None, typer.Argument(help="A TOML config, or a run folder.", show_default=False)] = None,
     overrides: Overrides = None,

@@ -2,17 +2,14 @@
 
 import typer
 
-from bertvision.cli.output import Config, Overrides, load_job
+from bertvision.cli import Config, Overrides, app, load_job
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(
-        "finetune",
-        rich_help_panel="The stages of run",
-        epilog="example: bertvision finetune configs/rte.toml finetune.snapshots='[0.3, 1]'",
-    )(finetune)
-
-
+@app.command(
+    "finetune",
+    rich_help_panel="The stages of run",
+    epilog="example: bertvision finetune configs/rte.toml finetune.snapshots='[0.3, 1]'",
+)
 def finetune(config: Config, overrides: Overrides = None) -> None:
     """Fine-tune the encoder a little and keep it at every snapshot (the first stage of run)."""
     job = load_job(config, overrides)

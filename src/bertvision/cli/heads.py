@@ -6,17 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
-from bertvision.cli.output import AsJson, print_json, print_table, quiet_libraries
+from bertvision.cli import AsJson, app, print_json, print_table, quiet_libraries
 from bertvision.errors import UserError, suggest
 from bertvision.tables import Table
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(
-        "heads", rich_help_panel="Look", epilog="example: bertvision heads --encoder bert-large-uncased --task squad2"
-    )(heads)
-
-
+@app.command(
+    "heads", rich_help_panel="Look", epilog="example: bertvision heads --encoder bert-large-uncased --task squad2"
+)
 def heads(
     name: Annotated[str | None, typer.Argument(help="One head: what it is, and its settings.")] = None,
     encoder: Annotated[str, typer.Option(help="Name or folder; BERT's sizes are known offline.")] = "bert-base-uncased",

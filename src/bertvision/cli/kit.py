@@ -6,17 +6,11 @@ from typing import Annotated
 
 import typer
 
+from bertvision.cli import app
 from bertvision.errors import UserError
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(
-        "kit",
-        rich_help_panel="Run",
-        epilog="example: bertvision kit runs/sst2 runs/rte --to my_kit",
-    )(kit)
-
-
+@app.command("kit", rich_help_panel="Run", epilog="example: bertvision kit runs/sst2 runs/rte --to my_kit")
 def kit(
     runs: Annotated[list[Path], typer.Argument(help="Finished runs, one a task, at 0 epochs.", show_default=False)],
     to: Annotated[

@@ -7,20 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from bertvision.cli.output import AsJson, print_json, quiet_libraries
+from bertvision.cli import AsJson, app, print_json, quiet_libraries
 from bertvision.errors import UserError
 from bertvision.progress import RichReporter
 from bertvision.words import counted
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(
-        "predict",
-        rich_help_panel="Run",
-        epilog="example: bertvision predict runs/demo --text 'Who …?' --text-pair 'In 1891 …'",
-    )(predict)
-
-
+@app.command(
+    "predict",
+    rich_help_panel="Run",
+    epilog="example: bertvision predict runs/demo --text 'Who …?' --text-pair 'In 1891 …'",
+)
 def predict(
     run: Annotated[str, typer.Argument(help="A finished run's folder, or a kit.", show_default=False)],
     head: Annotated[str | None, typer.Option(help="A head of the run, or 'encoder'; absent: best on held-out.")] = None,

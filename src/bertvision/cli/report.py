@@ -5,13 +5,10 @@ from typing import Annotated
 
 import typer
 
-from bertvision.cli.output import quiet_libraries
+from bertvision.cli import app, quiet_libraries
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command("report", rich_help_panel="Run", epilog="example: bertvision report runs/demo")(report)
-
-
+@app.command("report", rich_help_panel="Run", epilog="example: bertvision report runs/demo")
 def report(
     runs: Annotated[list[str], typer.Argument(help="The folders of runs that were scored.", show_default=False)],
     to: Annotated[

@@ -4,17 +4,14 @@ from typing import Any
 
 import typer
 
-from bertvision.cli.output import AsJson, Config, Overrides, load_job, print_json, print_run, print_table
+from bertvision.cli import AsJson, Config, Overrides, app, load_job, print_json, print_run, print_table
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command(
-        "search",
-        rich_help_panel="Run",
-        epilog="example: bertvision search configs/search_rte.toml search.members=100 search.sampler=random",
-    )(search)
-
-
+@app.command(
+    "search",
+    rich_help_panel="Run",
+    epilog="example: bertvision search configs/search_rte.toml search.members=100 search.sampler=random",
+)
 def search(config: Config, overrides: Overrides = None, json: AsJson = False) -> None:
     """Try populations of heads, one pass each, choose on held-out training data, score the winner on dev once."""
     job = load_job(config, overrides, _find_mistakes)

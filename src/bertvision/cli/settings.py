@@ -1,15 +1,10 @@
 """bertvision settings"""
 
-import typer
-
-from bertvision.cli.output import AsJson, print_json, print_table
+from bertvision.cli import AsJson, app, print_json, print_table
 from bertvision.tables import Table
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command("settings", rich_help_panel="Look")(settings)
-
-
+@app.command("settings", rich_help_panel="Look")
 def settings(json: AsJson = False) -> None:
     """List every setting of a config with its default (--json: and its type)."""
     from bertvision.config import RunConfig

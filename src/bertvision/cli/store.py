@@ -6,24 +6,18 @@ from typing import Annotated, Any
 
 import typer
 
-from bertvision.cli.output import AsJson, print_json, print_table
+from bertvision.cli import AsJson, app, print_json, print_table
 from bertvision.errors import UserError
 from bertvision.tables import Table
 
 StorePath = Annotated[str, typer.Argument(help="The store: a folder, or an address such as s3://…", show_default=False)]
 
 
-def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(help="Stores of hidden states: list, verify, remove, export.", no_args_is_help=True)
-    group.command("ls", epilog="example: bertvision store ls runs")(ls)
-    group.command("verify", epilog="example: bertvision store verify runs/rte/states/train_epoch_1_cls")(verify)
-    group.command("rm", epilog="example: bertvision store rm runs/rte/states/train_epoch_1_cls")(rm)
-    group.command("export", epilog="example: bertvision store export runs/rte/states/train_epoch_1_cls --hdf5 rte.h5")(
-        export
-    )
-    app.add_typer(group, name="store", rich_help_panel="Look")
+group = typer.Typer(help="Stores of hidden states: list, verify, remove, export.", no_args_is_help=True)
+app.add_typer(group, name="store", rich_help_panel="Look")
 
 
+@group.command("ls", epilog="example: bertvision store ls runs")
 def ls(
     path: Annotated[str, typer.Argument(help="A store, or a folder or address with stores.")] = "runs",
     json: AsJson = False,
@@ -67,6 +61,7 @@ def _row(store: Any) -> list[str]:
     return [store.path, store.state, _say_size(store.bytes), *counts, *kept, _say_maker(store.about), _say_time(store)]
 
 
+@group.command("verify", epilog="example: bertvision store verify runs/rte/states/train_epoch_1_cls")
 def verify(path: StorePath, json: AsJson = False) -> None:
     """Read every byte of a store and say what is damaged; exit code 1 if anything is."""
     from dataclasses import asdict
@@ -93,6 +88,7 @@ def verify(path: StorePath, json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
+@group.command("rm", epilog="example: bertvision store rm runs/rte/states/train_epoch_1_cls")
 def rm(
     path: StorePath, yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove it without asking.")] = False
 ) -> None:
@@ -111,6 +107,7 @@ def rm(
     typer.echo(f"removed {what}.")
 
 
+@group.command("export", epilog="example: bertvision store export runs/rte/states/train_epoch_1_cls --hdf5 rte.h5")
 def export(
     path: StorePath,
     hdf5: Annotated[Path, typer.Option(metavar="FILE", help="The HDF5 file to write.", show_default=False)],

@@ -5,14 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
-from bertvision.cli.output import AsJson, print_json, print_table
+from bertvision.cli import AsJson, app, print_json, print_table
 from bertvision.tables import Table
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command("tasks", rich_help_panel="Look", epilog="example: bertvision tasks --data glue_data")(tasks)
-
-
+@app.command("tasks", rich_help_panel="Look", epilog="example: bertvision tasks --data glue_data")
 def tasks(
     data: Annotated[Path | None, typer.Option(help="A folder: show what is found in it.")] = None, json: AsJson = False
 ) -> None:

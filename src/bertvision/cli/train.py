@@ -2,15 +2,10 @@
 
 import typer
 
-from bertvision.cli.output import Config, Overrides, load_job
+from bertvision.cli import Config, Overrides, app, load_job
 
 
-def add_to(app: typer.Typer) -> None:
-    app.command("train", rich_help_panel="The stages of run", epilog="example: bertvision train runs/rte_embedded")(
-        train
-    )
-
-
+@app.command("train", rich_help_panel="The stages of run", epilog="example: bertvision train runs/rte_embedded")
 def train(config: Config, overrides: Overrides = None) -> None:
     """Train every head on the encoder's states in one pass, after fine-tuning where that is not done yet."""
     job = load_job(config, overrides)
