@@ -18,7 +18,7 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.loading import load_encoder
 from bertvision.encoder.states import Part
 from bertvision.sources import KeptSource, KeptStates, Source, StateBatch, StreamedSource
-from bertvision.sources.store import Contents, Store, StoredSource, StoreWriter, build_identity, open_place, reader
+from bertvision.sources.store import Contents, Store, StoredSource, StoreWriter, build_identity, open_location, reader
 from bertvision.sources.store.reader import Reading
 
 KEEP: tuple[Part, ...] = ("cls", "mean")
@@ -51,9 +51,8 @@ def store_states(
     contents = Contents.of(encoder.shape, range(encoder.shape.layers), keep, dtype)
     identity = build_identity(contents, "weights", "tokenizer", "data", {"max_length": 48}, "ids", "float32")
     ids = [f"e{number}" for number in range(int(features.example.max()) + 1)]
-    writer = StoreWriter(
-        open_place(folder), encoder, features, ids, contents, identity, encode_tokens=tokens, shard_tokens=SHARD_TOKENS
-    )
+    sizes = {"encode_tokens": tokens, "shard_tokens": SHARD_TOKENS}
+    writer = StoreWriter(open_location(folder), encoder, features, ids, contents, identity, **sizes)
     writer.write()
     assert writer.finish()
     store = Store.open(folder, identity)
@@ -326,7 +325,7 @@ def test_a_failed_read_reaches_the_reader_and_leaves_no_thread_behind(
         raise OSError(5, "Input/output error")
 
     squad = tiny_features("squad2")
-    monkeypatch.setattr(type(stored.place), "read_into", fail)
+    monkeypatch.setattr(type(stored.location), "read_into", fail)
     with pytest.raises(ValueError, match=r"examples .* can't be read .*Input/output error"):
         next(StoredSource(stored, squad, plan_of(squad), ("tokens",)).batches())
     gc.collect()

@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load_file
 
 from bertvision.errors import UserError
-from bertvision.pipeline import states, stores, train
+from bertvision.pipeline import states, train
 from bertvision.sources import Store
 from bertvision.sources.store import StoreWriter
-from bertvision.sources.store.places import Folder
+from bertvision.sources.store.location import Folder
 
 Command = Callable[..., Any]
 HEADS = ("last_linear", "learned_pooling", "adapter_4")
@@ -279,7 +279,7 @@ def test_a_kill_before_the_manifest_leaves_nothing_that_encode_can_not_end(
 
 
 def test_a_part_is_written_of_every_store(rte: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "StoreWriter", functools.partial(StoreWriter, shard_tokens=60))
+    monkeypatch.setattr(states, "StoreWriter", functools.partial(StoreWriter, shard_tokens=60))
     both = 'store.keep=["tokens", "cls"]'
     said = ok(command("encode", rte, both, "--part", "1/2"))
     assert said.out.count("waits for the other parts") == 2

@@ -14,7 +14,7 @@ from bertvision.encoder.states import HiddenStates, PackedTokens, Part, pack_tok
 from bertvision.kinds import Kind
 from bertvision.machine import Machine
 from bertvision.progress import Bar
-from bertvision.sources.ahead import make_ahead
+from bertvision.sources.base import make_ahead
 
 MOST_WAITING = 64 << 20  # bytes of outputs on the device before they are fetched
 

@@ -18,7 +18,7 @@ from bertvision.pipeline.folder import ADDED_ENSEMBLES
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.score import evaluate
 from bertvision.pipeline.scoreboard import score_tables
-from bertvision.pipeline.stores import check_stores
+from bertvision.pipeline.states import check_stores
 from bertvision.pipeline.train import check_heads, train
 from bertvision.tables import to_markdown
 from bertvision.tasks.base import describe_task

@@ -13,8 +13,8 @@ from bertvision.data.packing import plan_batches
 from bertvision.encoder.states import Part
 from bertvision.errors import UserError
 from bertvision.sources.store import DTYPES, Store, StoredSource
-from bertvision.sources.store.layout import DAMAGED, MANIFEST, seal
-from bertvision.sources.store.places import Folder, Run
+from bertvision.sources.store.format import MANIFEST, SET_ASIDE
+from bertvision.sources.store.location import ByteRange, Folder
 from bertvision.sources.store.reader import Reading
 
 PARTS: tuple[Part, ...] = ("tokens", "cls", "mean")
@@ -28,7 +28,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyStore:
 
 @pytest.fixture(scope="module")
 def store(tiny: TinyStore) -> Store:
-    found = Store.open(tiny.place, tiny.identity)
+    found = Store.open(tiny.location, tiny.identity)
     assert len(found.manifest.shards) == 9
     return found
 
@@ -39,7 +39,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[tuple[int, in
     found: list[tuple[str, list[tuple[int, int]]]] = []
     read_into = Folder.read_into
 
-    def note(self: Folder, name: str, runs: list[Run]) -> None:
+    def note(self: Folder, name: str, runs: list[ByteRange]) -> None:
         found.append((name, [(run.start, run.stop) for run in runs]))
         read_into(self, name, runs)
 
@@ -82,7 +82,7 @@ def break_by(how: str) -> Callable[[Path], None]:
     return {
         "is missing": lambda path: path.unlink(),
         "bytes, not": lambda path: path.write_bytes(path.read_bytes()[:-1]),
-        "is damaged": lambda path: (path.parent / DAMAGED).write_bytes(seal({"files": [path.name]})) and None,
+        "is damaged": lambda path: path.rename(path.parent / f"{SET_ASIDE}{path.name}") and None,
     }[how]
 
 
@@ -256,5 +256,5 @@ def test_a_pass_of_no_steps_gives_nothing(store: Store, tiny: TinyStore) -> None
 
 
 def test_stores_can_be_opened_by_path_text_and_place(tiny: TinyStore) -> None:
-    for path in (tiny.place, str(tiny.place), Path(str(tiny.place)), f"file://{tiny.place}"):
+    for path in (tiny.location, str(tiny.location), Path(str(tiny.location)), f"file://{tiny.location}"):
         assert Store.open(path).manifest.fingerprint == tiny.writer.fingerprint
