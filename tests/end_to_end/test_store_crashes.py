@@ -206,6 +206,34 @@ def test_a_repair_killed_at_any_step_is_gone_on_from(writers: Writers, small_sto
     assert step > 10 and seen["cut"] and seen["set aside"]
 
 
+def test_a_verify_stopped_between_two_shards_hides_no_damage(
+    small_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is not set aside yet is found by the next one; what is, stays so."""
+
+    class Stopped(BaseException):
+        pass
+
+    folder, rename = tmp_path / "store", Folder.rename
+    shutil.copytree(small_store, folder)
+    names = shards_in(folder)
+    for name in names:
+        flip(folder / name, -9, 3)
+
+    def stop(self: Folder, name: str, other: str) -> None:
+        rename(self, name, other)
+        raise Stopped
+
+    monkeypatch.setattr(Folder, "rename", stop)
+    for count in range(1, len(names) + 1):
+        with pytest.raises(Stopped):
+            verify_store(folder)
+        assert len(set_aside(folder)) == count
+        with pytest.raises(UserError):
+            Store.open(folder)
+    assert sorted(entry.file for entry in verify_store(folder)) == names
+
+
 def test_a_repair_killed_at_random_moments_is_gone_on_from(writers: Writers, long_store: Path, tmp_path: Path) -> None:
     draws = random.Random(2)
     for number in range(6):

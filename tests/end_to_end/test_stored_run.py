@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import load_file
 
 from bertvision.errors import UserError
-from bertvision.pipeline import states, train
+from bertvision.pipeline import check, states, train
+from bertvision.pipeline.stamps import Stamps
 from bertvision.sources import Store
 from bertvision.sources.store import StoreWriter
 from bertvision.sources.store.location import Folder
@@ -133,6 +134,31 @@ def test_auto_takes_what_is_cheaper_says_why_and_keeps_it(
     assert kept["source"] == expected == states_of(run) and kept["figures"]["passes"] == 2.0
     assert f"states (tokens) are {expected}: {kept['reason']}." in said.err
     assert (run / "states").exists() == (expected == "stored")
+
+
+@pytest.mark.parametrize("task", ["squad", "rte"])
+def test_a_run_that_stores_nothing_builds_no_writer_and_hashes_no_weights(
+    task: str, request: pytest.FixtureRequest, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = request.getfixturevalue(task)
+    fix_rates(monkeypatch, 1e9, 10.0)
+    monkeypatch.setattr(StoreWriter, "__init__", lambda *_, **__: pytest.fail("nothing is to be written"))
+    monkeypatch.setattr(Stamps, "weights", lambda *_: pytest.fail("there is nothing to compare them with"))
+    ok(command("train", config, f"store.path={tmp_path / 'shared'}"))
+    assert states_of(tmp_path / "run") == ("streamed" if task == "squad" else "kept")
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize(("encoder", "disk"), [(10.0, 1e9), (1e9, 10.0)])
+def test_check_says_what_run_will_choose_and_why(
+    squad: Path, command: Command, monkeypatch: pytest.MonkeyPatch, encoder: float, disk: float, epochs: int
+) -> None:
+    fix_rates(monkeypatch, encoder, disk)
+    monkeypatch.setattr(check, "measure_encoder", lambda *_: encoder)
+    checked = ok(command("check", squad, "--json", f"train.epochs={epochs}")).json["states"]["tokens"]
+    ok(command("train", squad, f"train.epochs={epochs}"))
+    chosen = json.loads((squad.parent / "run/sources.json").read_text())["train_epoch_1_tokens"]
+    assert checked == f"{chosen['source']}: {chosen['reason']}"
 
 
 class Killed(BaseException):

@@ -25,7 +25,7 @@ from bertvision.pipeline.finetune import load_for_finetuning, output_layer
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.snapshot import check_length
-from bertvision.pipeline.states import check_stores, contents_of, find_store, fits_in_memory, parts_read, weigh_states
+from bertvision.pipeline.states import StoreSpec, check_stores, fits_in_memory, parts_read, weigh_states
 from bertvision.pipeline.train import check_heads
 from bertvision.sources import StreamedSource
 from bertvision.sources.cost import KEPT, STORED, STREAMED, Choice, measure_encoder
@@ -129,7 +129,7 @@ def _cost(job: Job, data: Section) -> dict[str, Section]:
         "tokens a second fine-tuning": round(finetune_rate or 0),
         "tokens a second frozen": round(frozen_rate),
         "memory MB of this process": round(_memory_bytes(job) / 1e6),
-        **_disk(job, encoder, trained * sum(supply.stored_bytes for supply in supplies)),
+        **_disk(job, encoder, trained * sum(supply.store_bytes for supply in supplies if supply.is_written)),
     }
     return {"states": {name: fact for supply in supplies for name, fact in supply.facts().items()}, "cost": cost}
 
@@ -144,10 +144,6 @@ class Supply:
     store_bytes: int
     """What they take in a store, whether there is one or not."""
     is_written: bool
-
-    @property
-    def stored_bytes(self) -> int:
-        return self.store_bytes if self.is_written else 0
 
     def facts(self) -> Section:
         name = ", ".join(self.keep)
@@ -166,28 +162,26 @@ def _supplies(job: Job, encoder: Encoder, data: Section, frozen_rate: float) -> 
         if not members:
             continue
         keep, passes = parts_read([heads[member.name] for member in members]), _passes(members)
-        asked, epochs, there = job.config.train.source, job.head_snapshots[-1], _is_there(job, encoder, keep)
+        spec = StoreSpec(job, encoder, job.head_snapshots[-1], keep, finetuned=False)
+        asked, there = job.config.train.source, _is_there(spec)
         if fits_in_memory(job, encoder, keep, windows):
             written, seconds = asked == STORED and not there, 0.0 if there else tokens / frozen_rate
             how = "read from their store" if there else "encoded once" + (", and stored" if written else "")
             choice = Choice(KEPT, f"they are small, and {how}")
         else:
-            work = passes, windows, tokens, lambda: frozen_rate
-            choice = weigh_states(job, encoder, epochs, keep, *work, finetuned=False)
+            choice = weigh_states(spec, passes, windows, tokens, lambda: frozen_rate)
             if asked != "auto":
                 choice = dataclasses.replace(choice, source=asked, reason=f'train.source = "{asked}"; {choice.reason}')
             written = choice.source == STORED and not there
             seconds = choice.figures.get(f"seconds {choice.source}", passes * tokens / frozen_rate)
-        size = contents_of(job, encoder, keep).store_bytes(windows, tokens)
-        found.append(Supply(keep, choice, seconds, size, written))
+        found.append(Supply(keep, choice, seconds, spec.contents.store_bytes(windows, tokens), written))
     return found
 
 
-def _is_there(job: Job, encoder: Encoder, keep: tuple[Part, ...]) -> bool:
+def _is_there(spec: StoreSpec) -> bool:
     """Whether a store would be read; one that can't be used is passed over, as `run` does."""
     try:
-        epochs, asked = job.head_snapshots[-1], job.config.train.source
-        return asked != STREAMED and find_store(job, encoder, epochs, "train", keep, finetuned=False)[0] is not None
+        return spec.job.config.train.source != STREAMED and spec.find()[0] is not None
     except UserError:
         return False
 

@@ -7,9 +7,9 @@ The choice and its reason are printed, and written to the run folder's sources.j
 choice beforehand (`weigh_states`), `bertvision encode` writes stores whatever they cost (`encode`).
 """
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,80 @@ class UnfinishedError(UserError):
     """Other commands have not written their parts of a store yet."""
 
 
+@dataclass(frozen=True)
+class StoreSpec:
+    """The store that some states of a split have or would have: where it lies, and what it must hold. Until the encoder
+    is `finetuned`, its weights are not known."""
+
+    job: Job
+    size: Encoder | EncoderSize
+    epochs: float
+    keep: tuple[Part, ...]
+    split: str = "train"
+    finetuned: bool = True
+
+    @property
+    def name(self) -> str:
+        return "_".join([self.split, snapshot_name(self.epochs), *self.keep])
+
+    @property
+    def location(self) -> Location:
+        """The run folder has its own stores; a location that is shared tells them apart by task and encoder."""
+        job, root = self.job, self.job.config.store.path
+        if root is None:
+            return open_location(job.folder.states / self.name)
+        encoder = Path(job.config.encoder.name).name or "encoder"
+        return open_location(f"{root.rstrip('/')}/{job.task.name}_{encoder}_{self.name}")
+
+    @property
+    def contents(self) -> Contents:
+        dtype = self.job.config.store.dtype
+        if dtype == "auto":
+            dtype = "bfloat16" if self.job.machine.dtype == torch.bfloat16 else "float16"
+        return Contents.of(self.size.shape, self.size.layers, self.keep, dtype)
+
+    def identity(self, weights: str) -> dict[str, Any]:
+        job = self.job
+        overlap = {"overlap": job.config.data.overlap} if job.task.windowed else {}
+        return build_identity(
+            self.contents,
+            weights,
+            tokenizer_stamp(job.tokenizer),
+            job.stamps.examples(self.split)[:16],
+            {"max_length": job.max_length, **overlap},
+            job.stamps.tokens(self.split),
+            str(job.machine.dtype).removeprefix("torch."),
+        )
+
+    def scan(self) -> tuple[Scan, dict[str, Any] | None]:
+        """What lies in the location, and the identity it must have: None where there is nothing to compare it with, so
+        that a run that stores nothing hashes nothing. Only reads."""
+        job, found = self.job, scan(self.location)
+        if found.problem is not None and not isinstance(found.problem, DamagedError):
+            raise found.problem
+        if not found.is_store or not (self.finetuned or found.identity):
+            return found, None
+        if self.finetuned:
+            return found, self.identity(job.stamps.weights(self.epochs))
+        if self.epochs == 0:
+            return found, self.identity(weights_stamp(job.config.encoder.name))
+        # Weights are not known yet, but other fine-tuning gives other ones.
+        same = found.about.get("finetune", job.stamps.finetune) == job.stamps.finetune
+        return found, self.identity(found.identity.get("encoder weights", "") if same else "of another fine-tuning")
+
+    def find(self) -> tuple[Store | None, str]:
+        """A whole store of these very states, or of these and others; where there is none, how what lies there instead
+        differs."""
+        trouble = ""
+        for keep in (self.keep, WIDER) if set(self.keep) < set(WIDER) else (self.keep,):
+            found, wanted = replace(self, keep=keep).scan()
+            difference = found.find_difference(wanted) if wanted else ""
+            if found.manifest is not None and not found.broken and not difference:
+                return Store(found.location, found.manifest), ""
+            trouble = trouble or difference
+        return None, trouble
+
+
 class States:
     """Where the states of one snapshot come from. Choices are remembered: a search asks for each population."""
 
@@ -90,12 +164,11 @@ class States:
 
     def choose(self, keep: tuple[Part, ...], passes: float, resumed: bool = False) -> Choice:
         """Streamed or stored, for so many passes over the train split."""
-        job, name = self.job, store_name(self.epochs, "train", keep)
-        asked = job.config.train.source
+        job, spec, asked = self.job, self._spec(keep), self.job.config.train.source
         if asked != "auto":
             return Choice(asked, f'train.source = "{asked}"')
-        if (name, passes) not in self._choices:
-            before = (read_json(job.folder.path / "sources.json") or {}).get(name)
+        if (spec.name, passes) not in self._choices:
+            before = (read_json(job.folder.path / "sources.json") or {}).get(spec.name)
             if resumed and before is not None and before["source"] != KEPT:
                 choice: Choice | None = Choice(**before)
             else:
@@ -103,10 +176,13 @@ class States:
                 rate = self._encoder_rate(keep) if passes > 1 else None
                 lengths = job.features("train").lengths
                 work = passes, len(lengths), int(lengths.sum()), lambda: rate or self._encoder_rate(keep)
-                choice = weigh_states(job, self.encoder, self.epochs, keep, *work) if job.machine.is_main else None
+                choice = weigh_states(spec, *work) if job.machine.is_main else None
             # Clocks differ, and all must do the same: the first process's choice.
-            self._choices[name, passes] = job.machine.gather([choice] if job.machine.is_main else [])[0]
-        return self._choices[name, passes]
+            self._choices[spec.name, passes] = job.machine.gather([choice] if job.machine.is_main else [])[0]
+        return self._choices[spec.name, passes]
+
+    def _spec(self, keep: tuple[Part, ...], split: str = "train") -> StoreSpec:
+        return StoreSpec(self.job, self.encoder, self.epochs, keep, split)
 
     def _encoder_rate(self, keep: tuple[Part, ...]) -> float:
         job = self.job
@@ -117,8 +193,8 @@ class States:
         job = self.job
         if not job.machine.is_main:
             return
-        path, name = job.folder.path / "sources.json", store_name(self.epochs, "train", keep)
-        known, entry = read_json(path) or {}, dataclasses.asdict(choice)
+        path, name = job.folder.path / "sources.json", self._spec(keep).name
+        known, entry = read_json(path) or {}, asdict(choice)
         if known.get(name) != entry:
             write_json(path, {**known, name: entry})
         job.reporter.say_if_new("states", f"states ({', '.join(keep)}) are {choice.source}: {choice.reason}.")
@@ -147,7 +223,7 @@ class States:
         if asked != "auto":
             return None
         try:
-            store, trouble = find_store(job, self.encoder, self.epochs, split, keep)
+            store, trouble = self._spec(keep, split).find()
         except UserError as error:
             store, trouble = None, str(error)
         (unseen,) = job.machine.agree(store is None)  # it may have been finished this very moment
@@ -163,12 +239,12 @@ class States:
         """The store of a split's states, after writing what is missing of it. With `verify` existing shards are checked
         with their checksums, and those that differ are written again. `part` = (number, of how many) leaves
         the other parts to other commands; UnfinishedError then says that they are missing."""
-        machine, say = self.job.machine, self.job.reporter.say
-        found = None if verify else find_store(self.job, self.encoder, self.epochs, split, keep)[0]
+        machine, say, spec = self.job.machine, self.job.reporter.say, self._spec(keep, split)
+        found = None if verify else spec.find()[0]
         (unseen,) = machine.agree(found is None)
         if found is not None and not unseen:
             return found
-        writer = self._writer(keep, split)
+        writer = self._writer(spec)
         if verify and machine.is_main:
             self._verify(writer)
         machine.wait()
@@ -196,12 +272,11 @@ class States:
                 again = f": {damage.examples} are written again" if damage.stop > damage.first else ""
                 reporter.say(f"{damage.file} {damage.why}{again}.")
 
-    def _writer(self, keep: tuple[Part, ...], split: str) -> StoreWriter:
+    def _writer(self, spec: StoreSpec) -> StoreWriter:
         job, config = self.job, self.job.config
-        contents = contents_of(job, self.encoder, keep)
         about = {
             "task": job.task.name,
-            "split": split,
+            "split": spec.split,
             "encoder": config.encoder.name,
             "epochs": self.epochs,
             "finetune": job.stamps.finetune,
@@ -209,12 +284,12 @@ class States:
             "bertvision": __version__,
         }
         return StoreWriter(
-            location_of(job, self.epochs, split, keep),
+            spec.location,
             self.encoder,
-            job.features(split),
-            [example.id for example in job.examples(split)],
-            contents,
-            identity_of(job, contents, job.stamps.weights(self.epochs), split),
+            job.features(spec.split),
+            [example.id for example in job.examples(spec.split)],
+            spec.contents,
+            spec.identity(job.stamps.weights(self.epochs)),
             about,
             job.encode_tokens,
             config.store.shard_mb << 20,
@@ -255,54 +330,27 @@ def fits_in_memory(job: Job, encoder: Encoder, keep: tuple[Part, ...], windows: 
 
 
 def weigh_states(
-    job: Job,
-    encoder: Encoder,
-    epochs: float,
-    keep: tuple[Part, ...],
-    passes: float,
-    windows: int,
-    tokens: int,
-    encoder_rate: Callable[[], float],
-    finetuned: bool = True,
+    spec: StoreSpec, passes: float, windows: int, tokens: int, encoder_rate: Callable[[], float]
 ) -> Choice:
-    """Streamed or stored, whichever is cheaper for so many passes over the train split; before the encoder is
-    `finetuned` as far as that can be seen."""
+    """Streamed or stored, whichever is cheaper for so many passes over these states."""
+    asked = spec.job.config.train.source
     try:
-        store, trouble = find_store(job, encoder, epochs, "train", keep, finetuned)
+        store, trouble = spec.find()
         if store is not None:
             location, size, missing = store.location, store.manifest.bytes, 0.0
         elif trouble:
             return Choice(STREAMED, trouble)
-        elif passes <= 1 and job.config.train.source == "auto":
+        elif passes <= 1 and asked == "auto":
             return Choice(STREAMED, "there is one pass over them, so nothing to gain from storing")
         else:
-            location = location_of(job, epochs, "train", keep)
-            size = contents_of(job, encoder, keep).store_bytes(windows, tokens)
+            location, size = spec.location, spec.contents.store_bytes(windows, tokens)
             missing = max(0.0, 1 - sum(shard.bytes for shard in scan(location).shards) / size)
         rates = Rates(encoder_rate(), *measure_disk(location, size, bool(missing)))
         return weigh(passes, tokens, size, missing, rates, location.free_bytes())
     except UserError as error:  # a disk that can't be used is no reason to stop: the encoder is there
-        if job.config.train.source == STORED:
+        if asked == STORED:
             raise
         return Choice(STREAMED, f"they can't be stored ({error})")
-
-
-# ---------------------------------------------------------------------- the stores of a run
-
-
-def find_store(
-    job: Job, size: Encoder | EncoderSize, epochs: float, split: str, keep: tuple[Part, ...], finetuned: bool = True
-) -> tuple[Store | None, str]:
-    """A whole store of these very states, or of these and others; and where there is none, what lies in its location.
-    Nothing is written, and weights are not hashed unless there is something to compare them with."""
-    trouble = ""
-    for parts in (keep, WIDER) if set(keep) < set(WIDER) else (keep,):
-        found, wanted = _scan_states(job, size, epochs, split, parts, finetuned)
-        difference = found.find_difference(wanted) if wanted else ""
-        if found.manifest is not None and not found.broken and not difference:
-            return Store(found.location, found.manifest), ""
-        trouble = trouble or difference
-    return None, trouble
 
 
 def check_stores(job: Job) -> None:
@@ -312,29 +360,12 @@ def check_stores(job: Job) -> None:
         size = shape_of(job.config.encoder.name, job.config.encoder.layers)
         for epochs in job.head_snapshots:
             for keep in parts_of(job):
-                found, wanted = _scan_states(job, size, epochs, "train", keep, finetuned=False)
+                found, wanted = StoreSpec(job, size, epochs, keep, finetuned=False).scan()
                 if wanted:
                     found.refuse_other(wanted)
 
 
-def _scan_states(
-    job: Job, size: Encoder | EncoderSize, epochs: float, split: str, keep: tuple[Part, ...], finetuned: bool
-) -> tuple[Scan, dict[str, Any] | None]:
-    """What lies where a store of these states would, and the identity it must have; None where nothing is there, or too
-    little to be compared before fine-tuning."""
-    found = scan(location_of(job, epochs, split, keep))
-    if found.problem is not None and not isinstance(found.problem, DamagedError):
-        raise found.problem
-    if not found.is_store or not (finetuned or found.identity):
-        return found, None
-    if finetuned:
-        weights = job.stamps.weights(epochs)
-    elif epochs == 0:
-        weights = weights_stamp(job.config.encoder.name)
-    else:  # not known yet, but other fine-tuning gives other weights
-        same = found.about.get("finetune", job.stamps.finetune) == job.stamps.finetune
-        weights = found.identity.get("encoder weights", "") if same else "of another fine-tuning"
-    return found, identity_of(job, contents_of(job, size, keep), weights, split)
+# ---------------------------------------------------------------------- parts
 
 
 def parts_of(job: Job) -> list[tuple[Part, ...]]:
@@ -354,36 +385,3 @@ def parts_read(heads: list[Head]) -> tuple[Part, ...]:
     """Which parts of the states these heads read."""
     found: set[Part] = {head.reads for head in heads}
     return tuple(sorted(found))
-
-
-def contents_of(job: Job, size: Encoder | EncoderSize, keep: tuple[Part, ...]) -> Contents:
-    dtype = job.config.store.dtype
-    if dtype == "auto":
-        dtype = "bfloat16" if job.machine.dtype == torch.bfloat16 else "float16"
-    return Contents.of(size.shape, size.layers, keep, dtype)
-
-
-def location_of(job: Job, epochs: float, split: str, keep: tuple[Part, ...]) -> Location:
-    """The run folder has its own stores; a location that is shared tells them apart by task and encoder."""
-    name, root = store_name(epochs, split, keep), job.config.store.path
-    if root is None:
-        return open_location(job.folder.states / name)
-    encoder = Path(job.config.encoder.name).name or "encoder"
-    return open_location(f"{root.rstrip('/')}/{job.task.name}_{encoder}_{name}")
-
-
-def store_name(epochs: float, split: str, keep: tuple[Part, ...]) -> str:
-    return "_".join([split, snapshot_name(epochs), *keep])
-
-
-def identity_of(job: Job, contents: Contents, weights: str, split: str) -> dict[str, Any]:
-    overlap = {"overlap": job.config.data.overlap} if job.task.windowed else {}
-    return build_identity(
-        contents,
-        weights,
-        tokenizer_stamp(job.tokenizer),
-        job.stamps.examples(split)[:16],
-        {"max_length": job.max_length, **overlap},
-        job.stamps.tokens(split),
-        str(job.machine.dtype).removeprefix("torch."),
-    )

@@ -1,18 +1,6 @@
 """A store as one HDF5 file, for people who work with the original's files: padded float32, one window a chunk.
 
-    embeds      (window, layer, position, hidden) float32   states of all tokens, zeros behind a window's end
-    cls         (window, layer, hidden) float32             states of [CLS]; attribute `pooled`: and pooled output
-    mean        (window, layer, hidden) float32             means over tokens
-    lengths     (window) int64                              tokens
-    start_ids   (window) int64                              first token of the answer (span tasks)
-    end_ids     (window) int64                              its last token (span tasks)
-    labels      (window) float32                            label or score; NaN in span tasks
-    indices     (window) int64                              number of the window's example
-    ids         (example) UTF-8                             the examples' ids
-    layers      (layer) int64                               layers of the encoder, 0 = embeddings
-
-Of the first three, those that the store keeps. `embeds`, `labels`, `start_ids`, `end_ids` have the original's names,
-axes and chunks; it kept each in a file of its own.
+docs/store_format.md lists its datasets.
 """
 
 import importlib
@@ -40,7 +28,7 @@ FACTS = {"lengths": "lengths", "start_ids": "start", "end_ids": "end", "labels":
 
 
 def export_hdf5(store: Store, file: str | Path, bar: Bar | None = None) -> None:
-    """Writes a store's states, padded and in float32, into a new HDF5 file; the module says what is in it.
+    """Writes a store's states, padded and in float32, into a new HDF5 file.
 
     `bar` goes forward by windows, once for each part.
     """

@@ -211,10 +211,10 @@ class DamagedError(UserError):
     """A file of the store is not what was written."""
 
 
-def unreadable(location: Location, shard: Shard, error: Exception) -> UserError:
+def bad_shard(location: Location, shard: Shard, why: str) -> UserError:
     return UserError(
-        f"{shard.file} of the store '{location}' ({shard.examples}) can't be read ({error}): `bertvision store verify` "
-        "says what is wrong, and `bertvision encode` writes it again."
+        f"the store '{location}' can't be used: {shard.file} ({shard.examples}) {why}. `bertvision store verify` "
+        "reports everything that is wrong, and `bertvision encode` writes it again."
     )
 
 
@@ -282,27 +282,19 @@ def windows_of(features: Features, first: int, stop: int) -> range:
     return range(int(low), int(high))
 
 
-def facts_of(features: Features, windows: range) -> dict[str, np.ndarray]:
-    """What a shard says of its windows besides their states."""
-    some = slice(windows.start, windows.stop)
-    offsets = np.zeros(len(windows) + 1, dtype=np.int64)  # (window + 1)
-    np.cumsum(features.lengths[some], out=offsets[1:])
-    return {
-        "offsets": offsets,
-        "example": features.example[some].astype(np.int64),  # (window)
-        "start": features.start[some].astype(np.int64),  # (window)
-        "end": features.end[some].astype(np.int64),  # (window)
-        "target": features.target[some].astype(np.float32),  # (window)
-    }
-
-
 def outline_shard(
     features: Features, ids: Sequence[str], contents: Contents, fingerprint: str, first: int, stop: int
-) -> tuple[Shard, bytes]:
-    """A shard before its states are there: where all will lie, how large it will be, and the head of its file."""
+) -> tuple[Shard, Data]:
+    """A shard before its states are there: where they will lie, how large it will be, and all that comes before them in
+    the file: its header, and what is known of its windows."""
     windows = windows_of(features, first, stop)
-    facts = facts_of(features, windows)
-    tokens = int(facts["offsets"][-1])
+    some = slice(windows.start, windows.stop)
+    offsets = np.zeros(len(windows) + 1, dtype="<i8")  # (window + 1)
+    np.cumsum(features.lengths[some], out=offsets[1:])
+    facts = {"offsets": offsets}
+    facts |= {name: getattr(features, name)[some].astype("<i8") for name in ("example", "start", "end")}  # (window)
+    facts["target"] = features.target[some].astype("<f4")  # (window)
+    tokens = int(offsets[-1])
     tensors: dict[str, tuple[str, Sequence[int], int]] = {
         name: ("F32" if name == "target" else "I64", value.shape, value.nbytes) for name, value in facts.items()
     }
@@ -317,9 +309,10 @@ def outline_shard(
         end += size
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % ALIGN)
-    head = len(text).to_bytes(8, "little") + text
-    at: dict[str, int] = {part: len(head) + header[part]["data_offsets"][0] for part in contents.parts}
-    return Shard(first, stop, len(windows), tokens, len(head) + end, at), head
+    begin = 8 + len(text)
+    at: dict[str, int] = {part: begin + header[part]["data_offsets"][0] for part in contents.parts}
+    head = b"".join([len(text).to_bytes(8, "little"), text, *(value.tobytes() for value in facts.values())])
+    return Shard(first, stop, len(windows), tokens, begin + end, at), head
 
 
 def read_header(location: Location, name: str) -> tuple[dict[str, Any], int]:

@@ -36,8 +36,8 @@ from bertvision.sources.store.format import (
     Contents,
     Manifest,
     Shard,
+    bad_shard,
     parse_header,
-    unreadable,
 )
 from bertvision.sources.store.location import Buffer, ByteRange, Location, open_location
 from bertvision.sources.store.scan import scan
@@ -70,10 +70,7 @@ class Store:
         if identity is not None:
             found.refuse_other(identity)
         for shard, why in found.broken:
-            raise UserError(
-                f"the store '{location}' can't be read: {shard.file} ({shard.examples}) {why}. `bertvision store "
-                "verify` reports everything that is wrong, and `bertvision encode` writes it again."
-            )
+            raise bad_shard(location, shard, why)
         return cls(location, found.manifest)
 
     def __len__(self) -> int:
@@ -83,10 +80,7 @@ class Store:
     def check(self, shard: Shard) -> None:
         """Compares all bytes of a shard with its checksum."""
         if self.location.hash(shard.file)[:DIGITS] != shard.sha256:
-            raise UserError(
-                f"{shard.file} of the store '{self.location}' ({shard.examples}) is damaged: `bertvision encode` "
-                "writes it again."
-            )
+            raise bad_shard(self.location, shard, "is damaged")
 
     def __repr__(self) -> str:
         kept = ", ".join(self.contents.parts)
@@ -122,7 +116,7 @@ class Store:
                 header, begin = parse_header(data)
                 ids += json.loads(header["__metadata__"]["ids"])
             except (OSError, ValueError, KeyError) as error:
-                raise unreadable(self.location, shard, error) from error
+                raise bad_shard(self.location, shard, f"can't be read ({error})") from error
             for name in ("offsets", "example", "start", "end", "target"):
                 first, last = header[name]["data_offsets"]
                 values = np.frombuffer(data[begin + first : begin + last], NUMPY[header[name]["dtype"]])
@@ -252,7 +246,7 @@ class Reading:
         try:
             self.store.location.read_into(shard.file, ranges)
         except (OSError, EOFError) as error:
-            raise unreadable(self.store.location, shard, error) from error
+            raise bad_shard(self.store.location, shard, f"can't be read ({error})") from error
 
 
 class StoredSource:

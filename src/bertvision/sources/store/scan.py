@@ -37,41 +37,25 @@ class Scan:
     manifest: Manifest | None
     problem: UserError | None
     """Why the manifest that is there can't be used."""
-    plan: dict[str, Any]
-    """What is being written; empty where nothing is, or that is not known."""
+    identity: dict[str, Any]
+    about: dict[str, Any]
+    ranges: list[tuple[int, int]]
+    """The examples of each shard that the store has or will have."""
 
     @property
     def is_store(self) -> bool:
         """Whether there are shards, or a file that only a store has: other programs have a manifest.json too."""
-        other_format = self.problem is not None and not isinstance(self.problem, DamagedError)
-        return bool(self.shards or self.manifest or other_format or "identity" in self.plan)
+        return bool(self.shards or self.identity or (self.problem and not isinstance(self.problem, DamagedError)))
 
     @property
     def is_unfinished(self) -> bool:
         return WRITING in self.sizes and not {MANIFEST, LISTED} & self.sizes.keys()
-
-    @property
-    def about(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.manifest.about if self.manifest is not None else self.plan.get("about", {})
-        return found
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.manifest.identity if self.manifest is not None else self.plan.get("identity", {})
-        return found
 
     @cached_property
     def shards(self) -> list[Shard]:
         """The shards that are there, as their names describe them."""
         matches = [(SHARD_NAME.fullmatch(name), size) for name, size in sorted(self.sizes.items())]
         return [Shard(int(match[1]), int(match[2]), 0, 0, size, {}, match[3]) for match, size in matches if match]
-
-    @property
-    def ranges(self) -> list[tuple[int, int]]:
-        """The examples of each shard that the store has or will have, as far as that is written down."""
-        if self.manifest is not None:
-            return [(shard.first, shard.stop) for shard in self.manifest.shards]
-        return [(first, stop) for first, stop in self.plan.get("shards", [])]
 
     @cached_property
     def broken(self) -> list[tuple[Shard, str]]:
@@ -107,16 +91,20 @@ class Scan:
 
 
 def scan(location: Location) -> Scan:
-    sizes, manifest, problem, plan = location.sizes(), None, None, {}
+    sizes, manifest, problem, known = location.sizes(), None, None, {}
     data = read_if_there(location, MANIFEST)
     try:
         manifest = Manifest.parse(data, f"{location}/{MANIFEST}") if data is not None else None
     except UserError as error:
         problem = error
-    if manifest is None and (data := read_if_there(location, WRITING)) is not None:
-        with suppress(DamagedError):  # shards say for themselves what they are of
-            plan = unseal(data, WRITING)
-    return Scan(location, sizes, manifest, problem, plan)
+    if manifest is not None:
+        ranges = [(shard.first, shard.stop) for shard in manifest.shards]
+        return Scan(location, sizes, manifest, None, manifest.identity, manifest.about, ranges)
+    data = read_if_there(location, WRITING)
+    with suppress(DamagedError):  # shards say for themselves what they are of
+        known = unseal(data, WRITING) if data is not None else {}
+    ranges = [(first, stop) for first, stop in known.get("shards", [])]
+    return Scan(location, sizes, None, problem, known.get("identity", {}), known.get("about", {}), ranges)
 
 
 def read_if_there(location: Location, name: str) -> Data | None:

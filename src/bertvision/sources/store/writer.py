@@ -35,7 +35,6 @@ from bertvision.sources.store.format import (
     Manifest,
     Shard,
     digest,
-    facts_of,
     outline_shard,
     plan_shards,
     seal,
@@ -94,7 +93,8 @@ class StoreWriter:
         mine = [shard for shard in self.shards[share[0] :: share[1]] if shard.first in gone]
         self._check_room(sum(shard.bytes for shard in missing))
         if mine:
-            if not scan(self.location).plan:
+            found = scan(self.location)
+            if WRITING not in found.sizes or not found.ranges:
                 shards = [[shard.first, shard.stop] for shard in self.shards]
                 plan = {"identity": self.identity, "about": self.about, "shards": shards}
                 self.location.write(WRITING, [memoryview(seal(plan))])
@@ -107,14 +107,14 @@ class StoreWriter:
         names = self._found()
         if len(names) < len(self.shards):
             return False
-        found = scan(self.location)
-        if found.manifest is None or {shard.file for shard in found.manifest.shards} != set(names.values()):
+        found, own = scan(self.location), set(names.values())
+        if found.manifest is None or {shard.file for shard in found.manifest.shards} != own:
             shards = [replace(shard, sha256=names[shard.first][len(shard.stem) :][:DIGITS]) for shard in self.shards]
             now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             manifest = Manifest(self.identity, self.contents, shards, {**self.about, "written": now})
             self.location.write(MANIFEST, [memoryview(manifest.dump())])
         for name in found.sizes:
-            if is_of_store(name) and name not in (MANIFEST, *names.values()):
+            if is_of_store(name) and name != MANIFEST and name not in own:
                 self.location.remove(name)
         self.location.sweep([MANIFEST, WRITING, LISTED, *(shard.stem for shard in self.shards)])
         return True
@@ -171,15 +171,21 @@ class StoreWriter:
     # ------------------------------------------------------------------ writing
 
     def _write_shards(self, shards: list[Shard]) -> None:
-        tokens = sum(shard.tokens for shard in shards)
-        done = Progress(sum(shard.bytes for shard in shards) / tokens, tokens)
+        tokens, megabytes = sum(shard.tokens for shard in shards), sum(shard.bytes for shard in shards) / 1e6
+        done = 0
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            bar.advance(count, f"{done / tokens * megabytes:,.0f} of {megabytes:,.0f} MB")
+
         with (
             self.reporter.bar(f"encoding into {self.location}", tokens, "tokens") as bar,
             ThreadPoolExecutor(1) as disk,
         ):
             writing: Future[None] | None = None
             for shard in shards:
-                states = self._encode(shard, lambda count: bar.advance(count, done.note(count)))
+                states = self._encode(shard, advance)
                 if writing is not None:
                     writing.result()  # one shard on its way to the disk while one is filled: memory is that of two
                 writing = disk.submit(self._write_shard, shard, states)
@@ -232,26 +238,11 @@ class StoreWriter:
 
     def _write_shard(self, shard: Shard, states: dict[Part, Tensor]) -> None:
         _, head = self._outline_one(shard.first, shard.stop)
-        facts = facts_of(self.features, windows_of(self.features, shard.first, shard.stop))
-        pieces = [memoryview(head)]
-        pieces += [memoryview(value.astype(value.dtype.newbyteorder("<")).tobytes()) for value in facts.values()]
-        pieces += [_bytes_of(states[part]) for part in self.contents.parts]
-        pieces = [piece for piece in pieces if len(piece)]
+        pieces = [memoryview(head), *(_bytes_of(states[part]) for part in self.contents.parts)]
         assert sum(map(len, pieces)) == shard.bytes
         name = f"{shard.stem}{digest(pieces)}.safetensors"
         self.location.write(name, pieces)
         self.own.add(name)
-
-
-class Progress:
-    """The bytes so far and in all, told from the tokens."""
-
-    def __init__(self, bytes_a_token: float, tokens: int) -> None:
-        self.bytes_a_token, self.all, self.done = bytes_a_token, tokens, 0
-
-    def note(self, more: int) -> str:
-        self.done += more
-        return f"{self.done * self.bytes_a_token / 1e6:,.0f} of {self.all * self.bytes_a_token / 1e6:,.0f} MB"
 
 
 def _bytes_of(tensor: Tensor) -> Buffer:

@@ -139,7 +139,7 @@ def test_a_damaged_shard_is_read_by_nobody_and_written_again_alone(copy: Path) -
     cut.write_bytes(b"")
     Path(copy / "notes.txt").write_text("mine")
     assert len(verify_store(copy)) == 3
-    with pytest.raises(UserError, match="can't be read"):
+    with pytest.raises(UserError, match="can't be used"):
         Store.open(copy)
     others = {file: file.stat().st_mtime_ns for file in shards_in(copy) if file not in (damaged, cut)}
 
