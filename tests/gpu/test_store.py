@@ -11,7 +11,7 @@ import bertvision as bv
 from bertvision.data.packing import plan_batches
 from bertvision.sources import Store, StoredSource, StreamedSource
 from bertvision.sources.store.dtypes import DTYPES
-from bertvision.sources.store.reader import Reading
+from bertvision.sources.store.reader import StateReader
 
 pytestmark = [
     pytest.mark.gpu,
@@ -39,7 +39,7 @@ def test_stored_states_reach_the_gpu_as_streamed_ones_do(tmp_path: Path, dtype: 
 
 def test_what_is_read_ahead_for_a_gpu_is_pinned(tmp_path: Path) -> None:
     made = write_tiny_store(tmp_path / "store")
-    reading = Reading(Store.open(made.location), ("tokens",), made.features.lengths)
+    reading = StateReader(Store.open(made.location), ("tokens",), made.features.lengths)
     (found,) = reading.fetch(plan_batches(made.features.lengths, 1, 0, rows=3).epochs[0][:1], pinned=True)
     assert found["tokens"].is_pinned()
 

@@ -153,7 +153,7 @@ class Supply:
 
 
 def _supplies(job: Job, encoder: Encoder, data: Section, frozen_rate: float) -> list[Supply]:
-    """Heads on tokens and heads on [CLS] or means get their states each in a pass of theirs."""
+    """Heads on tokens and heads on [CLS] or means get their states in separate passes."""
     tokens, windows = data["train tokens"], data["train windows"]
     heads = {member.name: outline_head(member, encoder.shape, job.target) for member in job.members}
     found = []

@@ -29,16 +29,7 @@ from bertvision.pipeline.job import Job
 from bertvision.pipeline.snapshot import load_snapshot, report_route
 from bertvision.sources import KeptSource, KeptStates, Source, StreamedSource
 from bertvision.sources.cost import KEPT, STORED, STREAMED, Choice, Rates, measure_disk, measure_encoder, weigh
-from bertvision.sources.store import (
-    Contents,
-    DamagedError,
-    Location,
-    Store,
-    StoredSource,
-    StoreWriter,
-    build_identity,
-    open_location,
-)
+from bertvision.sources.store import Contents, Location, Store, StoredSource, StoreWriter, build_identity, open_location
 from bertvision.sources.store.scan import Scan, scan
 from bertvision.sources.store.upkeep import verify_store
 
@@ -100,8 +91,7 @@ class StoreSpec:
         """What lies in the location, and the identity it must have: None where there is nothing to compare it with, so
         that a run that stores nothing hashes nothing. Only reads."""
         job, found = self.job, scan(self.location)
-        if found.problem is not None and not isinstance(found.problem, DamagedError):
-            raise found.problem
+        found.refuse_other_format()
         if not found.is_store or not (self.finetuned or found.identity):
             return found, None
         if self.finetuned:
@@ -115,6 +105,8 @@ class StoreSpec:
     def find(self) -> tuple[Store | None, str]:
         """A whole store of these very states, or of these and others; where there is none, how what lies there instead
         differs."""
+        if self.job.config.store.path is None and not self.job.folder.states.exists():
+            return None, ""  # a run that stores nothing, as most do
         trouble = ""
         for keep in (self.keep, WIDER) if set(self.keep) < set(WIDER) else (self.keep,):
             found, wanted = replace(self, keep=keep).scan()

@@ -13,7 +13,7 @@ from bertvision.encoder.states import HiddenStates, Part, pack_tokens
 from bertvision.progress import Bar
 from bertvision.sources.base import StateBatch, Targets, pack_targets
 from bertvision.sources.store.dtypes import from_stored
-from bertvision.sources.store.reader import Reading, Store
+from bertvision.sources.store.reader import StateReader, Store
 
 
 class KeptStates:
@@ -47,7 +47,7 @@ class KeptStates:
     ) -> "KeptStates":
         """All states of a store, a shard's worth of windows at a time, each shard compared with its checksum."""
         found: dict[Part, list[Tensor]] = {name: [] for name in keep}
-        reading, first = Reading(store, keep, features.lengths), 0
+        reading, first = StateReader(store, keep, features.lengths), 0
         for shard in store.manifest.shards:
             store.check(shard)
             (stored,) = reading.fetch([np.arange(first, first + shard.windows)])

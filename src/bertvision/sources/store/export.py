@@ -7,7 +7,6 @@ import importlib
 import io
 import os
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,7 +18,7 @@ from bertvision.encoder.states import Part
 from bertvision.errors import UserError
 from bertvision.progress import Bar
 from bertvision.sources.store.dtypes import from_stored
-from bertvision.sources.store.reader import Reading, Store
+from bertvision.sources.store.reader import StateReader, Store
 
 MEMORY = 128 << 20  # bytes of padded states made at once, one window at least
 SMALL = 1 << 20  # room for the file's own tables, beside 64 bytes a chunk
@@ -34,7 +33,7 @@ def export_hdf5(store: Store, file: str | Path, bar: Bar | None = None) -> None:
     """
     h5py = _import_h5py()
     path = _check_file(file)
-    needed = count_bytes(store, store.facts()["lengths"], store.ids())
+    needed = count_bytes(store)
     _check_room(path, needed)
     with clear_disk_errors(path, "--hdf5"), writing_file(path) as output:
         _reserve(output, needed)
@@ -46,7 +45,7 @@ def export_hdf5(store: Store, file: str | Path, bar: Bar | None = None) -> None:
 
 def _write_file(h5py: Any, path: str, store: Store, bar: Bar) -> None:
     facts = store.facts()
-    with h5py.File(path, "r+") as made:
+    with h5py.File(path, "r+", locking=False) as made:
         made.attrs["store"] = store.manifest.fingerprint
         made.attrs["dtype"] = store.contents.dtype
         made.create_dataset("ids", data=store.ids(), dtype=h5py.string_dtype())
@@ -73,12 +72,13 @@ def _empty_file(h5py: Any) -> bytes:
     return data.getvalue()
 
 
-def count_bytes(store: Store, lengths: np.ndarray, ids: Sequence[str]) -> int:
+def count_bytes(store: Store) -> int:
     """What the file will take at most, padded and in float32."""
-    contents, longest = store.contents, int(lengths.max(initial=0))
+    contents, lengths = store.contents, store.facts()["lengths"]
+    longest = int(lengths.max(initial=0))
     rows = {part: contents.rows(part) * (longest if part == "tokens" else 1) for part in contents.parts}
     states = sum(4 * len(lengths) * count * contents.hidden for count in rows.values())
-    texts = sum(len(name.encode()) + TEXT for name in ids)
+    texts = sum(len(name.encode()) + TEXT for name in store.ids())
     return states + texts + SMALL + 64 * len(lengths) * (len(rows) + len(FACTS))
 
 
@@ -89,7 +89,7 @@ def _export_part(made: Any, store: Store, part: Part, lengths: np.ndarray, bar: 
     name = "embeds" if part == "tokens" else part
     dataset = made.create_dataset(name, (len(lengths), *shape), np.float32, chunks=(1, *shape))
     dataset.attrs["pooled"] = contents.pooled and part == "cls"
-    reading, step = Reading(store, (part,), lengths), max(1, MEMORY // (4 * int(np.prod(shape))))
+    reading, step = StateReader(store, (part,), lengths), max(1, MEMORY // (4 * int(np.prod(shape))))
     for first in range(0, len(lengths), step):
         windows = np.arange(first, min(first + step, len(lengths)))
         stored = reading.fetch([windows])[0][part]

@@ -73,11 +73,11 @@ class Location:
 
     def sizes(self) -> dict[str, int]:
         """Bytes of each file by name; nothing where the location does not exist yet."""
-        return {name: size for name, size, _ in self._entries() if size is not None and not is_temporary(name)}
+        return {name: size for name, size, _ in self._entries() if size is not None and not name.startswith(TEMPORARY)}
 
     def half_written(self) -> dict[str, int]:
         """Bytes of each file that is being written, or that a killed writer left, by its temporary name."""
-        return {name: size for name, size, _ in self._entries() if size is not None and is_temporary(name)}
+        return {name: size for name, size, _ in self._entries() if size is not None and name.startswith(TEMPORARY)}
 
     def subfolders(self) -> list[str]:
         return sorted(f"{self.path}/{name}" for name, _, is_folder in self._entries() if is_folder)
@@ -224,10 +224,6 @@ class Folder(Location):
     @contextlib.contextmanager
     def _clear_errors(self, missing: bool = False) -> Iterator[None]:
         yield  # the system's own errors are clear
-
-
-def is_temporary(name: str) -> bool:
-    return name.startswith(TEMPORARY)
 
 
 def _temporary(name: str) -> str:

@@ -95,7 +95,7 @@ class Store:
             raise UserError(
                 f"'{self.location}' has windows 0 to {len(self) - 1:,}, not {chosen.min()} to {chosen.max()}."
             )
-        stored = Reading(self, (part,), self.facts()["lengths"]).fetch([chosen])[0][part]
+        stored = StateReader(self, (part,), self.facts()["lengths"]).fetch([chosen])[0][part]
         return from_stored(stored, torch.float32)
 
     def facts(self) -> dict[str, np.ndarray]:
@@ -155,7 +155,7 @@ def _aligned(size: int) -> np.ndarray:
     return room[first : first + size]
 
 
-class Reading:
+class StateReader:
     """Where each window's states lie in a store, and how they are fetched."""
 
     def __init__(self, store: Store, parts: tuple[Part, ...], lengths: np.ndarray) -> None:
@@ -269,7 +269,7 @@ class StoredSource:
         self.store, self.features, self.plan = store, features, plan
         self.device, self.dtype, self.memory = torch.device(device), dtype, memory
         self.rank, self.processes = share
-        self.reading = Reading(store, tuple(keep), features.lengths)
+        self.reading = StateReader(store, tuple(keep), features.lengths)
         self.pools = sorted(pools)
 
     @property

@@ -45,7 +45,12 @@ class Scan:
     @property
     def is_store(self) -> bool:
         """Whether there are shards, or a file that only a store has: other programs have a manifest.json too."""
-        return bool(self.shards or self.identity or (self.problem and not isinstance(self.problem, DamagedError)))
+        return bool(self.shards or self.identity or (self.problem and not self.is_damaged))
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether the manifest is not what was written, and so counts as missing."""
+        return isinstance(self.problem, DamagedError)
 
     @property
     def is_unfinished(self) -> bool:
@@ -81,8 +86,13 @@ class Scan:
             return ""
         return f"'{self.location}' holds shards of other states, and no manifest that says which"
 
+    def refuse_other_format(self) -> None:
+        if self.problem is not None and not self.is_damaged:
+            raise self.problem
+
     def refuse_other(self, identity: dict[str, Any]) -> None:
         """Raises where other states lie here than the wanted ones."""
+        self.refuse_other_format()
         difference = self.find_difference(identity)
         if difference:
             raise UserError(
@@ -92,7 +102,7 @@ class Scan:
 
 def scan(location: Location) -> Scan:
     sizes, manifest, problem, known = location.sizes(), None, None, {}
-    data = read_if_there(location, MANIFEST)
+    data = _read(location, MANIFEST, sizes)
     try:
         manifest = Manifest.parse(data, f"{location}/{MANIFEST}") if data is not None else None
     except UserError as error:
@@ -100,17 +110,17 @@ def scan(location: Location) -> Scan:
     if manifest is not None:
         ranges = [(shard.first, shard.stop) for shard in manifest.shards]
         return Scan(location, sizes, manifest, None, manifest.identity, manifest.about, ranges)
-    data = read_if_there(location, WRITING)
+    data = _read(location, WRITING, sizes)
     with suppress(DamagedError):  # shards say for themselves what they are of
         known = unseal(data, WRITING) if data is not None else {}
     ranges = [(first, stop) for first, stop in known.get("shards", [])]
     return Scan(location, sizes, None, problem, known.get("identity", {}), known.get("about", {}), ranges)
 
 
-def read_if_there(location: Location, name: str) -> Data | None:
+def _read(location: Location, name: str, sizes: dict[str, int]) -> Data | None:
     try:
-        return location.read(name)
-    except (FileNotFoundError, NotADirectoryError):
+        return location.read(name) if name in sizes else None
+    except FileNotFoundError:  # another process has just removed it
         return None
 
 

@@ -9,16 +9,7 @@ from typing import Any
 from bertvision.disk import TEMPORARY
 from bertvision.errors import UserError
 from bertvision.progress import Bar, Reporter
-from bertvision.sources.store.format import (
-    DIGITS,
-    LISTED,
-    MANIFEST,
-    SET_ASIDE,
-    SHARD_NAME,
-    WRITING,
-    DamagedError,
-    Shard,
-)
+from bertvision.sources.store.format import DIGITS, LISTED, MANIFEST, SET_ASIDE, SHARD_NAME, WRITING, Shard
 from bertvision.sources.store.location import Folder, Location, open_location
 from bertvision.sources.store.scan import Scan, scan
 
@@ -76,12 +67,10 @@ def verify_store(path: str | Path | Location, bar: Bar | None = None, reporter: 
             f"the store '{found.location}' is not finished ({_count_written(found)}): `bertvision encode` goes on with "
             "it; there is nothing to verify before."
         )
-    if found.problem is not None and not isinstance(found.problem, DamagedError):
-        raise found.problem
+    found.refuse_other_format()
     damages, hidden, shown = [], [], bar or Bar()
     if found.manifest is None:
-        why = "is missing" if found.problem is None else "is not what was written"
-        damages.append(Damage(MANIFEST, 0, 0, why))
+        damages.append(Damage(MANIFEST, 0, 0, "is not what was written" if found.is_damaged else "is missing"))
     shown.advance(found.sizes.get(MANIFEST, 0))
     shards = found.manifest.shards if found.manifest is not None else found.shards
     known = {shard.file: why for shard, why in found.broken if found.sizes.get(shard.file) != shard.bytes}
@@ -157,9 +146,9 @@ def describe_store(path: str | Path | Location) -> Summary:
 def _describe(found: Scan) -> Summary:
     path, manifest = str(found.location), found.manifest
     size = sum(size for name, size in found.sizes.items() if is_of_store(name)) + sum(_half_written(found).values())
+    if found.is_damaged:
+        return Summary(path, "damaged", f"{MANIFEST} is not what was written", size)
     if found.problem is not None:
-        if isinstance(found.problem, DamagedError):
-            return Summary(path, "damaged", f"{MANIFEST} is not what was written", size)
         return Summary(path, "unreadable", str(found.problem), size)
     about = dict(found.about)
     written = about.pop("written", None)

@@ -30,7 +30,6 @@ from bertvision.sources.store.format import (
     SHARD_TOKENS,
     WRITING,
     Contents,
-    DamagedError,
     Data,
     Manifest,
     Shard,
@@ -125,8 +124,6 @@ class StoreWriter:
         """The ranges of this store's shards: those it was begun with, and new ones for what lies between them. A
         location with other states is refused."""
         found = scan(self.location)
-        if found.problem is not None and not isinstance(found.problem, DamagedError):
-            raise found.problem
         found.refuse_other(self.identity)
         if LISTED in found.sizes:  # an earlier version saw damage: it is set aside now, to be written again
             verify_store(self.location)
