@@ -24,9 +24,9 @@ def encode(
         str, typer.Option(help="K/N: write the K-th of N parts, others are left to other commands.")
     ] = "1/1",
 ) -> None:
-    """Write the hidden states that heads read to a store, after fine-tuning where that is not done yet.
+    """Write the hidden states that heads read to a store, after fine-tuning if that is not done yet.
 
-    What is there already is compared with its checksums; what is missing or wrong is written again.
+    Existing shards are compared with their checksums; what is missing or wrong is written again.
     """
     number = _parse_part(part)
     job = load_job(config, overrides)

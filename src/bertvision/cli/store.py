@@ -65,7 +65,10 @@ def _row(store: Any) -> dict[str, str]:
 
 
 def verify(path: StorePath, json: AsJson = False) -> None:
-    """Read every byte of a store and say what is damaged; exit code 1 if anything is."""
+    """Read every byte of a store and report what is damaged; exit code 1 if anything is.
+
+    Damaged shards are renamed, so that nobody reads them and `bertvision encode` writes them again.
+    """
     from dataclasses import asdict
 
     from bertvision.progress import RichReporter
@@ -101,7 +104,7 @@ def rm(
     what = f"{store.path}: {_say_size(store.bytes)}, {store.state}{', made by ' + maker if maker else ''}"
     if not yes:
         if not sys.stdin.isatty():
-            raise UserError(f"{what}. Nobody is there to ask whether to remove it: say --yes.")
+            raise UserError(f"{what}. This is no terminal, so the removal can't be confirmed: pass --yes.")
         typer.confirm(f"{what}. Remove it?", abort=True)
     remove_store(path)
     typer.echo(f"removed {what}.")

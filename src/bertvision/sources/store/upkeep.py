@@ -1,7 +1,8 @@
 """Keeping stores in order: what is damaged, what there is and what made it, and taking one away."""
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ def verify_store(path: str | Path | Location, bar: Bar | None = None, reporter: 
             "it; there is nothing to verify before."
         )
     found.refuse_other_format()
-    damages, hidden, shown = [], [], bar or Bar()
+    damages, shown, reporter = [], bar or Bar(), reporter or Reporter()
     if found.manifest is None:
         damages.append(Damage(MANIFEST, 0, 0, "is not what was written" if found.is_damaged else "is missing"))
     shown.advance(found.sizes.get(MANIFEST, 0))
@@ -80,9 +81,12 @@ def verify_store(path: str | Path | Location, bar: Bar | None = None, reporter: 
             shown.advance(found.sizes.get(shard.file, 0))
             if why:
                 damages.append(Damage(shard.file, shard.first, shard.stop, why))
-                # A shard that is missing or cut off is seen by all at a glance; the others look whole and are not.
-                hidden += [shard.file] if shard.file not in known else []
-    _set_aside(found, hidden, reporter or Reporter())
+                if shard.file not in known:  # a shard that is missing or cut off is seen by all at a glance
+                    with _report_failure(found.location, reporter):
+                        found.location.rename(shard.file, SET_ASIDE + shard.file)
+    if LISTED in found.sizes:  # all that it may list has been read
+        with _report_failure(found.location, reporter):
+            found.location.remove(LISTED)
     return damages
 
 
@@ -108,15 +112,15 @@ def _check_shard(location: Location, shard: Shard) -> str:
     return "" if right else "is not what was written: its checksum is wrong"
 
 
-def _set_aside(found: Scan, files: list[str], reporter: Reporter) -> None:
+@contextmanager
+def _report_failure(location: Location, reporter: Reporter) -> Iterator[None]:
+    """A store that can't be changed is verified all the same."""
     try:
-        for file in files:
-            with suppress(FileNotFoundError):  # another process did the same
-                found.location.rename(file, SET_ASIDE + file)
-        if LISTED in found.sizes:  # all that it may list has been read
-            found.location.remove(LISTED)
+        yield
+    except FileNotFoundError:  # another process did the same
+        pass
     except (OSError, UserError) as error:
-        reporter.say(f"this could not be noted in '{found.location}', where others would see it: {error}")
+        reporter.say(f"this could not be noted in '{location}', where others would see it: {error}")
 
 
 # ---------------------------------------------------------------------- list

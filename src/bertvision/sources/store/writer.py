@@ -218,13 +218,13 @@ class StoreWriter:
         return found
 
     def _refuse(self, values: Tensor, windows: np.ndarray) -> None:
-        """Says in which examples the numbers are none, or too large for their stored form."""
+        """Names the examples whose states are NaN or infinite, or too large for their stored form."""
         ids = list(dict.fromkeys(self.ids[self.features.example[window]] for window in windows))
         named = ", ".join(f"'{name}'" for name in ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
         if not bool(values.isfinite().all()):
             raise UserError(
-                f"the encoder gives states that are no numbers (NaN or infinite) for example {named}: nothing can be "
-                "learned from them. Fine-tuning may have diverged (lower finetune.lr)."
+                f"the encoder's states are NaN or infinite for example {named}: nothing can be learned from them. "
+                "Fine-tuning may have diverged (lower finetune.lr)."
             )
         dtype, largest = self.contents.dtype, float(values.abs().max())
         others = "float32" if dtype == "bfloat16" else "bfloat16, int8 or float32"
