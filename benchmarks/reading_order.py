@@ -22,8 +22,8 @@ from bertvision.encoder.loading import EMBEDDED, load_tokenizer
 from bertvision.encoder.states import StateShape
 from bertvision.kinds import SPAN
 from bertvision.sources.store import Contents, Manifest, Store, StoredSource
-from bertvision.sources.store.layout import outline_shard, plan_shards
-from bertvision.sources.store.places import open_place
+from bertvision.sources.store.format import outline_shard, plan_shards
+from bertvision.sources.store.location import open_location
 from bertvision.tasks.squad import read_squad
 
 MINILM, BERT_LARGE = StateShape(7, 384, False), StateShape(25, 1024, False)
@@ -127,7 +127,7 @@ def outline_store(features: Features, contents: Contents) -> Store:
     ids = [""] * (int(features.example[-1]) + 1)
     ranges = plan_shards(features, contents)
     shards = [outline_shard(features, ids, contents, "", first, stop)[0] for first, stop in ranges]
-    return Store(open_place("nowhere"), Manifest({}, contents, shards, {}))
+    return Store(open_location("nowhere"), Manifest({}, contents, shards, {}))
 
 
 def find_reads(source: StoredSource) -> tuple[np.ndarray, np.ndarray]:

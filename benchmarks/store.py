@@ -57,7 +57,7 @@ from rich.table import Table
 
 from bertvision.data.packing import plan_batches
 from bertvision.encoder.states import HiddenStates, PackedTokens
-from bertvision.sources.store import DTYPES, Store, StoredSource, StoreWriter, build_identity, open_place
+from bertvision.sources.store import DTYPES, Store, StoredSource, StoreWriter, build_identity, open_location
 from bertvision.sources.store.dtypes import TORCH, from_stored, to_stored
 
 try:
@@ -211,7 +211,7 @@ class Numbers:
         identity = build_identity(contents, "drawn", "none", "drawn", {"max_length": MAX_LENGTH}, "drawn", "float32")
         features, encoder = make_features(self.windows.lengths), LookUp(self.drawn)
         ids = [str(window) for window in range(len(features))]
-        writer = StoreWriter(open_place(path), encoder, features, ids, contents, identity)  # type: ignore[arg-type]
+        writer = StoreWriter(open_location(path), encoder, features, ids, contents, identity)  # type: ignore[arg-type]
         writer.write()
         assert writer.finish()
         return Reader("ours", dtype, path)

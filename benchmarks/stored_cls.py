@@ -30,8 +30,7 @@ from bertvision.pipeline.job import Job
 from bertvision.pipeline.members import find_head_mistakes
 from bertvision.pipeline.run import open_run
 from bertvision.pipeline.snapshot import load_snapshot
-from bertvision.pipeline.states import States
-from bertvision.pipeline.stores import encode
+from bertvision.pipeline.states import States, StoreSpec, encode
 from bertvision.pipeline.train import train_members
 from bertvision.progress import RichReporter
 from bertvision.sources import KeptStates, Store
@@ -63,7 +62,7 @@ def compare(job: Job) -> None:
     encode(job)
     encoding = time.monotonic() - started
     encoder, _ = load_snapshot(job.folder.encoder(SNAPSHOT), job.config.encoder, job.machine)
-    store, _ = States(job, encoder, SNAPSHOT).stores.find(("cls",), "train")
+    store, _ = StoreSpec(job, encoder, SNAPSHOT, ("cls",)).find()
     assert store is not None
     dev = KeptStates.encode(encoder, job.features("dev"), ("cls",))
     tokens, size = store.manifest.tokens, store.manifest.bytes / 1e6

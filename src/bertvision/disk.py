@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from bertvision.errors import UserError
 
@@ -28,8 +28,7 @@ def file_fingerprint(paths: list[Path]) -> str:
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
+            hashlib.file_digest(file, lambda: digest)  # goes on with the digest so far
     return digest.hexdigest()[:16]
 
 
@@ -56,6 +55,12 @@ def clear_disk_errors(path: Path, setting: str = "run") -> Iterator[None]:
         raise
 
 
+def existing_folder(path: Path) -> Path:
+    """The folder, or the nearest one above it that is there."""
+    path = path.absolute()
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
 def _error_number(error: Exception) -> int | None:
     if isinstance(error, OSError):
         return error.errno
@@ -75,19 +80,26 @@ def write_text(path: Path, text: str, setting: str = "run") -> None:
 
 def write_bytes(path: Path, data: bytes, setting: str = "run") -> None:
     """Writes a whole file or nothing: beside it first, then renamed over it. Errors name the setting to change."""
-    with clear_disk_errors(path, setting):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=temporary(path))
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(name, 0o644)  # mkstemp makes it private
-            os.replace(name, path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+    with clear_disk_errors(path, setting), writing_file(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def writing_file(path: Path, prefix: str | None = None) -> Iterator[IO[bytes]]:
+    """A temporary file that takes the place of `path` when the block ends well, and vanishes when it does not."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=prefix or temporary(path))
+    os.close(handle)
+    try:
+        with open(name, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)  # mkstemp makes it private
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -18,8 +18,8 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.loading import load_encoder
 from bertvision.encoder.states import Part
 from bertvision.sources import KeptSource, KeptStates, Source, StateBatch, StreamedSource
-from bertvision.sources.store import Contents, Store, StoredSource, StoreWriter, build_identity, open_place, reader
-from bertvision.sources.store.reader import Reading
+from bertvision.sources.store import Contents, Store, StoredSource, StoreWriter, build_identity, open_location, reader
+from bertvision.sources.store.reader import StateReader
 
 KEEP: tuple[Part, ...] = ("cls", "mean")
 SHARD_TOKENS = 100  # two or three windows: batches cross shards
@@ -51,9 +51,8 @@ def store_states(
     contents = Contents.of(encoder.shape, range(encoder.shape.layers), keep, dtype)
     identity = build_identity(contents, "weights", "tokenizer", "data", {"max_length": 48}, "ids", "float32")
     ids = [f"e{number}" for number in range(int(features.example.max()) + 1)]
-    writer = StoreWriter(
-        open_place(folder), encoder, features, ids, contents, identity, encode_tokens=tokens, shard_tokens=SHARD_TOKENS
-    )
+    sizes = {"encode_tokens": tokens, "shard_tokens": SHARD_TOKENS}
+    writer = StoreWriter(open_location(folder), encoder, features, ids, contents, identity, **sizes)
     writer.write()
     assert writer.finish()
     store = Store.open(folder, identity)
@@ -326,7 +325,7 @@ def test_a_failed_read_reaches_the_reader_and_leaves_no_thread_behind(
         raise OSError(5, "Input/output error")
 
     squad = tiny_features("squad2")
-    monkeypatch.setattr(type(stored.place), "read_into", fail)
+    monkeypatch.setattr(type(stored.location), "read_into", fail)
     with pytest.raises(ValueError, match=r"examples .* can't be read .*Input/output error"):
         next(StoredSource(stored, squad, plan_of(squad), ("tokens",)).batches())
     gc.collect()
@@ -338,7 +337,7 @@ def test_states_read_ahead_stay_within_the_memory_however_long_the_pass(
     stored: Store, tiny_features: Callable[[str], Features], memory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     squad, lock, alive, most, groups = tiny_features("squad2"), threading.Lock(), 0, 0, []
-    fetch, make = Reading.fetch, reader._aligned
+    fetch, make = StateReader.fetch, reader._aligned
     taken = largest = 0  # of the memory itself, in which states lie
 
     def count(size: int) -> None:
@@ -347,7 +346,7 @@ def test_states_read_ahead_stay_within_the_memory_however_long_the_pass(
             alive += size
             most = max(most, alive)
 
-    def watched(self: Reading, batches: list[np.ndarray], *rest: Any) -> Any:
+    def watched(self: StateReader, batches: list[np.ndarray], *rest: Any) -> Any:
         found = fetch(self, batches, *rest)
         tensors = [values for made in found for values in made.values()]
         groups.append(sum(values.nbytes for values in tensors))
@@ -368,7 +367,7 @@ def test_states_read_ahead_stay_within_the_memory_however_long_the_pass(
         weakref.finalize(made, count_memory, -made.nbytes)
         return made
 
-    monkeypatch.setattr(Reading, "fetch", watched)
+    monkeypatch.setattr(StateReader, "fetch", watched)
     monkeypatch.setattr(reader, "_aligned", make_watched)
     plan = plan_of(squad, epochs=8, rows=4)
     step = max(int(squad.lengths[windows].sum()) for windows in plan) * 4 * 32 * 4  # layers · hidden · bytes

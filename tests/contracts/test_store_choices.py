@@ -4,7 +4,7 @@ from dataclasses import fields
 
 from bertvision.config import StoreConfig
 from bertvision.sources.store import DTYPES
-from bertvision.sources.store.layout import PARTS
+from bertvision.sources.store.format import PARTS
 
 
 def test_a_config_may_ask_for_what_a_store_can_hold() -> None:

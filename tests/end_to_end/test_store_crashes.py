@@ -19,8 +19,8 @@ from tiny_stores import TinyStore, begin_tiny_store, write_tiny_store
 
 from bertvision.errors import UserError
 from bertvision.sources.store import Manifest, Store
-from bertvision.sources.store.layout import DAMAGED, MANIFEST, WRITING, unseal
-from bertvision.sources.store.places import Folder
+from bertvision.sources.store.format import MANIFEST, SET_ASIDE, WRITING
+from bertvision.sources.store.location import Folder
 from bertvision.sources.store.upkeep import verify_store
 
 SHARDS = 18
@@ -64,13 +64,11 @@ def all_states(folder: Path) -> torch.Tensor:
 
 
 def assert_nothing_wrong(folder: Path, reference: Path) -> None:
-    """What is there after a kill is right, or known to be wrong, or refused."""
-    known = unseal((folder / DAMAGED).read_bytes(), DAMAGED)["files"] if (folder / DAMAGED).exists() else []
+    """What is there after a kill is right, or refused."""
     for name in shards_in(folder):
         data = (folder / name).read_bytes()
         right = hashlib.sha256(data).hexdigest()[:16] == name.removesuffix(".safetensors")[-16:]
-        assert right or name in known
-        assert not right or data == (reference / name).read_bytes()
+        assert right and data == (reference / name).read_bytes()
     try:
         found = all_states(folder)
     except UserError:
@@ -172,12 +170,16 @@ def test_a_writer_killed_at_any_step_of_its_work_is_gone_on_from(
 
 
 def damage(folder: Path, numbers: list[int]) -> None:
-    """Flips a bit in some shards, and notes it as `verify` does."""
+    """Flips a bit in some shards, and lets `verify` set them aside."""
     names = [shards_in(folder)[number] for number in numbers]
     for name in names:
         flip(folder / name, -9, 3)
     found = verify_store(folder)
-    assert sorted(entry.file for entry in found) == names and (folder / DAMAGED).exists()
+    assert sorted(entry.file for entry in found) == names and set_aside(folder) == [SET_ASIDE + name for name in names]
+
+
+def set_aside(folder: Path) -> list[str]:
+    return sorted(name for name in os.listdir(folder) if name.startswith(SET_ASIDE))
 
 
 def flip(path: Path, place: int, bit: int) -> None:
@@ -198,10 +200,38 @@ def test_a_repair_killed_at_any_step_is_gone_on_from(writers: Writers, small_sto
         assert ended == -signal.SIGKILL
         assert_nothing_wrong(folder, small_store)
         seen["cut"] += any(name.startswith(".writing-states-") for name in os.listdir(folder))
-        seen["noted"] += (folder / DAMAGED).exists()
+        seen["set aside"] += bool(set_aside(folder))
         assert writers.write(folder, **FEW) == DONE
         assert_same_store(folder, small_store)
-    assert step > 10 and seen["cut"] and seen["noted"]
+    assert step > 10 and seen["cut"] and seen["set aside"]
+
+
+def test_a_verify_stopped_between_two_shards_hides_no_damage(
+    small_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is not set aside yet is found by the next one; what is, stays so."""
+
+    class Stopped(BaseException):
+        pass
+
+    folder, rename = tmp_path / "store", Folder.rename
+    shutil.copytree(small_store, folder)
+    names = shards_in(folder)
+    for name in names:
+        flip(folder / name, -9, 3)
+
+    def stop(self: Folder, name: str, other: str) -> None:
+        rename(self, name, other)
+        raise Stopped
+
+    monkeypatch.setattr(Folder, "rename", stop)
+    for count in range(1, len(names) + 1):
+        with pytest.raises(Stopped):
+            verify_store(folder)
+        assert len(set_aside(folder)) == count
+        with pytest.raises(UserError):
+            Store.open(folder)
+    assert sorted(entry.file for entry in verify_store(folder)) == names
 
 
 def test_a_repair_killed_at_random_moments_is_gone_on_from(writers: Writers, long_store: Path, tmp_path: Path) -> None:
@@ -316,8 +346,9 @@ def test_any_flipped_bit_of_a_shards_first_bytes_is_found(tiny: TinyStore, tmp_p
             assert [(found.file, found.first, found.stop) for found in verify_store(folder)] == [(name, 4, 5)]
             with pytest.raises(UserError, match="examples 4 to 4"):
                 Store.open(folder)
+            (folder / f"{SET_ASIDE}{name}").rename(folder / name)
             flip(folder / name, place, bit)
-    assert verify_store(folder) == [] and not (folder / DAMAGED).exists()
+    assert verify_store(folder) == []
 
 
 def test_several_damages_are_all_found(tiny: TinyStore, tmp_path: Path) -> None:
@@ -376,7 +407,7 @@ def test_a_disk_that_fills_up_loses_nothing_wherever_the_room_ends(
             # There is room when it is asked for; then somebody else takes it.
             patch.setattr(Folder, "free_bytes", lambda _: 10**9)
             tiny = begin_tiny_store(folder)
-            filler.write_bytes(bytes(max(0, (free(tiny.place) or 0) - room)))
+            filler.write_bytes(bytes(max(0, (free(tiny.location) or 0) - room)))
             try:
                 tiny.writer.write()
                 assert tiny.writer.finish()

@@ -12,10 +12,11 @@ import torch
 from safetensors.torch import load_file
 
 from bertvision.errors import UserError
-from bertvision.pipeline import states, stores, train
+from bertvision.pipeline import check, states, train
+from bertvision.pipeline.job import Stamps
 from bertvision.sources import Store
 from bertvision.sources.store import StoreWriter
-from bertvision.sources.store.places import Folder
+from bertvision.sources.store.location import Folder
 
 Command = Callable[..., Any]
 HEADS = ("last_linear", "learned_pooling", "adapter_4")
@@ -133,6 +134,31 @@ def test_auto_takes_what_is_cheaper_says_why_and_keeps_it(
     assert kept["source"] == expected == states_of(run) and kept["figures"]["passes"] == 2.0
     assert f"states (tokens) are {expected}: {kept['reason']}." in said.err
     assert (run / "states").exists() == (expected == "stored")
+
+
+@pytest.mark.parametrize("task", ["squad", "rte"])
+def test_a_run_that_stores_nothing_builds_no_writer_and_hashes_no_weights(
+    task: str, request: pytest.FixtureRequest, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = request.getfixturevalue(task)
+    fix_rates(monkeypatch, 1e9, 10.0)
+    monkeypatch.setattr(StoreWriter, "__init__", lambda *_, **__: pytest.fail("nothing is to be written"))
+    monkeypatch.setattr(Stamps, "weights", lambda *_: pytest.fail("there is nothing to compare them with"))
+    ok(command("train", config, f"store.path={tmp_path / 'shared'}"))
+    assert states_of(tmp_path / "run") == ("streamed" if task == "squad" else "kept")
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize(("encoder", "disk"), [(10.0, 1e9), (1e9, 10.0)])
+def test_check_says_what_run_will_choose_and_why(
+    squad: Path, command: Command, monkeypatch: pytest.MonkeyPatch, encoder: float, disk: float, epochs: int
+) -> None:
+    fix_rates(monkeypatch, encoder, disk)
+    monkeypatch.setattr(check, "measure_encoder", lambda *_: encoder)
+    checked = ok(command("check", squad, "--json", f"train.epochs={epochs}")).json["states"]["tokens"]
+    ok(command("train", squad, f"train.epochs={epochs}"))
+    chosen = json.loads((squad.parent / "run/sources.json").read_text())["train_epoch_1_tokens"]
+    assert checked == f"{chosen['source']}: {chosen['reason']}"
 
 
 class Killed(BaseException):
@@ -279,7 +305,7 @@ def test_a_kill_before_the_manifest_leaves_nothing_that_encode_can_not_end(
 
 
 def test_a_part_is_written_of_every_store(rte: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "StoreWriter", functools.partial(StoreWriter, shard_tokens=60))
+    monkeypatch.setattr(states, "StoreWriter", functools.partial(StoreWriter, shard_tokens=60))
     both = 'store.keep=["tokens", "cls"]'
     said = ok(command("encode", rte, both, "--part", "1/2"))
     assert said.out.count("waits for the other parts") == 2

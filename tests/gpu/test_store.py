@@ -11,7 +11,7 @@ import bertvision as bv
 from bertvision.data.packing import plan_batches
 from bertvision.sources import Store, StoredSource, StreamedSource
 from bertvision.sources.store.dtypes import DTYPES
-from bertvision.sources.store.reader import Reading
+from bertvision.sources.store.reader import StateReader
 
 pytestmark = [
     pytest.mark.gpu,
@@ -26,7 +26,7 @@ def test_stored_states_reach_the_gpu_as_streamed_ones_do(tmp_path: Path, dtype: 
     parts = ("tokens", "cls", "mean")
     made = write_tiny_store(tmp_path / "store", dtype, parts)
     plan = [batch for epoch in plan_batches(made.features.lengths, 2, 0, rows=3).epochs for batch in epoch]
-    stored = StoredSource(Store.open(made.place), made.features, plan, parts, "cuda", memory=60_000)
+    stored = StoredSource(Store.open(made.location), made.features, plan, parts, "cuda", memory=60_000)
     streamed = StreamedSource(tiny_encoder(), made.features, plan, parts)
     for one, other in zip(stored.batches(), streamed.batches(), strict=True):
         assert one.windows.tolist() == other.windows.tolist()
@@ -39,7 +39,7 @@ def test_stored_states_reach_the_gpu_as_streamed_ones_do(tmp_path: Path, dtype: 
 
 def test_what_is_read_ahead_for_a_gpu_is_pinned(tmp_path: Path) -> None:
     made = write_tiny_store(tmp_path / "store")
-    reading = Reading(Store.open(made.place), ("tokens",), made.features.lengths)
+    reading = StateReader(Store.open(made.location), ("tokens",), made.features.lengths)
     (found,) = reading.fetch(plan_batches(made.features.lengths, 1, 0, rows=3).epochs[0][:1], pinned=True)
     assert found["tokens"].is_pinned()
 

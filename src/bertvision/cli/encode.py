@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from bertvision.cli import Config, Overrides, app, load_job
-from bertvision.errors import UserError
+from bertvision.errors import UserError, suggest
 
 
 @app.command(
@@ -19,19 +19,21 @@ def encode(
         str, typer.Option(help="K/N: write the K-th of N parts, others are left to other commands.")
     ] = "1/1",
 ) -> None:
-    """Write the hidden states that heads read to a store, after fine-tuning where that is not done yet.
+    """Write the hidden states that heads read to a store, after fine-tuning if that is not done yet.
 
-    What is there already is compared with its checksums; what is missing or wrong is written again.
+    Existing shards are compared with their checksums; what is missing or wrong is written again.
     """
     number = _parse_part(part)
     job = load_job(config, overrides)
     from bertvision.pipeline.finetune import finetune
     from bertvision.pipeline.run import open_run
-    from bertvision.pipeline.stores import UnfinishedError
-    from bertvision.pipeline.stores import encode as encode_states
+    from bertvision.pipeline.states import UnfinishedError
+    from bertvision.pipeline.states import encode as encode_states
     from bertvision.pipeline.train import check_heads
 
-    _check_split(job, split)
+    known = ["train", *(job.scored_splits if split != "train" else [])]
+    if split not in known:
+        raise UserError(f"there is no split '{split}' of {job.task.name}: {suggest(split, known)}")
     check_heads(job)
     open_run(job)
     finetune(job)
@@ -43,7 +45,7 @@ def encode(
     for store in stores:
         facts = store.manifest
         typer.echo(
-            f"{store.place}: {facts.windows:,} windows, {facts.tokens:,} tokens, {facts.bytes / 1e6:,.1f} MB, "
+            f"{store.location}: {facts.windows:,} windows, {facts.tokens:,} tokens, {facts.bytes / 1e6:,.1f} MB, "
             f"{facts.contents.dtype}"
         )
 
@@ -53,14 +55,3 @@ def _parse_part(part: str) -> tuple[int, int]:
     if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
         raise UserError(f"--part is '{part}': write K/N, for instance 2/4 for the second of four parts.")
     return int(number) - 1, int(parts)
-
-
-def _check_split(job: object, split: str) -> None:
-    from bertvision.errors import suggest
-    from bertvision.pipeline.folder import HELD_OUT
-    from bertvision.pipeline.job import Job
-
-    assert isinstance(job, Job)
-    known = ["train", *([HELD_OUT] if job.examples(HELD_OUT) else []), *job.task.dev_splits]
-    if split not in known:
-        raise UserError(f"there is no split '{split}' of {job.task.name}: {suggest(split, known)}")

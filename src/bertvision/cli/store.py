@@ -9,6 +9,7 @@ import typer
 from bertvision.cli import AsJson, app, print_json, print_table
 from bertvision.errors import UserError
 from bertvision.tables import Table
+from bertvision.words import counted
 
 StorePath = Annotated[str, typer.Argument(help="The store: a folder, or an address such as s3://…", show_default=False)]
 
@@ -36,34 +37,33 @@ def ls(
     if not found:
         typer.echo(f"no stores in '{path}'.")
         return
-    columns = [
-        "store",
-        "state",
-        "size",
-        "examples",
-        "windows",
-        "tokens",
-        "kept",
-        "layers",
-        "dtype",
-        "made by",
-        "written",
-    ]
+    rows = [_row(store) for store in found]
     details = [f"{store.path}: {store.detail}." for store in found if store.detail]
     first_to_go = ("tokens", "windows", "written", "layers", "made by", "examples")
-    title = f"{len(found)} {'store' if len(found) == 1 else 'stores'}, {_say_size(sum(s.bytes for s in found))}"
-    print_table(Table(title, columns, [_row(store) for store in found], "\n".join(details), first_to_go))
+    title = f"{counted(len(found), 'store')}, {_say_size(sum(store.bytes for store in found))}"
+    print_table(Table(title, list(rows[0]), [list(row.values()) for row in rows], "\n".join(details), first_to_go))
 
 
-def _row(store: Any) -> list[str]:
-    counts = [f"{count:,}" if count is not None else "" for count in (store.examples, store.windows, store.tokens)]
-    kept = [", ".join(store.parts), _say_layers(store.layers), store.dtype or ""]
-    return [store.path, store.state, _say_size(store.bytes), *counts, *kept, _say_maker(store.about), _say_time(store)]
+def _row(store: Any) -> dict[str, str]:
+    return {
+        "store": store.path,
+        "state": store.state,
+        "size": _say_size(store.bytes),
+        **{name: _say_count(getattr(store, name)) for name in ("examples", "windows", "tokens")},
+        "kept": ", ".join(store.parts),
+        "layers": _say_layers(store.layers),
+        "dtype": store.dtype or "",
+        "made by": _say_maker(store.about),
+        "written": str(store.written or "")[:16].replace("T", " "),
+    }
 
 
 @group.command("verify", epilog="example: bertvision store verify runs/rte/states/train_epoch_1_cls")
 def verify(path: StorePath, json: AsJson = False) -> None:
-    """Read every byte of a store and say what is damaged; exit code 1 if anything is."""
+    """Read every byte of a store and report what is damaged; exit code 1 if anything is.
+
+    Damaged shards are renamed, so that nobody reads them and `bertvision encode` writes them again.
+    """
     from dataclasses import asdict
 
     from bertvision.progress import RichReporter
@@ -93,7 +93,6 @@ def rm(
     path: StorePath, yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove it without asking.")] = False
 ) -> None:
     """Remove a store: its own files, and its folder if nothing else is in it."""
-    from bertvision.errors import UserError
     from bertvision.sources.store.upkeep import describe_store, remove_store
 
     store = describe_store(path)
@@ -101,7 +100,7 @@ def rm(
     what = f"{store.path}: {_say_size(store.bytes)}, {store.state}{', made by ' + maker if maker else ''}"
     if not yes:
         if not sys.stdin.isatty():
-            raise UserError(f"{what}. Nobody is there to ask whether to remove it: say --yes.")
+            raise UserError(f"{what}. This is no terminal, so the removal can't be confirmed: pass --yes.")
         typer.confirm(f"{what}. Remove it?", abort=True)
     remove_store(path)
     typer.echo(f"removed {what}.")
@@ -133,6 +132,10 @@ def _say_size(count: float) -> str:
     return f"{count:.0f} {units[0]}" if units[0] == "bytes" or count >= 99.95 else f"{count:.1f} {units[0]}"
 
 
+def _say_count(count: int | None) -> str:
+    return "" if count is None else f"{count:,}"
+
+
 def _say_layers(layers: list[int]) -> str:
     """'0-12' for neighbours, all of them named otherwise."""
     if len(layers) > 2 and layers == list(range(layers[0], layers[-1] + 1)):
@@ -145,10 +148,6 @@ def _say_maker(about: dict[str, Any]) -> str:
     task = " ".join(str(about[key]) for key in ("task", "split") if key in about)
     encoder, epochs = str(about.get("encoder", "")), about.get("epochs")
     if encoder and isinstance(epochs, int | float):
-        encoder += f" after {epochs:g} {'epoch' if epochs == 1 else 'epochs'}"
+        encoder += f" after {counted(epochs, 'epoch')}"
     run = f"run {about['run']}" if "run" in about else ""
     return ", ".join(filter(None, [task, encoder, run]))
-
-
-def _say_time(store: Any) -> str:
-    return str(store.written or "")[:16].replace("T", " ")

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import torch
 from bertvision.data.packing import fill_batches, plan_batches
 from bertvision.data.splits import draw
 from bertvision.data.windows import Features
+from bertvision.disk import existing_folder
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.loading import load_encoder, shape_of
 from bertvision.encoder.states import Part
@@ -25,11 +25,10 @@ from bertvision.pipeline.finetune import load_for_finetuning, output_layer
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.snapshot import check_length
-from bertvision.pipeline.states import KEPT, fits_in_memory, measure_encoder, parts_read
-from bertvision.pipeline.stores import STORED, contents_of, measure_disk, place_of, there_already
+from bertvision.pipeline.states import StoreSpec, check_stores, fits_in_memory, parts_read, weigh_states
 from bertvision.pipeline.train import check_heads
 from bertvision.sources import StreamedSource
-from bertvision.sources.cost import Choice, Rates, weigh
+from bertvision.sources.cost import KEPT, STORED, STREAMED, Choice, measure_encoder
 from bertvision.training.finetune import Finetuning
 from bertvision.training.stack import Member, build_units
 from bertvision.training.train import build_buffers
@@ -37,7 +36,6 @@ from bertvision.words import counted
 
 HEAD_STEPS = 8  # batches of states that are kept to time the heads
 SAMPLE = 5000  # examples that are tokenized to tell the length of all; the mean of so many is right to about 1 %
-FACT_BYTES = 72  # of a window in a store besides its states: where it lies, its target, its id
 Section = dict[str, Any]
 
 
@@ -117,6 +115,7 @@ def _cost(job: Job, data: Section) -> dict[str, Section]:
     frozen, frozen_rate, heads_rate = _heads_rates(job, sample)
     scored, trained = len(job.snapshots), len(job.head_snapshots)
     tokens = data["train tokens"]
+    check_stores(job)
     supplies = _supplies(job, frozen, data, frozen_rate)
     learned = sum(member.epochs * member.data_fraction for member in job.members) / len(job.members)
     seconds = {
@@ -130,7 +129,7 @@ def _cost(job: Job, data: Section) -> dict[str, Section]:
         "tokens a second fine-tuning": round(finetune_rate or 0),
         "tokens a second frozen": round(frozen_rate),
         "memory MB of this process": round(_memory_bytes(job) / 1e6),
-        **_disk(job, encoder, trained * sum(supply.stored_bytes for supply in supplies)),
+        **_disk(job, encoder, trained * sum(supply.store_bytes for supply in supplies if supply.is_written)),
     }
     return {"states": {name: fact for supply in supplies for name, fact in supply.facts().items()}, "cost": cost}
 
@@ -146,10 +145,6 @@ class Supply:
     """What they take in a store, whether there is one or not."""
     is_written: bool
 
-    @property
-    def stored_bytes(self) -> int:
-        return self.store_bytes if self.is_written else 0
-
     def facts(self) -> Section:
         name = ", ".join(self.keep)
         facts: Section = {name: f"{self.choice.source}: {self.choice.reason}"}
@@ -158,7 +153,7 @@ class Supply:
 
 
 def _supplies(job: Job, encoder: Encoder, data: Section, frozen_rate: float) -> list[Supply]:
-    """Heads on tokens and heads on [CLS] or means get their states each in a pass of theirs."""
+    """Heads on tokens and heads on [CLS] or means get their states in separate passes."""
     tokens, windows = data["train tokens"], data["train windows"]
     heads = {member.name: outline_head(member, encoder.shape, job.target) for member in job.members}
     found = []
@@ -167,44 +162,28 @@ def _supplies(job: Job, encoder: Encoder, data: Section, frozen_rate: float) -> 
         if not members:
             continue
         keep, passes = parts_read([heads[member.name] for member in members]), _passes(members)
-        size = contents_of(job, encoder, keep).bytes_of(windows, tokens) + windows * FACT_BYTES
-        asked, epochs = job.config.train.source, job.head_snapshots[-1]
-        missing = 0.0 if asked != "streamed" and _is_there(job, epochs, keep) else 1.0
+        spec = StoreSpec(job, encoder, job.head_snapshots[-1], keep, finetuned=False)
+        asked, there = job.config.train.source, _is_there(spec)
         if fits_in_memory(job, encoder, keep, windows):
-            written = asked == STORED and bool(missing)
-            how = "encoded once" + (", and stored" if written else "") if missing else "read from their store"
-            once = Choice(KEPT, f"they are small, and {how}")
-            found.append(Supply(keep, once, missing * tokens / frozen_rate, size, written))
-            continue
-        choice = _weigh(job, keep, passes, tokens, size, missing, frozen_rate)
-        if asked != "auto":
-            choice = dataclasses.replace(choice, source=asked, reason=f'train.source = "{asked}"; {choice.reason}')
-        seconds = choice.figures.get(f"seconds {choice.source}", passes * tokens / frozen_rate)
-        found.append(Supply(keep, choice, seconds, size, choice.source == STORED and bool(missing)))
+            written, seconds = asked == STORED and not there, 0.0 if there else tokens / frozen_rate
+            how = "read from their store" if there else "encoded once" + (", and stored" if written else "")
+            choice = Choice(KEPT, f"they are small, and {how}")
+        else:
+            choice = weigh_states(spec, passes, windows, tokens, lambda: frozen_rate)
+            if asked != "auto":
+                choice = dataclasses.replace(choice, source=asked, reason=f'train.source = "{asked}"; {choice.reason}')
+            written = choice.source == STORED and not there
+            seconds = choice.figures.get(f"seconds {choice.source}", passes * tokens / frozen_rate)
+        found.append(Supply(keep, choice, seconds, spec.contents.store_bytes(windows, tokens), written))
     return found
 
 
-def _is_there(job: Job, epochs: float, keep: tuple[Part, ...]) -> bool:
-    """Whether a store would be read; with "auto" one of other states is passed over, as `run` does."""
+def _is_there(spec: StoreSpec) -> bool:
+    """Whether a store would be read; one that can't be used is passed over, as `run` does."""
     try:
-        return there_already(job, epochs, keep)
+        return spec.job.config.train.source != STREAMED and spec.find()[0] is not None
     except UserError:
-        if job.config.train.source == STORED:
-            raise
         return False
-
-
-def _weigh(
-    job: Job, keep: tuple[Part, ...], passes: float, tokens: int, size: int, missing: float, frozen_rate: float
-) -> Choice:
-    place = place_of(job, job.head_snapshots[-1], "train", keep)
-    try:
-        rates = Rates(frozen_rate, *measure_disk(place, size, bool(missing)))
-        return weigh(passes, tokens, size, missing, rates, place.free_bytes())
-    except UserError as error:
-        if job.config.train.source == STORED:
-            raise
-        return Choice("streamed", f"they can't be stored ({error})")
 
 
 def _passes(members: list[MemberConfig]) -> float:
@@ -253,7 +232,8 @@ def _heads_rates(job: Job, features: Features) -> tuple[Encoder, float, float]:
             unit.learn(batches[step], machine, buffered)
         return int(features.lengths[batches[step].windows].sum())
 
-    return encoder, measure_encoder(job, encoder, features, keep), _rate(learn, len(batches), job)
+    frozen_rate = measure_encoder(encoder, features, keep, job.encode_tokens, machine.records)
+    return encoder, frozen_rate, _rate(learn, len(batches), job)
 
 
 def _rate(work: Callable[[int], int], steps: int, job: Job, seconds: float = 2.0) -> float:
@@ -289,10 +269,7 @@ def _disk(job: Job, encoder: Encoder, stored: int) -> Section:
     learning = 4 * sum(weight.numel() for weight in encoder.parameters() if weight.requires_grad)
     kept = sum(epochs > 0 for epochs in job.snapshots) * weights + (0 if job.config.store.path else stored)
     checkpoints = 2 * (weights + 2 * learning) if job.config.finetune.epochs else 0
-    place = Path(job.folder.path).absolute()
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
+    free = shutil.disk_usage(existing_folder(job.folder.path)).free
     if free < kept + checkpoints:
         raise UserError(
             f"the run needs about {(kept + checkpoints) / 1e6:,.0f} MB in '{job.folder.path}', {free / 1e6:,.0f} MB "

@@ -16,7 +16,7 @@ from bertvision.pipeline.finished import FinishedRun
 from bertvision.pipeline.folder import ADDED_ENSEMBLES
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.score import evaluate, score_tables
-from bertvision.pipeline.stores import check_stores
+from bertvision.pipeline.states import check_stores
 from bertvision.pipeline.train import check_heads, train
 from bertvision.tables import to_markdown
 from bertvision.tasks.base import describe_task

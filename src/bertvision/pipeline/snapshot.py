@@ -26,7 +26,7 @@ from bertvision.machine import Machine
 from bertvision.pipeline.folder import mark_done
 from bertvision.pipeline.job import Job
 from bertvision.progress import Bar
-from bertvision.sources.ahead import make_ahead
+from bertvision.sources.base import make_ahead
 
 # Operations before which compiling the layers takes longer than it saves (LOG.md): a minute or two of a large GPU.
 LONG_WORK = 2e16

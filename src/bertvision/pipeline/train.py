@@ -16,8 +16,9 @@ from bertvision.pipeline.folder import HELD_OUT, mark_done
 from bertvision.pipeline.held_out import EachEpoch, HeldOut
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.snapshot import compile_if_long, load_snapshot, report_route
-from bertvision.pipeline.states import STREAMED, States, parts_read
+from bertvision.pipeline.states import States, parts_read
 from bertvision.sources import KeptStates
+from bertvision.sources.cost import STREAMED
 from bertvision.training.checkpoint import Checkpoints
 from bertvision.training.stack import Member
 from bertvision.training.train import Judge, train_heads

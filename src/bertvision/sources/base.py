@@ -1,11 +1,14 @@
 """Source: an iterable of packed batches of hidden states with their targets, in the order of a plan.
 
-Whoever trains or predicts cannot tell whether the states are streamed from the encoder or kept.
+Whoever trains or predicts cannot tell whether the states are streamed from the encoder, in memory or on disk.
 """
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import islice
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -13,6 +16,9 @@ from torch import Tensor
 
 from bertvision.data.windows import Features
 from bertvision.encoder.states import HiddenStates
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -57,3 +63,23 @@ def pack_targets(features: Features, windows: np.ndarray) -> Targets:
         end=torch.from_numpy(features.end[windows].astype(np.int64)),
         value=torch.from_numpy(features.target[windows].astype(np.float32)),
     )
+
+
+def make_ahead(make: Callable[[Item], Made], items: Iterable[Item], count: int = 3) -> Generator[Made, None, None]:
+    """`make(item)` of each item, in order, up to `count` of them made by a thread before they are asked for: while the
+    GPU computes one batch, the next ones are prepared."""
+    if count == 0:
+        yield from map(make, items)
+        return
+    coming: deque[Future[Made]] = deque()
+    left = iter(items)
+    with ThreadPoolExecutor(1, "ahead") as thread:
+        try:
+            while True:
+                coming.extend(thread.submit(make, item) for item in islice(left, count - len(coming)))
+                if not coming:
+                    return
+                yield coming.popleft().result()
+        finally:  # the consumer stopped: cancel pending work
+            for future in coming:
+                future.cancel()

@@ -1,18 +1,30 @@
-"""Which is cheaper, to stream states or to store them: seconds of both from rates that were measured here."""
+"""Which is cheaper, to stream states or to store them: seconds of both, from rates that are measured here."""
 
 import contextlib
 import math
 import os
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bertvision.disk import TEMPORARY
-from bertvision.errors import UserError
-from bertvision.sources.store.places import Folder, Place, Run
-from bertvision.sources.store.writer import ROOM
+import numpy as np
+import psutil
+import torch
 
+from bertvision.data.packing import fill_batches
+from bertvision.data.windows import Features
+from bertvision.disk import TEMPORARY, existing_folder
+from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.states import Part
+from bertvision.errors import UserError
+from bertvision.sources.store.location import ByteRange, Folder, Location
+from bertvision.sources.store.writer import ROOM
+from bertvision.sources.streamed import StreamedSource
+
+KEPT, STREAMED, STORED = "kept", "streamed", "stored"
 PROBE_BYTES = 64 << 20
+FEW_SECONDS = 2.0  # of encoding, to measure its rate
 
 
 @dataclass(frozen=True)
@@ -60,49 +72,64 @@ def weigh(
         f"{store_bytes / 1e6:,.0f} MB, {there}, and reading it {read:,.0f} s"
     )
     if missing and free_bytes is not None and free_bytes < ROOM * missing * store_bytes:
-        return Choice("streamed", f"{sums}, but only {free_bytes / 1e6:,.0f} MB are free there", figures)
-    return Choice("stored" if write + read < streamed else "streamed", sums, figures)
+        return Choice(STREAMED, f"{sums}, but only {free_bytes / 1e6:,.0f} MB are free there", figures)
+    return Choice(STORED if write + read < streamed else STREAMED, sums, figures)
 
 
-def measure_place(place: Place, fits_in_memory: bool = False, writes: bool = True) -> tuple[float, float]:
-    """Bytes a second that a place writes and reads; what fits in memory is read from there after the first time. Where
-    all is written, only what is there is read."""
+# ---------------------------------------------------------------------- measured
+
+
+def measure_encoder(
+    encoder: Encoder, features: Features, keep: Sequence[Part], encode_tokens: int, recorded: bool
+) -> float:
+    """Tokens a second of the frozen encoder, after a batch or a few to warm up."""
+    groups = fill_batches(features.lengths, np.arange(len(features)), tokens=encode_tokens)
+    warm = 3 if recorded else 1  # the second batch of a size is recorded
+    plan = [*groups[:1] * warm, *groups[1:], *groups[:1]]
+    source = StreamedSource(encoder, features, plan, keep, encode_tokens=1, recorded=recorded)
+    started, tokens = time.monotonic(), 0
+    for step, batch in enumerate(source.batches()):
+        if encoder.device.type == "cuda":
+            torch.cuda.synchronize(encoder.device)
+        if step < warm:
+            started = time.monotonic()
+            continue
+        tokens += int(features.lengths[batch.windows].sum())
+        if time.monotonic() - started > FEW_SECONDS:
+            break
+    return tokens / (time.monotonic() - started)
+
+
+def measure_disk(location: Location, store_bytes: int, writes: bool = True) -> tuple[float, float]:
+    """Bytes a second that the location of a store of this size writes and reads; what fits in memory is read from
+    there after the first time. Where the whole store is there, only that is read."""
+    in_memory = store_bytes < psutil.virtual_memory().available / 2
     if not writes:
-        return math.inf, _measure_reading(place, fits_in_memory)
-    if isinstance(place, Folder):
-        place = Folder(str(place.existing_folder()))  # a look at what work would cost leaves nothing behind
+        sizes = location.sizes()
+        name = max(sizes, key=lambda name: sizes[name])
+        return math.inf, _read_rate(location, name, min(PROBE_BYTES, sizes[name]), in_memory)
+    if isinstance(location, Folder):
+        location = Folder(str(existing_folder(location.folder)))  # an estimate leaves nothing behind
     size, name = PROBE_BYTES, f"{TEMPORARY}probe-{secrets.token_hex(8)}"  # others may look at the same moment
-    free = place.free_bytes()
+    free = location.free_bytes()
     if free is not None and free < 2 * size:
         size = max(1, free // 4)
     data = memoryview(os.urandom(size))
     try:
         started = time.monotonic()
-        place.write(name, [data])
+        location.write(name, [data])
         write = size / (time.monotonic() - started)
-        return write, _read_rate(place, name, size, fits_in_memory)
+        return write, _read_rate(location, name, size, in_memory)
     finally:
         with contextlib.suppress(UserError, OSError):  # the error above says more
-            place.remove(name)
+            location.remove(name)
 
 
-def _measure_reading(place: Place, fits_in_memory: bool) -> float:
-    sizes = place.sizes()
-    name = max(sizes, key=lambda name: sizes[name])
-    return _read_rate(place, name, min(PROBE_BYTES, sizes[name]), fits_in_memory)
-
-
-def _read_rate(place: Place, name: str, size: int, fits_in_memory: bool) -> float:
+def _read_rate(location: Location, name: str, size: int, in_memory: bool) -> float:
     buffer = bytearray(size)
-    if isinstance(place, Folder) and not fits_in_memory:
-        _forget(place.folder / name)
-    started = time.monotonic()
-    place.read_into(name, [Run(0, [memoryview(buffer)])])
-    return size / (time.monotonic() - started)
-
-
-def _forget(path: os.PathLike[str]) -> None:
-    """Asks the system to drop a file from memory, so that it is read from the disk."""
-    if hasattr(os, "posix_fadvise"):
-        with open(path, "rb") as file:
+    if isinstance(location, Folder) and not in_memory and hasattr(os, "posix_fadvise"):
+        with open(location.folder / name, "rb") as file:  # the system drops it from memory: it is read from the disk
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    started = time.monotonic()
+    location.read_into(name, [ByteRange(0, [memoryview(buffer)])])
+    return size / (time.monotonic() - started)

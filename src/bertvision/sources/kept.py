@@ -13,7 +13,7 @@ from bertvision.encoder.states import HiddenStates, Part, pack_tokens
 from bertvision.progress import Bar
 from bertvision.sources.base import StateBatch, Targets, pack_targets
 from bertvision.sources.store.dtypes import from_stored
-from bertvision.sources.store.reader import Reading, Store
+from bertvision.sources.store.reader import StateReader, Store
 
 
 class KeptStates:
@@ -37,8 +37,8 @@ class KeptStates:
                 found[name].append(states.read(name))
             if bar:
                 bar.advance(int(features.lengths[windows].sum()))
-        place = torch.from_numpy(np.argsort(order, kind="stable"))
-        joined = {name: torch.cat(parts)[place.to(parts[0].device)] for name, parts in found.items()}
+        back = torch.from_numpy(np.argsort(order, kind="stable"))  # (window) where it is among the encoded ones
+        joined = {name: torch.cat(parts)[back.to(parts[0].device)] for name, parts in found.items()}
         return cls(joined, encoder.shape.pooled, "they are small, and encoded once")
 
     @classmethod
@@ -47,7 +47,7 @@ class KeptStates:
     ) -> "KeptStates":
         """All states of a store, a shard's worth of windows at a time, each shard compared with its checksum."""
         found: dict[Part, list[Tensor]] = {name: [] for name in keep}
-        reading, first = Reading(store, keep, features.lengths), 0
+        reading, first = StateReader(store, keep, features.lengths), 0
         for shard in store.manifest.shards:
             store.check(shard)
             (stored,) = reading.fetch([np.arange(first, first + shard.windows)])
@@ -55,7 +55,7 @@ class KeptStates:
                 found[name].append(from_stored(stored[name].to(device), dtype))
             first += shard.windows
         parts = {name: torch.cat(tensors) for name, tensors in found.items()}
-        return cls(parts, store.contents.pooled, f"they are small, and read from {store.place}")
+        return cls(parts, store.contents.pooled, f"they are small, and read from {store.location}")
 
 
 class KeptSource:
@@ -81,8 +81,3 @@ class KeptSource:
             states = HiddenStates(lengths, cls=parts.get("cls"), mean=parts.get("mean"), pooled=self.kept.pooled)
             own = Targets(targets.start[index], targets.end[index], targets.value[index])
             yield StateBatch(windows, states, own, len(whole))
-
-
-def kept_bytes(windows: int, layers: int, hidden: int, parts: int, itemsize: int = 4) -> int:
-    """What keeping would take in memory."""
-    return windows * layers * hidden * parts * itemsize

@@ -11,8 +11,7 @@ from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.recording import MOST_WORK, Graphs, TokenBuffers, fill_up, round_up, spare_bytes
 from bertvision.encoder.states import HiddenStates, PackedTokens, Packing, Part, pack_tokens
-from bertvision.sources.ahead import make_ahead
-from bertvision.sources.base import StateBatch, Targets, pack_targets
+from bertvision.sources.base import StateBatch, Targets, make_ahead, pack_targets
 
 
 class _Group(NamedTuple):

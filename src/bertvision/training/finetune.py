@@ -25,8 +25,7 @@ from bertvision.errors import UserError
 from bertvision.kinds import Kind
 from bertvision.machine import Machine, drawing_from
 from bertvision.progress import Reporter
-from bertvision.sources.ahead import make_ahead
-from bertvision.sources.base import Targets, pack_targets
+from bertvision.sources.base import Targets, make_ahead, pack_targets
 from bertvision.training.checkpoint import Checkpoints, add_prefix, held_interrupts, strip_prefix
 from bertvision.training.half_weights import HalfWeights
 from bertvision.training.methods import prepare_method

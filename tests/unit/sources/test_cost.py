@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bertvision.sources.cost import Rates, measure_place, weigh
-from bertvision.sources.store import open_place
+from bertvision.sources.cost import Rates, measure_disk, weigh
+from bertvision.sources.store import open_location
 
 # A thousand tokens a second through the encoder; the disk writes 10 MB and reads 100 MB a second.
 RATES = Rates(1000.0, 10e6, 100e6)
@@ -42,16 +42,16 @@ def test_without_room_nothing_is_stored_and_that_is_said() -> None:
     assert weigh(10, 60_000, 200_000_000, 0.5, RATES, free_bytes=150_000_000).source == "stored"
 
 
-@pytest.mark.parametrize("fits_in_memory", [True, False])
-def test_a_look_at_the_disk_leaves_nothing_behind(tmp_path: Path, fits_in_memory: bool) -> None:
-    write, read = measure_place(open_place(tmp_path / "not" / "there"), fits_in_memory)
+@pytest.mark.parametrize("store_bytes", [1000, 10**15])  # fits in memory, and does not
+def test_a_look_at_the_disk_leaves_nothing_behind(tmp_path: Path, store_bytes: int) -> None:
+    write, read = measure_disk(open_location(tmp_path / "not" / "there"), store_bytes)
     assert write > 0 and read > 0
     assert list(tmp_path.iterdir()) == []
 
 
 def test_where_all_is_written_nothing_is_written_to_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = open_place(tmp_path)
-    place.write("shard", [memoryview(bytes(100_000))])
-    monkeypatch.setattr(type(place), "write", lambda *_: pytest.fail("the disk may be one that can only be read"))
-    write, read = measure_place(place, writes=False)
+    location = open_location(tmp_path)
+    location.write("shard", [memoryview(bytes(100_000))])
+    monkeypatch.setattr(type(location), "write", lambda *_: pytest.fail("the disk may be one that can only be read"))
+    write, read = measure_disk(location, 100_000, writes=False)
     assert write == float("inf") and 0 < read < float("inf")

@@ -1,13 +1,12 @@
-"""States at rest: a store on a disk or at an fsspec address, its writer, its reader, and what keeps it in order."""
+"""States on disk: a store in a folder or at an fsspec address, its writer, its reader, and what keeps it in order."""
 
 from bertvision.sources.store.dtypes import DTYPES
-from bertvision.sources.store.identity import build_identity, find_differences
-from bertvision.sources.store.layout import Contents, DamagedError, Manifest, Shard
-from bertvision.sources.store.places import Place, open_place
+from bertvision.sources.store.format import Contents, DamagedError, Manifest, Shard, build_identity, find_differences
+from bertvision.sources.store.location import Location, open_location
 from bertvision.sources.store.reader import Store, StoredSource
 from bertvision.sources.store.writer import StoreWriter
 
 __all__ = [
-    "DTYPES", "Contents", "DamagedError", "Manifest", "Place", "Shard", "Store", "StoreWriter", "StoredSource",
-    "build_identity", "find_differences", "open_place",
+    "DTYPES", "Contents", "DamagedError", "Location", "Manifest", "Shard", "Store", "StoreWriter", "StoredSource",
+    "build_identity", "find_differences", "open_location",
 ]  # fmt: skip

@@ -38,8 +38,8 @@ def from_stored(stored: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def find_unfit(states: Tensor, stored: Tensor) -> Tensor:
-    """The positions with a number that is none, or that its stored form can't hold."""
-    kept = states if stored.dtype == torch.int8 else stored  # a scale fits any number that is one
+    """The positions with a number that is NaN or infinite, or that its stored form can't hold."""
+    kept = states if stored.dtype == torch.int8 else stored  # a scale fits any finite number
     # A sum shows any of them; the look at each number is for the rare batch that has one.
     if bool(kept.sum(dtype=torch.float32).isfinite()):
         return torch.zeros(0, dtype=torch.int64)

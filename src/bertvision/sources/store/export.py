@@ -1,40 +1,24 @@
 """A store as one HDF5 file, for people who work with the original's files: padded float32, one window a chunk.
 
-    embeds      (window, layer, position, hidden) float32   states of all tokens, zeros behind a window's end
-    cls         (window, layer, hidden) float32             states of [CLS]; attribute `pooled`: and pooled output
-    mean        (window, layer, hidden) float32             means over tokens
-    lengths     (window) int64                              tokens
-    start_ids   (window) int64                              first token of the answer (span tasks)
-    end_ids     (window) int64                              its last token (span tasks)
-    labels      (window) float32                            label or score; NaN in span tasks
-    indices     (window) int64                              number of the window's example
-    ids         (example) UTF-8                             the examples' ids
-    layers      (layer) int64                               layers of the encoder, 0 = embeddings
-
-Of the first three, those that the store keeps. `embeds`, `labels`, `start_ids`, `end_ids` have the original's names,
-axes and chunks; it kept each in a file of its own.
+docs/store_format.md lists its datasets.
 """
 
 import importlib
 import io
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 
-from bertvision.disk import clear_disk_errors, temporary
+from bertvision.disk import clear_disk_errors, existing_folder, writing_file
 from bertvision.encoder.states import Part
 from bertvision.errors import UserError
 from bertvision.progress import Bar
 from bertvision.sources.store.dtypes import from_stored
-from bertvision.sources.store.facts import read_facts
-from bertvision.sources.store.reader import Reading, Store
+from bertvision.sources.store.reader import StateReader, Store
 
 MEMORY = 128 << 20  # bytes of padded states made at once, one window at least
 SMALL = 1 << 20  # room for the file's own tables, beside 64 bytes a chunk
@@ -43,49 +27,74 @@ FACTS = {"lengths": "lengths", "start_ids": "start", "end_ids": "end", "labels":
 
 
 def export_hdf5(store: Store, file: str | Path, bar: Bar | None = None) -> None:
-    """Writes a store's states, padded and in float32, into a new HDF5 file; the module says what is in it.
+    """Writes a store's states, padded and in float32, into a new HDF5 file.
 
     `bar` goes forward by windows, once for each part.
     """
     h5py = _import_h5py()
     path = _check_file(file)
-    facts, ids = read_facts(store.place, store.manifest)
-    needed = count_bytes(store, facts["lengths"], ids)
+    needed = count_bytes(store)
     _check_room(path, needed)
-    with _writing(path, needed) as output, h5py.File(output, "w") as made:
+    with clear_disk_errors(path, "--hdf5"), writing_file(path) as output:
+        _reserve(output, needed)
+        # HDF5 goes on with an empty file of its own, into the room behind it, and cuts off what it did not need.
+        output.write(_empty_file(h5py))
+        output.flush()
+        _write_file(h5py, output.name, store, bar or Bar())
+
+
+def _write_file(h5py: Any, path: str, store: Store, bar: Bar) -> None:
+    facts = store.facts()
+    with h5py.File(path, "r+", locking=False) as made:
         made.attrs["store"] = store.manifest.fingerprint
         made.attrs["dtype"] = store.contents.dtype
-        made.create_dataset("ids", data=ids, dtype=h5py.string_dtype())
+        made.create_dataset("ids", data=store.ids(), dtype=h5py.string_dtype())
         made.create_dataset("layers", data=np.array(store.contents.layers, dtype=np.int64))
         for name, fact in FACTS.items():
             made.create_dataset(name, data=facts[fact])
         for part in store.contents.parts:
-            _export_part(made, store, part, facts["lengths"], output, bar or Bar())
+            _export_part(made, store, part, facts["lengths"], bar)
 
 
-def count_bytes(store: Store, lengths: np.ndarray, ids: Sequence[str]) -> int:
+def _reserve(file: IO[bytes], size: int) -> None:
+    """Takes all the room before HDF5 begins, since it crashes when a write fails."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)
+    else:  # macOS
+        for first in range(0, size, MEMORY):
+            file.write(bytes(min(MEMORY, size - first)))
+        file.seek(0)
+
+
+def _empty_file(h5py: Any) -> bytes:
+    data = io.BytesIO()
+    h5py.File(data, "w").close()
+    return data.getvalue()
+
+
+def count_bytes(store: Store) -> int:
     """What the file will take at most, padded and in float32."""
-    contents, longest = store.contents, int(lengths.max(initial=0))
+    contents, lengths = store.contents, store.facts()["lengths"]
+    longest = int(lengths.max(initial=0))
     rows = {part: contents.rows(part) * (longest if part == "tokens" else 1) for part in contents.parts}
     states = sum(4 * len(lengths) * count * contents.hidden for count in rows.values())
-    texts = sum(len(name.encode()) + TEXT for name in ids)
+    texts = sum(len(name.encode()) + TEXT for name in store.ids())
     return states + texts + SMALL + 64 * len(lengths) * (len(rows) + len(FACTS))
 
 
-def _export_part(made: Any, store: Store, part: Part, lengths: np.ndarray, output: "_Output", bar: Bar) -> None:
+def _export_part(made: Any, store: Store, part: Part, lengths: np.ndarray, bar: Bar) -> None:
     contents = store.contents
     rows, longest = contents.rows(part), int(lengths.max(initial=0))
     shape = (rows, longest, contents.hidden) if part == "tokens" else (rows, contents.hidden)
     name = "embeds" if part == "tokens" else part
     dataset = made.create_dataset(name, (len(lengths), *shape), np.float32, chunks=(1, *shape))
     dataset.attrs["pooled"] = contents.pooled and part == "cls"
-    reading, step = Reading(store, (part,), lengths), max(1, MEMORY // (4 * int(np.prod(shape))))
+    reading, step = StateReader(store, (part,), lengths), max(1, MEMORY // (4 * int(np.prod(shape))))
     for first in range(0, len(lengths), step):
         windows = np.arange(first, min(first + step, len(lengths)))
         stored = reading.fetch([windows])[0][part]
         states = from_stored(stored, torch.float32).numpy()  # (token or window, layer, hidden)
         dataset[windows[0] : windows[-1] + 1] = _pad(states, lengths[windows], longest) if part == "tokens" else states
-        output.check()
         bar.advance(len(windows))
 
 
@@ -116,74 +125,10 @@ def _check_file(file: str | Path) -> Path:
 
 
 def _check_room(path: Path, needed: int) -> None:
-    folder = path.parent.absolute()
-    while not folder.exists():
-        folder = folder.parent
+    folder = existing_folder(path.parent)
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise UserError(
             f"padded and in float32 the states need {needed / 1e6:,.0f} MB, {free / 1e6:,.0f} MB are free in "
             f"'{folder}': make room, or give --hdf5 a file on another disk."
         )
-
-
-class _Output(io.FileIO):
-    """The file that HDF5 writes to. HDF5 crashes when a write fails, so all the room is taken before it begins.
-
-    To HDF5 the file ends where its own writing ended.
-    """
-
-    end = 0
-    failed: OSError | None = None
-
-    def reserve(self, size: int) -> None:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(self.fileno(), 0, size)
-        else:  # macOS
-            for first in range(0, size, MEMORY):
-                super().write(bytes(min(MEMORY, size - first)))
-            self.seek(0)
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        return super().seek(self.end + offset) if whence == os.SEEK_END else super().seek(offset, whence)
-
-    def write(self, data: Any) -> int:
-        left = memoryview(data).cast("B")
-        try:
-            while self.failed is None and len(left):
-                left = left[super().write(left) :]
-        except OSError as error:  # a broken disk; HDF5 doesn't hear of it, `check` tells
-            self.failed = error
-        self.end = max(self.end, self.tell())
-        return len(data)
-
-    def truncate(self, size: int | None = None) -> int:
-        self.end = self.tell() if size is None else size
-        return self.end
-
-    def check(self) -> None:
-        if self.failed is not None:
-            raise self.failed
-
-    def cut(self) -> None:
-        """Gives back the room that was not needed."""
-        os.ftruncate(self.fileno(), self.end)
-
-
-@contextmanager
-def _writing(path: Path, size: int) -> Iterator[_Output]:
-    """A file beside `path` that takes its name when all went well, and vanishes when it did not."""
-    with clear_disk_errors(path, "--hdf5"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=temporary(path))
-        try:
-            with _Output(handle, "r+") as output:
-                output.reserve(size)
-                yield output
-                output.check()
-                output.cut()
-                os.fsync(handle)
-            os.chmod(name, 0o644)  # mkstemp makes it private
-            os.replace(name, path)
-        finally:
-            Path(name).unlink(missing_ok=True)

@@ -5,12 +5,14 @@ batches are those of the plan, shuffled as it says, and the disk still goes forw
 that is worth on a spinning one.
 """
 
+import json
 import math
 import os
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -25,26 +27,24 @@ from torch import Tensor
 from bertvision.data.windows import Features
 from bertvision.encoder.states import HiddenStates, Part
 from bertvision.errors import UserError
-from bertvision.sources.base import StateBatch, pack_targets
+from bertvision.sources.base import StateBatch, make_ahead, pack_targets
 from bertvision.sources.store.dtypes import TORCH, from_stored
-from bertvision.sources.store.facts import read_facts
-from bertvision.sources.store.identity import refuse_other
-from bertvision.sources.store.layout import (
-    DAMAGED,
+from bertvision.sources.store.format import (
+    DIGITS,
     MANIFEST,
-    SHARD_NAME,
     WRITING,
     Contents,
     Manifest,
     Shard,
-    hash_file,
-    unreadable,
-    unseal,
+    bad_shard,
+    parse_header,
 )
-from bertvision.sources.store.places import Buffer, Place, Run, open_place
+from bertvision.sources.store.location import Buffer, ByteRange, Location, open_location
+from bertvision.sources.store.scan import scan
 
 MEMORY = 1 << 30  # of the states read ahead and those in use together
 PAGE = 4096
+NUMPY: dict[str, Any] = {"I64": np.dtype("<i8"), "F32": np.dtype("<f4")}  # facts of the windows
 # Reads under way at once: disks and servers answer several together faster than one by one; more than cores are slower.
 THREADS = max(2, min(4, os.cpu_count() or 2))
 
@@ -52,23 +52,26 @@ THREADS = max(2, min(4, os.cpu_count() or 2))
 class Store:
     """A whole store, open for reading by any number of threads and processes."""
 
-    def __init__(self, place: Place, manifest: Manifest) -> None:
-        self.place, self.manifest = place, manifest
+    def __init__(self, location: Location, manifest: Manifest) -> None:
+        self.location, self.manifest = location, manifest
         self.contents: Contents = manifest.contents
 
     @classmethod
-    def open(cls, path: str | Path | Place, identity: dict[str, Any] | None = None) -> "Store":
+    def open(cls, path: str | Path | Location, identity: dict[str, Any] | None = None) -> "Store":
         """The store at a path; it must be whole and, where an identity is given, be of those very states."""
-        place = path if isinstance(path, Place) else open_place(path)
-        sizes, manifest = place.sizes(), read_manifest(place)
-        if manifest is None:
-            begun = any(name == WRITING or SHARD_NAME.fullmatch(name) for name in sizes)
+        found = scan(open_location(path))
+        location = found.location
+        if found.problem is not None:
+            raise found.problem
+        if found.manifest is None:
+            begun = found.shards or WRITING in found.sizes
             why = "only a part of it is written: `bertvision encode` goes on" if begun else "there is nothing of one"
-            raise UserError(f"no store at '{place}': expected {MANIFEST}, but {why}.")
+            raise UserError(f"no store at '{location}': expected {MANIFEST}, but {why}.")
         if identity is not None:
-            refuse_other(str(place), manifest.identity, identity)
-        _refuse_broken(place, manifest, sizes)
-        return cls(place, manifest)
+            found.refuse_other(identity)
+        for shard, why in found.broken:
+            raise bad_shard(location, shard, why)
+        return cls(location, found.manifest)
 
     def __len__(self) -> int:
         """Windows."""
@@ -76,24 +79,23 @@ class Store:
 
     def check(self, shard: Shard) -> None:
         """Compares all bytes of a shard with its checksum."""
-        if hash_file(self.place, shard.file, shard.bytes) != shard.sha256:
-            raise UserError(
-                f"{shard.file} of the store '{self.place}' ({shard.examples}) is damaged: `bertvision encode` writes "
-                "it again."
-            )
+        if self.location.hash(shard.file)[:DIGITS] != shard.sha256:
+            raise bad_shard(self.location, shard, "is damaged")
 
     def __repr__(self) -> str:
         kept = ", ".join(self.contents.parts)
-        return f"Store('{self.place}', {len(self):,} windows, {kept}, {self.contents.dtype})"
+        return f"Store('{self.location}', {len(self):,} windows, {kept}, {self.contents.dtype})"
 
     def read(self, part: Part, windows: Iterable[int]) -> Tensor:
         """The states of some windows, one after the other, as float32: (position, layer, hidden)."""
         if part not in self.contents.parts:
-            raise UserError(f"'{self.place}' has no states '{part}': it keeps {', '.join(self.contents.parts)}.")
+            raise UserError(f"'{self.location}' has no states '{part}': it keeps {', '.join(self.contents.parts)}.")
         chosen = np.fromiter(windows, dtype=np.int64)
         if len(chosen) and not 0 <= chosen.min() <= chosen.max() < len(self):
-            raise UserError(f"'{self.place}' has windows 0 to {len(self) - 1:,}, not {chosen.min()} to {chosen.max()}.")
-        stored = Reading(self, (part,), self.facts()["lengths"]).fetch([chosen])[0][part]
+            raise UserError(
+                f"'{self.location}' has windows 0 to {len(self) - 1:,}, not {chosen.min()} to {chosen.max()}."
+            )
+        stored = StateReader(self, (part,), self.facts()["lengths"]).fetch([chosen])[0][part]
         return from_stored(stored, torch.float32)
 
     def facts(self) -> dict[str, np.ndarray]:
@@ -106,30 +108,20 @@ class Store:
 
     @cached_property
     def _facts(self) -> tuple[dict[str, np.ndarray], list[str]]:
-        return read_facts(self.place, self.manifest)
-
-
-def read_manifest(place: Place) -> Manifest | None:
-    """The manifest at a place, or None where there is none."""
-    try:
-        data = place.read(MANIFEST)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return Manifest.parse(data, f"{place}/{MANIFEST}")
-
-
-def _refuse_broken(place: Place, manifest: Manifest, sizes: dict[str, int]) -> None:
-    """Raises where a shard is missing, cut off, or known to be damaged."""
-    damaged = unseal(place.read(DAMAGED), f"{place}/{DAMAGED}")["files"] if DAMAGED in sizes else []
-    for shard in manifest.shards:
-        size = sizes.get(shard.file)
-        why = "is missing" if size is None else f"has {size:,} bytes, not {shard.bytes:,}"
-        if size != shard.bytes or shard.file in damaged:
-            why = "is damaged" if size == shard.bytes else why
-            raise UserError(
-                f"the store '{place}' can't be read: {shard.file} ({shard.examples}) {why}. `bertvision store verify` "
-                "says all that is wrong, and `bertvision encode` writes it again."
-            )
+        found: dict[str, list[np.ndarray]] = {name: [] for name in ("lengths", "example", "start", "end", "target")}
+        ids: list[str] = []
+        for shard in self.manifest.shards:
+            try:
+                data = self.location.read(shard.file, 0, min(shard.at.values()))  # all that lies before the states
+                header, begin = parse_header(data)
+                ids += json.loads(header["__metadata__"]["ids"])
+            except (OSError, ValueError, KeyError) as error:
+                raise bad_shard(self.location, shard, f"can't be read ({error})") from error
+            for name in ("offsets", "example", "start", "end", "target"):
+                first, last = header[name]["data_offsets"]
+                values = np.frombuffer(data[begin + first : begin + last], NUMPY[header[name]["dtype"]])
+                found["lengths" if name == "offsets" else name].append(np.diff(values) if name == "offsets" else values)
+        return {name: np.concatenate(parts) for name, parts in found.items()}, ids
 
 
 class Buffers:
@@ -163,7 +155,7 @@ def _aligned(size: int) -> np.ndarray:
     return room[first : first + size]
 
 
-class Reading:
+class StateReader:
     """Where each window's states lie in a store, and how they are fetched."""
 
     def __init__(self, store: Store, parts: tuple[Part, ...], lengths: np.ndarray) -> None:
@@ -229,33 +221,32 @@ class Reading:
         self, shards: np.ndarray, starts: np.ndarray, buffers: list[Buffer], pool: ThreadPoolExecutor | None
     ) -> None:
         order = np.lexsort((starts, shards)).tolist()
-        jobs: list[tuple[Shard, list[Run]]] = []
+        jobs: list[tuple[Shard, list[ByteRange]]] = []
         shard_of, start_of = shards.tolist(), starts.tolist()
-        run: list[Buffer] = []
+        neighbours: list[Buffer] = []
         last, end, used = -1, -1, 0
         for index in order:
             # Jobs are taken in the order of the disk: small ones keep the threads that take them near each other.
-            if shard_of[index] != last or used > self.store.place.at_once:
+            if shard_of[index] != last or used > self.store.location.at_once:
                 last, end, used = shard_of[index], -1, 0
                 jobs.append((self.store.manifest.shards[last], []))
             if start_of[index] != end:  # windows side by side are one read
-                run = []
-                jobs[-1][1].append(Run(start_of[index], run))
-            run.append(buffers[index])
+                neighbours = []
+                jobs[-1][1].append(ByteRange(start_of[index], neighbours))
+            neighbours.append(buffers[index])
             end = start_of[index] + len(buffers[index])
             used += len(buffers[index])
         if pool is None:
             for job in jobs:
-                self._read_runs(*job)
+                self._read_ranges(*job)
         else:
-            list(pool.map(self._read_runs, *zip(*jobs, strict=True)))
+            list(pool.map(self._read_ranges, *zip(*jobs, strict=True)))
 
-    def _read_runs(self, shard: Shard, runs: list[Run]) -> None:
-        place = self.store.place
+    def _read_ranges(self, shard: Shard, ranges: list[ByteRange]) -> None:
         try:
-            place.read_into(shard.file, runs)
+            self.store.location.read_into(shard.file, ranges)
         except (OSError, EOFError) as error:
-            raise unreadable(place, shard, error) from error
+            raise bad_shard(self.store.location, shard, f"can't be read ({error})") from error
 
 
 class StoredSource:
@@ -278,7 +269,7 @@ class StoredSource:
         self.store, self.features, self.plan = store, features, plan
         self.device, self.dtype, self.memory = torch.device(device), dtype, memory
         self.rank, self.processes = share
-        self.reading = Reading(store, tuple(keep), features.lengths)
+        self.reading = StateReader(store, tuple(keep), features.lengths)
         self.pools = sorted(pools)
 
     @property
@@ -290,15 +281,12 @@ class StoredSource:
 
     def stored(self, first: int = 0) -> Iterator[dict[Part, Tensor]]:
         """What is read for each step from `first` on, as it is stored."""
-        groups = self.groups(first)
-        # One thread keeps a group ahead; it hands the reads themselves to a few others.
-        with ThreadPoolExecutor(1, "store-ahead") as ahead, ThreadPoolExecutor(THREADS, "store-read") as readers:
-            group = next(groups, None)
-            coming = ahead.submit(self._fetch, group, readers) if group is not None else None
-            while group is not None and coming is not None:
-                fetched = coming.result()
-                group = next(groups, None)
-                coming = ahead.submit(self._fetch, group, readers) if group is not None else None
+        # One thread keeps a group ahead of the one in use; it hands the reads themselves to a few others.
+        with (
+            ThreadPoolExecutor(THREADS, "store-read") as readers,
+            closing(make_ahead(lambda group: self._fetch(group, readers), self.groups(first), 2)) as groups,
+        ):
+            for fetched in groups:
                 fetched.reverse()
                 while fetched:
                     yield fetched.pop()

@@ -1,171 +1,200 @@
-"""docs/store_format.md is true: what it says of the bytes is enough to read a store without this package."""
+"""The files of a store: another program reads them, their sizes are known beforehand, and no changed byte passes."""
 
-import ast
 import hashlib
 import json
-import re
-from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors import safe_open
-from tiny_stores import TinyStore, begin_tiny_store, write_tiny_store
+from safetensors.torch import load_file
+from tiny_stores import begin_tiny_store, write_tiny_store
+from tiny_training import build_tiny_features
 
-from bertvision.sources.store.layout import DAMAGED, MANIFEST, WRITING
-from bertvision.sources.store.upkeep import verify_store
+from bertvision.encoder.states import Part, StateShape
+from bertvision.errors import UserError
+from bertvision.sources.store import DTYPES, Contents, DamagedError, Manifest, Store, open_location
+from bertvision.sources.store.format import (
+    FORMAT,
+    digest,
+    outline_shard,
+    plan_shards,
+    read_header,
+    seal,
+    unseal,
+    windows_of,
+)
 
-PAGE = Path(__file__).parents[4] / "docs" / "store_format.md"
-PARTS = ("tokens", "cls", "mean")
-# Largest error of a stored number, as a share of the largest of its state: from the bits of each dtype.
-ROUNDING = {"float32": 0.0, "bfloat16": 2**-8, "float16": 2**-11, "int8": 1 / 254}
-OF_THE_ENCODER = 2e-6  # a window alone and among others
-
-Reader = Callable[..., Iterator[tuple[Any, ...]]]
-
-
-@cache
-def code_on_the_page() -> str:
-    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 1
-    return str(blocks[0])
-
-
-@pytest.fixture(scope="module")
-def read_store() -> Reader:
-    names: dict[str, Any] = {}
-    exec(compile(code_on_the_page(), str(PAGE), "exec"), names)
-    return names["read_store"]  # type: ignore[no-any-return]
+PARTS: tuple[Part, ...] = ("tokens", "cls", "mean")
 
 
-@pytest.fixture(scope="module", params=ROUNDING)
-def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TinyStore:
-    """A store of each dtype, with several shards and windows that share an example."""
-    made = write_tiny_store(tmp_path_factory.mktemp(request.param), request.param, PARTS)
-    assert len(made.writer.shards) > 5 and len(made.features) > len(made.ids)
-    return made
+def contents_of(dtype: str = "float32", parts: tuple[Part, ...] = PARTS, pooled: bool = True) -> Contents:
+    return Contents.of(StateShape(4, 32, pooled), range(4), parts, dtype)
 
 
-def folder_of(store: TinyStore) -> Path:
-    return Path(str(store.place))
+# ---------------------------------------------------------------------- sizes
 
 
-def test_the_reader_on_the_page_is_twenty_lines_of_numpy() -> None:
-    tree = ast.parse(code_on_the_page())
-    imports = {
-        alias.name if isinstance(node, ast.Import) else node.module
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for alias in node.names
-    }
-    assert imports == {"json", "numpy"}
-    assert len([line for line in code_on_the_page().splitlines() if line.strip()]) <= 20
+@pytest.mark.parametrize(("dtype", "number", "beside"), [("float32", 4, 0), ("bfloat16", 2, 0), ("int8", 1, 4)])
+def test_bytes_follow_from_windows_and_tokens(dtype: str, number: int, beside: int) -> None:
+    state = 32 * number + beside
+    kept = contents_of(dtype)
+    assert kept.bytes_of(windows=10, tokens=333) == (333 * 4 + 10 * 5 + 10 * 4) * state
+    assert contents_of(dtype, ("cls",), pooled=False).bytes_of(10, 333) == 10 * 4 * state
+    assert contents_of(dtype, ("tokens",)).bytes_of(10, 333) == 333 * 4 * state
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_the_reader_on_the_page_gives_the_encoders_states(store: TinyStore, read_store: Reader, part: Any) -> None:
-    dtype = store.contents.dtype
-    count = 0
-    for window, (*_, states) in enumerate(read_store(folder_of(store), part)):
-        expected = store.states_of(window, part)  # (position, layer, hidden)
-        assert states.shape == expected.shape and states.dtype == np.float32
-        largest = np.abs(expected).max(axis=-1, keepdims=True)
-        assert (np.abs(states - expected) <= (ROUNDING[dtype] + OF_THE_ENCODER) * largest).all()
-        count += 1
-    assert count == len(store.features)
+def test_parts_are_kept_in_one_order_however_they_are_named() -> None:
+    assert contents_of(parts=("mean", "tokens", "cls")) == contents_of() and contents_of().parts == PARTS
 
 
-def test_the_reader_on_the_page_gives_ids_and_targets(store: TinyStore, read_store: Reader) -> None:
-    features = store.features
-    rows = list(read_store(folder_of(store)))
-    assert [row[0] for row in rows] == [store.ids[example] for example in features.example]
-    assert [row[1] for row in rows] == features.start.tolist()
-    assert [row[2] for row in rows] == features.end.tolist()
-    np.testing.assert_array_equal([row[3] for row in rows], features.target)
+# ---------------------------------------------------------------------- ranges
 
 
-def test_targets_of_labels_and_scores_are_read_too(tmp_path: Path, read_store: Reader) -> None:
-    for task in ("rte", "stsb"):
-        made = write_tiny_store(tmp_path / task, parts=("mean",), task=task)
-        found = [row[3] for row in read_store(tmp_path / task, "mean")]
-        assert found == made.features.target.tolist()
-        assert len(set(found)) > 1
+@pytest.mark.parametrize("most_bytes", [1, 20_000, 60_000, 10**9])
+@pytest.mark.parametrize("most_tokens", [1, 100, 10**9])
+def test_ranges_cover_every_example_once_and_stay_small(most_bytes: int, most_tokens: int) -> None:
+    features, contents = build_tiny_features("squad2"), contents_of()
+    ranges = plan_shards(features, contents, most_bytes, most_tokens)
+    assert [example for first, stop in ranges for example in range(first, stop)] == list(range(9))
+
+    def measure(first: int, stop: int) -> tuple[int, int]:
+        windows = np.flatnonzero((features.example >= first) & (features.example < stop))
+        tokens = int(features.lengths[windows].sum())
+        return contents.bytes_of(len(windows), tokens), tokens
+
+    for first, stop in ranges:
+        bytes_, tokens = measure(first, stop)
+        assert stop - first == 1 or (bytes_ <= most_bytes and tokens <= most_tokens)
+        if stop < 9:  # and no smaller than it must be
+            more_bytes, more_tokens = measure(first, stop + 1)
+            assert more_bytes > most_bytes or more_tokens > most_tokens
 
 
-def test_safetensors_own_reader_opens_every_shard(store: TinyStore) -> None:
-    # numpy has no bfloat16, so those are read as torch tensors.
-    manifest = json.loads((folder_of(store) / MANIFEST).read_bytes())
-    tokens = windows = 0
-    for shard in manifest["shards"]:
-        with safe_open(folder_of(store) / shard["file"], framework="pt") as file:
-            assert set(file.keys()) == {"offsets", "example", "start", "end", "target", *PARTS}
-            metadata = file.metadata()
-            assert metadata["store"] == manifest["fingerprint"]
-            assert int(metadata["first"]) == shard["first"]
-            assert json.loads(metadata["ids"]) == store.ids[shard["first"] : shard["stop"]]
-            width = 36 if store.contents.dtype == "int8" else 32
-            assert list(file.get_slice("tokens").get_shape()) == [shard["tokens"], 4, width]
-            assert list(file.get_slice("cls").get_shape()) == [shard["windows"], 5, width]
-            assert list(file.get_slice("mean").get_shape()) == [shard["windows"], 4, width]
-            assert str(file.get_tensor("tokens").dtype) == f"torch.{store.contents.dtype}"
-            lengths = store.features.lengths[windows : windows + shard["windows"]]
-            assert file.get_tensor("offsets").tolist() == [0, *np.cumsum(lengths).tolist()]
-            example = store.features.example[windows : windows + shard["windows"]]
-            assert file.get_tensor("example").tolist() == example.tolist()
-        tokens, windows = tokens + shard["tokens"], windows + shard["windows"]
-    assert (windows, tokens) == (len(store.features), int(store.features.lengths.sum()))
+def test_an_example_is_never_cut_in_two() -> None:
+    features = build_tiny_features("squad2")
+    assert features.example.tolist() == sorted([*range(9)] * 2), "two windows each"
+    for first, stop in plan_shards(features, contents_of(), 1):
+        assert [int(features.example[window]) for window in windows_of(features, first, stop)] == [first, first]
 
 
-def test_shards_lie_as_the_page_says(store: TinyStore) -> None:
-    manifest = json.loads((folder_of(store) / MANIFEST).read_bytes())
-    before = 0
-    for shard in manifest["shards"]:
-        data = (folder_of(store) / shard["file"]).read_bytes()
-        digits = hashlib.sha256(data).hexdigest()[:16]
-        assert shard["file"] == f"states-{shard['first']:09d}-{shard['stop']:09d}-{digits}.safetensors"
-        assert (shard["sha256"], shard["bytes"], shard["first"]) == (digits, len(data), before)
-        begin = 8 + int.from_bytes(data[:8], "little")
+# ---------------------------------------------------------------------- shards, read by another program
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_shards_are_safetensors_with_everything_in_them(tmp_path: Path, dtype: str) -> None:
+    tiny = write_tiny_store(tmp_path, dtype, PARTS)
+    store, features = Store.open(tmp_path), tiny.features
+    assert len(store.manifest.shards) > 3
+    kind = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.int8}[dtype]
+    seen: list[str] = []
+    for shard in store.manifest.shards:
+        tensors = load_file(tmp_path / shard.file)
+        windows = np.flatnonzero((features.example >= shard.first) & (features.example < shard.stop))
+        assert list(tensors["offsets"].diff()) == features.lengths[windows].tolist() and tensors["offsets"][0] == 0
+        for name in ("example", "start", "end"):
+            assert tensors[name].dtype == torch.int64
+            assert tensors[name].tolist() == getattr(features, name)[windows].tolist()
+        np.testing.assert_array_equal(tensors["target"].numpy(), features.target[windows])
+        width, tokens = 36 if dtype == "int8" else 32, int(features.lengths[windows].sum())
+        shapes = {"tokens": (tokens, 4, width), "cls": (len(windows), 5, width), "mean": (len(windows), 4, width)}
+        assert {part: tuple(tensors[part].shape) for part in PARTS} == shapes
+        assert all(tensors[part].dtype == kind for part in PARTS)
+        with safe_open(tmp_path / shard.file, "pt") as file:
+            told = file.metadata()
+        assert told["store"] == store.manifest.fingerprint and told["first"] == str(shard.first)
+        seen += json.loads(told["ids"])
+    assert seen == tiny.ids
+
+
+def test_states_begin_where_the_manifest_says_and_numbers_are_aligned(tmp_path: Path) -> None:
+    write_tiny_store(tmp_path, "float32", PARTS)
+    place = open_location(tmp_path)
+    for shard in Store.open(tmp_path).manifest.shards:
+        header, begin = read_header(place, shard.file)
         assert begin % 64 == 0
-        header = json.loads(data[8:begin])
-        arrays = [(name, entry["data_offsets"]) for name, entry in header.items() if name != "__metadata__"]
-        assert [name for name, _ in arrays] == ["offsets", "example", "start", "end", "target", *PARTS]
-        ends = [0, *(offsets[1] for _, offsets in arrays)]
-        assert [offsets[0] for _, offsets in arrays] == ends[:-1] and begin + ends[-1] == len(data)
-        assert shard["at"] == {name: begin + offsets[0] for name, offsets in arrays if name in PARTS}
-        before = shard["stop"]
-    assert before == len(store.ids)
+        assert shard.at == {part: begin + header[part]["data_offsets"][0] for part in PARTS}
+        assert all(start % 4 == 0 for start in shard.at.values())
+        assert max(entry["data_offsets"][1] for name, entry in header.items() if name[0] != "_") + begin == shard.bytes
 
 
-def test_the_manifest_has_the_keys_of_the_page(store: TinyStore) -> None:
-    page, manifest = PAGE.read_text(encoding="utf-8"), json.loads((folder_of(store) / MANIFEST).read_bytes())
-    assert list(manifest) == ["format", "fingerprint", "identity", "contents", "about", "shards", "sha256"]
-    entries = [manifest, manifest["contents"], manifest["about"], manifest["shards"][0], manifest["identity"]]
-    for key in (key for entry in entries for key in entry):
-        assert f"`{key}`" in page, f"the page does not tell of '{key}'"
-    text = json.dumps([manifest["identity"]], sort_keys=True)
-    assert manifest["fingerprint"] == hashlib.sha256(text.encode("ascii")).hexdigest()[:16]
-
-
-def assert_sealed(data: bytes) -> None:
-    """The rule of the page, on bytes alone."""
-    found = re.search(rb',\n "sha256": "([0-9a-f]{16})"(?=\n}\n$)', data)
-    assert found and len(found[0]) == 31
-    rest = data[: found.start()] + data[found.end() :]
-    assert hashlib.sha256(rest).hexdigest()[:16] == found[1].decode()
-
-
-def test_files_are_sealed_as_the_page_says(tmp_path: Path) -> None:
-    begin_tiny_store(tmp_path).writer.write((0, 2))
-    assert_sealed((tmp_path / WRITING).read_bytes())
-    assert list(json.loads((tmp_path / WRITING).read_bytes())) == ["identity", "about", "shards", "sha256"]
+def test_a_shard_is_named_by_its_examples_and_its_checksum(tmp_path: Path) -> None:
     write_tiny_store(tmp_path)
-    assert_sealed((tmp_path / MANIFEST).read_bytes())
-    shard = next(tmp_path.glob("states-*"))
-    data = bytearray(shard.read_bytes())
-    data[300] ^= 1
-    shard.write_bytes(data)
-    verify_store(tmp_path)
-    assert_sealed((tmp_path / DAMAGED).read_bytes())
-    assert json.loads((tmp_path / DAMAGED).read_bytes())["files"] == [shard.name]
+    manifest = Store.open(tmp_path).manifest
+    for shard in manifest.shards:
+        data = (tmp_path / shard.file).read_bytes()
+        assert len(data) == shard.bytes
+        found = hashlib.sha256(data).hexdigest()[:16]
+        assert shard.file == f"states-{shard.first:09d}-{shard.stop:09d}-{found}.safetensors" and shard.sha256 == found
+    assert sorted(shard.file for shard in manifest.shards) == [shard.file for shard in manifest.shards]
+    assert manifest.examples == 9 and manifest.windows == 18 and manifest.tokens == sum([48, 35, 48, 41, 48, 35] * 3)
+
+
+def test_a_shard_is_outlined_to_the_byte_before_it_is_written(tmp_path: Path) -> None:
+    tiny = write_tiny_store(tmp_path, "int8", PARTS)
+    for shard in Store.open(tmp_path).manifest.shards:
+        outlined, head = outline_shard(
+            tiny.features, tiny.ids, tiny.contents, tiny.writer.fingerprint, shard.first, shard.stop
+        )
+        data = (tmp_path / shard.file).read_bytes()
+        assert outlined.bytes == len(data) and data.startswith(bytes(head))
+        assert (outlined.at, outlined.windows, outlined.tokens) == (shard.at, shard.windows, shard.tokens)
+
+
+def test_a_digest_is_that_of_the_pieces_together() -> None:
+    pieces = [b"abc", memoryview(b"def"), b""]
+    assert digest(pieces) == hashlib.sha256(b"abcdef").hexdigest()[:16]
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"1234", b"\0" * 8, b"\xff" * 8, (5).to_bytes(8, "little") + b"{nope", b"x" * 99]
+)
+def test_what_is_no_safetensors_file_has_no_header(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "x").write_bytes(data)
+    with pytest.raises(ValueError):
+        read_header(open_location(tmp_path), "x")
+
+
+# ---------------------------------------------------------------------- sealed files
+
+
+def test_a_sealed_value_is_json_and_comes_back(tmp_path: Path) -> None:
+    value: dict[str, Any] = {"a": [1, 2.5, None, True], "é": {"ü": 'x"\\\n'}, "empty": {}}
+    assert unseal(seal(value), "there") == value
+    assert {**value, "sha256": json.loads(seal(value))["sha256"]} == json.loads(seal(value))
+
+
+def test_any_flipped_bit_and_any_cut_of_a_sealed_file_is_found() -> None:
+    data = seal({"identity": {"dtype": "int8", "layers": [0, 1]}, "é": 'x"\\'})
+    for place in range(len(data)):
+        for bit in range(8):
+            other = bytearray(data)
+            other[place] ^= 1 << bit
+            with pytest.raises(DamagedError, match="there is damaged"):
+                unseal(bytes(other), "there")
+        with pytest.raises(DamagedError):
+            unseal(data[:place], "there")
+    for other in (data + b"\n", b" " + data, data.replace(b"\n", b""), b"[]", b"null", b'"text"', b"{}"):
+        with pytest.raises(DamagedError):
+            unseal(other, "there")
+
+
+def test_a_manifest_comes_back_as_it_was(tmp_path: Path) -> None:
+    write_tiny_store(tmp_path, "int8", PARTS)
+    manifest = Store.open(tmp_path).manifest
+    again = Manifest.parse(manifest.dump(), "there")
+    assert again == manifest and again.dump() == manifest.dump() == (tmp_path / "manifest.json").read_bytes()
+
+
+def test_a_manifest_of_another_format_is_named_and_not_read(tmp_path: Path) -> None:
+    write_tiny_store(tmp_path)
+    value = json.loads((tmp_path / "manifest.json").read_bytes())
+    del value["sha256"]
+    (tmp_path / "manifest.json").write_bytes(seal({**value, "format": FORMAT + 1, "shards": "in another form"}))
+    for act in (lambda: Store.open(tmp_path), lambda: begin_tiny_store(tmp_path)):
+        with pytest.raises(UserError, match=f"format {FORMAT + 1}.*reads format {FORMAT}") as caught:
+            act()
+        assert not isinstance(caught.value, DamagedError)
+    assert (tmp_path / "manifest.json").exists()

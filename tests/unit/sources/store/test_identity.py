@@ -10,8 +10,8 @@ from tiny_stores import TinyStore, begin_tiny_store, write_tiny_store
 from bertvision.disk import fingerprint
 from bertvision.errors import UserError
 from bertvision.sources.store import Store, StoreWriter, build_identity, find_differences
-from bertvision.sources.store.identity import refuse_other
-from bertvision.sources.store.places import Folder
+from bertvision.sources.store.location import Folder
+from bertvision.sources.store.scan import scan
 
 # Every field, another value, and what the error must say of it.
 OTHERS: dict[str, tuple[Any, list[str]]] = {
@@ -43,8 +43,8 @@ def test_all_fields_are_tried(tiny: TinyStore) -> None:
 
 def test_equal_identities_differ_in_nothing(tiny: TinyStore) -> None:
     assert find_differences(tiny.identity, dict(tiny.identity)) == []
-    refuse_other("there", tiny.identity, dict(tiny.identity))
-    assert Store.open(tiny.place, tiny.identity).manifest.identity == tiny.identity
+    scan(tiny.location).refuse_other(dict(tiny.identity))
+    assert Store.open(tiny.location, tiny.identity).manifest.identity == tiny.identity
 
 
 @pytest.mark.parametrize("field", list(OTHERS))
@@ -60,8 +60,8 @@ def test_a_store_of_other_states_is_refused_unread(
     field: str, tiny: TinyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other, words = OTHERS[field]
-    assert isinstance(tiny.place, Folder)
-    before, reads = listing(tiny.place.folder), []
+    assert isinstance(tiny.location, Folder)
+    before, reads = listing(tiny.location.folder), []
     read = Folder.read
 
     def note(self: Folder, name: str, *rest: Any) -> bytes:
@@ -71,13 +71,13 @@ def test_a_store_of_other_states_is_refused_unread(
     monkeypatch.setattr(Folder, "read", note)
     monkeypatch.setattr(Folder, "read_into", lambda self, name, _: reads.append(name))
     wanted = {**tiny.identity, field: other}
-    parts = (tiny.place, tiny.encoder, tiny.features, tiny.ids, tiny.contents, wanted)
-    for act in (lambda: Store.open(tiny.place, wanted), lambda: StoreWriter(*parts)):
+    parts = (tiny.location, tiny.encoder, tiny.features, tiny.ids, tiny.contents, wanted)
+    for act in (lambda: Store.open(tiny.location, wanted), lambda: StoreWriter(*parts)):
         with pytest.raises(UserError, match="holds other states") as caught:
             act()
         text = str(caught.value)
-        assert all(word in text for word in words) and str(tiny.place) in text and "bertvision store rm" in text
-    assert reads == ["manifest.json"] * 2 and listing(tiny.place.folder) == before
+        assert all(word in text for word in words) and str(tiny.location) in text and "bertvision store rm" in text
+    assert reads == ["manifest.json"] * 2 and listing(tiny.location.folder) == before
 
 
 @pytest.mark.parametrize("field", list(OTHERS))
@@ -88,7 +88,7 @@ def test_a_store_that_was_only_begun_is_refused_too(field: str, tmp_path: Path) 
     assert "writing.json" in before and "manifest.json" not in before
     wanted = {**tiny.identity, field: OTHERS[field][0]}
     with pytest.raises(UserError, match="holds other states") as caught:
-        StoreWriter(tiny.place, tiny.encoder, tiny.features, tiny.ids, tiny.contents, wanted)
+        StoreWriter(tiny.location, tiny.encoder, tiny.features, tiny.ids, tiny.contents, wanted)
     assert all(word in str(caught.value) for word in OTHERS[field][1])
     assert listing(tmp_path / "store") == before
 

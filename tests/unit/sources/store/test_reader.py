@@ -13,9 +13,9 @@ from bertvision.data.packing import plan_batches
 from bertvision.encoder.states import Part
 from bertvision.errors import UserError
 from bertvision.sources.store import DTYPES, Store, StoredSource
-from bertvision.sources.store.layout import DAMAGED, MANIFEST, seal
-from bertvision.sources.store.places import Folder, Run
-from bertvision.sources.store.reader import Reading
+from bertvision.sources.store.format import MANIFEST, SET_ASIDE
+from bertvision.sources.store.location import ByteRange, Folder
+from bertvision.sources.store.reader import StateReader
 
 PARTS: tuple[Part, ...] = ("tokens", "cls", "mean")
 TOKEN = 4 * 32 * 4  # bytes of a token's states in float32
@@ -28,7 +28,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyStore:
 
 @pytest.fixture(scope="module")
 def store(tiny: TinyStore) -> Store:
-    found = Store.open(tiny.place, tiny.identity)
+    found = Store.open(tiny.location, tiny.identity)
     assert len(found.manifest.shards) == 9
     return found
 
@@ -39,7 +39,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[tuple[int, in
     found: list[tuple[str, list[tuple[int, int]]]] = []
     read_into = Folder.read_into
 
-    def note(self: Folder, name: str, runs: list[Run]) -> None:
+    def note(self: Folder, name: str, runs: list[ByteRange]) -> None:
         found.append((name, [(run.start, run.stop) for run in runs]))
         read_into(self, name, runs)
 
@@ -82,7 +82,7 @@ def break_by(how: str) -> Callable[[Path], None]:
     return {
         "is missing": lambda path: path.unlink(),
         "bytes, not": lambda path: path.write_bytes(path.read_bytes()[:-1]),
-        "is damaged": lambda path: (path.parent / DAMAGED).write_bytes(seal({"files": [path.name]})) and None,
+        "is damaged": lambda path: path.rename(path.parent / f"{SET_ASIDE}{path.name}") and None,
     }[how]
 
 
@@ -150,7 +150,7 @@ def test_parts_that_are_not_kept_are_a_mistake_of_ours(tmp_path: Path) -> None:
 def test_other_windows_than_the_stores_are_a_mistake_of_ours(store: Store, tiny: TinyStore) -> None:
     for lengths in (tiny.features.lengths[:-1], tiny.features.lengths + 1):
         with pytest.raises(AssertionError, match="lengths"):
-            Reading(store, ("tokens",), lengths)
+            StateReader(store, ("tokens",), lengths)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -177,7 +177,7 @@ def test_a_group_of_steps_is_read_forwards_and_every_byte_once(
     store: Store, tiny: TinyStore, reads: list[tuple[str, list[tuple[int, int]]]]
 ) -> None:
     order = np.random.default_rng(0).permutation(18)
-    Reading(store, ("tokens",), tiny.features.lengths).fetch([order[:7], order[7:12], order[12:]])
+    StateReader(store, ("tokens",), tiny.features.lengths).fetch([order[:7], order[7:12], order[12:]])
     names = [shard.file for shard in store.manifest.shards]
     assert [name for name, _ in reads] == names, "each shard once, in the order of the disk"
     for shard, (_, runs) in zip(store.manifest.shards, reads, strict=True):
@@ -188,7 +188,7 @@ def test_a_group_of_steps_is_read_forwards_and_every_byte_once(
 def test_only_what_is_asked_for_is_read(
     store: Store, tiny: TinyStore, reads: list[tuple[str, list[tuple[int, int]]]]
 ) -> None:
-    Reading(store, ("tokens", "mean"), tiny.features.lengths).fetch([np.array([5, 2]), np.array([9])])
+    StateReader(store, ("tokens", "mean"), tiny.features.lengths).fetch([np.array([5, 2]), np.array([9])])
     lengths, shards = tiny.features.lengths, store.manifest.shards
     mean = 4 * 32 * 4
     expected = []
@@ -204,13 +204,13 @@ def test_only_what_is_asked_for_is_read(
 def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many steps each group of steps had that was read together."""
     counts: list[int] = []
-    fetch = Reading.fetch
+    fetch = StateReader.fetch
 
-    def note(self: Reading, batches: list[np.ndarray], *rest: Any) -> Any:
+    def note(self: StateReader, batches: list[np.ndarray], *rest: Any) -> Any:
         counts.append(len(batches))
         return fetch(self, batches, *rest)
 
-    monkeypatch.setattr(Reading, "fetch", note)
+    monkeypatch.setattr(StateReader, "fetch", note)
     return counts
 
 
@@ -256,5 +256,5 @@ def test_a_pass_of_no_steps_gives_nothing(store: Store, tiny: TinyStore) -> None
 
 
 def test_stores_can_be_opened_by_path_text_and_place(tiny: TinyStore) -> None:
-    for path in (tiny.place, str(tiny.place), Path(str(tiny.place)), f"file://{tiny.place}"):
+    for path in (tiny.location, str(tiny.location), Path(str(tiny.location)), f"file://{tiny.location}"):
         assert Store.open(path).manifest.fingerprint == tiny.writer.fingerprint

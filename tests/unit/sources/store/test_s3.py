@@ -17,9 +17,9 @@ from tiny_stores import TinyStore, begin_tiny_store, write_tiny_store
 
 from bertvision.data.packing import plan_batches
 from bertvision.errors import UserError
-from bertvision.sources.store import Store, StoredSource, open_place
-from bertvision.sources.store.layout import DAMAGED, MANIFEST, WRITING
-from bertvision.sources.store.places import Address
+from bertvision.sources.store import Store, StoredSource, open_location
+from bertvision.sources.store.format import MANIFEST, WRITING
+from bertvision.sources.store.location import Location
 from bertvision.sources.store.upkeep import list_stores, remove_store, verify_store
 
 s3fs = pytest.importorskip("s3fs")
@@ -106,7 +106,7 @@ def address(request: pytest.FixtureRequest) -> str:
 
 
 def files_of(path: str | Path) -> dict[str, str]:
-    place = open_place(path)
+    place = open_location(path)
     return {name: hashlib.sha256(place.read(name)).hexdigest() for name in place.sizes()}
 
 
@@ -128,7 +128,7 @@ def write(address: str) -> TinyStore:
 
 
 def flip(address: str, name: str, place: int) -> None:
-    files = open_place(address)
+    files = open_location(address)
     data = bytearray(files.read(name))
     data[place] ^= 8
     files.write(name, [memoryview(bytes(data))])
@@ -139,8 +139,8 @@ def flip(address: str, name: str, place: int) -> None:
 
 def test_a_store_at_an_address_has_the_files_of_a_local_one(address: str, local: TinyStore) -> None:
     write(address)
-    assert shards_of(address) == shards_of(str(local.place))
-    assert files_of(address).keys() == files_of(str(local.place)).keys()
+    assert shards_of(address) == shards_of(str(local.location))
+    assert files_of(address).keys() == files_of(str(local.location)).keys()
 
 
 def test_batches_read_from_an_address_are_those_of_a_local_store(address: str, local: TinyStore) -> None:
@@ -148,7 +148,7 @@ def test_batches_read_from_an_address_are_those_of_a_local_store(address: str, l
     plan = sum(plan_batches(tiny.features.lengths, 2, 0, rows=4).epochs, [])
     sources = (
         StoredSource(store, tiny.features, plan, ("tokens", "mean"), memory=100_000)
-        for store in (Store.open(address, tiny.identity), Store.open(local.place, local.identity))
+        for store in (Store.open(address, tiny.identity), Store.open(local.location, local.identity))
     )
     count = 0
     for found, expected in zip(*(source.batches() for source in sources), strict=True):
@@ -161,7 +161,7 @@ def test_batches_read_from_an_address_are_those_of_a_local_store(address: str, l
 
 def test_facts_and_ids_are_read_from_an_address(address: str, local: TinyStore) -> None:
     write(address)
-    found, expected = Store.open(address), Store.open(local.place)
+    found, expected = Store.open(address), Store.open(local.location)
     assert found.ids() == expected.ids() == local.ids
     facts = found.facts()
     for name, values in expected.facts().items():
@@ -180,33 +180,33 @@ def test_a_write_cut_off_goes_on_where_it_was(
     address: str, local: TinyStore, done: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []
-    write_file = Address.write
+    write_file = Location.write
 
-    def cut(self: Address, name: str, pieces: Any) -> None:
+    def cut(self: Location, name: str, pieces: Any) -> None:
         if len(written) == done:
             raise CutOffError
         write_file(self, name, pieces)
         written.append(name)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Address, "write", cut)
+        patch.setattr(Location, "write", cut)
         with pytest.raises(CutOffError):
             write(address)
-    assert sorted(open_place(address).sizes()) == sorted(written)
+    assert sorted(open_location(address).sizes()) == sorted(written)
     with pytest.raises(UserError, match="no store at"):
         Store.open(address)
     again: list[str] = []
 
-    def note(self: Address, name: str, pieces: Any) -> None:
+    def note(self: Location, name: str, pieces: Any) -> None:
         again.append(name)
         write_file(self, name, pieces)
 
-    monkeypatch.setattr(Address, "write", note)
+    monkeypatch.setattr(Location, "write", note)
     tiny = begin(address)
     tiny.writer.write()
     assert tiny.writer.finish()
     assert not {name for name in written if name.startswith("states-")} & set(again)
-    assert shards_of(address) == shards_of(str(local.place)) and verify_store(address) == []
+    assert shards_of(address) == shards_of(str(local.location)) and verify_store(address) == []
 
 
 def test_several_writers_share_an_address(address: str, local: TinyStore) -> None:
@@ -215,27 +215,27 @@ def test_several_writers_share_an_address(address: str, local: TinyStore) -> Non
     assert not one.writer.finish()
     other.writer.write((1, 2))
     assert other.writer.finish()
-    assert shards_of(address) == shards_of(str(local.place))
-    assert files_of(address).keys() == files_of(str(local.place)).keys()
+    assert shards_of(address) == shards_of(str(local.location))
+    assert files_of(address).keys() == files_of(str(local.location)).keys()
 
 
 def test_what_others_write_or_remove_at_an_address_is_seen_at_once(bucket: str) -> None:
-    place = open_place(f"{bucket}/store")
+    place = open_location(f"{bucket}/store")
     place.write("a", [memoryview(b"x")])
-    assert set(place.sizes()) == {"a"} and place.subplaces() == []
+    assert set(place.sizes()) == {"a"} and place.subfolders() == []
     others = s3fs.S3FileSystem(skip_instance_cache=True)  # as another process has it
     root = f"{bucket.removeprefix('s3://')}/store"
     others.pipe_file(f"{root}/b", b"yy")
     others.pipe_file(f"{root}/deep/c", b"")
     others.rm_file(f"{root}/a")
-    assert place.sizes() == {"b": 2} and place.subplaces() == [f"{bucket}/store/deep"]
+    assert place.sizes() == {"b": 2} and place.subfolders() == [f"{bucket}/store/deep"]
     place.remove("a")
 
 
 def test_damage_at_an_address_is_found_and_put_right(address: str, local: TinyStore) -> None:
     write(address)
     names = sorted(shards_of(address))
-    place = open_place(address)
+    place = open_location(address)
     flip(address, names[1], 3000)
     place.write(names[4], [memoryview(place.read(names[4])[:-10])])
     place.write(names[5], [])
@@ -248,8 +248,8 @@ def test_damage_at_an_address_is_found_and_put_right(address: str, local: TinySt
     assert [shard.first for shard in tiny.writer.missing()] == [1, 4, 5, 7]
     tiny.writer.write()
     assert tiny.writer.finish()
-    assert shards_of(address) == shards_of(str(local.place)) and verify_store(address) == []
-    assert DAMAGED not in place.sizes()
+    assert shards_of(address) == shards_of(str(local.location)) and verify_store(address) == []
+    assert not [name for name in place.sizes() if name.startswith("damaged")]
 
 
 def test_a_damaged_manifest_at_an_address_is_made_again(address: str, local: TinyStore) -> None:
@@ -265,12 +265,12 @@ def test_a_shard_that_ends_early_is_named_when_it_is_read(address: str) -> None:
     tiny = write(address)
     store = Store.open(address)
     shard = store.manifest.shards[3]
-    store.place.write(shard.file, [memoryview(store.place.read(shard.file)[:5000])])
+    store.location.write(shard.file, [memoryview(store.location.read(shard.file)[:5000])])
     windows = np.flatnonzero(tiny.features.example == 3)
     with pytest.raises(UserError) as caught:
         store.read("tokens", windows)
     assert shard.file in str(caught.value) and "examples 3 to 3" in str(caught.value)
-    store.place.remove(shard.file)
+    store.location.remove(shard.file)
     with pytest.raises(UserError) as caught:
         store.read("tokens", windows)
     assert shard.file in str(caught.value) and "examples 3 to 3" in str(caught.value)
@@ -282,14 +282,14 @@ def test_a_shard_that_ends_early_is_named_when_it_is_read(address: str) -> None:
 def test_stores_at_an_address_are_listed_and_removed(bucket: str) -> None:
     for name in ("a", "deep/b"):
         write(f"{bucket}/runs/{name}")
-    open_place(f"{bucket}/runs").write("notes.txt", [memoryview(b"mine")])
+    open_location(f"{bucket}/runs").write("notes.txt", [memoryview(b"mine")])
     found = list_stores(f"{bucket}/runs")
     assert [entry.path for entry in found] == [f"{bucket}/runs/a", f"{bucket}/runs/deep/b"]
     assert all(entry.state == "whole" and entry.examples == 9 for entry in found)
     remove_store(f"{bucket}/runs/a")
     assert [entry.path for entry in list_stores(bucket)] == [f"{bucket}/runs/deep/b"]
-    assert open_place(f"{bucket}/runs/a").sizes() == {}
-    assert open_place(f"{bucket}/runs").read("notes.txt") == b"mine"
+    assert open_location(f"{bucket}/runs/a").sizes() == {}
+    assert open_location(f"{bucket}/runs").read("notes.txt") == b"mine"
     with pytest.raises(UserError, match="no store at"):
         remove_store(f"{bucket}/runs/a")
 
@@ -298,7 +298,7 @@ def test_an_unfinished_store_at_an_address_is_listed_as_such(address: str) -> No
     begin(address).writer.write((0, 2))
     (found,) = list_stores(address)
     assert found.state == "unfinished" and "5 of 9 shards" in found.detail
-    assert WRITING in open_place(address).sizes()
+    assert WRITING in open_location(address).sizes()
 
 
 # ---------------------------------------------------------------------- servers that do not do what they should
@@ -366,4 +366,4 @@ def test_a_server_that_fails_in_the_middle_loses_nothing(
     tiny = begin(address)
     assert len(tiny.writer.missing()) == 6
     tiny.writer.write()
-    assert tiny.writer.finish() and shards_of(address) == shards_of(str(local.place))
+    assert tiny.writer.finish() and shards_of(address) == shards_of(str(local.location))

@@ -12,8 +12,8 @@ from tiny_training import Listening
 
 from bertvision.errors import UserError
 from bertvision.progress import Bar
-from bertvision.sources.store import Store, layout, open_place
-from bertvision.sources.store.layout import DAMAGED, FORMAT, MANIFEST, WRITING, seal
+from bertvision.sources.store import Store, open_location
+from bertvision.sources.store.format import FORMAT, LISTED, MANIFEST, SET_ASIDE, WRITING, seal
 from bertvision.sources.store.upkeep import (
     Damage,
     describe_store,
@@ -107,9 +107,11 @@ def test_shards_are_checked_by_their_names_where_the_manifest_is_of_no_use(copy:
     flip(broken, 12_345)
     assert [damage.file for damage in verify_store(copy)] == [MANIFEST, broken.name]
     (copy / MANIFEST).unlink()
+    other = shards_in(copy)[2]
+    flip(other, 12_345)
     assert [(damage.file, damage.why.split(":")[0]) for damage in verify_store(copy)] == [
         (MANIFEST, "is missing"),
-        (broken.name, "is not what was written"),
+        (other.name, "is not what was written"),
     ]
 
 
@@ -137,7 +139,7 @@ def test_a_damaged_shard_is_read_by_nobody_and_written_again_alone(copy: Path) -
     cut.write_bytes(b"")
     Path(copy / "notes.txt").write_text("mine")
     assert len(verify_store(copy)) == 3
-    with pytest.raises(UserError, match="can't be read"):
+    with pytest.raises(UserError, match="can't be used"):
         Store.open(copy)
     others = {file: file.stat().st_mtime_ns for file in shards_in(copy) if file not in (damaged, cut)}
 
@@ -164,65 +166,66 @@ def test_a_damaged_manifest_is_written_again_alone(copy: Path) -> None:
     assert {file: file.stat().st_mtime_ns for file in before} == before
 
 
-def test_a_note_of_damage_goes_when_all_is_well(copy: Path) -> None:
-    (copy / DAMAGED).write_bytes(seal({"files": [shards_in(copy)[0].name]}))
-    with pytest.raises(UserError, match="is damaged"):
+def test_a_damaged_shard_is_set_aside_under_another_name(copy: Path) -> None:
+    damaged = shards_in(copy)[2]
+    flip(damaged, 12_345)
+    before = damaged.read_bytes()
+    for _ in range(2):  # it stays so until it is written again
+        assert [damage.file for damage in verify_store(copy)] == [damaged.name]
+        assert (copy / f"{SET_ASIDE}{damaged.name}").read_bytes() == before and not damaged.exists()
+        with pytest.raises(UserError, match=r"examples 2 to 2\) is damaged"):
+            Store.open(copy)
+    assert describe_store(copy).detail == "1 of 9 shards missing or damaged"
+    again = begin_tiny_store(copy).writer
+    again.write()
+    assert again.finish() and verify_store(copy) == [] and not (copy / f"{SET_ASIDE}{damaged.name}").exists()
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_what_an_earlier_version_listed_as_damaged_is_read_again(copy: Path, is_damaged: bool) -> None:
+    shard = shards_in(copy)[0]
+    (copy / LISTED).write_bytes(seal({"files": [shard.name]}))
+    if is_damaged:
+        flip(shard, 5)
+    with pytest.raises(UserError, match="may be damaged.*store verify"):
         Store.open(copy)
-    assert verify_store(copy) == []
-    assert not (copy / DAMAGED).exists()
-    Store.open(copy)
+    assert [damage.file for damage in verify_store(copy)] == [shard.name] * is_damaged
+    assert not (copy / LISTED).exists() and shard.exists() != is_damaged
 
 
 def test_damage_is_told_where_it_can_not_be_noted(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place, listening = open_place(copy), Listening()
+    location, listening = open_location(copy), Listening()
 
     def refuse(*_: Any) -> None:
         raise UserError("read-only")
 
-    monkeypatch.setattr(place, "write", refuse)
+    monkeypatch.setattr(location, "rename", refuse)
     flip(shards_in(copy)[0], 5)
-    assert len(verify_store(place, reporter=listening)) == 1
+    assert len(verify_store(location, reporter=listening)) == 1
     assert (
         len(listening.lines) == 1 and "could not be noted" in listening.lines[0] and "read-only" in listening.lines[0]
     )
-    assert not (copy / DAMAGED).exists()
+    assert len(shards_in(copy)) == 9
 
 
 def test_a_shard_that_the_disk_does_not_give_is_damaged_and_one_that_is_forbidden_is_not(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place, bad = open_place(copy), shards_in(copy)[3].name
-    read, error = place.read, OSError(5, "Input/output error")
+    location, bad = open_location(copy), shards_in(copy)[3].name
+    hash_file, error = location.hash, OSError(5, "Input/output error")
 
-    def fail(name: str, *rest: Any) -> bytes:
+    def fail(name: str) -> str:
         if name == bad:
             raise error
-        return read(name, *rest)
+        return hash_file(name)
 
-    monkeypatch.setattr(place, "read", fail)
-    assert [(damage.file, damage.first) for damage in verify_store(place)] == [(bad, 3)]
-    (copy / DAMAGED).unlink()
+    monkeypatch.setattr(location, "hash", fail)
+    assert [(damage.file, damage.first) for damage in verify_store(location)] == [(bad, 3)]
+    (copy / f"{SET_ASIDE}{bad}").rename(copy / bad)
     error = PermissionError(13, "Permission denied")
     with pytest.raises(UserError, match="Permission denied"):
-        verify_store(place)
-    assert not (copy / DAMAGED).exists()
-
-
-def test_files_are_hashed_block_by_block(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "BLOCK", 1000)
-    place = open_place(copy)
-    read, sizes = place.read, []
-
-    def count(name: str, *rest: Any) -> bytes:
-        data = read(name, *rest)
-        if name != MANIFEST:
-            sizes.append(len(data))
-        return data
-
-    monkeypatch.setattr(place, "read", count)
-    assert verify_store(place) == []
-    assert max(sizes) == 1000
-    assert sum(sizes) == sum(file.stat().st_size for file in shards_in(copy))
+        verify_store(location)
+    assert (copy / bad).exists()
 
 
 def test_what_is_beside_a_store_is_told_and_is_no_damage(copy: Path) -> None:
@@ -325,7 +328,8 @@ def test_a_store_made_by_nobody_known_is_listed(tmp_path: Path) -> None:
 
 
 def test_removing_takes_the_store_and_its_folder(copy: Path) -> None:
-    (copy / DAMAGED).write_bytes(seal({"files": []}))
+    (copy / LISTED).write_bytes(seal({"files": []}))
+    shards_in(copy)[1].rename(copy / f"{SET_ASIDE}{shards_in(copy)[1].name}")
     (copy / f".writing-{MANIFEST}@host-1-x").write_bytes(b"x")
     remove_store(copy)
     assert not copy.exists() and copy.parent.exists()
@@ -357,13 +361,10 @@ def test_an_unfinished_store_can_be_removed(tmp_path: Path) -> None:
 
 
 def test_the_manifest_goes_first(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (copy / DAMAGED).write_bytes(
-        seal({"files": [shards_in(copy)[0].name]})
-    )  # gone before, a damaged store would look whole
-    place, gone = open_place(copy), []
-    monkeypatch.setattr(place, "remove", gone.append)
-    remove_store(place)
-    assert gone[0] == MANIFEST and len(gone) == 11
+    location, gone = open_location(copy), []
+    monkeypatch.setattr(location, "remove", gone.append)
+    remove_store(location)
+    assert gone[0] == MANIFEST and len(gone) == 10
 
 
 # ---------------------------------------------------------------------- addresses

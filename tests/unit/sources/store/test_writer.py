@@ -20,8 +20,8 @@ from bertvision.encoder.states import Part
 from bertvision.errors import UserError
 from bertvision.progress import Bar, Reporter
 from bertvision.sources.store import DTYPES, Manifest, Store, StoreWriter, build_identity
-from bertvision.sources.store.layout import DAMAGED, MANIFEST, WRITING, seal
-from bertvision.sources.store.places import Folder, _temporary
+from bertvision.sources.store.format import LISTED, MANIFEST, WRITING, seal
+from bertvision.sources.store.location import Folder, _temporary
 
 PARTS: tuple[Part, ...] = ("tokens", "cls", "mean")
 
@@ -48,7 +48,7 @@ def flip(path: Path, place: int = -5) -> None:
 
 def again(tiny: TinyStore, **changes: Any) -> StoreWriter:
     """A writer of the same store, as another process would have it."""
-    parts = (tiny.place, tiny.encoder, tiny.features, tiny.ids, tiny.contents, tiny.identity)
+    parts = (tiny.location, tiny.encoder, tiny.features, tiny.ids, tiny.contents, tiny.identity)
     return StoreWriter(*parts, **{"shard_bytes": 20_000, **changes})
 
 
@@ -71,7 +71,7 @@ def spoiled(tiny: TinyStore, examples: list[int], value: float) -> Iterator[Tiny
     assert unused < model.config.vocab_size
     hook = model.embeddings.register_forward_hook(spoil, with_kwargs=True)
     changed = dataclasses.replace(features, input_ids=ids)
-    parts = (tiny.place, tiny.encoder, changed, tiny.ids, tiny.contents, tiny.identity)
+    parts = (tiny.location, tiny.encoder, changed, tiny.ids, tiny.contents, tiny.identity)
     try:
         yield dataclasses.replace(tiny, features=changed, writer=StoreWriter(*parts, shard_bytes=20_000))
     finally:
@@ -84,7 +84,7 @@ def test_states_that_are_no_numbers_are_caught_with_the_id(
     tmp_path: Path, dtype: str, part: Part, value: float
 ) -> None:
     with spoiled(begin_tiny_store(tmp_path, dtype, (part,)), [4], value) as bad:
-        with pytest.raises(UserError, match="no numbers") as caught:
+        with pytest.raises(UserError, match="NaN or infinite") as caught:
             bad.writer.write()
         assert f"'{bad.ids[4]}'" in str(caught.value)
         assert not any(f"'{name}'" in str(caught.value) for name in bad.ids if name != bad.ids[4])
@@ -130,7 +130,7 @@ def test_what_was_finished_before_a_bad_example_is_kept_and_gone_on_from(tmp_pat
         before = inodes(tmp_path)
         assert [name.split("-")[1] for name in before] == [f"{number:09d}" for number in range(6)]
         assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
-    writer = StoreWriter(tiny.place, tiny.encoder, bad.features, tiny.ids, tiny.contents, tiny.identity)
+    writer = StoreWriter(tiny.location, tiny.encoder, bad.features, tiny.ids, tiny.contents, tiny.identity)
     assert [shard.first for shard in writer.missing()] == [6, 7, 8]
     writer.write()
     assert writer.finish()
@@ -329,8 +329,8 @@ def test_a_shard_known_to_be_damaged_is_written_again_and_the_store_is_whole(tmp
     names, before, nodes = shards_in(tmp_path), hashes(tmp_path), inodes(tmp_path)
     for number in (2, 5):
         flip(tmp_path / names[number])
-    (tmp_path / DAMAGED).write_bytes(seal({"files": [names[2], names[5]]}))
-    with pytest.raises(UserError, match=r"examples 2 to 2\) is damaged"):
+    (tmp_path / LISTED).write_bytes(seal({"files": [names[2], names[5]]}))
+    with pytest.raises(UserError, match=r"examples 0 to 0\) may be damaged"):
         Store.open(tmp_path)
     writer = again(tiny)
     assert [shard.first for shard in writer.missing()] == [2, 5]
@@ -348,7 +348,7 @@ def test_two_shares_put_damaged_shards_right(tmp_path: Path) -> None:
     names, before = shards_in(tmp_path), hashes(tmp_path)
     for number in (2, 5):
         flip(tmp_path / names[number])
-    (tmp_path / DAMAGED).write_bytes(seal({"files": [names[2], names[5]]}))
+    (tmp_path / LISTED).write_bytes(seal({"files": [names[2], names[5]]}))
     one, other = again(tiny), again(tiny)
     one.write((0, 2))
     assert not one.finish(), "example 5 is the other's"
@@ -364,8 +364,8 @@ def test_a_damaged_note_of_damage_hides_no_damage(tmp_path: Path) -> None:
     tiny = write_tiny_store(tmp_path)
     names, before = shards_in(tmp_path), hashes(tmp_path)
     flip(tmp_path / names[2])
-    (tmp_path / DAMAGED).write_bytes(seal({"files": [names[2]]}))
-    flip(tmp_path / DAMAGED, 20)
+    (tmp_path / LISTED).write_bytes(seal({"files": [names[2]]}))
+    flip(tmp_path / LISTED, 20)
     with pytest.raises(UserError):
         Store.open(tmp_path)
     try:
@@ -448,7 +448,7 @@ def other_store(tmp_path: Path) -> TinyStore:
     hook = model.embeddings.register_forward_hook(lambda _, __, output: output * 1.5)
     try:
         writer = StoreWriter(
-            tiny.place, tiny.encoder, tiny.features, tiny.ids, tiny.contents, identity, shard_bytes=20_000
+            tiny.location, tiny.encoder, tiny.features, tiny.ids, tiny.contents, identity, shard_bytes=20_000
         )
         writer.write()
         assert writer.finish()
@@ -500,7 +500,7 @@ def dead_process() -> int:
 def test_what_killed_writers_left_half_written_is_gone_when_the_store_is_whole(tmp_path: Path, kind: str) -> None:
     tiny = begin_tiny_store(tmp_path)
     name = {"shard": f"{tiny.writer.shards[3].stem}0123456789abcdef.safetensors", "writing": WRITING}.get(
-        kind, MANIFEST if kind == "manifest" else DAMAGED
+        kind, MANIFEST if kind == "manifest" else LISTED
     )
     dead = tmp_path / f"{_temporary(name)}{dead_process()}-abcd1234"
     alive = tmp_path / f"{_temporary(name)}{os.getppid()}-abcd1234"
@@ -547,13 +547,13 @@ def test_some_layers_alone_can_be_stored(tmp_path: Path) -> None:
     from tiny_encoders import tiny_model, tiny_tokenizer
 
     from bertvision.encoder.encoder import Encoder
-    from bertvision.sources.store import Contents, open_place
+    from bertvision.sources.store import Contents, open_location
 
     tiny = begin_tiny_store(tmp_path / "unused")
     encoder = Encoder(tiny_model("bert", num_attention_heads=2), tiny_tokenizer(), "tiny", "padded", layers=[1, 3])
     contents = Contents.of(encoder.shape, encoder.layers, PARTS, "float32")
     identity = build_identity(contents, "w", "t", "d", {}, "i", "float32")
-    writer = StoreWriter(open_place(tmp_path / "store"), encoder, tiny.features, tiny.ids, contents, identity)
+    writer = StoreWriter(open_location(tmp_path / "store"), encoder, tiny.features, tiny.ids, contents, identity)
     writer.write()
     assert writer.finish()
     store = Store.open(tmp_path / "store", identity)

@@ -1,4 +1,4 @@
-"""A place keeps what a store needs: files whole or not at all, ranges exactly, and nobody else's work untouched."""
+"""A location keeps what a store needs: files whole or not at all, ranges exactly, and nobody else's work untouched."""
 
 import errno
 import os
@@ -14,97 +14,97 @@ import fsspec
 import pytest
 
 from bertvision.errors import UserError
-from bertvision.sources.store import places
-from bertvision.sources.store.places import Address, Folder, Place, Run, open_place
+from bertvision.sources.store import location as module
+from bertvision.sources.store.location import ByteRange, Folder, Location, open_location
 
 DATA = bytes(range(256)) * 40
 
 
 @pytest.fixture(params=["folder", "address"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
     if request.param == "folder":
-        return open_place(tmp_path / "deep" / "store")
-    return open_place(f"memory://{uuid.uuid4()}/store")
+        return open_location(tmp_path / "deep" / "store")
+    return open_location(f"memory://{uuid.uuid4()}/store")
 
 
 def pieces(*parts: bytes) -> list[memoryview]:
     return [memoryview(part) for part in parts]
 
 
-def read_scattered(place: Place, name: str, wanted: Sequence[tuple[int, Sequence[int]]]) -> list[bytes]:
+def read_scattered(location: Location, name: str, wanted: Sequence[tuple[int, Sequence[int]]]) -> list[bytes]:
     """Reads runs (start, sizes of the buffers) and gives what each buffer got."""
     buffers = [[bytearray(size) for size in sizes] for _, sizes in wanted]
-    runs = [Run(start, [memoryview(one) for one in some]) for (start, _), some in zip(wanted, buffers, strict=True)]
-    place.read_into(name, runs)
+    views = [[memoryview(one) for one in some] for some in buffers]
+    location.read_into(name, [ByteRange(start, some) for (start, _), some in zip(wanted, views, strict=True)])
     return [bytes(one) for some in buffers for one in some]
 
 
 # ---------------------------------------------------------------------- both kinds
 
 
-def test_a_place_that_is_not_there_holds_nothing(place: Place) -> None:
-    assert place.sizes() == {} and place.subplaces() == []
-    place.remove("anything")
+def test_a_place_that_is_not_there_holds_nothing(location: Location) -> None:
+    assert location.sizes() == {} and location.subfolders() == []
+    location.remove("anything")
 
 
-def test_what_is_written_is_there_with_its_size_and_bytes(place: Place) -> None:
-    place.write("a.bin", pieces(DATA[:100], DATA[100:101], DATA[101:]))
-    place.write("b.json", pieces(b"{}"))
-    assert place.sizes() == {"a.bin": len(DATA), "b.json": 2}
-    assert place.read("a.bin") == DATA
-    assert place.read("a.bin", 0, 8) == DATA[:8]
-    assert place.read("a.bin", 300, 557) == DATA[300:557]
-    assert place.read("a.bin", len(DATA) - 3) == DATA[-3:]
+def test_what_is_written_is_there_with_its_size_and_bytes(location: Location) -> None:
+    location.write("a.bin", pieces(DATA[:100], DATA[100:101], DATA[101:]))
+    location.write("b.json", pieces(b"{}"))
+    assert location.sizes() == {"a.bin": len(DATA), "b.json": 2}
+    assert location.read("a.bin") == DATA
+    assert location.read("a.bin", 0, 8) == DATA[:8]
+    assert location.read("a.bin", 300, 557) == DATA[300:557]
+    assert location.read("a.bin", len(DATA) - 3) == DATA[-3:]
 
 
-def test_a_file_written_again_is_the_new_one(place: Place) -> None:
-    place.write("a.bin", pieces(DATA))
-    place.write("a.bin", pieces(b"new"))
-    assert place.sizes() == {"a.bin": 3} and place.read("a.bin") == b"new"
+def test_a_file_written_again_is_the_new_one(location: Location) -> None:
+    location.write("a.bin", pieces(DATA))
+    location.write("a.bin", pieces(b"new"))
+    assert location.sizes() == {"a.bin": 3} and location.read("a.bin") == b"new"
 
 
-def test_runs_fill_their_buffers_in_order(place: Place) -> None:
-    place.write("a.bin", pieces(DATA))
-    found = read_scattered(place, "a.bin", [(5, [3, 1, 200]), (1000, [1]), (2, [7]), (len(DATA) - 9, [4, 5])])
+def test_runs_fill_their_buffers_in_order(location: Location) -> None:
+    location.write("a.bin", pieces(DATA))
+    found = read_scattered(location, "a.bin", [(5, [3, 1, 200]), (1000, [1]), (2, [7]), (len(DATA) - 9, [4, 5])])
     expected = [(5, 8), (8, 9), (9, 209), (1000, 1001), (2, 9), (len(DATA) - 9, len(DATA) - 5), (len(DATA) - 5, None)]
     assert found == [DATA[first:last] for first, last in expected]
 
 
-def test_one_run_may_have_more_buffers_than_the_system_takes_at_once(place: Place) -> None:
-    place.write("a.bin", pieces(DATA))
+def test_one_run_may_have_more_buffers_than_the_system_takes_at_once(location: Location) -> None:
+    location.write("a.bin", pieces(DATA))
     sizes = [1 + number % 4 for number in range(3000)]
-    assert b"".join(read_scattered(place, "a.bin", [(17, sizes)])) == DATA[17 : 17 + sum(sizes)]
+    assert b"".join(read_scattered(location, "a.bin", [(17, sizes)])) == DATA[17 : 17 + sum(sizes)]
 
 
 @pytest.mark.parametrize("wanted", [(len(DATA) - 3, [4]), (len(DATA) - 3, [3, 1]), (len(DATA), [1]), (10**9, [5])])
-def test_a_file_that_ends_too_early_is_an_error(place: Place, wanted: tuple[int, list[int]]) -> None:
-    place.write("a.bin", pieces(DATA))
+def test_a_file_that_ends_too_early_is_an_error(location: Location, wanted: tuple[int, list[int]]) -> None:
+    location.write("a.bin", pieces(DATA))
     with pytest.raises((EOFError, UserError)):
-        read_scattered(place, "a.bin", [wanted])
+        read_scattered(location, "a.bin", [wanted])
 
 
-def test_a_missing_file_is_an_error_of_the_system(place: Place) -> None:
-    place.write("a.bin", pieces(DATA))
-    for read in (lambda: place.read("b.bin"), lambda: read_scattered(place, "b.bin", [(0, [1])])):
+def test_a_missing_file_is_an_error_of_the_system(location: Location) -> None:
+    location.write("a.bin", pieces(DATA))
+    for read in (lambda: location.read("b.bin"), lambda: read_scattered(location, "b.bin", [(0, [1])])):
         with pytest.raises(FileNotFoundError):
             read()
 
 
-def test_files_are_removed_once_and_for_all(place: Place) -> None:
+def test_files_are_removed_once_and_for_all(location: Location) -> None:
     for name in ("a", "b", "c"):
-        place.write(name, pieces(b"x"))
-    place.remove("a")
-    place.remove("a")
-    assert set(place.sizes()) == {"b", "c"}
+        location.write(name, pieces(b"x"))
+    location.remove("a")
+    location.remove("a")
+    assert set(location.sizes()) == {"b", "c"}
 
 
-def test_folders_in_a_place_are_places(place: Place) -> None:
+def test_folders_in_a_place_are_places(location: Location) -> None:
     for name in ("b", "a"):
-        open_place(f"{place}/{name}").write("manifest.json", pieces(b"{}"))
-    place.write("file", pieces(b"x"))
-    assert place.subplaces() == [f"{place}/a", f"{place}/b"]
-    assert place.sizes() == {"file": 1}
-    assert [open_place(inner).read("manifest.json") for inner in place.subplaces()] == [b"{}", b"{}"]
+        open_location(f"{location}/{name}").write("manifest.json", pieces(b"{}"))
+    location.write("file", pieces(b"x"))
+    assert location.subfolders() == [f"{location}/a", f"{location}/b"]
+    assert location.sizes() == {"file": 1}
+    assert [open_location(inner).read("manifest.json") for inner in location.subfolders()] == [b"{}", b"{}"]
 
 
 # ---------------------------------------------------------------------- folders
@@ -112,7 +112,7 @@ def test_folders_in_a_place_are_places(place: Place) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
-    found = open_place(tmp_path / "store")
+    found = open_location(tmp_path / "store")
     assert isinstance(found, Folder)
     return found
 
@@ -121,7 +121,7 @@ def test_paths_may_be_written_as_users_write_them(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     for text in ("~/store", "store", "./store", f"file://{tmp_path}/store", tmp_path / "store", f"{tmp_path}/store/"):
-        open_place(text).write("a", pieces(b"x"))
+        open_location(text).write("a", pieces(b"x"))
         assert (tmp_path / "store" / "a").read_bytes() == b"x"
         (tmp_path / "store" / "a").unlink()
 
@@ -183,7 +183,7 @@ def test_an_interrupted_write_leaves_no_rubbish(folder: Folder, monkeypatch: pyt
 def test_a_file_where_the_folder_should_be_is_said(tmp_path: Path, inner: str) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UserError, match=r"store\.path"):
-        open_place(tmp_path / "file" / inner).write("a.bin", pieces(DATA))
+        open_location(tmp_path / "file" / inner).write("a.bin", pieces(DATA))
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -217,10 +217,10 @@ def test_a_file_that_vanishes_during_a_look_is_no_error(folder: Folder, monkeypa
 
 def test_room_is_told_of_a_folder_that_is_not_there_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 7 if path == tmp_path else 0})())
-    assert open_place(tmp_path / "a" / "b").free_bytes() == 7
+    assert open_location(tmp_path / "a" / "b").free_bytes() == 7
     monkeypatch.chdir(tmp_path)
-    assert open_place("a/b").free_bytes() == 7
-    assert open_place("memory://a/b").free_bytes() is None
+    assert open_location("a/b").free_bytes() == 7
+    assert open_location("memory://a/b").free_bytes() is None
 
 
 # ---------------------------------------------------------------------- reading as systems do it
@@ -241,10 +241,10 @@ def test_reads_that_give_less_than_asked_go_on(folder: Folder, monkeypatch: pyte
     folder.write("a.bin", pieces(DATA))
     calls = 0
 
-    def short(handle: int, buffers: Sequence[memoryview], place: int) -> int:
+    def short(handle: int, buffers: Sequence[memoryview], location: int) -> int:
         nonlocal calls
         calls += 1
-        data, count = os.pread(handle, most, place), 0
+        data, count = os.pread(handle, most, location), 0
         for buffer in buffers:
             some = data[count : count + len(buffer)]
             buffer[: len(some)] = some
@@ -266,7 +266,7 @@ def leave(folder: Folder) -> Callable[..., Path]:
     folder.folder.mkdir()
 
     def make(name: str, process: int, host: str = "") -> Path:
-        path = folder.folder / f".writing-{name}@{host or places._host()}-{process}-abc_12"
+        path = folder.folder / f".writing-{name}@{host or module._host()}-{process}-abc_12"
         path.write_bytes(b"half")
         return path
 
@@ -347,7 +347,7 @@ def test_a_file_under_way_bears_the_name_that_is_swept(folder: Folder, monkeypat
 def test_any_name_of_a_machine_will_do(folder: Folder, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: host)
     folder.folder.mkdir()
-    left = folder.folder / f"{places._temporary(STEM + 'x.safetensors')}{dead_process()}-abc"
+    left = folder.folder / f"{module._temporary(STEM + 'x.safetensors')}{dead_process()}-abc"
     left.write_bytes(b"half")
     folder.sweep([STEM])
     assert not left.exists()
@@ -358,7 +358,7 @@ def test_any_name_of_a_machine_will_do(folder: Folder, monkeypatch: pytest.Monke
 
 def test_an_address_nobody_knows_is_said() -> None:
     with pytest.raises(UserError, match="no address that fsspec knows"):
-        open_place("nosuch://bucket/store")
+        open_location("nosuch://bucket/store")
 
 
 @pytest.mark.parametrize(("address", "says"), [("s3://bucket/x", r"bertvision\[s3\]"), ("gs://bucket/x", "gcsfs")])
@@ -368,39 +368,39 @@ def test_an_address_whose_package_is_missing_is_said(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(fsspec.core, "url_to_fs", missing)
     with pytest.raises(UserError, match=says):
-        open_place(address)
+        open_location(address)
 
 
 def test_an_address_that_moves_files_shows_them_whole_alone(tmp_path: Path) -> None:
     """A server that shows files while they grow (SFTP, a mounted disk) gets them under another name first."""
-    place = Address(f"local://{tmp_path}/store")
-    assert not place.atomic
+    location = Location(f"local://{tmp_path}/store")
+    assert not location.atomic
     seen: list[list[str]] = []
-    move = place.files.mv
-    place.files.mv = lambda *names: (seen.append(os.listdir(tmp_path / "store")), move(*names))
+    move = location.files.mv
+    location.files.mv = lambda *names: (seen.append(os.listdir(tmp_path / "store")), move(*names))
     try:
-        place.write("a.bin", pieces(DATA[:5], DATA[5:]))
+        location.write("a.bin", pieces(DATA[:5], DATA[5:]))
     finally:
-        del place.files.mv
+        del location.files.mv
     assert len(seen) == 1 and seen[0][0].startswith(".writing-a.bin")
-    assert place.sizes() == {"a.bin": len(DATA)} and place.read("a.bin") == DATA
+    assert location.sizes() == {"a.bin": len(DATA)} and location.read("a.bin") == DATA
 
 
 def test_an_address_that_fails_says_what_to_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = open_place(f"memory://{uuid.uuid4()}")
-    assert isinstance(place, Address)
+    location = open_location(f"memory://{uuid.uuid4()}")
+    assert isinstance(location, Location)
 
     def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("the server is on fire\nTraceback")
 
     for name, act in {
-        "ls": lambda: place.sizes(),
-        "cat_file": lambda: place.read("a"),
-        "cat_ranges": lambda: read_scattered(place, "a", [(0, [1])]),
-        "pipe_file": lambda: place.write("a", pieces(b"x")),
+        "ls": lambda: location.sizes(),
+        "cat_file": lambda: location.read("a"),
+        "cat_ranges": lambda: read_scattered(location, "a", [(0, [1])]),
+        "pipe_file": lambda: location.write("a", pieces(b"x")),
     }.items():
         with monkeypatch.context() as patch:
-            patch.setattr(type(place.files), name, fail)
+            patch.setattr(type(location.files), name, fail)
             with pytest.raises(UserError, match="credentials") as caught:
                 act()
         assert "on fire" in str(caught.value) and "Traceback" not in str(caught.value)

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from bertvision.sources.ahead import make_ahead
+from bertvision.sources.base import make_ahead
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])

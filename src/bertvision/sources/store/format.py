@@ -1,4 +1,5 @@
-"""What the files of a store are: shards named by their range of examples, and a manifest written last.
+"""What the files of a store are: shards named by their range of examples, and a manifest, written last, that holds the
+identity: everything that affects the states.
 
 docs/store_format.md describes them for other programs; everything here that writes bytes is said there.
 """
@@ -6,7 +7,7 @@ docs/store_format.md describes them for other programs; everything here that wri
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,17 +18,22 @@ from bertvision.disk import fingerprint
 from bertvision.encoder.states import Part, StateShape
 from bertvision.errors import UserError
 from bertvision.sources.store.dtypes import SAFETENSORS, item_bytes, stored_width
-from bertvision.sources.store.places import Buffer, Place
+from bertvision.sources.store.location import Buffer, Location
 
 FORMAT = 1
-MANIFEST, WRITING, DAMAGED = "manifest.json", "writing.json", "damaged.json"
+MANIFEST, WRITING = "manifest.json", "writing.json"
+LISTED = "damaged.json"  # where earlier versions listed shards that `store verify` found damaged
+SET_ASIDE = "damaged-"  # how the name of such a shard begins now
 SHARD_NAME = re.compile(r"states-(\d{9,})-(\d{9,})-([0-9a-f]{16})\.safetensors")
 SHARD_BYTES = 256 << 20
 SHARD_TOKENS = 1 << 17  # [CLS] states are small: a shard ends here too, so that a kill costs little
 ALIGN = 64
 DIGITS = 16  # of a SHA-256, in hexadecimal
 HEADER_GUESS, HEADER_MOST = 1 << 16, 100_000_000
-BLOCK = 4 << 20  # bytes that are hashed at once
+READABLE = ("window settings", "layers", "parts", "dtype", "precision", "format")
+# Follows from the others where one of them differs; on its own it means that texts are cut or tokenized otherwise now.
+DERIVED = "token ids"
+FACT_BYTES = 72  # of a window besides its states, about: where it lies, its target, its id
 PARTS: tuple[Part, ...] = ("tokens", "cls", "mean")
 Data = bytes  # what is in a file; `bytes` is also how many a store takes
 
@@ -61,6 +67,10 @@ class Contents:
     def bytes_of(self, windows: int, tokens: int) -> int:
         """Bytes of the states of so many windows."""
         return sum((tokens if part == "tokens" else windows) * self.record_bytes(part) for part in self.parts)
+
+    def store_bytes(self, windows: int, tokens: int) -> int:
+        """About what a store of so many windows takes."""
+        return self.bytes_of(windows, tokens) + windows * FACT_BYTES
 
 
 @dataclass(frozen=True)
@@ -148,14 +158,63 @@ class Manifest:
         return cls(value["identity"], Contents(**contents), shards, value["about"])
 
 
+# ---------------------------------------------------------------------- identity
+
+
+def build_identity(
+    contents: Contents,
+    weights: str,
+    tokenizer: str,
+    data: str,
+    windows: dict[str, Any],
+    token_ids: str,
+    precision: str,
+) -> dict[str, Any]:
+    """`weights`, `tokenizer`, `data` and `token_ids` are hashes."""
+    return {
+        "encoder weights": weights,
+        "tokenizer": tokenizer,
+        "data": data,
+        "window settings": windows,
+        DERIVED: token_ids,
+        "layers": list(contents.layers),
+        "parts": list(contents.parts),
+        "dtype": contents.dtype,
+        "precision": precision,
+        "format": FORMAT,
+    }
+
+
+def find_differences(found: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+    """In what two identities differ, in words."""
+    differing = [key for key in {**wanted, **found} if found.get(key) != wanted.get(key)]
+    if len(differing) > 1 and DERIVED in differing:
+        differing.remove(DERIVED)
+    return [
+        f"{key} ({_show(found.get(key))} there, {_show(wanted.get(key))} wanted)" if key in READABLE else key
+        for key in differing
+    ]
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, list):
+        return "[" + ", ".join(map(str, value)) + "]"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {item}" for key, item in value.items())
+    return str(value)
+
+
+# ---------------------------------------------------------------------- files with a checksum of themselves
+
+
 class DamagedError(UserError):
     """A file of the store is not what was written."""
 
 
-def unreadable(place: Place, shard: Shard, error: Exception) -> UserError:
+def bad_shard(location: Location, shard: Shard, why: str) -> UserError:
     return UserError(
-        f"{shard.file} of the store '{place}' ({shard.examples}) can't be read ({error}): `bertvision store verify` "
-        "says what is wrong, and `bertvision encode` writes it again."
+        f"the store '{location}' can't be used: {shard.file} ({shard.examples}) {why}. `bertvision store verify` "
+        "reports everything that is wrong, and `bertvision encode` writes it again."
     )
 
 
@@ -187,15 +246,7 @@ def digest(pieces: Sequence[bytes | Buffer]) -> str:
     return found.hexdigest()[:DIGITS]
 
 
-def hash_file(place: Place, name: str, size: int, on_progress: Callable[[int], None] | None = None) -> str:
-    """The checksum of a file as it is now, a block at a time."""
-    found = hashlib.sha256()
-    for start in range(0, size, BLOCK):
-        block = place.read(name, start, min(start + BLOCK, size))
-        found.update(block)
-        if on_progress is not None:
-            on_progress(len(block))
-    return found.hexdigest()[:DIGITS]
+# ---------------------------------------------------------------------- shards
 
 
 def plan_shards(
@@ -231,27 +282,19 @@ def windows_of(features: Features, first: int, stop: int) -> range:
     return range(int(low), int(high))
 
 
-def facts_of(features: Features, windows: range) -> dict[str, np.ndarray]:
-    """What a shard says of its windows besides their states."""
-    some = slice(windows.start, windows.stop)
-    offsets = np.zeros(len(windows) + 1, dtype=np.int64)  # (window + 1)
-    np.cumsum(features.lengths[some], out=offsets[1:])
-    return {
-        "offsets": offsets,
-        "example": features.example[some].astype(np.int64),  # (window)
-        "start": features.start[some].astype(np.int64),  # (window)
-        "end": features.end[some].astype(np.int64),  # (window)
-        "target": features.target[some].astype(np.float32),  # (window)
-    }
-
-
 def outline_shard(
     features: Features, ids: Sequence[str], contents: Contents, fingerprint: str, first: int, stop: int
-) -> tuple[Shard, bytes]:
-    """A shard before its states are there: where all will lie, how large it will be, and the head of its file."""
+) -> tuple[Shard, Data]:
+    """A shard before its states are there: where they will lie, how large it will be, and all that comes before them in
+    the file: its header, and what is known of its windows."""
     windows = windows_of(features, first, stop)
-    facts = facts_of(features, windows)
-    tokens = int(facts["offsets"][-1])
+    some = slice(windows.start, windows.stop)
+    offsets = np.zeros(len(windows) + 1, dtype="<i8")  # (window + 1)
+    np.cumsum(features.lengths[some], out=offsets[1:])
+    facts = {"offsets": offsets}
+    facts |= {name: getattr(features, name)[some].astype("<i8") for name in ("example", "start", "end")}  # (window)
+    facts["target"] = features.target[some].astype("<f4")  # (window)
+    tokens = int(offsets[-1])
     tensors: dict[str, tuple[str, Sequence[int], int]] = {
         name: ("F32" if name == "target" else "I64", value.shape, value.nbytes) for name, value in facts.items()
     }
@@ -260,23 +303,24 @@ def outline_shard(
         tensors[part] = (SAFETENSORS[contents.dtype], rows, contents.record_bytes(part) * rows[0])
     metadata = {"store": fingerprint, "first": str(first), "ids": json.dumps(list(ids[first:stop]))}
     header: dict[str, Any] = {"__metadata__": metadata}
-    place = 0
+    end = 0
     for name, (dtype, shape, size) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [place, place + size]}
-        place += size
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [end, end + size]}
+        end += size
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % ALIGN)
-    head = len(text).to_bytes(8, "little") + text
-    at: dict[str, int] = {part: len(head) + header[part]["data_offsets"][0] for part in contents.parts}
-    return Shard(first, stop, len(windows), tokens, len(head) + place, at), head
+    begin = 8 + len(text)
+    at: dict[str, int] = {part: begin + header[part]["data_offsets"][0] for part in contents.parts}
+    head = b"".join([len(text).to_bytes(8, "little"), text, *(value.tobytes() for value in facts.values())])
+    return Shard(first, stop, len(windows), tokens, begin + end, at), head
 
 
-def read_header(place: Place, name: str) -> tuple[dict[str, Any], int]:
+def read_header(location: Location, name: str) -> tuple[dict[str, Any], int]:
     """The safetensors header of a shard, and the byte at which its arrays begin."""
-    data = place.read(name, 0, HEADER_GUESS)  # most headers are in it: one question is enough
+    data = location.read(name, 0, HEADER_GUESS)  # most headers are in it: one question is enough
     needed = 8 + int.from_bytes(data[:8], "little")
     if len(data) < needed < HEADER_MOST:
-        data = place.read(name, 0, needed)
+        data = location.read(name, 0, needed)
     return parse_header(data)
 
 

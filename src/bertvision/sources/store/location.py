@@ -1,0 +1,265 @@
+"""Where a store lies: a folder of this machine, or any address fsspec knows (`s3://bucket/states`).
+
+Both give what a store needs and no more: names with sizes, ranges read into given buffers, a file written whole or not
+at all.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import psutil
+
+from bertvision.disk import TEMPORARY, clear_disk_errors, existing_folder, writing_file
+from bertvision.errors import UserError
+
+Buffer = memoryview
+BLOCK = 4 << 20  # bytes that a server is asked for at once while a file is hashed
+MOST_BUFFERS = 512  # of one call of the system; at least 1,024 are allowed wherever it exists
+# Object stores show a file when it is whole. Elsewhere it is written beside its name first and then moved.
+WHOLE_OR_NOTHING = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "memory"}
+
+
+@dataclass(frozen=True)
+class ByteRange:
+    """Bytes that lie one after the other in a file, and the buffers they go to."""
+
+    start: int
+    buffers: Sequence[Buffer]
+
+    @property
+    def stop(self) -> int:
+        return self.start + sum(len(buffer) for buffer in self.buffers)
+
+
+def open_location(path: "str | Path | Location") -> "Location":
+    """The folder or address; errors say which package an address needs."""
+    if isinstance(path, Location):
+        return path
+    text = str(path)
+    if "://" not in text or text.startswith("file://"):
+        return Folder(text.removeprefix("file://"))
+    return Location(text)
+
+
+class Location:
+    """Any address fsspec has a filesystem for."""
+
+    at_once = 256 << 20
+    """Bytes to ask for in one call, where several threads read: a server answers many questions together as fast as
+    one."""
+
+    def __init__(self, path: str) -> None:
+        protocol = path.split("://")[0]
+        try:
+            self.files, root = fsspec.core.url_to_fs(path)
+        except ImportError as error:
+            extra = " (pip install 'bertvision[s3]')" if protocol in ("s3", "s3a") else ""
+            raise UserError(f"'{path}' needs another package{extra}: {error}.") from None
+        except ValueError as error:
+            raise UserError(f"'{path}' is no folder and no address that fsspec knows: {error}.") from None
+        self.path, self.root = path.rstrip("/"), root.rstrip("/")
+        self.atomic = protocol in WHOLE_OR_NOTHING
+
+    def __str__(self) -> str:
+        return self.path
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each file by name; nothing where the location does not exist yet."""
+        return {name: size for name, size, _ in self._entries() if size is not None and not name.startswith(TEMPORARY)}
+
+    def half_written(self) -> dict[str, int]:
+        """Bytes of each file that is being written, or that a killed writer left, by its temporary name."""
+        return {name: size for name, size, _ in self._entries() if size is not None and name.startswith(TEMPORARY)}
+
+    def subfolders(self) -> list[str]:
+        return sorted(f"{self.path}/{name}" for name, _, is_folder in self._entries() if is_folder)
+
+    def _entries(self) -> list[tuple[str, int | None, bool]]:
+        """Name, bytes (of a file) and whether it is a folder, of all that lies here."""
+        with self._clear_errors():
+            self.files.invalidate_cache()  # another process may have written meanwhile
+            try:
+                found = self.files.ls(self.root, detail=True)
+            except FileNotFoundError:
+                return []
+        paths = [entry["name"].rstrip("/") for entry in found]
+        return [
+            (path.split("/")[-1], int(entry["size"]) if entry["type"] == "file" else None, entry["type"] == "directory")
+            for path, entry in zip(paths, found, strict=True)
+            if path != self.root
+        ]
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        with self._clear_errors():
+            return bytes(self.files.cat_file(self._name(name), start=start or None, end=stop))
+
+    def hash(self, name: str) -> str:
+        """The SHA-256 of a file as it is now."""
+        with self._clear_errors(), self.files.open(self._name(name), "rb", block_size=BLOCK) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def read_into(self, name: str, ranges: Sequence[ByteRange]) -> None:
+        """Fills the buffers; a file that ends before them is an EOFError."""
+        with self._clear_errors():
+            starts, stops = [some.start for some in ranges], [some.stop for some in ranges]
+            found = self.files.cat_ranges([self._name(name)] * len(ranges), starts, stops, on_error="raise")
+        for some, data in zip(ranges, found, strict=True):
+            if len(data) < some.stop - some.start:
+                raise EOFError(f"{self.path}/{name} ends before the states that should be there")
+            first, view = 0, memoryview(data)
+            for buffer in some.buffers:
+                buffer[:] = view[first : first + len(buffer)]
+                first += len(buffer)
+
+    def write(self, name: str, pieces: Sequence[Buffer]) -> None:
+        """A whole file or none, on the disk when this returns."""
+        with self._clear_errors(missing=True):
+            if self.atomic:
+                self.files.pipe_file(self._name(name), b"".join(pieces))
+                return
+            self.files.makedirs(self.root, exist_ok=True)
+            beside = self._name(f"{_temporary(name)}{os.getpid()}")
+            self.files.pipe_file(beside, b"".join(pieces))
+            self.files.mv(beside, self._name(name))
+
+    def remove(self, name: str) -> None:
+        """Removes a file, where it is there."""
+        with contextlib.suppress(FileNotFoundError), self._clear_errors():
+            self.files.rm_file(self._name(name))
+
+    def rename(self, name: str, other: str) -> None:
+        with self._clear_errors():
+            self.files.mv(self._name(name), self._name(other))
+
+    def free_bytes(self) -> int | None:
+        """What can still be written; None where it is not known."""
+        return None
+
+    def sweep(self, stems: Sequence[str]) -> None:
+        """Removes what a killed process of this machine left half written of the files that begin like this."""
+
+    def _name(self, name: str) -> str:
+        return f"{self.root}/{name}"
+
+    @contextlib.contextmanager
+    def _clear_errors(self, missing: bool = False) -> Iterator[None]:
+        """Explains that a server does not answer or refuses access, and with `missing` that a bucket is not there."""
+        try:
+            yield
+        except (EOFError, UserError):
+            raise
+        except Exception as error:  # each filesystem has errors of its own
+            if isinstance(error, FileNotFoundError) and not missing:
+                raise
+            reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+            raise UserError(
+                f"'{self.path}' can't be read or written ({type(error).__name__}: {reason}): check the address, the "
+                "network and the credentials; what was finished there is kept."
+            ) from error
+
+
+class Folder(Location):
+    """A folder of this machine."""
+
+    at_once = 8 << 20
+
+    def __init__(self, path: str) -> None:
+        self.folder = Path(path).expanduser()
+        self.path, self.root = str(self.folder), str(self.folder.absolute())
+        self.files = fsspec.filesystem("file")
+
+    def _entries(self) -> list[tuple[str, int | None, bool]]:
+        if not self.folder.is_dir():
+            return []
+        found: list[tuple[str, int | None, bool]] = []
+        with os.scandir(self.folder) as entries:  # fsspec's own listing does not follow links
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):  # another process may have removed it just now
+                    found.append((entry.name, entry.stat().st_size if entry.is_file() else None, entry.is_dir()))
+        return found
+
+    def read_into(self, name: str, ranges: Sequence[ByteRange]) -> None:
+        # The system's own call fills many buffers from one range of the disk without a copy between, in any thread.
+        with open(self.folder / name, "rb", buffering=0) as file:
+            if hasattr(os, "posix_fadvise"):  # the disk can fetch all of it while the first is copied
+                for some in ranges:
+                    os.posix_fadvise(file.fileno(), some.start, some.stop - some.start, os.POSIX_FADV_WILLNEED)
+            for some in ranges:
+                start = some.start
+                for first in range(0, len(some.buffers), MOST_BUFFERS):
+                    start = _fill(file, start, some.buffers[first : first + MOST_BUFFERS])
+
+    def write(self, name: str, pieces: Sequence[Buffer]) -> None:
+        prefix = f"{_temporary(name)}{os.getpid()}-"
+        with clear_disk_errors(self.folder, "store.path"):
+            with writing_file(self.folder / name, prefix) as file:
+                for piece in pieces:
+                    file.write(piece)
+            _sync_folder(self.folder)
+
+    def rename(self, name: str, other: str) -> None:
+        os.rename(self.folder / name, self.folder / other)
+        _sync_folder(self.folder)
+
+    def free_bytes(self) -> int | None:
+        return shutil.disk_usage(existing_folder(self.folder)).free
+
+    def sweep(self, stems: Sequence[str]) -> None:
+        begun = tuple(f"{TEMPORARY}{stem}" for stem in stems)
+        for name in self.half_written():  # one look at a folder that may hold thousands of files
+            if name.startswith(begun):
+                host, process = name.split("@")[-1].split("-")[:2]
+                # Another process may be at work on the same range: what a living one writes is not touched.
+                if host == _host() and not psutil.pid_exists(int(process)):
+                    self.remove(name)
+
+    @contextlib.contextmanager
+    def _clear_errors(self, missing: bool = False) -> Iterator[None]:
+        yield  # the system's own errors are clear
+
+
+def _temporary(name: str) -> str:
+    return f"{TEMPORARY}{name}@{_host()}-"
+
+
+def _host() -> str:
+    return socket.gethostname().replace("-", "_").replace("@", "_")
+
+
+def _fill(file: Any, start: int, buffers: Sequence[Buffer]) -> int:
+    """Reads into the buffers, one after the other, from byte `start` on; gives where they end."""
+    left = list(buffers)
+    while left:
+        if hasattr(os, "preadv"):
+            count = os.preadv(file.fileno(), left, start)
+        else:
+            file.seek(start)
+            count = file.readinto(left[0])
+        if not count:
+            raise EOFError(f"{file.name} ends at byte {start:,}, before the states that should be there")
+        start += count
+        while left and count >= len(left[0]):
+            count -= len(left.pop(0))
+        if count:
+            left[0] = left[0][count:]
+    return start
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes the new name last through a power cut; some systems open no folders."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
