@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.stats import spearmanr
 
-from bertvision.analysis.block import Block, Cell, Column, Frame
-from bertvision.analysis.words import ENCODER as ENCODER_ITSELF
-from bertvision.analysis.words import signed
 from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import ENCODER
+from bertvision.report.block import Block, Cell, Column, Frame
+from bertvision.report.wording import ENCODER as ENCODER_ITSELF
+from bertvision.report.wording import signed
 from bertvision.words import counted
 from results.kept import LOWER, Experiment, Experiments, Mean, Place, show_rate
 from results.names import AUC, ENCODERS, FORCED, JUDGED, LABELS, in_passes

@@ -16,17 +16,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bertvision.analysis import answers
-from bertvision.analysis.block import Block
-from bertvision.analysis.certainty import Certainty
-from bertvision.analysis.comparisons import comparisons
-from bertvision.analysis.layer_weights import layer_weights
-from bertvision.analysis.passages import passage_lengths
 from bertvision.config import RunConfig
 from bertvision.disk import read_json, write_text
 from bertvision.errors import UserError
 from bertvision.kinds import SPAN
 from bertvision.pipeline.finished import FinishedRun, Model
+from bertvision.report.analyses import answering as answers
+from bertvision.report.analyses.comparisons import comparisons
+from bertvision.report.analyses.layer_weights import layer_weights
+from bertvision.report.analyses.passage_lengths import passage_lengths
+from bertvision.report.block import Block
+from bertvision.report.certainty import Certainty
 from bertvision.tasks import TaskConfig
 from results.kept import AGAIN, CONFIGS, KEPT, RATES, to_text
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from bertvision.analysis.block import Block, Cell, Column, Frame
-from bertvision.analysis.drawing import chart_of, import_altair
-from bertvision.analysis.words import listed
 from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import BASELINE, ENCODER
+from bertvision.report.block import Block, Cell, Column, Frame
+from bertvision.report.drawing import chart_of, import_altair
+from bertvision.report.wording import listed
 from bertvision.words import counted
 from results.kept import LOWER, Experiment, Experiments, Place, compared_seconds, show_rate, show_seconds
 from results.names import SECONDS, SPAN_NOTES, colour_by_place, in_passes, title_of

@@ -4,12 +4,12 @@ fine-tuned better or worse."""
 import tomllib
 from typing import Any, NamedTuple
 
-from bertvision.analysis.block import Block, Cell, Column, Frame
-from bertvision.analysis.drawing import chart_of, import_altair
-from bertvision.analysis.words import listed, signed
 from bertvision.heads import CONTROL
 from bertvision.pipeline.finished import read_figure
 from bertvision.pipeline.folder import BASELINE, ENCODER
+from bertvision.report.block import Block, Cell, Column, Frame
+from bertvision.report.drawing import chart_of, import_altair
+from bertvision.report.wording import listed, signed
 from bertvision.words import counted
 from results.claims import best_place, compare, signed_mean
 from results.kept import CONFIGS, Experiment, Experiments, Mean, Place, show_rate

@@ -5,10 +5,10 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, NamedTuple
 
-from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.heads import CONTROL
 from bertvision.pipeline.finished import read_figure
 from bertvision.pipeline.folder import BASELINE, ENCODER
+from bertvision.report.block import Block, Cell, Column, Frame
 from bertvision.words import counted
 from results.claims import judge_at_lower
 from results.kept import AGAIN, LOWER, Experiment, Experiments, show_rate, show_seconds

@@ -1,8 +1,8 @@
 """The page's parts on answerability and on GLUE: a table for each task, with encoder, control and heads."""
 
-from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import BASELINE, ENCODER
+from bertvision.report.block import Block, Cell, Column, Frame
 from bertvision.words import counted
 from results.kept import Experiment, show_seconds
 from results.names import LABELS, RANDOM, SECONDS, SQUAD, title_of

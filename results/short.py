@@ -2,11 +2,11 @@
 
 from typing import Any, NamedTuple
 
-from bertvision.analysis.block import Block, Cell, Column, Frame
-from bertvision.analysis.drawing import chart_of, import_altair
-from bertvision.analysis.words import listed, signed
 from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import ENCODER
+from bertvision.report.block import Block, Cell, Column, Frame
+from bertvision.report.drawing import chart_of, import_altair
+from bertvision.report.wording import listed, signed
 from bertvision.words import counted
 from results.claims import best_place, compare, signed_mean, spans
 from results.kept import Experiment, Experiments, Mean, Place, compared_seconds

@@ -5,12 +5,12 @@ from typing import Any
 
 from scipy.stats import spearmanr
 
-from bertvision.analysis.block import Block, Cell, Column, Frame
-from bertvision.analysis.drawing import chart_of, import_altair
-from bertvision.analysis.words import ENCODER as ENCODER_ITSELF
-from bertvision.analysis.words import listed, signed
 from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import BASELINE, ENCODER
+from bertvision.report.block import Block, Cell, Column, Frame
+from bertvision.report.drawing import chart_of, import_altair
+from bertvision.report.wording import ENCODER as ENCODER_ITSELF
+from bertvision.report.wording import listed, signed
 from bertvision.words import counted
 from results.kept import Experiment, Mean, is_head, show_rate, show_seconds
 from results.names import RANDOM, SECONDS, SPAN_FIGURES, SPAN_NOTES, SQUAD, colour_by_place, title_of

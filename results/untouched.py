@@ -2,11 +2,11 @@
 
 from typing import Any, NamedTuple
 
-from bertvision.analysis.block import Block, Cell, Column, Frame
-from bertvision.analysis.drawing import chart_of, import_altair
-from bertvision.analysis.words import signed
 from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import BASELINE, ENCODER
+from bertvision.report.block import Block, Cell, Column, Frame
+from bertvision.report.drawing import chart_of, import_altair
+from bertvision.report.wording import signed
 from bertvision.words import counted
 from results.claims import best_of_the_papers, best_place
 from results.kept import LOWER, Experiment, Experiments, Place, compared_seconds, show_rate

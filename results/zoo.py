@@ -11,11 +11,11 @@ from itertools import product
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from bertvision.analysis.block import Block, Cell, Column, Frame
-from bertvision.analysis.drawing import chart_of, import_altair
-from bertvision.analysis.words import listed, signed
 from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import BASELINE, ENCODER
+from bertvision.report.block import Block, Cell, Column, Frame
+from bertvision.report.drawing import chart_of, import_altair
+from bertvision.report.wording import listed, signed
 from bertvision.words import counted
 from results.kept import Experiment, Experiments, Mean
 from results.names import AUC, FORCED, LABELS, SPAN_NOTES, colour_by_place, title_of

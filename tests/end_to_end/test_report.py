@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bertvision.analysis import layer_importance, strengths
 from bertvision.errors import UserError
-from bertvision.reports import making
+from bertvision.report import build, strengths
+from bertvision.report.analyses import layer_importance
 
 pytest.importorskip("vl_convert", reason="needs the report extra")
 Command = Callable[..., Any]
@@ -189,7 +189,7 @@ def test_a_page_is_written_though_cards_can_not_be(
     def refuse(*_: object) -> int:
         raise UserError("this folder is somebody else's")
 
-    monkeypatch.setattr(making, "write_cards", refuse)
+    monkeypatch.setattr(build, "write_cards", refuse)
     said = command("report", run, "--no-encoder", "--to", tmp_path / "mine")
     assert said.code == 0 and "without model cards" in said.err and (tmp_path / "mine/report.html").is_file()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bertvision.analysis.block import Block
+from bertvision.report.block import Block
 from results.kept import (
     AGAIN,
     ALONE,

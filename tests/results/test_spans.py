@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from bertvision.analysis.block import Block
+from bertvision.report.block import Block
 from results.kept import Experiment
 from results.spans import losses_by_head, lost_points, span_blocks
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bertvision.analysis.block import Block
+from bertvision.report.block import Block
 from results.kept import Experiment
 from results.names import colour_by_place
 from results.peers import FULL, HEADS, PLACES, UNTOUCHED, peer_blocks

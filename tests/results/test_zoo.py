@@ -8,11 +8,11 @@ import pytest
 import torch
 from tiny_training import member_of, random_states
 
-from bertvision.analysis.block import Block
 from bertvision.config import TrainConfig
 from bertvision.encoder.states import StateShape
 from bertvision.heads import Target, build_head, build_members, list_presets
 from bertvision.kinds import LABEL, SPAN
+from bertvision.report.block import Block
 from results.kept import CONFIGS, LOWER, Experiment
 from results.zoo import (
     CLS,

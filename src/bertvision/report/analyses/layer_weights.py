@@ -1,0 +1,138 @@
+"""Learned layer weights: which layers the heads weigh most that take a weighted mean of them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertvision.heads import load_head
+from bertvision.heads.blocks import LearnedPooling
+from bertvision.kinds.base import Float
+from bertvision.pipeline.finished import FinishedRun, Group
+from bertvision.report.block import Block, Cell, Column, Frame
+from bertvision.report.drawing import chart_of, colour_by, import_altair
+from bertvision.report.saved_heads import layers_of, names_read, order_names, saved_groups, the_layer, upper_half
+from bertvision.report.wording import deviation_of, joined, seeds_note
+from bertvision.words import counted
+
+NAMED = 4  # heads that get a sentence of their own
+
+
+@dataclass(frozen=True)
+class _LearnedWeights:
+    """How the heads of a group share their weight among the states they read."""
+
+    group: Group
+    names: list[str]
+    shares: Float  # (seed, layer) in percent
+
+    @property
+    def title(self) -> str:
+        return self.group.title
+
+    @property
+    def mean(self) -> Float:
+        found: Float = self.shares.mean(axis=0)
+        return found  # (layer)
+
+    @property
+    def even(self) -> float:
+        """What each would have if all had the same."""
+        return 100 / len(self.names)
+
+    def spread(self, layer: int) -> float | None:
+        return deviation_of(self.shares[:, layer].tolist())
+
+
+def layer_weights(evidence: FinishedRun, split: str) -> Block | None:
+    """Heads with a learned weighted mean of the layers: which layers they weigh most. The same for every split."""
+    found = [weights for group in saved_groups(evidence) if (weights := _read_weights(evidence, group)) is not None]
+    if not found:
+        return None
+    columns = [
+        Column("head"),
+        Column("layer"),
+        Column("weight, %", 2),
+        Column("± seeds", 2, "Standard deviation over the seeds"),
+        Column("even share, %", 2, "What each state would have if all had the same"),
+    ]
+    rows: list[list[Cell]] = [
+        [one.title, name, float(one.mean[layer]), one.spread(layer), one.even]
+        for one in found
+        for layer, name in enumerate(one.names)
+    ]
+    return Block(
+        "layer_weights",
+        "Learned layer weights",
+        _tell_weights(found),
+        Frame(columns, rows),
+        _draw_weights(found),
+        "Lines over the layers, a line a head: the share of its weight that each layer has. "
+        + " ".join(
+            f"{one.title}: most at {one.names[int(one.mean.argmax())]}, {one.mean.max():.1f} %." for one in found
+        ),
+        joined(
+            "Weights of the heads that take a learned weighted mean of the layers, after softmax; dashed: an even "
+            "share. A weight is not all that a layer counts for: states of different layers differ in size, too.",
+            seeds_note(one.group for one in found),
+        ),
+        folded=True,
+    )
+
+
+def _read_weights(evidence: FinishedRun, group: Group) -> _LearnedWeights | None:
+    shares: list[Float] = []
+    for model in group.models:
+        head, _ = load_head(evidence.head_folder(model))
+        pooling = next((module for module in head.modules() if isinstance(module, LearnedPooling)), None)
+        if pooling is None:
+            return None
+        shares.append(100 * torch.softmax(pooling.weights.detach().double(), dim=0).numpy())  # (layer)
+    return _LearnedWeights(group, names_read(head, layers_of(evidence, group.models[0])), np.stack(shares))
+
+
+def _tell_weights(found: list[_LearnedWeights]) -> list[str]:
+    sentences = []
+    for one in found[:NAMED]:
+        top, half = int(one.mean.argmax()), upper_half(len(one.names))
+        sentences.append(
+            f"{one.title} weighs {the_layer(one.names[top])} most, with {one.mean[top]:.1f} % where an even share "
+            f"would be {one.even:.1f} %; {one.mean[half].sum():.1f} % of its weight is in the upper half of the "
+            f"{counted(len(one.names), 'state')} it reads (even: {one.even * (half.stop - half.start):.1f} %)."
+        )
+    if len(found) > NAMED:
+        sentences.append(f"{counted(len(found) - NAMED, 'more head')}: see the picture and the table.")
+    return sentences
+
+
+def _draw_weights(found: list[_LearnedWeights]) -> dict[str, Any]:
+    altair, order = import_altair(), order_names([one.names for one in found])
+    rows = [
+        {"head": one.title, "layer": name, "weight": round(float(value), 3)}
+        for one in found
+        for name, value in zip(one.names, one.mean, strict=True)
+    ]
+    evens = [
+        {"share": round(100 / count, 3), "means": f"even share of {count} states"}
+        for count in sorted({len(one.names) for one in found})
+    ]
+    lines = (
+        chart_of(rows)
+        .mark_line(point=True)
+        .encode(
+            x=altair.X("layer:N", sort=order, title=None, axis=altair.Axis(labelAngle=-40)),
+            y=altair.Y("weight:Q", title="share of the weight, %", scale=altair.Scale(zero=False, padding=8)),
+            color=colour_by("head", [one.title for one in found]),
+            tooltip=["head:N", "layer:N", altair.Tooltip("weight:Q", title="weight, %", format=".2f")],
+        )
+    )
+    even = (
+        chart_of(evens)
+        .mark_rule(strokeDash=[4, 4])
+        .encode(
+            y="share:Q",
+            tooltip=[altair.Tooltip("means:N", title="line"), altair.Tooltip("share:Q", title="%", format=".2f")],
+        )
+    )
+    return dict((even + lines).to_dict())

@@ -1,0 +1,204 @@
+"""The answer first, in plain words: what was trained on what, which head is best and by how much, is it more than
+chance, what did it cost, and what do all layers add over the last one."""
+
+from pathlib import Path
+
+from bertvision.pipeline.finished import FinishedRun, Group
+from bertvision.pipeline.folder import HELD_OUT
+from bertvision.report.certainty import Against, Certainty
+from bertvision.report.ranking import baseline_figure
+from bertvision.report.wording import apart, figure_name, in_text, joined, listed, show_p, signed
+from bertvision.words import counted
+
+EMBEDDED = "all-MiniLM-L6-v2"
+
+
+def build_facts(evidence: FinishedRun) -> list[str]:
+    """What was trained on what, a line each."""
+    finetune = evidence.config["finetune"]
+    lines = [
+        f"Task: {evidence.task.name}, {evidence.task.source}",
+        f"Encoder: {encoder_name(evidence)}, fine-tuned for {counted(evidence.last, 'epoch')} "
+        f"(learning rate {finetune['lr']:g})",
+        f"Scored on: {', '.join(_split_words(evidence, split) for split in evidence.splits)}",
+    ]
+    if evidence.has_held_out:
+        lines.append(f"Held out of train for every choice: {_total(evidence, HELD_OUT):,} examples")
+    device = evidence.environment.get("device")
+    if device:
+        lines.append(f"Made on: {device}")
+    return lines
+
+
+def encoder_name(evidence: FinishedRun) -> str:
+    name = str(evidence.config["encoder"]["name"])
+    return EMBEDDED if name == "embedded" else Path(name).name
+
+
+def _split_words(evidence: FinishedRun, split: str) -> str:
+    return f"{split} ({_total(evidence, split):,} examples)"
+
+
+def _total(evidence: FinishedRun, split: str) -> int:
+    return int(evidence.encoder(evidence.last).models[0].scores(split)["total"])
+
+
+def build_summary(certainty: Certainty) -> list[str]:
+    """What the run found, of one split at one snapshot."""
+    evidence, epochs = certainty.evidence, certainty.epochs
+    best = evidence.best_head(epochs)
+    if best is None:
+        alone = "No head was trained to its end, so there is nothing to compare with it."
+        return [_encoder_alone(certainty), alone, _choice_sentence(evidence, epochs)]
+    encoder, control = evidence.encoder(epochs), evidence.control(epochs)
+    found = [
+        _best_sentence(certainty, best, _find(certainty.against(encoder), best)),
+        _layers_sentence(certainty, best, control) if control else "",
+        _choice_sentence(evidence, epochs),
+        _cost_sentence(evidence, best),
+        _ensemble_sentence(certainty),
+        _baseline_sentence(certainty, best),
+    ]
+    return [sentence for sentence in found if sentence]
+
+
+def _encoder_alone(certainty: Certainty) -> str:
+    evidence, split = certainty.evidence, certainty.split
+    score = evidence.encoder(certainty.epochs).mean(split, evidence.main)
+    return f"The encoder itself reaches {score:.2f} {figure_name(evidence.main)} on {split}."
+
+
+def _find(found: list[Against], group: Group) -> Against | None:
+    return next((one for one in found if one.ours.name == group.name), None)
+
+
+def _best_sentence(certainty: Certainty, best: Group, against: Against | None) -> str:
+    evidence, split, key = certainty.evidence, certainty.split, certainty.evidence.main
+    where = "held-out training data" if evidence.has_held_out else f"{split} itself, which flatters it"
+    score, name = best.mean(split, key), figure_name(evidence.main)
+    own = evidence.encoder(certainty.epochs).mean(split, key)
+    spoken = f"The best head, {best.title} (chosen on {where}), reaches {score:.2f} {name} on {split}"
+    if against is None:
+        return f"{spoken}; the encoder itself {own:.2f}."
+    so_far = f"fine-tuned for {counted(certainty.epochs, 'epoch')}"
+    return f"{spoken}; the encoder itself, {so_far}, {own:.2f}. {_verdict(against)}"
+
+
+def _choice_sentence(evidence: FinishedRun, epochs: float) -> str:
+    """The model that is used where none is named."""
+    best = evidence.best(epochs)
+    if best is None:
+        return ""
+    used = f"By default, predict uses {evidence.best_seed(best).title}: {evidence.reason}."
+    return joined(surprise(evidence, epochs), used, _passed_over(evidence, epochs, best))
+
+
+def surprise(evidence: FinishedRun, epochs: float) -> str:
+    """What it means where the best model of all is not a head on all layers; nothing where it is one."""
+    best, compared = evidence.best(epochs), evidence.best_head(epochs) is not None
+    if best is None or best.role == "head":
+        return ""
+    where = "held-out data" if evidence.has_held_out else f"{evidence.judged_on} (nothing was held out)"
+    found = {
+        "encoder": "the encoder itself is best" + (": no head adds anything here" if compared else ""),
+        "control": "the control is best" + (": all layers add nothing here" if compared else ""),
+        "ensemble": f"the ensemble {best.name} is best",
+    }
+    return f"On {where} {found[best.role]}."
+
+
+def _passed_over(evidence: FinishedRun, epochs: float, best: Group) -> str:
+    """Models with a higher figure that could not be chosen, and why not."""
+    place, key = evidence.judged_on, evidence.main
+    limit = best.mean(place, key) or 0.0
+    higher = [group for group in evidence.groups(epochs) if (group.mean(place, key) or 0.0) > limit]
+    told = [f"{group.name} ({_why_not(evidence, group)})" for group in higher]
+    return f"Higher there, but not chosen: {listed(told)}." if told else ""
+
+
+def _why_not(evidence: FinishedRun, group: Group) -> str:
+    if not group.is_whole:
+        return f"trained on {100 * group.first.data_fraction:g} % of the data"
+    if not evidence.has_seen_all(group):
+        return "a member was trained on a share of the data"
+    return "its weights were fitted on that data" if group.is_local else "it needs more than one encoder"
+
+
+def _verdict(against: Against, subject: str = "It is", other: str = "") -> str:
+    gap, words = against.gap, apart(against.gap.difference)
+    where = f"{words} {other or 'it'}" if words == "level with" or other else words
+    figures = f"95 % interval {signed(gap.low)} to {signed(gap.high)}, corrected {show_p(against.p)}"
+    return f"{subject} {where} ({figures}): {_sureness(against)}."
+
+
+def _sureness(against: Against) -> str:
+    if not against.is_enough:
+        return "too few examples tell them apart to say more"
+    return "more than chance" if against.is_sure else "could be chance"
+
+
+def _layers_sentence(certainty: Certainty, best: Group, control: Group) -> str:
+    """What all layers add: over a control that reads the last one, and by a head that is as small as the control."""
+    found = certainty.against(control)
+    against, small = (
+        _find(found, best),
+        next((one for one in found if one.ours.first.head == "learned_pooling"), None),
+    )
+    if against is None:
+        return ""
+    size = f"of {control.first.parameters:,} parameters"
+    spoken = _verdict(against, "It is", f"the control, a new linear layer {size} on the last layer's states")
+    if small is None or small.ours.name == best.name:
+        return spoken
+    parameters = small.ours.first.parameters
+    told = _verdict(
+        small, f"{small.ours.name}, which reads all layers with {parameters:,} parameters, is", "that control"
+    )
+    return f"{spoken} {told}"
+
+
+def _cost_sentence(evidence: FinishedRun, best: Group) -> str:
+    head, encoder = best.first, evidence.encoder(best.epochs).first
+    trained = [model for model in evidence.models(best.epochs) if model.role in ("control", "head")]
+    with_it = f", with {len(trained) - 1} others in the same pass" if len(trained) > 1 else ""
+    return (
+        f"{best.name} has {head.parameters:,} parameters, {100 * (head.share or 0):.3g} % of the encoder's "
+        f"{encoder.parameters:,}; it was trained in {_seconds(head.seconds or 0)}{with_it}, after "
+        f"{_seconds(encoder.seconds or 0)} of fine-tuning."
+    )
+
+
+def _seconds(value: float) -> str:
+    if value < 120:
+        return f"{value:.0f} s" if value >= 10 else f"{value:.1f} s"
+    return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"
+
+
+def _ensemble_sentence(certainty: Certainty) -> str:
+    """An ensemble beside the best of its own members: what it adds is not what they had already."""
+    evidence, split = certainty.evidence, certainty.split
+    group = evidence.best(certainty.epochs, "ensemble")
+    if group is None:
+        return ""
+    spoken = f"Together, {listed(group.first.ensemble)} ({group.first.method}{_weights(group)}) reach "
+    spoken += f"{group.mean(split, evidence.main):.2f}."
+    member = evidence.best_of(evidence.members_of(group))
+    if member is None:
+        return spoken
+    (against,) = certainty.test([(group, member)])
+    where = "on held-out data" if evidence.has_held_out else f"on {split}"
+    return f"{spoken} {_verdict(against, 'They are', f'the better of them {where}, {in_text(member)}')}"
+
+
+def _weights(group: Group) -> str:
+    weights = group.first.weights
+    return f", weights {listed([f'{weight:.2f}' for weight in weights])}" if weights else ""
+
+
+def _baseline_sentence(certainty: Certainty, best: Group) -> str:
+    evidence, split = certainty.evidence, certainty.split
+    value, score = baseline_figure(evidence, split, evidence.main), best.mean(split, evidence.main)
+    if value is None or score is None:
+        return ""
+    side = "" if score > value else " The best head is not above that."
+    return f"The trivial baseline, {evidence.kind.baseline_words}, has {value:.2f}.{side}"
