@@ -125,8 +125,8 @@ def analyse(evidence: FinishedRun) -> dict[str, Any]:
 
 
 def rows_of(block: Block) -> Any:
-    assert block.frame is not None, f"'{block.key}' is a table"
-    return round_off(block.frame.records())
+    assert block.table is not None, f"'{block.key}' is a table"
+    return round_off(block.table.records())
 
 
 def round_off(value: Any) -> Any:

@@ -2,7 +2,8 @@
 
 from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import BASELINE, ENCODER
-from bertvision.report.block import Block, Cell, Column, Frame
+from bertvision.report.block import Block
+from bertvision.tables import Cell, Column, Table
 from bertvision.words import counted
 from results.kept import Experiment, show_seconds
 from results.names import LABELS, RANDOM, SECONDS, SQUAD, title_of
@@ -63,7 +64,7 @@ def table_of(experiment: Experiment, title: str, note: str, folded: bool = False
         key=f"{experiment.name}_scores",
         title=title,
         sentences=told,
-        frame=Frame(columns, rows),
+        table=Table(columns, rows),
         note=f"{note} {of_seeds(experiment)} The baseline is of the training examples that are not held "
         "out, which differ from seed to seed." + (f" {RANDOM}" if 0.0 in shots else ""),
         folded=folded,

@@ -79,8 +79,8 @@ def found() -> dict[str, Experiment]:
 
 
 def rows(block: Block) -> list[dict[str, Any]]:
-    assert block.frame is not None
-    return block.frame.records()
+    assert block.table is not None
+    return block.table.records()
 
 
 def test_heads_are_held_against_the_control_of_their_own_run(found: dict[str, Experiment]) -> None:

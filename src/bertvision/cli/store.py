@@ -58,7 +58,7 @@ def ls(
     details = [f"{store.path}: {store.detail}." for store in found if store.detail]
     first_to_go = ("tokens", "windows", "written", "layers", "made by", "examples")
     title = f"{len(found)} {'store' if len(found) == 1 else 'stores'}, {_say_size(sum(s.bytes for s in found))}"
-    print_table(Table(title, columns, [_row(store) for store in found], "\n".join(details), first_to_go))
+    print_table(Table(columns, [_row(store) for store in found], title, "\n".join(details), first_to_go))
 
 
 def _row(store: Any) -> list[str]:

@@ -1,49 +1,49 @@
-"""A block of a report: plain sentences, a table and a picture, all computed from the same numbers."""
+"""What a report is made of: blocks of plain sentences, a table and a picture, all computed from the same numbers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-Cell = str | int | float | bool | None
+from bertvision.tables import Table, is_missing, show
 
-
-@dataclass(frozen=True)
-class Column:
-    heading: str
-    digits: int | None = None
-    """Decimals that people are shown of a number; files keep all of them. None: text, or a whole number."""
-    note: str = ""
-    """What the heading means, where that is not plain."""
-
-
-@dataclass(frozen=True)
-class Frame:
-    """A table of raw values: numbers stay numbers, so that they sort and can be read by programs."""
-
-    columns: list[Column]
-    rows: list[list[Cell]]
-
-    def records(self) -> list[dict[str, Cell]]:
-        """One object a row, by heading."""
-        headings = [column.heading for column in self.columns]
-        return [dict(zip(headings, row, strict=True)) for row in self.rows]
+TOLD = 24  # rows of a table that are told as a picture's words
 
 
 @dataclass(frozen=True)
 class Block:
-    key: str
-    """Its anchor on the page and the stem of its files; unique in a report."""
-    title: str
+    key: str = ""
+    """Its anchor on the page and the stem of its files; unique in a report. An analysis may leave it to its name."""
+    title: str = ""
     sentences: list[str] = field(default_factory=list)
     """What the numbers say, in plain words."""
-    frame: Frame | None = None
+    table: Table | None = None
     picture: dict[str, Any] | None = None
     """A Vega-Lite chart with its data, as `altair.Chart.to_dict` gives it; without colours of the page."""
     alt: str = ""
-    """The picture in words, for those who can't see it."""
+    """What the picture shows, in words; absent: the title."""
     note: str = ""
     """How it was computed, chosen or sampled, in smaller print."""
     folded: bool = False
     """Whether the table is folded away until asked for: long ones, and those the picture shows already."""
+    drawn: Sequence[str] = ()
+    """Headings of those figures of the table that the picture shows: its words go on with them, row by row."""
+
+    def in_words(self) -> str:
+        """The picture for those who can't see it: what it is of, and what it shows of each row of the table."""
+        lead = self.alt or self.title
+        if self.table is None or not self.drawn:
+            return lead
+        columns = zip(self.table.columns, self.table.is_numeric(), strict=True)
+        texts = [column for column, is_numeric in columns if not is_numeric]
+        figures = [column for column in self.table.columns if column.heading in self.drawn]
+        told = []
+        for row in self.table.records():
+            known = [column for column in figures if not is_missing(row[column.heading])]
+            values = ", ".join(f"{column.heading} {show(row[column.heading], column)}" for column in known)
+            names = ", ".join(show(row[column.heading], column) for column in texts)
+            told += [f"{names}: {values}"] if known else []
+        more = f"; the table has {len(told) - TOLD:,} more" if len(told) > TOLD else ""
+        return f"{lead}: {'; '.join(told[:TOLD])}{more}."
 
 
 @dataclass(frozen=True)

@@ -60,24 +60,24 @@ class Against:
 class Certainty:
     """Models of one run, scored on the same draws of the examples of one split; `epochs` is the snapshot spoken of."""
 
-    def __init__(self, evidence: FinishedRun, epochs: float, split: str) -> None:
-        self.evidence, self.epochs, self.split = evidence, epochs, split
+    def __init__(self, run: FinishedRun, epochs: float, split: str) -> None:
+        self.run, self.epochs, self.split = run, epochs, split
         self._rounds: dict[tuple[float, str, str], np.ndarray] = {}
         self._marks: dict[tuple[float, str], Marks] = {}
 
     @cached_property
     def groups(self) -> list[Group]:
-        return self.evidence.groups(self.epochs)
+        return self.run.groups(self.epochs)
 
     @cached_property
     def compared(self) -> list[Group]:
         """Heads on all of the data, and ensembles: what is compared with the encoder and the control."""
-        found = self.evidence.groups(self.epochs, "head", "ensemble")
+        found = self.run.groups(self.epochs, "head", "ensemble")
         return [group for group in found if group.is_whole]
 
     @cached_property
     def examples(self) -> int:
-        return len(self.marks(self.evidence.encoder(self.epochs).models[0]))
+        return len(self.marks(self.run.encoder(self.epochs).models[0]))
 
     def marks(self, model: Model) -> Marks:
         key = model.epochs, model.name
@@ -86,7 +86,7 @@ class Certainty:
         return self._marks[key]
 
     def draws(self, key: str) -> Draws:
-        return Draws(self.examples, DRAWS["main"] if key == self.evidence.main else DRAWS.get(key, DRAWS["other"]))
+        return Draws(self.examples, DRAWS["main"] if key == self.run.main else DRAWS.get(key, DRAWS["other"]))
 
     def prepare(self, keys: Iterable[str]) -> None:
         """Draws for all models of the snapshot and these figures at once."""
@@ -112,7 +112,7 @@ class Certainty:
 
     def compare(self, ours: Group, theirs: Group, key: str | None = None) -> Comparison:
         """Any two groups of the run, of any snapshots, by any figure; absent: the main one."""
-        key = key or self.evidence.main
+        key = key or self.run.main
         figures = ours.figures(self.split, key), theirs.figures(self.split, key)
         return compare(*figures, self.rounds(ours.trained, key), self.rounds(theirs.trained, key))
 
@@ -127,10 +127,10 @@ class Certainty:
     def across(self) -> list[Against]:
         """The best head of each snapshot against the encoder itself at every later one."""
         found = []
-        for epochs in self.evidence.head_snapshots:
-            best = self.evidence.best_head(epochs)
-            later = [at for at in self.evidence.snapshots if at > epochs]
-            found += [(best, self.evidence.encoder(at)) for at in later if best is not None]
+        for epochs in self.run.head_snapshots:
+            best = self.run.best_head(epochs)
+            later = [at for at in self.run.snapshots if at > epochs]
+            found += [(best, self.run.encoder(at)) for at in later if best is not None]
         return self.test(found)
 
     def test(self, pairs: list[tuple[Group, Group]]) -> list[Against]:
@@ -147,7 +147,7 @@ class Certainty:
 
     def _is_exact(self, ours: Group, theirs: Group) -> bool:
         """Whether the main figure is the share of right answers of one model each, which has an exact test."""
-        return self.evidence.main in self.evidence.kind.exact_keys and len(ours.trained) == len(theirs.trained) == 1
+        return self.run.main in self.run.kind.exact_keys and len(ours.trained) == len(theirs.trained) == 1
 
     def rights(self, ours: Group, theirs: Group) -> McNemar | None:
         models = ours.trained[0], theirs.trained[0]
@@ -156,4 +156,4 @@ class Certainty:
 
     def _measure(self, model: Model, key: str) -> Measure:
         """What gives a figure of scores.json on any draw of the examples."""
-        return self.evidence.kind.measure(key, self.marks(model), model.threshold)
+        return self.run.kind.measure(key, self.marks(model), model.threshold)

@@ -1,16 +1,14 @@
-"""What pictures and tables share: altair charts of plain rows, as wide as the page, without colours of their own (the
-page's theme gives them, light or dark); and tables without empty columns."""
+"""What pictures share: altair charts of plain rows, as wide as the page, without colours of their own (the page's theme
+gives them, light or dark)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from bertvision.errors import UserError
-from bertvision.evaluation.statistics import spread
-from bertvision.pipeline.finished import Group
-from bertvision.report.block import Frame
-from bertvision.report.wording import ENCODER, title_of
+from bertvision.report.wording import ENCODER
 
 HEIGHT = 300
+ROW = 36  # height of a model's bars
 
 
 def import_altair() -> Any:
@@ -23,8 +21,29 @@ def import_altair() -> Any:
 
 def chart_of(rows: Sequence[dict[str, Any]], height: int = HEIGHT) -> Any:
     """A chart of these rows, one object each; encodings name their types ("epochs:Q")."""
+    return bare_chart(rows).properties(width="container", height=height)
+
+
+def bare_chart(rows: Sequence[dict[str, Any]]) -> Any:
+    """One to be laid over another, whose size it takes."""
     altair = import_altair()
-    return altair.Chart(altair.Data(values=list(rows))).properties(width="container", height=height)
+    return altair.Chart(altair.Data(values=list(rows)))
+
+
+def tips(*fields: str | tuple[str, str | None] | tuple[str, str | None, str]) -> list[Any]:
+    """What is shown under the pointer: fields, with a title and a number's format where these are not plain."""
+    altair, found = import_altair(), []
+    for field in fields:
+        name, title, form = (*((field,) if isinstance(field, str) else field), None, None)[:3]
+        named = {"title": title, "format": form}
+        found.append(altair.Tooltip(name, **{key: value for key, value in named.items() if value is not None}))
+    return found
+
+
+def off_zero(channel: str, field: str, title: str) -> Any:
+    """An axis, "X" or "Y", that need not begin at zero: scores differ by little."""
+    altair = import_altair()
+    return getattr(altair, channel)(field, title=title, scale=altair.Scale(zero=False))
 
 
 def colour_by(field: str, order: Sequence[str], title: str | None = None) -> Any:
@@ -33,10 +52,11 @@ def colour_by(field: str, order: Sequence[str], title: str | None = None) -> Any
     return altair.Color(f"{field}:N", scale=altair.Scale(domain=list(order)), title=title)
 
 
-def colour_models(names: Sequence[str]) -> Any:
+def colour_models(rows: Sequence[dict[str, Any]]) -> Any:
     """The encoder itself has the first colour in every picture, there or not, and so the control has the second."""
-    order = list(names) if ENCODER in names else [ENCODER, *names]
-    return colour_by("model", order).legend(values=list(names), title=None)
+    names = list(dict.fromkeys(row["model"] for row in rows))
+    order = names if ENCODER in names else [ENCODER, *names]
+    return colour_by("model", order).legend(values=names, title=None)
 
 
 def two_sided(limit: float, linear: float) -> Any:
@@ -46,39 +66,9 @@ def two_sided(limit: float, linear: float) -> Any:
     return scale(type="symlog", constant=linear, range="diverging", domain=[-limit, limit])
 
 
-def level_line(score: float, name: str) -> Any:
-    """A dashed line across the picture at a score, with its name over it."""
-    altair = import_altair()
-    base = altair.Chart(altair.Data(values=[{"score": score, "model": name}])).encode(
-        y=altair.Y("score:Q"), tooltip=[altair.Tooltip("model:N"), altair.Tooltip("score:Q", format=".2f")]
-    )
-    words = base.mark_text(align="right", dy=-7, dx=-4, opacity=0.8).encode(x=altair.value("width"), text="model:N")
-    return base.mark_rule(strokeDash=[5, 4], opacity=0.8) + words
-
-
-def score_rows(groups: Iterable[Group], split: str, key: str) -> list[dict[str, Any]]:
-    """A row for each group that has the figure: its mean over the seeds, and as much below and above as they differ."""
-    rows = []
-    for group in groups:
-        values = group.figures(split, key)
-        if values:
-            found = spread(values)
-            around = found.deviation or 0.0
-            ends = {"score": found.mean, "low": found.mean - around, "high": found.mean + around}
-            rows.append({"epochs": group.epochs, "model": title_of(group), **ends, "seeds": found.count})
-    return rows
-
-
-def spread_rules(base: Any, rows: Sequence[dict[str, Any]]) -> list[Any]:
-    """Lines from low to high where seeds differ; none where nowhere, since Vega warns of a layer without data."""
-    if not any(row["high"] > row["low"] for row in rows):
-        return []
-    altair = import_altair()
-    rules = base.transform_filter("datum.high > datum.low").mark_rule(strokeWidth=1.5, opacity=0.6)
-    return [rules.encode(y=altair.Y("low:Q"), y2="high:Q")]
-
-
-def without_empty(frame: Frame) -> Frame:
-    """Without the columns that no row has a value for."""
-    kept = [place for place in range(len(frame.columns)) if any(row[place] is not None for row in frame.rows)]
-    return Frame([frame.columns[place] for place in kept], [[row[place] for place in kept] for row in frame.rows])
+def diagonal(x: str, y: str, low: float, high: float, what: str) -> Any:
+    """A dashed line where both fields are equal."""
+    ends = [{x: low, y: low, "end": high, "what": what}]
+    line = bare_chart(ends).mark_rule(strokeDash=[5, 4])
+    (tip,) = tips("what:N")
+    return line.encode(x=f"{x}:Q", y=f"{y}:Q", x2="end:Q", y2="end:Q", tooltip=tip)

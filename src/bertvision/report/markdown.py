@@ -2,8 +2,9 @@
 
 import re
 
-from bertvision.report.block import Block, Cell, Column, Frame, Report
-from bertvision.report.cells import group_notes, numeric_columns, show
+from bertvision.report.block import Block, Report
+from bertvision.tables import Table
+from bertvision.words import counted
 
 ROWS = 40
 CELL = 240
@@ -27,12 +28,13 @@ def render_markdown(report: Report, folder: str = "report", most: int = ROWS) ->
 def _block_parts(block: Block, folder: str, most: int) -> list[str]:
     parts = [f"### {escape(block.title)}", *[paragraph(sentence) for sentence in block.sentences]]
     if block.picture is not None:
-        parts.append(f"![{escape(block.alt or block.title)}]({folder}/{block.key}.svg)")
-    if block.frame is not None:
-        place = f"{folder}/{block.key}.csv"
-        table = [_table(block.frame, most), _legend(block.frame), _cut_note(block.frame, place, most)]
+        parts.append(f"![{escape(block.in_words())}]({folder}/{block.key}.svg)")
+    if block.table is not None:
+        legend = [f"**{escape(headings)}**: {escape(note)}" for headings, note in block.table.legend()]
+        table = [_grid(block.table, most), "<br>".join(legend)]
+        table.append(_cut_note(block.table, f"{folder}/{block.key}.csv", most))
         if block.folded:
-            rows = f"{len(block.frame.rows):,} row" + ("" if len(block.frame.rows) == 1 else "s")
+            rows = counted(len(block.table.rows), "row")
             table = [f"<details><summary>Table, {rows}</summary>", *table, "</details>"]
         parts += table
     if block.note:
@@ -40,36 +42,22 @@ def _block_parts(block: Block, folder: str, most: int) -> list[str]:
     return parts
 
 
-def _table(frame: Frame, most: int) -> str:
-    numeric = numeric_columns(frame)
-    lines = [
-        _row([escape(column.heading) for column in frame.columns]),
-        _row(["---:" if number else "---" for number in numeric]),
-    ]
-    for row in frame.rows[:most]:
-        lines.append(_row([escape(_short(cell, column)) for cell, column in zip(row, frame.columns, strict=True)]))
-    return "\n".join(lines)
+def _grid(table: Table, most: int) -> str:
+    marks = ["---:" if numeric else "---" for numeric in table.is_numeric()]
+    rows = [[escape(_short(cell)) for cell in row] for row in table.texts()[:most]]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [list(map(escape, table.headings)), marks, *rows])
 
 
-def _row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _short(cell: Cell, column: Column) -> str:
-    text = show(cell, column)
+def _short(text: str) -> str:
     return text if len(text) <= CELL else text[:CELL].rstrip() + "…"
 
 
-def _legend(frame: Frame) -> str:
-    return "<br>".join(f"**{escape(headings)}**: {escape(note)}" for headings, note in group_notes(frame))
-
-
-def _cut_note(frame: Frame, place: str, most: int) -> str:
-    left_out = len(frame.rows) > most
-    shortened = any(isinstance(cell, str) and len(cell) > CELL for row in frame.rows[:most] for cell in row)
+def _cut_note(table: Table, place: str, most: int) -> str:
+    left_out = len(table.rows) > most
+    shortened = any(isinstance(cell, str) and len(cell) > CELL for row in table.rows[:most] for cell in row)
     if not left_out and not shortened:
         return ""
-    what = f"The first {most} of {len(frame.rows):,} rows" if left_out else "Long texts are cut"
+    what = f"The first {most} of {len(table.rows):,} rows" if left_out else "Long texts are cut"
     return f"{what}; all is in [{place}]({place})."
 
 

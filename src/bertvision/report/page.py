@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.errors import UserError
-from bertvision.report.block import Block, Cell, Column, Frame, Report
-from bertvision.report.cells import group_notes, is_missing, numeric_columns, plain, show
+from bertvision.report.block import Block, Report
 from bertvision.report.pictures import chart_spec, page_themes, plotting_bundle
+from bertvision.tables import Cell, Column, Table, is_missing, plain, show
 
 HERE = Path(__file__).parent
 SHORT_TEXT = 32
@@ -85,34 +85,26 @@ def script_json(value: Any) -> str:
 
 
 def file_endings(block: Block) -> list[str]:
-    table = ["csv", "json"] if block.frame is not None else []
+    table = ["csv", "json"] if block.table is not None else []
     return table + (["svg", "png"] if block.picture is not None else [])
 
 
-def build_table(frame: Frame) -> dict[str, Any]:
+def build_table(table: Table) -> dict[str, Any]:
     """What the template needs of a table: headings, cells as shown with the value they sort by, notes."""
-    numeric = numeric_columns(frame)
+    parts = list(zip(table.columns, table.is_numeric(), strict=True))
     return {
-        "headings": [
-            {"text": column.heading, "note": column.note, "numeric": number}
-            for column, number in zip(frame.columns, numeric, strict=True)
-        ],
-        "rows": [
-            [_cell(*parts) for parts in zip(row, frame.columns, numeric, strict=True)]
-            for row in frame.rows
-        ],
-        "notes": group_notes(frame),
-        "long": len(frame.rows) > LONG_TABLE,
-    }  # fmt: skip
+        "headings": [{"text": column.heading, "note": column.note, "numeric": numeric} for column, numeric in parts],
+        "rows": [[_cell(cell, *part) for cell, part in zip(row, parts, strict=True)] for row in table.rows],
+        "notes": table.legend(),
+        "long": len(table.rows) > LONG_TABLE,
+    }
 
 
 def _cell(cell: Cell, column: Column, numeric: bool) -> dict[str, Any]:
-    text = show(cell, column)
-    missing = is_missing(cell)
-    value = "" if missing else repr(cell) if numeric else None
+    text, missing = show(cell, column), is_missing(cell)
     return {
         "text": text,
-        "value": value,
+        "value": "" if missing else repr(cell) if numeric else None,
         "numeric": numeric,
         "missing": missing,
         "short": len(text) <= SHORT_TEXT,

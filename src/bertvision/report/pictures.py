@@ -9,7 +9,7 @@ from typing import Any
 
 from bertvision.disk import write_text
 from bertvision.errors import UserError
-from bertvision.report.cells import plain
+from bertvision.tables import plain
 
 CLIP = re.compile(r"\bclip\d+\b")
 FILE_WIDTH = 640
@@ -109,7 +109,7 @@ def chart_spec(picture: dict[str, Any]) -> dict[str, Any]:
 
 
 def _dress_axes(part: Any) -> None:
-    """What a theme can't say of an axis, since it hangs on the values; what the chart says itself stays."""
+    """What a theme can't say of an axis, since it depends on the values; what the chart says itself stays."""
     if isinstance(part, list):
         for inner in part:
             _dress_axes(inner)

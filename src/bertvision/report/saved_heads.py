@@ -13,20 +13,20 @@ from bertvision.pipeline.snapshot import load_snapshot
 POOLED = "pooled output"
 
 
-def saved_groups(evidence: FinishedRun) -> list[Group]:
+def saved_groups(run: FinishedRun) -> list[Group]:
     """Control and heads at the last snapshot that has any, as far as their weights are there; of those trained on
     shares of the data only the ones on all of it, where there are such."""
     groups = []
-    for group in evidence.groups(evidence.last, "control", "head"):
-        there = [model for model in group.trained if (evidence.head_folder(model) / "head.safetensors").is_file()]
+    for group in run.groups(run.last, "control", "head"):
+        there = [model for model in group.trained if (run.head_folder(model) / "head.safetensors").is_file()]
         groups += [Group(there)] if there else []
     whole = [group for group in groups if group.is_whole]
     return whole or groups
 
 
-def layers_of(evidence: FinishedRun, model: Model) -> list[int] | None:
+def layers_of(run: FinishedRun, model: Model) -> list[int] | None:
     """The layers whose states a head was trained on; None: all. The config may have been given others since."""
-    found: list[int] | None = (read_json(evidence.head_folder(model) / "stamp.json") or {}).get("layers")
+    found: list[int] | None = (read_json(run.head_folder(model) / "stamp.json") or {}).get("layers")
     return found
 
 
@@ -46,10 +46,10 @@ def names_read(head: Head, layers: Sequence[int] | None) -> list[str]:
     return name_layers(numbers, pooled=head.layers > head.shape.layers)
 
 
-def open_encoder(evidence: FinishedRun, model: Model) -> Encoder:
+def open_encoder(run: FinishedRun, model: Model) -> Encoder:
     """The frozen encoder under a head, which gives the layers that the head was trained on."""
-    job = evidence.job
-    settings = dataclasses.replace(job.config.encoder, layers=layers_of(evidence, model))
+    job = run.job
+    settings = dataclasses.replace(job.config.encoder, layers=layers_of(run, model))
     return load_snapshot(job.folder.encoder(model.epochs), settings, job.machine)[0]
 
 
@@ -64,7 +64,12 @@ def order_names(found: Sequence[Sequence[str]]) -> list[str]:
     return [name for name in names if name != POOLED] + [name for name in names if name == POOLED]
 
 
+def heads_were_kept(run: FinishedRun, split: str) -> bool:
+    """The need of analyses that load heads."""
+    return bool(saved_groups(run))
+
+
 def predictions_stamp(model: Model, split: str) -> str:
-    """What a model's predictions hang on: its weights, the data, the settings of scoring."""
+    """Hash of what a model's predictions depend on: its weights, the data, the settings of scoring."""
     found: dict[str, Any] = read_json(model.predictions(split) / "stamp.json")
     return str(found["stamp"])

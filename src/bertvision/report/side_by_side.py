@@ -5,13 +5,13 @@ from typing import Any
 
 from bertvision.pipeline.finished import FinishedRun
 from bertvision.pipeline.folder import BASELINE
-from bertvision.report.analyses.scores_table import heading_of
-from bertvision.report.block import Block, Cell, Column, Frame, Section
+from bertvision.report.block import Block, Section
 from bertvision.report.certainty import Certainty
-from bertvision.report.drawing import chart_of, colour_by, import_altair
-from bertvision.report.ranking import baseline_figure
+from bertvision.report.drawing import chart_of, colour_by, import_altair, off_zero, tips
+from bertvision.report.ranking import baseline_figure, heading_of
 from bertvision.report.summary import encoder_name, surprise
-from bertvision.report.wording import ENCODER, show_p, signed
+from bertvision.report.wording import CHOSEN, ENCODER, by_chance, show_p, signed
+from bertvision.tables import Cell, Column, Headings, Rows, Table
 from bertvision.words import counted
 
 CONTROL, BEST = "control", "best head"
@@ -19,13 +19,13 @@ CONTROL, BEST = "control", "best head"
 
 def name_runs(found: list[FinishedRun]) -> list[str]:
     """The folders' names, numbered where two are alike."""
-    plain = [evidence.name for evidence in found]
+    plain = [run.name for run in found]
     return [name if plain.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(plain, start=1)]
 
 
 def compare_runs(certainties: list[Certainty]) -> tuple[list[Section], list[str]]:
     """Tables and pictures over all runs, and what they say in plain words."""
-    names = name_runs([certainty.evidence for certainty in certainties])
+    names = name_runs([certainty.run for certainty in certainties])
     lines = [_line(name, certainty) for name, certainty in zip(names, certainties, strict=True)]
     blocks = [_runs_block(lines), _tasks_block(certainties)]
     return [Section("Side by side", [block for block in blocks if block is not None])], _summary(lines)
@@ -33,42 +33,39 @@ def compare_runs(certainties: list[Certainty]) -> tuple[list[Section], list[str]
 
 def _line(name: str, certainty: Certainty) -> dict[str, Any]:
     """What one run comes to."""
-    evidence, split, epochs = certainty.evidence, certainty.split, certainty.epochs
-    key, best, control = evidence.main, evidence.best_head(epochs), evidence.control(epochs)
-    against = next(
-        (one for one in certainty.against(evidence.encoder(epochs)) if best and one.ours.name == best.name), None
-    )
+    run, split, epochs = certainty.run, certainty.split, certainty.epochs
+    key, best, control = run.main, run.best_head(epochs), run.control(epochs)
+    against = next((one for one in certainty.against(run.encoder(epochs)) if best and one.ours.name == best.name), None)
     return {
         "run": name,
-        "task": evidence.task.name,
-        "encoder": encoder_name(evidence),
+        "task": run.task.name,
+        "encoder": encoder_name(run),
         "epochs": epochs,
-        "figure": heading_of(evidence, key),
-        "baseline": baseline_figure(evidence, split, key),
-        ENCODER: evidence.encoder(epochs).mean(split, key),
+        "figure": heading_of(run, key),
+        "baseline": baseline_figure(run, split, key),
+        ENCODER: run.encoder(epochs).mean(split, key),
         CONTROL: control.mean(split, key) if control else None,
         "head": best.name if best else None,
         BEST: best.mean(split, key) if best else None,
-        "ensemble": _best_ensemble(evidence, epochs, split),
+        "ensemble": _best_ensemble(run, epochs, split),
         "gap": against,
-        "surprise": surprise(evidence, epochs),
+        "surprise": surprise(run, epochs),
     }
 
 
-def _best_ensemble(evidence: FinishedRun, epochs: float, split: str) -> float | None:
+def _best_ensemble(run: FinishedRun, epochs: float, split: str) -> float | None:
     """The score of the ensemble that was best on held-out data."""
-    best = evidence.best(epochs, "ensemble")
-    return best.mean(split, evidence.main) if best else None
+    best = run.best(epochs, "ensemble")
+    return best.mean(split, run.main) if best else None
 
 
 def _runs_block(lines: list[dict[str, Any]]) -> Block:
-    columns = [
-        Column("run"), Column("task"), Column("encoder name"), Column("epochs"), Column("figure"),
-        Column("baseline", 2), Column(ENCODER, 2), Column(CONTROL, 2), Column("head"), Column(BEST, 2),
-        Column("difference", 2, "best head less the encoder itself"), Column("from", 2), Column("to", 2),
-        Column("corrected p", 4), Column("ensemble", 2),
+    columns: Headings = [
+        "run", "task", "encoder name", "epochs", "figure", Column("baseline", 2), Column(ENCODER, 2),
+        Column(CONTROL, 2), "head", Column(BEST, 2), Column("difference", 2, "best head less the encoder itself"),
+        Column("from", 2), Column("to", 2), Column("corrected p", 4), Column("ensemble", 2),
     ]  # fmt: skip
-    rows: list[list[Cell]] = []
+    rows = []
     for line in lines:
         gap = line["gap"]
         told = [gap.gap.difference, gap.gap.low, gap.gap.high, gap.p] if gap else [None] * 4
@@ -78,19 +75,12 @@ def _runs_block(lines: list[dict[str, Any]]) -> Block:
         "runs",
         "What each run comes to",
         [_runs_sentence(lines)],
-        Frame(columns, rows),
+        Table(columns, rows),
         _dumbbells(lines),
-        "For each run the score of the encoder itself, the control and the best head: "
-        + "; ".join(
-            f"{line['run']} {_shown(line[ENCODER])}, {_shown(line[CONTROL])}, {_shown(line[BEST])}" for line in lines
-        )
-        + ".",
-        "Best head: the highest on held-out training data (on dev where nothing was held out); tests as in each run.",
+        drawn=[ENCODER, CONTROL, BEST],
+        note="Best head: the highest on held-out training data (on dev where nothing was held out); tests as in each "
+        "run.",
     )
-
-
-def _shown(value: float | None) -> str:
-    return "none" if value is None else f"{value:.1f}"
 
 
 def _runs_sentence(lines: list[dict[str, Any]]) -> str:
@@ -108,19 +98,18 @@ def _dumbbells(lines: list[dict[str, Any]]) -> dict[str, Any]:
         if line[name] is not None
     ]
     base = chart_of(rows, 34 * len(lines) + 20).encode(y=altair.Y("run:N", sort=None, title=None))
-    tips = [altair.Tooltip("run:N"), altair.Tooltip("task:N"), altair.Tooltip("model:N"), altair.Tooltip("figure:N")]
-    tips.append(altair.Tooltip("score:Q", format=".2f"))
-    x = altair.X("score:Q", title="score", scale=altair.Scale(zero=False))
+    tooltip = tips("run:N", "task:N", "model:N", "figure:N", ("score:Q", None, ".2f"))
+    x = off_zero("X", "score:Q", "score")
     bars = base.mark_line(opacity=0.4, strokeWidth=3).encode(x=x, detail="run:N")
     points = base.mark_point(filled=True, size=110, opacity=1).encode(
-        x=x, color=colour_by("model", (ENCODER, CONTROL, BEST), ""), tooltip=tips
+        x=x, color=colour_by("model", (ENCODER, CONTROL, BEST), ""), tooltip=tooltip
     )
     return dict((bars + points).to_dict())
 
 
 def _tasks_block(certainties: list[Certainty]) -> Block | None:
     """Models down, tasks across: only where the runs are of several tasks, one run each."""
-    tasks = [certainty.evidence.task.name for certainty in certainties]
+    tasks = [certainty.run.task.name for certainty in certainties]
     if len(tasks) < 2 or len(set(tasks)) < len(tasks):
         return None
     columns = [column for certainty in certainties for column in _task_columns(certainty)]
@@ -130,7 +119,7 @@ def _tasks_block(certainties: list[Certainty]) -> Block | None:
         "tasks",
         "Across tasks",
         _tasks_sentences(rows, len(tasks)),
-        Frame(shown, rows),
+        Table(shown, rows),
         note="Every metric of each task on each of its dev splits. The mean is over tasks, of each task's mean; it is "
         f"given only for models that every task has. {BEST}: each task's own, chosen on held-out training data, or on "
         "dev where nothing was held out.",
@@ -147,32 +136,32 @@ class _TaskColumn:
 
     @property
     def heading(self) -> str:
-        evidence = self.certainty.evidence
-        split = "" if len(evidence.splits) == 1 else f" {self.split}"
-        return f"{evidence.task.name}{split} ({heading_of(evidence, self.key)})"
+        run = self.certainty.run
+        split = "" if len(run.splits) == 1 else f" {self.split}"
+        return f"{run.task.name}{split} ({heading_of(run, self.key)})"
 
     def value(self, name: str) -> float | None:
-        evidence, epochs = self.certainty.evidence, self.certainty.epochs
+        run, epochs = self.certainty.run, self.certainty.epochs
         if name == BASELINE:
-            return baseline_figure(evidence, self.split, self.key)
-        best = evidence.best_head(epochs)
-        groups = {ENCODER if group.role == "encoder" else group.name: group for group in evidence.groups(epochs)}
+            return baseline_figure(run, self.split, self.key)
+        best = run.best_head(epochs)
+        groups = {ENCODER if group.role == "encoder" else group.name: group for group in run.groups(epochs)}
         group = best if name == BEST else groups.get(name)
         return group.mean(self.split, self.key) if group else None
 
 
 def _task_columns(certainty: Certainty) -> list[_TaskColumn]:
-    evidence = certainty.evidence
-    keys = [evidence.main, *(metric for metric in evidence.task.metrics if metric != evidence.main)]
-    if evidence.main.startswith("at_threshold."):
-        keys = ["at_threshold.exact", "at_threshold.f1"]
-    return [_TaskColumn(certainty, split, key) for split in evidence.splits for key in keys]
+    run = certainty.run
+    keys = [run.main, *(metric for metric in run.task.metrics if metric != run.main)]
+    if run.main.startswith(CHOSEN):
+        keys = [f"{CHOSEN}exact", f"{CHOSEN}f1"]
+    return [_TaskColumn(certainty, split, key) for split in run.splits for key in keys]
 
 
 def _row_names(certainties: list[Certainty]) -> list[str]:
     """The baseline, the encoder, every model that two tasks have, and each task's best head."""
     found = [
-        [group.name for group in certainty.evidence.groups(certainty.epochs) if group.role != "encoder"]
+        [group.name for group in certainty.run.groups(certainty.epochs) if group.role != "encoder"]
         for certainty in certainties
     ]
     names = dict.fromkeys(name for some in found for name in some)
@@ -183,14 +172,14 @@ def _task_row(name: str, columns: list[_TaskColumn]) -> list[Cell]:
     values = [column.value(name) for column in columns]
     by_task: dict[str, list[float | None]] = {}
     for column, value in zip(columns, values, strict=True):
-        by_task.setdefault(column.certainty.evidence.task.name, []).append(value)
+        by_task.setdefault(column.certainty.run.task.name, []).append(value)
     means = [
         sum(value for value in some if value is not None) / len(some) for some in by_task.values() if None not in some
     ]
     return [name, *values, sum(means) / len(means) if len(means) == len(by_task) else None]
 
 
-def _tasks_sentences(rows: list[list[Cell]], tasks: int) -> list[str]:
+def _tasks_sentences(rows: Rows, tasks: int) -> list[str]:
     means = {row[0]: row[-1] for row in rows if isinstance(row[-1], float)}
     if BEST not in means or ENCODER not in means:
         return ["No model has a score in every task."]
@@ -205,10 +194,9 @@ def _summary(lines: list[dict[str, Any]]) -> list[str]:
     for line in lines:
         gap = line["gap"]
         if gap is not None:
-            sure = "more than chance" if gap.is_sure else "could be chance"
             told.append(
                 f"{line['run']}: {line['head']} {line[BEST]:.2f}, the encoder itself {line[ENCODER]:.2f} "
                 f"{line['figure']}; {signed(gap.gap.difference)} ({signed(gap.gap.low)} to {signed(gap.gap.high)}, "
-                f"corrected {show_p(gap.p)}): {sure}. {line['surprise']}".rstrip()
+                f"corrected {show_p(gap.p)}): {by_chance(gap.is_sure)}. {line['surprise']}".rstrip()
             )
     return [_runs_sentence(lines), *told]

@@ -79,7 +79,7 @@ class LayerMap:
 
 
 def compute_layer_map(
-    evidence: FinishedRun,
+    run: FinishedRun,
     split: str,
     example_id: str | None = None,
     head: str | None = None,
@@ -87,27 +87,27 @@ def compute_layer_map(
 ) -> LayerMap:
     """The map of one example for one head: by default the best head and an example that it got right and the encoder
     itself wrong. `through` the encoder, or the head's direct reading; absent: what suits the head."""
-    model = find_model(evidence, head)
-    examples = evidence.examples(split)
+    model = find_model(run, head)
+    examples = run.examples(split)
     if examples is None:
         raise UserError(f"the examples of {split} that were scored are no longer there.")
-    number = _choose_example(evidence, split, model, examples) if example_id is None else _find(examples, example_id)
-    other = evidence.encoder(model.epochs).models[0].said(split, {number})[number]
-    return _map_example(evidence, model, examples[number], evidence.kind.show_row(other), through)
+    number = _choose_example(run, split, model, examples) if example_id is None else _find(examples, example_id)
+    other = run.encoder(model.epochs).models[0].said(split, {number})[number]
+    return _map_example(run, model, examples[number], run.kind.show_row(other), through)
 
 
-def find_model(evidence: FinishedRun, head: str | None) -> Model:
-    groups = saved_groups(evidence)
+def find_model(run: FinishedRun, head: str | None) -> Model:
+    groups = saved_groups(run)
     if not groups:
-        raise UserError(f"'{evidence.folder.path}' has no heads to look at: train some (`bertvision run`).")
+        raise UserError(f"'{run.folder.path}' has no heads to look at: train some (`bertvision run`).")
     if head is None:
-        best = evidence.best_head(evidence.last)
+        best = run.best_head(run.last)
         chosen = [group for group in groups if best is not None and group.name == best.name]
         return [*chosen, *(group for group in groups if group.role == "head"), *groups][0].models[0]
     named = {model.name: model for group in groups for model in group.models}
     named |= {group.name: group.models[0] for group in groups if group.name not in named}
     if head not in named:
-        raise UserError(f"the run has no head '{head}' at {evidence.last:g} epochs: {suggest(head, named)}")
+        raise UserError(f"the run has no head '{head}' at {run.last:g} epochs: {suggest(head, named)}")
     return named[head]
 
 
@@ -121,10 +121,10 @@ def _find(examples: list[Example], id: str) -> int:
 # ---------------------------------------------------------------------- which example
 
 
-def _choose_example(evidence: FinishedRun, split: str, model: Model, examples: list[Example]) -> int:
+def _choose_example(run: FinishedRun, split: str, model: Model, examples: list[Example]) -> int:
     """One that the head got right and the encoder itself wrong, short enough to be read; the first of equals."""
-    numbers = _telling(model, evidence.encoder(model.epochs).models[0], split)[:CANDIDATES]
-    features = evidence.job.build_features([examples[number] for number in numbers])
+    numbers = _telling(model, run.encoder(model.epochs).models[0], split)[:CANDIDATES]
+    features = run.job.build_features([examples[number] for number in numbers])
     lengths = np.bincount(features.example, weights=features.lengths).tolist()  # of each candidate
     nearest = min(range(len(numbers)), key=lambda place: (lengths[place] > LONG, abs(lengths[place] - NICE), place))
     return int(numbers[nearest])
@@ -135,7 +135,7 @@ def _telling(model: Model, encoder: Model, split: str) -> npt.NDArray[np.int64]:
     head got right, otherwise all."""
     ours, theirs = model.marks(split), encoder.marks(split)
     if isinstance(ours, ScoreMarks) and isinstance(theirs, ScoreMarks):
-        gain = np.abs(theirs.value - theirs.target) - np.abs(ours.value - ours.target)  # (example)
+        gain = theirs.errors() - ours.errors()  # (example)
         return np.argsort(-gain, kind="stable")[: max(1, len(gain) // 50)]
     right, other = ours.right(model.threshold or 0.0), theirs.right(encoder.threshold or 0.0)  # (example), (example)
     if right is None or other is None:
@@ -152,15 +152,15 @@ def _telling(model: Model, encoder: Model, split: str) -> npt.NDArray[np.int64]:
 # ---------------------------------------------------------------------- the map
 
 
-def _map_example(evidence: FinishedRun, model: Model, example: Example, other: str, through: bool | None) -> LayerMap:
-    job, kind = evidence.job, evidence.kind
-    head = load_head(evidence.head_folder(model))[0].to(job.machine.device)
-    encoder = open_encoder(evidence, model).float()
+def _map_example(run: FinishedRun, model: Model, example: Example, other: str, through: bool | None) -> LayerMap:
+    job, kind = run.job, run.kind
+    head = load_head(run.head_folder(model))[0].to(job.machine.device)
+    encoder = open_encoder(run, model).float()
     encoder.take_route("padded")
     features = job.build_features([example])
     with torch.no_grad():
         outputs = head(encoder(pack_tokens(features, np.arange(len(features))), keep=(head.reads,)))
-    aim = _take_aim(evidence, model, example, features, outputs.float().cpu())
+    aim = _take_aim(run, model, example, features, outputs.float().cpu())
     if through is None:
         through = not _sees_many(head)
     look = _look_through if through else _look_directly
@@ -178,7 +178,7 @@ def _map_example(evidence: FinishedRun, model: Model, example: Example, other: s
         aim.what,
         through,
         aim.said,
-        _bare_gold(evidence, example),
+        _bare_gold(run, example),
         other,
         (aim.start, aim.end) if kind.reads_answers and aim.start else None,
         target if kind.reads_answers and target[0] else None,
@@ -189,12 +189,12 @@ def _map_example(evidence: FinishedRun, model: Model, example: Example, other: s
 
 
 def _sees_many(head: Head) -> bool:
-    """Whether what a head says of one answer hangs on many tokens' states by the head itself."""
+    """Whether what a head says of one answer depends on many tokens' states by the head itself."""
     return head.reads == "tokens" and (head.mixes_tokens or head.target.kind.position == "sequence")
 
 
-def _take_aim(evidence: FinishedRun, model: Model, example: Example, features: Features, outputs: Tensor) -> Aim:
-    task, how = evidence.task, Decoding(1, evidence.job.config.evaluate.max_answer_tokens)
+def _take_aim(run: FinishedRun, model: Model, example: Example, features: Features, outputs: Tensor) -> Aim:
+    task, how = run.task, Decoding(1, run.job.config.evaluate.max_answer_tokens)
     said = task.kind.decode(task, outputs.numpy(), features, [example], how)
     return task.kind.aim(task, said, features, outputs, model.threshold or 0.0)
 
@@ -238,6 +238,6 @@ def _readable(encoder: Encoder, id: int) -> str:
     return tokenizer.convert_tokens_to_string([token]).strip() or token
 
 
-def _bare_gold(evidence: FinishedRun, example: Example) -> str:
-    found = gold_of(evidence, example)
+def _bare_gold(run: FinishedRun, example: Example) -> str:
+    found = gold_of(run, example)
     return f"{found:.2f}" if isinstance(found, float) else str(found)

@@ -7,55 +7,54 @@ from bertvision.pipeline.finished import FinishedRun, Group
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.report.certainty import Against, Certainty
 from bertvision.report.ranking import baseline_figure
-from bertvision.report.wording import apart, figure_name, in_text, joined, listed, show_p, signed
+from bertvision.report.wording import apart, by_chance, figure_name, in_text, joined, listed, show_p, signed
 from bertvision.words import counted
 
 EMBEDDED = "all-MiniLM-L6-v2"
 
 
-def build_facts(evidence: FinishedRun) -> list[str]:
+def build_facts(run: FinishedRun) -> list[str]:
     """What was trained on what, a line each."""
-    finetune = evidence.config["finetune"]
+    finetune = run.config["finetune"]
     lines = [
-        f"Task: {evidence.task.name}, {evidence.task.source}",
-        f"Encoder: {encoder_name(evidence)}, fine-tuned for {counted(evidence.last, 'epoch')} "
-        f"(learning rate {finetune['lr']:g})",
-        f"Scored on: {', '.join(_split_words(evidence, split) for split in evidence.splits)}",
+        f"Task: {run.task.name}, {run.task.source}",
+        f"Encoder: {encoder_name(run)}, fine-tuned for {counted(run.last, 'epoch')} (learning rate {finetune['lr']:g})",
+        f"Scored on: {', '.join(_split_words(run, split) for split in run.splits)}",
     ]
-    if evidence.has_held_out:
-        lines.append(f"Held out of train for every choice: {_total(evidence, HELD_OUT):,} examples")
-    device = evidence.environment.get("device")
+    if run.has_held_out:
+        lines.append(f"Held out of train for every choice: {_total(run, HELD_OUT):,} examples")
+    device = run.environment.get("device")
     if device:
         lines.append(f"Made on: {device}")
     return lines
 
 
-def encoder_name(evidence: FinishedRun) -> str:
-    name = str(evidence.config["encoder"]["name"])
+def encoder_name(run: FinishedRun) -> str:
+    name = str(run.config["encoder"]["name"])
     return EMBEDDED if name == "embedded" else Path(name).name
 
 
-def _split_words(evidence: FinishedRun, split: str) -> str:
-    return f"{split} ({_total(evidence, split):,} examples)"
+def _split_words(run: FinishedRun, split: str) -> str:
+    return f"{split} ({_total(run, split):,} examples)"
 
 
-def _total(evidence: FinishedRun, split: str) -> int:
-    return int(evidence.encoder(evidence.last).models[0].scores(split)["total"])
+def _total(run: FinishedRun, split: str) -> int:
+    return int(run.encoder(run.last).models[0].scores(split)["total"])
 
 
 def build_summary(certainty: Certainty) -> list[str]:
     """What the run found, of one split at one snapshot."""
-    evidence, epochs = certainty.evidence, certainty.epochs
-    best = evidence.best_head(epochs)
+    run, epochs = certainty.run, certainty.epochs
+    best = run.best_head(epochs)
     if best is None:
         alone = "No head was trained to its end, so there is nothing to compare with it."
-        return [_encoder_alone(certainty), alone, _choice_sentence(evidence, epochs)]
-    encoder, control = evidence.encoder(epochs), evidence.control(epochs)
+        return [_encoder_alone(certainty), alone, _choice_sentence(run, epochs)]
+    encoder, control = run.encoder(epochs), run.control(epochs)
     found = [
         _best_sentence(certainty, best, _find(certainty.against(encoder), best)),
         _layers_sentence(certainty, best, control) if control else "",
-        _choice_sentence(evidence, epochs),
-        _cost_sentence(evidence, best),
+        _choice_sentence(run, epochs),
+        _cost_sentence(run, best),
         _ensemble_sentence(certainty),
         _baseline_sentence(certainty, best),
     ]
@@ -63,9 +62,9 @@ def build_summary(certainty: Certainty) -> list[str]:
 
 
 def _encoder_alone(certainty: Certainty) -> str:
-    evidence, split = certainty.evidence, certainty.split
-    score = evidence.encoder(certainty.epochs).mean(split, evidence.main)
-    return f"The encoder itself reaches {score:.2f} {figure_name(evidence.main)} on {split}."
+    run, split = certainty.run, certainty.split
+    score = run.encoder(certainty.epochs).mean(split, run.main)
+    return f"The encoder itself reaches {score:.2f} {figure_name(run.main)} on {split}."
 
 
 def _find(found: list[Against], group: Group) -> Against | None:
@@ -73,10 +72,10 @@ def _find(found: list[Against], group: Group) -> Against | None:
 
 
 def _best_sentence(certainty: Certainty, best: Group, against: Against | None) -> str:
-    evidence, split, key = certainty.evidence, certainty.split, certainty.evidence.main
-    where = "held-out training data" if evidence.has_held_out else f"{split} itself, which flatters it"
-    score, name = best.mean(split, key), figure_name(evidence.main)
-    own = evidence.encoder(certainty.epochs).mean(split, key)
+    run, split, key = certainty.run, certainty.split, certainty.run.main
+    where = "held-out training data" if run.has_held_out else f"{split} itself, which flatters it"
+    score, name = best.mean(split, key), figure_name(run.main)
+    own = run.encoder(certainty.epochs).mean(split, key)
     spoken = f"The best head, {best.title} (chosen on {where}), reaches {score:.2f} {name} on {split}"
     if against is None:
         return f"{spoken}; the encoder itself {own:.2f}."
@@ -84,21 +83,21 @@ def _best_sentence(certainty: Certainty, best: Group, against: Against | None) -
     return f"{spoken}; the encoder itself, {so_far}, {own:.2f}. {_verdict(against)}"
 
 
-def _choice_sentence(evidence: FinishedRun, epochs: float) -> str:
+def _choice_sentence(run: FinishedRun, epochs: float) -> str:
     """The model that is used where none is named."""
-    best = evidence.best(epochs)
+    best = run.best(epochs)
     if best is None:
         return ""
-    used = f"By default, predict uses {evidence.best_seed(best).title}: {evidence.reason}."
-    return joined(surprise(evidence, epochs), used, _passed_over(evidence, epochs, best))
+    used = f"By default, predict uses {run.best_seed(best).title}: {run.reason}."
+    return joined(surprise(run, epochs), used, _passed_over(run, epochs, best))
 
 
-def surprise(evidence: FinishedRun, epochs: float) -> str:
+def surprise(run: FinishedRun, epochs: float) -> str:
     """What it means where the best model of all is not a head on all layers; nothing where it is one."""
-    best, compared = evidence.best(epochs), evidence.best_head(epochs) is not None
+    best, compared = run.best(epochs), run.best_head(epochs) is not None
     if best is None or best.role == "head":
         return ""
-    where = "held-out data" if evidence.has_held_out else f"{evidence.judged_on} (nothing was held out)"
+    where = "held-out data" if run.has_held_out else f"{run.judged_on} (nothing was held out)"
     found = {
         "encoder": "the encoder itself is best" + (": no head adds anything here" if compared else ""),
         "control": "the control is best" + (": all layers add nothing here" if compared else ""),
@@ -107,19 +106,19 @@ def surprise(evidence: FinishedRun, epochs: float) -> str:
     return f"On {where} {found[best.role]}."
 
 
-def _passed_over(evidence: FinishedRun, epochs: float, best: Group) -> str:
+def _passed_over(run: FinishedRun, epochs: float, best: Group) -> str:
     """Models with a higher figure that could not be chosen, and why not."""
-    place, key = evidence.judged_on, evidence.main
+    place, key = run.judged_on, run.main
     limit = best.mean(place, key) or 0.0
-    higher = [group for group in evidence.groups(epochs) if (group.mean(place, key) or 0.0) > limit]
-    told = [f"{group.name} ({_why_not(evidence, group)})" for group in higher]
+    higher = [group for group in run.groups(epochs) if (group.mean(place, key) or 0.0) > limit]
+    told = [f"{group.name} ({_why_not(run, group)})" for group in higher]
     return f"Higher there, but not chosen: {listed(told)}." if told else ""
 
 
-def _why_not(evidence: FinishedRun, group: Group) -> str:
+def _why_not(run: FinishedRun, group: Group) -> str:
     if not group.is_whole:
         return f"trained on {100 * group.first.data_fraction:g} % of the data"
-    if not evidence.has_seen_all(group):
+    if not run.has_seen_all(group):
         return "a member was trained on a share of the data"
     return "its weights were fitted on that data" if group.is_local else "it needs more than one encoder"
 
@@ -128,13 +127,8 @@ def _verdict(against: Against, subject: str = "It is", other: str = "") -> str:
     gap, words = against.gap, apart(against.gap.difference)
     where = f"{words} {other or 'it'}" if words == "level with" or other else words
     figures = f"95 % interval {signed(gap.low)} to {signed(gap.high)}, corrected {show_p(against.p)}"
-    return f"{subject} {where} ({figures}): {_sureness(against)}."
-
-
-def _sureness(against: Against) -> str:
-    if not against.is_enough:
-        return "too few examples tell them apart to say more"
-    return "more than chance" if against.is_sure else "could be chance"
+    few = "too few examples tell them apart to say more"
+    return f"{subject} {where} ({figures}): {by_chance(against.is_sure) if against.is_enough else few}."
 
 
 def _layers_sentence(certainty: Certainty, best: Group, control: Group) -> str:
@@ -157,9 +151,9 @@ def _layers_sentence(certainty: Certainty, best: Group, control: Group) -> str:
     return f"{spoken} {told}"
 
 
-def _cost_sentence(evidence: FinishedRun, best: Group) -> str:
-    head, encoder = best.first, evidence.encoder(best.epochs).first
-    trained = [model for model in evidence.models(best.epochs) if model.role in ("control", "head")]
+def _cost_sentence(run: FinishedRun, best: Group) -> str:
+    head, encoder = best.first, run.encoder(best.epochs).first
+    trained = [model for model in run.models(best.epochs) if model.role in ("control", "head")]
     with_it = f", with {len(trained) - 1} others in the same pass" if len(trained) > 1 else ""
     return (
         f"{best.name} has {head.parameters:,} parameters, {100 * (head.share or 0):.3g} % of the encoder's "
@@ -176,17 +170,17 @@ def _seconds(value: float) -> str:
 
 def _ensemble_sentence(certainty: Certainty) -> str:
     """An ensemble beside the best of its own members: what it adds is not what they had already."""
-    evidence, split = certainty.evidence, certainty.split
-    group = evidence.best(certainty.epochs, "ensemble")
+    run, split = certainty.run, certainty.split
+    group = run.best(certainty.epochs, "ensemble")
     if group is None:
         return ""
     spoken = f"Together, {listed(group.first.ensemble)} ({group.first.method}{_weights(group)}) reach "
-    spoken += f"{group.mean(split, evidence.main):.2f}."
-    member = evidence.best_of(evidence.members_of(group))
+    spoken += f"{group.mean(split, run.main):.2f}."
+    member = run.best_of(run.members_of(group))
     if member is None:
         return spoken
     (against,) = certainty.test([(group, member)])
-    where = "on held-out data" if evidence.has_held_out else f"on {split}"
+    where = "on held-out data" if run.has_held_out else f"on {split}"
     return f"{spoken} {_verdict(against, 'They are', f'the better of them {where}, {in_text(member)}')}"
 
 
@@ -196,9 +190,9 @@ def _weights(group: Group) -> str:
 
 
 def _baseline_sentence(certainty: Certainty, best: Group) -> str:
-    evidence, split = certainty.evidence, certainty.split
-    value, score = baseline_figure(evidence, split, evidence.main), best.mean(split, evidence.main)
+    run, split = certainty.run, certainty.split
+    value, score = baseline_figure(run, split, run.main), best.mean(split, run.main)
     if value is None or score is None:
         return ""
     side = "" if score > value else " The best head is not above that."
-    return f"The trivial baseline, {evidence.kind.baseline_words}, has {value:.2f}.{side}"
+    return f"The trivial baseline, {run.kind.baseline_words}, has {value:.2f}.{side}"

@@ -9,22 +9,16 @@ BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 def to_toml(config: dict[str, Any]) -> str:
     """Values first, then a section for each table; absent keys are left out, as TOML has no word for them."""
-    plain = [
-        f"{_key(key)} = {_value(value)}"
-        for key, value in config.items()
-        if not _is_section(value) and value is not None
-    ]
-    parts = ["\n".join(plain)] if plain else []
-    for name, section in config.items():
-        if _is_section(section):
-            lines = [f"{_key(key)} = {_value(value)}" for key, value in section.items() if value is not None]
-            if lines:
-                parts.append("\n".join([f"[{_key(name)}]", *lines]))
-    return "\n\n".join(parts) + "\n"
+    sections = {name: value for name, value in config.items() if isinstance(value, dict)}
+    parts = ["\n".join(_lines({key: value for key, value in config.items() if key not in sections}))]
+    for name, section in sections.items():
+        if lines := _lines(section):
+            parts.append("\n".join([f"[{_key(name)}]", *lines]))
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _is_section(value: Any) -> bool:
-    return isinstance(value, dict)
+def _lines(values: dict[str, Any]) -> list[str]:
+    return [f"{_key(key)} = {_value(value)}" for key, value in values.items() if value is not None]
 
 
 def _key(key: str) -> str:
@@ -39,6 +33,6 @@ def _value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_value(item) for item in value if item is not None) + "]"
     if isinstance(value, dict):
-        inner = ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items() if item is not None)
+        inner = ", ".join(_lines(value))
         return "{ " + inner + " }" if inner else "{}"
     return repr(value)

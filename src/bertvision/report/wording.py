@@ -1,17 +1,15 @@
 """The words and small numbers that all analyses share: how models and figures are named in a sentence, how differences,
-chances and spreads are told, and what is noted about seeds."""
+chances and spreads are told, and what is noted about seeds and thresholds."""
 
 from collections.abc import Iterable, Sequence
 
 from bertvision.data.examples import Example
 from bertvision.evaluation.statistics import spread
 from bertvision.kinds import metric_title
-from bertvision.pipeline.finished import FinishedRun, Group
-from bertvision.report.block import Cell
+from bertvision.pipeline.finished import FinishedRun, Group, Model
+from bertvision.tables import MINUS, Cell
 
 ENCODER = "encoder itself"
-SILENT = "no answer"
-MINUS = "\N{MINUS SIGN}"  # as wide as a figure, where a hyphen is not
 CHOSEN = "at_threshold."
 
 
@@ -36,14 +34,14 @@ def figure_name(key: str) -> str:
     return name if bare == key else f"{name} at the chosen threshold"
 
 
-def main_name(evidence: FinishedRun) -> str:
+def main_name(run: FinishedRun) -> str:
     """The main figure where a word must do."""
-    return figure_name(evidence.main.removeprefix(CHOSEN))
+    return figure_name(run.main.removeprefix(CHOSEN))
 
 
-def gold_of(evidence: FinishedRun, example: Example) -> Cell:
+def gold_of(run: FinishedRun, example: Example) -> Cell:
     """What is true of an example: its answers, its label's name or its score."""
-    return evidence.kind.show_gold(example, evidence.task.labels)
+    return run.kind.show_gold(example, run.task.labels)
 
 
 # ---------------------------------------------------------------------- sentences
@@ -84,6 +82,15 @@ def show_p(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
+def by_chance(is_sure: bool) -> str:
+    return "more than chance" if is_sure else "could be chance"
+
+
+def percent(share: float) -> str:
+    """30 %; 2.5 %."""
+    return f"{100 * share:g} %"
+
+
 def deviation_of(values: Sequence[float]) -> float | None:
     """The standard deviation over seeds; one has none."""
     return spread(values).deviation if values else None
@@ -96,7 +103,7 @@ def with_spread(values: Sequence[float]) -> str:
     return mean if found.deviation is None else f"{mean} ± {found.deviation:.2f}"
 
 
-# ---------------------------------------------------------------------- notes on seeds
+# ---------------------------------------------------------------------- notes
 
 
 def seeds_note(groups: Iterable[Group]) -> str:
@@ -115,3 +122,12 @@ def stand_in_note(groups: Iterable[Group]) -> str:
         f"{group.trained[0].name}."
         for group in several
     )
+
+
+def threshold_note(models: Sequence[Model]) -> str:
+    """For answers, which depend on each model's threshold."""
+    without = [model.name for model in models if model.threshold is None]
+    if len(without) == len(models):
+        return "At no-answer threshold 0: none was chosen on held-out training questions."
+    exceptions = f" ({', '.join(without)}: at 0)" if without else ""
+    return f"Each model at its own no-answer threshold, chosen on held-out training questions{exceptions}."

@@ -15,11 +15,11 @@ from typing import Any
 
 from bertvision.disk import read_json, write_bytes, write_text
 from bertvision.errors import UserError
-from bertvision.report.block import Block, Frame, Report
-from bertvision.report.cells import is_missing, plain
+from bertvision.report.block import Block, Report
 from bertvision.report.markdown import render_markdown
 from bertvision.report.page import render_page
 from bertvision.report.pictures import draw_svg, svg_to_png
+from bertvision.tables import Table, is_missing, plain
 
 FOLDER = "report"
 ENDINGS = (".json", ".csv", ".svg", ".png")
@@ -62,17 +62,17 @@ def check_keys(report: Report) -> None:
     assert len(set(keys)) == len(keys), f"two blocks share a key: {sorted(keys)}"
     for block in report.blocks():
         assert KEY.fullmatch(block.key), f"'{block.key}' is no anchor and file name"
-        if block.frame is not None:
-            headings = [column.heading for column in block.frame.columns]
+        if block.table is not None:
+            headings = block.table.headings
             assert len(set(headings)) == len(headings), f"two columns of '{block.key}' share a heading: {headings}"
 
 
 def block_files(block: Block) -> dict[str, bytes]:
     """Ending → content, of the files that a block has."""
     files: dict[str, bytes] = {}
-    if block.frame is not None:
-        files[".json"] = to_json(block.frame.records()).encode()
-        files[".csv"] = to_csv(block.frame).encode()
+    if block.table is not None:
+        files[".json"] = to_json(block.table.records()).encode()
+        files[".csv"] = to_csv(block.table).encode()
     if block.picture is not None:
         svg = draw_svg(block.picture)
         files[".svg"] = svg.encode()
@@ -84,12 +84,12 @@ def to_json(value: Any) -> str:
     return json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def to_csv(frame: Frame) -> str:
+def to_csv(table: Table) -> str:
     """Raw values under their headings; a missing one is empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([column.heading for column in frame.columns])
-    writer.writerows([["" if is_missing(cell) else cell for cell in row] for row in frame.rows])
+    writer.writerow(table.headings)
+    writer.writerows([["" if is_missing(cell) else cell for cell in row] for row in table.rows])
     return text.getvalue()
 
 
@@ -109,10 +109,10 @@ def report_values(report: Report) -> dict[str, Any]:
 
 def _block_values(block: Block) -> dict[str, Any]:
     values: dict[str, Any] = {"key": block.key, "title": block.title, "sentences": block.sentences, "note": block.note}
-    if block.frame is not None:
-        values["columns"] = [{"heading": column.heading, "note": column.note} for column in block.frame.columns]
-        values["rows"] = block.frame.records()
+    if block.table is not None:
+        values["columns"] = [{"heading": column.heading, "note": column.note} for column in block.table.columns]
+        values["rows"] = block.table.records()
     if block.picture is not None:
         values["picture"] = f"{FOLDER}/{block.key}.svg"
-        values["alt"] = block.alt
+        values["alt"] = block.in_words()
     return values

@@ -31,7 +31,7 @@ def test_a_head_that_is_right_where_the_encoder_is_not_beats_it_for_sure(tmp_pat
     run.add("adapter_64", marks=label_marks(targets, [0.4, 0.6] * 40))  # all
     run.add("adapter_4", marks=label_marks(targets, [0.4, 0.6] * 20 + [0.6, 0.4] * 20))  # the encoder's twin
     certainty = Certainty(run.write(), 1.0, "dev")
-    better, twin = certainty.against(certainty.evidence.encoder(1.0))
+    better, twin = certainty.against(certainty.run.encoder(1.0))
     assert better.gap.difference == pytest.approx(50) and better.is_sure and better.gap.low > 0
     assert better.rights is not None and (better.rights.only_ours, better.rights.only_theirs) == (40, 0)
     assert better.rights.p == pytest.approx(binomtest(0, 40).pvalue)
@@ -47,7 +47,7 @@ def test_a_few_examples_are_never_sure(tmp_path: Path) -> None:
     run.add("encoder", marks=label_marks(targets, [0.4, 0.6] * 35 + [0.6, 0.4] * 5))
     run.add("adapter_64", marks=label_marks(targets, [0.4, 0.6] * 39 + [0.6, 0.4]))  # right on eight more of eighty
     certainty = Certainty(run.write(), 1.0, "dev")
-    (found,) = certainty.against(certainty.evidence.encoder(1.0))
+    (found,) = certainty.against(certainty.run.encoder(1.0))
     assert found.test == "paired bootstrap" and found.p < 0.05, "draws alone would call it sure"
     assert not found.is_enough and not found.is_sure
 
@@ -60,7 +60,7 @@ def test_many_models_can_still_be_told_apart(tmp_path: Path) -> None:
     for number in range(60):
         run.add(f"adapter_{number}", marks=label_marks(targets, [0.4, 0.6] * 40))
     certainty = Certainty(run.write(), 1.0, "dev")
-    assert all(one.is_sure for one in certainty.against(certainty.evidence.encoder(1.0)))
+    assert all(one.is_sure for one in certainty.against(certainty.run.encoder(1.0)))
 
 
 def test_a_head_is_compared_with_the_encoder_at_later_snapshots_too(tmp_path: Path) -> None:
@@ -109,6 +109,6 @@ def test_spans_are_compared_at_the_threshold_that_each_model_has(tmp_path: Path)
     run.add("encoder", marks=marks, scores={"dev": {"at_threshold": {"f1": 62.5}}, **held})
     # At 1 the second question is answered (0.5) and so is the third (0): 1 + 0.5 + 0 + 1 of 4.
     certainty = Certainty(run.write(), 1.0, "dev")
-    assert certainty.evidence.main == "at_threshold.f1"
+    assert certainty.run.main == "at_threshold.f1"
     found = SPAN.measure("at_threshold.f1", marks, certainty.groups[0].models[0].threshold)
     assert found(np.ones((1, 4), dtype=np.float32))[0] == pytest.approx(62.5)

@@ -5,8 +5,9 @@ import re
 import pytest
 from sample_reports import HOSTILE
 
-from bertvision.report.block import Block, Column, Frame, Report, Section
+from bertvision.report.block import Block, Report, Section
 from bertvision.report.markdown import paragraph, render_markdown
+from bertvision.tables import Column, Table
 
 
 def rendered(block: Block, settings: str = "") -> str:
@@ -29,22 +30,22 @@ def test_the_page_s_order_is_kept() -> None:
 
 
 def test_a_table_s_cells_stay_apart_whatever_they_hold() -> None:
-    frame = Frame([Column("a | b"), Column("n", 1)], [[HOSTILE + "\n|\r\n|", 1234.56], ["x", None]])
-    lines = [line for line in rendered(Block("key", "Block", frame=frame)).splitlines() if line.startswith("|")]
+    frame = Table([Column("a | b"), Column("n", 1)], [[HOSTILE + "\n|\r\n|", 1234.56], ["x", None]])
+    lines = [line for line in rendered(Block("key", "Block", table=frame)).splitlines() if line.startswith("|")]
     assert [len(cells(line)) for line in lines] == [2, 2, 2, 2]
     assert cells(lines[1]) == ["---", "---:"] and cells(lines[2])[1] == "1,234.6" and cells(lines[3])[1] == "–"
 
 
 @pytest.mark.parametrize("rows", [40, 41, 300])
 def test_a_table_of_more_than_forty_rows_is_cut_and_says_where_the_rest_is(rows: int) -> None:
-    frame = Frame([Column("n")], [[number] for number in range(rows)])
-    text = rendered(Block("key", "Block", frame=frame))
+    frame = Table([Column("n")], [[number] for number in range(rows)])
+    text = rendered(Block("key", "Block", table=frame))
     assert sum(line.startswith("|") for line in text.splitlines()) == 2 + min(rows, 40)
     assert (f"The first 40 of {rows} rows" in text) == ("report/key.csv" in text) == (rows > 40)
 
 
 def test_a_long_text_is_cut_and_says_where_the_rest_is() -> None:
-    text = rendered(Block("key", "Block", frame=Frame([Column("t")], [["word " * 200]])))
+    text = rendered(Block("key", "Block", table=Table([Column("t")], [["word " * 200]])))
     assert "…" in text and "report/key.csv" in text and len(text) < 1000
 
 
@@ -73,5 +74,5 @@ def test_settings_that_hold_a_fence_do_not_end_it() -> None:
 
 
 def test_a_folded_table_is_folded() -> None:
-    text = rendered(Block("key", "Block", frame=Frame([Column("n")], [[1]]), folded=True))
+    text = rendered(Block("key", "Block", table=Table([Column("n")], [[1]]), folded=True))
     assert "<details><summary>Table, 1 row</summary>\n\n| n |" in text and "|\n\n</details>" in text

@@ -26,7 +26,7 @@ def make(folder: Path, task: str, encoder: int, head: int) -> Certainty:
 
 def named(certainty: Certainty, task: str) -> Certainty:
     """The same run as one of another task."""
-    certainty.evidence.__dict__["task"] = dataclasses.replace(certainty.evidence.task, name=task)
+    certainty.run.__dict__["task"] = dataclasses.replace(certainty.run.task, name=task)
     return certainty
 
 
@@ -35,8 +35,8 @@ def test_runs_and_tasks_are_tabled(tmp_path: Path) -> None:
     two = named(make(tmp_path / "b" / "second", "mrpc", 60, 60), "mrpc")
     (section,), summary = compare_runs([one, two])
     runs, tasks = section.blocks
-    assert runs.frame is not None and tasks.frame is not None
-    first, second = runs.frame.records()
+    assert runs.table is not None and tasks.table is not None
+    first, second = runs.table.records()
     assert (first["run"], first["task"], first["encoder name"]) == ("first", "rte", "of_rte")
     assert (first["encoder itself"], first["best head"], first["difference"]) == pytest.approx((50, 90, 40))
     assert (second["difference"], second["corrected p"]) == (0, 1)
@@ -46,7 +46,7 @@ def test_runs_and_tasks_are_tabled(tmp_path: Path) -> None:
     assert summary[2].endswith(
         "could be chance. On held-out data the encoder itself is best: no head adds anything here."
     )
-    table = {row["model"]: row for row in tasks.frame.records()}
+    table = {row["model"]: row for row in tasks.table.records()}
     assert table["adapter_64"]["rte (accuracy)"] == pytest.approx(90)
     assert table["adapter_64"]["mean"] == pytest.approx((90 + 75) / 2)
     assert table["baseline"]["mrpc (accuracy)"] == 50.0 and table["best head"]["mean"] == pytest.approx(82.5)
@@ -57,4 +57,4 @@ def test_runs_of_one_task_have_no_table_across_tasks_and_names_of_their_own(tmp_
     runs = [make(tmp_path / folder / "run", "rte", 40, 60) for folder in ("a", "b")]
     (section,), _ = compare_runs(runs)
     assert [block.key for block in section.blocks] == ["runs"]
-    assert name_runs([run.evidence for run in runs]) == ["run (1)", "run (2)"]
+    assert name_runs([run.run for run in runs]) == ["run (1)", "run (2)"]

@@ -58,7 +58,7 @@ def test_a_head_below_the_encoder_is_said_to_be_below(tmp_path: Path) -> None:
     assert choice.startswith("On dev (nothing was held out) the encoder itself is best: no head adds anything here.")
     assert layers.startswith("It is 1.25 below the control")
     assert baseline.endswith("The best head is not above that.")
-    assert "flatters" in choices(certainty.evidence).sentences[0]
+    assert "flatters" in choices(certainty.run, "dev").sentences[0]
 
 
 def test_without_a_head_the_encoder_stands_alone(tmp_path: Path) -> None:
@@ -67,11 +67,11 @@ def test_without_a_head_the_encoder_stands_alone(tmp_path: Path) -> None:
     certainty = Certainty(run.write(finetune={"lr": 1e-4}, encoder={"name": "tiny"}), 1.0, "dev")
     assert build_summary(certainty)[0] == "The encoder itself reaches 87.50 accuracy on dev."
     assert comparisons(certainty) is None and every_pair(certainty) is None
-    assert scores_table(certainty).frame is not None
+    assert scores_table(certainty).table is not None
 
 
 def test_tables_hold_figures_spread_and_intervals(certainty: Certainty) -> None:
-    frame = scores_table(certainty).frame
+    frame = scores_table(certainty).table
     assert frame is not None
     rows = {row["model"]: row for row in frame.records()}
     assert rows["baseline"]["accuracy"] == 50.0 and rows["baseline"]["accuracy from"] is None
@@ -80,8 +80,8 @@ def test_tables_hold_figures_spread_and_intervals(certainty: Certainty) -> None:
     low, high = adapter["accuracy from"], adapter["accuracy to"]
     assert isinstance(low, float) and isinstance(high, float) and low < 90 < high
     block = comparisons(certainty)
-    assert block is not None and block.frame is not None
-    assert [row["compared with"] for row in block.frame.records()] == ["encoder itself"] * 2 + [
+    assert block is not None and block.table is not None
+    assert [row["compared with"] for row in block.table.records()] == ["encoder itself"] * 2 + [
         "last_linear (control)"
     ] * 2
     assert "Of 2 models compared with the encoder itself, 2 are significantly better" in block.sentences[0]
@@ -93,6 +93,6 @@ def test_every_kind_of_task_gets_words_and_tables(kind: Kind, tmp_path: Path) ->
     certainty = Certainty(evidence, 1.0, "dev")
     assert any(sentence.startswith("Together, ") for sentence in build_summary(certainty))
     assert any("dev (24 examples)" in line for line in build_facts(evidence))
-    frame = scores_table(certainty).frame
+    frame = scores_table(certainty).table
     assert frame is not None and all(len(row) == len(frame.columns) for row in frame.rows)
     assert any(column.heading.startswith("± ") for column in frame.columns)

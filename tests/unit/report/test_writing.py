@@ -11,8 +11,9 @@ import pytest
 from sample_reports import HOSTILE, build_sample_report
 
 from bertvision.errors import UserError
-from bertvision.report.block import Block, Column, Frame, Report, Section
+from bertvision.report.block import Block, Report, Section
 from bertvision.report.writing import to_csv, write_report
+from bertvision.tables import Column, Table
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +39,14 @@ def only(*blocks: Block) -> Report:
     return Report("Small", [], [], [Section("One", list(blocks))])
 
 
-def table(rows: list[list[Any]]) -> Frame:
-    return Frame([Column("name"), Column("value", 1)], rows)
+def table(rows: list[list[Any]]) -> Table:
+    return Table([Column("name"), Column("value", 1)], rows)
 
 
 def test_each_block_has_files_of_its_table_and_of_its_picture_and_no_others(report: Report, folder: Path) -> None:
     expected = set()
     for block in report.blocks():
-        expected |= {f"{block.key}.{ending}" for ending in ("json", "csv") if block.frame is not None}
+        expected |= {f"{block.key}.{ending}" for ending in ("json", "csv") if block.table is not None}
         expected |= {f"{block.key}.{ending}" for ending in ("svg", "png") if block.picture is not None}
     assert len(expected) == 2 * 6 + 2 * 8
     assert {path.name for path in (folder / "report").iterdir()} == expected
@@ -61,7 +62,7 @@ def test_pictures_are_svg_and_png_of_twice_the_size_on_white(folder: Path) -> No
 
 def test_no_json_file_holds_nan(report: Report, folder: Path) -> None:
     paths = [folder / "report.json", *(folder / "report").glob("*.json")]
-    assert len(paths) == 1 + sum(block.frame is not None for block in report.blocks())
+    assert len(paths) == 1 + sum(block.table is not None for block in report.blocks())
     for path in paths:
         json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
     scores = json.loads((folder / "report" / "scores.json").read_text(encoding="utf-8"))
@@ -74,7 +75,7 @@ def test_report_json_holds_every_sentence_and_every_value(report: Report, folder
     assert [block["key"] for block in blocks] == [block.key for block in report.blocks()]
     assert [block["sentences"] for block in blocks] == [block.sentences for block in report.blocks()]
     assert [len(block.get("rows", [])) for block in blocks] == [
-        len(block.frame.rows) if block.frame else 0 for block in report.blocks()
+        len(block.table.rows) if block.table else 0 for block in report.blocks()
     ]
     assert all((folder / block["picture"]).is_file() for block in blocks if "picture" in block)
 
@@ -86,9 +87,9 @@ def test_csv_gives_back_raw_values_whatever_they_hold(folder: Path) -> None:
 
 
 def test_files_of_blocks_that_are_gone_are_removed_and_other_files_stay(tmp_path: Path) -> None:
-    write_report(only(Block("old", "Old", frame=table([["a", 1]]))), tmp_path)
+    write_report(only(Block("old", "Old", table=table([["a", 1]]))), tmp_path)
     (tmp_path / "report" / "notes.txt").write_text("mine")
-    write_report(only(Block("new", "New", frame=table([["b", 2]]))), tmp_path)
+    write_report(only(Block("new", "New", table=table([["b", 2]]))), tmp_path)
     assert sorted(path.name for path in (tmp_path / "report").iterdir()) == ["new.csv", "new.json", "notes.txt"]
 
 

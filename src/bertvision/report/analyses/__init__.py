@@ -1,1 +1,1 @@
-"""The report of a run: one page that opens offline, and beside it Markdown, pictures and tables for programs."""
+"""The analyses of a report, one file each; analysis.py finds them all."""

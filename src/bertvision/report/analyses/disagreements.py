@@ -11,13 +11,16 @@ import numpy.typing as npt
 
 from bertvision.data.examples import Example
 from bertvision.evaluation.statistics import mcnemar
-from bertvision.kinds import SCORE, Kind
+from bertvision.kinds import Kind
 from bertvision.kinds.base import Bool, Float
 from bertvision.kinds.score import ScoreMarks
-from bertvision.pipeline.finished import FinishedRun, Model
-from bertvision.report.block import Block, Cell, Column, Frame
-from bertvision.report.drawing import chart_of, import_altair
-from bertvision.report.wording import ENCODER, gold_of, joined, show_p, stand_in_note, title_of
+from bertvision.pipeline.finished import FinishedRun
+from bertvision.report.analysis import a_best_head, analysis, gives
+from bertvision.report.block import Block
+from bertvision.report.drawing import chart_of, import_altair, tips
+from bertvision.report.ranking import Pair, marks_of, pair_of, right_of
+from bertvision.report.wording import ENCODER, gold_of, joined, show_p
+from bertvision.tables import Cell, Column, Table
 from bertvision.words import counted
 
 MOST = 20  # examples of each direction in the table
@@ -28,33 +31,6 @@ SEED = 0
 Numbers = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Pair:
-    """The encoder itself and the head it is compared with, one model each."""
-
-    encoder: Model
-    head: Model
-    name: str
-    """The head's, as people are shown it."""
-    note: str
-    """Which seed it is, where there are several."""
-
-
-def pair_of(evidence: FinishedRun) -> Pair | None:
-    """The encoder and the best head on it, of several seeds the first that was trained to the end."""
-    best = evidence.best_head(evidence.last)
-    if best is None:
-        return None
-    return Pair(evidence.encoder(evidence.last).trained[0], best.trained[0], title_of(best), stand_in_note([best]))
-
-
-def right_of(model: Model, split: str) -> Bool:
-    """Whether it got each example right; spans at the model's own threshold."""
-    right = model.marks(split).right(model.threshold or 0.0)  # (example)
-    assert right is not None, f"a {model.kind} is near or far, not right"
-    return right
-
-
 def draw_evenly(numbers: Numbers, most: int, seed: int = SEED) -> list[int]:
     """At most so many of them, one from each of as many equal stretches."""
     if len(numbers) <= most:
@@ -63,32 +39,9 @@ def draw_evenly(numbers: Numbers, most: int, seed: int = SEED) -> list[int]:
     return [int(draw.choice(part)) for part in np.array_split(numbers, most)]
 
 
-def disagreements(evidence: FinishedRun, split: str) -> Block | None:
-    """How often only one of them was right (of scores: closer), and examples of both."""
-    pair = pair_of(evidence)
-    if pair is None or (evidence.kind is not SCORE and pair.head.marks(split).right() is None):
-        return None
-    parts = _parts_of_scores(pair, split) if evidence.kind is SCORE else _parts_of_rights(pair, split)
-    examples, frame, note = evidence.examples(split), None, ""
-    if examples is None:
-        note = "The data of this split are no longer there: examples can't be shown."
-    elif parts.ours or parts.theirs:
-        frame, note = _frame_of(evidence, split, pair, examples, parts.ours, parts.theirs), parts.note
-    return Block(
-        f"disagreements_{split}",
-        "Where head and encoder disagree",
-        parts.sentences,
-        frame,
-        parts.picture,
-        parts.alt,
-        joined(evidence.kind.right_note, note, parts.sampled, pair.note),
-        folded=True,
-    )
-
-
 @dataclass(frozen=True)
 class _Parts:
-    """What differs between kinds of task."""
+    """What differs between models that are right or wrong, and those that are near or far."""
 
     sentences: list[str]
     picture: dict[str, Any]
@@ -102,22 +55,48 @@ class _Parts:
     """How those of the picture were, where it has not all."""
 
 
+@analysis("What the models say", 90, "Where head and encoder disagree", [a_best_head])
+def disagreements(run: FinishedRun, split: str) -> Block | None:
+    """How often only one of them was right (of scores: closer), and examples of both."""
+    pair = pair_of(run)
+    is_near, examples = gives(ScoreMarks)(run, split), run.examples(split)
+    if not is_near and pair.head.marks(split).right() is None:
+        return None
+    parts = _compare_errors(pair, split) if is_near else _compare_rights(pair, split)
+    table, note = None, ""
+    if examples is None:
+        note = "The data of this split are no longer there: examples can't be shown."
+    elif parts.ours or parts.theirs:
+        table, note = _table_of(run, split, pair, examples, parts, is_near), parts.note
+    return Block(
+        sentences=parts.sentences,
+        table=table,
+        picture=parts.picture,
+        alt=parts.alt,
+        note=joined(run.kind.right_note, note, parts.sampled, pair.note),
+        folded=True,
+    )
+
+
 # ---------------------------------------------------------------------- right or wrong
 
 
-def _parts_of_rights(pair: Pair, split: str) -> _Parts:
+def _compare_rights(pair: Pair, split: str) -> _Parts:
     ours, theirs = right_of(pair.head, split), right_of(pair.encoder, split)  # (example), (example)
+    cells = _count_cells(ours, theirs)
+    both, head, encoder, neither = (cell["examples"] for cell in cells)
     return _Parts(
-        _told_of_right(pair, ours, theirs),
-        _draw_square(pair, ours, theirs),
-        _square_in_words(pair, ours, theirs),
+        _tell_rights(pair, ours, theirs),
+        _draw_square(pair.name, cells),
+        f"A square of four counts. Both right: {both:,}; only the encoder itself: {encoder:,}; only {pair.name}: "
+        f"{head:,}; neither: {neither:,}.",
         f"Of each direction at most {MOST} examples are shown, drawn evenly over the split with seed {SEED}.",
         draw_evenly(np.flatnonzero(ours & ~theirs), MOST),
         draw_evenly(np.flatnonzero(theirs & ~ours), MOST),
     )
 
 
-def _told_of_right(pair: Pair, ours: Bool, theirs: Bool) -> list[str]:
+def _tell_rights(pair: Pair, ours: Bool, theirs: Bool) -> list[str]:
     name, total = pair.name, len(ours)
     if bool((ours == theirs).all()):
         return [f"The encoder itself and {name} got the same {int(ours.sum()):,} of {counted(total, 'example')} right."]
@@ -134,61 +113,49 @@ def _told_of_right(pair: Pair, ours: Bool, theirs: Bool) -> list[str]:
     return [alone, f"That puts {ahead} ahead by {lead:,}: {verdict} (McNemar's exact test: {show_p(found.p)})."]
 
 
-def _cells(ours: Bool, theirs: Bool) -> list[dict[str, Any]]:
+def _count_cells(ours: Bool, theirs: Bool) -> list[dict[str, Any]]:
+    """Both right, only the head, only the encoder, neither."""
     words = {True: "right", False: "wrong"}
-    return [
-        {
-            "encoder": words[first],
-            "head": words[second],
-            "examples": int(((theirs == first) & (ours == second)).sum()),
-            "share": round(float(((theirs == first) & (ours == second)).mean()), 4),
-        }
-        for second in (True, False)
-        for first in (True, False)
-    ]
+    cells = []
+    for head in (True, False):
+        for encoder in (True, False):
+            some = (theirs == encoder) & (ours == head)  # (example)
+            share = round(float(some.mean()), 4)
+            cells.append({"encoder": words[encoder], "head": words[head], "examples": int(some.sum()), "share": share})
+    return cells
 
 
-def _draw_square(pair: Pair, ours: Bool, theirs: Bool) -> dict[str, Any]:
-    altair, rows, name = import_altair(), _cells(ours, theirs), pair.name
-    order = ["right", "wrong"]
+def _draw_square(name: str, cells: list[dict[str, Any]]) -> dict[str, Any]:
+    altair, order = import_altair(), ["right", "wrong"]
     # Shades of one colour, none so full that the number on it can't be read, on a light page or a dark one.
-    shades = altair.Scale(domain=[0, max(row["examples"] for row in rows)], range=[0.06, 0.5])
-    base = chart_of(rows, 220).encode(
-        x=altair.X("encoder:N", sort=order, title="encoder itself", axis=altair.Axis(labelAngle=0, orient="top")),
+    shades = altair.Scale(domain=[0, max(cell["examples"] for cell in cells)], range=[0.06, 0.5])
+    base = chart_of(cells, 220).encode(
+        x=altair.X("encoder:N", sort=order, title=ENCODER, axis=altair.Axis(labelAngle=0, orient="top")),
         y=altair.Y("head:N", sort=order, title=name),
-        tooltip=[
-            altair.Tooltip("encoder:N", title="encoder itself"),
-            altair.Tooltip("head:N", title=name),
-            altair.Tooltip("examples:Q", title="examples", format=","),
-            altair.Tooltip("share:Q", title="share", format=".1%"),
-        ],
+        tooltip=tips(
+            ("encoder:N", ENCODER),
+            ("head:N", name),
+            ("examples:Q", "examples", ","),
+            ("share:Q", "share", ".1%"),
+        ),
     )
     squares = base.mark_rect().encode(opacity=altair.Opacity("examples:Q", scale=shades, legend=None))
     numbers = base.mark_text(fontSize=20).encode(text=altair.Text("examples:Q", format=","))
     return dict((squares + numbers).to_dict())
 
 
-def _square_in_words(pair: Pair, ours: Bool, theirs: Bool) -> str:
-    name = pair.name
-    counts = {(row["encoder"], row["head"]): row["examples"] for row in _cells(ours, theirs)}
-    return (
-        f"A square of four counts. Both right: {counts['right', 'right']:,}; only the encoder itself: "
-        f"{counts['right', 'wrong']:,}; only {name}: {counts['wrong', 'right']:,}; neither: "
-        f"{counts['wrong', 'wrong']:,}."
-    )
-
-
 # ---------------------------------------------------------------------- near or far
 
 
-def _parts_of_scores(pair: Pair, split: str) -> _Parts:
-    ours, theirs = _errors(pair.head, split), _errors(pair.encoder, split)  # (example), (example)
+def _compare_errors(pair: Pair, split: str) -> _Parts:
+    head, encoder = marks_of(pair.head, split, ScoreMarks), marks_of(pair.encoder, split, ScoreMarks)
+    ours, theirs = head.errors(), encoder.errors()  # (example), (example)
     gain = theirs - ours  # (example) by how much the head is closer
     order = np.argsort(-gain, kind="stable").tolist()  # (example)
     sampled = f"The picture has {POINTS:,} of {len(gain):,} examples, drawn evenly over the split with seed {SEED}."
     return _Parts(
-        _told_of_errors(pair, ours, theirs),
-        _draw_errors(pair, split, draw_evenly(np.arange(len(gain)), POINTS)),
+        _tell_errors(pair, ours, theirs),
+        _draw_errors(pair.name, head, encoder),
         f"A point for each example: the error of the encoder itself (mean {theirs.mean():.2f}) along, that of "
         f"{pair.name} (mean {ours.mean():.2f}) upwards; below the line the head is closer.",
         f"Of each direction at most {MOST} examples are shown, those where the two errors differ most.",
@@ -198,13 +165,7 @@ def _parts_of_scores(pair: Pair, split: str) -> _Parts:
     )
 
 
-def _errors(model: Model, split: str) -> Float:
-    marks = model.marks(split)
-    assert isinstance(marks, ScoreMarks), "errors are of scores"
-    return np.abs(marks.value - marks.target)  # (example)
-
-
-def _told_of_errors(pair: Pair, ours: Float, theirs: Float) -> list[str]:
+def _tell_errors(pair: Pair, ours: Float, theirs: Float) -> list[str]:
     found, name = mcnemar(ours < theirs, theirs < ours), pair.name
     same = len(ours) - found.only_ours - found.only_theirs
     closer = (
@@ -215,74 +176,61 @@ def _told_of_errors(pair: Pair, ours: Float, theirs: Float) -> list[str]:
     return [closer, f"The mean absolute error is {means}."]
 
 
-def _draw_errors(pair: Pair, split: str, numbers: list[int]) -> dict[str, Any]:
-    altair, name = import_altair(), pair.name
-    ours, theirs = pair.head.marks(split), pair.encoder.marks(split)
-    assert isinstance(ours, ScoreMarks) and isinstance(theirs, ScoreMarks)
-    rows = [
+def _draw_errors(name: str, ours: ScoreMarks, theirs: ScoreMarks) -> dict[str, Any]:
+    altair = import_altair()
+    values = {"gold": ours.target, "encoder": theirs.value, "head": ours.value}  # each (example)
+    errors = {"encoder_error": theirs.errors(), "head_error": ours.errors()}  # each (example)
+    rows: list[dict[str, Any]] = [
         {
             "number": number,
-            "gold": round(float(ours.target[number]), 3),
-            "encoder": round(float(theirs.value[number]), 3),
-            "head": round(float(ours.value[number]), 3),
-            "encoder_error": round(abs(float(theirs.value[number] - theirs.target[number])), 4),
-            "head_error": round(abs(float(ours.value[number] - ours.target[number])), 4),
+            **{key: round(float(one[number]), 3) for key, one in values.items()},
+            **{key: round(float(one[number]), 4) for key, one in errors.items()},
         }
-        for number in numbers
+        for number in draw_evenly(np.arange(len(ours)), POINTS)
     ]
-    highest = max(max(row["encoder_error"], row["head_error"]) for row in rows) or 1.0
+    highest = max(max(row[key] for key in errors) for row in rows) or 1.0
     axis = {"scale": altair.Scale(domain=[0, highest], nice=True), "axis": altair.Axis(tickCount=6)}
-    points = (
-        chart_of(rows, 340)
-        .mark_circle(size=26, opacity=0.55)
-        .encode(
-            x=altair.X("encoder_error:Q", title="absolute error of the encoder itself", **axis),
-            y=altair.Y("head_error:Q", title=f"absolute error of {name}", **axis),
-            tooltip=[
-                altair.Tooltip("number:Q", title="number in the split"),
-                altair.Tooltip("gold:Q", title="gold"),
-                altair.Tooltip("encoder:Q", title="encoder itself said"),
-                altair.Tooltip("head:Q", title=f"{name} said"),
-            ],
-        )
+    points = chart_of(rows, 340).mark_circle(size=26, opacity=0.55)
+    points = points.encode(
+        x=altair.X("encoder_error:Q", title="absolute error of the encoder itself", **axis),
+        y=altair.Y("head_error:Q", title=f"absolute error of {name}", **axis),
+        tooltip=tips(
+            ("number:Q", "number in the split"),
+            ("gold:Q", "gold"),
+            ("encoder:Q", "encoder itself said"),
+            ("head:Q", f"{name} said"),
+        ),
     )
-    ends = [{"low": 0.0, "high": highest}]
-    line = (
-        chart_of(ends, 340)
-        .mark_rule(strokeDash=[4, 4])
-        .encode(x="low:Q", y="low:Q", x2="high:Q", y2="high:Q", tooltip=altair.value("equal errors"))
-    )
+    line = chart_of([{"low": 0.0, "high": highest}], 340).mark_rule(strokeDash=[4, 4])
+    line = line.encode(x="low:Q", y="low:Q", x2="high:Q", y2="high:Q", tooltip=altair.value("equal errors"))
     return dict((line + points).to_dict())
 
 
 # ---------------------------------------------------------------------- the table for reading
 
 
-def _frame_of(
-    evidence: FinishedRun, split: str, pair: Pair, examples: list[Example], ours: list[int], theirs: list[int]
-) -> Frame:
+def _table_of(run: FinishedRun, split: str, pair: Pair, examples: list[Example], parts: _Parts, is_near: bool) -> Table:
     """A row for each of these examples, first those that the head does better."""
-    numbers = set(ours) | set(theirs)
-    encoder, head = pair.encoder.said(split, numbers), pair.head.said(split, numbers)
-    kind, name = evidence.kind, pair.name
+    numbers = [*parts.ours, *parts.theirs]
+    encoder, head = (model.said(split, set(numbers)) for model in (pair.encoder, pair.head))
     has_pair = any(examples[number].text_pair is not None for number in numbers)
-    rows: list[list[Cell]] = []
-    for number in [*ours, *theirs]:
+    rows = []
+    for number in numbers:
         example, said = examples[number], (encoder[number], head[number])
-        texts: list[Cell] = [cut(example.text)]
-        if has_pair:
-            texts.append(_second_text(example, kind, said))
-        better = name if number in ours else ENCODER
-        rows.append([example.id, *texts, gold_of(evidence, example), *_both_said(kind, said), better])
-    return Frame(_columns(kind, has_pair, name), rows)
+        texts = [cut(example.text), *([_second_text(example, run.kind, said)] if has_pair else [])]
+        better = pair.name if number in parts.ours else ENCODER
+        cells = [cell for row in said for cell in _said(run.kind, row, is_near)]
+        rows.append([example.id, *texts, gold_of(run, example), *cells, better])
+    return Table(_columns(run.kind, has_pair, pair.name, is_near), rows)
 
 
-def _columns(kind: Kind, has_pair: bool, head: str) -> list[Column]:
+def _columns(kind: Kind, has_pair: bool, head: str, is_near: bool) -> list[Column]:
     first, second = ("question", "passage") if kind.reads_answers else ("text", "second text")
-    texts = [Column("id"), Column(first), *([Column(second)] if has_pair else []), Column("gold")]
-    if kind is SCORE:
-        said = [Column("encoder said", 2), Column("head said", 2, head)]
-        return [*texts[:-1], Column("gold", 2), *said, Column("closer")]
+    texts = [Column("id"), Column(first), *([Column(second)] if has_pair else [])]
+    if is_near:
+        return [
+            *texts, Column("gold", 2), Column("encoder said", 2), Column("head said", 2, head), Column("closer"),
+        ]  # fmt: skip
     chance = f"What it gave this {'answer' if kind.reads_answers else kind}"
     said = [
         Column("encoder said"),
@@ -290,14 +238,12 @@ def _columns(kind: Kind, has_pair: bool, head: str) -> list[Column]:
         Column("head said", note=head),
         Column("head's probability", 3, chance),
     ]
-    return [*texts, *said, Column("right")]
+    return [*texts, Column("gold"), *said, Column("right")]
 
 
-def _both_said(kind: Kind, said: Sequence[dict[str, Any]]) -> list[Cell]:
-    """What two rows of predictions.jsonl say, each with its probability where it has one."""
-    if kind is SCORE:
-        return [row["score"] for row in said]
-    return [cell for row in said for cell in (kind.show_row(row), kind.probability_of(row))]
+def _said(kind: Kind, row: dict[str, Any], is_near: bool) -> list[Cell]:
+    """What a row of predictions.jsonl says, with its probability where answers are right or wrong."""
+    return [kind.value_of(row)] if is_near else [kind.show_row(row), kind.probability_of(row)]
 
 
 def _second_text(example: Example, kind: Kind, said: Sequence[dict[str, Any]]) -> str:

@@ -8,10 +8,13 @@ import numpy as np
 
 from bertvision.pipeline.finished import FinishedRun, Group
 from bertvision.pipeline.folder import HELD_OUT
-from bertvision.report.block import Block, Cell, Column, Frame
-from bertvision.report.drawing import chart_of, colour_models, import_altair, without_empty
-from bertvision.report.ranking import SERIES, whole_heads
-from bertvision.report.wording import figure_name, in_text, joined, seeds_note, title_of
+from bertvision.report.analysis import analysis
+from bertvision.report.block import Block
+from bertvision.report.curves import draw_curve
+from bertvision.report.drawing import import_altair, off_zero, tips
+from bertvision.report.ranking import SERIES, names_drawn, whole_heads
+from bertvision.report.wording import CHOSEN, figure_name, in_text, joined, seeds_note, title_of
+from bertvision.tables import Column, Headings, Table
 from bertvision.words import counted
 
 POINTS = 60  # of a line of losses
@@ -54,10 +57,10 @@ def read_passes(log: list[dict[str, Any]], name: str) -> list[Pass]:
     return done
 
 
-def _passes_by_snapshot(evidence: FinishedRun, name: str) -> dict[float, Pass]:
+def _passes_by_snapshot(run: FinishedRun, name: str) -> dict[float, Pass]:
     """The newest pass of a head on each snapshot; where the log does not say on which, they are in the run's order."""
-    there = [model.epochs for model in evidence.models() if model.name == name]
-    passes = read_passes(evidence.log, name)
+    there = [model.epochs for model in run.models() if model.name == name]
+    passes = read_passes(run.log, name)
     known = {one.snapshot: one for one in passes if one.snapshot is not None}
     if known:
         return {epochs: known[epochs] for epochs in there if epochs in known}
@@ -76,7 +79,7 @@ def epoch_losses(losses: dict[int, float], epochs: int) -> dict[int, float]:
 
 
 @dataclass(frozen=True)
-class _Course:
+class Course:
     """How a head went through its epochs on a snapshot, in the mean over its seeds."""
 
     group: Group
@@ -90,7 +93,16 @@ class _Course:
 
     @property
     def losses(self) -> dict[int, float]:
+        """By epoch."""
         return _mean_by_key([epoch_losses(one.losses, self.epochs) for one in self.passes if one.losses])
+
+    @property
+    def steps(self) -> dict[int, float]:
+        """Losses by step; of a long pass the means of neighbouring steps."""
+        losses = _mean_by_key([one.losses for one in self.passes if one.losses])
+        steps, values = np.array(list(losses)), np.array(list(losses.values()))  # (logged), (logged)
+        parts = np.array_split(np.arange(len(steps)), min(POINTS, len(steps)))
+        return {int(steps[part[-1]]): float(values[part].mean()) for part in parts}
 
     @property
     def scores(self) -> dict[int, float]:
@@ -104,31 +116,30 @@ def _mean_by_key(some: list[dict[int, float]]) -> dict[int, float]:
     return {key: sum(one[key] for one in some) / len(some) for key in sorted(keys)}
 
 
-def epochs_of_heads(evidence: FinishedRun, split: str) -> Block | None:
+@analysis("How it came about", 30, "Heads from epoch to epoch")
+def epochs_of_heads(run: FinishedRun, split: str) -> Block | None:
     """Training loss and held-out score of each head after each epoch."""
-    courses = _courses(evidence)
+    courses = _courses(run)
     if not courses:
         return None
     at = courses[-1].group.epochs
     newest = [course for course in courses if course.group.epochs == at]
-    shown = _shown_courses(evidence, newest)
+    by_name = {course.group.name: course for course in newest}
+    shown = [by_name[name] for name in names_drawn(run, [course.group for course in newest], SERIES)]
+    score = f"held-out {figure_name(_epoch_key(run))}"
     by_epoch = any(len(course.scores) > 1 for course in shown)
-    note = (
-        "Losses are those of training, as logged; their steps are shared out evenly among a head's epochs. Scores are "
-        "of held-out training data"
-        + (", spans at the threshold that is best there." if evidence.kind.has_threshold else ".")
-    )
-    partly = any(not group.is_whole for e in evidence.head_snapshots for group in evidence.groups(e, "control", "head"))
+    drawn = score if by_epoch else "training loss"
+    chosen = ", spans at the threshold that is best there." if run.kind.has_threshold else "."
+    partly = any(not group.is_whole for e in run.head_snapshots for group in run.groups(e, "control", "head"))
     return Block(
-        f"epochs_of_heads_{split}",
-        "Heads from epoch to epoch",
-        _tell_epochs(evidence, newest),
-        _epochs_frame(evidence, courses),
-        _draw_epochs(evidence, shown) if by_epoch else _draw_losses(shown),
-        _epochs_in_words(evidence, shown) if by_epoch else _losses_in_words(shown),
-        joined(
+        sentences=_tell_epochs(run, newest),
+        table=_table_of(courses, score),
+        picture=_draw_epochs(shown, score) if by_epoch else _draw_losses(shown),
+        drawn=["epoch", drawn],
+        note=joined(
             f"The picture shows heads on the encoder after {counted(at, 'epoch')} of fine-tuning.",
-            note,
+            "Losses are those of training, as logged; their steps are shared out evenly among a head's epochs. Scores "
+            f"are of held-out training data{chosen}",
             "Heads on a share of the data are left out." if partly else "",
             seeds_note(course.group for course in courses),
         ),
@@ -136,136 +147,86 @@ def epochs_of_heads(evidence: FinishedRun, split: str) -> Block | None:
     )
 
 
-def _epoch_key(evidence: FinishedRun) -> str:
+def _epoch_key(run: FinishedRun) -> str:
     """The figure that is logged after each epoch: the task's first."""
-    metric = evidence.task.metrics[0]
-    return f"at_threshold.{metric}" if evidence.kind.has_threshold and evidence.has_held_out else metric
+    metric = run.task.metrics[0]
+    return f"{CHOSEN}{metric}" if run.kind.has_threshold and run.has_held_out else metric
 
 
-def _courses(evidence: FinishedRun) -> list[_Course]:
+def _courses(run: FinishedRun) -> list[Course]:
     """Heads on all of the data, of which something was logged; a head on a share takes steps at the pass's end, which
     can't be told from the others'."""
-    found: list[_Course] = []
+    found: list[Course] = []
     passes: dict[str, dict[float, Pass]] = {}
-    for epochs in evidence.head_snapshots:
-        for group in whole_heads(evidence, epochs):
+    for epochs in run.head_snapshots:
+        for group in whole_heads(run, epochs):
             for model in group.trained:
-                passes.setdefault(model.name, _passes_by_snapshot(evidence, model.name))
+                passes.setdefault(model.name, _passes_by_snapshot(run, model.name))
             own = [passes[model.name][epochs] for model in group.trained if epochs in passes[model.name]]
-            course = _Course(group, own, group.mean(HELD_OUT, _epoch_key(evidence)))
+            course = Course(group, own, group.mean(HELD_OUT, _epoch_key(run)))
             if course.losses:
                 found.append(course)
     return found
 
 
-def _shown_courses(evidence: FinishedRun, courses: list[_Course]) -> list[_Course]:
-    """The control and the best heads."""
-    by_name = {course.group.name: course for course in courses}
-    ranked = [by_name[group.name] for group in evidence.ranked(course.group for course in courses)]
-    controls = [course for course in ranked if course.group.role == "control"][:1]
-    heads = [course for course in ranked if course.group.role == "head"]
-    return [*controls, *heads[: SERIES - len(controls)]]
-
-
-def _tell_epochs(evidence: FinishedRun, courses: list[_Course]) -> list[str]:
-    ranked = evidence.ranked(course.group for course in courses)
+def _tell_epochs(run: FinishedRun, courses: list[Course]) -> list[str]:
+    ranked = run.ranked(course.group for course in courses)
     best = next((group for group in ranked if group.role == "head"), ranked[0])
     (course,) = [course for course in courses if course.group.name == best.name]
-    told = []
+    name, told = in_text(best), []
+    (first, early), (last, late) = _ends(course.losses if course.epochs > 1 else course.steps)
     if course.epochs > 1:
-        (first, early), (last, late) = list(course.losses.items())[0], list(course.losses.items())[-1]
-        start = f"The mean training loss of {in_text(best)} was {early:.4f} in epoch {first}"
-        told.append(f"{start}." if first == last else f"{start} and {late:.4f} in epoch {last}.")
+        start, end = f"The mean training loss of {name} was {early:.4f} in epoch {first}", f"in epoch {last}"
     else:
-        (first, early), (last, late) = list(_loss_line(course).items())[0], list(_loss_line(course).items())[-1]
-        start = f"The training loss of {in_text(best)} was {early:.4f} in the mean up to step {first:,}"
-        told.append(f"{start}." if first == last else f"{start} and {late:.4f} in the last steps up to {last:,}.")
+        start = f"The training loss of {name} was {early:.4f} in the mean up to step {first:,}"
+        end = f"in the last steps up to {last:,}"
+    told.append(f"{start}." if first == last else f"{start} and {late:.4f} {end}.")
     if len(course.scores) > 1:
-        high = max(course.scores, key=lambda epoch: course.scores[epoch])
-        end = max(course.scores)
-        text = f"On held-out data {in_text(best)} was best after epoch {high} of {end} ({course.scores[high]:.2f})"
-        told.append(f"{text}." if high == end else f"{text}; after the last it scored {course.scores[end]:.2f}.")
-    several = [one for one in courses if len(one.scores) > 1]
+        high, end_epoch = max(course.scores, key=lambda epoch: course.scores[epoch]), max(course.scores)
+        text = f"On held-out data {name} was best after epoch {high} of {end_epoch} ({course.scores[high]:.2f})"
+        scored = f"; after the last it scored {course.scores[end_epoch]:.2f}" if high != end_epoch else ""
+        told.append(f"{text}{scored}.")
+    several = [one.scores for one in courses if len(one.scores) > 1]
     if len(several) > 1:
-        ended = sum(one.scores[max(one.scores)] >= max(one.scores.values()) for one in several)
+        ended = sum(scores[max(scores)] >= max(scores.values()) for scores in several)
         which = f"{ended} of {len(several)}" if ended else f"None of {len(several)}"
         told.append(f"{which} heads, the control included, did no better after an earlier epoch than after the last.")
     return told
 
 
-def _epochs_frame(evidence: FinishedRun, courses: list[_Course]) -> Frame:
-    score = Column(f"held-out {figure_name(_epoch_key(evidence))}", 2)
-    columns = [Column("fine-tuning", None, "Epochs the encoder was fine-tuned for"), Column("head"), Column("epoch")]
-    rows: list[list[Cell]] = []
-    for course in courses:
-        losses, scores = course.losses, course.scores
-        for epoch in sorted({*losses, *scores}):
-            name = title_of(course.group)
-            rows.append([course.group.epochs, name, epoch, losses.get(epoch), scores.get(epoch)])
-    return without_empty(Frame([*columns, Column("training loss", 4), score], rows))
+def _ends(values: dict[int, float]) -> tuple[tuple[int, float], tuple[int, float]]:
+    pairs = list(values.items())
+    return pairs[0], pairs[-1]
 
 
-def _draw_epochs(evidence: FinishedRun, courses: list[_Course]) -> dict[str, Any]:
-    rows: list[dict[str, Any]] = [
-        {"model": title_of(course.group), "epoch": epoch, "score": score, "loss": course.losses.get(epoch)}
+def _table_of(courses: list[Course], score: str) -> Table:
+    columns: Headings = [Column("fine-tuning", None, "Epochs the encoder was fine-tuned for"), "head", "epoch"]
+    rows = [
+        [course.group.epochs, title_of(course.group), epoch, losses.get(epoch), scores.get(epoch)]
         for course in courses
-        for epoch, score in course.scores.items()
+        for losses, scores in [(course.losses, course.scores)]
+        for epoch in sorted({*losses, *scores})
     ]
-    altair, name = import_altair(), f"held-out {figure_name(_epoch_key(evidence))}"
-    chart = chart_of(rows).encode(
-        x=altair.X("epoch:Q", title="epochs of the head", axis=altair.Axis(tickMinStep=1, format="d")),
-        y=altair.Y("score:Q", title=name, scale=altair.Scale(zero=False)),
-        color=colour_models(list(dict.fromkeys(row["model"] for row in rows))),
-        tooltip=[
-            altair.Tooltip("model:N", title="head"),
-            altair.Tooltip("epoch:Q"),
-            altair.Tooltip("score:Q", title=name, format=".2f"),
-            altair.Tooltip("loss:Q", title="training loss", format=".4f"),
-        ],
-    )
-    return dict((chart.mark_line() + chart.mark_point()).to_dict())
+    return Table([*columns, Column("training loss", 4), Column(score, 2)], rows).without_empty()
 
 
-def _epochs_in_words(evidence: FinishedRun, courses: list[_Course]) -> str:
-    texts = []
-    for course in courses:
-        if course.scores:
-            (first, early), (last, late) = list(course.scores.items())[0], list(course.scores.items())[-1]
-            texts.append(f"{title_of(course.group)} from {early:.1f} after epoch {first} to {late:.1f} after {last}")
-    return f"Lines of held-out {figure_name(_epoch_key(evidence))} by epoch: {'; '.join(texts)}."
+def _draw_epochs(courses: list[Course], score: str) -> dict[str, Any]:
+    altair = import_altair()
+    rows = [
+        {"model": title_of(course.group), "epoch": epoch, "score": value, "loss": course.losses.get(epoch)}
+        for course in courses
+        for epoch, value in course.scores.items()
+    ]
+    x = altair.X("epoch:Q", title="epochs of the head", axis=altair.Axis(tickMinStep=1, format="d"))
+    tooltip = tips(("model:N", "head"), "epoch:Q", ("score:Q", score, ".2f"), ("loss:Q", "training loss", ".4f"))
+    return draw_curve(rows, x, off_zero("Y", "score:Q", score), tooltip)
 
 
-def _loss_line(course: _Course) -> dict[int, float]:
-    """Step → loss in the mean over seeds; of a long pass the means of neighbouring steps."""
-    losses = _mean_by_key([one.losses for one in course.passes if one.losses])
-    steps, values = np.array(list(losses)), np.array(list(losses.values()))  # (logged), (logged)
-    parts = np.array_split(np.arange(len(steps)), min(POINTS, len(steps)))
-    return {int(steps[part[-1]]): float(values[part].mean()) for part in parts}
-
-
-def _draw_losses(courses: list[_Course]) -> dict[str, Any]:
-    rows: list[dict[str, Any]] = [
+def _draw_losses(courses: list[Course]) -> dict[str, Any]:
+    rows = [
         {"model": title_of(course.group), "step": step, "loss": loss}
         for course in courses
-        for step, loss in _loss_line(course).items()
+        for step, loss in course.steps.items()
     ]
-    altair = import_altair()
-    chart = chart_of(rows).encode(
-        x=altair.X("step:Q", title="steps"),
-        y=altair.Y("loss:Q", title="training loss", scale=altair.Scale(zero=False)),
-        color=colour_models(list(dict.fromkeys(row["model"] for row in rows))),
-        tooltip=[
-            altair.Tooltip("model:N", title="head"),
-            altair.Tooltip("step:Q"),
-            altair.Tooltip("loss:Q", format=".4f"),
-        ],
-    )
-    return dict((chart.mark_line() + chart.mark_point(size=24)).to_dict())
-
-
-def _losses_in_words(courses: list[_Course]) -> str:
-    texts = []
-    for course in courses:
-        (first, early), (last, late) = list(_loss_line(course).items())[0], list(_loss_line(course).items())[-1]
-        texts.append(f"{title_of(course.group)} from {early:.3f} at step {first:,} to {late:.3f} at step {last:,}")
-    return f"Lines of training loss by step: {'; '.join(texts)}."
+    x, y = import_altair().X("step:Q", title="steps"), off_zero("Y", "loss:Q", "training loss")
+    return draw_curve(rows, x, y, tips(("model:N", "head"), "step:Q", ("loss:Q", None, ".4f")), size=24)

@@ -1,6 +1,6 @@
 """What heads lose without a layer: their scores where one layer of what they read is zero."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,7 +10,6 @@ from torch import Tensor
 
 from bertvision.data.examples import Example
 from bertvision.data.splits import draw
-from bertvision.data.windows import Features
 from bertvision.disk import fingerprint, read_json, write_json
 from bertvision.encoder.states import HiddenStates
 from bertvision.errors import UserError
@@ -20,10 +19,12 @@ from bertvision.kinds.base import Float, join_marks
 from bertvision.pipeline.finished import FinishedRun, Group, Model, read_figure
 from bertvision.pipeline.outputs import compute_outputs
 from bertvision.progress import Reporter
-from bertvision.report.block import Block, Cell, Column, Frame
-from bertvision.report.drawing import chart_of, import_altair, two_sided
+from bertvision.report.analysis import analysis
+from bertvision.report.block import Block
+from bertvision.report.drawing import chart_of, import_altair, tips, two_sided
 from bertvision.report.saved_heads import (
     POOLED,
+    heads_were_kept,
     layers_of,
     names_read,
     open_encoder,
@@ -33,6 +34,7 @@ from bertvision.report.saved_heads import (
     the_layer,
 )
 from bertvision.report.wording import joined, main_name, stand_in_note
+from bertvision.tables import Column, Headings, Rows, Table
 from bertvision.words import counted
 
 VERSION = 1  # of the measured losses: raise it when the same heads would give others
@@ -55,43 +57,43 @@ def run_without(head: Head, layer: int, states: HiddenStates) -> Tensor:
     return outputs
 
 
-def measure_layers(evidence: FinishedRun, split: str, reporter: Reporter, examples: int = EXAMPLES) -> dict[str, Any]:
+def measure_layers(run: FinishedRun, split: str, reporter: Reporter, examples: int = EXAMPLES) -> dict[str, Any]:
     """The score of each head on some examples as it is, and with one layer of what it reads zeroed at a time.
 
     Kept in analyses/layers_<split>.json, and read from there as long as heads, data and settings are the same.
     """
-    models = [group.models[0] for group in saved_groups(evidence)]
+    models = [group.models[0] for group in saved_groups(run)]
     assert models, "there are heads to measure"
     # Heads on other layers than the first one's were trained after the scores were made.
-    models = [model for model in models if layers_of(evidence, model) == layers_of(evidence, models[0])]
-    path = evidence.folder.path / "analyses" / f"layers_{split}.json"
+    models = [model for model in models if layers_of(run, model) == layers_of(run, models[0])]
+    path = run.folder.path / "analyses" / f"layers_{split}.json"
     parts = [predictions_stamp(model, split) for model in models]
-    stamp = fingerprint("layers", VERSION, parts, [model.name for model in models], examples, evidence.main)
+    stamp = fingerprint("layers", VERSION, parts, [model.name for model in models], examples, run.main)
     known: dict[str, Any] | None = read_json(path)
     if known is not None and known.get("stamp") == stamp:
         return known
-    given = evidence.examples(split)
+    given = run.examples(split)
     if given is None:
         raise UserError(f"the examples of {split} that were scored are no longer there.")
     chosen = draw(given, examples, SEED)
-    found = {"stamp": stamp, "split": split, "figure": evidence.main, "examples": len(chosen), "of": len(given)}
-    found["heads"] = _measure(evidence, models, chosen, reporter)
+    found = {"stamp": stamp, "split": split, "figure": run.main, "examples": len(chosen), "of": len(given)}
+    found["heads"] = _measure(run, models, chosen, reporter)
     write_json(path, found)
     return found
 
 
-def _measure(
-    evidence: FinishedRun, models: list[Model], chosen: list[Example], reporter: Reporter
-) -> list[dict[str, Any]]:
-    job, encoder = evidence.job, open_encoder(evidence, models[0])
-    heads = {model.name: load_head(evidence.head_folder(model))[0].to(job.machine.device) for model in models}
+def _measure(run: FinishedRun, models: list[Model], chosen: list[Example], reporter: Reporter) -> list[dict[str, Any]]:
+    job, encoder = run.job, open_encoder(run, models[0])
+    heads = {model.name: load_head(run.head_folder(model))[0].to(job.machine.device) for model in models}
     tried: dict[tuple[str, int | None], Callable[[HiddenStates], Tensor]] = {}
     for name, head in heads.items():
         tried[name, None] = head
         tried |= {(name, layer): partial(run_without, head, layer) for layer in range(head.layers)}
     keep = tuple(sorted({head.reads for head in heads.values()}))
     marks: dict[tuple[str, int | None], list[Marks]] = {key: [] for key in tried}
-    parts = list(_in_parts(evidence, chosen))
+    # A few examples at a time with their windows: the outputs of all heads without each layer would be large.
+    some_of = [chosen[first : first + PART] for first in range(0, len(chosen), PART)]
+    parts = [(some, job.build_features(some)) for some in some_of]
     how = Decoding(1, job.config.evaluate.max_answer_tokens)  # the best answer is all that is scored
     tokens = sum(int(features.lengths.sum()) for _, features in parts)
     with reporter.bar(f"{counted(len(heads), 'head')} without a layer", tokens, "tokens") as bar:
@@ -108,25 +110,18 @@ def _measure(
             "name": model.name,
             "title": Group([model]).title,
             "role": model.role,
-            "layers": names_read(heads[model.name], layers_of(evidence, model)),
-            "score": _score(evidence, model, marks[model.name, None]),
-            "without": [_score(evidence, model, marks[model.name, layer]) for layer in range(heads[model.name].layers)],
+            "layers": names_read(heads[model.name], layers_of(run, model)),
+            "score": _score(run, model, marks[model.name, None]),
+            "without": [_score(run, model, marks[model.name, layer]) for layer in range(heads[model.name].layers)],
         }
         for model in models
     ]
 
 
-def _in_parts(evidence: FinishedRun, chosen: list[Example]) -> Iterator[tuple[list[Example], Features]]:
-    """A few examples at a time with their windows: the outputs of all heads without each layer would be large."""
-    for first in range(0, len(chosen), PART):
-        some = chosen[first : first + PART]
-        yield some, evidence.job.build_features(some)
-
-
-def _score(evidence: FinishedRun, model: Model, parts: list[Marks]) -> float:
-    scores = evidence.kind.score(evidence.task.metrics, join_marks(parts), model.threshold)
-    found = read_figure(scores, evidence.main)
-    assert found is not None, f"{evidence.main} is not among the scores"
+def _score(run: FinishedRun, model: Model, parts: list[Marks]) -> float:
+    scores = run.kind.score(run.task.metrics, join_marks(parts), model.threshold)
+    found = read_figure(scores, run.main)
+    assert found is not None, f"{run.main} is not among the scores"
     return float(found)
 
 
@@ -153,39 +148,28 @@ class Loss:
         return len(self.names) - 1 - (self.names[-1] == POOLED)
 
 
-def layer_importance(evidence: FinishedRun, split: str, reporter: Reporter) -> Block | None:
+@analysis("What each layer holds", 30, "What heads lose without a layer", [heads_were_kept], "states")
+def layer_importance(run: FinishedRun, split: str, reporter: Reporter) -> Block:
     """How much each head leans on each layer: its score falls by so much where that layer is zero."""
-    if not saved_groups(evidence):
-        return None
-    try:
-        found = measure_layers(evidence, split, reporter)
-    except UserError as error:
-        reporter.say(f"what heads lose without a layer is left out: {error}")
-        return None
+    found, figure = measure_layers(run, split, reporter), main_name(run)
     losses = [
         Loss(one["title"], one["role"], one["layers"], one["score"], np.array(one["without"])) for one in found["heads"]
     ]
-    figure = main_name(evidence)
-    columns = [
-        Column("head"),
-        Column("zeroed"),
-        Column(f"{figure} with all", 2),
-        Column(f"{figure} without", 2),
+    columns: Headings = [
+        "head", "zeroed", Column(f"{figure} with all", 2), Column(f"{figure} without", 2),
         Column("lost", 2, "Points by which the score falls"),
-    ]
-    rows: list[list[Cell]] = [
+    ]  # fmt: skip
+    rows: Rows = [
         [one.title, name, one.score, float(one.without[layer]), float(one.drops[layer])]
         for one in losses
         for layer, name in enumerate(one.names)
     ]
     return Block(
-        f"layer_importance_{split}",
-        "What heads lose without a layer",
-        _tell_losses(losses, figure),
-        Frame(columns, rows),
-        _draw_losses(losses, figure),
-        _losses_in_words(losses, figure),
-        _note_of_losses(evidence, found),
+        sentences=_tell_losses(losses, figure),
+        table=Table(columns, rows),
+        picture=_draw_losses(losses, figure),
+        drawn=["lost"],
+        note=_note_of_losses(run, found),
         folded=True,
     )
 
@@ -245,37 +229,22 @@ def _draw_losses(losses: list[Loss], figure: str) -> dict[str, Any]:
         for layer, name in enumerate(one.names)
     ]
     limit = max((abs(row["lost"]) for row in rows), default=0.0) or 1.0
-    chart = (
-        chart_of(rows, 60 + 26 * len(losses))
-        .mark_rect()
-        .encode(
-            x=altair.X("layer:N", sort=order, title="the layer that is zero", axis=altair.Axis(labelAngle=-40)),
-            y=altair.Y("head:N", sort=[one.title for one in losses], title=None),
-            color=altair.Color(
-                "lost:Q",
-                title="points lost",
-                scale=two_sided(limit, 1.0),
-            ),
-            tooltip=[
-                "head:N",
-                altair.Tooltip("layer:N", title="zeroed"),
-                altair.Tooltip("without:Q", title=f"{figure} without", format=".2f"),
-                altair.Tooltip("lost:Q", title="points lost", format=".2f"),
-            ],
-        )
+    chart = chart_of(rows, 60 + 26 * len(losses)).mark_rect()
+    chart = chart.encode(
+        x=altair.X("layer:N", sort=order, title="the layer that is zero", axis=altair.Axis(labelAngle=-40)),
+        y=altair.Y("head:N", sort=[one.title for one in losses], title=None),
+        color=altair.Color("lost:Q", title="points lost", scale=two_sided(limit, 1.0)),
+        tooltip=tips(
+            "head:N",
+            ("layer:N", "zeroed"),
+            ("without:Q", f"{figure} without", ".2f"),
+            ("lost:Q", "points lost", ".2f"),
+        ),
     )
     return dict(chart.to_dict())
 
 
-def _losses_in_words(losses: list[Loss], figure: str) -> str:
-    most = [f"{one.title}: {one.names[int(one.drops.argmax())]}, {_points(float(one.drops.max()))}" for one in losses]
-    return (
-        f"A row a head, a column a layer: the points of {figure} that the head loses where this layer is zero. "
-        f"Most of all: {'; '.join(most)}."
-    )
-
-
-def _note_of_losses(evidence: FinishedRun, found: dict[str, Any]) -> str:
+def _note_of_losses(run: FinishedRun, found: dict[str, Any]) -> str:
     drawn = f", drawn with seed {SEED}," if found["examples"] < found["of"] else ""
     pooled = (
         "; the pooled output is a state of its own" if any(POOLED in one["layers"] for one in found["heads"]) else ""
@@ -285,5 +254,5 @@ def _note_of_losses(evidence: FinishedRun, found: dict[str, Any]) -> str:
         f"layer at a time set to zero in what a head reads{pooled}. "
         "No head was trained for that: the loss says how much it leans on the layer, not what a head without it "
         "would learn.",
-        stand_in_note(saved_groups(evidence)),
+        stand_in_note(saved_groups(run)),
     )

@@ -6,15 +6,17 @@ from typing import Any
 import numpy as np
 
 from bertvision.disk import fingerprint, read_json, write_json
-from bertvision.errors import UserError
-from bertvision.kinds import SCORE, Kind
+from bertvision.kinds import Kind
+from bertvision.kinds.score import ScoreMarks
 from bertvision.pipeline.finished import FinishedRun
 from bertvision.progress import Reporter
-from bertvision.report.block import Block, Cell, Column, Frame
-from bertvision.report.drawing import chart_of, import_altair, two_sided
-from bertvision.report.saved_heads import layers_of, predictions_stamp, saved_groups, the_layer, upper_half
+from bertvision.report.analysis import analysis
+from bertvision.report.block import Block
+from bertvision.report.drawing import chart_of, import_altair, tips, two_sided
+from bertvision.report.saved_heads import heads_were_kept, layers_of, predictions_stamp, the_layer, upper_half
 from bertvision.report.strengths import LayerMap, compute_layer_map, find_model
 from bertvision.report.wording import listed
+from bertvision.tables import Column, Rows, Table
 
 VERSION = 1  # raise it when the same heads would give other maps
 SHOWN = 60  # tokens in the picture: more would be too narrow to be read
@@ -22,39 +24,42 @@ AROUND = 160  # characters of a passage that are shown on each side of the answe
 GOLD, SAID = "gold answer", "answer given"
 
 
-def layer_map(evidence: FinishedRun, split: str, reporter: Reporter) -> Block | None:
+def has_aim(run: FinishedRun, split: str) -> bool:
+    """The need: that the kind says what hidden states can speak for."""
+    return run.kind.has_aim
+
+
+@analysis("What each layer holds", 10, "Layer map of one example", [heads_were_kept, has_aim], "states")
+def layer_map(run: FinishedRun, split: str, reporter: Reporter) -> Block:
     """The map of a telling example for the best head, kept in analyses/layer_map_<split>.json."""
-    if not saved_groups(evidence) or not evidence.kind.has_aim:
-        return None
-    try:
-        found = _cached_map(evidence, split, reporter)
-    except UserError as error:
-        reporter.say(f"the layer map is left out: {error}")
-        return None
+    found, kind = _cached_map(run, split, reporter), run.kind
     shown = choose_tokens(found)
+    rows: Rows = [
+        [place, token, *(float(value) for value in found.strength[:, place])]
+        for place, token in enumerate(found.tokens)
+    ]
     return Block(
-        f"layer_map_{split}",
-        "Layer map of one example",
-        [*_tell_example(found, evidence.kind), *_tell_strength(found, evidence.kind)],
-        _frame_of(found),
-        _draw(found, shown, evidence.kind),
-        _map_in_words(found, evidence.kind),
-        _note(found, shown, evidence.kind),
+        sentences=[*_tell_example(found, kind), *_tell_strength(found, kind)],
+        table=Table(["place", "token", *(Column(name, 3) for name in found.layers)], rows),
+        picture=_draw(found, shown, kind),
+        alt=f"A map of {len(found.tokens)} tokens by {len(found.layers)} layers, the last layer on top: how strongly "
+        f"each hidden state {_speaks(kind)}. {_tell_strongest(found)}, by {found.strength.max():.2f}.",
+        note=_note(found, shown, kind),
         folded=True,
     )
 
 
-def _cached_map(evidence: FinishedRun, split: str, reporter: Reporter) -> LayerMap:
-    model = find_model(evidence, None)
-    encoder = evidence.encoder(model.epochs).models[0]
+def _cached_map(run: FinishedRun, split: str, reporter: Reporter) -> LayerMap:
+    model = find_model(run, None)
+    encoder = run.encoder(model.epochs).models[0]
     stamps = [predictions_stamp(one, split) for one in (model, encoder)]
-    stamp = fingerprint("layer map", VERSION, stamps, model.name, layers_of(evidence, model))
-    path = evidence.folder.path / "analyses" / f"layer_map_{split}.json"
+    stamp = fingerprint("layer map", VERSION, stamps, model.name, layers_of(run, model))
+    path = run.folder.path / "analyses" / f"layer_map_{split}.json"
     known = read_json(path)
     if known is not None and known["stamp"] == stamp:
         return LayerMap.from_dict(known["map"])
     with reporter.bar("layer map", 1, "examples") as bar:
-        found = compute_layer_map(evidence, split)
+        found = compute_layer_map(run, split)
         bar.advance(1)
     write_json(path, {"stamp": stamp, "map": found.to_dict()})
     return found
@@ -103,16 +108,20 @@ def _tell_strength(found: LayerMap, kind: Kind) -> list[str]:
     if not positive.any():
         return [f"No state {speaks}."]
     columns = found.strength.sum(axis=0)  # (token)
-    layer, token = np.unravel_index(int(found.strength.argmax()), found.strength.shape)
     order = [place for place in np.argsort(-columns, kind="stable") if columns[place] > 0]
     strongest = [_quoted(word) for word in dict.fromkeys(found.tokens[place] for place in order)][:3]
-    single = f"The strongest single state is that of {_quoted(found.tokens[token])} at {the_layer(found.layers[layer])}"
+    single = _tell_strongest(found)
     if strongest:
         single += f"; over all layers {listed(strongest)} speak{'s' if len(strongest) == 1 else ''} most"
     sentences = [f"{single}."] if found.through else [_tell_layers(found, positive, speaks), f"{single}."]
     if found.answer:
         sentences.append(_tell_answer(found, positive, found.answer))
     return sentences
+
+
+def _tell_strongest(found: LayerMap) -> str:
+    layer, token = np.unravel_index(int(found.strength.argmax()), found.strength.shape)
+    return f"The strongest single state is that of {_quoted(found.tokens[token])} at {the_layer(found.layers[layer])}"
 
 
 def _tell_layers(found: LayerMap, positive: np.ndarray, speaks: str) -> str:
@@ -139,17 +148,12 @@ def _tell_answer(found: LayerMap, positive: np.ndarray, answer: tuple[int, int])
     )
 
 
+def _is_score(kind: Kind) -> bool:
+    return issubclass(kind.marks, ScoreMarks)
+
+
 def _speaks(kind: Kind) -> str:
-    return "speaks for a higher score" if kind is SCORE else "speaks for what was said"
-
-
-def _frame_of(found: LayerMap) -> Frame:
-    columns = [Column("place"), Column("token"), *(Column(name, 3) for name in found.layers)]
-    rows: list[list[Cell]] = [
-        [place, token, *(float(value) for value in found.strength[:, place])]
-        for place, token in enumerate(found.tokens)
-    ]
-    return Frame(columns, rows)
+    return "speaks for a higher score" if _is_score(kind) else "speaks for what was said"
 
 
 def _draw(found: LayerMap, shown: list[int], kind: Kind) -> dict[str, Any]:
@@ -171,18 +175,15 @@ def _draw(found: LayerMap, shown: list[int], kind: Kind) -> dict[str, Any]:
     x = altair.X("key:N", scale=altair.Scale(domain=_columns(keys)), sort=None, title=None, axis=_axis(len(keys)))
     y = altair.Y("layer:N", scale=altair.Scale(domain=order), sort=None, title=None)
     height = 18 * len(order) + 40
-    map = (
-        chart_of(cells, height)
-        .mark_rect()
-        .encode(
-            x=x,
-            y=y,
-            color=_colour(max(abs(cell["strength"]) for cell in cells) or 1.0, kind),
-            tooltip=["token:N", "layer:N", altair.Tooltip("strength:Q", format=".3f")],
-        )
+    map = chart_of(cells, height).mark_rect()
+    map = map.encode(
+        x=x,
+        y=y,
+        color=_colour(max(abs(cell["strength"]) for cell in cells) or 1.0, kind),
+        tooltip=tips("token:N", "layer:N", ("strength:Q", None, ".3f")),
     )
     places = chart_of(marks, height).mark_square(size=50)
-    places = places.encode(x=x, y="row:N", tooltip=["token:N", altair.Tooltip("row:N", title="part of the")])
+    places = places.encode(x=x, y="row:N", tooltip=tips("token:N", ("row:N", "part of the")))
     return dict((map + places if marks else map).to_dict())
 
 
@@ -204,22 +205,13 @@ def _axis(tokens: int) -> Any:
 
 def _colour(limit: float, kind: Kind) -> Any:
     altair = import_altair()
-    title, less, more = ("score", "lower", "higher") if kind is SCORE else ("speaks", "against", "for")
+    title, less, more = ("score", "lower", "higher") if _is_score(kind) else ("speaks", "against", "for")
     words = f"datum.value < 0 ? '{less}' : datum.value > 0 ? '{more}' : '0'"
     return altair.Color(
         "strength:Q",
         title=title,
         legend=altair.Legend(orient="top", titleOrient="left", values=[-limit, 0, limit], labelExpr=words),
         scale=two_sided(limit, limit / 30),
-    )
-
-
-def _map_in_words(found: LayerMap, kind: Kind) -> str:
-    layer, token = np.unravel_index(int(found.strength.argmax()), found.strength.shape)
-    return (
-        f"A map of {len(found.tokens)} tokens by {len(found.layers)} layers, the last layer on top: how strongly each "
-        f"hidden state {_speaks(kind)}. Strongest: {_quoted(found.tokens[token])} at {the_layer(found.layers[layer])}, "
-        f"by {found.strength[layer, token]:.2f}."
     )
 
 
@@ -235,5 +227,5 @@ def _note(found: LayerMap, shown: list[int], kind: Kind) -> str:
     return (
         "Strength: gradient times the state's difference from its layer's mean over these tokens, summed over its "
         f"values, of {found.what} ({found.score:.2f}), {way}. The last layer is on top. The example was chosen by its "
-        f"length among those {closer if kind is SCORE else right}, as far as there are such.{part}"
+        f"length among those {closer if _is_score(kind) else right}, as far as there are such.{part}"
     )

@@ -10,10 +10,12 @@ from bertvision.heads import load_head
 from bertvision.heads.blocks import LearnedPooling
 from bertvision.kinds.base import Float
 from bertvision.pipeline.finished import FinishedRun, Group
-from bertvision.report.block import Block, Cell, Column, Frame
-from bertvision.report.drawing import chart_of, colour_by, import_altair
+from bertvision.report.analysis import analysis
+from bertvision.report.block import Block
+from bertvision.report.drawing import chart_of, colour_by, import_altair, tips
 from bertvision.report.saved_heads import layers_of, names_read, order_names, saved_groups, the_layer, upper_half
 from bertvision.report.wording import deviation_of, joined, seeds_note
+from bertvision.tables import Column, Headings, Table
 from bertvision.words import counted
 
 NAMED = 4  # heads that get a sentence of their own
@@ -41,38 +43,29 @@ class _LearnedWeights:
         """What each would have if all had the same."""
         return 100 / len(self.names)
 
-    def spread(self, layer: int) -> float | None:
-        return deviation_of(self.shares[:, layer].tolist())
 
-
-def layer_weights(evidence: FinishedRun, split: str) -> Block | None:
+@analysis("What each layer holds", 20, "Learned layer weights")
+def layer_weights(run: FinishedRun, split: str) -> Block | None:
     """Heads with a learned weighted mean of the layers: which layers they weigh most. The same for every split."""
-    found = [weights for group in saved_groups(evidence) if (weights := _read_weights(evidence, group)) is not None]
+    found = [weights for group in saved_groups(run) if (weights := _read_weights(run, group)) is not None]
     if not found:
         return None
-    columns = [
-        Column("head"),
-        Column("layer"),
-        Column("weight, %", 2),
-        Column("± seeds", 2, "Standard deviation over the seeds"),
+    columns: Headings = [
+        "head", "layer", Column("weight, %", 2), Column("± seeds", 2, "Standard deviation over the seeds"),
         Column("even share, %", 2, "What each state would have if all had the same"),
-    ]
-    rows: list[list[Cell]] = [
-        [one.title, name, float(one.mean[layer]), one.spread(layer), one.even]
+    ]  # fmt: skip
+    rows = [
+        [one.title, name, float(one.mean[layer]), deviation_of(one.shares[:, layer].tolist()), one.even]
         for one in found
         for layer, name in enumerate(one.names)
     ]
     return Block(
         "layer_weights",
-        "Learned layer weights",
-        _tell_weights(found),
-        Frame(columns, rows),
-        _draw_weights(found),
-        "Lines over the layers, a line a head: the share of its weight that each layer has. "
-        + " ".join(
-            f"{one.title}: most at {one.names[int(one.mean.argmax())]}, {one.mean.max():.1f} %." for one in found
-        ),
-        joined(
+        sentences=_tell_weights(found),
+        table=Table(columns, rows),
+        picture=_draw_weights(found),
+        drawn=["weight, %"],
+        note=joined(
             "Weights of the heads that take a learned weighted mean of the layers, after softmax; dashed: an even "
             "share. A weight is not all that a layer counts for: states of different layers differ in size, too.",
             seeds_note(one.group for one in found),
@@ -81,15 +74,15 @@ def layer_weights(evidence: FinishedRun, split: str) -> Block | None:
     )
 
 
-def _read_weights(evidence: FinishedRun, group: Group) -> _LearnedWeights | None:
+def _read_weights(run: FinishedRun, group: Group) -> _LearnedWeights | None:
     shares: list[Float] = []
     for model in group.models:
-        head, _ = load_head(evidence.head_folder(model))
+        head, _ = load_head(run.head_folder(model))
         pooling = next((module for module in head.modules() if isinstance(module, LearnedPooling)), None)
         if pooling is None:
             return None
         shares.append(100 * torch.softmax(pooling.weights.detach().double(), dim=0).numpy())  # (layer)
-    return _LearnedWeights(group, names_read(head, layers_of(evidence, group.models[0])), np.stack(shares))
+    return _LearnedWeights(group, names_read(head, layers_of(run, group.models[0])), np.stack(shares))
 
 
 def _tell_weights(found: list[_LearnedWeights]) -> list[str]:
@@ -117,22 +110,13 @@ def _draw_weights(found: list[_LearnedWeights]) -> dict[str, Any]:
         {"share": round(100 / count, 3), "means": f"even share of {count} states"}
         for count in sorted({len(one.names) for one in found})
     ]
-    lines = (
-        chart_of(rows)
-        .mark_line(point=True)
-        .encode(
-            x=altair.X("layer:N", sort=order, title=None, axis=altair.Axis(labelAngle=-40)),
-            y=altair.Y("weight:Q", title="share of the weight, %", scale=altair.Scale(zero=False, padding=8)),
-            color=colour_by("head", [one.title for one in found]),
-            tooltip=["head:N", "layer:N", altair.Tooltip("weight:Q", title="weight, %", format=".2f")],
-        )
+    lines = chart_of(rows).mark_line(point=True)
+    lines = lines.encode(
+        x=altair.X("layer:N", sort=order, title=None, axis=altair.Axis(labelAngle=-40)),
+        y=altair.Y("weight:Q", title="share of the weight, %", scale=altair.Scale(zero=False, padding=8)),
+        color=colour_by("head", [one.title for one in found]),
+        tooltip=tips("head:N", "layer:N", ("weight:Q", "weight, %", ".2f")),
     )
-    even = (
-        chart_of(evens)
-        .mark_rule(strokeDash=[4, 4])
-        .encode(
-            y="share:Q",
-            tooltip=[altair.Tooltip("means:N", title="line"), altair.Tooltip("share:Q", title="%", format=".2f")],
-        )
-    )
+    even = chart_of(evens).mark_rule(strokeDash=[4, 4])
+    even = even.encode(y="share:Q", tooltip=tips(("means:N", "line"), ("share:Q", "%", ".2f")))
     return dict((even + lines).to_dict())

@@ -5,27 +5,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bertvision.kinds import SPAN
+from bertvision.kinds.span import SpanMarks
 from bertvision.pipeline.finished import FinishedRun
-from bertvision.report.analyses.disagreements import pair_of, right_of
-from bertvision.report.analyses.thresholds import threshold_note
-from bertvision.report.block import Block, Cell, Column, Frame
-from bertvision.report.drawing import chart_of, import_altair
-from bertvision.report.wording import ENCODER, joined, show_p
+from bertvision.report.analysis import a_best_head, analysis, gives, texts
+from bertvision.report.block import Block
+from bertvision.report.drawing import ROW, chart_of, import_altair, off_zero, tips
+from bertvision.report.ranking import pair_of, right_of
+from bertvision.report.wording import ENCODER, joined, show_p, threshold_note
+from bertvision.tables import Cell, Column, Headings, Rows, Table
 from bertvision.words import counted
 
 FEWEST = 8  # questions on each side that a test of lengths needs
-ROW = 36  # height of a range
 
 Words = npt.NDArray[np.int64]
 
 
-def passage_lengths(evidence: FinishedRun, split: str) -> Block | None:
+@analysis(
+    "What the models say", 50, "Passage length of what only one of them got right",
+    [gives(SpanMarks), a_best_head, texts],
+)  # fmt: skip
+def passage_lengths(run: FinishedRun, split: str) -> Block:
     """How long the passages are of what only the encoder itself and only the best head got right."""
-    pair = pair_of(evidence) if evidence.kind is SPAN else None
-    examples = evidence.examples(split) if pair else None
-    if pair is None or examples is None:
-        return None
+    pair, examples = pair_of(run), run.examples(split) or []
     words = np.array([len((example.text_pair or "").split()) for example in examples], dtype=np.int64)  # (example)
     ours, theirs = right_of(pair.head, split), right_of(pair.encoder, split)  # (example), (example)
     sets = {
@@ -34,17 +35,17 @@ def passage_lengths(evidence: FinishedRun, split: str) -> Block | None:
         "both": words[ours & theirs],
         "neither": words[~ours & ~theirs],
     }
-    rows = [[title, len(found), *_ranges(found)] for title, found in sets.items()]
-    columns = [Column("right"), Column("questions"), Column("median", 1), Column("lower quartile", 1)]
-    columns += [Column("upper quartile", 1), Column("shortest"), Column("longest")]
+    columns: Headings = [
+        "right", "questions", Column("median", 1), Column("lower quartile", 1), Column("upper quartile", 1), "shortest",
+        "longest",
+    ]  # fmt: skip
+    table = Table(columns, [[title, len(found), *_ranges(found)] for title, found in sets.items()])
     return Block(
-        f"passage_lengths_{split}",
-        "Passage length of what only one of them got right",
-        _told_of_lengths(pair.name, *list(sets.values())[:2]),
-        Frame(columns, rows),
-        _draw_ranges(rows),
-        _ranges_in_words(rows),
-        joined(
+        sentences=_tell_lengths(pair.name, *list(sets.values())[:2]),
+        table=table,
+        picture=_draw_ranges(table.rows),
+        drawn=["median", "lower quartile", "upper quartile"],
+        note=joined(
             "Words of the passage, counted by white space; right: exact match.",
             threshold_note([pair.encoder, pair.head]),
             pair.note,
@@ -61,15 +62,15 @@ def _ranges(words: Words) -> list[Cell]:
     return [*middle, int(words.min()), int(words.max())]
 
 
-def _told_of_lengths(head: str, encoder_only: Words, head_only: Words) -> list[str]:
+def _tell_lengths(head: str, encoder_only: Words, head_only: Words) -> list[str]:
     told = []
     for name, words in ((f"the {ENCODER}", encoder_only), (head, head_only)):
         middle = f"{np.median(words):g} words in the median" if len(words) else "none"
         told.append(f"of what only {name} got right ({counted(len(words), 'question')}): {middle}")
-    return [f"Passages {'; '.join(told)}.", _told_of_chance(encoder_only, head_only)]
+    return [f"Passages {'; '.join(told)}.", tell_chance(encoder_only, head_only)]
 
 
-def _told_of_chance(one: Words, other: Words) -> str:
+def tell_chance(one: Words, other: Words) -> str:
     from scipy.stats import mannwhitneyu
 
     if min(len(one), len(other)) < FEWEST:
@@ -79,22 +80,15 @@ def _told_of_chance(one: Words, other: Words) -> str:
     return f"Between the two there is {verdict} (Mann-Whitney: {show_p(p)})."
 
 
-def _draw_ranges(rows: list[list[Cell]]) -> dict[str, Any]:
+def _draw_ranges(rows: Rows) -> dict[str, Any]:
     """From the shortest to the longest, the middle half as a bar, the median as a tick."""
-    altair = import_altair()
     keys = ("right", "questions", "median", "lower", "upper", "shortest", "longest")
     known: list[dict[str, Any]] = [dict(zip(keys, row, strict=True)) for row in rows if row[1]]
     base = chart_of(known, ROW * len(known) + ROW).encode(
-        y=altair.Y("right:N", sort=[row["right"] for row in known], title="got right by"),
-        tooltip=[altair.Tooltip(f"{key}:{'N' if key == 'right' else 'Q'}", title=key) for key in keys],
+        y=import_altair().Y("right:N", sort=[row["right"] for row in known], title="got right by"),
+        tooltip=tips(*((f"{key}:{'N' if key == 'right' else 'Q'}", key) for key in keys)),
     )
-    words = altair.X("shortest:Q", title="words of the passage", scale=altair.Scale(zero=False))
-    whole = base.mark_rule(strokeWidth=1).encode(x=words, x2="longest:Q")
+    whole = base.mark_rule(strokeWidth=1).encode(x=off_zero("X", "shortest:Q", "words of the passage"), x2="longest:Q")
     middle = base.mark_bar(size=16, opacity=0.4, cornerRadiusEnd=0).encode(x="lower:Q", x2="upper:Q")
     tick = base.mark_tick(size=24, thickness=3).encode(x="median:Q")
     return dict((whole + middle + tick).to_dict())
-
-
-def _ranges_in_words(rows: list[list[Cell]]) -> str:
-    told = [f"{row[0]} {row[2]:g} ({row[3]:g} to {row[4]:g})" for row in rows if row[1]]
-    return f"Ranges of passage lengths in words, with median and middle half: {'; '.join(told)}."

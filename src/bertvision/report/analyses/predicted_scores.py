@@ -1,4 +1,4 @@
-"""Analyses of scores (numbers as targets): what is predicted against what is true. None for other kinds of task."""
+"""What is predicted against what is true, where targets are numbers."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,13 +7,14 @@ import numpy as np
 import numpy.typing as npt
 
 from bertvision.evaluation.metrics import pearson, spearman
-from bertvision.kinds import SCORE
 from bertvision.kinds.score import ScoreMarks
 from bertvision.pipeline.finished import FinishedRun, Group
-from bertvision.report.block import Block, Cell, Column, Frame
-from bertvision.report.drawing import chart_of, import_altair
-from bertvision.report.ranking import best_or_control
+from bertvision.report.analysis import analysis, gives
+from bertvision.report.block import Block
+from bertvision.report.drawing import bare_chart, chart_of, diagonal, off_zero, tips
+from bertvision.report.ranking import best_or_control, marks_of
 from bertvision.report.wording import in_text, joined, opening, stand_in_note, title_of
+from bertvision.tables import Column, Headings, Rows, Table
 from bertvision.words import counted
 
 BINS = 5
@@ -38,16 +39,14 @@ class Bin:
         return f"{self.low:.3g} to {self.high:.3g}"
 
 
-def marks_of(group: Group, split: str) -> ScoreMarks:
+def _marks(group: Group, split: str) -> ScoreMarks:
     """Those of the seed that stands for its group."""
-    found = group.trained[0].marks(split)
-    assert isinstance(found, ScoreMarks), f"{group.name} gives no scores"
-    return found
+    return marks_of(group.trained[0], split, ScoreMarks)
 
 
 def mean_error(marks: ScoreMarks) -> float:
     """How far predictions are from the truth, in the mean."""
-    return float(np.abs(marks.value - marks.target).mean())
+    return float(marks.errors().mean())
 
 
 def bin_scores(marks: ScoreMarks) -> list[Bin]:
@@ -64,28 +63,26 @@ def bin_scores(marks: ScoreMarks) -> list[Bin]:
     return found
 
 
-def predicted_against_true(evidence: FinishedRun, split: str) -> Block | None:
+@analysis("What the models say", 80, "Predicted against true scores", [gives(ScoreMarks)])
+def predicted_against_true(run: FinishedRun, split: str) -> Block:
     """Predicted against true scores of the best head, and how far each model is off."""
-    if evidence.kind is not SCORE:
-        return None
-    groups, at = evidence.groups(evidence.last), evidence.last
-    best = best_or_control(evidence, at) or evidence.encoder(at)
-    marks = marks_of(best, split)
-    some = draw_evenly(len(marks.target))
-    sampled = (
-        "" if len(some) == len(marks.target) else f"The picture shows {len(some):,} of them, evenly spaced in the data."
-    )
-    parts = f"The range of true scores is cut into {BINS} equal parts; the line goes through the means of each."
+    groups = run.groups(run.last)
+    best = best_or_control(run, run.last) or run.encoder(run.last)
+    marks = _marks(best, split)
+    some = draw_evenly(len(marks))
+    sampled = f"The picture shows {len(some):,} of them, evenly spaced in the data." if len(some) < len(marks) else ""
     several = any(len(group.models) > 1 for group in groups)
-    means = "Errors and correlations of several seeds are means over them." if several else ""
     return Block(
-        f"predicted_against_true_{split}",
-        "Predicted against true scores",
-        [_tell_distance(evidence, split, best), _tell_ends(best, bin_scores(marks))],
-        _values_frame(evidence, split, groups, best),
-        _draw_values(marks, some),
-        _values_in_words(best, marks),
-        joined(parts, sampled, stand_in_note([best]), means),
+        sentences=[_tell_distance(run, split, best), _tell_ends(best, bin_scores(marks))],
+        table=_table_of(run, split, groups, best),
+        picture=_draw_values(marks, some),
+        drawn=["mean true", "mean predicted"],
+        note=joined(
+            f"The range of true scores is cut into {BINS} equal parts; the line goes through the means of each.",
+            sampled,
+            stand_in_note([best]),
+            "Errors and correlations of several seeds are means over them." if several else "",
+        ),
         folded=True,
     )
 
@@ -97,19 +94,17 @@ def draw_evenly(count: int) -> npt.NDArray[np.int64]:
     return np.linspace(0, count - 1, POINTS).round().astype(np.int64)
 
 
-def _errors(group: Group, split: str) -> list[float]:
-    """The mean error of each seed."""
-    found = [model.marks(split) for model in group.trained]
-    return [mean_error(marks) for marks in found if isinstance(marks, ScoreMarks)]
+def _error(group: Group, split: str) -> float:
+    """The mean error, in the mean over seeds."""
+    return float(np.mean([mean_error(marks_of(model, split, ScoreMarks)) for model in group.trained]))
 
 
-def _tell_distance(evidence: FinishedRun, split: str, best: Group) -> str:
-    ours = float(np.mean(_errors(best, split)))
+def _tell_distance(run: FinishedRun, split: str, best: Group) -> str:
+    ours = _error(best, split)
     text = f"{opening(in_text(best))} is {ours:.3f} off the true score on average (mean absolute error)"
     if best.role == "encoder":
         return f"{text}."
-    theirs = float(np.mean(_errors(evidence.encoder(evidence.last), split)))
-    return f"{text}, the encoder itself {theirs:.3f}."
+    return f"{text}, the encoder itself {_error(run.encoder(run.last), split):.3f}."
 
 
 def _tell_ends(best: Group, bins: list[Bin]) -> str:
@@ -127,71 +122,51 @@ def _correlation(group: Group, split: str, metric: str) -> float | None:
     known = group.mean(split, metric)
     if known is not None:
         return known
-    measure = {"pearson": pearson, "spearman": spearman}[metric]
-    marks = marks_of(group, split)
-    return measure(marks.target, marks.value)
+    marks = _marks(group, split)
+    return {"pearson": pearson, "spearman": spearman}[metric](marks.target, marks.value)
 
 
-def _values_frame(evidence: FinishedRun, split: str, groups: list[Group], best: Group) -> Frame:
-    columns = [Column("model"), Column("true scores"), Column("examples"), Column("mean true", 3)]
-    columns += [
-        Column("mean predicted", 3),
-        Column("mean absolute error", 3),
-        Column("Pearson", 2),
-        Column("Spearman", 2),
-    ]
-    whole: list[list[Cell]] = []
+def _table_of(run: FinishedRun, split: str, groups: list[Group], best: Group) -> Table:
+    columns: Headings = [
+        "model", "true scores", "examples", Column("mean true", 3), Column("mean predicted", 3),
+        Column("mean absolute error", 3), Column("Pearson", 2), Column("Spearman", 2),
+    ]  # fmt: skip
+    whole: Rows = []
+    parts: Rows = []
+    named = {group.name for group in (best, run.encoder(run.last), run.control(run.last)) if group is not None}
     for group in groups:
-        marks = marks_of(group, split)
-        means: list[Cell] = [len(marks.target), float(marks.target.mean()), float(marks.value.mean())]
-        error = float(np.mean(_errors(group, split)))
+        marks = _marks(group, split)
+        means = [len(marks), float(marks.target.mean()), float(marks.value.mean()), _error(group, split)]
         whole.append(
-            [title_of(group), "all", *means, error, *(_correlation(group, split, m) for m in ("pearson", "spearman"))]
+            [title_of(group), "all", *means, *(_correlation(group, split, one) for one in ("pearson", "spearman"))]
         )
-    parts: list[list[Cell]] = []
-    control = evidence.control(evidence.last)
-    named = {group.name for group in (best, evidence.encoder(evidence.last), control) if group is not None}
-    for group in (group for group in groups if group.name in named):
-        for one in bin_scores(marks_of(group, split)):
+        for one in bin_scores(marks) if group.name in named else ():
             parts.append([title_of(group), one.name, one.examples, one.true, one.predicted, None, None, None])
-    return Frame(columns, whole + parts)
+    return Table(columns, whole + parts)
 
 
 def _draw_values(marks: ScoreMarks, some: npt.NDArray[np.int64]) -> dict[str, Any]:
-    altair = import_altair()
     rows = [
         {"true": round(float(marks.target[number]), 4), "predicted": round(float(marks.value[number]), 4)}
         for number in some
     ]
-    low, high = float(marks.target.min()), float(marks.target.max())
-    x = altair.X("true:Q", title="true score", scale=altair.Scale(zero=False))
-    y = altair.Y("predicted:Q", title="predicted score", scale=altair.Scale(zero=False))
-    values = ["true:Q", "predicted:Q"]
-    tooltip = [altair.Tooltip(value, format=".3f") for value in values]
+    x, y = off_zero("X", "true:Q", "true score"), off_zero("Y", "predicted:Q", "predicted score")
+    tooltip = tips(("true:Q", None, ".3f"), ("predicted:Q", None, ".3f"))
     points = chart_of(rows, HEIGHT).mark_point(size=24, opacity=0.35).encode(x=x, y=y, tooltip=tooltip)
-    ends = altair.Data(values=[{"true": low, "predicted": low, "end": high, "what": "predicted as it is"}])
-    diagonal = altair.Chart(ends).mark_rule(strokeDash=[5, 4])
-    diagonal = diagonal.encode(x="true:Q", y="predicted:Q", x2="end:Q", y2="end:Q", tooltip=altair.Tooltip("what:N"))
+    low, high = float(marks.target.min()), float(marks.target.max())
     means = [
         {"true": one.true, "predicted": one.predicted, "scores": one.name, "examples": one.examples}
         for one in bin_scores(marks)
     ]
-    through = altair.Chart(altair.Data(values=means)).encode(
+    through = bare_chart(means).encode(
         x="true:Q",
         y="predicted:Q",
-        tooltip=[
-            altair.Tooltip("scores:N", title="true scores"),
-            altair.Tooltip("examples:Q", format=","),
-            altair.Tooltip("true:Q", title="mean true", format=".3f"),
-            altair.Tooltip("predicted:Q", title="mean predicted", format=".3f"),
-        ],
+        tooltip=tips(
+            ("scores:N", "true scores"),
+            ("examples:Q", None, ","),
+            ("true:Q", "mean true", ".3f"),
+            ("predicted:Q", "mean predicted", ".3f"),
+        ),
     )
-    return dict((points + through.mark_line() + diagonal + through.mark_point(size=90)).to_dict())
-
-
-def _values_in_words(best: Group, marks: ScoreMarks) -> str:
-    means = ", ".join(f"{one.predicted:.2f} for {one.true:.2f}" for one in bin_scores(marks))
-    return (
-        f"Scatter of predicted against true scores of {in_text(best)}, with a diagonal where both are equal. Means of "
-        f"predictions for means of true scores: {means}."
-    )
+    even = diagonal("true", "predicted", low, high, "predicted as it is")
+    return dict((points + through.mark_line() + even + through.mark_point(size=90)).to_dict())

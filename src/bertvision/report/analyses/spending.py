@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.pipeline.finished import FinishedRun, Group
-from bertvision.report.block import Block, Cell, Column, Frame
-from bertvision.report.drawing import chart_of, colour_models, import_altair, without_empty
-from bertvision.report.ranking import SERIES, best_or_control, judged_on
+from bertvision.report.analysis import analysis
+from bertvision.report.block import Block
+from bertvision.report.curves import EPOCHS, draw_curve
+from bertvision.report.drawing import import_altair, off_zero, tips
+from bertvision.report.ranking import SERIES, best_or_control, judged_on, names_drawn
 from bertvision.report.wording import (
     ENCODER,
     deviation_of,
@@ -20,6 +22,7 @@ from bertvision.report.wording import (
     title_of,
     with_spread,
 )
+from bertvision.tables import Cell, Column, Headings, Table
 from bertvision.words import counted
 
 BACKWARD = 2  # what a backward pass costs, in forward passes
@@ -49,9 +52,9 @@ class Cost:
         return float(self.forward + BACKWARD * self.backward)
 
 
-def _cost_of(evidence: FinishedRun, group: Group) -> Cost:
+def _cost_of(run: FinishedRun, group: Group) -> Cost:
     """The cost of one model of a group; seeds share a pass."""
-    encoder = evidence.encoder(group.epochs).first
+    encoder = run.encoder(group.epochs).first
     seconds, tokens = encoder.seconds, encoder.tokens
     if group.role == "encoder":
         return Cost(seconds, None, tokens, tokens)
@@ -72,23 +75,23 @@ def _bytes_of(folder: Path) -> int | None:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and file.name != "README.md")
 
 
-def _disk_of(evidence: FinishedRun, group: Group) -> int | None:
+def _disk_of(run: FinishedRun, group: Group) -> int | None:
     """Bytes of one model; an encoder as it came lies elsewhere and takes nothing more."""
     if group.role == "encoder":
-        folder = evidence.folder.encoder(group.epochs)
+        folder = run.folder.encoder(group.epochs)
         return 0 if (folder / "reference.json").is_file() else _bytes_of(folder)
     if group.role != "ensemble":
-        return _bytes_of(evidence.head_folder(group.trained[0]))
+        return _bytes_of(run.head_folder(group.trained[0]))
     if not group.is_local:
         return None
-    sizes = [_disk_of(evidence, member) for member in evidence.members_of(group)]
+    sizes = [_disk_of(run, member) for member in run.members_of(group)]
     known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None
 
 
-def _memory(evidence: FinishedRun, group: Group) -> int | None:
+def _memory(run: FinishedRun, group: Group) -> int | None:
     """The most in use at once, in fine-tuning the encoder or in the model's own pass."""
-    known = [model.memory for model in (evidence.encoder(group.epochs).first, group.trained[0])]
+    known = [model.memory for model in (run.encoder(group.epochs).first, group.trained[0])]
     return max((value for value in known if value), default=None)
 
 
@@ -99,9 +102,10 @@ def _in_millions(number: float | None) -> float | None:
 # ---------------------------------------------------------------------- the table
 
 
-def costs_table(evidence: FinishedRun, split: str) -> Block | None:
+@analysis("What it cost", 20, "What each model cost")
+def costs_table(run: FinishedRun, split: str) -> Block | None:
     """Every model's main score beside all that it cost."""
-    groups = [group for epochs in evidence.snapshots for group in evidence.groups(epochs)]
+    groups = _all_groups(run)
     if not groups:
         return None
     note = (
@@ -110,24 +114,12 @@ def costs_table(evidence: FinishedRun, split: str) -> Block | None:
         "passes only. Memory is the most that was in use at once, in fine-tuning or in the heads' pass. Disk is what "
         "the model's files take; an encoder that was not fine-tuned adds none."
     )
-    rows = [_cost_row(evidence, split, group) for group in groups]
-    return Block(
-        f"costs_table_{split}",
-        "What each model cost",
-        _tell_costs(evidence, split),
-        without_empty(Frame(_cost_columns(evidence), rows)),
-        note=joined(note, seeds_note(groups)),
-        folded=len(rows) > LONG,
-    )
-
-
-def _cost_columns(evidence: FinishedRun) -> list[Column]:
-    return [
-        Column("model"),
-        Column("epochs", None, "How far the encoder was fine-tuned"),
-        Column(figure_name(evidence.main), 2),
+    columns: Headings = [
+        "model",
+        EPOCHS,
+        Column(figure_name(run.main), 2),
         Column("±", 2, "Standard deviation over the seeds"),
-        Column("parameters"),
+        "parameters",
         Column("% of encoder", 3),
         Column("seconds", 1, "Fine-tuning so far, and a head's pass"),
         Column("of these in the pass", 1, "One pass for all heads that were trained together"),
@@ -136,50 +128,59 @@ def _cost_columns(evidence: FinishedRun) -> list[Column]:
         Column("memory (MB)", 0, "The most in use at once"),
         Column("disk (MB)", 3, "Files of this model"),
     ]
+    return Block(
+        sentences=_tell_costs(run, split),
+        table=Table(columns, [_cost_row(run, split, group) for group in groups]).without_empty(),
+        note=joined(note, seeds_note(groups)),
+        folded=len(groups) > LONG,
+    )
 
 
-def _cost_row(evidence: FinishedRun, split: str, group: Group) -> list[Cell]:
-    cost, model = _cost_of(evidence, group), group.trained[0]
+def _all_groups(run: FinishedRun) -> list[Group]:
+    return [group for epochs in run.snapshots for group in run.groups(epochs)]
+
+
+def _cost_row(run: FinishedRun, split: str, group: Group) -> list[Cell]:
+    cost, model = _cost_of(run, group), group.trained[0]
     return [
         title_of(group),
         group.epochs,
-        group.mean(split, evidence.main),
-        deviation_of(group.figures(split, evidence.main)),
+        group.mean(split, run.main),
+        deviation_of(group.figures(split, run.main)),
         model.parameters,
         None if model.share is None else 100 * model.share,
         cost.seconds,
         cost.own_seconds,
         _in_millions(cost.forward),
         _in_millions(cost.backward),
-        _in_millions(_memory(evidence, group)),
-        _in_millions(_disk_of(evidence, group)),
+        _in_millions(_memory(run, group)),
+        _in_millions(_disk_of(run, group)),
     ]
 
 
-def _tell_costs(evidence: FinishedRun, split: str) -> list[str]:
-    head, encoder = best_or_control(evidence, evidence.last), evidence.encoder(evidence.last)
+def _tell_costs(run: FinishedRun, split: str) -> list[str]:
+    head, encoder = best_or_control(run, run.last), run.encoder(run.last)
     if head is None:
         return [f"The encoder itself has {counted(encoder.first.parameters, 'parameter')}; there are no heads."]
-    told = [_tell_size(evidence, split, head, encoder)]
-    cost, tokens = _cost_of(evidence, head), head.trained[0].tokens
+    told = [_tell_size(run, split, head, encoder)]
+    cost, tokens = _cost_of(run, head), head.trained[0].tokens
     if cost.own_seconds is not None:
         # Members of one pass have its seconds, to the millisecond.
-        heads = [model for model in evidence.models(evidence.last) if model.role in ("head", "control")]
+        heads = [model for model in run.models(run.last) if model.role in ("head", "control")]
         together = sum(model.seconds == cost.own_seconds for model in heads)
         shared = f", which {together} models shared," if together > 1 else ""
         before = "" if cost.seconds is None else f", after {cost.seconds - cost.own_seconds:.1f} s of fine-tuning"
-        sent = (
-            "" if tokens is None else f", and sent {tokens / MILLION:.2f} million tokens through the encoder, forward"
-        )
+        millions = "" if tokens is None else f"{tokens / MILLION:.2f} million tokens"
+        sent = f", and sent {millions} through the encoder, forward" if millions else ""
         told.append(f"Its pass{shared} took {cost.own_seconds:.1f} s{before}{sent}.")
     return told
 
 
-def _tell_size(evidence: FinishedRun, split: str, head: Group, encoder: Group) -> str:
+def _tell_size(run: FinishedRun, split: str, head: Group, encoder: Group) -> str:
     model = head.trained[0]
     share = "" if model.share is None else f" ({100 * model.share:.3f} % of the encoder's)"
     text = f"{opening(in_text(head))} has {counted(model.parameters, 'parameter')}{share}"
-    ours, theirs = head.figures(split, evidence.main), encoder.figures(split, evidence.main)
+    ours, theirs = head.figures(split, run.main), encoder.figures(split, run.main)
     if not ours or not theirs:
         return f"{text}."
     return f"{text} and scores {with_spread(ours)} where the encoder itself scores {with_spread(theirs)}."
@@ -197,41 +198,42 @@ class _Priced:
     score: float
     seconds: float | None
 
+    @property
+    def is_encoder(self) -> bool:
+        return self.group.role == "encoder"
 
-def score_against_compute(evidence: FinishedRun, split: str) -> Block | None:
+
+@analysis("What it cost", 10, "Scores against compute")
+def score_against_compute(run: FinishedRun, split: str) -> Block | None:
     """Scores against tokens through the encoder; what the encoder itself reaches for as much."""
-    groups = [group for epochs in evidence.snapshots for group in evidence.groups(epochs)]
-    priced = [one for group in groups if (one := _price(evidence, split, group)) is not None]
-    curve = [one for one in priced if one.group.role == "encoder"]
-    others = [one for one in priced if one.group.role != "encoder"]
+    groups = _all_groups(run)
+    priced = [one for group in groups if (one := _price(run, split, group)) is not None]
+    curve = [one for one in priced if one.is_encoder]
+    others = [one for one in priced if not one.is_encoder]
     if not curve or len(priced) < 2:
         return None
-    shown = [*curve, *(one for name in _shown_names(evidence, others) for one in others if one.group.name == name)]
+    names = names_drawn(run, [one.group for one in reversed(others) if one.group.is_whole], SERIES - 1)
+    shown = [*curve, *(one for name in names for one in others if one.group.name == name)]
+    name = figure_name(run.main)
     note = (
         "Compute: tokens that went through the encoder forward, plus twice those that went backward, since a backward "
         "pass costs about twice a forward one; a head's own arithmetic, small beside it, is not counted. The encoder's "
         "snapshots lie on one schedule, whose learning rate ends with the last of them: fine-tuned for just an earlier "
         "one's compute it might do better."
     )
-    hidden = (
-        f"The picture shows the best heads on {judged_on(evidence)}; the table has all."
-        if len(shown) < len(priced)
-        else ""
-    )
+    hidden = f"The picture shows the best heads on {judged_on(run)}; the table has all."
     return Block(
-        f"score_against_compute_{split}",
-        "Scores against compute",
-        _tell_compute(evidence, curve, others),
-        _compute_frame(evidence, curve, priced),
-        _draw_compute(evidence, shown),
-        _compute_in_words(evidence, shown),
-        joined(note, hidden, seeds_note(groups)),
+        sentences=_tell_compute(run, curve, others),
+        table=_compute_table(run, curve, priced),
+        picture=_draw_compute(name, shown),
+        drawn=["compute (M tokens)", name],
+        note=joined(note, hidden if len(shown) < len(priced) else "", seeds_note(groups)),
         folded=True,
     )
 
 
-def _price(evidence: FinishedRun, split: str, group: Group) -> _Priced | None:
-    cost, score = _cost_of(evidence, group), group.mean(split, evidence.main)
+def _price(run: FinishedRun, split: str, group: Group) -> _Priced | None:
+    cost, score = _cost_of(run, group), group.mean(split, run.main)
     if cost.compute is None or score is None:
         return None
     return _Priced(group, cost.compute, score, cost.seconds)
@@ -248,21 +250,10 @@ def _encoder_around(curve: list[_Priced], compute: float) -> tuple[_Priced | Non
     )
 
 
-def _shown_names(evidence: FinishedRun, others: list[_Priced]) -> list[str]:
-    """The control, the best ensemble and the best heads: as many as a picture can hold."""
-    ranked = evidence.ranked(one.group for one in reversed(others) if one.group.is_whole)
-    names = list(dict.fromkeys(group.name for group in ranked))
-    role = {one.group.name: one.group.role for one in others}
-    heads = [name for name in names if role[name] == "head"]
-    controls = [name for name in names if role[name] == "control"][:1]
-    ensembles = [name for name in names if role[name] == "ensemble"][:1]
-    return [*controls, *heads[: SERIES - 1 - len(controls) - len(ensembles)], *ensembles]
-
-
-def _tell_compute(evidence: FinishedRun, curve: list[_Priced], others: list[_Priced]) -> list[str]:
+def _tell_compute(run: FinishedRun, curve: list[_Priced], others: list[_Priced]) -> list[str]:
     told = []
-    for epochs in evidence.head_snapshots:
-        best = best_or_control(evidence, epochs)
+    for epochs in run.head_snapshots:
+        best = best_or_control(run, epochs)
         for one in others:
             if best and one.group.epochs == epochs and one.group.name == best.name:
                 told.append(_tell_one(curve, one))
@@ -289,51 +280,45 @@ def _at(one: _Priced) -> str:
     return f"{one.score:.2f} ({one.compute / MILLION:,.2f} million)"
 
 
-def _compute_frame(evidence: FinishedRun, curve: list[_Priced], priced: list[_Priced]) -> Frame:
-    name = figure_name(evidence.main)
-    columns = [Column("model"), Column("epochs", None, "How far the encoder was fine-tuned")]
-    columns += [Column("compute (M tokens)", 3, "Forward, and backward twice"), Column("seconds", 1), Column(name, 2)]
-    columns += [Column("encoder for no more", 2, "Its dearest snapshot that took no more compute")]
-    columns += [Column("encoder for no less", 2, "Its cheapest snapshot that took no less")]
-    rows: list[list[Cell]] = []
+def _compute_table(run: FinishedRun, curve: list[_Priced], priced: list[_Priced]) -> Table:
+    columns: Headings = [
+        "model",
+        EPOCHS,
+        Column("compute (M tokens)", 3, "Forward, and backward twice"),
+        Column("seconds", 1),
+        Column(figure_name(run.main), 2),
+        Column("encoder for no more", 2, "Its dearest snapshot that took no more compute"),
+        Column("encoder for no less", 2, "Its cheapest snapshot that took no less"),
+    ]
+    rows = []
     for one in priced:
-        around = (None, None) if one.group.role == "encoder" else _encoder_around(curve, one.compute)
-        cells: list[Cell] = [_in_millions(one.compute), one.seconds, one.score]
-        rows.append(
-            [title_of(one.group), one.group.epochs, *cells, *(None if near is None else near.score for near in around)]
-        )
-    return Frame(columns, rows)
+        around = (None, None) if one.is_encoder else _encoder_around(curve, one.compute)
+        scores = [None if near is None else near.score for near in around]
+        cells = [one.compute / MILLION, one.seconds, one.score, *scores]
+        rows.append([title_of(one.group), one.group.epochs, *cells])
+    return Table(columns, rows)
 
 
-def _draw_compute(evidence: FinishedRun, shown: list[_Priced]) -> dict[str, Any]:
-    altair, start = import_altair(), {one.group.epochs: one for one in shown if one.group.role == "encoder"}
+def _draw_compute(name: str, shown: list[_Priced]) -> dict[str, Any]:
+    altair, start = import_altair(), {one.group.epochs: one for one in shown if one.is_encoder}
     rows: list[dict[str, Any]] = []
     for one in shown:
         before = start.get(one.group.epochs, one)
         place = {"compute": one.compute / MILLION, "score": one.score, "seconds": one.seconds}
         origin = {"from_compute": before.compute / MILLION, "from_score": before.score}
         rows.append({"model": title_of(one.group), "epochs": one.group.epochs, **place, **origin})
-    order, name = list(dict.fromkeys(row["model"] for row in rows)), figure_name(evidence.main)
-    base = chart_of(rows).encode(
-        x=altair.X("compute:Q", title="compute (million tokens through the encoder; backward counts twice)"),
-        y=altair.Y("score:Q", title=name, scale=altair.Scale(zero=False)),
-        color=colour_models(order),
-        tooltip=[
-            altair.Tooltip("model:N"),
-            altair.Tooltip("epochs:Q", title="epochs of fine-tuning"),
-            altair.Tooltip("compute:Q", title="compute (M tokens)", format=",.2f"),
-            altair.Tooltip("seconds:Q", format=",.1f"),
-            altair.Tooltip("score:Q", title=name, format=".2f"),
-        ],
+
+    def draw_ways(base: Any) -> Any:
+        """From the encoder that a model stands on."""
+        ways = base.transform_filter(f"datum.model != '{ENCODER}'").mark_rule(strokeWidth=1, opacity=0.4)
+        return ways.encode(x=altair.X("from_compute:Q"), x2="compute:Q", y=altair.Y("from_score:Q"), y2="score:Q")
+
+    x = altair.X("compute:Q", title="compute (million tokens through the encoder; backward counts twice)")
+    tooltip = tips(
+        "model:N",
+        ("epochs:Q", "epochs of fine-tuning"),
+        ("compute:Q", "compute (M tokens)", ",.2f"),
+        ("seconds:Q", None, ",.1f"),
+        ("score:Q", name, ".2f"),
     )
-    line = base.transform_filter(f"datum.model == '{ENCODER}'").mark_line()
-    ways = base.transform_filter(f"datum.model != '{ENCODER}'").mark_rule(strokeWidth=1, opacity=0.4)
-    ways = ways.encode(x=altair.X("from_compute:Q"), x2="compute:Q", y=altair.Y("from_score:Q"), y2="score:Q")
-    return dict((line + ways + base.mark_point()).to_dict())
-
-
-def _compute_in_words(evidence: FinishedRun, shown: list[_Priced]) -> str:
-    curve = [f"{one.score:.1f} at {one.compute / MILLION:,.2f}" for one in shown if one.group.role == "encoder"]
-    others = [one.score for one in shown if one.group.role != "encoder"]
-    text = f"Line of {figure_name(evidence.main)} of the encoder itself against million tokens: {', '.join(curve)}."
-    return f"{text} Other models are points from {min(others):.1f} to {max(others):.1f}." if others else text
+    return draw_curve(rows, x, off_zero("Y", "score:Q", name), tooltip, line=ENCODER, between=[draw_ways])

@@ -7,34 +7,16 @@ from typing import Any
 import numpy as np
 
 from bertvision.evaluation.spans.answers import NO_SPAN
-from bertvision.kinds import SPAN
 from bertvision.kinds.span import SpanMarks
 from bertvision.pipeline.finished import FinishedRun, Model
-from bertvision.report.block import Block, Cell, Column, Frame
-from bertvision.report.drawing import chart_of, colour_by, import_altair
-from bertvision.report.ranking import main_models
+from bertvision.report.analysis import analysis, gives
+from bertvision.report.block import Block
+from bertvision.report.drawing import chart_of, colour_by, import_altair, off_zero, tips
+from bertvision.report.ranking import main_models, marks_of
 from bertvision.report.wording import in_text, joined, listed, signed, stand_in_note, title_of
+from bertvision.tables import Cell, Column, Table
 
 POINTS = 60  # of a curve
-
-
-def marks_of(model: Model, split: str) -> SpanMarks:
-    found = model.marks(split)
-    assert isinstance(found, SpanMarks), f"{model.name} has no answers"
-    return found
-
-
-def threshold_of(model: Model) -> float:
-    """The threshold it answers at: the one chosen for it, else 0."""
-    return model.threshold or 0.0
-
-
-def threshold_note(models: Sequence[Model]) -> str:
-    without = [model.name for model in models if model.threshold is None]
-    if len(without) == len(models):
-        return "At no-answer threshold 0: none was chosen on held-out training questions."
-    exceptions = f" ({', '.join(without)}: at 0)" if without else ""
-    return f"Each model at its own no-answer threshold, chosen on held-out training questions{exceptions}."
 
 
 @dataclass(frozen=True)
@@ -49,25 +31,24 @@ class _Curve:
 
     @property
     def used(self) -> float:
-        return threshold_of(self.model)
+        """The threshold it answers at: the one chosen for it, else 0."""
+        return self.model.threshold or 0.0
 
 
-def threshold_curve(evidence: FinishedRun, split: str) -> Block | None:
+@analysis("What the models say", 40, "Scores against the no-answer threshold", [gives(SpanMarks)])
+def threshold_curve(run: FinishedRun, split: str) -> Block:
     """F1 and EM against the no-answer threshold, with the chosen one; the best one on this split is never used."""
-    if evidence.kind is not SPAN:
-        return None
-    groups = main_models(evidence)
+    groups = main_models(run)
     curves = [
-        _Curve(title_of(group), in_text(group), group.trained[0], marks_of(group.trained[0], split)) for group in groups
+        _Curve(title_of(group), in_text(group), group.trained[0], marks_of(group.trained[0], split, SpanMarks))
+        for group in groups
     ]
     return Block(
-        f"threshold_curve_{split}",
-        "Scores against the no-answer threshold",
-        _told_of_thresholds(curves),
-        Frame(_threshold_columns(), [_threshold_row(one, split) for one in curves]),
-        _draw_curves(curves, _thresholds(curves)),
-        _curves_in_words(curves),
-        joined(
+        sentences=_tell_thresholds(curves),
+        table=Table(_threshold_columns(), [_threshold_row(one, split) for one in curves]),
+        picture=_draw_curves(curves, _thresholds(curves)),
+        drawn=["threshold", "F1", "F1 at 0", "best threshold", "best F1"],
+        note=joined(
             'A model says nothing where the score of "no answer" leads that of the best span by more than the '
             "threshold. The best threshold on this split is for diagnosis only: it was not used for any figure.",
             stand_in_note(groups),
@@ -128,7 +109,7 @@ def _thresholds(curves: Sequence[_Curve]) -> list[float]:
     return sorted({0.0, *(one.used for one in curves), *best, *np.linspace(low, high, POINTS).tolist()})
 
 
-def _told_of_thresholds(curves: Sequence[_Curve]) -> list[str]:
+def _tell_thresholds(curves: Sequence[_Curve]) -> list[str]:
     missed: list[str] = []
     changed: list[str] = []
     for one in curves:
@@ -151,24 +132,21 @@ def _draw_curves(curves: Sequence[_Curve], tried: Sequence[float]) -> dict[str, 
     chosen = [row for one in curves if one.model.threshold is not None for row in _points(one, [one.used])]
     shown = {
         "x": altair.X("threshold:Q", title="no-answer threshold (to the right, more is answered)"),
-        "y": altair.Y("score:Q", title="score, %", scale=altair.Scale(zero=False)),
-        "tooltip": [
-            altair.Tooltip("model:N", title="model"),
-            altair.Tooltip("measure:N", title="score"),
-            altair.Tooltip("threshold:Q", title="threshold", format=".3f"),
-            altair.Tooltip("score:Q", title="%", format=".2f"),
-        ],
+        "y": off_zero("Y", "score:Q", "score, %"),
+        "tooltip": tips(
+            ("model:N", "model"),
+            ("measure:N", "score"),
+            ("threshold:Q", "threshold", ".3f"),
+            ("score:Q", "%", ".2f"),
+        ),
     }
     colour = colour_by("model", [one.title for one in curves], "model")
     dash = altair.StrokeDash(
         "measure:N", scale=altair.Scale(domain=["F1", "EM"], range=[[1, 0], [4, 3]]), title="score"
     )
     lines = chart_of(rows).mark_line().encode(**shown, color=colour, strokeDash=dash)
-    zero = (
-        chart_of([{"threshold": 0.0}])
-        .mark_rule(strokeDash=[2, 3])
-        .encode(x="threshold:Q", tooltip=altair.value("threshold 0"))
-    )
+    zero = chart_of([{"threshold": 0.0}]).mark_rule(strokeDash=[2, 3])
+    zero = zero.encode(x="threshold:Q", tooltip=altair.value("threshold 0"))
     if not chosen:
         return dict((zero + lines).to_dict())
     points = chart_of(chosen).mark_point(size=70, filled=True, opacity=1).encode(**shown, color=colour)
@@ -181,12 +159,3 @@ def _points(one: _Curve, thresholds: Iterable[float]) -> list[dict[str, Any]]:
         for at in thresholds
         for measure, score in (("F1", _f1), ("EM", _em))
     ]
-
-
-def _curves_in_words(curves: Sequence[_Curve]) -> str:
-    told = []
-    for one in curves:
-        marks, best = one.marks, best_threshold(one.marks)
-        own = "" if one.model.threshold is None else f", {_f1(marks, one.used):.2f} at the chosen {one.used:.2f}"
-        told.append(f"{one.title} F1 {_f1(marks, 0.0):.2f} at 0{own}, at most {_f1(marks, best):.2f} at {best:.2f}")
-    return f"F1 and EM of each model as lines over the threshold, a point at the chosen one: {'; '.join(told)}."

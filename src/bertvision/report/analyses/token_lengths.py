@@ -6,32 +6,34 @@ from typing import Any
 import numpy as np
 
 from bertvision.pipeline.finished import FinishedRun
-from bertvision.report.block import Block, Cell, Column, Frame
-from bertvision.report.drawing import chart_of, colour_by, import_altair
+from bertvision.report.analysis import analysis
+from bertvision.report.block import Block
+from bertvision.report.drawing import chart_of, colour_by, import_altair, tips
+from bertvision.tables import Column, Headings, Rows, Table
 from bertvision.words import counted
 
 BINS = 32  # of the histogram, about
 
+Lengths = dict[str, np.ndarray]
+"""Split → (window) tokens."""
 
-def length_histogram(evidence: FinishedRun, split: str) -> Block | None:
+
+@analysis("How it came about", 40, "Lengths in tokens")
+def length_histogram(run: FinishedRun, split: str) -> Block | None:
     """How long the windows of train and of a split are, in tokens."""
-    found = {
-        name: np.repeat(*map(np.array, evidence.lengths[name])) for name in ("train", split) if name in evidence.lengths
-    }
-    found = {name: lengths for name, lengths in found.items() if len(lengths)}  # each (window)
+    counts = {name: run.lengths[name] for name in ("train", split) if name in run.lengths}
+    found = {name: np.repeat(*map(np.array, pair)) for name, pair in counts.items() if sum(pair[1])}  # each (window)
     if not found:
         return None
-    limit = int(evidence.config.get("data", {}).get("max_length") or evidence.task.max_length)
+    limit = int(run.config.get("data", {}).get("max_length") or run.task.max_length)
     width = _bin_width(max(int(lengths.max()) for lengths in found.values()))
-    what = "Lengths are of windows as the encoder sees them, special tokens included."
     return Block(
-        f"length_histogram_{split}",
-        "Lengths in tokens",
-        [_tell_lengths(name, lengths) for name, lengths in found.items()] + [_tell_limit(evidence, found, limit)],
-        _lengths_frame(found, limit),
-        _draw_lengths(found, width),
-        f"Histogram of window lengths: {'; '.join(_lengths_in_words(*pair) for pair in found.items())}.",
-        f"{what} Bars are {counted(width, 'token')} wide.",
+        sentences=[*(_tell_lengths(*pair) for pair in found.items()), _tell_limit(run, found, limit)],
+        table=_table_of(found, limit),
+        picture=_draw_lengths(found, width),
+        drawn=["median", "longest"],
+        note="Lengths are of windows as the encoder sees them, special tokens included. Bars are "
+        f"{counted(width, 'token')} wide.",
     )
 
 
@@ -52,48 +54,39 @@ def _tell_lengths(name: str, lengths: np.ndarray) -> str:
     )
 
 
-def _tell_limit(evidence: FinishedRun, found: dict[str, np.ndarray], limit: int) -> str:
+def _tell_limit(run: FinishedRun, found: Lengths, limit: int) -> str:
     full = {name: int((lengths >= limit).sum()) for name, lengths in found.items()}
     if not any(full.values()):
         return f"None is as long as a window may be ({counted(limit, 'token')}): no text was cut."
     counts = " and ".join(
         f"{number:,} of {name} ({100 * number / len(found[name]):.1f} %)" for name, number in full.items()
     )
-    what = "longer passages go on in further windows" if evidence.task.windowed else "their text may have been cut"
+    what = "longer passages go on in further windows" if run.task.windowed else "their text may have been cut"
     return f"As long as a window may be ({counted(limit, 'token')}) are {counts}: {what}."
 
 
-def _lengths_frame(found: dict[str, np.ndarray], limit: int) -> Frame:
-    columns = [Column("split"), Column("windows"), Column("mean", 1), Column("median"), Column("95th percentile")]
-    columns += [Column("longest"), Column("at the limit", None, f"Windows of {limit} tokens, the most there can be")]
-    rows: list[list[Cell]] = []
+def _table_of(found: Lengths, limit: int) -> Table:
+    columns: Headings = [
+        "split", "windows", Column("mean", 1), "median", "95th percentile", "longest",
+        Column("at the limit", None, f"Windows of {limit} tokens, the most there can be"),
+        Column("at the limit (%)", 1),
+    ]  # fmt: skip
+    rows: Rows = []
     for name, lengths in found.items():
-        middles = [_middle(lengths, 0.5), _middle(lengths, 0.95)]
         full = int((lengths >= limit).sum())
-        figures: list[Cell] = [float(lengths.mean()), *middles, int(lengths.max()), full, 100 * full / len(lengths)]
-        rows.append([name, len(lengths), *figures])
-    return Frame([*columns, Column("at the limit (%)", 1)], rows)
+        middles = [float(lengths.mean()), _middle(lengths, 0.5), _middle(lengths, 0.95), int(lengths.max())]
+        rows.append([name, len(lengths), *middles, full, 100 * full / len(lengths)])
+    return Table(columns, rows)
 
 
-def _draw_lengths(found: dict[str, np.ndarray], width: int) -> dict[str, Any]:
-    longest = max(int(lengths.max()) for lengths in found.values())
-    edges = np.arange(0, longest + width + 1, width)  # (edge); a bin holds from + 1 to its end
+def _draw_lengths(found: Lengths, width: int) -> dict[str, Any]:
     rows = []
     for name, lengths in found.items():
-        counts = np.bincount((lengths - 1) // width, minlength=len(edges) - 1)  # (bin)
-        rows += [
-            {
-                "split": name,
-                "from": int(start) + 1,
-                "to": int(start) + width,
-                "left": int(start),
-                "right": int(start) + width,
-                "share": 100 * int(count) / len(lengths),
-                "windows": int(count),
-            }
-            for start, count in zip(edges, counts, strict=False)
-            if count
-        ]
+        for number, count in enumerate(np.bincount((lengths - 1) // width).tolist()):  # a bin holds left + 1 to right
+            left = width * number
+            place = {"from": left + 1, "to": left + width, "left": left, "right": left + width}
+            if count:
+                rows.append({"split": name, **place, "share": 100 * count / len(lengths), "windows": count})
     altair = import_altair()
     chart = chart_of(rows).encode(
         x=altair.X("left:Q", title="tokens"),
@@ -101,16 +94,12 @@ def _draw_lengths(found: dict[str, np.ndarray], width: int) -> dict[str, Any]:
         y=altair.Y("share:Q", title="windows (%)", scale=altair.Scale(zero=True)),
         y2=altair.datum(0),
         color=colour_by("split", list(found)),
-        tooltip=[
-            altair.Tooltip("split:N"),
-            altair.Tooltip("from:Q", title="from (tokens)"),
-            altair.Tooltip("to:Q", title="to (tokens)"),
-            altair.Tooltip("windows:Q", format=","),
-            altair.Tooltip("share:Q", title="share (%)", format=".1f"),
-        ],
+        tooltip=tips(
+            "split:N",
+            ("from:Q", "from (tokens)"),
+            ("to:Q", "to (tokens)"),
+            ("windows:Q", None, ","),
+            ("share:Q", "share (%)", ".1f"),
+        ),
     )
     return dict(chart.mark_rect(opacity=0.5).to_dict())
-
-
-def _lengths_in_words(name: str, lengths: np.ndarray) -> str:
-    return f"{name} with a median of {_middle(lengths, 0.5)} and at most {int(lengths.max())} tokens"

@@ -143,5 +143,5 @@ def test_a_whole_run_gives_every_analysis(tmp_path: Path, seeds: int) -> None:
     evidence = build_tiny_run(tmp_path, SPAN, seeds=seeds, ensemble="both")
     for analysis in ANALYSES:
         block = analysis(evidence, "dev")
-        assert block and block.frame and block.picture and block.alt and len(block.sentences) == 2
+        assert block and block.table and block.picture and block.in_words() and len(block.sentences) == 2
         assert ("the first that" in block.note or "mean" in block.note) == (seeds > 1)

@@ -17,8 +17,8 @@ def test_heads_that_differ_in_their_share_alone_are_one_line(tmp_path: Path) -> 
     for share, value in ((0.1, 60.0), (0.5, 69.0)):
         run.add(f"adapter_64_data_fraction{share}", scores=accuracy(value), head="adapter", data_fraction=share)
     block = data_share(run.write(), "dev")
-    assert block is not None and block.frame is not None and block.picture is not None
-    rows = [(row["model"], row["share of the data (%)"], row["accuracy"]) for row in block.frame.records()]
+    assert block is not None and block.table is not None and block.picture is not None
+    rows = [(row["model"], row["share of the data (%)"], row["accuracy"]) for row in block.table.records()]
     assert rows == [("adapter_64", 10.0, 60.0), ("adapter_64", 50.0, 69.0), ("adapter_64", 100.0, 72.0)]
     assert block.sentences == [
         "adapter_64 scores 60.00 with 10 % of the training data, 12.00 below the 72.00 that it scores with 100 %."
@@ -39,9 +39,9 @@ def test_the_names_of_members_are_those_the_shares_are_read_from(tmp_path: Path)
         {"head": ["adapter_64", "last_linear"], "data_fraction": [0.1, 1e-05, 1], "name": "less"},
     ]
     block = data_share(build_tiny_run(tmp_path, heads=heads), "dev")
-    assert block is not None and block.frame is not None
-    assert {row["model"] for row in block.frame.records()} == {"less_last_linear (control)", "less_adapter_64"}
-    assert len(block.frame.rows) == 6
+    assert block is not None and block.table is not None
+    assert {row["model"] for row in block.table.records()} == {"less_last_linear (control)", "less_adapter_64"}
+    assert len(block.table.rows) == 6
 
 
 @pytest.mark.parametrize("kind", KINDS.values())
@@ -49,5 +49,5 @@ def test_every_mark_has_a_tooltip_for_every_kind(tmp_path: Path, kind: Kind) -> 
     heads = ["learned_pooling", {"head": "adapter_64", "data_fraction": [0.1, 1.0]}]
     evidence = build_tiny_run(tmp_path, kind, (0.0, 1.0), seeds=2, heads=heads)
     block = data_share(evidence, "dev")
-    assert block is not None and block.picture is not None and block.alt and block.sentences
+    assert block is not None and block.picture is not None and block.in_words() and block.sentences
     assert all("tooltip" in layer["encoding"] for layer in layers_of(block.picture))

@@ -66,7 +66,7 @@ def test_who_alone_was_right_is_counted_and_tested(tmp_path: Path) -> None:
         "Of 11 examples adapter_64 alone got 5 right, the encoder itself alone 1; both 2, neither 3.",
         f"That puts adapter_64 ahead by 4: chance alone could have given it (McNemar's exact test: p = {p:.3f}).",
     ]
-    assert block.alt == (
+    assert block.in_words() == (
         "A square of four counts. Both right: 2; only the encoder itself: 1; only adapter_64: 5; neither: 3."
     )
 
@@ -84,15 +84,15 @@ def test_equal_numbers_put_nobody_ahead(tmp_path: Path) -> None:
 def test_models_that_never_disagree_have_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_data(monkeypatch, [Example("a", "one", target=0), Example("b", "two", target=0)])
     block = disagreements(labels(tmp_path, [0.1, 0.9], [0.3, 0.6]), "dev")
-    assert block and block.frame is None and block.note == ""
+    assert block and block.table is None and block.note == ""
     assert block.sentences == ["The encoder itself and adapter_64 got the same 1 of 2 examples right."]
 
 
 def test_labels_are_read_with_their_probabilities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_data(monkeypatch, [Example("a", "one", "two", target=0), Example("b", "three", "word " * 70, target=0)])
     block = disagreements(labels(tmp_path, [0.1, 0.75], [0.75, 0.1]), "dev")
-    assert block and block.frame
-    first, second = block.frame.records()
+    assert block and block.table
+    first, second = block.table.records()
     assert second == {
         "id": "a", "text": "one", "second text": "two", "gold": "no", "encoder said": "no",
         "encoder's probability": 0.9, "head said": "yes", "head's probability": 0.75, "right": "encoder itself",
@@ -105,15 +105,15 @@ def test_labels_are_read_with_their_probabilities(tmp_path: Path, monkeypatch: p
 def test_at_most_twenty_of_each_direction_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_data(monkeypatch, [Example(str(number), "text", target=0) for number in range(60)])
     block = disagreements(labels(tmp_path, [0.9] * 50 + [0.1] * 10, [0.1] * 50 + [0.9] * 10), "dev")
-    assert block and block.frame
-    right = [row["right"] for row in block.frame.records()]
+    assert block and block.table
+    right = [row["right"] for row in block.table.records()]
     assert right == ["adapter_64"] * 20 + ["encoder itself"] * 10
-    assert "second text" not in block.frame.records()[0]
+    assert "second text" not in block.table.records()[0]
 
 
 def test_without_the_data_the_counts_remain(tmp_path: Path) -> None:
     block = disagreements(labels(tmp_path, [0.1, 0.9], [0.9, 0.9]), "dev")
-    assert block and block.frame is None and block.picture
+    assert block and block.table is None and block.picture
     assert block.note == "The data of this split are no longer there: examples can't be shown."
 
 
@@ -157,8 +157,8 @@ def test_answers_are_read_with_the_passage_around_them(tmp_path: Path, monkeypat
         adapter_64=(span_marks([1, 0], has, [-1.0, -1.0]), [span_row("Paris", 700, 0.7), span_row("after", late, 0.5)]),
     )
     block = disagreements(evidence, "dev")
-    assert block and block.frame
-    first, second = block.frame.records()
+    assert block and block.table
+    first, second = block.table.records()
     shown = str(first.pop("passage"))
     assert first == {
         "id": "a", "question": "Where?", "gold": "Paris", "encoder said": "before", "encoder's probability": 0.6,
@@ -212,13 +212,13 @@ def test_of_scores_the_closer_one_is_counted_and_the_largest_differences_are_sho
         adapter_64=(score_marks(gold, head), [{"score": value} for value in head]),
     )
     block = disagreements(evidence, "dev")
-    assert block and block.frame and block.picture
+    assert block and block.table and block.picture
     assert block.sentences == [
         "Of 4 examples adapter_64 was closer to the gold score on 2, the encoder itself on 1, both alike on 1 "
         f"(sign test: p = {binomtest(1, 3).pvalue:.3f}).",
         "The mean absolute error is 0.812 for adapter_64, 0.375 for the encoder itself.",
     ]
-    assert block.frame.rows == [
+    assert block.table.rows == [
         ["a", "text a", 1.0, 2.0, 1.0, "adapter_64"],
         ["c", "text c", 3.0, 3.5, 3.25, "adapter_64"],
         ["b", "text b", 2.0, 2.0, 5.0, "encoder itself"],
@@ -252,6 +252,6 @@ def test_few_examples_are_all_taken() -> None:
 def test_a_whole_run_of_any_kind_has_a_table_for_reading(tmp_path: Path, kind: Kind) -> None:
     evidence = build_tiny_run(tmp_path, kind)
     block = disagreements(evidence, "dev")
-    assert block and block.frame and block.frame.rows and block.picture and block.alt
+    assert block and block.table and block.table.rows and block.picture and block.in_words()
     known = {example.id for example in evidence.examples("dev") or ()}
-    assert {row[0] for row in block.frame.rows} <= known
+    assert {row[0] for row in block.table.rows} <= known

@@ -60,8 +60,8 @@ def epochs_run(folder: Path) -> TinyRun:
 
 def test_the_epochs_of_a_head_have_their_losses_and_scores_on_each_snapshot(tmp_path: Path) -> None:
     block = epochs_of_heads(epochs_run(tmp_path).write(), "dev")
-    assert block is not None and block.frame is not None
-    rows = [row for row in block.frame.rows if row[1] == "adapter_64"]
+    assert block is not None and block.table is not None
+    rows = [row for row in block.table.rows if row[1] == "adapter_64"]
     assert [row[:3] for row in rows] == [[at, "adapter_64", number] for at in (0.5, 1.0) for number in (1, 2)]
     assert [row[3] for row in rows] == pytest.approx([0.4, 0.15, 0.8, 0.3])
     assert [row[4] for row in rows] == [65.0, 70.0, 65.0, 74.0]  # the last epoch's is the head's own figure
@@ -80,8 +80,8 @@ def test_passes_that_are_not_named_belong_to_the_snapshots_in_order(tmp_path: Pa
         for step, loss in ((50, snapshot), (90, snapshot / 4)):
             run.log("train", step=step, loss={"adapter_64": loss})
     block = epochs_of_heads(run.write(), "dev")
-    assert block is not None and block.frame is not None and block.picture is not None
-    assert [row["training loss"] for row in block.frame.records()] == [0.3125, 0.625]
+    assert block is not None and block.table is not None and block.picture is not None
+    assert [row["training loss"] for row in block.table.records()] == [0.3125, 0.625]
     assert {row["step"] for row in drawn(block)} == {50, 90}  # one epoch: the picture is of losses by step
     assert block.sentences == [
         "The training loss of adapter_64 was 1.0000 in the mean up to step 50 and 0.2500 in the last steps up to 90."
@@ -97,5 +97,5 @@ def test_every_mark_has_a_tooltip_for_every_kind(tmp_path: Path, kind: Kind) -> 
     heads = ["learned_pooling", {"head": "adapter_64", "data_fraction": [0.1, 1.0]}]
     evidence = build_tiny_run(tmp_path, kind, (0.0, 1.0), seeds=2, heads=heads)
     block = epochs_of_heads(evidence, "dev")
-    assert block is not None and block.picture is not None and block.alt and block.sentences
+    assert block is not None and block.picture is not None and block.in_words() and block.sentences
     assert all("tooltip" in layer["encoding"] for layer in layers_of(block.picture))

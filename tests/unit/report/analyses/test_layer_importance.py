@@ -151,8 +151,8 @@ def test_chosen_layers_keep_their_numbers(make_run: Callable[..., Path], glue_fo
     names = ["embeddings", "layer 2", "layer 3", "pooled output"]
     assert [one["layers"] for one in measure_layers(evidence, "dev", QUIET)["heads"]] == [names] * 3
     block = layer_weights(evidence, "dev")
-    assert block is not None and block.frame is not None
-    assert [row[1] for row in block.frame.rows] == names
+    assert block is not None and block.table is not None
+    assert [row[1] for row in block.table.rows] == names
 
 
 def test_the_table_holds_every_loss_and_the_sentences_name_the_worst(
@@ -167,8 +167,8 @@ def test_the_table_holds_every_loss_and_the_sentences_name_the_worst(
     found = {"split": "dev", "examples": 9, "of": 9, "heads": heads}
     monkeypatch.setattr(module, "measure_layers", lambda *_: found)
     block = layer_importance(FinishedRun(rte), "dev", QUIET)
-    assert block is not None and block.frame is not None and block.picture is not None
-    assert [row[4] for row in block.frame.rows] == [0, 0, 30, 12, 1, 21.5, -1, 0, 0]
+    assert block is not None and block.table is not None and block.picture is not None
+    assert [row[4] for row in block.table.rows] == [0, 0, 30, 12, 1, 21.5, -1, 0, 0]
     assert block.sentences == [
         "deep leans most on layer 2: with that zeroed accuracy falls from 82.0 to 60.5, by 21.5 points.",
         "flat loses nothing without any one of the 3 states it reads.",

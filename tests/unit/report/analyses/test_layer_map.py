@@ -36,7 +36,7 @@ def test_the_block_tells_where_the_strength_is(mapped_squad: Path, monkeypatch: 
     found = map_of([[0, 1, 0, 0, 0, 0], [0, 2, 0, 0, 0, 0], [0, 0, -3, 0, 10, 2], [0, 0, 0, 1, 4, 0]])
     monkeypatch.setattr(module, "_cached_map", lambda *_: found)
     block = layer_map(FinishedRun(mapped_squad), "dev", QUIET)
-    assert block is not None and block.frame is not None and block.picture is not None
+    assert block is not None and block.table is not None and block.picture is not None
     assert block.sentences == [
         "“who?”: ladder_16 says “anna” (gold: “anna / anna said”; the encoder itself: “no answer”).",
         "Passage: “⟦anna⟧ said”",
@@ -45,8 +45,8 @@ def test_the_block_tells_where_the_strength_is(mapped_squad: Path, monkeypatch: 
         "The strongest single state is that of “anna” at layer 2; over all layers “anna”, “who” and “said” speak most.",
         "70.0 % of that strength is on the answer's own 1 of 6 tokens.",
     ]
-    assert block.frame.rows[4] == [4, "anna", 0.0, 0.0, 10.0, 4.0]
-    assert "at layer 2, by 10.00" in block.alt and "tokens are shown" not in block.note
+    assert block.table.rows[4] == [4, "anna", 0.0, 0.0, 10.0, 4.0]
+    assert "at layer 2, by 10.00" in block.in_words() and "tokens are shown" not in block.note
 
 
 def test_followed_through_the_encoder_each_layer_is_an_account_of_its_own(

@@ -28,8 +28,8 @@ def lengths_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: int) -
 
 def test_passages_of_what_only_one_got_right_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     block = lengths_block(tmp_path, monkeypatch, 8)
-    assert block and block.frame
-    assert block.frame.rows == [
+    assert block and block.table
+    assert block.table.rows == [
         ["only encoder itself", 8, 4.5, 2.75, 6.25, 1, 8],
         ["only adapter_64", 8, 12.5, 10.75, 14.25, 9, 16],
         ["both", 1, 50.0, 50.0, 50.0, 50, 50],
@@ -41,7 +41,7 @@ def test_passages_of_what_only_one_got_right_are_measured(tmp_path: Path, monkey
     )
     # Of the 12,870 ways to mix 8 and 8 lengths two are as far apart: p = 0.00016.
     assert block.sentences[1].endswith("chance would seldom give (Mann-Whitney: p < 0.001).")
-    assert "neither" not in block.alt
+    assert "neither" not in block.in_words()
 
 
 def test_too_few_passages_are_not_tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,6 +55,4 @@ def test_nothing_that_only_one_got_right_is_said(tmp_path: Path, monkeypatch: py
 
 
 def test_passages_of_one_length_differ_by_nothing() -> None:
-    assert passages._told_of_chance(np.full(8, 5), np.full(9, 5)).endswith(
-        "than chance gives (Mann-Whitney: p = 1.000)."
-    )
+    assert passages.tell_chance(np.full(8, 5), np.full(9, 5)).endswith("than chance gives (Mann-Whitney: p = 1.000).")

@@ -44,8 +44,8 @@ def test_bins_without_examples_are_left_out_and_equal_scores_are_one() -> None:
 def test_errors_and_correlations_are_those_of_scikit_learn_and_scipy(tmp_path: Path) -> None:
     head, encoder = random_marks(seed=1), random_marks(seed=2)
     block = predicted_against_true(run_of(tmp_path, head, encoder, ["pearson"]), "dev")
-    assert block is not None and block.frame is not None
-    rows = {row["model"]: row for row in block.frame.records() if row["true scores"] == "all"}
+    assert block is not None and block.table is not None
+    rows = {row["model"]: row for row in block.table.records() if row["true scores"] == "all"}
     for name, marks in (("adapter_64", head), ("encoder itself", encoder)):
         assert rows[name]["mean absolute error"] == pytest.approx(mean_absolute_error(marks.target, marks.value))
         assert rows[name]["Pearson"] == pytest.approx(100 * pearsonr(marks.target, marks.value)[0])
@@ -58,13 +58,13 @@ def test_the_ends_of_the_scale_are_told(tmp_path: Path) -> None:
     head = score_marks([0, 0, 5, 5, 5], [0.5, 1.5, 4, 4, 4])
     encoder = score_marks([0, 0, 5, 5, 5], [0.5, 0.5, 5.5, 5.5, 5.5])
     block = predicted_against_true(run_of(tmp_path, head, encoder), "dev")
-    assert block is not None and block.frame is not None
+    assert block is not None and block.table is not None
     assert block.sentences == [
         "adapter_64 is 1.000 off the true score on average (mean absolute error), the encoder itself 0.500.",
         "Of the lowest true scores it predicts 1.00 where they are 0.00 on average (0 to 1, 2 examples), of the "
         "highest 4.00 where they are 5.00 on average (4 to 5, 3 examples).",
     ]
-    parts = [row for row in block.frame.records() if row["true scores"] == "4 to 5"]
+    parts = [row for row in block.table.records() if row["true scores"] == "4 to 5"]
     assert {row["model"]: (row["examples"], row["mean predicted"]) for row in parts} == {
         "encoder itself": (3, 5.5),
         "adapter_64": (3, 4.0),
@@ -78,8 +78,8 @@ def test_seeds_are_averaged_in_the_table_and_one_of_them_is_drawn(tmp_path: Path
         marks = score_marks([0, 1, 2], [off, 1 + off, 2 + off])
         run.add(f"adapter_seed{seed}", marks=marks, group="adapter", seed=seed)
     block = predicted_against_true(run.write(), "dev")
-    assert block is not None and block.frame is not None and block.picture is not None
-    (row,) = [row for row in block.frame.records() if row["model"] == "adapter" and row["true scores"] == "all"]
+    assert block is not None and block.table is not None and block.picture is not None
+    (row,) = [row for row in block.table.records() if row["model"] == "adapter" and row["true scores"] == "all"]
     assert row["mean absolute error"] == pytest.approx(0.4)
     assert "adapter_seed0." in block.note and "means over them" in block.note
     points = block.picture["layer"][0]["data"]["values"]

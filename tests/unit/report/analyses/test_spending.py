@@ -30,8 +30,8 @@ def test_a_head_costs_its_fine_tuning_and_its_pass(tmp_path: Path) -> None:
     (folder / "head.safetensors").write_bytes(bytes(700))
     (folder / "config.json").write_bytes(bytes(300))
     block = costs_table(run.write(), "dev")
-    assert block is not None and block.frame is not None
-    rows = {(row["model"], row["epochs"]): row for row in block.frame.records()}
+    assert block is not None and block.table is not None
+    rows = {(row["model"], row["epochs"]): row for row in block.table.records()}
     encoder, head = rows["encoder itself", 1.0], rows["adapter_64", 1.0]
     assert (encoder["seconds"], encoder["of these in the pass"]) == (100.0, None)
     assert (head["seconds"], head["of these in the pass"]) == (110.0, 10.0)
@@ -45,8 +45,8 @@ def test_a_head_costs_its_fine_tuning_and_its_pass(tmp_path: Path) -> None:
 
 def test_an_encoder_as_it_came_costs_nothing_more(tmp_path: Path) -> None:
     block = costs_table(priced_run(tmp_path).write(), "dev")
-    assert block is not None and block.frame is not None
-    first = block.frame.records()[0]
+    assert block is not None and block.table is not None
+    first = block.table.records()[0]
     assert first["epochs"] == 0.0 and first["disk (MB)"] == 0.0 and first["seconds"] == 0.0
     assert first["forward (M tokens)"] == 0.0
 
@@ -70,10 +70,10 @@ def test_runs_from_before_tokens_were_counted_have_a_table_and_no_curve(tmp_path
     run.add("adapter_64", scores=accuracy(61.0), tokens=None, memory=None)
     evidence = run.write()
     block = costs_table(evidence, "dev")
-    assert block is not None and block.frame is not None
-    headings = [column.heading for column in block.frame.columns]
+    assert block is not None and block.table is not None
+    headings = [column.heading for column in block.table.columns]
     assert "memory (MB)" not in headings and "forward (M tokens)" not in headings
-    assert [row["seconds"] for row in block.frame.records()] == [100.0, 110.0]
+    assert [row["seconds"] for row in block.table.records()] == [100.0, 110.0]
     assert score_against_compute(evidence, "dev") is None
 
 
@@ -88,8 +88,8 @@ def test_without_heads_the_encoder_alone_is_told_of(tmp_path: Path) -> None:
 
 def test_backward_counts_twice_and_the_encoder_s_own_snapshots_stand_beside(tmp_path: Path) -> None:
     block = score_against_compute(priced_run(tmp_path).write(), "dev")
-    assert block is not None and block.frame is not None
-    rows = {(row["model"], row["epochs"]): row for row in block.frame.records()}
+    assert block is not None and block.table is not None
+    rows = {(row["model"], row["epochs"]): row for row in block.table.records()}
     assert rows["encoder itself", 1.0]["compute (M tokens)"] == 3.0
     early, late = rows["adapter_64", 0.5], rows["adapter_64", 1.0]
     # 1.5 for half an epoch, 0.5 for the pass; the encoder goes from 60 at 1.5 to 66 at 3.0.
@@ -111,8 +111,8 @@ def test_a_head_on_the_encoder_as_it_came_is_compared_with_a_little_fine_tuning(
     run.add("adapter_64", 0.0, scores=accuracy(55.0))
     run.add("encoder", 1.0, scores=accuracy(80.0))
     block = score_against_compute(run.write(), "dev")
-    assert block is not None and block.frame is not None
-    (row,) = [row for row in block.frame.records() if row["model"] == "adapter_64"]
+    assert block is not None and block.table is not None
+    (row,) = [row for row in block.table.records() if row["model"] == "adapter_64"]
     assert row["compute (M tokens)"] == 0.5
     assert (row["encoder for no more"], row["encoder for no less"]) == (50.0, 80.0)
 
@@ -124,10 +124,10 @@ def test_an_ensemble_costs_its_pass_and_one_with_members_from_elsewhere_is_not_p
         run.add(name, scores=accuracy(72.0), head=None, ensemble=["encoder", "adapter_64"], voices=voices)
     evidence = run.write()
     block, table = score_against_compute(evidence, "dev"), costs_table(evidence, "dev")
-    assert block is not None and block.frame is not None and table is not None and table.frame is not None
-    priced = {row["model"]: row["compute (M tokens)"] for row in block.frame.records() if row["epochs"] == 1.0}
+    assert block is not None and block.table is not None and table is not None and table.table is not None
+    priced = {row["model"]: row["compute (M tokens)"] for row in block.table.records() if row["epochs"] == 1.0}
     assert priced["both"] == 3.5 and "foreign" not in priced
-    (foreign,) = [row for row in table.frame.records() if row["model"] == "foreign"]
+    (foreign,) = [row for row in table.table.records() if row["model"] == "foreign"]
     assert foreign["seconds"] is None and foreign["accuracy"] == 72.0
 
 
@@ -136,7 +136,7 @@ def test_every_kind_with_seeds_and_an_ensemble_has_a_picture_of_at_most_six_colo
     heads = ["learned_pooling", "average_pooling", "pooled_adapter", {"head": "adapter", "size": [4, 8, 16]}]
     evidence = build_tiny_run(tmp_path, kind, (0.5, 1.0), seeds=2, heads=heads, ensemble="together")
     block, table = score_against_compute(evidence, "dev"), costs_table(evidence, "dev")
-    assert block is not None and block.picture is not None and block.alt and table is not None
+    assert block is not None and block.picture is not None and block.in_words() and table is not None
     shown = {row["model"] for row in block.picture["data"]["values"]}
     assert len(shown) == 6 and {"encoder itself", "last_linear (control)", "together"} <= shown
-    assert table.frame is not None and len(table.frame.rows) == 1 + 9 and "±" in table.note
+    assert table.table is not None and len(table.table.rows) == 1 + 9 and "±" in table.note

@@ -12,8 +12,8 @@ def test_lengths_have_the_quantiles_of_all_windows(tmp_path: Path) -> None:
     run = curve_run(tmp_path, {1: 60.0}, {})
     run.lengths(train={10: 3, 30: 6, 100: 1}, dev={20: 1, 128: 3}, held_out={7: 1})
     block = length_histogram(run.write(), "dev")
-    assert block is not None and block.frame is not None and block.picture is not None
-    train_row, dev_row = block.frame.rows
+    assert block is not None and block.table is not None and block.picture is not None
+    train_row, dev_row = block.table.rows
     assert train_row == ["train", 10, pytest.approx(31.0), 30, 100, 100, 0, 0.0]
     assert dev_row == ["dev", 4, pytest.approx(101.0), 128, 128, 128, 3, 75.0]
     assert block.sentences[2] == (
@@ -50,5 +50,5 @@ def test_every_mark_has_a_tooltip_for_every_kind(tmp_path: Path, kind: Kind) -> 
     heads = ["learned_pooling", {"head": "adapter_64", "data_fraction": [0.1, 1.0]}]
     evidence = build_tiny_run(tmp_path, kind, (0.0, 1.0), seeds=2, heads=heads)
     block = length_histogram(evidence, "dev")
-    assert block is not None and block.picture is not None and block.alt and block.sentences
+    assert block is not None and block.picture is not None and block.in_words() and block.sentences
     assert all("tooltip" in layer["encoding"] for layer in layers_of(block.picture))

@@ -8,7 +8,12 @@ from tiny_reports import TinyRun, build_tiny_run, label_marks
 from bertvision.kinds import SCORE
 from bertvision.kinds.label import LabelMarks
 from bertvision.pipeline.finished import FinishedRun
-from bertvision.report.analyses.confusion import confusion_matrix, count_labels, measure_reliability, reliability_curve
+from bertvision.report.analyses.given_labels import (
+    confusion_matrix,
+    count_labels,
+    measure_reliability,
+    reliability_curve,
+)
 
 
 def random_marks(examples: int = 300, labels: int = 4, seed: int = 0) -> LabelMarks:
@@ -34,8 +39,8 @@ def test_the_matrix_tells_the_most_frequent_mistake_and_stands_beside_the_encode
     head = label_marks([0, 0, 0, 0, 1, 1], [0.1, 0.2, 0.3, 0.9, 0.4, 0.2])
     encoder = label_marks([0, 0, 0, 0, 1, 1], [0.1] * 6)
     block = confusion_matrix(run_of(tmp_path, head, encoder), "dev")
-    assert block is not None and block.frame is not None and block.picture is not None
-    rows = {(row["true label"], row["given label"]): row for row in block.frame.records()}
+    assert block is not None and block.table is not None and block.picture is not None
+    rows = {(row["true label"], row["given label"]): row for row in block.table.records()}
     assert [rows[pair]["adapter_64"] for pair in rows] == [3, 1, 2, 0]
     assert [rows[pair]["adapter_64 (%)"] for pair in rows] == [75.0, 25.0, 100.0, 0.0]
     assert [rows[pair]["encoder itself"] for pair in rows] == [4, 0, 2, 0]
@@ -46,14 +51,14 @@ def test_the_matrix_tells_the_most_frequent_mistake_and_stands_beside_the_encode
     ]
     shown = {(row["true"], row["given"]): row["count"] for row in block.picture["data"]["values"]}
     assert shown == {pair: rows[pair]["adapter_64"] for pair in rows}
-    assert "of 'no' 75.0 % right" in block.alt and "of 'yes' 0.0 % right" in block.alt
+    assert "no, no: adapter_64 (%) 75.0; no, yes: adapter_64 (%) 25.0; yes, no" in block.in_words()
 
 
 def test_a_label_without_examples_has_no_shares_and_no_mistake_is_told_as_none(tmp_path: Path) -> None:
     block = confusion_matrix(run_of(tmp_path, label_marks([0, 0], [0.1, 0.2])), "dev")
-    assert block is not None and block.frame is not None
-    assert [row["adapter_64 (%)"] for row in block.frame.records()] == [100.0, 0.0, None, None]
-    assert block.sentences[1] == "It makes no mistake." and "'yes'" not in block.alt
+    assert block is not None and block.table is not None
+    assert [row["adapter_64 (%)"] for row in block.table.records()] == [100.0, 0.0, None, None]
+    assert block.sentences[1] == "It makes no mistake." and "yes, yes" not in block.in_words()
 
 
 def test_of_several_seeds_the_first_that_did_not_fail_is_shown_and_named(tmp_path: Path) -> None:
@@ -90,16 +95,16 @@ def test_reliability_is_told_with_its_direction_for_each_model(tmp_path: Path) -
     head = label_marks([1, 0, 1, 0], [0.9, 0.9, 0.9, 0.9])
     encoder = label_marks([1, 1, 1, 1], [0.75] * 4)
     block = reliability_curve(run_of(tmp_path, head, encoder), "dev")
-    assert block is not None and block.frame is not None and block.picture is not None
+    assert block is not None and block.table is not None and block.picture is not None
     assert block.sentences == [
         "adapter_64 is on average 40.0 points too sure: mean confidence 90.0 %, accuracy 50.0 %, expected calibration "
         "error 40.0 points.",
         "Expected calibration errors, lower being better: the encoder itself 25.0, adapter_64 40.0.",
     ]
-    whole = {row["model"]: row for row in block.frame.records() if row["confidence"] == "all"}
+    whole = {row["model"]: row for row in block.table.records() if row["confidence"] == "all"}
     assert whole["adapter_64"]["ECE"] == pytest.approx(40.0) and whole["encoder itself"]["ECE"] == pytest.approx(25.0)
     assert whole["encoder itself"]["confidence − accuracy"] == pytest.approx(-25.0)
-    (part,) = [row for row in block.frame.records() if row["confidence"] == "90 to 100 %"]
+    (part,) = [row for row in block.table.records() if row["confidence"] == "90 to 100 %"]
     assert (part["model"], part["examples"], part["accuracy (%)"]) == ("adapter_64", 4, 50.0)
 
 

@@ -1,80 +1,68 @@
-"""Analyses of labels: which are taken for which, and whether a model is as often right as it is sure. Each gives None
-for other kinds of task."""
+"""Labels that models give: which are taken for which, and whether a model is as often right as it is sure."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bertvision.kinds import LABEL
 from bertvision.kinds.label import LabelMarks
 from bertvision.pipeline.finished import FinishedRun, Group
-from bertvision.report.block import Block, Cell, Column, Frame
-from bertvision.report.drawing import chart_of, colour_models, import_altair
-from bertvision.report.ranking import main_models
+from bertvision.report.analysis import analysis, gives
+from bertvision.report.block import Block
+from bertvision.report.drawing import chart_of, colour_models, diagonal, import_altair, tips
+from bertvision.report.ranking import main_models, marks_of
 from bertvision.report.wording import in_text, joined, opening, stand_in_note, title_of
+from bertvision.tables import Column, Headings, Rows, Table
 from bertvision.words import counted
 
 BINS = 10
 WORDED = 8  # labels at most whose cells carry their numbers
 CELL = 56  # height of a cell
 
-_Counts = npt.NDArray[np.int64]
-
-
-def marks_of(group: Group, split: str) -> LabelMarks:
-    """Those of the seed that stands for its group."""
-    found = group.trained[0].marks(split)
-    assert isinstance(found, LabelMarks), f"{group.name} gives no labels"
-    return found
+Counts = npt.NDArray[np.int64]
 
 
 # ---------------------------------------------------------------------- which label for which
 
 
-def confusion_matrix(evidence: FinishedRun, split: str) -> Block | None:
+@analysis("What the models say", 60, "Which labels are taken for which", [gives(LabelMarks)])
+def confusion_matrix(run: FinishedRun, split: str) -> Block:
     """How often each true label was given each label, by the best head and by the encoder itself."""
-    if evidence.kind is not LABEL:
-        return None
-    groups, labels = main_models(evidence), list(evidence.task.labels)
-    found = {title_of(group): count_labels(marks_of(group, split), len(labels)) for group in groups}
-    *_, spoken = groups
-    matrix = found[title_of(spoken)]  # (true, given)
+    groups, labels = main_models(run), list(run.task.labels)
+    found = {
+        title_of(group): count_labels(marks_of(group.trained[0], split, LabelMarks), len(labels)) for group in groups
+    }
+    spoken = groups[-1]
+    name, matrix = title_of(spoken), found[title_of(spoken)]  # (true, given)
     shown = f"The picture shows {in_text(spoken)}; the table has the others too." if len(groups) > 1 else ""
     return Block(
-        f"confusion_matrix_{split}",
-        "Which labels are taken for which",
-        [_tell_right(groups, list(found.values())), _tell_mistake(labels, matrix)],
-        _confusion_frame(labels, found),
-        _draw_confusion(labels, matrix),
-        f"Heat map of true labels against the labels {in_text(spoken)} gives: {_matrix_in_words(labels, matrix)}.",
-        joined("Shares are of all examples with the true label.", shown, stand_in_note(groups)),
+        sentences=[_tell_right(groups, list(found.values())), _tell_mistake(labels, matrix)],
+        table=_matrix_table(labels, found),
+        picture=_draw_matrix(labels, matrix),
+        drawn=[f"{name} (%)"],
+        note=joined("Shares are of all examples with the true label.", shown, stand_in_note(groups)),
         folded=True,
     )
 
 
-def count_labels(marks: LabelMarks, labels: int) -> _Counts:
+def count_labels(marks: LabelMarks, labels: int) -> Counts:
     """(true label, given label): how many examples."""
     pairs = marks.target * labels + marks.predicted  # (example)
     return np.bincount(pairs, minlength=labels * labels).reshape(labels, labels)
 
 
-def _tell_right(groups: list[Group], matrices: list[_Counts]) -> str:
-    *others, spoken = [
-        (in_text(group), int(matrix.trace()), int(matrix.sum())) for group, matrix in zip(groups, matrices, strict=True)
-    ]
-    name, right, total = spoken
-    start = (
-        f"{opening(name)} gives {right:,} of {counted(total, 'example')} the right label ({100 * right / total:.1f} %)"
-    )
-    rest = [f"{other} {number:,} ({100 * number / of:.1f} %)" for other, number, of in others]
-    return f"{'; '.join([start, *rest])}."
+def _tell_right(groups: list[Group], matrices: list[Counts]) -> str:
+    rights = [int(matrix.trace()) for matrix in matrices]
+    total = int(matrices[0].sum())
+    *others, (name, right) = zip(map(in_text, groups), rights, strict=True)
+    start = f"{opening(name)} gives {right:,} of {counted(total, 'example')} the right label"
+    rest = [f"{other} {number:,} ({100 * number / total:.1f} %)" for other, number in others]
+    return f"{'; '.join([f'{start} ({100 * right / total:.1f} %)', *rest])}."
 
 
-def _tell_mistake(labels: list[str], matrix: _Counts) -> str:
+def _tell_mistake(labels: list[str], matrix: Counts) -> str:
     wrong = matrix * (1 - np.eye(len(labels), dtype=np.int64))  # (true, given)
     most = int(wrong.max())
     if not most:
@@ -87,27 +75,27 @@ def _tell_mistake(labels: list[str], matrix: _Counts) -> str:
     )
 
 
-def _share(matrix: _Counts, true: int, given: int) -> float | None:
+def _share(matrix: Counts, true: int, given: int) -> float | None:
     """In percent of the examples with the true label; None where there are none."""
     total = int(matrix[true].sum())
     return 100 * int(matrix[true, given]) / total if total else None
 
 
-def _confusion_frame(labels: list[str], found: dict[str, _Counts]) -> Frame:
+def _matrix_table(labels: list[str], found: dict[str, Counts]) -> Table:
     columns = [Column("true label"), Column("given label")]
     for name in found:
         columns += [Column(name, None, "Examples"), Column(f"{name} (%)", 1, "Share of the true label's examples")]
-    rows: list[list[Cell]] = []
+    rows: Rows = []
     for true, true_name in enumerate(labels):
         for given, given_name in enumerate(labels):
-            cells: list[Cell] = []
-            for matrix in found.values():
-                cells += [int(matrix[true, given]), _share(matrix, true, given)]
+            cells = [
+                cell for matrix in found.values() for cell in (int(matrix[true, given]), _share(matrix, true, given))
+            ]
             rows.append([true_name, given_name, *cells])
-    return Frame(columns, rows)
+    return Table(columns, rows)
 
 
-def _draw_confusion(labels: list[str], matrix: _Counts) -> dict[str, Any]:
+def _draw_matrix(labels: list[str], matrix: Counts) -> dict[str, Any]:
     altair, rows = import_altair(), []
     for true, true_name in enumerate(labels):
         for given, given_name in enumerate(labels):
@@ -116,27 +104,21 @@ def _draw_confusion(labels: list[str], matrix: _Counts) -> dict[str, Any]:
             cell = {"count": count, "share": share, "strength": share or 0.0, "words": words}
             rows.append({"true": true_name, "given": given_name, **cell})
     few = len(labels) <= WORDED
+    axis = altair.Axis(orient="top", labelAngle=0 if few else -90)
     base = chart_of(rows, max(120, (CELL if few else CELL // 3) * len(labels))).encode(
-        x=altair.X(
-            "given:N", sort=labels, title="label given", axis=altair.Axis(orient="top", labelAngle=0 if few else -90)
-        ),
+        x=altair.X("given:N", sort=labels, title="label given", axis=axis),
         y=altair.Y("true:N", sort=labels, title="true label"),
-        tooltip=[
-            altair.Tooltip("true:N", title="true label"),
-            altair.Tooltip("given:N", title="label given"),
-            altair.Tooltip("count:Q", title="examples", format=","),
-            altair.Tooltip("share:Q", title="share of the true label (%)", format=".1f"),
-        ],
+        tooltip=tips(
+            ("true:N", "true label"),
+            ("given:N", "label given"),
+            ("count:Q", "examples", ","),
+            ("share:Q", "share of the true label (%)", ".1f"),
+        ),
     )
     # Strength is told by opacity, not by a ramp: the page shows through, and the words stay legible on any cell.
     opacity = altair.Opacity("strength:Q", scale=altair.Scale(domain=[0, 100], range=[0.04, 0.55]), legend=None)
     cells = base.mark_rect().encode(opacity=opacity)
     return dict((cells + base.mark_text().encode(text="words:N") if few else cells).to_dict())
-
-
-def _matrix_in_words(labels: list[str], matrix: _Counts) -> str:
-    shares = [(name, _share(matrix, true, true)) for true, name in enumerate(labels)]
-    return "; ".join(f"of '{name}' {share:.1f} % right" for name, share in shares if share is not None)
 
 
 # ---------------------------------------------------------------------- as right as it is sure
@@ -150,7 +132,7 @@ class Reliability:
     right: npt.NDArray[np.bool_]  # (example)
 
     @property
-    def bins(self) -> _Counts:
+    def bins(self) -> npt.NDArray[np.int64]:
         """The bin of each example: 0 for confidences up to 0.1 …; a bin's lower end belongs to it."""
         # Rounded, since 0.7 / 0.1 is a little less than 7.
         return np.minimum(np.floor(np.round(self.confidence * BINS, 9)), BINS - 1).astype(np.int64)  # (example)
@@ -167,12 +149,13 @@ def measure_reliability(marks: LabelMarks) -> Reliability:
     return Reliability(marks.probabilities.max(axis=1), marks.right())
 
 
-def reliability_curve(evidence: FinishedRun, split: str) -> Block | None:
+@analysis("What the models say", 70, "Is a model as often right as it is sure?", [gives(LabelMarks)])
+def reliability_curve(run: FinishedRun, split: str) -> Block:
     """Confidence of the given label against how often it is right: encoder, control and best head."""
-    if evidence.kind is not LABEL:
-        return None
-    groups = main_models(evidence)
-    found = {title_of(group): measure_reliability(marks_of(group, split)) for group in groups}
+    groups = main_models(run)
+    found = {
+        title_of(group): measure_reliability(marks_of(group.trained[0], split, LabelMarks)) for group in groups
+    }  # fmt: skip
     names = [in_text(group) for group in groups]
     note = (
         f"Confidence is the probability of the label that is given, in {BINS} equal bins. The expected calibration "
@@ -180,13 +163,11 @@ def reliability_curve(evidence: FinishedRun, split: str) -> Block | None:
         "of the picture grow with the examples of their bin."
     )
     return Block(
-        f"reliability_curve_{split}",
-        "Is a model as often right as it is sure?",
-        [_tell_sureness(names[-1], found[title_of(groups[-1])]), *_tell_errors(names, list(found.values()))],
-        _reliability_frame(found),
-        _draw_reliability(found),
-        _reliability_in_words(found),
-        joined(note, stand_in_note(groups)),
+        sentences=[_tell_sureness(names[-1], found[title_of(groups[-1])]), *_tell_errors(names, list(found.values()))],
+        table=_reliability_table(found),
+        picture=_draw_reliability(found),
+        drawn=["mean confidence (%)", "accuracy (%)"],
+        note=joined(note, stand_in_note(groups)),
         folded=True,
     )
 
@@ -194,18 +175,15 @@ def reliability_curve(evidence: FinishedRun, split: str) -> Block | None:
 def _tell_sureness(name: str, found: Reliability) -> str:
     sure, right = 100 * float(found.confidence.mean()), 100 * float(found.right.mean())
     gap = float(f"{sure - right:.1f}")
-    what = (
-        "as sure as it is right"
-        if not gap
-        else f"{abs(gap):.1f} points {'too sure' if gap > 0 else 'less sure than right'}"
-    )
+    apart = f"{abs(gap):.1f} points {'too sure' if gap > 0 else 'less sure than right'}"
+    what = apart if gap else "as sure as it is right"
     return (
         f"{opening(name)} is on average {what}: mean confidence {sure:.1f} %, accuracy {right:.1f} %, "
         f"expected calibration error {found.error:.1f} points."
     )
 
 
-def _tell_errors(names: list[str], found: Sequence[Reliability]) -> list[str]:
+def _tell_errors(names: list[str], found: list[Reliability]) -> list[str]:
     if len(names) < 2:
         return []
     errors = [f"{name} {one.error:.1f}" for name, one in zip(names, found, strict=True)]
@@ -227,17 +205,19 @@ def _bin_name(number: int) -> str:
     return f"{100 * number // BINS} to {100 * (number + 1) // BINS} %"
 
 
-def _reliability_frame(found: dict[str, Reliability]) -> Frame:
-    columns = [Column("model"), Column("confidence"), Column("examples"), Column("mean confidence (%)", 1)]
-    columns += [Column("accuracy (%)", 1), Column("confidence − accuracy", 1, "Above 0: too sure")]
-    columns += [Column("ECE", 2, "Expected calibration error in points")]
-    rows: list[list[Cell]] = []
+def _reliability_table(found: dict[str, Reliability]) -> Table:
+    columns: Headings = [
+        "model", "confidence", "examples", Column("mean confidence (%)", 1), Column("accuracy (%)", 1),
+        Column("confidence − accuracy", 1, "Above 0: too sure"),
+        Column("ECE", 2, "Expected calibration error in points"),
+    ]  # fmt: skip
+    rows: Rows = []
     for name, one in found.items():
         sure, right = 100 * float(one.confidence.mean()), 100 * float(one.right.mean())
         rows.append([name, "all", len(one.right), sure, right, sure - right, one.error])
         for number, count, bin_sure, bin_right in _bin_rows(one):
             rows.append([name, _bin_name(number), count, bin_sure, bin_right, bin_sure - bin_right, None])
-    return Frame(columns, rows)
+    return Table(columns, rows)
 
 
 def _draw_reliability(found: dict[str, Reliability]) -> dict[str, Any]:
@@ -251,22 +231,15 @@ def _draw_reliability(found: dict[str, Reliability]) -> dict[str, Any]:
     base = chart_of(rows).encode(
         x=altair.X("sure:Q", title="mean confidence (%)", scale=altair.Scale(domain=[least, 100])),
         y=altair.Y("right:Q", title="accuracy (%)", scale=altair.Scale(domain=[lowest, 100])),
-        color=colour_models(list(found)),
-        tooltip=[
-            altair.Tooltip("model:N"),
-            altair.Tooltip("bin:N", title="confidence"),
-            altair.Tooltip("examples:Q", format=","),
-            altair.Tooltip("sure:Q", title="mean confidence (%)", format=".1f"),
-            altair.Tooltip("right:Q", title="accuracy (%)", format=".1f"),
-        ],
+        color=colour_models(rows),
+        tooltip=tips(
+            "model:N",
+            ("bin:N", "confidence"),
+            ("examples:Q", None, ","),
+            ("sure:Q", "mean confidence (%)", ".1f"),
+            ("right:Q", "accuracy (%)", ".1f"),
+        ),
     )
-    ends = [{"sure": least, "right": least, "end": 100, "what": "as often right as sure"}]
-    diagonal = altair.Chart(altair.Data(values=ends)).mark_rule(strokeDash=[5, 4])
-    diagonal = diagonal.encode(x="sure:Q", y="right:Q", x2="end:Q", y2="end:Q", tooltip=altair.Tooltip("what:N"))
     size = altair.Size("examples:Q", scale=altair.Scale(range=[30, 400]), legend=None)
-    return dict((base.mark_line(strokeWidth=1.5) + diagonal + base.mark_point().encode(size=size)).to_dict())
-
-
-def _reliability_in_words(found: dict[str, Reliability]) -> str:
-    texts = [f"{name} ECE {one.error:.1f} points" for name, one in found.items()]
-    return f"Accuracy against mean confidence in bins, with a diagonal where both are equal: {', '.join(texts)}."
+    even = diagonal("sure", "right", least, 100, "as often right as sure")
+    return dict((base.mark_line(strokeWidth=1.5) + even + base.mark_point().encode(size=size)).to_dict())
