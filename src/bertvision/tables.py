@@ -21,6 +21,8 @@ class Column:
 
 Headings = list[Column | str]
 Rows = list[list[Cell]]
+Row = dict[Column | str, Cell]
+"""Values under their columns."""
 
 
 @dataclass(init=False)
@@ -45,6 +47,12 @@ class Table:
         self.columns = [Column(column) if isinstance(column, str) else column for column in columns]
         self.rows = [list(row) for row in rows]
         self.title, self.note, self.first_to_go = title, note, tuple(first_to_go)
+
+    @classmethod
+    def of(cls, rows: Iterable[Row]) -> "Table":
+        """Of rows that say under which column each value stands, the same columns in each."""
+        found = list(rows)
+        return cls(found[0] if found else [], [list(row.values()) for row in found])
 
     @property
     def headings(self) -> list[str]:

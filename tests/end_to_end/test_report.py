@@ -105,7 +105,7 @@ def test_without_the_encoder_or_the_data_the_rest_is_there(
     config["task"]["data"] = str(tmp_path / "gone")
     (run / "config.json").write_text(json.dumps(config))
     said = command("report", run)
-    assert said.code == 0 and "the layer map is left out: the examples of dev" in said.err
+    assert said.code == 0 and "“Layer map of one example” is left out: the examples of dev" in said.err
     assert {"scores_dev_1", "confusion_matrix_dev"} <= set(blocks_of(run))
 
 

@@ -13,11 +13,11 @@ from bertvision.report.cards import write_cards
 
 @pytest.mark.parametrize("kind", KINDS.values())
 def test_cards_hold_what_the_scores_say(kind: Kind, tmp_path: Path) -> None:
-    evidence = build_tiny_run(tmp_path, kind, seeds=2, ensemble="both", snapshots=(0.5, 1.0), head_snapshots=(0.5, 1.0))
-    heads = [model for model in evidence.models() if model.role in ("control", "head")]
-    assert write_cards(evidence) == len(heads) == 12
+    run = build_tiny_run(tmp_path, kind, seeds=2, ensemble="both", snapshots=(0.5, 1.0), head_snapshots=(0.5, 1.0))
+    heads = [model for model in run.models() if model.role in ("control", "head")]
+    assert write_cards(run) == len(heads) == 12
     for model in heads:
-        text = (evidence.head_folder(model) / "README.md").read_text(encoding="utf-8")
+        text = (run.head_folder(model) / "README.md").read_text(encoding="utf-8")
         card = ModelCard(text)
         assert card.data.library_name == "bertvision"
         results = {result.metric_type: result for result in card.data.eval_results or []}

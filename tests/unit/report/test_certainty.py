@@ -15,10 +15,10 @@ from bertvision.report.certainty import Certainty
 
 @pytest.mark.parametrize("kind", KINDS.values())
 def test_the_measure_of_each_figure_gives_the_figure_in_scores_json(kind: Kind, tmp_path: Path) -> None:
-    evidence = build_tiny_run(tmp_path, kind, seeds=2, ensemble="both")
-    for model in evidence.models(1.0)[1:]:
+    run = build_tiny_run(tmp_path, kind, seeds=2, ensemble="both")
+    for model in run.models(1.0)[1:]:
         marks = model.marks("dev")
-        for one in figure_columns(evidence):
+        for one in figure_columns(run):
             found = kind.measure(one.key, marks, model.threshold)(np.ones((1, len(marks)), dtype=np.float32))
             assert found[0] == pytest.approx(read_figure(model.scores("dev"), one.key), abs=1e-3), one.key
 
@@ -92,9 +92,9 @@ def test_seeds_count_by_their_mean(tmp_path: Path) -> None:
     for seed in (0, 1):
         values = [value + (seed + 1) * (value % 2) for value in targets]
         run.add(f"adapter_64_seed{seed}", marks=score_marks(targets, values), group="adapter_64", seed=seed)
-    evidence = run.write()
-    certainty = Certainty(evidence, 1.0, "dev")
-    (found,) = certainty.against(evidence.encoder(1.0))
+    finished = run.write()
+    certainty = Certainty(finished, 1.0, "dev")
+    (found,) = certainty.against(finished.encoder(1.0))
     expected = np.mean([np.corrcoef(targets, [v + (s + 1) * (v % 2) for v in targets])[0, 1] for s in (0, 1)])
     encoder = np.corrcoef(targets, [value + value % 3 for value in targets])[0, 1]
     assert found.gap.difference == pytest.approx(100 * (expected - encoder), abs=1e-6)

@@ -125,9 +125,9 @@ def own(state: torch.Tensor) -> torch.Tensor:
 
 
 def test_through_the_encoder_gradients_are_those_of_a_plain_call(mapped_rte: Path) -> None:
-    evidence = FinishedRun(mapped_rte)
-    example, weights = (evidence.examples("dev") or [])[0], weights_of(mapped_rte, "learned_pooling")
-    found = compute_layer_map(evidence, "dev", example.id, "learned_pooling")
+    run = FinishedRun(mapped_rte)
+    example, weights = (run.examples("dev") or [])[0], weights_of(mapped_rte, "learned_pooling")
+    found = compute_layer_map(run, "dev", example.id, "learned_pooling")
     output = states_by_hand(mapped_rte, example.text, example.text_pair, truncation=True, max_length=64)
     read = torch.stack([*(state[0, 0] for state in output.hidden_states), output.pooler_output[0]])  # (layer, hidden)
     shares = weights["pooling.weights"].softmax(dim=0) * weights["pooling.scale"]  # (layer)
@@ -137,9 +137,7 @@ def test_through_the_encoder_gradients_are_those_of_a_plain_call(mapped_rte: Pat
     gradients = torch.autograd.grad(score, output.hidden_states)
     expected = torch.stack([(g[0] * own(s)).sum(dim=1) for g, s in zip(gradients, output.hidden_states, strict=True)])
     assert (
-        found.through
-        and found.said == evidence.task.labels[label]
-        and found.score == pytest.approx(score.item(), abs=1e-4)
+        found.through and found.said == run.task.labels[label] and found.score == pytest.approx(score.item(), abs=1e-4)
     )
     np.testing.assert_allclose(found.strength, expected.detach().numpy(), atol=1e-4)
     assert found.layers == ["embeddings", "layer 1", "layer 2", "layer 3"]
@@ -166,9 +164,9 @@ def test_every_architecture_can_be_looked_through(architecture: str) -> None:
 
 
 def test_a_score_is_asked_about_itself(mapped_stsb: Path) -> None:
-    evidence = FinishedRun(mapped_stsb)
-    example, weights = (evidence.examples("dev") or [])[1], weights_of(mapped_stsb, "learned_pooling")
-    found = compute_layer_map(evidence, "dev", example.id, "learned_pooling")
+    run = FinishedRun(mapped_stsb)
+    example, weights = (run.examples("dev") or [])[1], weights_of(mapped_stsb, "learned_pooling")
+    found = compute_layer_map(run, "dev", example.id, "learned_pooling")
     output = states_by_hand(mapped_stsb, example.text, example.text_pair, truncation=True, max_length=64)
     read = torch.stack([*(state[0, 0] for state in output.hidden_states), output.pooler_output[0]])  # (layer, hidden)
     shares = weights["pooling.weights"].softmax(dim=0) * weights["pooling.scale"]  # (layer)
@@ -193,8 +191,8 @@ def test_a_score_is_asked_about_itself(mapped_stsb: Path) -> None:
 def test_every_head_gets_a_full_map_in_the_way_that_suits_it(
     task: str, head: str, through: bool, request: pytest.FixtureRequest
 ) -> None:
-    evidence = FinishedRun(request.getfixturevalue(task))
-    found = compute_layer_map(evidence, "dev", head=head)
+    run = FinishedRun(request.getfixturevalue(task))
+    found = compute_layer_map(run, "dev", head=head)
     assert found.through == through
     assert found.strength.shape == (4, len(found.tokens)) and np.isfinite(found.strength).all()
     # Words below the last layer speak too: by the head itself, or by what the encoder makes of them.
@@ -210,11 +208,11 @@ def test_tokens_are_shown_as_people_read_them(mapped_squad: Path) -> None:
 
 
 def test_unknown_heads_and_examples_are_refused_by_name(mapped_squad: Path) -> None:
-    evidence = FinishedRun(mapped_squad)
+    run = FinishedRun(mapped_squad)
     with pytest.raises(UserError, match="no head 'ladder_17'.*ladder_16"):
-        compute_layer_map(evidence, "dev", head="ladder_17")
+        compute_layer_map(run, "dev", head="ladder_17")
     with pytest.raises(UserError, match="no example 'dev9'.*dev0a"):
-        compute_layer_map(evidence, "dev", "dev9")
+        compute_layer_map(run, "dev", "dev9")
 
 
 # ---------------------------------------------------------------------- which example
@@ -272,7 +270,7 @@ def test_an_example_of_moderate_length_is_taken_or_the_shortest(
         example = np.arange(len(lengths))
 
     Windows.lengths = np.array(lengths)  # type: ignore[attr-defined]
-    evidence = FinishedRun(mapped_squad)
+    run = FinishedRun(mapped_squad)
     monkeypatch.setattr(module, "_telling", lambda *_: np.arange(len(lengths)))
-    monkeypatch.setattr(evidence.job, "build_features", lambda examples: Windows)
-    assert module._choose_example(evidence, "dev", evidence.models(1.0)[1], [None] * len(lengths)) == expected  # type: ignore[list-item]
+    monkeypatch.setattr(run.job, "build_features", lambda examples: Windows)
+    assert module._choose_example(run, "dev", run.models(1.0)[1], [None] * len(lengths)) == expected  # type: ignore[list-item]

@@ -89,10 +89,10 @@ def test_tables_hold_figures_spread_and_intervals(certainty: Certainty) -> None:
 
 @pytest.mark.parametrize("kind", KINDS.values())
 def test_every_kind_of_task_gets_words_and_tables(kind: Kind, tmp_path: Path) -> None:
-    evidence = build_tiny_run(tmp_path, kind, seeds=2, ensemble="both", snapshots=(0.5, 1.0))
-    certainty = Certainty(evidence, 1.0, "dev")
+    run = build_tiny_run(tmp_path, kind, seeds=2, ensemble="both", snapshots=(0.5, 1.0))
+    certainty = Certainty(run, 1.0, "dev")
     assert any(sentence.startswith("Together, ") for sentence in build_summary(certainty))
-    assert any("dev (24 examples)" in line for line in build_facts(evidence))
+    assert any("dev (24 examples)" in line for line in build_facts(run))
     frame = scores_table(certainty).table
     assert frame is not None and all(len(row) == len(frame.columns) for row in frame.rows)
     assert any(column.heading.startswith("± ") for column in frame.columns)

@@ -67,7 +67,7 @@ def test_figures_have_names_and_those_at_a_threshold_say_so(key: str, name: str)
 
 @pytest.mark.parametrize("kind", KINDS.values())
 def test_what_is_true_of_an_example_is_said_as_its_kind_asks(kind: Kind, tmp_path: Path) -> None:
-    evidence = build_tiny_run(tmp_path, kind, examples=3, held_out=0.0)
-    golds = [words.gold_of(evidence, example) for example in evidence.job.examples("dev")]
+    run = build_tiny_run(tmp_path, kind, examples=3, held_out=0.0)
+    golds = [words.gold_of(run, example) for example in run.job.examples("dev")]
     expected = {"span": ["1900", "1901", "no answer"], "label": ["no", "maybe", "yes"], "score": [0.0, 0.5, 1.0]}
     assert golds == expected[str(kind)]

@@ -15,7 +15,7 @@ from bertvision.report.block import Block
 from bertvision.report.drawing import ROW, chart_of, colour_by, import_altair, tips
 from bertvision.report.ranking import best_or_control, marks_of
 from bertvision.report.wording import in_text, joined, listed, opening, seeds_note, threshold_note
-from bertvision.tables import Cell, Column, Headings, Rows, Table
+from bertvision.tables import Cell, Column, Headings, Row, Rows, Table
 from bertvision.words import counted
 
 PARTS = ("with an answer", "without an answer")
@@ -255,25 +255,25 @@ def second_answer(run: FinishedRun, split: str) -> Block:
     by_seed = _measure(groups, split, _count_guesses)
     found = {name: values[:, :3].mean(axis=0) for name, values in by_seed.items()}  # each (guess)
     total, digits = len(_marks(groups[0].trained[0], split)), _count_digits(groups)
-    columns: Headings = [
-        "model",
-        Column("first wrong", digits),
-        Column("second right", digits, "Exact match, where the first is wrong"),
-        Column("% second right", 1, "Of those where the first is wrong"),
-        Column("± % second right", 1),
-        Column("F1 of second", 1, "Mean, where the first is wrong"),
-        Column("± F1 of second", 1),
-        Column("% first right", 1, "Of all questions"),
-        Column("% first or second right", 1, "Of all questions"),
-    ]
-    rows = []
+    rows: list[Row] = []
     for name, (first, second, neither) in found.items():
-        shares = [cell for column in by_seed[name].T[3:] for cell in _mean_and_deviation(column)]
-        either = [_percent(first, total), _percent(first + second, total)]
-        rows.append([name, _number(second + neither), _number(second), *shares, *either])
+        (share, share_spread), (f1, f1_spread) = map(_mean_and_deviation, by_seed[name].T[3:])
+        rows.append(
+            {
+                "model": name,
+                Column("first wrong", digits): _number(second + neither),
+                Column("second right", digits, "Exact match, where the first is wrong"): _number(second),
+                Column("% second right", 1, "Of those where the first is wrong"): share,
+                Column("± % second right", 1): share_spread,
+                Column("F1 of second", 1, "Mean, where the first is wrong"): f1,
+                Column("± F1 of second", 1): f1_spread,
+                Column("% first right", 1, "Of all questions"): _percent(first, total),
+                Column("% first or second right", 1, "Of all questions"): _percent(first + second, total),
+            }
+        )
     return Block(
         sentences=[_tell_second(group, by_seed[group.title], total) for group in _spoken_of(run)],
-        table=Table(columns, rows).without_empty(),
+        table=Table.of(rows).without_empty(),
         picture=_draw_stack(found, GUESSES, "questions", "most likely answers"),
         drawn=["first wrong", "second right"],
         note=joined(

@@ -14,7 +14,7 @@ from bertvision.report.curves import draw_curve
 from bertvision.report.drawing import import_altair, off_zero, tips
 from bertvision.report.ranking import SERIES, names_drawn, whole_heads
 from bertvision.report.wording import CHOSEN, figure_name, in_text, joined, seeds_note, title_of
-from bertvision.tables import Column, Headings, Table
+from bertvision.tables import Column, Table
 from bertvision.words import counted
 
 POINTS = 60  # of a line of losses
@@ -200,14 +200,18 @@ def _ends(values: dict[int, float]) -> tuple[tuple[int, float], tuple[int, float
 
 
 def _table_of(courses: list[Course], score: str) -> Table:
-    columns: Headings = [Column("fine-tuning", None, "Epochs the encoder was fine-tuned for"), "head", "epoch"]
-    rows = [
-        [course.group.epochs, title_of(course.group), epoch, losses.get(epoch), scores.get(epoch)]
+    return Table.of(
+        {
+            Column("fine-tuning", None, "Epochs the encoder was fine-tuned for"): course.group.epochs,
+            "head": title_of(course.group),
+            "epoch": epoch,
+            Column("training loss", 4): losses.get(epoch),
+            Column(score, 2): scores.get(epoch),
+        }
         for course in courses
         for losses, scores in [(course.losses, course.scores)]
         for epoch in sorted({*losses, *scores})
-    ]
-    return Table([*columns, Column("training loss", 4), Column(score, 2)], rows).without_empty()
+    ).without_empty()
 
 
 def _draw_epochs(courses: list[Course], score: str) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from bertvision.report.saved_heads import (
     the_layer,
 )
 from bertvision.report.wording import joined, main_name, stand_in_note
-from bertvision.tables import Column, Headings, Rows, Table
+from bertvision.tables import Column, Table
 from bertvision.words import counted
 
 VERSION = 1  # of the measured losses: raise it when the same heads would give others
@@ -155,18 +155,20 @@ def layer_importance(run: FinishedRun, split: str, reporter: Reporter) -> Block:
     losses = [
         Loss(one["title"], one["role"], one["layers"], one["score"], np.array(one["without"])) for one in found["heads"]
     ]
-    columns: Headings = [
-        "head", "zeroed", Column(f"{figure} with all", 2), Column(f"{figure} without", 2),
-        Column("lost", 2, "Points by which the score falls"),
-    ]  # fmt: skip
-    rows: Rows = [
-        [one.title, name, one.score, float(one.without[layer]), float(one.drops[layer])]
+    table = Table.of(
+        {
+            "head": one.title,
+            "zeroed": name,
+            Column(f"{figure} with all", 2): one.score,
+            Column(f"{figure} without", 2): float(one.without[layer]),
+            Column("lost", 2, "Points by which the score falls"): float(one.drops[layer]),
+        }
         for one in losses
         for layer, name in enumerate(one.names)
-    ]
+    )
     return Block(
         sentences=_tell_losses(losses, figure),
-        table=Table(columns, rows),
+        table=table,
         picture=_draw_losses(losses, figure),
         drawn=["lost"],
         note=_note_of_losses(run, found),

@@ -15,7 +15,7 @@ from bertvision.report.block import Block
 from bertvision.report.drawing import chart_of, colour_by, import_altair, tips
 from bertvision.report.saved_heads import layers_of, names_read, order_names, saved_groups, the_layer, upper_half
 from bertvision.report.wording import deviation_of, joined, seeds_note
-from bertvision.tables import Column, Headings, Table
+from bertvision.tables import Column, Table
 from bertvision.words import counted
 
 NAMED = 4  # heads that get a sentence of their own
@@ -50,19 +50,21 @@ def layer_weights(run: FinishedRun, split: str) -> Block | None:
     found = [weights for group in saved_groups(run) if (weights := _read_weights(run, group)) is not None]
     if not found:
         return None
-    columns: Headings = [
-        "head", "layer", Column("weight, %", 2), Column("± seeds", 2, "Standard deviation over the seeds"),
-        Column("even share, %", 2, "What each state would have if all had the same"),
-    ]  # fmt: skip
-    rows = [
-        [one.title, name, float(one.mean[layer]), deviation_of(one.shares[:, layer].tolist()), one.even]
+    table = Table.of(
+        {
+            "head": one.title,
+            "layer": name,
+            Column("weight, %", 2): float(one.mean[layer]),
+            Column("± seeds", 2, "Standard deviation over the seeds"): deviation_of(one.shares[:, layer].tolist()),
+            Column("even share, %", 2, "What each state would have if all had the same"): one.even,
+        }
         for one in found
         for layer, name in enumerate(one.names)
-    ]
+    )
     return Block(
         "layer_weights",
         sentences=_tell_weights(found),
-        table=Table(columns, rows),
+        table=table,
         picture=_draw_weights(found),
         drawn=["weight, %"],
         note=joined(

@@ -12,7 +12,7 @@ from bertvision.report.block import Block
 from bertvision.report.drawing import ROW, chart_of, import_altair, off_zero, tips
 from bertvision.report.ranking import pair_of, right_of
 from bertvision.report.wording import ENCODER, joined, show_p, threshold_note
-from bertvision.tables import Cell, Column, Headings, Rows, Table
+from bertvision.tables import Column, Row, Table
 from bertvision.words import counted
 
 FEWEST = 8  # questions on each side that a test of lengths needs
@@ -35,15 +35,11 @@ def passage_lengths(run: FinishedRun, split: str) -> Block:
         "both": words[ours & theirs],
         "neither": words[~ours & ~theirs],
     }
-    columns: Headings = [
-        "right", "questions", Column("median", 1), Column("lower quartile", 1), Column("upper quartile", 1), "shortest",
-        "longest",
-    ]  # fmt: skip
-    table = Table(columns, [[title, len(found), *_ranges(found)] for title, found in sets.items()])
+    rows = [_row_of(title, found) for title, found in sets.items()]
     return Block(
         sentences=_tell_lengths(pair.name, *list(sets.values())[:2]),
-        table=table,
-        picture=_draw_ranges(table.rows),
+        table=Table.of(rows),
+        picture=_draw_ranges(rows),
         drawn=["median", "lower quartile", "upper quartile"],
         note=joined(
             "Words of the passage, counted by white space; right: exact match.",
@@ -54,12 +50,18 @@ def passage_lengths(run: FinishedRun, split: str) -> Block:
     )
 
 
-def _ranges(words: Words) -> list[Cell]:
+def _row_of(title: str, words: Words) -> Row:
     """Median, quartiles and ends; nothing of nothing."""
-    if not len(words):
-        return [None] * 5
-    middle = [float(value) for value in np.percentile(words, [50, 25, 75])]
-    return [*middle, int(words.min()), int(words.max())]
+    middle, lower, upper = map(float, np.percentile(words, [50, 25, 75])) if len(words) else (None, None, None)
+    return {
+        "right": title,
+        "questions": len(words),
+        Column("median", 1): middle,
+        Column("lower quartile", 1): lower,
+        Column("upper quartile", 1): upper,
+        "shortest": int(words.min()) if len(words) else None,
+        "longest": int(words.max()) if len(words) else None,
+    }
 
 
 def _tell_lengths(head: str, encoder_only: Words, head_only: Words) -> list[str]:
@@ -80,10 +82,10 @@ def tell_chance(one: Words, other: Words) -> str:
     return f"Between the two there is {verdict} (Mann-Whitney: {show_p(p)})."
 
 
-def _draw_ranges(rows: Rows) -> dict[str, Any]:
+def _draw_ranges(rows: list[Row]) -> dict[str, Any]:
     """From the shortest to the longest, the middle half as a bar, the median as a tick."""
     keys = ("right", "questions", "median", "lower", "upper", "shortest", "longest")
-    known: list[dict[str, Any]] = [dict(zip(keys, row, strict=True)) for row in rows if row[1]]
+    known: list[dict[str, Any]] = [dict(zip(keys, row.values(), strict=True)) for row in rows if row["questions"]]
     base = chart_of(known, ROW * len(known) + ROW).encode(
         y=import_altair().Y("right:N", sort=[row["right"] for row in known], title="got right by"),
         tooltip=tips(*((f"{key}:{'N' if key == 'right' else 'Q'}", key) for key in keys)),

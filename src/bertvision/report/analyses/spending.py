@@ -22,7 +22,7 @@ from bertvision.report.wording import (
     title_of,
     with_spread,
 )
-from bertvision.tables import Cell, Column, Headings, Table
+from bertvision.tables import Column, Row, Table
 from bertvision.words import counted
 
 BACKWARD = 2  # what a backward pass costs, in forward passes
@@ -114,23 +114,9 @@ def costs_table(run: FinishedRun, split: str) -> Block | None:
         "passes only. Memory is the most that was in use at once, in fine-tuning or in the heads' pass. Disk is what "
         "the model's files take; an encoder that was not fine-tuned adds none."
     )
-    columns: Headings = [
-        "model",
-        EPOCHS,
-        Column(figure_name(run.main), 2),
-        Column("±", 2, "Standard deviation over the seeds"),
-        "parameters",
-        Column("% of encoder", 3),
-        Column("seconds", 1, "Fine-tuning so far, and a head's pass"),
-        Column("of these in the pass", 1, "One pass for all heads that were trained together"),
-        Column("forward (M tokens)", 3, "Tokens through the encoder, forward"),
-        Column("backward (M tokens)", 3, "Tokens through the encoder, backward"),
-        Column("memory (MB)", 0, "The most in use at once"),
-        Column("disk (MB)", 3, "Files of this model"),
-    ]
     return Block(
         sentences=_tell_costs(run, split),
-        table=Table(columns, [_cost_row(run, split, group) for group in groups]).without_empty(),
+        table=Table.of(_cost_row(run, split, group) for group in groups).without_empty(),
         note=joined(note, seeds_note(groups)),
         folded=len(groups) > LONG,
     )
@@ -140,22 +126,23 @@ def _all_groups(run: FinishedRun) -> list[Group]:
     return [group for epochs in run.snapshots for group in run.groups(epochs)]
 
 
-def _cost_row(run: FinishedRun, split: str, group: Group) -> list[Cell]:
+def _cost_row(run: FinishedRun, split: str, group: Group) -> Row:
     cost, model = _cost_of(run, group), group.trained[0]
-    return [
-        title_of(group),
-        group.epochs,
-        group.mean(split, run.main),
-        deviation_of(group.figures(split, run.main)),
-        model.parameters,
-        None if model.share is None else 100 * model.share,
-        cost.seconds,
-        cost.own_seconds,
-        _in_millions(cost.forward),
-        _in_millions(cost.backward),
-        _in_millions(_memory(run, group)),
-        _in_millions(_disk_of(run, group)),
-    ]
+    deviation = deviation_of(group.figures(split, run.main))
+    return {
+        "model": title_of(group),
+        EPOCHS: group.epochs,
+        Column(figure_name(run.main), 2): group.mean(split, run.main),
+        Column("±", 2, "Standard deviation over the seeds"): deviation,
+        "parameters": model.parameters,
+        Column("% of encoder", 3): None if model.share is None else 100 * model.share,
+        Column("seconds", 1, "Fine-tuning so far, and a head's pass"): cost.seconds,
+        Column("of these in the pass", 1, "One pass for all heads that were trained together"): cost.own_seconds,
+        Column("forward (M tokens)", 3, "Tokens through the encoder, forward"): _in_millions(cost.forward),
+        Column("backward (M tokens)", 3, "Tokens through the encoder, backward"): _in_millions(cost.backward),
+        Column("memory (MB)", 0, "The most in use at once"): _in_millions(_memory(run, group)),
+        Column("disk (MB)", 3, "Files of this model"): _in_millions(_disk_of(run, group)),
+    }
 
 
 def _tell_costs(run: FinishedRun, split: str) -> list[str]:
@@ -224,7 +211,7 @@ def score_against_compute(run: FinishedRun, split: str) -> Block | None:
     hidden = f"The picture shows the best heads on {judged_on(run)}; the table has all."
     return Block(
         sentences=_tell_compute(run, curve, others),
-        table=_compute_table(run, curve, priced),
+        table=Table.of(_compute_row(curve, name, one) for one in priced),
         picture=_draw_compute(name, shown),
         drawn=["compute (M tokens)", name],
         note=joined(note, hidden if len(shown) < len(priced) else "", seeds_note(groups)),
@@ -280,23 +267,21 @@ def _at(one: _Priced) -> str:
     return f"{one.score:.2f} ({one.compute / MILLION:,.2f} million)"
 
 
-def _compute_table(run: FinishedRun, curve: list[_Priced], priced: list[_Priced]) -> Table:
-    columns: Headings = [
-        "model",
-        EPOCHS,
-        Column("compute (M tokens)", 3, "Forward, and backward twice"),
-        Column("seconds", 1),
-        Column(figure_name(run.main), 2),
-        Column("encoder for no more", 2, "Its dearest snapshot that took no more compute"),
-        Column("encoder for no less", 2, "Its cheapest snapshot that took no less"),
-    ]
-    rows = []
-    for one in priced:
-        around = (None, None) if one.is_encoder else _encoder_around(curve, one.compute)
-        scores = [None if near is None else near.score for near in around]
-        cells = [one.compute / MILLION, one.seconds, one.score, *scores]
-        rows.append([title_of(one.group), one.group.epochs, *cells])
-    return Table(columns, rows)
+def _compute_row(curve: list[_Priced], name: str, one: _Priced) -> Row:
+    below, above = (None, None) if one.is_encoder else _encoder_around(curve, one.compute)
+    return {
+        "model": title_of(one.group),
+        EPOCHS: one.group.epochs,
+        Column("compute (M tokens)", 3, "Forward, and backward twice"): one.compute / MILLION,
+        Column("seconds", 1): one.seconds,
+        Column(name, 2): one.score,
+        Column("encoder for no more", 2, "Its dearest snapshot that took no more compute"): None
+        if below is None
+        else below.score,
+        Column("encoder for no less", 2, "Its cheapest snapshot that took no less"): None
+        if above is None
+        else above.score,
+    }
 
 
 def _draw_compute(name: str, shown: list[_Priced]) -> dict[str, Any]:

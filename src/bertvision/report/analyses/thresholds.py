@@ -14,7 +14,7 @@ from bertvision.report.block import Block
 from bertvision.report.drawing import chart_of, colour_by, import_altair, off_zero, tips
 from bertvision.report.ranking import main_models, marks_of
 from bertvision.report.wording import in_text, joined, listed, signed, stand_in_note, title_of
-from bertvision.tables import Cell, Column, Table
+from bertvision.tables import Column, Row, Table
 
 POINTS = 60  # of a curve
 
@@ -45,7 +45,7 @@ def threshold_curve(run: FinishedRun, split: str) -> Block:
     ]
     return Block(
         sentences=_tell_thresholds(curves),
-        table=Table(_threshold_columns(), [_threshold_row(one, split) for one in curves]),
+        table=Table.of(_threshold_row(one, split) for one in curves),
         picture=_draw_curves(curves, _thresholds(curves)),
         drawn=["threshold", "F1", "F1 at 0", "best threshold", "best F1"],
         note=joined(
@@ -57,28 +57,22 @@ def threshold_curve(run: FinishedRun, split: str) -> Block:
     )
 
 
-def _threshold_columns() -> list[Column]:
-    return [
-        Column("model"),
-        Column("threshold", 3, "Chosen on held-out training questions"),
-        Column("F1", 2, "At the chosen threshold"),
-        Column("EM", 2, "At the chosen threshold"),
-        Column("F1 at 0", 2),
-        Column("EM at 0", 2),
-        Column("best threshold", 3, "On this split, for diagnosis only"),
-        Column("best F1", 2, "At the best threshold on this split"),
-        Column("AUC", 2, "Of the no-answer score"),
-        Column("forced EM", 2, "On answerable questions, when the model must answer"),
-        Column("forced F1", 2, "On answerable questions, when the model must answer"),
-    ]
-
-
-def _threshold_row(one: _Curve, split: str) -> list[Cell]:
+def _threshold_row(one: _Curve, split: str) -> Row:
     chosen, scores, marks = one.model.threshold, one.model.scores(split), one.marks
-    own = [None, None] if chosen is None else [_f1(marks, chosen), _em(marks, chosen)]
-    free = [scores.get(key) for key in ("no_answer_auc", "forced_exact", "forced_f1")]
-    best = best_threshold(marks)
-    return [one.title, chosen, *own, _f1(marks, 0.0), _em(marks, 0.0), best, _f1(marks, best), *free]
+    best, forced = best_threshold(marks), "On answerable questions, when the model must answer"
+    return {
+        "model": one.title,
+        Column("threshold", 3, "Chosen on held-out training questions"): chosen,
+        Column("F1", 2, "At the chosen threshold"): None if chosen is None else _f1(marks, chosen),
+        Column("EM", 2, "At the chosen threshold"): None if chosen is None else _em(marks, chosen),
+        Column("F1 at 0", 2): _f1(marks, 0.0),
+        Column("EM at 0", 2): _em(marks, 0.0),
+        Column("best threshold", 3, "On this split, for diagnosis only"): best,
+        Column("best F1", 2, "At the best threshold on this split"): _f1(marks, best),
+        Column("AUC", 2, "Of the no-answer score"): scores.get("no_answer_auc"),
+        Column("forced EM", 2, forced): scores.get("forced_exact"),
+        Column("forced F1", 2, forced): scores.get("forced_f1"),
+    }
 
 
 def _f1(marks: SpanMarks, threshold: float) -> float:

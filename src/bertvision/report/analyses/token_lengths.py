@@ -9,7 +9,7 @@ from bertvision.pipeline.finished import FinishedRun
 from bertvision.report.analysis import analysis
 from bertvision.report.block import Block
 from bertvision.report.drawing import chart_of, colour_by, import_altair, tips
-from bertvision.tables import Column, Headings, Rows, Table
+from bertvision.tables import Column, Row, Table
 from bertvision.words import counted
 
 BINS = 32  # of the histogram, about
@@ -29,7 +29,7 @@ def length_histogram(run: FinishedRun, split: str) -> Block | None:
     width = _bin_width(max(int(lengths.max()) for lengths in found.values()))
     return Block(
         sentences=[*(_tell_lengths(*pair) for pair in found.items()), _tell_limit(run, found, limit)],
-        table=_table_of(found, limit),
+        table=Table.of(_row_of(*pair, limit) for pair in found.items()),
         picture=_draw_lengths(found, width),
         drawn=["median", "longest"],
         note="Lengths are of windows as the encoder sees them, special tokens included. Bars are "
@@ -65,18 +65,18 @@ def _tell_limit(run: FinishedRun, found: Lengths, limit: int) -> str:
     return f"As long as a window may be ({counted(limit, 'token')}) are {counts}: {what}."
 
 
-def _table_of(found: Lengths, limit: int) -> Table:
-    columns: Headings = [
-        "split", "windows", Column("mean", 1), "median", "95th percentile", "longest",
-        Column("at the limit", None, f"Windows of {limit} tokens, the most there can be"),
-        Column("at the limit (%)", 1),
-    ]  # fmt: skip
-    rows: Rows = []
-    for name, lengths in found.items():
-        full = int((lengths >= limit).sum())
-        middles = [float(lengths.mean()), _middle(lengths, 0.5), _middle(lengths, 0.95), int(lengths.max())]
-        rows.append([name, len(lengths), *middles, full, 100 * full / len(lengths)])
-    return Table(columns, rows)
+def _row_of(name: str, lengths: np.ndarray, limit: int) -> Row:
+    full = int((lengths >= limit).sum())
+    return {
+        "split": name,
+        "windows": len(lengths),
+        Column("mean", 1): float(lengths.mean()),
+        "median": _middle(lengths, 0.5),
+        "95th percentile": _middle(lengths, 0.95),
+        "longest": int(lengths.max()),
+        Column("at the limit", None, f"Windows of {limit} tokens, the most there can be"): full,
+        Column("at the limit (%)", 1): 100 * full / len(lengths),
+    }
 
 
 def _draw_lengths(found: Lengths, width: int) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def test_the_names_of_members_are_those_the_shares_are_read_from(tmp_path: Path)
 @pytest.mark.parametrize("kind", KINDS.values())
 def test_every_mark_has_a_tooltip_for_every_kind(tmp_path: Path, kind: Kind) -> None:
     heads = ["learned_pooling", {"head": "adapter_64", "data_fraction": [0.1, 1.0]}]
-    evidence = build_tiny_run(tmp_path, kind, (0.0, 1.0), seeds=2, heads=heads)
-    block = data_share(evidence, "dev")
+    run = build_tiny_run(tmp_path, kind, (0.0, 1.0), seeds=2, heads=heads)
+    block = data_share(run, "dev")
     assert block is not None and block.picture is not None and block.in_words() and block.sentences
     assert all("tooltip" in layer["encoding"] for layer in layers_of(block.picture))

@@ -150,13 +150,13 @@ def test_answers_are_read_with_the_passage_around_them(tmp_path: Path, monkeypat
     gold, late = (Answer("Paris", 700), Answer("Paris", 700)), passage.rindex("after")
     with_data(monkeypatch, [Example("a", "Where?", passage, answers=gold), Example("b", "Who?", passage, answers=())])
     has, leads = [True, False], [-1.0, 1.0]
-    evidence = run_of(
+    run = run_of(
         tmp_path,
         SPAN,
         encoder=(span_marks([0, 0], has, leads), [span_row("before", 0, 0.6), span_row("", 0, 0.9)]),
         adapter_64=(span_marks([1, 0], has, [-1.0, -1.0]), [span_row("Paris", 700, 0.7), span_row("after", late, 0.5)]),
     )
-    block = disagreements(evidence, "dev")
+    block = disagreements(run, "dev")
     assert block and block.table
     first, second = block.table.records()
     shown = str(first.pop("passage"))
@@ -205,13 +205,13 @@ def test_of_scores_the_closer_one_is_counted_and_the_largest_differences_are_sho
     with_data(
         monkeypatch, [Example(name, f"text {name}", target=score) for name, score in zip("abcd", gold, strict=True)]
     )
-    evidence = run_of(
+    run = run_of(
         tmp_path,
         SCORE,
         encoder=(score_marks(gold, encoder), [{"score": value} for value in encoder]),
         adapter_64=(score_marks(gold, head), [{"score": value} for value in head]),
     )
-    block = disagreements(evidence, "dev")
+    block = disagreements(run, "dev")
     assert block and block.table and block.picture
     assert block.sentences == [
         "Of 4 examples adapter_64 was closer to the gold score on 2, the encoder itself on 1, both alike on 1 "
@@ -250,8 +250,8 @@ def test_few_examples_are_all_taken() -> None:
 
 @pytest.mark.parametrize("kind", KINDS.values())
 def test_a_whole_run_of_any_kind_has_a_table_for_reading(tmp_path: Path, kind: Kind) -> None:
-    evidence = build_tiny_run(tmp_path, kind)
-    block = disagreements(evidence, "dev")
+    run = build_tiny_run(tmp_path, kind)
+    block = disagreements(run, "dev")
     assert block and block.table and block.table.rows and block.picture and block.in_words()
-    known = {example.id for example in evidence.examples("dev") or ()}
+    known = {example.id for example in run.examples("dev") or ()}
     assert {row[0] for row in block.table.rows} <= known

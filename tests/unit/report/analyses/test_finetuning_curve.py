@@ -77,7 +77,7 @@ def test_spans_are_compared_at_the_chosen_threshold_with_em_beside_f1(tmp_path: 
 @pytest.mark.parametrize("kind", KINDS.values())
 def test_every_mark_has_a_tooltip_for_every_kind(tmp_path: Path, kind: Kind) -> None:
     heads = ["learned_pooling", {"head": "adapter_64", "data_fraction": [0.1, 1.0]}]
-    evidence = build_tiny_run(tmp_path, kind, (0.0, 1.0), seeds=2, heads=heads)
-    block = finetuning_curve(evidence, "dev")
+    run = build_tiny_run(tmp_path, kind, (0.0, 1.0), seeds=2, heads=heads)
+    block = finetuning_curve(run, "dev")
     assert block is not None and block.picture is not None and block.in_words() and block.sentences
     assert all("tooltip" in layer["encoding"] for layer in layers_of(block.picture))

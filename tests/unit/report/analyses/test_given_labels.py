@@ -114,16 +114,16 @@ def test_a_model_as_right_as_it_is_sure_is_called_neither_too_sure_nor_less(tmp_
 
 
 def test_other_kinds_have_no_labels(tmp_path: Path) -> None:
-    evidence = build_tiny_run(tmp_path, SCORE)
-    assert confusion_matrix(evidence, "dev") is None and reliability_curve(evidence, "dev") is None
+    run = build_tiny_run(tmp_path, SCORE)
+    assert confusion_matrix(run, "dev") is None and reliability_curve(run, "dev") is None
 
 
 def test_many_labels_are_drawn_without_words_and_the_encoder_alone_will_do(tmp_path: Path) -> None:
     names = [f"label{number}" for number in range(9)]
     run = TinyRun(tmp_path, labels=names)
     run.add("encoder", marks=random_marks(labels=9))
-    evidence = run.write()
-    matrix, curve = confusion_matrix(evidence, "dev"), reliability_curve(evidence, "dev")
+    finished = run.write()
+    matrix, curve = confusion_matrix(finished, "dev"), reliability_curve(finished, "dev")
     assert matrix is not None and matrix.picture is not None and matrix.picture["mark"]["type"] == "rect"
     assert matrix.sentences[0].startswith("The encoder itself gives ")
     assert curve is not None and len(curve.sentences) == 1

@@ -57,10 +57,10 @@ def test_the_states_are_put_back_when_a_head_fails() -> None:
 
 
 def test_measured_scores_are_those_of_plain_transformers_calls(rte: Path) -> None:
-    evidence = FinishedRun(rte)
-    examples = evidence.examples("dev")
+    run = FinishedRun(rte)
+    examples = run.examples("dev")
     assert examples is not None
-    found = measure_layers(evidence, "dev", QUIET)
+    found = measure_layers(run, "dev", QUIET)
     assert (found["examples"], found["of"], found["figure"]) == (len(examples), len(examples), "accuracy")
     folder = rte / "snapshots" / "epoch_1"
     model = AutoModel.from_pretrained(folder / "encoder").eval()
@@ -88,22 +88,22 @@ def test_measured_scores_are_those_of_plain_transformers_calls(rte: Path) -> Non
 
 @pytest.mark.parametrize("task", ["rte", "squad"])
 def test_the_control_loses_by_its_last_layer_alone(task: str, request: pytest.FixtureRequest) -> None:
-    evidence = FinishedRun(request.getfixturevalue(task))
-    found = measure_layers(evidence, "dev", QUIET)
+    run = FinishedRun(request.getfixturevalue(task))
+    found = measure_layers(run, "dev", QUIET)
     (control,) = [one for one in found["heads"] if one["role"] == "control"]
     last = control["layers"].index("layer 3")
     others = [score for layer, score in enumerate(control["without"]) if layer != last]
     assert others == [control["score"]] * len(others)
-    block = layer_importance(evidence, "dev", QUIET)
+    block = layer_importance(run, "dev", QUIET)
     assert block is not None
     told = [sentence for sentence in block.sentences if sentence.startswith("The control ")]
     assert len(told) == 1 and "without layer 3, and without any other its score stays the same" in told[0]
 
 
 def test_a_span_is_scored_as_in_the_run_where_nothing_is_zeroed(squad: Path) -> None:
-    evidence = FinishedRun(squad)
-    found = measure_layers(evidence, "dev", QUIET)
-    scores = evidence.scores["snapshots"]["1"]
+    run = FinishedRun(squad)
+    found = measure_layers(run, "dev", QUIET)
+    scores = run.scores["snapshots"]["1"]
     assert found["figure"] == "at_threshold.f1" and len(found["heads"]) == 3
     for one in found["heads"]:
         assert one["score"] == pytest.approx(scores[one["name"]]["scores"]["dev"]["at_threshold"]["f1"])
@@ -147,10 +147,10 @@ def test_without_the_data_the_block_is_left_out_and_that_is_said(
 
 
 def test_chosen_layers_keep_their_numbers(make_run: Callable[..., Path], glue_folder: Path) -> None:
-    evidence = FinishedRun(make_run("rte", glue_folder, SEEDS, layers=[0, 2, -1]))
+    run = FinishedRun(make_run("rte", glue_folder, SEEDS, layers=[0, 2, -1]))
     names = ["embeddings", "layer 2", "layer 3", "pooled output"]
-    assert [one["layers"] for one in measure_layers(evidence, "dev", QUIET)["heads"]] == [names] * 3
-    block = layer_weights(evidence, "dev")
+    assert [one["layers"] for one in measure_layers(run, "dev", QUIET)["heads"]] == [names] * 3
+    block = layer_weights(run, "dev")
     assert block is not None and block.table is not None
     assert [row[1] for row in block.table.rows] == names
 

@@ -18,12 +18,12 @@ def lengths_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: int) -
     words = [*range(1, 2 * alone + 1), 50]
     encoder, head = [1] * alone + [0] * alone + [1], [0] * alone + [1] * alone + [1]
     has, leads = [True] * len(words), [-1] * len(words)
-    evidence = answers_run(
+    run = answers_run(
         tmp_path, ("encoder", span_marks(encoder, has, leads), None), ("adapter_64", span_marks(head, has, leads), None)
     )
     examples = [Example(str(count), "Who?", "word " * count, answers=()) for count in words]
     monkeypatch.setattr(FinishedRun, "examples", lambda self, split: examples)
-    return passage_lengths(evidence, "dev")
+    return passage_lengths(run, "dev")
 
 
 def test_passages_of_what_only_one_got_right_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

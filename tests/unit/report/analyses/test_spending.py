@@ -68,22 +68,22 @@ def test_runs_from_before_tokens_were_counted_have_a_table_and_no_curve(tmp_path
     run = TinyRun(tmp_path)
     run.add("encoder", scores=accuracy(60.0), tokens=None, memory=None)
     run.add("adapter_64", scores=accuracy(61.0), tokens=None, memory=None)
-    evidence = run.write()
-    block = costs_table(evidence, "dev")
+    finished = run.write()
+    block = costs_table(finished, "dev")
     assert block is not None and block.table is not None
     headings = [column.heading for column in block.table.columns]
     assert "memory (MB)" not in headings and "forward (M tokens)" not in headings
     assert [row["seconds"] for row in block.table.records()] == [100.0, 110.0]
-    assert score_against_compute(evidence, "dev") is None
+    assert score_against_compute(finished, "dev") is None
 
 
 def test_without_heads_the_encoder_alone_is_told_of(tmp_path: Path) -> None:
     run = TinyRun(tmp_path)
     run.add("encoder", scores=accuracy(60.0))
-    evidence = run.write()
-    block = costs_table(evidence, "dev")
+    finished = run.write()
+    block = costs_table(finished, "dev")
     assert block is not None and block.sentences == ["The encoder itself has 1,000,000 parameters; there are no heads."]
-    assert score_against_compute(evidence, "dev") is None
+    assert score_against_compute(finished, "dev") is None
 
 
 def test_backward_counts_twice_and_the_encoder_s_own_snapshots_stand_beside(tmp_path: Path) -> None:
@@ -122,8 +122,8 @@ def test_an_ensemble_costs_its_pass_and_one_with_members_from_elsewhere_is_not_p
     for name, other in (("both", None), ("foreign", "runs/other")):
         voices = [{"run": None, "epochs": 1.0, "name": "encoder"}, {"run": other, "epochs": 1.0, "name": "adapter_64"}]
         run.add(name, scores=accuracy(72.0), head=None, ensemble=["encoder", "adapter_64"], voices=voices)
-    evidence = run.write()
-    block, table = score_against_compute(evidence, "dev"), costs_table(evidence, "dev")
+    finished = run.write()
+    block, table = score_against_compute(finished, "dev"), costs_table(finished, "dev")
     assert block is not None and block.table is not None and table is not None and table.table is not None
     priced = {row["model"]: row["compute (M tokens)"] for row in block.table.records() if row["epochs"] == 1.0}
     assert priced["both"] == 3.5 and "foreign" not in priced
@@ -134,8 +134,8 @@ def test_an_ensemble_costs_its_pass_and_one_with_members_from_elsewhere_is_not_p
 @pytest.mark.parametrize("kind", KINDS.values())
 def test_every_kind_with_seeds_and_an_ensemble_has_a_picture_of_at_most_six_colours(tmp_path: Path, kind: Kind) -> None:
     heads = ["learned_pooling", "average_pooling", "pooled_adapter", {"head": "adapter", "size": [4, 8, 16]}]
-    evidence = build_tiny_run(tmp_path, kind, (0.5, 1.0), seeds=2, heads=heads, ensemble="together")
-    block, table = score_against_compute(evidence, "dev"), costs_table(evidence, "dev")
+    run = build_tiny_run(tmp_path, kind, (0.5, 1.0), seeds=2, heads=heads, ensemble="together")
+    block, table = score_against_compute(run, "dev"), costs_table(run, "dev")
     assert block is not None and block.picture is not None and block.in_words() and table is not None
     shown = {row["model"] for row in block.picture["data"]["values"]}
     assert len(shown) == 6 and {"encoder itself", "last_linear (control)", "together"} <= shown

@@ -48,7 +48,7 @@ def test_a_run_that_kept_no_lengths_has_no_histogram(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS.values())
 def test_every_mark_has_a_tooltip_for_every_kind(tmp_path: Path, kind: Kind) -> None:
     heads = ["learned_pooling", {"head": "adapter_64", "data_fraction": [0.1, 1.0]}]
-    evidence = build_tiny_run(tmp_path, kind, (0.0, 1.0), seeds=2, heads=heads)
-    block = length_histogram(evidence, "dev")
+    run = build_tiny_run(tmp_path, kind, (0.0, 1.0), seeds=2, heads=heads)
+    block = length_histogram(run, "dev")
     assert block is not None and block.picture is not None and block.in_words() and block.sentences
     assert all("tooltip" in layer["encoding"] for layer in layers_of(block.picture))
