@@ -1,9 +1,10 @@
-"""What a run shows beyond its scores: each analysis is a table, a picture and plain sentences, all from the numbers.
+"""The report of finished runs: what they show beyond their scores, on one page.
 
-`pipeline.finished` reads the run, certainty.py says how sure its scores are, block.py is what an analysis gives.
-words.py, ranking.py and drawing.py are what analyses share: how things are said, which models are shown, how they are
-drawn.
-The rest is named by what it shows: scores, comparisons and choices; spending; finetuning_curve, data_share, epochs and
-lengths; layer_weights, layer_importance and layer_map (on layers and strengths); answers, thresholds and passages of
-spans, labels, values of scores; disagreements.
+analyses/       one analysis a file: a table, a picture and plain sentences, all from the same numbers
+analysis.py     the decorator that registers one, with its section, order and needs
+block.py        what an analysis gives; certainty.py: how sure the scores are
+wording.py, ranking.py, drawing.py, curves.py, saved_heads.py    what analyses share: words, models to show, pictures,
+                curves, the heads that were kept (strengths.py computes layer maps)
+build.py        from runs to a report: summary.py, side_by_side.py (several runs), cards.py (model cards)
+writing.py      its files: page.py (with page.html, .css, .js), markdown.py, pictures.py, toml.py
 """
