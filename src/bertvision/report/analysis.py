@@ -12,7 +12,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, ParamSpec
+from typing import Any, Literal, ParamSpec, cast
 
 from bertvision.errors import UserError
 from bertvision.kinds import Marks
@@ -56,7 +56,8 @@ def analysis(
     def register(build: Callable[P, Block | None]) -> Callable[P, Block | None]:
         @functools.wraps(build)
         def ask(*given: P.args, **named: P.kwargs) -> Block | None:
-            run, split = _asked_of(*given)
+            first, *more = cast(Any, given)
+            run, split = (first.run, first.split) if isinstance(first, Certainty) else (first, more[0])
             if not all(need(run, split) for need in needs):
                 return None
             try:
@@ -65,7 +66,7 @@ def analysis(
                 if subject != "states":
                     raise
                 # The data or the encoder may be gone: the rest of the report does not need them.
-                _reporter_of(*given).say(f"“{title}” is left out: {error}")
+                more[1].say(f"“{title}” is left out: {error}")
                 return None
             if block is None:
                 return None
@@ -76,15 +77,6 @@ def analysis(
         return ask
 
     return register
-
-
-def _asked_of(first: Any, split: Any = None, *_: Any) -> tuple[FinishedRun, str]:
-    return (first.run, first.split) if isinstance(first, Certainty) else (first, split)
-
-
-def _reporter_of(run: Any, split: Any, reporter: Any) -> Reporter:
-    assert isinstance(reporter, Reporter)
-    return reporter
 
 
 # ---------------------------------------------------------------------- needs

@@ -43,7 +43,7 @@ class Block:
             names = ", ".join(show(row[column.heading], column) for column in texts)
             told += [f"{names}: {values}"] if known else []
         more = f"; the table has {len(told) - TOLD:,} more" if len(told) > TOLD else ""
-        return f"{lead}: {'; '.join(told[:TOLD])}{more}."
+        return f"{lead}{'' if lead.endswith('?') else '.'} {'; '.join(told[:TOLD])}{more}."
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ def _line(name: str, certainty: Certainty) -> dict[str, Any]:
     """What one run comes to."""
     run, split, epochs = certainty.run, certainty.split, certainty.epochs
     key, best, control = run.main, run.best_head(epochs), run.control(epochs)
+    ensemble = run.best(epochs, "ensemble")
     against = next((one for one in certainty.against(run.encoder(epochs)) if best and one.ours.name == best.name), None)
     return {
         "run": name,
@@ -47,16 +48,10 @@ def _line(name: str, certainty: Certainty) -> dict[str, Any]:
         CONTROL: control.mean(split, key) if control else None,
         "head": best.name if best else None,
         BEST: best.mean(split, key) if best else None,
-        "ensemble": _best_ensemble(run, epochs, split),
+        "ensemble": ensemble.mean(split, key) if ensemble else None,
         "gap": against,
         "surprise": surprise(run, epochs),
     }
-
-
-def _best_ensemble(run: FinishedRun, epochs: float, split: str) -> float | None:
-    """The score of the ensemble that was best on held-out data."""
-    best = run.best(epochs, "ensemble")
-    return best.mean(split, run.main) if best else None
 
 
 def _runs_block(lines: list[dict[str, Any]]) -> Block:

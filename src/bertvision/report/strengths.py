@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from bertvision.data.examples import Example
 from bertvision.data.windows import Features
@@ -112,10 +111,10 @@ def find_model(run: FinishedRun, head: str | None) -> Model:
 
 
 def _find(examples: list[Example], id: str) -> int:
-    for number, example in enumerate(examples):
-        if example.id == id:
-            return number
-    raise UserError(f"there is no example '{id}': ids are like '{examples[0].id}'.")
+    ids = [example.id for example in examples]
+    if id not in ids:
+        raise UserError(f"there is no example '{id}': ids are like '{ids[0]}'.")
+    return ids.index(id)
 
 
 # ---------------------------------------------------------------------- which example
@@ -160,7 +159,11 @@ def _map_example(run: FinishedRun, model: Model, example: Example, other: str, t
     features = job.build_features([example])
     with torch.no_grad():
         outputs = head(encoder(pack_tokens(features, np.arange(len(features))), keep=(head.reads,)))
-    aim = _take_aim(run, model, example, features, outputs.float().cpu())
+    outputs = outputs.float().cpu()  # (token or window, output)
+    said = kind.decode(
+        run.task, outputs.numpy(), features, [example], Decoding(1, job.config.evaluate.max_answer_tokens)
+    )
+    aim = kind.aim(run.task, said, features, outputs, model.threshold or 0.0)
     if through is None:
         through = not _sees_many(head)
     look = _look_through if through else _look_directly
@@ -191,12 +194,6 @@ def _map_example(run: FinishedRun, model: Model, example: Example, other: str, t
 def _sees_many(head: Head) -> bool:
     """Whether what a head says of one answer depends on many tokens' states by the head itself."""
     return head.reads == "tokens" and (head.mixes_tokens or head.target.kind.position == "sequence")
-
-
-def _take_aim(run: FinishedRun, model: Model, example: Example, features: Features, outputs: Tensor) -> Aim:
-    task, how = run.task, Decoding(1, run.job.config.evaluate.max_answer_tokens)
-    said = task.kind.decode(task, outputs.numpy(), features, [example], how)
-    return task.kind.aim(task, said, features, outputs, model.threshold or 0.0)
 
 
 def _look_directly(encoder: Encoder, head: Head, features: Features, aim: Aim) -> tuple[Float, float]:

@@ -16,10 +16,11 @@ EMBEDDED = "all-MiniLM-L6-v2"
 def build_facts(run: FinishedRun) -> list[str]:
     """What was trained on what, a line each."""
     finetune = run.config["finetune"]
+    scored = [f"{split} ({_total(run, split):,} examples)" for split in run.splits]
     lines = [
         f"Task: {run.task.name}, {run.task.source}",
         f"Encoder: {encoder_name(run)}, fine-tuned for {counted(run.last, 'epoch')} (learning rate {finetune['lr']:g})",
-        f"Scored on: {', '.join(_split_words(run, split) for split in run.splits)}",
+        f"Scored on: {', '.join(scored)}",
     ]
     if run.has_held_out:
         lines.append(f"Held out of train for every choice: {_total(run, HELD_OUT):,} examples")
@@ -34,10 +35,6 @@ def encoder_name(run: FinishedRun) -> str:
     return EMBEDDED if name == "embedded" else Path(name).name
 
 
-def _split_words(run: FinishedRun, split: str) -> str:
-    return f"{split} ({_total(run, split):,} examples)"
-
-
 def _total(run: FinishedRun, split: str) -> int:
     return int(run.encoder(run.last).models[0].scores(split)["total"])
 
@@ -45,11 +42,12 @@ def _total(run: FinishedRun, split: str) -> int:
 def build_summary(certainty: Certainty) -> list[str]:
     """What the run found, of one split at one snapshot."""
     run, epochs = certainty.run, certainty.epochs
-    best = run.best_head(epochs)
+    best, encoder, control = run.best_head(epochs), run.encoder(epochs), run.control(epochs)
     if best is None:
+        score = encoder.mean(certainty.split, run.main)
+        reached = f"The encoder itself reaches {score:.2f} {figure_name(run.main)} on {certainty.split}."
         alone = "No head was trained to its end, so there is nothing to compare with it."
-        return [_encoder_alone(certainty), alone, _choice_sentence(run, epochs)]
-    encoder, control = run.encoder(epochs), run.control(epochs)
+        return [reached, alone, _choice_sentence(run, epochs)]
     found = [
         _best_sentence(certainty, best, _find(certainty.against(encoder), best)),
         _layers_sentence(certainty, best, control) if control else "",
@@ -59,12 +57,6 @@ def build_summary(certainty: Certainty) -> list[str]:
         _baseline_sentence(certainty, best),
     ]
     return [sentence for sentence in found if sentence]
-
-
-def _encoder_alone(certainty: Certainty) -> str:
-    run, split = certainty.run, certainty.split
-    score = run.encoder(certainty.epochs).mean(split, run.main)
-    return f"The encoder itself reaches {score:.2f} {figure_name(run.main)} on {split}."
 
 
 def _find(found: list[Against], group: Group) -> Against | None:

@@ -26,7 +26,7 @@ def comparisons(certainty: Certainty) -> Block | None:
         sentences=[_tell(certainty, other, [one for one in found if one.theirs is other]) for other in others],
         table=_table_of(found),
         picture=_forest(run, found),
-        drawn=["difference"],
+        drawn=["difference", "from", "to"],
         note=_note(certainty),
     )
 

@@ -1,9 +1,9 @@
 """Where the best head and the encoder itself disagree in being right: how often, whether by chance, and a table of
 examples for reading."""
 
+import dataclasses
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -39,61 +39,44 @@ def draw_evenly(numbers: Numbers, most: int, seed: int = SEED) -> list[int]:
     return [int(draw.choice(part)) for part in np.array_split(numbers, most)]
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """What differs between models that are right or wrong, and those that are near or far."""
-
-    sentences: list[str]
-    picture: dict[str, Any]
-    alt: str
-    note: str
-    """How the examples of the table were chosen."""
-    ours: list[int]
-    """Numbers of the examples to show where the head does better."""
-    theirs: list[int]
-    sampled: str = ""
-    """How those of the picture were, where it has not all."""
-
-
 @analysis("What the models say", 90, "Where head and encoder disagree", [a_best_head])
 def disagreements(run: FinishedRun, split: str) -> Block | None:
     """How often only one of them was right (of scores: closer), and examples of both."""
-    pair = pair_of(run)
-    is_near, examples = gives(ScoreMarks)(run, split), run.examples(split)
+    pair, examples = pair_of(run), run.examples(split)
+    is_near = gives(ScoreMarks)(run, split)
     if not is_near and pair.head.marks(split).right() is None:
         return None
-    parts = _compare_errors(pair, split) if is_near else _compare_rights(pair, split)
+    block, ours, theirs, chosen = (_compare_errors if is_near else _compare_rights)(pair, split)
     table, note = None, ""
     if examples is None:
         note = "The data of this split are no longer there: examples can't be shown."
-    elif parts.ours or parts.theirs:
-        table, note = _table_of(run, split, pair, examples, parts, is_near), parts.note
-    return Block(
-        sentences=parts.sentences,
-        table=table,
-        picture=parts.picture,
-        alt=parts.alt,
-        note=joined(run.kind.right_note, note, parts.sampled, pair.note),
-        folded=True,
-    )
+    elif ours or theirs:
+        table, note = _table_of(run, split, pair, examples, ours, theirs, is_near), chosen
+    return dataclasses.replace(block, table=table, note=joined(run.kind.right_note, note, block.note, pair.note))
+
+
+Compared = tuple[Block, list[int], list[int], str]
+"""Sentences and a picture; numbers of the examples to show where the head and where the encoder does better; how these
+were chosen."""
 
 
 # ---------------------------------------------------------------------- right or wrong
 
 
-def _compare_rights(pair: Pair, split: str) -> _Parts:
+def _compare_rights(pair: Pair, split: str) -> Compared:
     ours, theirs = right_of(pair.head, split), right_of(pair.encoder, split)  # (example), (example)
     cells = _count_cells(ours, theirs)
     both, head, encoder, neither = (cell["examples"] for cell in cells)
-    return _Parts(
-        _tell_rights(pair, ours, theirs),
-        _draw_square(pair.name, cells),
-        f"A square of four counts. Both right: {both:,}; only the encoder itself: {encoder:,}; only {pair.name}: "
+    block = Block(
+        sentences=_tell_rights(pair, ours, theirs),
+        picture=_draw_square(pair.name, cells),
+        alt=f"A square of four counts. Both right: {both:,}; only the encoder itself: {encoder:,}; only {pair.name}: "
         f"{head:,}; neither: {neither:,}.",
-        f"Of each direction at most {MOST} examples are shown, drawn evenly over the split with seed {SEED}.",
-        draw_evenly(np.flatnonzero(ours & ~theirs), MOST),
-        draw_evenly(np.flatnonzero(theirs & ~ours), MOST),
+        folded=True,
     )
+    only_ours, only_theirs = (draw_evenly(np.flatnonzero(some), MOST) for some in (ours & ~theirs, theirs & ~ours))
+    chosen = f"Of each direction at most {MOST} examples are shown, drawn evenly over the split with seed {SEED}."
+    return block, only_ours, only_theirs, chosen
 
 
 def _tell_rights(pair: Pair, ours: Bool, theirs: Bool) -> list[str]:
@@ -147,22 +130,24 @@ def _draw_square(name: str, cells: list[dict[str, Any]]) -> dict[str, Any]:
 # ---------------------------------------------------------------------- near or far
 
 
-def _compare_errors(pair: Pair, split: str) -> _Parts:
+def _compare_errors(pair: Pair, split: str) -> Compared:
     head, encoder = marks_of(pair.head, split, ScoreMarks), marks_of(pair.encoder, split, ScoreMarks)
     ours, theirs = head.errors(), encoder.errors()  # (example), (example)
     gain = theirs - ours  # (example) by how much the head is closer
     order = np.argsort(-gain, kind="stable").tolist()  # (example)
     sampled = f"The picture has {POINTS:,} of {len(gain):,} examples, drawn evenly over the split with seed {SEED}."
-    return _Parts(
-        _tell_errors(pair, ours, theirs),
-        _draw_errors(pair.name, head, encoder),
-        f"A point for each example: the error of the encoder itself (mean {theirs.mean():.2f}) along, that of "
+    block = Block(
+        sentences=_tell_errors(pair, ours, theirs),
+        picture=_draw_errors(pair.name, head, encoder),
+        alt=f"A point for each example: the error of the encoder itself (mean {theirs.mean():.2f}) along, that of "
         f"{pair.name} (mean {ours.mean():.2f}) upwards; below the line the head is closer.",
-        f"Of each direction at most {MOST} examples are shown, those where the two errors differ most.",
-        [number for number in order[:MOST] if gain[number] > 0],
-        [number for number in order[::-1][:MOST] if gain[number] < 0],
-        sampled if len(gain) > POINTS else "",
+        note=sampled if len(gain) > POINTS else "",
+        folded=True,
     )
+    closer = [number for number in order[:MOST] if gain[number] > 0]
+    farther = [number for number in order[::-1][:MOST] if gain[number] < 0]
+    chosen = f"Of each direction at most {MOST} examples are shown, those where the two errors differ most."
+    return block, closer, farther, chosen
 
 
 def _tell_errors(pair: Pair, ours: Float, theirs: Float) -> list[str]:
@@ -209,16 +194,24 @@ def _draw_errors(name: str, ours: ScoreMarks, theirs: ScoreMarks) -> dict[str, A
 # ---------------------------------------------------------------------- the table for reading
 
 
-def _table_of(run: FinishedRun, split: str, pair: Pair, examples: list[Example], parts: _Parts, is_near: bool) -> Table:
+def _table_of(
+    run: FinishedRun,
+    split: str,
+    pair: Pair,
+    examples: list[Example],
+    ours: list[int],
+    theirs: list[int],
+    is_near: bool,
+) -> Table:
     """A row for each of these examples, first those that the head does better."""
-    numbers = [*parts.ours, *parts.theirs]
+    numbers = [*ours, *theirs]
     encoder, head = (model.said(split, set(numbers)) for model in (pair.encoder, pair.head))
     has_pair = any(examples[number].text_pair is not None for number in numbers)
     rows = []
     for number in numbers:
         example, said = examples[number], (encoder[number], head[number])
         texts = [cut(example.text), *([_second_text(example, run.kind, said)] if has_pair else [])]
-        better = pair.name if number in parts.ours else ENCODER
+        better = pair.name if number in ours else ENCODER
         cells = [cell for row in said for cell in _said(run.kind, row, is_near)]
         rows.append([example.id, *texts, gold_of(run, example), *cells, better])
     return Table(_columns(run.kind, has_pair, pair.name, is_near), rows)

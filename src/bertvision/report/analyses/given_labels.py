@@ -157,13 +157,15 @@ def reliability_curve(run: FinishedRun, split: str) -> Block:
         title_of(group): measure_reliability(marks_of(group.trained[0], split, LabelMarks)) for group in groups
     }  # fmt: skip
     names = [in_text(group) for group in groups]
+    errors = [f"{name} {one.error:.1f}" for name, one in zip(names, found.values(), strict=True)]
+    compared = [f"Expected calibration errors, lower being better: {', '.join(errors)}."] if len(errors) > 1 else []
     note = (
         f"Confidence is the probability of the label that is given, in {BINS} equal bins. The expected calibration "
         "error (ECE) is the mean distance of confidence and accuracy over the bins, weighted by their examples. Points "
         "of the picture grow with the examples of their bin."
     )
     return Block(
-        sentences=[_tell_sureness(names[-1], found[title_of(groups[-1])]), *_tell_errors(names, list(found.values()))],
+        sentences=[_tell_sureness(names[-1], found[title_of(groups[-1])]), *compared],
         table=_reliability_table(found),
         picture=_draw_reliability(found),
         drawn=["mean confidence (%)", "accuracy (%)"],
@@ -181,13 +183,6 @@ def _tell_sureness(name: str, found: Reliability) -> str:
         f"{opening(name)} is on average {what}: mean confidence {sure:.1f} %, accuracy {right:.1f} %, "
         f"expected calibration error {found.error:.1f} points."
     )
-
-
-def _tell_errors(names: list[str], found: list[Reliability]) -> list[str]:
-    if len(names) < 2:
-        return []
-    errors = [f"{name} {one.error:.1f}" for name, one in zip(names, found, strict=True)]
-    return [f"Expected calibration errors, lower being better: {', '.join(errors)}."]
 
 
 def _bin_rows(found: Reliability) -> list[tuple[int, int, float, float]]:

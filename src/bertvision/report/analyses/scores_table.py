@@ -38,7 +38,7 @@ def scores_table(certainty: Certainty) -> Block:
         Table(_columns(columns, several), rows),
         _draw_intervals(certainty),
         note=_note(certainty),
-        drawn=[heading_of(run, run.main)],
+        drawn=[f"{heading_of(run, run.main)}{end}" for end in ("", " from", " to")],
     )
 
 
