@@ -187,7 +187,7 @@ def in_process(work: Callable[[Path], float], run: Path) -> tuple[float, float]:
 
 
 def timed(work: Callable[[Path], float], run: Path) -> tuple[float, float]:
-    import bertvision.reports.making  # noqa: F401
+    import bertvision.report.build  # noqa: F401
 
     started = time.perf_counter()
     work(run)
@@ -195,7 +195,7 @@ def timed(work: Callable[[Path], float], run: Path) -> tuple[float, float]:
 
 
 def build_whole(run: Path) -> None:
-    from bertvision.reports.making import make_report
+    from bertvision.report.build import make_report
 
     make_report([run], with_encoder=False)
 
@@ -203,7 +203,7 @@ def build_whole(run: Path) -> None:
 def build_only(run: Path) -> None:
     from bertvision.pipeline.finished import FinishedRun
     from bertvision.progress import Reporter
-    from bertvision.reports.making import build_report
+    from bertvision.report.build import build_report
 
     build_report(FinishedRun(run), Reporter(), with_encoder=False)
 

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.stats import spearmanr
 
-from bertvision.analysis.block import Block, Cell, Column, Frame
-from bertvision.analysis.words import ENCODER as ENCODER_ITSELF
-from bertvision.analysis.words import signed
 from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import ENCODER
+from bertvision.report.block import Block
+from bertvision.report.wording import ENCODER as ENCODER_ITSELF
+from bertvision.report.wording import signed
+from bertvision.tables import Cell, Column, Table
 from bertvision.words import counted
 from paper.kept import LOWER, Experiment, Experiments, Mean, Place, by_encoder, show_rate
 from paper.names import AUC, FORCED, JUDGED, LABELS, in_passes
@@ -504,7 +505,7 @@ def claims_blocks(experiments: Experiments, lower: Experiments) -> list[Block]:
         changed = sum(found[judge].verdict != claim.verdict for judge, claim in there.items())
         lines.append(f"With encoders fine-tuned at {rate}, the verdict on {changed} of {len(there)} would be another.")
     blocks = [
-        Block("claims", "Claim by claim", lines, Frame(columns, rows), note=NOTE),
+        Block("claims", "Claim by claim", lines, Table(columns, rows), note=NOTE),
         _evidence_block("claims_evidence", "The figures behind it", claims),
     ]
     return blocks + ([_evidence_block("claims_lower", f"The figures at {rate}", [*there.values()])] if there else [])
@@ -526,7 +527,7 @@ def _evidence_block(key: str, title: str, claims: list[Claim]) -> Block:
     for claim in claims:
         lines = [*map(str, claim.findings), *claim.further]
         rows += [["" if place else claim.text, line] for place, line in enumerate(lines)]
-    return Block(key, title, frame=Frame(columns, rows), folded=True)
+    return Block(key, title, table=Table(columns, rows), folded=True)
 
 
 def _count(claims: list[Claim]) -> str:

@@ -15,12 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bertvision.analysis import answers
-from bertvision.analysis.block import Block
-from bertvision.analysis.certainty import Certainty
-from bertvision.analysis.comparisons import comparisons
-from bertvision.analysis.layer_weights import layer_weights
-from bertvision.analysis.passages import passage_lengths
 from bertvision.config import RunConfig, TrainConfig, build_config
 from bertvision.disk import read_json, write_text
 from bertvision.errors import UserError
@@ -28,6 +22,12 @@ from bertvision.heads import MemberConfig
 from bertvision.kinds import SPAN
 from bertvision.pipeline.finished import FinishedRun, Model
 from bertvision.pipeline.members import build_members
+from bertvision.report.analyses import answering as answers
+from bertvision.report.analyses.comparisons import comparisons
+from bertvision.report.analyses.layer_weights import layer_weights
+from bertvision.report.analyses.passage_lengths import passage_lengths
+from bertvision.report.block import Block
+from bertvision.report.certainty import Certainty
 from bertvision.tasks import TaskConfig
 from bertvision.tasks.config import TASKS
 from paper.experiments import find_experiment, merge
@@ -149,8 +149,8 @@ def analyse(evidence: FinishedRun) -> dict[str, Any]:
 
 
 def rows_of(block: Block) -> Any:
-    assert block.frame is not None, f"'{block.key}' is a table"
-    return round_off(block.frame.records())
+    assert block.table is not None, f"'{block.key}' is a table"
+    return round_off(block.table.records())
 
 
 def round_off(value: Any) -> Any:

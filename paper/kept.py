@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bertvision.analysis.spending import BACKWARD
-from bertvision.analysis.words import with_spread
 from bertvision.evaluation.statistics import spread
 from bertvision.heads import CONTROL
 from bertvision.pipeline.finished import Entry, best_by_mean, build_entry, read_figure
 from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT
+from bertvision.report.analyses.spending import BACKWARD
+from bertvision.report.wording import with_spread
 from paper.names import ENCODERS
 
 ROOT = Path(__file__).parents[1]

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from bertvision.analysis.drawing import import_altair
-from bertvision.analysis.words import ENCODER as ENCODER_ITSELF
 from bertvision.evaluation.metrics import LABEL_METRICS, SCORE_METRICS
 from bertvision.heads import CONTROL
 from bertvision.kinds.span import FIGURES
 from bertvision.pipeline.folder import BASELINE, ENCODER
+from bertvision.report.drawing import import_altair
+from bertvision.report.wording import ENCODER as ENCODER_ITSELF
 
 ENCODERS = {"gte": "gte-small", "minilm": "all-MiniLM-L6-v2"}
 SQUAD = "SQuAD 2.0, partial train"

@@ -7,12 +7,12 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from bertvision.analysis.block import Block, Report, Section
-from bertvision.analysis.words import listed
 from bertvision.disk import write_text
 from bertvision.pipeline.folder import ENCODER
-from bertvision.reports.markdown import render_markdown
-from bertvision.reports.pictures import draw_svg
+from bertvision.report.block import Block, Report, Section
+from bertvision.report.markdown import render_markdown
+from bertvision.report.pictures import draw_svg
+from bertvision.report.wording import listed
 from paper.claims import claims_blocks
 from paper.kept import (
     LOWER,

@@ -4,11 +4,12 @@ against parameters that learned."""
 import math
 from typing import NamedTuple
 
-from bertvision.analysis.block import Block, Cell, Column, Frame
-from bertvision.analysis.drawing import chart_of, import_altair
-from bertvision.analysis.words import listed
 from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import BASELINE, ENCODER
+from bertvision.report.block import Block
+from bertvision.report.drawing import chart_of, import_altair
+from bertvision.report.wording import listed
+from bertvision.tables import Cell, Column, Table
 from bertvision.words import counted
 from paper.kept import LOWER, Experiment, Experiments, Place, compared_seconds, show_rate, show_seconds
 from paper.labels import HEIGHT, Row, place_labels
@@ -68,7 +69,7 @@ def peer_blocks(experiments: Experiments, lower: Experiments, name: str, encoder
     rows = [_row(way, one_epoch) for way in ways]
     return [
         Block(
-            f"{name}_peers", f"{encoder}: other ways to the same scores", frame=Frame(_columns(), rows),
+            f"{name}_peers", f"{encoder}: other ways to the same scores", table=Table(_columns(), rows),
             note="Heads are those of the main and the untouched runs with the best forced F1 on held-out questions at "
             "each snapshot, of those that all seeds have. Kernels along tokens (“In short”) are left out: of their "
             "seconds there are bounds only, and so are heads where the rate had decayed within 1 epoch (“The rate of "
@@ -175,7 +176,7 @@ def _budgets(name: str, encoder: str, ways: list[Way], one_head: Experiment | No
     title = f"{encoder}: in the same seconds"
     return [
         Block(
-            f"{name}_budgets", title, [f"Best on held-out questions: {listed(told)}."], Frame(columns, rows), note=note
+            f"{name}_budgets", title, [f"Best on held-out questions: {listed(told)}."], Table(columns, rows), note=note
         )
     ]
 

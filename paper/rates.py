@@ -3,12 +3,13 @@ fine-tuned better or worse."""
 
 from typing import Any, NamedTuple
 
-from bertvision.analysis.block import Block, Cell, Column, Frame
-from bertvision.analysis.drawing import chart_of, import_altair
-from bertvision.analysis.words import listed, signed
 from bertvision.heads import CONTROL
 from bertvision.pipeline.finished import read_figure
 from bertvision.pipeline.folder import BASELINE, ENCODER
+from bertvision.report.block import Block
+from bertvision.report.drawing import chart_of, import_altair
+from bertvision.report.wording import listed, signed
+from bertvision.tables import Cell, Column, Table
 from bertvision.words import counted
 from paper.claims import best_place, compare, signed_mean
 from paper.experiments import find_experiment
@@ -89,7 +90,7 @@ def _tried_block(tried: dict[tuple[str, str], list[Tried]], encoders: dict[str, 
         key="rates",
         title="What other rates give",
         sentences=[_tell_tried(tried, encoders)],
-        frame=Frame(columns, rows),
+        table=Table(columns, rows),
         note="Seed 0 of the encoder itself; best: by forced F1 on held-out questions. Of full fine-tuning the next "
         "rate is not far. Full fine-tuning and LoRA at the best rate were run again with that seed: here is the second "
         "run. The fine-tuning curve, with decay to 3 epochs, has the rate of decay to 1 epoch; none was chosen for it. "
@@ -162,7 +163,7 @@ def _gain_block(lines: dict[str, list[Setting]], encoders: dict[str, str]) -> Bl
         key="rates_gain",
         title="What heads add, the better the encoder was fine-tuned",
         sentences=_tell_gain(lines, encoders),
-        frame=Frame(columns, rows),
+        table=Table(columns, rows),
         picture=_draw_gain(lines, encoders),
         alt=" ".join(_tell_gain(lines, encoders)),
         note="The best head on held-out questions, ladders and kernels along tokens among them; where the rate had "

@@ -5,10 +5,11 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, NamedTuple
 
-from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.heads import CONTROL
 from bertvision.pipeline.finished import read_figure
 from bertvision.pipeline.folder import BASELINE, ENCODER
+from bertvision.report.block import Block
+from bertvision.tables import Cell, Column, Table
 from bertvision.words import counted
 from paper.claims import judge_at_lower
 from paper.experiments import page_experiments
@@ -43,7 +44,7 @@ def runs_block(experiments: Experiments, rates: list[Experiment]) -> Block:
         "Of the fastest seed where several shared the GPU. Fine-tuning takes as long at any rate: seconds may be of a "
         "run at another. Tokenizing, scoring and writing come on top."
     )
-    return Block("runs", "What was run", frame=Frame(columns, rows), note=note)
+    return Block("runs", "What was run", table=Table(columns, rows), note=note)
 
 
 # ---------------------------------------------------------------------- the same seed again
@@ -96,7 +97,7 @@ def again_block(experiments: Experiments, lower: Experiments) -> Block | None:
         key="again",
         title="The same seed again",
         sentences=[_changed_verdicts(experiments, lower, second_runs(lower | zoos))],
-        frame=Frame(columns, rows),
+        table=Table(columns, rows),
         note="Points between two runs of one seed: on a GPU, sums are not always added in the same order, and small "
         "differences grow in training; F1 at the chosen threshold hangs on that threshold, too. Runs that were made "
         "again, for their seconds, had the GPU to themselves; the page has the scores of the first. Of runs of another "

@@ -1,8 +1,9 @@
 """The page's parts on answerability and on GLUE: a table for each task, with encoder, control and heads."""
 
-from bertvision.analysis.block import Block, Cell, Column, Frame
 from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import BASELINE, ENCODER
+from bertvision.report.block import Block
+from bertvision.tables import Cell, Column, Table
 from bertvision.words import counted
 from paper.kept import Experiment, Experiments, show_seconds
 from paper.names import LABELS, RANDOM, SECONDS, SQUAD, title_of
@@ -65,7 +66,7 @@ def table_of(experiment: Experiment, title: str, note: str, folded: bool = False
         key=f"{experiment.name}_scores",
         title=title,
         sentences=told,
-        frame=Frame(columns, rows),
+        table=Table(columns, rows),
         note=f"{note} {of_seeds(experiment)} The baseline is of the training examples that are not held "
         "out, which differ from seed to seed." + (f" {RANDOM}" if 0.0 in shots else ""),
         folded=folded,

@@ -5,12 +5,13 @@ from typing import Any
 
 from scipy.stats import spearmanr
 
-from bertvision.analysis.block import Block, Cell, Column, Frame
-from bertvision.analysis.drawing import chart_of, import_altair
-from bertvision.analysis.words import ENCODER as ENCODER_ITSELF
-from bertvision.analysis.words import listed, signed
 from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import BASELINE, ENCODER
+from bertvision.report.block import Block
+from bertvision.report.drawing import chart_of, import_altair
+from bertvision.report.wording import ENCODER as ENCODER_ITSELF
+from bertvision.report.wording import listed, signed
+from bertvision.tables import Cell, Column, Table
 from bertvision.words import counted
 from paper.kept import Experiment, Mean, Place, is_head, show_rate, show_seconds
 from paper.names import RANDOM, SECONDS, SPAN_FIGURES, SPAN_NOTES, SQUAD, colour_by_place, title_of
@@ -55,7 +56,7 @@ def scores_block(experiment: Experiment, encoder: str, epochs: float, which: str
     return Block(
         key="_".join([experiment.name, *rate, f"{epochs:g}"]).replace(".", "_"),
         title=(f"{encoder} after {counted(epochs, 'epoch')}" if epochs else f"{encoder} as it came") + which,
-        frame=Frame(columns, rows),
+        table=Table(columns, rows),
         note=f"{SQUAD}: official dev set, 11,873 questions. {of_seeds(experiment)}" + ("" if epochs else f" {RANDOM}"),
         folded=folded,
     )
@@ -89,7 +90,7 @@ def _curve(experiment: Experiment, encoder: str) -> Block:
         key=f"{experiment.name}_curve",
         title=f"{encoder}: the fine-tuning curve, and heads over it",
         sentences=[f"The encoder itself ends, after {counted(last, 'epoch')}, at {told}."],
-        frame=Frame(columns, rows),
+        table=Table(columns, rows),
         picture=_draw_curve(experiment),
         alt=f"Three panels, {', '.join(CURVE.values())}: lines of encoder (solid), control and heads (dashed) against "
         f"epochs of fine-tuning of {encoder}, from {EARLIEST:g} epochs on.",
@@ -154,7 +155,7 @@ def _less_data(experiment: Experiment, encoder: str) -> Block | None:
     return Block(
         key=f"{experiment.name}_less_data",
         title=f"{encoder}: {SHARED} on less data",
-        frame=Frame(columns, rows),
+        table=Table(columns, rows),
         note="The head saw a part of the training windows; the encoder was fine-tuned on all of them.",
     )
 
@@ -184,7 +185,7 @@ def _chances(experiment: Experiment, encoder: str) -> Block | None:
         f"Tests of F1* of seed {experiment.seeds[0]} alone. Draws of questions leave out how seeds differ: what is "
         "clear here may be otherwise with another seed. The tables above have that, as ±."
     )
-    return Block(f"{experiment.name}_chances", title, frame=Frame(columns, rows), note=note, folded=True)
+    return Block(f"{experiment.name}_chances", title, table=Table(columns, rows), note=note, folded=True)
 
 
 def _mistakes(experiment: Experiment, encoder: str) -> Block | None:
@@ -197,7 +198,7 @@ def _mistakes(experiment: Experiment, encoder: str) -> Block | None:
     title = f"{encoder}: what wrong predictions were, at {counted(experiment.head_snapshots[-1], 'epoch')}"
     note = "At the chosen threshold. % wrong is of all questions, the rest of the wrong ones. "
     note += f"Of seed {experiment.seeds[0]} alone."
-    return Block(f"{experiment.name}_mistakes", title, frame=Frame(columns, rows), note=note, folded=True)
+    return Block(f"{experiment.name}_mistakes", title, table=Table(columns, rows), note=note, folded=True)
 
 
 def _layers(experiment: Experiment, encoder: str) -> Block | None:
@@ -214,7 +215,7 @@ def _layers(experiment: Experiment, encoder: str) -> Block | None:
         key=f"{experiment.name}_layers",
         title=f"{encoder}: what learned pooling weighs, at {counted(experiment.head_snapshots[-1], 'epoch')}",
         sentences=[_tell_weights(means, weights)],
-        frame=_losses(experiment),
+        table=_losses(experiment),
         picture=_draw_weights(means),
         alt="Bars of the learned weight of each layer: "
         + ", ".join(f"{name} {value:.1f}" for name, value in means.items()),
@@ -279,7 +280,7 @@ def lost_points(measured: list[dict[str, Any]]) -> list[Mean]:
     return [Mean(list(layer)) for layer in zip(*lost, strict=True)]
 
 
-def _losses(experiment: Experiment) -> Frame | None:
+def _losses(experiment: Experiment) -> Table | None:
     """What heads lose without a layer, in the mean over seeds."""
     found = losses_by_head(experiment)
     if not found:
@@ -290,7 +291,7 @@ def _losses(experiment: Experiment) -> Frame | None:
     for head, own in found.items():
         whole = Mean([one["score"] for one in own]).mean
         rows.append([title_of(head), whole, *[mean.mean for mean in lost_points(own)]])
-    return Frame(columns, rows)
+    return Table(columns, rows)
 
 
 def _losses_note(experiment: Experiment) -> str:

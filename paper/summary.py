@@ -2,11 +2,12 @@
 
 from typing import Any, NamedTuple
 
-from bertvision.analysis.block import Block, Cell, Column, Frame
-from bertvision.analysis.drawing import chart_of, import_altair
-from bertvision.analysis.words import listed, signed
 from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import ENCODER
+from bertvision.report.block import Block
+from bertvision.report.drawing import chart_of, import_altair
+from bertvision.report.wording import listed, signed
+from bertvision.tables import Cell, Column, Table
 from bertvision.words import counted
 from paper.claims import best_place, compare, signed_mean, spans
 from paper.kept import Experiment, Experiments, Mean, Place, by_encoder, compared_seconds
@@ -59,7 +60,7 @@ def summary_block(experiments: Experiments, lower: Experiments) -> Block | None:
         key="short",
         title="The best head of each snapshot",
         sentences=[_compared(rows), *_rates(experiments, lower), *_untouched(experiments)],
-        frame=Frame(columns, [row.cells for row in rows]),
+        table=Table(columns, [row.cells for row in rows]),
         picture=_draw(rows),
         alt="Points above encoder and control: " + "; ".join(map(_in_words, _first_figures(rows))),
         note="Best on held-out training data, by the first of a task's figures here, of the heads that all seeds have; "

@@ -2,11 +2,12 @@
 
 from typing import Any, NamedTuple
 
-from bertvision.analysis.block import Block, Cell, Column, Frame
-from bertvision.analysis.drawing import chart_of, import_altair
-from bertvision.analysis.words import signed
 from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import BASELINE, ENCODER
+from bertvision.report.block import Block
+from bertvision.report.drawing import chart_of, import_altair
+from bertvision.report.wording import signed
+from bertvision.tables import Cell, Column, Table
 from bertvision.words import counted
 from paper.claims import best_of_the_papers, best_place
 from paper.kept import LOWER, Experiment, Experiments, Place, compared_seconds, show_rate
@@ -58,7 +59,7 @@ def untouched_block(experiments: Experiments, lower: Experiments, short: str, en
         key=f"untouched_{short}",
         title=f"{encoder}: spans without fine-tuning",
         sentences=[_reaches(Place(own, 0.0, best), tuned), _costs(Place(own, 0.0, best), curve, rows)],
-        frame=Frame(_columns(tuned), [_cells(row, tuned, one_epoch) for row in rows]),
+        table=Table(_columns(tuned), [_cells(row, tuned, one_epoch) for row in rows]),
         picture=_draw(rows),
         alt="Bars of forced F1 and AUC: " + "; ".join(_in_words(row) for row in rows if row.kind is not None),
         note="Which head stands for the rest is decided by forced F1 on held-out training questions, never by dev. "
@@ -221,7 +222,7 @@ def glue_untouched(experiments: Experiments) -> Block | None:
     return Block(
         key="untouched_glue",
         title="Sentence tasks without fine-tuning, all-MiniLM-L6-v2",
-        frame=Frame(columns, rows),
+        table=Table(columns, rows),
         note="Official dev sets. Encoders are fine-tuned with decay to 3 epochs; at 1 they were stopped early, and on "
         "CoLA some had not learnt anything yet. This encoder was made to compare sentences that are read one by one: "
         "the cosine of their means, with no head at all, is better than these heads on STS-B (kits.md).",

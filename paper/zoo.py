@@ -11,11 +11,12 @@ from itertools import product
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from bertvision.analysis.block import Block, Cell, Column, Frame
-from bertvision.analysis.drawing import chart_of, import_altair
-from bertvision.analysis.words import listed, signed
 from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import BASELINE, ENCODER
+from bertvision.report.block import Block
+from bertvision.report.drawing import chart_of, import_altair
+from bertvision.report.wording import listed, signed
+from bertvision.tables import Cell, Column, Table
 from bertvision.words import counted
 from paper.kept import Experiment, Experiments, Mean
 from paper.names import AUC, FORCED, LABELS, SPAN_NOTES, colour_by_place, title_of
@@ -175,7 +176,7 @@ class Lineup:
             key=f"{self.zoo.name}_all",
             title=f"{title}: every head, {self.words_of_seeds}",
             sentences=[self._tell_first()],
-            frame=self._overview(),
+            table=self._overview(),
             picture=self._draw(),
             alt=f"{heading} against parameters of {counted(len(self.heads), 'head')}, a panel a snapshot: "
             + "; ".join(map(self._in_words, self.shots)),
@@ -188,7 +189,7 @@ class Lineup:
         return Block(
             key=f"{self.zoo.name}_table",
             title=f"{title}: the figures of every head, {self.words_of_seeds}",
-            frame=self._table(),
+            table=self._table(),
             note=f"Heads by size. Those of {self.main.title} have {counted(len(self.main.seeds), 'seed')} in "
             "tables of their own.",
             folded=True,
@@ -216,7 +217,7 @@ class Lineup:
         told = [f"{one.model} {one.points(epochs, self.view.drawn):.1f}" for one in shown]
         return f"{_when(epochs)} from {told[0]} over {told[1]} to {told[2]}"
 
-    def _overview(self) -> Frame:
+    def _overview(self) -> Table:
         figures, heads = self.view.figures, self.heads
         columns = [Column("epochs"), Column("heads")]
         columns += [Column(f"above the control, {heading}") for heading in figures]
@@ -231,9 +232,9 @@ class Lineup:
             for key in figures.values():
                 tuned = signed(best.above(ENCODER, epochs, key)) if epochs else None  # random as it came
                 rows[-1] += [best.score(epochs, key), signed(best.above(CONTROL, epochs, key)), tuned]
-        return Frame(columns, rows)
+        return Table(columns, rows)
 
-    def _table(self) -> Frame:
+    def _table(self) -> Table:
         columns = [Column("model"), Column("experiment"), Column("parameters"), Column("looks at")]
         for epochs in self.shots:
             figures = self.view.figures
@@ -246,7 +247,7 @@ class Lineup:
             kind = self.view.kind_of(entry.model) if entry in heads else None
             rows.append([title_of(entry.model), entry.run.title, entry.parameters, kind])
             rows[-1] += [entry.score(epochs, key) for epochs in self.shots for key in self.view.figures.values()]
-        return Frame(columns, rows)
+        return Table(columns, rows)
 
     def _band(self, epochs: float) -> list[float]:
         """One standard deviation around the control's mean; nothing of one seed."""

@@ -214,11 +214,11 @@ def test_shared_adapters_are_judged_at_one_epoch() -> None:
 def test_questions_of_ours_are_counted_apart() -> None:
     heads = {"adapter_64": model(51, 52, head="adapter")}
     block = claims.claims_blocks(squad(heads, heads), {})[0]
-    assert block.frame is not None
-    ours = [row for row in block.frame.rows if str(row[0]).startswith("…")]
+    assert block.table is not None
+    ours = [row for row in block.table.rows if str(row[0]).startswith("…")]
     assert [row[5] for row in ours].count(claims.OWN) == 5 and [row[5] for row in ours].count(claims.NO_DECAY) == 2
     assert len(ours) == 7 and f"Of the papers' {len(claims.CLAIMS) - 7} claims" in block.sentences[0]
-    assert len(block.sentences) == 1 and all(row[3] is None for row in block.frame.rows)  # nothing at another rate
+    assert len(block.sentences) == 1 and all(row[3] is None for row in block.table.rows)  # nothing at another rate
 
 
 def test_claims_are_judged_at_the_lower_rate_as_well_where_that_matters() -> None:
@@ -226,19 +226,19 @@ def test_claims_are_judged_at_the_lower_rate_as_well_where_that_matters() -> Non
     here, there = ({"adapter_64": model(score, 52, head="adapter")} for score in (51, 49))
     lower = {"squad2_gte": Experiment("squad2_gte", squad(there, there)["squad2_gte"].runs, lr=LOWER)}
     table, evidence, at_lower = claims.claims_blocks(squad(here, here), lower)
-    assert table.frame is not None and evidence.frame is not None and at_lower.frame is not None
-    rows = {str(row[0]): row for row in table.frame.rows}
+    assert table.table is not None and evidence.table is not None and at_lower.table is not None
+    rows = {str(row[0]): row for row in table.table.rows}
     assert rows["A head beats BERT at the same fine-tuning"][1:4] == [HOLDS, "4 of 4", f"{FAILS}, 0 of 4"]
     assert rows["On GLUE a head beats the encoder that it reads"][3] is None
-    changed = sum(str(row[3]).startswith(FAILS) for row in table.frame.rows)
-    judged = sum(row[3] is not None for row in table.frame.rows)
+    changed = sum(str(row[3]).startswith(FAILS) for row in table.table.rows)
+    judged = sum(row[3] is not None for row in table.table.rows)
     assert (
         table.sentences[1]
         == f"With encoders fine-tuned at 5e-5, the verdict on {changed} of {judged} would be another."
     )
-    lines = [[str(cell) for cell in row] for row in at_lower.frame.rows]
+    lines = [[str(cell) for cell in row] for row in at_lower.table.rows]
     assert len({text for text, _ in lines if text}) == judged
-    assert "forced F1 −1.00 ± 0.00" in lines[0][1] and "forced F1 +1.00 ± 0.00" in str(evidence.frame.rows[0][1])
+    assert "forced F1 −1.00 ± 0.00" in lines[0][1] and "forced F1 +1.00 ± 0.00" in str(evidence.table.rows[0][1])
 
 
 def test_heads_are_judged_on_an_encoder_whose_rate_had_decayed() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bertvision.analysis.block import Block
+from bertvision.report.block import Block
 from paper.experiments import find_experiment, page_experiments
 from paper.kept import (
     AGAIN,
@@ -186,11 +186,11 @@ def test_each_pass_of_heads_counts_once() -> None:
     heads = {"last_linear": 2.0, "adapter_64": 2.0, "ladder_64": 5.0}
     models = {"encoder": {"seconds": 10.0}} | {name: {"seconds": own, "head": name} for name, own in heads.items()}
     run = {"snapshots": {"1": models}, "analyses": {}, "device": "a GPU", "packages": {"torch": "2"}}
-    frame = runs_block({"cola": Experiment("cola", {3: run})}, []).frame
+    frame = runs_block({"cola": Experiment("cola", {3: run})}, []).table
     assert frame is not None and frame.rows == [["cola", "3", "a GPU", "2", "≤ 10", "≤ 7"]]
     again = [run | {"seed": 3}]
     others = [Experiment("cola", {1: run}, lr=3e-4)]
-    frame = runs_block({"cola": Experiment("cola", {3: run}, again, again)}, others).frame
+    frame = runs_block({"cola": Experiment("cola", {3: run}, again, again)}, others).table
     assert frame is not None and frame.rows == [
         ["cola", "3, 3 again", "a GPU", "2", 10.0, 7.0],
         ["cola finetune.lr=3e-4", "1", "a GPU", "2", "≤ 10", "≤ 7"],
@@ -222,9 +222,9 @@ def test_two_runs_of_a_seed_are_compared_model_by_model_and_claim_by_claim() -> 
     runs = {seed: run(seed, 60.0, 61.0) for seed in range(2)}
     assert apart({"squad2_gte": runs}, []) is None
     block = apart({"squad2_gte": runs}, [run(1, 60.5, 59.0)])
-    assert block is not None and block.frame is not None
+    assert block is not None and block.table is not None
     title = "squad2_gte finetune.lr=5e-5"
-    assert block.frame.rows == [
+    assert block.table.rows == [
         [title, 1, "again", "scores", 3, *[0.5, 2.0] * 3, 1.0, 4.0],  # 0.5, 0.5 and 2.0 apart
         [title, 1, "again", "heads over the control", 1, *[2.5, 2.5] * 3, 5.0, 5.0],  # +1.0, and −1.5
     ]
@@ -239,19 +239,19 @@ def test_two_runs_of_a_seed_are_compared_model_by_model_and_claim_by_claim() -> 
     del main["snapshots"]["2"]["adapter_64"]
     three = {"squad2_gte": {0: main, 1: run(1, 58.0, 50.0)}, "squad2_gte_zoo": {0: zoo}, "squad2_gte_kernels": kernels}
     block = apart(three, [])
-    assert block is not None and block.frame is not None
+    assert block is not None and block.table is not None
     rate = " finetune.lr=5e-5"
-    assert [row[:5] for row in block.frame.rows][:3] == [
+    assert [row[:5] for row in block.table.rows][:3] == [
         [f"squad2_gte_kernels{rate}", 0, "squad2_gte_zoo", "scores", 3],
         [f"squad2_gte_kernels{rate}", 0, "squad2_gte_zoo", "heads over the control", 1],
         [f"squad2_gte_kernels{rate}", 0, f"squad2_gte{rate}", "scores", 2],
     ]
-    assert block.frame.rows[2][5:7] == [2.0, 2.0]
+    assert block.table.rows[2][5:7] == [2.0, 2.0]
     assert "“Heads add to BERT at 2 epochs as well” from “holds” to “does not hold”" in block.sentences[0]
     # At the main runs' rate a zoo is no second run, and decides nothing.
     block = apart(three, [], lr=None)
-    assert block is not None and block.frame is not None
-    assert {row[2] for row in block.frame.rows} == {"squad2_gte"}
+    assert block is not None and block.table is not None
+    assert {row[2] for row in block.table.rows} == {"squad2_gte"}
     assert "no verdict on a claim would be another" in block.sentences[0]
 
 

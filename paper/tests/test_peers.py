@@ -90,12 +90,12 @@ def test_full_fine_tuning_at_the_lower_rate_is_a_way_of_its_own(found: dict[str,
     found["squad2_gte_full2"] = experiment("squad2_gte_full2", 3, {"2": {"encoder": scored(75)}})
     lower["squad2_gte"] = experiment("squad2_gte", 3, {"3": {"encoder": scored(77)}})
     table, *pictures = peer_blocks(found, lower, "squad2_gte", "gte-small")
-    assert table.frame is not None
+    assert table.table is not None
     titles = [
         "full, decay to 1 epoch",
         *(f"full at 5e-5, decay to {end}" for end in ("1 epoch", "2 epochs", "3 epochs")),
     ]
-    shown = [row for row in table.frame.rows if row[0] in titles]
+    shown = [row for row in table.table.rows if row[0] in titles]
     assert [row[0] for row in shown] == ["full, decay to 1 epoch", *titles]  # the main run ends there, too
     assert [row[-2] for row in shown[1:]] == ["80.00 ± 0.00", "65.00 ± 0.00", "75.00 ± 0.00", "77.00 ± 0.00"]
     for block in pictures:
@@ -128,9 +128,9 @@ def test_ways_are_compared_in_the_seconds_of_full_fine_tuning() -> None:
     lower = {"squad2_gte_full1": replace(found["squad2_gte_full1"], lr=LOWER)}
     blocks = peer_blocks(found, lower, "squad2_gte", "gte-small")
     (block,) = [block for block in blocks if block.key.endswith("_budgets")]
-    assert block.frame is not None
-    assert [column.heading for column in block.frame.columns] == ["way", "in 4.1 s", "in 10.0 s"]
-    assert {row[0]: row[1:] for row in block.frame.rows} == {
+    assert block.table is not None
+    assert [column.heading for column in block.table.columns] == ["way", "in 4.1 s", "in 10.0 s"]
+    assert {row[0]: row[1:] for row in block.table.rows} == {
         # What was stopped a tenth of a second later is not left out for that.
         "full, stopped early": ["64.00 ± 0.00 (full, stopped at 1 epoch)"] * 2,
         "full, decay to its end": ["65.00 ± 0.00 (full, decay to 1 epoch)", "76.00 ± 0.00 (full, decay to 2 epochs)"],

@@ -50,24 +50,24 @@ def snapshot(encoder: float, head: float) -> dict[str, Any]:
 def test_the_best_rate_is_chosen_on_held_out_questions_and_held_against_the_lowest(found: Experiments) -> None:
     rates = [at_rate(1e-4, 68, 52), at_rate(4e-4, 90, 53), at_rate(LOWER, 65, 50)]  # the best on dev is not the best
     block = rate_blocks(found, at_lower_rate(rates), rates, ENCODERS)[0]
-    assert block.frame is not None
+    assert block.table is not None
     way = ["gte-small", "full, decay to 1 epoch"]
-    assert [row[:5] for row in block.frame.rows] == [
+    assert [row[:5] for row in block.table.rows] == [
         [*way, "5e-5", 50, 65],
         [*way, "1e-4", 52, 68],
         [*way, "2e-4 (best)", 70, 70],
         [*way, "4e-4", 53, 90],
     ]
-    assert block.frame.rows[0][-2:] == [65.5, 65.5] and block.note.endswith("Never answering has F1 50.00.")
+    assert block.table.rows[0][-2:] == [65.5, 65.5] and block.note.endswith("Never answering has F1 50.00.")
     told = "2e-4 for full, decay to 1 epoch (forced F1 +5.00, AUC +5.00 on dev over 5e-5)"
     assert block.sentences == [f"Held-out questions choose, with gte-small {told}."]
     # Of what has several snapshots, the end of its decay counts.
     found["squad2_gte_lora"] = experiment("squad2_gte_lora", {"1": tuned(90, 90), "3": tuned(66, 60)})
     worse = experiment("squad2_gte_lora", {"1": tuned(95, 95), "3": tuned(68, 59)}, lr=1e-3)
     block = rate_blocks(found, {}, [*rates, worse], ENCODERS)[0]
-    assert block.frame is not None
+    assert block.table is not None
     way = ["gte-small", "LoRA, decay to 3 epochs"]
-    assert [row[:5] for row in block.frame.rows[4:]] == [[*way, "1e-3", 59, 68], [*way, "3e-3 (best)", 60, 66]]
+    assert [row[:5] for row in block.table.rows[4:]] == [[*way, "1e-3", 59, 68], [*way, "3e-3 (best)", 60, 66]]
 
 
 def test_what_heads_add_is_held_against_encoder_and_control_of_their_own_run(found: Experiments) -> None:
@@ -79,8 +79,8 @@ def test_what_heads_add_is_held_against_encoder_and_control_of_their_own_run(fou
     rates.append(experiment("squad2_gte_kernels", along, seeds=2, lr=LOWER))
     # No other rate was tried: there is no table of rates.
     gain, scores = rate_blocks(found, at_lower_rate(rates), rates, ENCODERS)
-    assert gain.frame is not None
-    assert [row[1:7] for row in gain.frame.rows] == [
+    assert gain.table is not None
+    assert [row[1:7] for row in gain.table.rows] == [
         ["5e-5", "0.3 of 3 epochs", "adapter_64", "50.00 ± 0.00", "+10.00 ± 0.00", "+8.00 ± 0.00"],
         ["5e-5", "1 of 3 epochs", "pooled_adapter_xception", "61.00 ± 0.00", "+7.00 ± 0.00", "+5.00 ± 0.00"],
         # At 0 epochs there is no encoder to beat.

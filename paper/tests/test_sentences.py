@@ -29,8 +29,8 @@ def runs() -> dict[int, dict[str, Any]]:
 
 def test_a_row_has_each_snapshots_mean_over_seeds_and_the_last_ones_seconds(runs: dict[int, dict[str, Any]]) -> None:
     block = glue_block(Experiment("rte", runs))
-    assert block.frame is not None
-    rows = {row["model"]: row for row in block.frame.records()}
+    assert block.table is not None
+    rows = {row["model"]: row for row in block.table.records()}
     head = rows["adapter_64"]
     assert (head["accuracy at 1 epoch"], head["accuracy at 3 epochs"]) == ("61.00 ± 1.41", "71.00 ± 1.41")
     assert (head["seeds"], head["parameters"], head["seconds"]) == (2, 5, "≤ 4")  # the encoder's 2 and its own

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from bertvision.analysis.block import Block
+from bertvision.report.block import Block
 from paper.kept import Experiment
 from paper.spans import losses_by_head, lost_points, span_blocks
 
@@ -63,8 +63,8 @@ def two_seeds() -> Experiment:
 
 def test_losses_are_means_over_seeds_of_the_heads_that_all_of_them_have(two_seeds: Experiment) -> None:
     found = block(two_seeds, "layers")
-    assert found.frame is not None
-    assert found.frame.rows == [
+    assert found.table is not None
+    assert found.table.rows == [
         ["last_linear (control)", 62.0, 0.0, 0.0, 18.0],  # (20 + 16) / 2
         ["adapter_64", 64.0, 2.0, -1.0, 9.0],  # (1 + 3) / 2, (-1 - 1) / 2, (12 + 6) / 2
     ]
@@ -103,8 +103,8 @@ def test_it_is_told_how_weights_go_with_depth(two_seeds: Experiment) -> None:
 def test_paired_tests_say_that_they_are_of_one_seed(two_seeds: Experiment) -> None:
     found = block(two_seeds, "chances")
     assert found.title == "tiny: paired tests over the dev questions, one seed"
-    assert found.frame is not None and len(found.frame.rows) == 1  # the second seed's are not there
-    notes = {column.heading: column.note for column in found.frame.columns}
+    assert found.table is not None and len(found.table.rows) == 1  # the second seed's are not there
+    notes = {column.heading: column.note for column in found.table.columns}
     assert notes["from"] == notes["to"] != ""
     assert "F1* of seed 0 alone" in found.note and "leave out how seeds differ" in found.note
 

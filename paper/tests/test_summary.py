@@ -35,8 +35,8 @@ def spans() -> dict[str, Experiment]:
 
 def test_the_best_head_on_held_out_data_is_held_against_encoder_and_control() -> None:
     block = summary_block(spans(), {})
-    assert block is not None and block.frame is not None
-    first, second, *later = block.frame.rows
+    assert block is not None and block.table is not None
+    first, second, *later = block.table.rows
     assert first == [
         "spans, gte-small",
         0.3,
@@ -80,8 +80,8 @@ def test_the_best_head_may_be_of_the_run_with_kernels() -> None:
         run["snapshots"]["2"]["pooled_adapter_xception"] = model(36, 50, head="xception")
         run["snapshots"]["2"]["encoder"] = model(32, 32)
     block = summary_block({**found, "squad2_gte_kernels": Experiment("squad2_gte_kernels", runs)}, {})
-    assert block is not None and block.frame is not None
-    row = block.frame.rows[2]
+    assert block is not None and block.table is not None
+    row = block.table.rows[2]
     assert row[1:4] == [2.0, "pooled_adapter_xception", 2] and row[6:] == ["+4.00 ± 0.00", "+2.00 ± 0.00"]  # of its run
 
 

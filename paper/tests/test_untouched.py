@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bertvision.analysis.block import Block
+from bertvision.report.block import Block
 from paper.kept import Experiment
 from paper.names import colour_by_place
 from paper.peers import FULL, HEADS, PLACES, UNTOUCHED, peer_blocks
@@ -64,8 +64,8 @@ def found() -> dict[str, Experiment]:
 
 
 def table(block: Block) -> dict[Any, dict[str, Any]]:
-    assert block.frame is not None
-    return {row[block.frame.columns[0].heading]: row for row in block.frame.records()}
+    assert block.table is not None
+    return {row[block.table.columns[0].heading]: row for row in block.table.records()}
 
 
 def test_heads_are_held_against_both_readings_of_one_epoch(found: dict[str, Experiment]) -> None:
@@ -123,8 +123,8 @@ def test_heads_are_held_against_the_encoder_at_the_lower_rate_as_well(found: dic
 def test_without_a_run_that_decays_to_one_epoch_the_other_reading_stays(found: dict[str, Experiment]) -> None:
     del found["squad2_gte_full1"]
     (block,) = untouched_blocks(found, {}, {"gte": "gte-small"})
-    assert block.frame is not None
-    headings = [column.heading for column in block.frame.columns]
+    assert block.table is not None
+    headings = [column.heading for column in block.table.columns]
     assert "AUC over 1 epoch (stopped)" in headings and "AUC over 1 epoch (decayed)" not in headings
     assert untouched_blocks({"untouched_gte": found["untouched_gte"]}, {}, {"gte": "gte-small"}) == []
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from tiny_training import member_of, random_states
 
-from bertvision.analysis.block import Block
 from bertvision.config import TrainConfig
 from bertvision.encoder.states import StateShape
 from bertvision.heads import Target, build_head, list_presets
 from bertvision.kinds import LABEL, SPAN
 from bertvision.pipeline.members import build_members
+from bertvision.report.block import Block
 from paper.experiments import find_experiment
 from paper.kept import LOWER, Experiment
 from paper.zoo import (
@@ -80,8 +80,8 @@ def found() -> dict[str, Experiment]:
 
 
 def rows(block: Block) -> list[dict[str, Any]]:
-    assert block.frame is not None
-    return block.frame.records()
+    assert block.table is not None
+    return block.table.records()
 
 
 def test_heads_are_held_against_the_control_of_their_own_run(found: dict[str, Experiment]) -> None:

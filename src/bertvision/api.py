@@ -59,7 +59,7 @@ class Run:
 
     def report(self, with_encoder: bool = True) -> Path:
         """Writes report.html and what lies beside it into the run folder, and gives its path."""
-        from bertvision.reports.making import make_report
+        from bertvision.report.build import make_report
 
         return make_report([self.folder], with_encoder=with_encoder)
 

@@ -55,7 +55,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The sample report's page, and a short one of its first section alone."""
     pytest.importorskip("altair", reason="the report extra is not installed")
     pytest.importorskip("vl_convert", reason="the report extra is not installed")
-    from bertvision.reports.page import render_page
+    from bertvision.report.page import render_page
 
     folder, report = tmp_path_factory.mktemp("page"), build_sample_report()
     (folder / "report.html").write_text(render_page(report), encoding="utf-8")

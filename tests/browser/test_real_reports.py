@@ -18,12 +18,12 @@ def test_a_report_is_drawn_whole_without_a_word_on_the_console(
     kind: Kind, seeds: int, open_page: Any, tmp_path: Path
 ) -> None:
     pytest.importorskip("vl_convert", reason="the report extra is not installed")
-    from bertvision.reports.making import build_report
-    from bertvision.reports.page import render_page
+    from bertvision.report.build import build_report
+    from bertvision.report.page import render_page
 
     ensemble = "both" if seeds > 1 else None
-    evidence = build_tiny_run(tmp_path / "run", kind, (0.5, 1.0), seeds=seeds, heads=HEADS, ensemble=ensemble)
-    report = build_report(evidence, Reporter(), with_encoder=False)
+    run = build_tiny_run(tmp_path / "run", kind, (0.5, 1.0), seeds=seeds, heads=HEADS, ensemble=ensemble)
+    report = build_report(run, Reporter(), with_encoder=False)
     (tmp_path / "report.html").write_text(render_page(report), encoding="utf-8")
     opened = open_page(tmp_path / "report.html", width=360)
 

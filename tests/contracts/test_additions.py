@@ -1,5 +1,6 @@
 """What an addition costs, proved on a copy of the package: a head is one file, a task one row, a metric one function, a
-kind of target one file. Each then works from the command line, in training, scores, ensembles, kits and reports.
+kind of target one file, an analysis one file. Each then works from the command line, in training, scores, ensembles,
+kits and reports.
 
 Nothing else in the copy is touched, so nothing else needs an edit.
 """
@@ -37,12 +38,13 @@ for words in sys.argv[1].split("|"):
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a copy of the package with one head, one task, one metric and one kind more."""
+    """The folder of a copy of the package with one head, one task, one metric, one kind and one analysis more."""
     source = tmp_path_factory.mktemp("copy")
     copy = source / "bertvision"
     shutil.copytree(ROOT / "src" / "bertvision", copy, ignore=shutil.ignore_patterns("__pycache__", "shipped"))
     shutil.copy(ADDITIONS / "max_pooling.py", copy / "heads")
     shutil.copy(ADDITIONS / "grade.py", copy / "kinds")
+    shutil.copy(ADDITIONS / "right_answers.py", copy / "report" / "analyses")
     metrics = copy / "evaluation" / "metrics.py"
     metrics.write_text(metrics.read_text() + (ADDITIONS / "within_one.txt").read_text())
     tasks = copy / "tasks" / "glue.py"
@@ -124,6 +126,21 @@ def test_a_head_is_one_file_a_task_one_row_and_a_metric_one_function(
     assert {"within one", "within one from", "within one to"} <= set(table[0]), "the bootstrap knows the metric"
     resolved = json.loads((tmp_path / "run" / "config.json").read_text())
     assert resolved["finetune"]["batch_rows"] == 8, "the recipe is in the task's row"
+    check_analysis(tmp_path / "run")
+
+
+def check_analysis(run: Path) -> None:
+    """An analysis is one file: its block stands where it says, and is left out where what it needs is not there."""
+    report = json.loads((run / "report.json").read_text())
+    keys = {section["title"]: [block["key"] for block in section["blocks"]] for section in report["sections"]}
+    said = keys["What the models say"]
+    assert said.index("reliability_curve_dev") < said.index("right_answers_dev") < said.index("disagreements_dev")
+    assert list(keys)[-1] == "Beyond" and keys["Beyond"] == ["layers_there_are_dev"]
+    rows = json.loads((run / "report" / "right_answers_dev.json").read_text())
+    scores = json.loads((run / "scores.json").read_text())["snapshots"]["0"]
+    right = round(scores["encoder"]["scores"]["dev"]["accuracy"] * 24 / 100)
+    assert rows[0] == {"model": "encoder itself", "right": right}
+    assert "Right answers in numbers" in (run / "report.html").read_text()
 
 
 def test_a_kind_of_target_is_one_file(package: Path, data: Path, tmp_path: Path, tiny_encoder_folder: Path) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bertvision.analysis import layer_importance, strengths
 from bertvision.errors import UserError
-from bertvision.reports import making
+from bertvision.report import build, strengths
+from bertvision.report.analyses import layer_importance
 
 pytest.importorskip("vl_convert", reason="needs the report extra")
 Command = Callable[..., Any]
@@ -105,7 +105,7 @@ def test_without_the_encoder_or_the_data_the_rest_is_there(
     config["task"]["data"] = str(tmp_path / "gone")
     (run / "config.json").write_text(json.dumps(config))
     said = command("report", run)
-    assert said.code == 0 and "the layer map is left out: the examples of dev" in said.err
+    assert said.code == 0 and "“Layer map of one example” is left out: the examples of dev" in said.err
     assert {"scores_dev_1", "confusion_matrix_dev"} <= set(blocks_of(run))
 
 
@@ -189,7 +189,7 @@ def test_a_page_is_written_though_cards_can_not_be(
     def refuse(*_: object) -> int:
         raise UserError("this folder is somebody else's")
 
-    monkeypatch.setattr(making, "write_cards", refuse)
+    monkeypatch.setattr(build, "write_cards", refuse)
     said = command("report", run, "--no-encoder", "--to", tmp_path / "mine")
     assert said.code == 0 and "without model cards" in said.err and (tmp_path / "mine/report.html").is_file()
 

@@ -141,33 +141,29 @@ def print_table(table: Table, with_notes: bool = True) -> None:
 
     # Into a file or pipe nothing is folded: whoever reads it has room.
     console = Console() if sys.stdout.isatty() else Console(width=200)
-    shown = _fitting_columns(table, console.width)
-    drawn = RichTable(box=SIMPLE_HEAD, pad_edge=False, show_header=any(table.columns))
+    headings, rows, shown = table.headings, table.texts(), _fitting_columns(table, console.width)
+    drawn = RichTable(box=SIMPLE_HEAD, pad_edge=False, show_header=any(headings))
     for number in shown:
-        cells = [row[number] for row in table.rows if number < len(row)]
-        drawn.add_column(table.columns[number], justify="right" if all(map(_is_figure, cells)) else "left")
-    for row in table.rows:
-        drawn.add_row(*(Text(row[number]) if number < len(row) else "" for number in shown))
+        is_figure = all(_is_figure(row[number]) for row in rows)
+        drawn.add_column(headings[number], justify="right" if is_figure else "left")
+    for row in rows:
+        drawn.add_row(*(Text(row[number]) for number in shown))
     console.print(table.title, style="bold", highlight=False, markup=False)
     console.print(drawn)
-    left_out = [column for number, column in enumerate(table.columns) if number not in shown]
-    headings = table.explain(table.columns[number] for number in shown) if with_notes else ""
-    notes = [table.note, headings, f"(left out here: {', '.join(left_out)}; --json has all)" if left_out else ""]
+    left_out = [heading for number, heading in enumerate(headings) if number not in shown]
+    meanings = table.explain(headings[number] for number in shown) if with_notes else ""
+    notes = [table.note, meanings, f"(left out here: {', '.join(left_out)}; --json has all)" if left_out else ""]
     console.print(*filter(None, notes), style="dim", highlight=False, markup=False)
 
 
 def _fitting_columns(table: Table, width: int) -> list[int]:
-    sizes = [max(map(len, cells)) + 3 for cells in zip(table.columns, *map(_padded(table), table.rows), strict=True)]
+    sizes = [max(map(len, cells)) + 3 for cells in zip(table.headings, *table.texts(), strict=True)]
     shown = list(range(len(table.columns)))
     for name in table.first_to_go:
         if sum(sizes[number] for number in shown) <= width:
             break
-        shown = [number for number in shown if table.columns[number] != name]
+        shown = [number for number in shown if table.headings[number] != name]
     return shown
-
-
-def _padded(table: Table) -> Callable[[list[str]], list[str]]:
-    return lambda row: row + [""] * (len(table.columns) - len(row))
 
 
 def _is_figure(cell: str) -> bool:

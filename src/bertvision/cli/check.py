@@ -18,7 +18,7 @@ def check(config: Config, overrides: Overrides = None, json: AsJson = False) -> 
         return
     for section, rows in found.items():
         cells = [[key, _value(value)] for key, value in rows.items()]
-        print_table(Table(section, ["", ""], cells, ""))
+        print_table(Table(["", ""], cells, section))
     typer.echo("all is there.")
 
 

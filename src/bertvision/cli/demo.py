@@ -13,7 +13,7 @@ def demo(overrides: Overrides = None, json: AsJson = False) -> None:
     with as_file(files("bertvision") / "demo.toml") as config:
         job = load_job(str(config), overrides)
     from bertvision.pipeline.run import run_job
-    from bertvision.reports.making import make_report
+    from bertvision.report.build import make_report
 
     print_run(job, run_job(job), json)
     if job.machine.is_main:

@@ -66,4 +66,4 @@ def _evaluate_file(predictions: Path, data: Path, as_json: bool) -> None:
         print_json(scores)
     else:
         rows = [[key, str(value) if isinstance(value, int) else f"{value:.4f}"] for key, value in scores.items()]
-        print_table(Table(f"{predictions} on {data}", ["measure", "value"], rows, ""))
+        print_table(Table(["measure", "value"], rows, f"{predictions} on {data}"))

@@ -33,7 +33,7 @@ def heads(
     cells = [[r["name"], f"{r['parameters']:,}", f"{100 * r['share']:.3f}", r["head"], r["what"]] for r in rows]
     title = f"heads for {task} on {encoder} ({whole:,} parameters)"
     note = "`bertvision heads NAME` describes one head and its settings; every name can stand in a config's `heads`."
-    print_table(Table(title, ["name", "parameters", "% of encoder", "head", "what"], cells, note, ("what", "head")))
+    print_table(Table(["name", "parameters", "% of encoder", "head", "what"], cells, title, note, ("what", "head")))
 
 
 def _rows(encoder: str, task: str, labels: int) -> tuple[list[dict[str, Any]], int]:
@@ -111,4 +111,4 @@ def _describe_head(name: str, as_json: bool) -> None:
     cells = [[s["name"], str(s["value"]), s["type"], s["help"]] for s in settings]
     presets = f" Presets: {', '.join(HEADS[head].presets)}." if HEADS[head].presets else ""
     note = f"{facts['what']} Predicts: {', '.join(facts['predicts'])}.{presets}"
-    print_table(Table(name, ["setting", "value" if given else "default", "type", "what it does"], cells, note))
+    print_table(Table(["setting", "value" if given else "default", "type", "what it does"], cells, name, note))

@@ -22,7 +22,7 @@ def report(
     """Write report.html: what was found, tables that sort, pictures, analyses; one page that opens offline."""
     quiet_libraries()
     from bertvision.progress import RichReporter
-    from bertvision.reports.making import make_report
+    from bertvision.report.build import make_report
 
     page = make_report([Path(run) for run in runs], to, RichReporter(), with_encoder=encoder)
     typer.echo(f"report: {page}")

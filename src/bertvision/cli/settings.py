@@ -16,4 +16,4 @@ def settings(json: AsJson = False) -> None:
         return
     cells = [[key, "" if default is None else str(default), help] for key, _, default, help in rows]
     title = "settings: [section] key = value in a config, or section.key=value"
-    print_table(Table(title, ["setting", "default", "what"], cells))
+    print_table(Table(["setting", "default", "what"], cells, title))

@@ -41,7 +41,7 @@ def ls(
     details = [f"{store.path}: {store.detail}." for store in found if store.detail]
     first_to_go = ("tokens", "windows", "written", "layers", "made by", "examples")
     title = f"{counted(len(found), 'store')}, {_say_size(sum(store.bytes for store in found))}"
-    print_table(Table(title, list(rows[0]), [list(row.values()) for row in rows], "\n".join(details), first_to_go))
+    print_table(Table(list(rows[0]), [list(row.values()) for row in rows], title, "\n".join(details), first_to_go))
 
 
 def _row(store: Any) -> dict[str, str]:

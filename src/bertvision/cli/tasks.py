@@ -39,7 +39,7 @@ def tasks(
     cells = [
         [r["name"], r["kind"] or "any", str(len(r["labels"]) or ""), ", ".join(r["metrics"]), r["what"]] for r in rows
     ]
-    print_table(Table("tasks", ["task", "target", "labels", "metrics", "what"], cells, ""))
+    print_table(Table(["task", "target", "labels", "metrics", "what"], cells, "tasks"))
 
 
 def _found_table(folder: Path, found: list[dict[str, Any]]) -> Table:
@@ -60,7 +60,7 @@ def _found_table(folder: Path, found: list[dict[str, Any]]) -> Table:
             ]
         )
     columns = ["task", "split", "rows", "targets", "words 50/90/98/100 %", "file"]
-    return Table(f"found in {folder}", columns, rows, "")
+    return Table(columns, rows, f"found in {folder}")
 
 
 def _relative(file: str, folder: Path) -> str:

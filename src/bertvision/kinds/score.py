@@ -56,6 +56,9 @@ class ScoreMarks(Marks):
     value: Float
     """(example)"""
 
+    def errors(self) -> Float:
+        return np.abs(self.value - self.target)  # (example)
+
 
 class ScoreKind(Kind):
     marks = ScoreMarks

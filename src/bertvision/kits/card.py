@@ -7,7 +7,8 @@ from bertvision import __version__
 from bertvision.encoder.loading import EMBEDDED
 from bertvision.kinds import KINDS, Kind
 from bertvision.pipeline.folder import HELD_OUT
-from bertvision.pipeline.score import figure, meanings_of, score_figures
+from bertvision.pipeline.score import columns_of, figure, score_figures
+from bertvision.report.cards import describe_head, join_card, usage
 from bertvision.tables import Table, to_markdown
 
 CONTROL_NOTE = "The control is a linear layer on the last layer ([CLS], for labels and scores), trained like the head."
@@ -18,19 +19,25 @@ MUCH = 2.0  # points
 def build_card(kit: dict[str, Any], facts: dict[str, Any], about: str | None = None, note: str = "") -> str:
     """`kit` and `facts` as in kit.json; `about` is a sentence about the data and their licence, `note` one about the
     choice of the head."""
-    parts = [f"# {facts['head']} for {facts['task']['name']}", _what(kit, facts)]
-    parts += [note] if note else []
-    parts += [f"## Data\n\n{about}"] if about else []
-    parts += [_use(kit, facts), _scores(facts), *_warnings(facts), _trust(facts), _limits(facts)]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+    return join_card(
+        f"# {facts['head']} for {facts['task']['name']}",
+        _what(kit, facts),
+        note,
+        f"## Data\n\n{about}" if about else "",
+        _use(kit, facts),
+        _scores(facts),
+        _warning(facts),
+        _trust(facts),
+        _limits(facts),
+    )
 
 
 def _what(kit: dict[str, Any], facts: dict[str, Any]) -> str:
     layers = "" if kit["layers"] is None else f"layers {', '.join(map(str, kit['layers']))} of "
+    encoder = f"{layers}{encoder_title(kit['encoder'])}"
     return (
-        f"A head of {facts['parameters']:,} parameters ({100 * facts['share']:.3g} % of the encoder's) on the hidden "
-        f"states of {layers}{encoder_title(kit['encoder'])}, which was not fine-tuned. It belongs to the kit "
-        f"{kit['name']} and needs that very encoder. Made with BERTVision {__version__}."
+        f"{describe_head(facts['parameters'], facts['share'], 'hidden states', encoder)} not fine-tuned. It belongs to "
+        f"the kit {kit['name']} and needs that very encoder. Made with BERTVision {__version__}."
     )
 
 
@@ -50,9 +57,8 @@ def _use(kit: dict[str, Any], facts: dict[str, Any]) -> str:
     quoted = [f'"{text}"' for text in texts]
     given = f"({', '.join(quoted)})" if facts["pairs"] else quoted[0]
     options = " ".join(f"{option} {text}" for option, text in zip(("--text", "--text-pair"), quoted, strict=False))
-    python = f'import bertvision as bv\n\nkit = bv.load("{name}", tasks=["{task}"])\nkit.predict([{given}])'
-    shell = f"bertvision predict {name} --tasks {task} {options}"
-    return f"## Use\n\n```python\n{python}\n```\n\n```\n{shell}\n```"
+    python = [f'kit = bv.load("{name}", tasks=["{task}"])', f"kit.predict([{given}])"]
+    return usage(python, f"```\nbertvision predict {name} --tasks {task} {options}\n```")
 
 
 def _scores(facts: dict[str, Any]) -> str:
@@ -69,11 +75,10 @@ def _scores(facts: dict[str, Any]) -> str:
     notes += [CONTROL_NOTE] if "control" in facts["beside"] else []
     if kind.has_threshold:
         notes.append(f"The no-answer threshold is {facts['threshold']:.4g}.")
-    headings = ["split", "model", "examples", *(one.heading for one in columns)]
-    return to_markdown(Table("Scores", headings, rows, " ".join(notes), meanings=meanings_of(columns)))
+    return to_markdown(Table(["split", "model", "examples", *columns_of(columns)], rows, "Scores", " ".join(notes)))
 
 
-def _warnings(facts: dict[str, Any]) -> list[str]:
+def _warning(facts: dict[str, Any]) -> str:
     """Figures by which the head is not above the baseline."""
     poor = [
         f"{_kind_of(facts).title(metric) or metric} on {split}"
@@ -81,7 +86,7 @@ def _warnings(facts: dict[str, Any]) -> list[str]:
         for metric in facts["task"]["metrics"]
         if facts["scores"][split][metric] <= baseline[metric]
     ]
-    return [f"**No better than the baseline by {', '.join(poor)}: don't rely on this head.**"] if poor else []
+    return f"**No better than the baseline by {', '.join(poor)}: don't rely on this head.**" if poor else ""
 
 
 def _trust(facts: dict[str, Any]) -> str:
@@ -89,7 +94,7 @@ def _trust(facts: dict[str, Any]) -> str:
     first: dict[str, float] = next((groups[0] for groups in trust.values()), {})
     if "off_by" in first:  # not right or wrong
         rows = [[f"{first['examples']:,}", f"{first['off_by']:.2f}"]]
-        return to_markdown(Table(title, ["held-out examples", "off by on average"], rows))
+        return to_markdown(Table(["held-out examples", "off by on average"], rows, title))
     rows = []
     for said in dict.fromkeys([*facts["task"]["labels"], *trust]):
         cell = said.replace("|", "\\|")
@@ -98,7 +103,7 @@ def _trust(facts: dict[str, Any]) -> str:
             for group in trust.get(said, [])
         ] or [[cell, "", "0", "never said"]]
     columns = ["said", "sureness from", "held-out examples", "right, %"]
-    return to_markdown(Table(title, columns, rows, _kind_of(facts).sureness_note))
+    return to_markdown(Table(columns, rows, title, _kind_of(facts).sureness_note))
 
 
 def _kind_of(facts: dict[str, Any]) -> Kind:

@@ -6,7 +6,7 @@ from bertvision.errors import UserError
 from bertvision.kits.kit import Kit, KitTask
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.pipeline.job import Job
-from bertvision.pipeline.score import figure, meanings_of, score_figures
+from bertvision.pipeline.score import columns_of, figure, score_figures
 from bertvision.tables import Table
 
 
@@ -57,7 +57,5 @@ def kit_table(kit: Kit, scores: dict[str, Any]) -> Table:
         for who, figures in found.items()
         if figures
     ]
-    headings = ["split", "figures of", "examples", *(one.heading for one in columns)]
-    return Table(
-        f"{scores['head']} for {scores['task']}, kit {scores['kit']}", headings, rows, meanings=meanings_of(columns)
-    )
+    title = f"{scores['head']} for {scores['task']}, kit {scores['kit']}"
+    return Table(["split", "figures of", "examples", *columns_of(columns)], rows, title)

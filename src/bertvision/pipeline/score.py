@@ -18,7 +18,7 @@ from bertvision.pipeline.finished import Entry, FinishedRun, Group, read_figure
 from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, mark_done
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.snapshot import compute_outputs, load_snapshot
-from bertvision.tables import Table
+from bertvision.tables import Column, Headings, Table
 from bertvision.words import counted
 
 
@@ -173,7 +173,7 @@ def read_scores(job: Job, epochs: float, name: str) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------- tables: on the terminal, and summary.md
 
-SECONDS = {"seconds": "seconds: the encoder's fine-tuning so far; a head's pass, which all heads share."}
+SECONDS = Column("seconds", note="seconds: the encoder's fine-tuning so far; a head's pass, which all heads share.")
 FIRST_TO_GO = ("forced EM", "F1 has", "F1 no", "seconds", "% of encoder", "forced F1")
 SEEDS_NOTE = "±: standard deviation over the seeds, which change a head's start and dropout; the data's order is one."
 BEGUN = "began with the weights of a trained head; what that one learned from, and its seconds, are not counted here."
@@ -192,13 +192,13 @@ def score_tables(run: FinishedRun) -> list[Table]:
 
 def _model_table(run: FinishedRun, epochs: float, split: str) -> Table:
     columns, groups = _score_figures(run, epochs, split), run.rows(epochs)
-    headings = ["model", "parameters", "% of encoder", *(one.heading for one in columns), "seconds"]
+    headings: Headings = ["model", "parameters", "% of encoder", *columns_of(columns), SECONDS]
     title = f"{run.task_name} {split}, encoder fine-tuned for {counted(epochs, 'epoch')}"
     spread = [SEEDS_NOTE] if any(len(group.models) > 1 for group in groups) else []
     begun = begun_note([group.name for group in groups if group.first.begun])
     notes = [run.kind.baseline_note, *spread, *([begun] if begun else [])]
     rows = [_model_row(group, split, columns) for group in groups]
-    return Table(title, headings, rows, " ".join(notes), FIRST_TO_GO, meanings_of(columns) | SECONDS)
+    return Table(headings, rows, title, " ".join(notes), FIRST_TO_GO)
 
 
 def _model_row(group: Group, split: str, columns: list[Figure]) -> list[str]:
@@ -221,8 +221,7 @@ def _curve_table(run: FinishedRun, split: str) -> Table:
         figures = [figure(encoder.scores(split), one.key) for one in columns]
         rows.append([f"{epochs:g}", *figures, _seconds(encoder)])
     title = f"{run.task_name} {split}, fine-tuning curve of the encoder itself"
-    headings = ["epochs", *(one.heading for one in columns), "seconds"]
-    return Table(title, headings, rows, first_to_go=FIRST_TO_GO, meanings=meanings_of(columns) | SECONDS)
+    return Table(["epochs", *columns_of(columns), SECONDS], rows, title, first_to_go=FIRST_TO_GO)
 
 
 def _score_figures(run: FinishedRun, epochs: float, split: str) -> list[Figure]:
@@ -234,9 +233,9 @@ def score_figures(kind: Kind, metrics: Sequence[str], found: list[dict[str, Any]
     return [one for one in kind.figures(metrics) if any(figure(scores, one.key) for scores in found)]
 
 
-def meanings_of(figures: Iterable[Figure]) -> dict[str, str]:
-    """By heading, for the line under a table."""
-    return {one.heading: one.note for one in figures if one.note}
+def columns_of(figures: Iterable[Figure]) -> list[Column]:
+    """Their columns, with what is explained in the line under a table."""
+    return [Column(one.heading, note=one.note) for one in figures]
 
 
 def figure(scores: dict[str, Any], key: str) -> str:

@@ -77,7 +77,7 @@ class History:
         states = [one.state for one in self.tried]
         counts = ", ".join(f"{states.count(state)} {state}" for state in ("complete", "dropped", "failed"))
         note = f"{counts}; {sum(self.seconds.values()):.1f} s. A dropped member's score is that of its last rung."
-        return Table(title, columns, cells, note)
+        return Table(columns, cells, title, note)
 
 
 def _cell(value: Any) -> str:

@@ -9,7 +9,6 @@ import pytest
 from best_cases import CASES, ENSEMBLE, FITTED, BestCase
 from tiny_reports import TinyRun, label_marks
 
-from bertvision.analysis.certainty import Certainty
 from bertvision.disk import read_json, write_json
 from bertvision.errors import UserError
 from bertvision.kinds import SPAN
@@ -17,8 +16,9 @@ from bertvision.kits import make
 from bertvision.pipeline import predict
 from bertvision.pipeline.finished import EnsembleMember, FinishedRun, best_by_mean, build_entry, rank_by_mean
 from bertvision.pipeline.folder import HELD_OUT
-from bertvision.reports.cards import build_card
-from bertvision.reports.summary import _passed_over, build_summary
+from bertvision.report.cards import build_card
+from bertvision.report.certainty import Certainty
+from bertvision.report.summary import _passed_over, build_summary
 
 MARKS = label_marks([0, 1] * 10, [0.4, 0.6] * 10)
 

@@ -49,7 +49,7 @@ def test_csv_and_json_hold_every_member(tmp_path: Path) -> None:
 
 def test_the_table_shows_the_best_first() -> None:
     table = HISTORY.to_table()
-    assert table.columns == ["member", "head", "size", "lr", "held-out accuracy", "state"]
+    assert table.headings == ["member", "head", "size", "lr", "held-out accuracy", "state"]
     assert table.rows[0] == ["member_003", "adapter", "4", "0.005", "70.00", "complete"]
     assert [row[0] for row in table.rows] == ["member_003", "member_005", "member_000", "member_004", "member_001"]
     assert "3 complete, 2 dropped, 1 failed" in table.note

@@ -1,0 +1,1 @@
+"""The analyses of a report, one file each; analysis.py finds them all."""

@@ -1,0 +1,98 @@
+"""Scores of heads against the share of the training data they learnt from."""
+
+import re
+
+from bertvision.evaluation.statistics import spread
+from bertvision.pipeline.finished import FinishedRun, Group
+from bertvision.report.analysis import analysis
+from bertvision.report.block import Block
+from bertvision.report.curves import EPOCHS, draw_scores, score_cells, score_columns, score_rows
+from bertvision.report.drawing import import_altair
+from bertvision.report.ranking import SERIES, figure_keys
+from bertvision.report.wording import ENCODER, apart, figure_name, joined, percent, seeds_note, with_spread
+from bertvision.tables import Table
+from bertvision.words import counted
+
+SHARE = re.compile(r"_data_fraction[0-9.e-]+")
+PERCENT = "share of the data (%)"
+
+Shares = dict[float, Group]
+"""Share → the group that was trained on it, of heads that differ in nothing else."""
+
+
+def shares_of_data(run: FinishedRun, split: str) -> bool:
+    """The need: heads that were trained on less than all of the data."""
+    return any(_find_shares(run, epochs) for epochs in run.head_snapshots)
+
+
+@analysis("How it came about", 20, "Scores against the share of the training data", [shares_of_data])
+def data_share(run: FinishedRun, split: str) -> Block:
+    found = {epochs: _find_shares(run, epochs) for epochs in run.head_snapshots}
+    at = max(epochs for epochs, some in found.items() if some)
+    drawn = found[at][:SERIES]
+    known = [shares for shares in drawn if any(group.figures(split, run.main) for group in shares.values())]
+    told = sorted(known, key=lambda shares: next(iter(shares.values())).role == "control")
+    every = [
+        (share, group) for some in found.values() for shares in some for share, group in shares.items()
+    ]  # fmt: skip
+    table = Table(
+        [EPOCHS, "model", PERCENT, *score_columns(figure_keys(run))],
+        [
+            [group.epochs, _name(group), 100 * share, *score_cells(group, split, figure_keys(run))]
+            for share, group in every
+        ],
+    ).without_empty()
+    rows = [
+        {**row, "model": _name(group), "share": 100 * share}
+        for shares in drawn
+        for share, group in shares.items()
+        for row in score_rows([group], split, run.main)
+    ]
+    altair = import_altair()
+    x = altair.X("share:Q", title="share of the training data (%)", scale=altair.Scale(domain=[0, 100]))
+    level = run.encoder(at).mean(split, run.main), ENCODER
+    return Block(
+        sentences=[_tell_share(run, split, shares) for shares in told[:3]],
+        table=table,
+        picture=draw_scores(run, rows, x, ("share:Q", PERCENT), level=level) if rows else None,
+        drawn=[PERCENT, figure_name(run.main)],
+        note=joined(
+            f"Heads on the encoder after {counted(at, 'epoch')} of fine-tuning, which itself learnt from all of the "
+            "data.",
+            "Shares are nested: a smaller one is a part of each larger one.",
+            seeds_note(group for _, group in every),
+        ),
+        folded=True,
+    )
+
+
+def _find_shares(run: FinishedRun, epochs: float) -> list[Shares]:
+    """Of each head that was trained on less than all of the data: the control first, then the best. A head's name tells
+    all of its settings, so that those alike but for the share differ in its word alone."""
+    found: dict[str, Shares] = {}
+    for group in run.groups(epochs, "control", "head"):
+        found.setdefault(SHARE.sub("", group.name), {}).setdefault(group.first.data_fraction, group)
+    varied = [dict(sorted(shares.items())) for shares in found.values() if set(shares) != {1.0}]
+    ranked = run.ranked(map(_largest, varied))
+    return sorted(varied, key=lambda some: (_largest(some).role != "control", ranked.index(_largest(some))))
+
+
+def _largest(shares: Shares) -> Group:
+    return list(shares.values())[-1]
+
+
+def _name(group: Group) -> str:
+    name = SHARE.sub("", group.name)
+    return f"{name} (control)" if group.role == "control" else name
+
+
+def _tell_share(run: FinishedRun, split: str, shares: Shares) -> str:
+    known = [(share, values) for share, group in shares.items() if (values := group.figures(split, run.main))]
+    (least, few), (most, many) = known[0], known[-1]
+    name = _name(next(iter(shares.values())))
+    if least == most:
+        return f"{name}, trained on {percent(least)} of the data, scores {with_spread(few)}."
+    return (
+        f"{name} scores {with_spread(few)} with {percent(least)} of the training data, "
+        f"{apart(spread(few).mean - spread(many).mean)} the {with_spread(many)} that it scores with {percent(most)}."
+    )

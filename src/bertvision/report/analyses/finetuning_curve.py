@@ -1,0 +1,90 @@
+"""Scores against epochs of fine-tuning: the encoder itself as a line, heads as points over it."""
+
+from bertvision.pipeline.finished import FinishedRun, Group
+from bertvision.report.analysis import analysis, several_snapshots
+from bertvision.report.block import Block
+from bertvision.report.curves import EPOCHS, draw_scores, score_cells, score_columns, score_rows
+from bertvision.report.drawing import import_altair
+from bertvision.report.ranking import SERIES, baseline_figure, figure_keys, judged_on, whole_heads
+from bertvision.report.wording import ENCODER, apart, figure_name, in_text, joined, seeds_note, title_of
+from bertvision.tables import Table
+from bertvision.words import counted
+
+
+@analysis("How it came about", 10, "Scores against epochs of fine-tuning", [several_snapshots])
+def finetuning_curve(run: FinishedRun, split: str) -> Block:
+    """The encoder's scores against epochs of fine-tuning, and those of heads over it."""
+    encoders = [run.encoder(epochs) for epochs in run.snapshots]
+    keys, baseline = figure_keys(run), baseline_figure(run, split, run.main)
+    drawn = _drawn_heads(run)
+    groups = [*encoders, *(group for epochs in run.head_snapshots for group in whole_heads(run, epochs))]
+    shown = [*encoders, *(group for name in drawn for group in groups if group.name == name)]
+    left = len({group.name for group in groups if group.role == "head"} - set(drawn))
+    unseen = f"The picture leaves out {counted(left, 'head')} that did less well on {judged_on(run)}." if left else ""
+    rows = [
+        [group.epochs, title_of(group), *score_cells(group, split, keys)]
+        for group in sorted(groups, key=lambda group: group.epochs)
+    ]
+    return Block(
+        sentences=[_tell_curve(run, split, encoders), *(_tell_head(run, split, at) for at in run.head_snapshots)],
+        table=Table([EPOCHS, "model", *score_columns(keys)], rows).without_empty(),
+        picture=draw_scores(
+            run,
+            score_rows(shown, split, run.main),
+            import_altair().X("epochs:Q", title="epochs of fine-tuning"),
+            "epochs:Q",
+            line=ENCODER,
+            level=(baseline, "baseline"),
+        ),
+        alt="" if baseline is None else f"Scores against epochs of fine-tuning, the baseline being {baseline:.1f}",
+        drawn=["epochs", figure_name(run.main)],
+        note=joined(
+            "Heads and control stand at the snapshot whose states they were trained on.", unseen, seeds_note(groups)
+        ),
+        folded=True,
+    )
+
+
+def _drawn_heads(run: FinishedRun) -> list[str]:
+    """The control, and the heads that do best on held-out data at the last snapshot that has them."""
+    names: list[str] = []
+    control = run.control(run.last)
+    for epochs in reversed(run.head_snapshots):
+        heads = [group for group in whole_heads(run, epochs) if group.role == "head"]
+        names += [group.name for group in run.ranked(heads) if group.name not in names]
+    return [*([control.name] if control else []), *names[: SERIES - 2]]
+
+
+def _tell_curve(run: FinishedRun, split: str, encoders: list[Group]) -> str:
+    found = [(group.epochs, group.mean(split, run.main)) for group in encoders]
+    known = [(epochs, value) for epochs, value in found if value is not None]
+    (first, early), (last, late) = known[0], known[-1]
+    best, high = max(known, key=lambda pair: pair[1])
+    text = (
+        f"The encoder itself scores {early:.2f} ({figure_name(run.main)}) after {counted(first, 'epoch')} of "
+        f"fine-tuning and {late:.2f} after {counted(last, 'epoch')}"
+    )
+    return f"{text}; it is highest, {high:.2f}, after {counted(best, 'epoch')}." if high > late else f"{text}."
+
+
+def _tell_head(run: FinishedRun, split: str, epochs: float) -> str:
+    """How the best head at a snapshot stands to the encoder, there and later."""
+    heads = run.ranked(group for group in whole_heads(run, epochs) if group.role == "head")
+    head = heads[0] if heads else run.control(epochs)
+    value = head.mean(split, run.main) if head else None
+    there = run.encoder(epochs).mean(split, run.main)
+    if head is None or value is None or there is None:
+        return f"After {counted(epochs, 'epoch')} no head has a score."
+    best = f"the best head on {judged_on(run)}, " if heads else ""
+    text = (
+        f"After {counted(epochs, 'epoch')} {best}{in_text(head)}{',' if best else ''} scores {value:.2f}, "
+        f"{apart(value - there)} the encoder itself there"
+    )
+    later = [at for at in run.snapshots if at > epochs]
+    if round(value - there, 2) <= 0 or not later:
+        return f"{text}."
+    for at in later:
+        score = run.encoder(at).mean(split, run.main)
+        if score is not None and score >= value:
+            return f"{text}; the encoder itself first reaches that at its snapshot of {counted(at, 'epoch')}."
+    return f"{text}; the encoder itself reaches that at none of its later snapshots."

@@ -1,0 +1,260 @@
+"""What heads lose without a layer: their scores where one layer of what they read is zero."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from bertvision.data.examples import Example
+from bertvision.data.splits import draw
+from bertvision.disk import fingerprint, read_json, write_json
+from bertvision.encoder.states import HiddenStates
+from bertvision.errors import UserError
+from bertvision.heads import Head, load_head
+from bertvision.kinds import Decoding, Marks
+from bertvision.kinds.base import Float, join_marks
+from bertvision.pipeline.finished import FinishedRun, Group, Model, read_figure
+from bertvision.pipeline.snapshot import compute_outputs
+from bertvision.progress import Reporter
+from bertvision.report.analysis import analysis
+from bertvision.report.block import Block
+from bertvision.report.drawing import chart_of, import_altair, tips, two_sided
+from bertvision.report.saved_heads import (
+    POOLED,
+    heads_were_kept,
+    layers_of,
+    names_read,
+    open_encoder,
+    order_names,
+    predictions_stamp,
+    saved_groups,
+    the_layer,
+)
+from bertvision.report.wording import joined, main_name, stand_in_note
+from bertvision.tables import Column, Table
+from bertvision.words import counted
+
+VERSION = 1  # of the measured losses: raise it when the same heads would give others
+EXAMPLES = 200  # on which losses are measured
+PART = 64  # examples whose outputs are in memory at once
+SEED = 0
+MATTERS = 1.0  # points of the score: what costs less is said to cost little
+NAMED = 4  # heads that get a sentence of their own
+
+
+def run_without(head: Head, layer: int, states: HiddenStates) -> Tensor:
+    """A head's outputs where one layer of what it reads is zero; the states are put back as they were."""
+    read = states.read(head.reads)  # (position, layer, hidden)
+    kept = read[:, layer].clone()  # (position, hidden)
+    read[:, layer] = 0
+    try:
+        outputs: Tensor = head(states)  # (position, output)
+    finally:
+        read[:, layer] = kept
+    return outputs
+
+
+def measure_layers(run: FinishedRun, split: str, reporter: Reporter, examples: int = EXAMPLES) -> dict[str, Any]:
+    """The score of each head on some examples as it is, and with one layer of what it reads zeroed at a time.
+
+    Kept in analyses/layers_<split>.json, and read from there as long as heads, data and settings are the same.
+    """
+    models = [group.models[0] for group in saved_groups(run)]
+    assert models, "there are heads to measure"
+    # Heads on other layers than the first one's were trained after the scores were made.
+    models = [model for model in models if layers_of(run, model) == layers_of(run, models[0])]
+    path = run.folder.path / "analyses" / f"layers_{split}.json"
+    parts = [predictions_stamp(model, split) for model in models]
+    stamp = fingerprint("layers", VERSION, parts, [model.name for model in models], examples, run.main)
+    known: dict[str, Any] | None = read_json(path)
+    if known is not None and known.get("stamp") == stamp:
+        return known
+    given = run.examples(split)
+    if given is None:
+        raise UserError(f"the examples of {split} that were scored are no longer there.")
+    chosen = draw(given, examples, SEED)
+    found = {"stamp": stamp, "split": split, "figure": run.main, "examples": len(chosen), "of": len(given)}
+    found["heads"] = _measure(run, models, chosen, reporter)
+    write_json(path, found)
+    return found
+
+
+def _measure(run: FinishedRun, models: list[Model], chosen: list[Example], reporter: Reporter) -> list[dict[str, Any]]:
+    job, encoder = run.job, open_encoder(run, models[0])
+    heads = {model.name: load_head(run.head_folder(model))[0].to(job.machine.device) for model in models}
+    tried: dict[tuple[str, int | None], Callable[[HiddenStates], Tensor]] = {}
+    for name, head in heads.items():
+        tried[name, None] = head
+        tried |= {(name, layer): partial(run_without, head, layer) for layer in range(head.layers)}
+    keep = tuple(sorted({head.reads for head in heads.values()}))
+    marks: dict[tuple[str, int | None], list[Marks]] = {key: [] for key in tried}
+    # A few examples at a time with their windows: the outputs of all heads without each layer would be large.
+    some_of = [chosen[first : first + PART] for first in range(0, len(chosen), PART)]
+    parts = [(some, job.build_features(some)) for some in some_of]
+    how = Decoding(1, job.config.evaluate.max_answer_tokens)  # the best answer is all that is scored
+    tokens = sum(int(features.lengths.sum()) for _, features in parts)
+    with reporter.bar(f"{counted(len(heads), 'head')} without a layer", tokens, "tokens") as bar:
+        for some, features in parts:
+            outputs = compute_outputs(
+                encoder, {str(key): model for key, model in tried.items()}, keep, features, job.task.kind, job.machine,
+                job.encode_tokens, bar,
+            )  # fmt: skip
+            for key in tried:
+                said = job.task.kind.decode(job.task, outputs[str(key)], features, some, how)
+                marks[key].append(job.task.kind.mark(said, some))
+    return [
+        {
+            "name": model.name,
+            "title": Group([model]).title,
+            "role": model.role,
+            "layers": names_read(heads[model.name], layers_of(run, model)),
+            "score": _score(run, model, marks[model.name, None]),
+            "without": [_score(run, model, marks[model.name, layer]) for layer in range(heads[model.name].layers)],
+        }
+        for model in models
+    ]
+
+
+def _score(run: FinishedRun, model: Model, parts: list[Marks]) -> float:
+    scores = run.kind.score(run.task.metrics, join_marks(parts), model.threshold)
+    found = read_figure(scores, run.main)
+    assert found is not None, f"{run.main} is not among the scores"
+    return float(found)
+
+
+# ---------------------------------------------------------------------- its block
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What one head loses without each of the states it reads."""
+
+    title: str
+    role: str
+    names: list[str]
+    score: float
+    without: Float  # (layer)
+
+    @property
+    def drops(self) -> Float:
+        return self.score - self.without  # (layer)
+
+    @property
+    def last(self) -> int:
+        """The place of the last encoder layer, which is not the pooled output."""
+        return len(self.names) - 1 - (self.names[-1] == POOLED)
+
+
+@analysis("What each layer holds", 30, "What heads lose without a layer", [heads_were_kept], "states")
+def layer_importance(run: FinishedRun, split: str, reporter: Reporter) -> Block:
+    """How much each head leans on each layer: its score falls by so much where that layer is zero."""
+    found, figure = measure_layers(run, split, reporter), main_name(run)
+    losses = [
+        Loss(one["title"], one["role"], one["layers"], one["score"], np.array(one["without"])) for one in found["heads"]
+    ]
+    table = Table.of(
+        {
+            "head": one.title,
+            "zeroed": name,
+            Column(f"{figure} with all", 2): one.score,
+            Column(f"{figure} without", 2): float(one.without[layer]),
+            Column("lost", 2, "Points by which the score falls"): float(one.drops[layer]),
+        }
+        for one in losses
+        for layer, name in enumerate(one.names)
+    )
+    return Block(
+        sentences=_tell_losses(losses, figure),
+        table=table,
+        picture=_draw_losses(losses, figure),
+        drawn=["lost"],
+        note=_note_of_losses(run, found),
+        folded=True,
+    )
+
+
+def _tell_losses(losses: list[Loss], figure: str) -> list[str]:
+    heads = [one for one in losses if one.role == "head"]
+    sentences = [_tell_worst(one, figure) for one in heads[:NAMED]]
+    if len(heads) == 1:
+        costly, count = int((heads[0].drops >= MATTERS).sum()), len(heads[0].names)
+        sentences.append(f"Of the {count} states it reads, {costly or 'none'} alone would cost it at least 1 point.")
+    elif heads:
+        several = sum(int((one.drops >= MATTERS).sum()) > 1 for one in heads)
+        sentences.append(
+            f"More than one layer matters to {several or 'none'} of {len(heads)} heads, that is, costs at least 1 "
+            "point where it alone is zero."
+        )
+    sentences += [_tell_control(one) for one in losses if one.role == "control"][:1]
+    return sentences
+
+
+def _tell_worst(one: Loss, figure: str) -> str:
+    worst = int(one.drops.argmax())
+    if one.drops[worst] <= 0:
+        return f"{one.title} loses nothing without any one of the {counted(len(one.names), 'state')} it reads."
+    return (
+        f"{one.title} leans most on {the_layer(one.names[worst])}: with that zeroed {figure} falls from "
+        f"{one.score:.1f} to {one.without[worst]:.1f}, by {_points(one.drops[worst])}."
+    )
+
+
+def _tell_control(one: Loss) -> str:
+    others = np.abs(np.delete(one.drops, one.last))  # (layer)
+    lost = one.drops[one.last]
+    without = f"loses {_points(lost)}" if lost > 0 else "loses nothing" if lost == 0 else f"gains {_points(-lost)}"
+    if not others.any():
+        rest = "and without any other its score stays the same, as it must: it reads no other"
+    else:
+        rest = f"and without another its score changes by up to {_points(others.max())}, though it should read no other"
+    return f"The control {without} without {one.names[one.last]}, {rest}."
+
+
+def _points(value: float) -> str:
+    shown = f"{value:.1f}" if value >= 0.05 else f"{value:.2g}"
+    return f"{shown} point{'' if shown == '1.0' else 's'}"
+
+
+def _draw_losses(losses: list[Loss], figure: str) -> dict[str, Any]:
+    altair, order = import_altair(), order_names([one.names for one in losses])
+    rows: list[dict[str, Any]] = [
+        {
+            "head": one.title,
+            "layer": name,
+            "lost": round(float(one.drops[layer]), 3),
+            "without": round(float(one.without[layer]), 3),
+        }
+        for one in losses
+        for layer, name in enumerate(one.names)
+    ]
+    limit = max((abs(row["lost"]) for row in rows), default=0.0) or 1.0
+    chart = chart_of(rows, 60 + 26 * len(losses)).mark_rect()
+    chart = chart.encode(
+        x=altair.X("layer:N", sort=order, title="the layer that is zero", axis=altair.Axis(labelAngle=-40)),
+        y=altair.Y("head:N", sort=[one.title for one in losses], title=None),
+        color=altair.Color("lost:Q", title="points lost", scale=two_sided(limit, 1.0)),
+        tooltip=tips(
+            "head:N",
+            ("layer:N", "zeroed"),
+            ("without:Q", f"{figure} without", ".2f"),
+            ("lost:Q", "points lost", ".2f"),
+        ),
+    )
+    return dict(chart.to_dict())
+
+
+def _note_of_losses(run: FinishedRun, found: dict[str, Any]) -> str:
+    drawn = f", drawn with seed {SEED}," if found["examples"] < found["of"] else ""
+    pooled = (
+        "; the pooled output is a state of its own" if any(POOLED in one["layers"] for one in found["heads"]) else ""
+    )
+    return joined(
+        f"Measured on {found['examples']:,} of {counted(found['of'], 'example')} of {found['split']}{drawn} with one "
+        f"layer at a time set to zero in what a head reads{pooled}. "
+        "No head was trained for that: the loss says how much it leans on the layer, not what a head without it "
+        "would learn.",
+        stand_in_note(saved_groups(run)),
+    )

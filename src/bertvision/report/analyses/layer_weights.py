@@ -1,0 +1,124 @@
+"""Learned layer weights: which layers the heads weigh most that take a weighted mean of them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertvision.heads import load_head
+from bertvision.heads.blocks import LearnedPooling
+from bertvision.kinds.base import Float
+from bertvision.pipeline.finished import FinishedRun, Group
+from bertvision.report.analysis import analysis
+from bertvision.report.block import Block
+from bertvision.report.drawing import chart_of, colour_by, import_altair, tips
+from bertvision.report.saved_heads import layers_of, names_read, order_names, saved_groups, the_layer, upper_half
+from bertvision.report.wording import deviation_of, joined, seeds_note
+from bertvision.tables import Column, Table
+from bertvision.words import counted
+
+NAMED = 4  # heads that get a sentence of their own
+
+
+@dataclass(frozen=True)
+class _LearnedWeights:
+    """How the heads of a group share their weight among the states they read."""
+
+    group: Group
+    names: list[str]
+    shares: Float  # (seed, layer) in percent
+
+    @property
+    def title(self) -> str:
+        return self.group.title
+
+    @property
+    def mean(self) -> Float:
+        found: Float = self.shares.mean(axis=0)
+        return found  # (layer)
+
+    @property
+    def even(self) -> float:
+        """What each would have if all had the same."""
+        return 100 / len(self.names)
+
+
+@analysis("What each layer holds", 20, "Learned layer weights")
+def layer_weights(run: FinishedRun, split: str) -> Block | None:
+    """Heads with a learned weighted mean of the layers: which layers they weigh most. The same for every split."""
+    found = [weights for group in saved_groups(run) if (weights := _read_weights(run, group)) is not None]
+    if not found:
+        return None
+    table = Table.of(
+        {
+            "head": one.title,
+            "layer": name,
+            Column("weight, %", 2): float(one.mean[layer]),
+            Column("± seeds", 2, "Standard deviation over the seeds"): deviation_of(one.shares[:, layer].tolist()),
+            Column("even share, %", 2, "What each state would have if all had the same"): one.even,
+        }
+        for one in found
+        for layer, name in enumerate(one.names)
+    )
+    return Block(
+        "layer_weights",
+        sentences=_tell_weights(found),
+        table=table,
+        picture=_draw_weights(found),
+        drawn=["weight, %"],
+        note=joined(
+            "Weights of the heads that take a learned weighted mean of the layers, after softmax; dashed: an even "
+            "share. A weight is not all that a layer counts for: states of different layers differ in size, too.",
+            seeds_note(one.group for one in found),
+        ),
+        folded=True,
+    )
+
+
+def _read_weights(run: FinishedRun, group: Group) -> _LearnedWeights | None:
+    shares: list[Float] = []
+    for model in group.models:
+        head, _ = load_head(run.head_folder(model))
+        pooling = next((module for module in head.modules() if isinstance(module, LearnedPooling)), None)
+        if pooling is None:
+            return None
+        shares.append(100 * torch.softmax(pooling.weights.detach().double(), dim=0).numpy())  # (layer)
+    return _LearnedWeights(group, names_read(head, layers_of(run, group.models[0])), np.stack(shares))
+
+
+def _tell_weights(found: list[_LearnedWeights]) -> list[str]:
+    sentences = []
+    for one in found[:NAMED]:
+        top, half = int(one.mean.argmax()), upper_half(len(one.names))
+        sentences.append(
+            f"{one.title} weighs {the_layer(one.names[top])} most, with {one.mean[top]:.1f} % where an even share "
+            f"would be {one.even:.1f} %; {one.mean[half].sum():.1f} % of its weight is in the upper half of the "
+            f"{counted(len(one.names), 'state')} it reads (even: {one.even * (half.stop - half.start):.1f} %)."
+        )
+    if len(found) > NAMED:
+        sentences.append(f"{counted(len(found) - NAMED, 'more head')}: see the picture and the table.")
+    return sentences
+
+
+def _draw_weights(found: list[_LearnedWeights]) -> dict[str, Any]:
+    altair, order = import_altair(), order_names([one.names for one in found])
+    rows = [
+        {"head": one.title, "layer": name, "weight": round(float(value), 3)}
+        for one in found
+        for name, value in zip(one.names, one.mean, strict=True)
+    ]
+    evens = [
+        {"share": round(100 / count, 3), "means": f"even share of {count} states"}
+        for count in sorted({len(one.names) for one in found})
+    ]
+    lines = chart_of(rows).mark_line(point=True)
+    lines = lines.encode(
+        x=altair.X("layer:N", sort=order, title=None, axis=altair.Axis(labelAngle=-40)),
+        y=altair.Y("weight:Q", title="share of the weight, %", scale=altair.Scale(zero=False, padding=8)),
+        color=colour_by("head", [one.title for one in found]),
+        tooltip=tips("head:N", "layer:N", ("weight:Q", "weight, %", ".2f")),
+    )
+    even = chart_of(evens).mark_rule(strokeDash=[4, 4])
+    even = even.encode(y="share:Q", tooltip=tips(("means:N", "line"), ("share:Q", "%", ".2f")))
+    return dict((even + lines).to_dict())

@@ -1,0 +1,172 @@
+"""What is predicted against what is true, where targets are numbers."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bertvision.evaluation.metrics import pearson, spearman
+from bertvision.kinds.score import ScoreMarks
+from bertvision.pipeline.finished import FinishedRun, Group
+from bertvision.report.analysis import analysis, gives
+from bertvision.report.block import Block
+from bertvision.report.drawing import bare_chart, chart_of, diagonal, off_zero, tips
+from bertvision.report.ranking import best_or_control, marks_of
+from bertvision.report.wording import in_text, joined, opening, stand_in_note, title_of
+from bertvision.tables import Column, Headings, Rows, Table
+from bertvision.words import counted
+
+BINS = 5
+POINTS = 2000  # of the picture at most
+HEIGHT = 380
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Examples whose true score lies in one of equal parts of the scale."""
+
+    low: float
+    high: float
+    examples: int
+    true: float
+    """Their mean true score."""
+    predicted: float
+    """The mean of what is predicted of them."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.low:.3g} to {self.high:.3g}"
+
+
+def _marks(group: Group, split: str) -> ScoreMarks:
+    """Those of the seed that stands for its group."""
+    return marks_of(group.trained[0], split, ScoreMarks)
+
+
+def mean_error(marks: ScoreMarks) -> float:
+    """How far predictions are from the truth, in the mean."""
+    return float(marks.errors().mean())
+
+
+def bin_scores(marks: ScoreMarks) -> list[Bin]:
+    """Equal parts of the range of true scores, without those that have no example; the last holds the highest."""
+    low, high = float(marks.target.min()), float(marks.target.max())
+    edges = np.linspace(low, high, BINS + 1)  # (edge)
+    inside = np.clip(np.searchsorted(edges, marks.target, side="right") - 1, 0, BINS - 1)  # (example)
+    found = []
+    for number in np.unique(inside):
+        some = inside == number  # (example)
+        ends = float(edges[number]), float(edges[number + 1])
+        means = float(marks.target[some].mean()), float(marks.value[some].mean())
+        found.append(Bin(*ends, int(some.sum()), *means))
+    return found
+
+
+@analysis("What the models say", 80, "Predicted against true scores", [gives(ScoreMarks)])
+def predicted_against_true(run: FinishedRun, split: str) -> Block:
+    """Predicted against true scores of the best head, and how far each model is off."""
+    groups = run.groups(run.last)
+    best = best_or_control(run, run.last) or run.encoder(run.last)
+    marks = _marks(best, split)
+    some = draw_evenly(len(marks))
+    sampled = f"The picture shows {len(some):,} of them, evenly spaced in the data." if len(some) < len(marks) else ""
+    several = any(len(group.models) > 1 for group in groups)
+    return Block(
+        sentences=[_tell_distance(run, split, best), _tell_ends(best, bin_scores(marks))],
+        table=_table_of(run, split, groups, best),
+        picture=_draw_values(marks, some),
+        drawn=["mean true", "mean predicted"],
+        note=joined(
+            f"The range of true scores is cut into {BINS} equal parts; the line goes through the means of each.",
+            sampled,
+            stand_in_note([best]),
+            "Errors and correlations of several seeds are means over them." if several else "",
+        ),
+        folded=True,
+    )
+
+
+def draw_evenly(count: int) -> npt.NDArray[np.int64]:
+    """Numbers of the examples that are drawn: all, or as many as the picture can hold, evenly spaced."""
+    if count <= POINTS:
+        return np.arange(count)
+    return np.linspace(0, count - 1, POINTS).round().astype(np.int64)
+
+
+def _error(group: Group, split: str) -> float:
+    """The mean error, in the mean over seeds."""
+    return float(np.mean([mean_error(marks_of(model, split, ScoreMarks)) for model in group.trained]))
+
+
+def _tell_distance(run: FinishedRun, split: str, best: Group) -> str:
+    ours = _error(best, split)
+    text = f"{opening(in_text(best))} is {ours:.3f} off the true score on average (mean absolute error)"
+    if best.role == "encoder":
+        return f"{text}."
+    return f"{text}, the encoder itself {_error(run.encoder(run.last), split):.3f}."
+
+
+def _tell_ends(best: Group, bins: list[Bin]) -> str:
+    told = [
+        f"{one.predicted:.2f} where they are {one.true:.2f} on average ({one.name}, {counted(one.examples, 'example')})"
+        for one in (bins if len(bins) == 1 else [bins[0], bins[-1]])
+    ]
+    if len(told) == 1:
+        return f"True scores are all the same: {in_text(best)} predicts {told[0]}."
+    return f"Of the lowest true scores it predicts {told[0]}, of the highest {told[1]}."
+
+
+def _correlation(group: Group, split: str, metric: str) -> float | None:
+    """From the run's scores where they have it, else from the marks."""
+    known = group.mean(split, metric)
+    if known is not None:
+        return known
+    marks = _marks(group, split)
+    return {"pearson": pearson, "spearman": spearman}[metric](marks.target, marks.value)
+
+
+def _table_of(run: FinishedRun, split: str, groups: list[Group], best: Group) -> Table:
+    columns: Headings = [
+        "model", "true scores", "examples", Column("mean true", 3), Column("mean predicted", 3),
+        Column("mean absolute error", 3), Column("Pearson", 2), Column("Spearman", 2),
+    ]  # fmt: skip
+    whole: Rows = []
+    parts: Rows = []
+    named = {group.name for group in (best, run.encoder(run.last), run.control(run.last)) if group is not None}
+    for group in groups:
+        marks = _marks(group, split)
+        means = [len(marks), float(marks.target.mean()), float(marks.value.mean()), _error(group, split)]
+        whole.append(
+            [title_of(group), "all", *means, *(_correlation(group, split, one) for one in ("pearson", "spearman"))]
+        )
+        for one in bin_scores(marks) if group.name in named else ():
+            parts.append([title_of(group), one.name, one.examples, one.true, one.predicted, None, None, None])
+    return Table(columns, whole + parts)
+
+
+def _draw_values(marks: ScoreMarks, some: npt.NDArray[np.int64]) -> dict[str, Any]:
+    rows = [
+        {"true": round(float(marks.target[number]), 4), "predicted": round(float(marks.value[number]), 4)}
+        for number in some
+    ]
+    x, y = off_zero("X", "true:Q", "true score"), off_zero("Y", "predicted:Q", "predicted score")
+    tooltip = tips(("true:Q", None, ".3f"), ("predicted:Q", None, ".3f"))
+    points = chart_of(rows, HEIGHT).mark_point(size=24, opacity=0.35).encode(x=x, y=y, tooltip=tooltip)
+    low, high = float(marks.target.min()), float(marks.target.max())
+    means = [
+        {"true": one.true, "predicted": one.predicted, "scores": one.name, "examples": one.examples}
+        for one in bin_scores(marks)
+    ]
+    through = bare_chart(means).encode(
+        x="true:Q",
+        y="predicted:Q",
+        tooltip=tips(
+            ("scores:N", "true scores"),
+            ("examples:Q", None, ","),
+            ("true:Q", "mean true", ".3f"),
+            ("predicted:Q", "mean predicted", ".3f"),
+        ),
+    )
+    even = diagonal("true", "predicted", low, high, "predicted as it is")
+    return dict((points + through.mark_line() + even + through.mark_point(size=90)).to_dict())

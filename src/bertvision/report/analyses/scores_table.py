@@ -1,0 +1,106 @@
+"""The scores of a run with all that says how sure they are: the first tables of a report."""
+
+from typing import Any
+
+from bertvision.evaluation.statistics import spread
+from bertvision.kinds import Figure
+from bertvision.pipeline.finished import Group
+from bertvision.pipeline.score import begun_note
+from bertvision.report.analysis import analysis
+from bertvision.report.block import Block
+from bertvision.report.certainty import DRAWS, Certainty
+from bertvision.report.drawing import chart_of, colour_by, import_altair, off_zero, tips
+from bertvision.report.ranking import baseline_figure, figure_columns, heading_of
+from bertvision.report.wording import figure_name, in_text, joined, seeds_note
+from bertvision.tables import Cell, Column, Table
+from bertvision.words import counted
+
+
+@analysis("Scores", 10, subject="snapshots")
+def scores_table(certainty: Certainty) -> Block:
+    """Every model with its figures; the mean and spread over seeds, and an interval for the main figures."""
+    run, split, epochs = certainty.run, certainty.split, certainty.epochs
+    columns = figure_columns(run)
+    certainty.prepare([one.key for one in columns if one.has_interval])
+    several = any(len(group.models) > 1 for group in certainty.groups)
+    baseline: list[Cell] = ["baseline", 0, None]
+    for one in columns:
+        baseline += [baseline_figure(run, split, one.key), *[None] * (several + 2 * one.has_interval)]
+    rows = [baseline]
+    for group in certainty.groups:
+        share = None if group.first.share is None else 100 * group.first.share
+        cells = [cell for one in columns for cell in _cells(certainty, group, one, several)]
+        rows.append([group.title, group.first.parameters, share, *cells])
+    return Block(
+        f"scores_{split}_{epochs:g}".replace(".", "_"),
+        f"Scores on {split}, encoder fine-tuned for {counted(epochs, 'epoch')}",
+        _tell_scores(certainty),
+        Table(_columns(columns, several), rows),
+        _draw_intervals(certainty),
+        note=_note(certainty),
+        drawn=[f"{heading_of(run, run.main)}{end}" for end in ("", " from", " to")],
+    )
+
+
+def _columns(columns: list[Figure], several: bool) -> list[Column]:
+    found = [Column("model"), Column("parameters"), Column("% of encoder", 3)]
+    for one in columns:
+        found.append(Column(one.heading, 2, one.meaning))
+        if several:
+            found.append(Column(f"± {one.heading}", 2, "standard deviation over the seeds"))
+        if one.has_interval:
+            found += [Column(f"{one.heading} from", 2), Column(f"{one.heading} to", 2)]
+    return found
+
+
+def _cells(certainty: Certainty, group: Group, one: Figure, several: bool) -> list[Cell]:
+    found = group.figures(certainty.split, one.key)
+    if not found:
+        return [None] * (1 + several + 2 * one.has_interval)
+    over = spread(found)
+    ends = certainty.interval(group, one.key) if one.has_interval else ()
+    return [over.mean, *([over.deviation] if several else []), *ends]
+
+
+def _tell_scores(certainty: Certainty) -> list[str]:
+    split, key = certainty.split, certainty.run.main
+    ranked = sorted(certainty.groups, key=lambda group: group.mean(split, key) or 0.0, reverse=True)
+    first, last = ranked[0], ranked[-1]
+    low, high = certainty.interval(first, key)
+    highest = (
+        f"Seen on {split} itself, the highest {figure_name(key)} is that of {in_text(first)}: "
+        f"{first.mean(split, key):.2f} (95 % interval {low:.2f} to {high:.2f})."
+    )
+    lowest = f"The lowest of the trained models is that of {in_text(last)}: {last.mean(split, key):.2f}."
+    return [highest, lowest] if len(ranked) > 1 else [highest]
+
+
+def _note(certainty: Certainty) -> str:
+    run, seeds = certainty.run, seeds_note(certainty.groups)
+    return joined(
+        run.kind.baseline_note,
+        f"From … to: the 95 % interval, by {DRAWS['other']:,} draws of the examples with replacement "
+        f"({heading_of(run, run.main)}: {DRAWS['main']:,}); it says what other examples could have given, not other "
+        "seeds.",
+        seeds,
+        "A seed changes a head's start and dropout." if seeds else "",
+        begun_note([group.title for group in certainty.groups if group.first.begun]),
+    )
+
+
+def _draw_intervals(certainty: Certainty) -> dict[str, Any]:
+    altair, key = import_altair(), certainty.run.main
+    rows = []
+    for group in certainty.groups:
+        low, high = certainty.interval(group, key)
+        mean = group.mean(certainty.split, key)
+        rows.append({"model": group.title, "role": group.role, "low": low, "score": mean, "high": high})
+    base = chart_of(rows, 26 * len(rows) + 20).encode(y=altair.Y("model:N", sort=None, title=None))
+    told = {
+        "color": colour_by("role", ("encoder", "control", "head", "ensemble"), ""),
+        "tooltip": tips("model:N", *((f"{field}:Q", None, ".2f") for field in ("score", "low", "high"))),
+    }
+    x = off_zero("X", "low:Q", heading_of(certainty.run, key))
+    bars = base.mark_rule(strokeWidth=3, opacity=0.45).encode(x=x, x2="high:Q", **told)
+    points = base.mark_point(filled=True, size=90, opacity=1).encode(x="score:Q", **told)
+    return dict((bars + points).to_dict())

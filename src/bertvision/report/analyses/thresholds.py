@@ -1,0 +1,155 @@
+"""What the no-answer threshold does to the scores (spans only)."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bertvision.evaluation.spans.answers import NO_SPAN
+from bertvision.kinds.span import SpanMarks
+from bertvision.pipeline.finished import FinishedRun, Model
+from bertvision.report.analysis import analysis, gives
+from bertvision.report.block import Block
+from bertvision.report.drawing import chart_of, colour_by, import_altair, off_zero, tips
+from bertvision.report.ranking import main_models, marks_of
+from bertvision.report.wording import in_text, joined, listed, signed, stand_in_note, title_of
+from bertvision.tables import Column, Row, Table
+
+POINTS = 60  # of a curve
+
+
+@dataclass(frozen=True)
+class _Curve:
+    """A model whose scores are drawn over the thresholds."""
+
+    title: str
+    name: str
+    """Inside a sentence."""
+    model: Model
+    marks: SpanMarks
+
+    @property
+    def used(self) -> float:
+        """The threshold it answers at: the one chosen for it, else 0."""
+        return self.model.threshold or 0.0
+
+
+@analysis("What the models say", 40, "Scores against the no-answer threshold", [gives(SpanMarks)])
+def threshold_curve(run: FinishedRun, split: str) -> Block:
+    """F1 and EM against the no-answer threshold, with the chosen one; the best one on this split is never used."""
+    groups = main_models(run)
+    curves = [
+        _Curve(title_of(group), in_text(group), group.trained[0], marks_of(group.trained[0], split, SpanMarks))
+        for group in groups
+    ]
+    return Block(
+        sentences=_tell_thresholds(curves),
+        table=Table.of(_threshold_row(one, split) for one in curves),
+        picture=_draw_curves(curves, _thresholds(curves)),
+        drawn=["threshold", "F1", "F1 at 0", "best threshold", "best F1"],
+        note=joined(
+            'A model says nothing where the score of "no answer" leads that of the best span by more than the '
+            "threshold. The best threshold on this split is for diagnosis only: it was not used for any figure.",
+            stand_in_note(groups),
+        ),
+        folded=True,
+    )
+
+
+def _threshold_row(one: _Curve, split: str) -> Row:
+    chosen, scores, marks = one.model.threshold, one.model.scores(split), one.marks
+    best, forced = best_threshold(marks), "On answerable questions, when the model must answer"
+    return {
+        "model": one.title,
+        Column("threshold", 3, "Chosen on held-out training questions"): chosen,
+        Column("F1", 2, "At the chosen threshold"): None if chosen is None else _f1(marks, chosen),
+        Column("EM", 2, "At the chosen threshold"): None if chosen is None else _em(marks, chosen),
+        Column("F1 at 0", 2): _f1(marks, 0.0),
+        Column("EM at 0", 2): _em(marks, 0.0),
+        Column("best threshold", 3, "On this split, for diagnosis only"): best,
+        Column("best F1", 2, "At the best threshold on this split"): _f1(marks, best),
+        Column("AUC", 2, "Of the no-answer score"): scores.get("no_answer_auc"),
+        Column("forced EM", 2, forced): scores.get("forced_exact"),
+        Column("forced F1", 2, forced): scores.get("forced_f1"),
+    }
+
+
+def _f1(marks: SpanMarks, threshold: float) -> float:
+    return 100.0 * float(marks.f1_at(threshold).mean())
+
+
+def _em(marks: SpanMarks, threshold: float) -> float:
+    return 100.0 * float(marks.exact_at(threshold).mean())
+
+
+def best_threshold(marks: SpanMarks) -> float:
+    """The threshold with the highest F1 on these very questions; of equals the one nearest 0."""
+    order = np.argsort(marks.lead)  # (example)
+    leads = marks.lead[order]  # (example)
+    gains = np.concatenate([[0.0], np.cumsum((marks.f1 - marks.silent)[order])])  # (answered questions)
+    tried = np.unique(np.concatenate([[0.0, np.nextafter(leads[0], -np.inf)], leads]))  # (threshold)
+    # Rounded: sums of fractions may differ in their last digits where the scores are equal.
+    totals = np.round(gains[np.searchsorted(leads, tried, side="right")], 9)  # (threshold)
+    best = tried[totals == totals.max()]  # (threshold)
+    return float(best[np.argmin(np.abs(best))])
+
+
+def _thresholds(curves: Sequence[_Curve]) -> list[float]:
+    """Those a curve is drawn through: evenly over the leads without their long tails, 0, the chosen and best ones."""
+    leads = np.concatenate([one.marks.lead[one.marks.score > NO_SPAN] for one in curves])  # (lead)
+    low, high = np.quantile(leads, [0.05, 0.9]).tolist() if len(leads) else (0.0, 0.0)
+    best = [at for at in (best_threshold(one.marks) for one in curves) if low < at < high]
+    return sorted({0.0, *(one.used for one in curves), *best, *np.linspace(low, high, POINTS).tolist()})
+
+
+def _tell_thresholds(curves: Sequence[_Curve]) -> list[str]:
+    missed: list[str] = []
+    changed: list[str] = []
+    for one in curves:
+        used = _f1(one.marks, one.used)
+        points = "" if missed else " points of F1"
+        missed.append(f"{max(0.0, _f1(one.marks, best_threshold(one.marks)) - used):.2f}{points} to {one.name}")
+        if one.model.threshold is not None:
+            changed.append(f"{signed(used - _f1(one.marks, 0.0))} for {one.name}")
+    over = "chosen on held-out questions" if len(changed) == len(curves) else "that they are scored at"
+    best = f"Over those {over}, the best threshold on this split would add {listed(missed)}."
+    unused = "It is for diagnosis only and was not used"
+    if not changed:
+        return [best, f"{unused}; no threshold was chosen on held-out questions, so 0 stands."]
+    return [best, f"{unused}; against threshold 0 the chosen ones changed F1 by {listed(changed)}."]
+
+
+def _draw_curves(curves: Sequence[_Curve], tried: Sequence[float]) -> dict[str, Any]:
+    altair = import_altair()
+    rows = [row for one in curves for row in _points(one, tried)]
+    chosen = [row for one in curves if one.model.threshold is not None for row in _points(one, [one.used])]
+    shown = {
+        "x": altair.X("threshold:Q", title="no-answer threshold (to the right, more is answered)"),
+        "y": off_zero("Y", "score:Q", "score, %"),
+        "tooltip": tips(
+            ("model:N", "model"),
+            ("measure:N", "score"),
+            ("threshold:Q", "threshold", ".3f"),
+            ("score:Q", "%", ".2f"),
+        ),
+    }
+    colour = colour_by("model", [one.title for one in curves], "model")
+    dash = altair.StrokeDash(
+        "measure:N", scale=altair.Scale(domain=["F1", "EM"], range=[[1, 0], [4, 3]]), title="score"
+    )
+    lines = chart_of(rows).mark_line().encode(**shown, color=colour, strokeDash=dash)
+    zero = chart_of([{"threshold": 0.0}]).mark_rule(strokeDash=[2, 3])
+    zero = zero.encode(x="threshold:Q", tooltip=altair.value("threshold 0"))
+    if not chosen:
+        return dict((zero + lines).to_dict())
+    points = chart_of(chosen).mark_point(size=70, filled=True, opacity=1).encode(**shown, color=colour)
+    return dict((zero + lines + points).to_dict())
+
+
+def _points(one: _Curve, thresholds: Iterable[float]) -> list[dict[str, Any]]:
+    return [
+        {"model": one.title, "measure": measure, "threshold": round(at, 4), "score": round(score(one.marks, at), 3)}
+        for at in thresholds
+        for measure, score in (("F1", _f1), ("EM", _em))
+    ]

@@ -1,0 +1,153 @@
+"""Model cards: README.md in the folder of each head of a run, in Hugging Face's form; and what the cards of kits share
+with them."""
+
+from pathlib import Path
+
+from bertvision import __version__
+from bertvision.disk import write_text
+from bertvision.pipeline.finished import FinishedRun, Group, Model, read_figure
+from bertvision.pipeline.score import BEGUN
+from bertvision.report.ranking import figure_columns
+from bertvision.report.summary import encoder_name
+from bertvision.tables import Table, to_markdown
+from bertvision.words import counted
+
+
+def write_cards(run: FinishedRun) -> int:
+    """One card for each head that was trained to its end; gives how many."""
+    heads = [model for model in run.models() if model.role in ("control", "head") and not model.failed]
+    for model in heads:
+        write_text(run.head_folder(model) / "README.md", build_card(run, model))
+    return len(heads)
+
+
+# ---------------------------------------------------------------------- what all cards share
+
+
+def join_card(*parts: str) -> str:
+    """The parts of a card that say anything, as one file."""
+    return "\n\n".join(part.strip() for part in parts if part) + "\n"
+
+
+def describe_head(parameters: int, share: float | None, states: str, encoder: str) -> str:
+    """The beginning of a sentence that goes on with what was done to the encoder."""
+    of = "" if share is None else f" ({100 * share:.3g} % of the encoder's)"
+    return f"A head of {parameters:,} parameters{of} on the {states} of {encoder}, which was"
+
+
+def usage(lines: list[str], more: str) -> str:
+    """How to use a head from Python, and what else there is to say of it."""
+    return "\n".join(["## Use", "", "```python", "import bertvision as bv", "", *lines, "```", "", more])
+
+
+# ---------------------------------------------------------------------- a head of a run
+
+
+def build_card(run: FinishedRun, model: Model) -> str:
+    states = "last layer" if model.role == "control" else "hidden states of every layer"
+    about = (
+        f"{describe_head(model.parameters, model.share, states, encoder_name(run))} fine-tuned for "
+        f"{counted(model.epochs, 'epoch')} and then frozen. It needs that very encoder, which lies beside it in the "
+        "run folder."
+    )
+    return join_card(
+        f"---\n{_front_matter(run, model)}\n---",
+        f"# {model.name} for {run.task.name}",
+        about,
+        _use(run, model),
+        *(_scores(run, model, split) for split in run.splits),
+        _training(run, model),
+        _limits(run),
+    )
+
+
+def _front_matter(run: FinishedRun, model: Model) -> str:
+    from huggingface_hub import EvalResult, ModelCardData
+
+    results = [
+        EvalResult(
+            task_type=run.kind.hub_task,
+            dataset_type=run.task.name,
+            dataset_name=run.task.name,
+            dataset_split=split,
+            metric_type=one.key,
+            metric_name=one.heading,
+            metric_value=round(value, 4),
+        )
+        for split in run.splits
+        for one in figure_columns(run)
+        if (value := read_figure(model.scores(split), one.key)) is not None
+    ]
+    data = ModelCardData(
+        model_name=f"{model.name} for {run.task.name}",
+        library_name="bertvision",
+        pipeline_tag=run.kind.hub_task,
+        base_model=_hub_name(run),
+        metrics=list(run.task.metrics),
+        tags=["bertvision", "hidden-states", str(run.kind)],
+        eval_results=results,
+    )
+    return data.to_yaml()
+
+
+def _hub_name(run: FinishedRun) -> str | None:
+    """The encoder's name where it is one of the hub; a folder or the embedded one has none there."""
+    name = str(run.config["encoder"]["name"])
+    return None if name == "embedded" or Path(name).expanduser().exists() or Path(name).is_absolute() else name
+
+
+def _use(run: FinishedRun, model: Model) -> str:
+    text = '"A text."'
+    if run.kind.reads_answers:
+        text = '("Who wrote it?", "It was written by Ada.")'
+    elif run.task.takes_pairs:
+        text = '("A text.", "A second one.")'
+    call = f'run.predict({text}, head="{model.name}")'
+    if model.epochs != run.last:
+        call = f'bv.Predictor(run.folder, "{model.name}", epochs={model.epochs:g}).predict_texts([{text}])'
+    return usage([f'run = bv.Run("{run.name}")  # the run folder', call], _default(run, model))
+
+
+def _default(run: FinishedRun, model: Model) -> str:
+    """Which model `predict` uses where none is named."""
+    best = run.best_model(run.last)
+    if best is None:
+        return "`bertvision predict` needs `--head`: no model of this run was scored."
+    is_this = (best.epochs, best.name) == (model.epochs, model.name)
+    used = f"this model{' (the control)' if best.role == 'control' else ''}" if is_this else best.title
+    return f"Without `--head`, `bertvision predict` uses {used}: {run.reason}."
+
+
+def _scores(run: FinishedRun, model: Model, split: str) -> str:
+    figures = figure_columns(run)
+    rows: dict[str, list[str]] = {}
+    for group in (Group([model]), run.encoder(model.epochs), run.control(model.epochs)):
+        if group is not None:
+            means = [group.mean(split, one.key) for one in figures]
+            rows.setdefault(group.title, [group.title, *("" if mean is None else f"{mean:.2f}" for mean in means)])
+    headings = ["model", *(one.heading for one in figures)]
+    return to_markdown(Table(headings, rows.values(), f"Scores on {split}"))
+
+
+def _training(run: FinishedRun, model: Model) -> str:
+    rate = run.config["finetune"]["lr"]
+    return "\n".join(
+        [
+            "## Training",
+            "",
+            f"- data: {run.task.source}",
+            f"- encoder: {counted(model.epochs, 'epoch')} of fine-tuning, learning rate {rate:g}",
+            f"- head: {counted(model.trained_epochs or 1, 'epoch')} over frozen states, seed {model.seed}, "
+            f"{100 * model.data_fraction:g} % of the data, one pass of {model.seconds or 0.0:.1f} s for all heads",
+            *([f"- it {BEGUN.rstrip('.')}"] if model.begun else []),
+            f"- made with BERTVision {__version__}",
+        ]
+    )
+
+
+def _limits(run: FinishedRun) -> str:
+    chosen = "held-out training data" if run.has_held_out else "nothing: thresholds are 0"
+    return (
+        "## Limits\n\nThe scores are those of the data named above and say little of other text. Choices (such as the "
+        f"no-answer threshold) were made on {chosen}."
+    )

@@ -1,0 +1,159 @@
+"""How sure the scores of a run are: an interval for each figure of each model, and paired tests between any two."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from bertvision.evaluation.statistics import (
+    Comparison,
+    Draws,
+    McNemar,
+    Measure,
+    bootstrap,
+    compare,
+    holm,
+    interval,
+    mcnemar,
+)
+from bertvision.kinds import Marks
+from bertvision.pipeline.finished import FinishedRun, Group, Model, read_figure
+
+SURE = 0.05
+"""A difference is called significant where its p, corrected for the number of models compared, is below this …"""
+ENOUGH = 10
+"""… and at least so many examples speak for either side: of fewer, draws know too little."""
+DRAWS = {"main": 10_000, "other": 2_000, "no_answer_auc": 500}
+"""Draws of the examples: many for the figure that models are compared by, since the smallest p that draws can give is
+two of them, times the number of comparisons; few for what takes long."""
+MCNEMAR, PAIRED = "McNemar", "paired bootstrap"
+
+
+@dataclass(frozen=True)
+class Against:
+    """A group of models compared with another one."""
+
+    ours: Group
+    theirs: Group
+    gap: Comparison
+    """By a paired bootstrap, mean over the seeds of each."""
+    rights: McNemar | None
+    """Who alone was right, of the first seed of each; scores are not right or wrong."""
+    test: str
+    """Which test `p` is of: McNemar's where the figure counts what is right and there is one seed of each."""
+    p: float
+    """Corrected for the number of groups that were compared (Holm)."""
+    examples: int
+
+    @property
+    def is_sure(self) -> bool:
+        return self.p < SURE and self.is_enough
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether there are examples enough for any test to say something."""
+        apart = self.examples if self.rights is None else self.rights.only_ours + self.rights.only_theirs
+        return apart >= ENOUGH
+
+
+class Certainty:
+    """Models of one run, scored on the same draws of the examples of one split; `epochs` is the snapshot spoken of."""
+
+    def __init__(self, run: FinishedRun, epochs: float, split: str) -> None:
+        self.run, self.epochs, self.split = run, epochs, split
+        self._rounds: dict[tuple[float, str, str], np.ndarray] = {}
+        self._marks: dict[tuple[float, str], Marks] = {}
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        return self.run.groups(self.epochs)
+
+    @cached_property
+    def compared(self) -> list[Group]:
+        """Heads on all of the data, and ensembles: what is compared with the encoder and the control."""
+        found = self.run.groups(self.epochs, "head", "ensemble")
+        return [group for group in found if group.is_whole]
+
+    @cached_property
+    def examples(self) -> int:
+        return len(self.marks(self.run.encoder(self.epochs).models[0]))
+
+    def marks(self, model: Model) -> Marks:
+        key = model.epochs, model.name
+        if key not in self._marks:
+            self._marks[key] = model.marks(self.split)
+        return self._marks[key]
+
+    def draws(self, key: str) -> Draws:
+        return Draws(self.examples, DRAWS["main"] if key == self.run.main else DRAWS.get(key, DRAWS["other"]))
+
+    def prepare(self, keys: Iterable[str]) -> None:
+        """Draws for all models of the snapshot and these figures at once."""
+        models = [model for group in self.groups for model in group.trained]
+        wanted = [(model, key) for key in keys for model in models]
+        self._draw([(m, key) for m, key in wanted if read_figure(m.scores(self.split), key) is not None])
+
+    def _draw(self, wanted: list[tuple[Model, str]]) -> None:
+        missing = [(model, key) for model, key in wanted if (model.epochs, model.name, key) not in self._rounds]
+        for draws in {self.draws(key) for _, key in missing}:  # the examples are drawn once for all that share them
+            some = [(model, key) for model, key in missing if self.draws(key) == draws]
+            found = bootstrap([self._measure(model, key) for model, key in some], draws)
+            self._rounds |= {(m.epochs, m.name, key): row for (m, key), row in zip(some, found, strict=True)}
+
+    def rounds(self, models: list[Model], key: str) -> np.ndarray:
+        """(model, round) a figure of each model in each round of draws; computed once."""
+        self._draw([(model, key) for model in models])
+        return np.stack([self._rounds[model.epochs, model.name, key] for model in models])  # (model, round)
+
+    def interval(self, group: Group, key: str) -> tuple[float, float]:
+        """What other examples could have given: 95 % of the mean over the group's seeds."""
+        return interval(self.rounds(group.trained, key).mean(axis=0))
+
+    def compare(self, ours: Group, theirs: Group, key: str | None = None) -> Comparison:
+        """Any two groups of the run, of any snapshots, by any figure; absent: the main one."""
+        key = key or self.run.main
+        figures = ours.figures(self.split, key), theirs.figures(self.split, key)
+        return compare(*figures, self.rounds(ours.trained, key), self.rounds(theirs.trained, key))
+
+    def against(self, theirs: Group) -> list[Against]:
+        """Every head and ensemble of the snapshot compared with one group."""
+        return self.test([(group, theirs) for group in self.compared])
+
+    def pairs(self) -> list[Against]:
+        """Every two groups of the snapshot."""
+        return self.test([(one, other) for n, one in enumerate(self.groups) for other in self.groups[:n]])
+
+    def across(self) -> list[Against]:
+        """The best head of each snapshot against the encoder itself at every later one."""
+        found = []
+        for epochs in self.run.head_snapshots:
+            best = self.run.best_head(epochs)
+            later = [at for at in self.run.snapshots if at > epochs]
+            found += [(best, self.run.encoder(at)) for at in later if best is not None]
+        return self.test(found)
+
+    def test(self, pairs: list[tuple[Group, Group]]) -> list[Against]:
+        """Pairs of groups compared by the main figure, corrected for their number."""
+        if not pairs:
+            return []
+        gaps = [self.compare(*pair) for pair in pairs]
+        rights = [self.rights(*pair) for pair in pairs]
+        tests = [MCNEMAR if self._is_exact(*pair) else PAIRED for pair in pairs]
+        raw = [r.p if r and test == MCNEMAR else gap.p for r, gap, test in zip(rights, gaps, tests, strict=True)]
+        p = list(holm({str(number): value for number, value in enumerate(raw)}).values())
+        rows = zip(pairs, gaps, rights, tests, p, strict=True)
+        return [Against(*pair, gap, right, test, value, self.examples) for pair, gap, right, test, value in rows]
+
+    def _is_exact(self, ours: Group, theirs: Group) -> bool:
+        """Whether the main figure is the share of right answers of one model each, which has an exact test."""
+        return self.run.main in self.run.kind.exact_keys and len(ours.trained) == len(theirs.trained) == 1
+
+    def rights(self, ours: Group, theirs: Group) -> McNemar | None:
+        models = ours.trained[0], theirs.trained[0]
+        our_rights, their_rights = (self.marks(model).right(model.threshold or 0.0) for model in models)  # (example)
+        return None if our_rights is None or their_rights is None else mcnemar(our_rights, their_rights)
+
+    def _measure(self, model: Model, key: str) -> Measure:
+        """What gives a figure of scores.json on any draw of the examples."""
+        return self.run.kind.measure(key, self.marks(model), model.threshold)

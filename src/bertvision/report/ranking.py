@@ -1,0 +1,109 @@
+"""Which models and figures an analysis shows and speaks of."""
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from bertvision.kinds import Figure, Marks
+from bertvision.kinds.base import Bool
+from bertvision.pipeline.finished import FinishedRun, Group, Model, read_figure
+from bertvision.pipeline.score import score_figures
+from bertvision.report.wording import CHOSEN, stand_in_note, title_of
+
+SERIES = 6  # lines or colours that one picture can hold
+M = TypeVar("M", bound=Marks)
+
+
+def judged_on(run: FinishedRun) -> str:
+    """What heads are ranked on: dev only where nothing was held out."""
+    return "held-out data" if run.has_held_out else run.splits[0]
+
+
+# ---------------------------------------------------------------------- models
+
+
+def best_or_control(run: FinishedRun, epochs: float) -> Group | None:
+    """The best head on held-out data; where there are no heads, the control."""
+    return run.best_head(epochs) or run.control(epochs)
+
+
+def main_models(run: FinishedRun) -> list[Group]:
+    """The encoder itself, the control and the best head, as far as they are there."""
+    at = run.last
+    found = [run.encoder(at), run.control(at), run.best_head(at)]
+    return [group for group in found if group is not None]
+
+
+def whole_heads(run: FinishedRun, epochs: float) -> list[Group]:
+    """Control and heads on all of the data."""
+    return [group for group in run.groups(epochs, "control", "head") if group.is_whole]
+
+
+def names_drawn(run: FinishedRun, groups: list[Group], most: int) -> list[str]:
+    """Names of groups for a picture that can hold so many: the control, the best heads, the best ensemble."""
+    names: dict[str, list[str]] = {"control": [], "head": [], "ensemble": []}
+    for group in run.ranked(groups):
+        if group.name not in names[group.role]:
+            names[group.role].append(group.name)
+    controls, ensembles = names["control"][:1], names["ensemble"][:1]
+    return [*controls, *names["head"][: most - len(controls) - len(ensembles)], *ensembles]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The encoder itself and the head it is compared with, one model each."""
+
+    encoder: Model
+    head: Model
+    name: str
+    """The head's, as people are shown it."""
+    note: str
+    """Which seed it is, where there are several."""
+
+
+def pair_of(run: FinishedRun) -> Pair:
+    """The encoder and the best head on it, of several seeds the first that was trained to the end."""
+    best = run.best_head(run.last)
+    assert best is not None, "who asks needs a best head"
+    return Pair(run.encoder(run.last).trained[0], best.trained[0], title_of(best), stand_in_note([best]))
+
+
+# ---------------------------------------------------------------------- per-example results
+
+
+def marks_of(model: Model, split: str, kind: type[M]) -> M:
+    found = model.marks(split)
+    assert isinstance(found, kind), f"{model.name} gives no {kind.__name__}"
+    return found
+
+
+def right_of(model: Model, split: str) -> Bool:
+    """Whether it got each example right; spans at the model's own threshold."""
+    right = model.marks(split).right(model.threshold or 0.0)  # (example)
+    assert right is not None, f"a {model.kind} is near or far, not right"
+    return right
+
+
+# ---------------------------------------------------------------------- figures
+
+
+def figure_keys(run: FinishedRun) -> list[str]:
+    """The main figure first, then the task's others: for spans EM beside F1, at the same threshold."""
+    start = CHOSEN if run.main.startswith(CHOSEN) else ""
+    others = [f"{start}{metric}" for metric in run.task.metrics]
+    return [run.main, *(key for key in others if key != run.main)]
+
+
+def figure_columns(run: FinishedRun) -> list[Figure]:
+    """The figures of a run, the main one first."""
+    known = [run.encoder(run.last).models[0].scores(run.splits[0])]
+    return sorted(score_figures(run.kind, run.task.metrics, known), key=lambda one: one.key != run.main)
+
+
+def heading_of(run: FinishedRun, key: str) -> str:
+    return next((one.heading for one in figure_columns(run) if one.key == key), key)
+
+
+def baseline_figure(run: FinishedRun, split: str, key: str) -> float | None:
+    """The baseline says the same whatever the threshold and however far the encoder was fine-tuned."""
+    (model,) = [model for model in run.models(run.last) if model.role == "baseline"]
+    return read_figure(model.scores(split), key.removeprefix(CHOSEN))

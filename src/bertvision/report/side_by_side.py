@@ -1,0 +1,197 @@
+"""Several runs side by side: encoders, snapshots or tasks; and one table across tasks, as GLUE is reported."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from bertvision.pipeline.finished import FinishedRun
+from bertvision.pipeline.folder import BASELINE
+from bertvision.report.block import Block, Section
+from bertvision.report.certainty import Certainty
+from bertvision.report.drawing import chart_of, colour_by, import_altair, off_zero, tips
+from bertvision.report.ranking import baseline_figure, heading_of
+from bertvision.report.summary import encoder_name, surprise
+from bertvision.report.wording import CHOSEN, ENCODER, by_chance, show_p, signed
+from bertvision.tables import Cell, Column, Headings, Rows, Table
+from bertvision.words import counted
+
+CONTROL, BEST = "control", "best head"
+
+
+def name_runs(found: list[FinishedRun]) -> list[str]:
+    """The folders' names, numbered where two are alike."""
+    plain = [run.name for run in found]
+    return [name if plain.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(plain, start=1)]
+
+
+def compare_runs(certainties: list[Certainty]) -> tuple[list[Section], list[str]]:
+    """Tables and pictures over all runs, and what they say in plain words."""
+    names = name_runs([certainty.run for certainty in certainties])
+    lines = [_line(name, certainty) for name, certainty in zip(names, certainties, strict=True)]
+    blocks = [_runs_block(lines), _tasks_block(certainties)]
+    return [Section("Side by side", [block for block in blocks if block is not None])], _summary(lines)
+
+
+def _line(name: str, certainty: Certainty) -> dict[str, Any]:
+    """What one run comes to."""
+    run, split, epochs = certainty.run, certainty.split, certainty.epochs
+    key, best, control = run.main, run.best_head(epochs), run.control(epochs)
+    ensemble = run.best(epochs, "ensemble")
+    against = next((one for one in certainty.against(run.encoder(epochs)) if best and one.ours.name == best.name), None)
+    return {
+        "run": name,
+        "task": run.task.name,
+        "encoder": encoder_name(run),
+        "epochs": epochs,
+        "figure": heading_of(run, key),
+        "baseline": baseline_figure(run, split, key),
+        ENCODER: run.encoder(epochs).mean(split, key),
+        CONTROL: control.mean(split, key) if control else None,
+        "head": best.name if best else None,
+        BEST: best.mean(split, key) if best else None,
+        "ensemble": ensemble.mean(split, key) if ensemble else None,
+        "gap": against,
+        "surprise": surprise(run, epochs),
+    }
+
+
+def _runs_block(lines: list[dict[str, Any]]) -> Block:
+    columns: Headings = [
+        "run", "task", "encoder name", "epochs", "figure", Column("baseline", 2), Column(ENCODER, 2),
+        Column(CONTROL, 2), "head", Column(BEST, 2), Column("difference", 2, "best head less the encoder itself"),
+        Column("from", 2), Column("to", 2), Column("corrected p", 4), Column("ensemble", 2),
+    ]  # fmt: skip
+    rows = []
+    for line in lines:
+        gap = line["gap"]
+        told = [gap.gap.difference, gap.gap.low, gap.gap.high, gap.p] if gap else [None] * 4
+        names = ("run", "task", "encoder", "epochs", "figure", "baseline", ENCODER, CONTROL, "head", BEST)
+        rows.append([*(line[name] for name in names), *told, line["ensemble"]])
+    return Block(
+        "runs",
+        "What each run comes to",
+        [_runs_sentence(lines)],
+        Table(columns, rows),
+        _dumbbells(lines),
+        drawn=[ENCODER, CONTROL, BEST],
+        note="Best head: the highest on held-out training data (on dev where nothing was held out); tests as in each "
+        "run.",
+    )
+
+
+def _runs_sentence(lines: list[dict[str, Any]]) -> str:
+    sure = [line["run"] for line in lines if line["gap"] and line["gap"].is_sure and line["gap"].gap.difference > 0]
+    told = f": {', '.join(sure)}" if sure else ""
+    return f"In {len(sure)} of {counted(len(lines), 'run')} the best head is significantly above its encoder{told}."
+
+
+def _dumbbells(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    altair = import_altair()
+    rows = [
+        {"run": line["run"], "model": name, "score": line[name], "task": line["task"], "figure": line["figure"]}
+        for line in lines
+        for name in (ENCODER, CONTROL, BEST)
+        if line[name] is not None
+    ]
+    base = chart_of(rows, 34 * len(lines) + 20).encode(y=altair.Y("run:N", sort=None, title=None))
+    tooltip = tips("run:N", "task:N", "model:N", "figure:N", ("score:Q", None, ".2f"))
+    x = off_zero("X", "score:Q", "score")
+    bars = base.mark_line(opacity=0.4, strokeWidth=3).encode(x=x, detail="run:N")
+    points = base.mark_point(filled=True, size=110, opacity=1).encode(
+        x=x, color=colour_by("model", (ENCODER, CONTROL, BEST), ""), tooltip=tooltip
+    )
+    return dict((bars + points).to_dict())
+
+
+def _tasks_block(certainties: list[Certainty]) -> Block | None:
+    """Models down, tasks across: only where the runs are of several tasks, one run each."""
+    tasks = [certainty.run.task.name for certainty in certainties]
+    if len(tasks) < 2 or len(set(tasks)) < len(tasks):
+        return None
+    columns = [column for certainty in certainties for column in _task_columns(certainty)]
+    rows = [_task_row(name, columns) for name in _row_names(certainties)]
+    shown = [Column("model"), *(Column(column.heading, 2) for column in columns), Column("mean", 2)]
+    return Block(
+        "tasks",
+        "Across tasks",
+        _tasks_sentences(rows, len(tasks)),
+        Table(shown, rows),
+        note="Every metric of each task on each of its dev splits. The mean is over tasks, of each task's mean; it is "
+        f"given only for models that every task has. {BEST}: each task's own, chosen on held-out training data, or on "
+        "dev where nothing was held out.",
+    )
+
+
+@dataclass(frozen=True)
+class _TaskColumn:
+    """One metric of one task on one split."""
+
+    certainty: Certainty
+    split: str
+    key: str
+
+    @property
+    def heading(self) -> str:
+        run = self.certainty.run
+        split = "" if len(run.splits) == 1 else f" {self.split}"
+        return f"{run.task.name}{split} ({heading_of(run, self.key)})"
+
+    def value(self, name: str) -> float | None:
+        run, epochs = self.certainty.run, self.certainty.epochs
+        if name == BASELINE:
+            return baseline_figure(run, self.split, self.key)
+        best = run.best_head(epochs)
+        groups = {ENCODER if group.role == "encoder" else group.name: group for group in run.groups(epochs)}
+        group = best if name == BEST else groups.get(name)
+        return group.mean(self.split, self.key) if group else None
+
+
+def _task_columns(certainty: Certainty) -> list[_TaskColumn]:
+    run = certainty.run
+    keys = [run.main, *(metric for metric in run.task.metrics if metric != run.main)]
+    if run.main.startswith(CHOSEN):
+        keys = [f"{CHOSEN}exact", f"{CHOSEN}f1"]
+    return [_TaskColumn(certainty, split, key) for split in run.splits for key in keys]
+
+
+def _row_names(certainties: list[Certainty]) -> list[str]:
+    """The baseline, the encoder, every model that two tasks have, and each task's best head."""
+    found = [
+        [group.name for group in certainty.run.groups(certainty.epochs) if group.role != "encoder"]
+        for certainty in certainties
+    ]
+    names = dict.fromkeys(name for some in found for name in some)
+    return [BASELINE, ENCODER, *(name for name in names if sum(name in some for some in found) > 1), BEST]
+
+
+def _task_row(name: str, columns: list[_TaskColumn]) -> list[Cell]:
+    values = [column.value(name) for column in columns]
+    by_task: dict[str, list[float | None]] = {}
+    for column, value in zip(columns, values, strict=True):
+        by_task.setdefault(column.certainty.run.task.name, []).append(value)
+    means = [
+        sum(value for value in some if value is not None) / len(some) for some in by_task.values() if None not in some
+    ]
+    return [name, *values, sum(means) / len(means) if len(means) == len(by_task) else None]
+
+
+def _tasks_sentences(rows: Rows, tasks: int) -> list[str]:
+    means = {row[0]: row[-1] for row in rows if isinstance(row[-1], float)}
+    if BEST not in means or ENCODER not in means:
+        return ["No model has a score in every task."]
+    return [
+        f"Over all {tasks} tasks each task's best head has a mean of {means[BEST]:.2f}, the encoder itself "
+        f"{means[ENCODER]:.2f}."
+    ]
+
+
+def _summary(lines: list[dict[str, Any]]) -> list[str]:
+    told = []
+    for line in lines:
+        gap = line["gap"]
+        if gap is not None:
+            told.append(
+                f"{line['run']}: {line['head']} {line[BEST]:.2f}, the encoder itself {line[ENCODER]:.2f} "
+                f"{line['figure']}; {signed(gap.gap.difference)} ({signed(gap.gap.low)} to {signed(gap.gap.high)}, "
+                f"corrected {show_p(gap.p)}): {by_chance(gap.is_sure)}. {line['surprise']}".rstrip()
+            )
+    return [_runs_sentence(lines), *told]

@@ -1,0 +1,190 @@
+"""The answer first, in plain words: what was trained on what, which head is best and by how much, is it more than
+chance, what did it cost, and what do all layers add over the last one."""
+
+from pathlib import Path
+
+from bertvision.pipeline.finished import FinishedRun, Group
+from bertvision.pipeline.folder import HELD_OUT
+from bertvision.report.certainty import Against, Certainty
+from bertvision.report.ranking import baseline_figure
+from bertvision.report.wording import apart, by_chance, figure_name, in_text, joined, listed, show_p, signed
+from bertvision.words import counted
+
+EMBEDDED = "all-MiniLM-L6-v2"
+
+
+def build_facts(run: FinishedRun) -> list[str]:
+    """What was trained on what, a line each."""
+    finetune = run.config["finetune"]
+    scored = [f"{split} ({_total(run, split):,} examples)" for split in run.splits]
+    lines = [
+        f"Task: {run.task.name}, {run.task.source}",
+        f"Encoder: {encoder_name(run)}, fine-tuned for {counted(run.last, 'epoch')} (learning rate {finetune['lr']:g})",
+        f"Scored on: {', '.join(scored)}",
+    ]
+    if run.has_held_out:
+        lines.append(f"Held out of train for every choice: {_total(run, HELD_OUT):,} examples")
+    device = run.environment.get("device")
+    if device:
+        lines.append(f"Made on: {device}")
+    return lines
+
+
+def encoder_name(run: FinishedRun) -> str:
+    name = str(run.config["encoder"]["name"])
+    return EMBEDDED if name == "embedded" else Path(name).name
+
+
+def _total(run: FinishedRun, split: str) -> int:
+    return int(run.encoder(run.last).models[0].scores(split)["total"])
+
+
+def build_summary(certainty: Certainty) -> list[str]:
+    """What the run found, of one split at one snapshot."""
+    run, epochs = certainty.run, certainty.epochs
+    best, encoder, control = run.best_head(epochs), run.encoder(epochs), run.control(epochs)
+    if best is None:
+        score = encoder.mean(certainty.split, run.main)
+        reached = f"The encoder itself reaches {score:.2f} {figure_name(run.main)} on {certainty.split}."
+        alone = "No head was trained to its end, so there is nothing to compare with it."
+        return [reached, alone, _choice_sentence(run, epochs)]
+    found = [
+        _best_sentence(certainty, best, _find(certainty.against(encoder), best)),
+        _layers_sentence(certainty, best, control) if control else "",
+        _choice_sentence(run, epochs),
+        _cost_sentence(run, best),
+        _ensemble_sentence(certainty),
+        _baseline_sentence(certainty, best),
+    ]
+    return [sentence for sentence in found if sentence]
+
+
+def _find(found: list[Against], group: Group) -> Against | None:
+    return next((one for one in found if one.ours.name == group.name), None)
+
+
+def _best_sentence(certainty: Certainty, best: Group, against: Against | None) -> str:
+    run, split, key = certainty.run, certainty.split, certainty.run.main
+    where = "held-out training data" if run.has_held_out else f"{split} itself, which flatters it"
+    score, name = best.mean(split, key), figure_name(run.main)
+    own = run.encoder(certainty.epochs).mean(split, key)
+    spoken = f"The best head, {best.title} (chosen on {where}), reaches {score:.2f} {name} on {split}"
+    if against is None:
+        return f"{spoken}; the encoder itself {own:.2f}."
+    so_far = f"fine-tuned for {counted(certainty.epochs, 'epoch')}"
+    return f"{spoken}; the encoder itself, {so_far}, {own:.2f}. {_verdict(against)}"
+
+
+def _choice_sentence(run: FinishedRun, epochs: float) -> str:
+    """The model that is used where none is named."""
+    best = run.best(epochs)
+    if best is None:
+        return ""
+    used = f"By default, predict uses {run.best_seed(best).title}: {run.reason}."
+    return joined(surprise(run, epochs), used, _passed_over(run, epochs, best))
+
+
+def surprise(run: FinishedRun, epochs: float) -> str:
+    """What it means where the best model of all is not a head on all layers; nothing where it is one."""
+    best, compared = run.best(epochs), run.best_head(epochs) is not None
+    if best is None or best.role == "head":
+        return ""
+    where = "held-out data" if run.has_held_out else f"{run.judged_on} (nothing was held out)"
+    found = {
+        "encoder": "the encoder itself is best" + (": no head adds anything here" if compared else ""),
+        "control": "the control is best" + (": all layers add nothing here" if compared else ""),
+        "ensemble": f"the ensemble {best.name} is best",
+    }
+    return f"On {where} {found[best.role]}."
+
+
+def _passed_over(run: FinishedRun, epochs: float, best: Group) -> str:
+    """Models with a higher figure that could not be chosen, and why not."""
+    place, key = run.judged_on, run.main
+    limit = best.mean(place, key) or 0.0
+    higher = [group for group in run.groups(epochs) if (group.mean(place, key) or 0.0) > limit]
+    told = [f"{group.name} ({_why_not(run, group)})" for group in higher]
+    return f"Higher there, but not chosen: {listed(told)}." if told else ""
+
+
+def _why_not(run: FinishedRun, group: Group) -> str:
+    if not group.is_whole:
+        return f"trained on {100 * group.first.data_fraction:g} % of the data"
+    if not run.has_seen_all(group):
+        return "a member was trained on a share of the data"
+    return "its weights were fitted on that data" if group.is_local else "it needs more than one encoder"
+
+
+def _verdict(against: Against, subject: str = "It is", other: str = "") -> str:
+    gap, words = against.gap, apart(against.gap.difference)
+    where = f"{words} {other or 'it'}" if words == "level with" or other else words
+    figures = f"95 % interval {signed(gap.low)} to {signed(gap.high)}, corrected {show_p(against.p)}"
+    few = "too few examples tell them apart to say more"
+    return f"{subject} {where} ({figures}): {by_chance(against.is_sure) if against.is_enough else few}."
+
+
+def _layers_sentence(certainty: Certainty, best: Group, control: Group) -> str:
+    """What all layers add: over a control that reads the last one, and by a head that is as small as the control."""
+    found = certainty.against(control)
+    against, small = (
+        _find(found, best),
+        next((one for one in found if one.ours.first.head == "learned_pooling"), None),
+    )
+    if against is None:
+        return ""
+    size = f"of {control.first.parameters:,} parameters"
+    spoken = _verdict(against, "It is", f"the control, a new linear layer {size} on the last layer's states")
+    if small is None or small.ours.name == best.name:
+        return spoken
+    parameters = small.ours.first.parameters
+    told = _verdict(
+        small, f"{small.ours.name}, which reads all layers with {parameters:,} parameters, is", "that control"
+    )
+    return f"{spoken} {told}"
+
+
+def _cost_sentence(run: FinishedRun, best: Group) -> str:
+    head, encoder = best.first, run.encoder(best.epochs).first
+    trained = [model for model in run.models(best.epochs) if model.role in ("control", "head")]
+    with_it = f", with {len(trained) - 1} others in the same pass" if len(trained) > 1 else ""
+    return (
+        f"{best.name} has {head.parameters:,} parameters, {100 * (head.share or 0):.3g} % of the encoder's "
+        f"{encoder.parameters:,}; it was trained in {_seconds(head.seconds or 0)}{with_it}, after "
+        f"{_seconds(encoder.seconds or 0)} of fine-tuning."
+    )
+
+
+def _seconds(value: float) -> str:
+    if value < 120:
+        return f"{value:.0f} s" if value >= 10 else f"{value:.1f} s"
+    return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"
+
+
+def _ensemble_sentence(certainty: Certainty) -> str:
+    """An ensemble beside the best of its own members: what it adds is not what they had already."""
+    run, split = certainty.run, certainty.split
+    group = run.best(certainty.epochs, "ensemble")
+    if group is None:
+        return ""
+    spoken = f"Together, {listed(group.first.ensemble)} ({group.first.method}{_weights(group)}) reach "
+    spoken += f"{group.mean(split, run.main):.2f}."
+    member = run.best_of(run.members_of(group))
+    if member is None:
+        return spoken
+    (against,) = certainty.test([(group, member)])
+    where = "on held-out data" if run.has_held_out else f"on {split}"
+    return f"{spoken} {_verdict(against, 'They are', f'the better of them {where}, {in_text(member)}')}"
+
+
+def _weights(group: Group) -> str:
+    weights = group.first.weights
+    return f", weights {listed([f'{weight:.2f}' for weight in weights])}" if weights else ""
+
+
+def _baseline_sentence(certainty: Certainty, best: Group) -> str:
+    run, split = certainty.run, certainty.split
+    value, score = baseline_figure(run, split, run.main), best.mean(split, run.main)
+    if value is None or score is None:
+        return ""
+    side = "" if score > value else " The best head is not above that."
+    return f"The trivial baseline, {run.kind.baseline_words}, has {value:.2f}.{side}"

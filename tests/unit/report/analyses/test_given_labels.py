@@ -1,0 +1,129 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.metrics import confusion_matrix as sklearn_confusion_matrix
+from tiny_reports import TinyRun, build_tiny_run, label_marks
+
+from bertvision.kinds import SCORE
+from bertvision.kinds.label import LabelMarks
+from bertvision.pipeline.finished import FinishedRun
+from bertvision.report.analyses.given_labels import (
+    confusion_matrix,
+    count_labels,
+    measure_reliability,
+    reliability_curve,
+)
+
+
+def random_marks(examples: int = 300, labels: int = 4, seed: int = 0) -> LabelMarks:
+    rng = np.random.default_rng(seed)
+    return LabelMarks(rng.integers(0, labels, examples), rng.dirichlet(np.ones(labels), examples))
+
+
+def run_of(folder: Path, head: LabelMarks, encoder: LabelMarks | None = None) -> FinishedRun:
+    run = TinyRun(folder)
+    run.add("encoder", marks=encoder or head)
+    run.add("adapter_64", marks=head)
+    return run.write()
+
+
+def test_counts_are_those_of_scikit_learn() -> None:
+    marks = random_marks()
+    expected = sklearn_confusion_matrix(marks.target, marks.predicted, labels=range(4))
+    assert np.array_equal(count_labels(marks, 4), expected)
+
+
+def test_the_matrix_tells_the_most_frequent_mistake_and_stands_beside_the_encoder(tmp_path: Path) -> None:
+    # Of 4 "no" 3 are right, of 2 "yes" none; the encoder says "no" to all.
+    head = label_marks([0, 0, 0, 0, 1, 1], [0.1, 0.2, 0.3, 0.9, 0.4, 0.2])
+    encoder = label_marks([0, 0, 0, 0, 1, 1], [0.1] * 6)
+    block = confusion_matrix(run_of(tmp_path, head, encoder), "dev")
+    assert block is not None and block.table is not None and block.picture is not None
+    rows = {(row["true label"], row["given label"]): row for row in block.table.records()}
+    assert [rows[pair]["adapter_64"] for pair in rows] == [3, 1, 2, 0]
+    assert [rows[pair]["adapter_64 (%)"] for pair in rows] == [75.0, 25.0, 100.0, 0.0]
+    assert [rows[pair]["encoder itself"] for pair in rows] == [4, 0, 2, 0]
+    assert block.sentences == [
+        "adapter_64 gives 3 of 6 examples the right label (50.0 %); the encoder itself 4 (66.7 %).",
+        "No mistake of it is more frequent than 'no' for what is 'yes': 2 times, 100.0 % of the examples with that "
+        "label.",
+    ]
+    shown = {(row["true"], row["given"]): row["count"] for row in block.picture["data"]["values"]}
+    assert shown == {pair: rows[pair]["adapter_64"] for pair in rows}
+    assert "no, no: adapter_64 (%) 75.0; no, yes: adapter_64 (%) 25.0; yes, no" in block.in_words()
+
+
+def test_a_label_without_examples_has_no_shares_and_no_mistake_is_told_as_none(tmp_path: Path) -> None:
+    block = confusion_matrix(run_of(tmp_path, label_marks([0, 0], [0.1, 0.2])), "dev")
+    assert block is not None and block.table is not None
+    assert [row["adapter_64 (%)"] for row in block.table.records()] == [100.0, 0.0, None, None]
+    assert block.sentences[1] == "It makes no mistake." and "yes, yes" not in block.in_words()
+
+
+def test_of_several_seeds_the_first_that_did_not_fail_is_shown_and_named(tmp_path: Path) -> None:
+    run = TinyRun(tmp_path)
+    right, wrong = label_marks([0, 1], [0.1, 0.9]), label_marks([0, 1], [0.9, 0.1])
+    run.add("encoder", marks=right)
+    run.add("adapter_seed0", scores={}, group="adapter", failed=True)
+    run.add("adapter_seed1", marks=wrong, group="adapter", seed=1)
+    run.add("adapter_seed2", marks=right, group="adapter", seed=2)
+    block = confusion_matrix(run.write(), "dev")
+    assert block is not None and block.sentences[0].startswith("adapter gives 0 of 2 examples")
+    assert "Of the 3 seeds of adapter the first that was trained to the end is shown: adapter_seed1." in block.note
+
+
+def test_calibration_error_is_the_mean_distance_by_bins() -> None:
+    marks = random_marks(labels=3)
+    found = measure_reliability(marks)
+    confidence, right = marks.probabilities.max(axis=1), marks.predicted == marks.target
+    expected = 0.0
+    for low in range(10):  # its definition, bin by bin
+        inside = (confidence >= low / 10) & (confidence < (low + 1) / 10)
+        if inside.any():
+            expected += inside.mean() * abs(confidence[inside].mean() - right[inside].mean())
+    assert found.error == pytest.approx(100 * expected)
+
+
+def test_the_ends_of_bins_belong_to_the_bin_above_and_certainty_to_the_last() -> None:
+    found = measure_reliability(label_marks([1] * 6, [0.5, 0.6, 0.7, 0.8, 0.9, 1.0]))
+    assert found.bins.tolist() == [5, 6, 7, 8, 9, 9]
+
+
+def test_reliability_is_told_with_its_direction_for_each_model(tmp_path: Path) -> None:
+    # The head: 0.9 sure, half right. The encoder: 0.75 sure, all right.
+    head = label_marks([1, 0, 1, 0], [0.9, 0.9, 0.9, 0.9])
+    encoder = label_marks([1, 1, 1, 1], [0.75] * 4)
+    block = reliability_curve(run_of(tmp_path, head, encoder), "dev")
+    assert block is not None and block.table is not None and block.picture is not None
+    assert block.sentences == [
+        "adapter_64 is on average 40.0 points too sure: mean confidence 90.0 %, accuracy 50.0 %, expected calibration "
+        "error 40.0 points.",
+        "Expected calibration errors, lower being better: the encoder itself 25.0, adapter_64 40.0.",
+    ]
+    whole = {row["model"]: row for row in block.table.records() if row["confidence"] == "all"}
+    assert whole["adapter_64"]["ECE"] == pytest.approx(40.0) and whole["encoder itself"]["ECE"] == pytest.approx(25.0)
+    assert whole["encoder itself"]["confidence − accuracy"] == pytest.approx(-25.0)
+    (part,) = [row for row in block.table.records() if row["confidence"] == "90 to 100 %"]
+    assert (part["model"], part["examples"], part["accuracy (%)"]) == ("adapter_64", 4, 50.0)
+
+
+def test_a_model_as_right_as_it_is_sure_is_called_neither_too_sure_nor_less(tmp_path: Path) -> None:
+    block = reliability_curve(run_of(tmp_path, label_marks([1, 1, 1, 0], [0.75] * 4)), "dev")
+    assert block is not None and block.sentences[0].startswith("adapter_64 is on average as sure as it is right:")
+
+
+def test_other_kinds_have_no_labels(tmp_path: Path) -> None:
+    run = build_tiny_run(tmp_path, SCORE)
+    assert confusion_matrix(run, "dev") is None and reliability_curve(run, "dev") is None
+
+
+def test_many_labels_are_drawn_without_words_and_the_encoder_alone_will_do(tmp_path: Path) -> None:
+    names = [f"label{number}" for number in range(9)]
+    run = TinyRun(tmp_path, labels=names)
+    run.add("encoder", marks=random_marks(labels=9))
+    finished = run.write()
+    matrix, curve = confusion_matrix(finished, "dev"), reliability_curve(finished, "dev")
+    assert matrix is not None and matrix.picture is not None and matrix.picture["mark"]["type"] == "rect"
+    assert matrix.sentences[0].startswith("The encoder itself gives ")
+    assert curve is not None and len(curve.sentences) == 1

@@ -1,0 +1,58 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_blocks import answers_run
+from tiny_reports import span_marks
+
+from bertvision.data.examples import Example
+from bertvision.pipeline.finished import FinishedRun
+from bertvision.report.analyses import passage_lengths as passages
+from bertvision.report.analyses.passage_lengths import passage_lengths
+from bertvision.report.block import Block
+
+
+def lengths_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: int) -> Block | None:
+    """So many questions that only the encoder gets right, with passages of 1, 2, 3 … words; then as many that only the
+    head does, with longer ones; then one that both do, of 50 words."""
+    words = [*range(1, 2 * alone + 1), 50]
+    encoder, head = [1] * alone + [0] * alone + [1], [0] * alone + [1] * alone + [1]
+    has, leads = [True] * len(words), [-1] * len(words)
+    run = answers_run(
+        tmp_path, ("encoder", span_marks(encoder, has, leads), None), ("adapter_64", span_marks(head, has, leads), None)
+    )
+    examples = [Example(str(count), "Who?", "word " * count, answers=()) for count in words]
+    monkeypatch.setattr(FinishedRun, "examples", lambda self, split: examples)
+    return passage_lengths(run, "dev")
+
+
+def test_passages_of_what_only_one_got_right_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    block = lengths_block(tmp_path, monkeypatch, 8)
+    assert block and block.table
+    assert block.table.rows == [
+        ["only encoder itself", 8, 4.5, 2.75, 6.25, 1, 8],
+        ["only adapter_64", 8, 12.5, 10.75, 14.25, 9, 16],
+        ["both", 1, 50.0, 50.0, 50.0, 50, 50],
+        ["neither", 0, None, None, None, None, None],
+    ]
+    assert block.sentences[0] == (
+        "Passages of what only the encoder itself got right (8 questions): 4.5 words in the median; of what only "
+        "adapter_64 got right (8 questions): 12.5 words in the median."
+    )
+    # Of the 12,870 ways to mix 8 and 8 lengths two are as far apart: p = 0.00016.
+    assert block.sentences[1].endswith("chance would seldom give (Mann-Whitney: p < 0.001).")
+    assert "neither" not in block.in_words()
+
+
+def test_too_few_passages_are_not_tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    block = lengths_block(tmp_path, monkeypatch, 7)
+    assert block and block.sentences[1] == "That is too few to test: it takes 8 questions on each side."
+
+
+def test_nothing_that_only_one_got_right_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    block = lengths_block(tmp_path, monkeypatch, 0)
+    assert block and "only the encoder itself got right (0 questions): none" in block.sentences[0]
+
+
+def test_passages_of_one_length_differ_by_nothing() -> None:
+    assert passages.tell_chance(np.full(8, 5), np.full(9, 5)).endswith("than chance gives (Mann-Whitney: p = 1.000).")

@@ -1,0 +1,54 @@
+from pathlib import Path
+
+import pytest
+from tiny_blocks import curve_run, drawn, layers_of
+from tiny_reports import build_tiny_run
+
+from bertvision.kinds import KINDS, Kind
+from bertvision.report.analyses.token_lengths import length_histogram
+
+
+def test_lengths_have_the_quantiles_of_all_windows(tmp_path: Path) -> None:
+    run = curve_run(tmp_path, {1: 60.0}, {})
+    run.lengths(train={10: 3, 30: 6, 100: 1}, dev={20: 1, 128: 3}, held_out={7: 1})
+    block = length_histogram(run.write(), "dev")
+    assert block is not None and block.table is not None and block.picture is not None
+    train_row, dev_row = block.table.rows
+    assert train_row == ["train", 10, pytest.approx(31.0), 30, 100, 100, 0, 0.0]
+    assert dev_row == ["dev", 4, pytest.approx(101.0), 128, 128, 128, 3, 75.0]
+    assert block.sentences[2] == (
+        "As long as a window may be (128 tokens) are 0 of train (0.0 %) and 3 of dev (75.0 %): their text may have "
+        "been cut."
+    )
+    rows = [(row["split"], row["from"], row["to"], row["windows"], row["share"]) for row in drawn(block)]
+    assert rows == [
+        ("train", 9, 12, 3, 30.0),
+        ("train", 29, 32, 6, 60.0),
+        ("train", 97, 100, 1, 10.0),
+        ("dev", 17, 20, 1, 25.0),
+        ("dev", 125, 128, 3, 75.0),
+    ]
+
+
+def test_a_length_of_ones_own_is_the_limit_and_short_texts_are_not_cut(tmp_path: Path) -> None:
+    run = curve_run(tmp_path, {1: 60.0}, {})
+    run.lengths(dev={20: 1})
+    block = length_histogram(run.write(data={"max_length": 21}), "dev")
+    assert block is not None
+    assert block.sentences == [
+        "Of 1 window of dev half have at most 20 tokens and 95 % at most 20; the longest has 20.",
+        "None is as long as a window may be (21 tokens): no text was cut.",
+    ]
+
+
+def test_a_run_that_kept_no_lengths_has_no_histogram(tmp_path: Path) -> None:
+    assert length_histogram(curve_run(tmp_path, {1: 60.0}, {}).write(), "dev") is None
+
+
+@pytest.mark.parametrize("kind", KINDS.values())
+def test_every_mark_has_a_tooltip_for_every_kind(tmp_path: Path, kind: Kind) -> None:
+    heads = ["learned_pooling", {"head": "adapter_64", "data_fraction": [0.1, 1.0]}]
+    run = build_tiny_run(tmp_path, kind, (0.0, 1.0), seeds=2, heads=heads)
+    block = length_histogram(run, "dev")
+    assert block is not None and block.picture is not None and block.in_words() and block.sentences
+    assert all("tooltip" in layer["encoding"] for layer in layers_of(block.picture))
