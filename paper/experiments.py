@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from bertvision.report.settings import to_toml
 
 from bertvision.cli import Overrides, print_table
 from bertvision.cli.run import run as run_config
@@ -23,6 +22,7 @@ from bertvision.config import RunConfig
 from bertvision.disk import write_text
 from bertvision.errors import UserError, suggest
 from bertvision.heads import find_preset, setting_types
+from bertvision.report.toml import to_toml
 from bertvision.tables import Table
 
 FILE = Path(__file__).with_name("experiments.toml")
