@@ -8,8 +8,6 @@ Nothing else is edited. It gives None where it has nothing to say; where a need 
 
 import dataclasses
 import functools
-import importlib
-import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, ParamSpec, cast
@@ -45,7 +43,7 @@ class Analysis:
     subject: Subject
 
 
-ANALYSES: Registry[Analysis] = Registry("analysis")
+ANALYSES: Registry[Analysis] = Registry("report block")
 
 
 def analysis(
@@ -108,7 +106,6 @@ def build_sections(
 ) -> list[Section]:
     """All that the analyses say of a run, in the order they declare. `certainties` are of the last snapshot, a split
     each."""
-    _load_all()
     found = sorted(ANALYSES.values(), key=lambda one: one.order)
     titles = [*SECTIONS, *(one.section for one in found if one.section not in SECTIONS)]
     split = certainties[0].split
@@ -130,10 +127,3 @@ def build_sections(
                 blocks.append(one.build(run, split, reporter))
         sections.append(Section(title, [block for block in blocks if block is not None]))
     return [section for section in sections if section.blocks]
-
-
-def _load_all() -> None:
-    from bertvision.report import analyses
-
-    for module in pkgutil.iter_modules(analyses.__path__):
-        importlib.import_module(f"{analyses.__name__}.{module.name}")
