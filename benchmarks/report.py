@@ -32,9 +32,8 @@ from bertvision.evaluation.spans.answers import Candidate, SpanAnswer
 from bertvision.evaluation.spans.official import score_answers
 from bertvision.kinds import SPAN, save_marks, save_predictions
 from bertvision.kinds.span import SpanPredictions, gold_answers
-from bertvision.pipeline.folder import HELD_OUT, mark_done
+from bertvision.pipeline.folder import HELD_OUT, describe_task, mark_done
 from bertvision.pipeline.job import Job, reopen
-from bertvision.tasks.base import describe_task
 
 N_BEST = 20
 WORDS = [f"word{number}" for number in range(400)]

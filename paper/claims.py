@@ -18,8 +18,7 @@ from bertvision.pipeline.folder import ENCODER
 from bertvision.report.block import Block
 from bertvision.report.wording import ENCODER as ENCODER_ITSELF
 from bertvision.report.wording import signed
-from bertvision.tables import Cell, Column, Table
-from bertvision.words import counted
+from bertvision.tables import Cell, Column, Table, counted
 from paper.kept import LOWER, Experiment, Experiments, Mean, Place, by_encoder, show_rate
 from paper.names import AUC, FORCED, JUDGED, LABELS, in_passes
 from paper.sentences import glue_experiments

@@ -9,8 +9,7 @@ from bertvision.pipeline.folder import BASELINE, ENCODER
 from bertvision.report.block import Block
 from bertvision.report.drawing import chart_of, import_altair
 from bertvision.report.wording import listed
-from bertvision.tables import Cell, Column, Table
-from bertvision.words import counted
+from bertvision.tables import Cell, Column, Table, counted
 from paper.kept import LOWER, Experiment, Experiments, Place, compared_seconds, show_rate, show_seconds
 from paper.labels import HEIGHT, Row, place_labels
 from paper.names import SECONDS, SPAN_NOTES, colour_by_place, in_passes, title_of

@@ -9,8 +9,7 @@ from bertvision.pipeline.folder import BASELINE, ENCODER
 from bertvision.report.block import Block
 from bertvision.report.drawing import chart_of, import_altair
 from bertvision.report.wording import listed, signed
-from bertvision.tables import Cell, Column, Table
-from bertvision.words import counted
+from bertvision.tables import Cell, Column, Table, counted
 from paper.claims import best_place, compare, signed_mean
 from paper.experiments import find_experiment
 from paper.kept import Experiment, Experiments, Mean, Place, show_rate

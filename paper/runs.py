@@ -9,8 +9,7 @@ from bertvision.heads import CONTROL
 from bertvision.pipeline.finished import read_figure
 from bertvision.pipeline.folder import BASELINE, ENCODER
 from bertvision.report.block import Block
-from bertvision.tables import Cell, Column, Table
-from bertvision.words import counted
+from bertvision.tables import Cell, Column, Table, counted
 from paper.claims import judge_at_lower
 from paper.experiments import page_experiments
 from paper.kept import AGAIN, LOWER, Experiment, Experiments, show_rate, show_seconds

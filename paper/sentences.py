@@ -3,8 +3,7 @@
 from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import BASELINE, ENCODER
 from bertvision.report.block import Block
-from bertvision.tables import Cell, Column, Table
-from bertvision.words import counted
+from bertvision.tables import Cell, Column, Table, counted
 from paper.kept import Experiment, Experiments, show_seconds
 from paper.names import LABELS, RANDOM, SECONDS, SQUAD, title_of
 from paper.spans import of_seeds

@@ -11,8 +11,7 @@ from bertvision.report.block import Block
 from bertvision.report.drawing import chart_of, import_altair
 from bertvision.report.wording import ENCODER as ENCODER_ITSELF
 from bertvision.report.wording import listed, signed
-from bertvision.tables import Cell, Column, Table
-from bertvision.words import counted
+from bertvision.tables import Cell, Column, Table, counted
 from paper.kept import Experiment, Mean, Place, is_head, show_rate, show_seconds
 from paper.names import RANDOM, SECONDS, SPAN_FIGURES, SPAN_NOTES, SQUAD, colour_by_place, title_of
 

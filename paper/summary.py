@@ -7,8 +7,7 @@ from bertvision.pipeline.folder import ENCODER
 from bertvision.report.block import Block
 from bertvision.report.drawing import chart_of, import_altair
 from bertvision.report.wording import listed, signed
-from bertvision.tables import Cell, Column, Table
-from bertvision.words import counted
+from bertvision.tables import Cell, Column, Table, counted
 from paper.claims import best_place, compare, signed_mean, spans
 from paper.kept import Experiment, Experiments, Mean, Place, by_encoder, compared_seconds
 from paper.names import AUC, ENCODERS, FORCED, LABELS, colour_by_place

@@ -16,8 +16,7 @@ from bertvision.pipeline.folder import BASELINE, ENCODER
 from bertvision.report.block import Block
 from bertvision.report.drawing import chart_of, import_altair
 from bertvision.report.wording import listed, signed
-from bertvision.tables import Cell, Column, Table
-from bertvision.words import counted
+from bertvision.tables import Cell, Column, Table, counted
 from paper.kept import Experiment, Experiments, Mean
 from paper.names import AUC, FORCED, LABELS, SPAN_NOTES, colour_by_place, title_of
 from paper.spans import folded_scores, head_names

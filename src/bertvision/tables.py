@@ -1,4 +1,4 @@
-"""A table: raw values under headings, shown on the terminal, in Markdown files, on cards and on a report's page."""
+"""Tables and numbers as people read them: on the terminal, in messages, Markdown files, cards and a report's page."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -147,3 +147,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(inner) for inner in value]
     return value
+
+
+def counted(number: float, noun: str) -> str:
+    """1 epoch, 0.5 epochs, 1,000 steps."""
+    shown = f"{number:,}" if isinstance(number, int) else f"{number:g}"
+    return f"{shown} {noun}{'' if number == 1 else 's'}"

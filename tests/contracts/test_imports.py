@@ -13,7 +13,7 @@ PACKAGE = SRC / "bertvision"
 
 # From the ground up: a module imports only from those before its own part, or from its own part.
 ORDER = (
-    "threads", "errors", "settings", "words", "tables", "registry", "progress", "disk", "machine",
+    "threads", "errors", "settings", "tables", "registry", "progress", "disk", "machine",
     "data", "evaluation", "kinds", "tasks", "config", "encoder", "sources", "heads", "training",
     "pipeline", "report", "kits", "api", "search", "cli", "__main__",
 )  # fmt: skip
@@ -21,7 +21,6 @@ LIGHT = (
     "threads",
     "errors",
     "settings",
-    "words",
     "tables",
     "registry",
     "progress",

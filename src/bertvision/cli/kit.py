@@ -29,7 +29,7 @@ def kit(
         raise UserError("--head is TASK=NAME, such as --head rte=adapter_64.")
     from bertvision.disk import read_json
     from bertvision.kits.make import make_kit
-    from bertvision.words import counted
+    from bertvision.tables import counted
 
     made = make_kit(runs, to, {task: name for task, _, name in words}, _read_about(about))
     tasks = (read_json(made / "kit.json") or {})["tasks"]

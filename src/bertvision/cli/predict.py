@@ -10,7 +10,7 @@ import typer
 from bertvision.cli import AsJson, app, print_json, quiet_libraries
 from bertvision.errors import UserError
 from bertvision.progress import RichReporter
-from bertvision.words import counted
+from bertvision.tables import counted
 
 
 @app.command(

@@ -8,8 +8,7 @@ import typer
 
 from bertvision.cli import AsJson, app, print_json, print_table
 from bertvision.errors import UserError
-from bertvision.tables import Table
-from bertvision.words import counted
+from bertvision.tables import Table, counted
 
 StorePath = Annotated[str, typer.Argument(help="The store: a folder, or an address such as s3://…", show_default=False)]
 

@@ -24,9 +24,9 @@ from bertvision.kinds.base import Scores
 from bertvision.kits.one_pass import HeadWindows, compute_in_one_pass
 from bertvision.machine import Machine, sharing_cores
 from bertvision.pipeline.begin import SHIPPED
+from bertvision.pipeline.folder import restore_task
 from bertvision.progress import Reporter
 from bertvision.tasks import Task
-from bertvision.tasks.base import restore_task
 
 FILE = "kit.json"
 

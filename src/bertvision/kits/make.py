@@ -15,8 +15,8 @@ from bertvision.kinds.base import MARKS
 from bertvision.kits.card import build_card
 from bertvision.kits.kit import FILE
 from bertvision.pipeline.finished import FinishedRun, Model
-from bertvision.pipeline.folder import HELD_OUT, RunFolder
-from bertvision.tasks.base import Task, describe_task
+from bertvision.pipeline.folder import HELD_OUT, RunFolder, describe_task
+from bertvision.tasks.base import Task
 
 UNTOUCHED = 0.0
 """The snapshot of an encoder that was not fine-tuned."""

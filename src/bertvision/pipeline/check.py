@@ -29,10 +29,10 @@ from bertvision.pipeline.states import StoreSpec, check_stores, fits_in_memory, 
 from bertvision.pipeline.train import check_heads
 from bertvision.sources import StreamedSource
 from bertvision.sources.cost import KEPT, STORED, STREAMED, Choice, measure_encoder
+from bertvision.tables import counted
 from bertvision.training.finetune import Finetuning
 from bertvision.training.stack import Member, build_units
 from bertvision.training.train import build_buffers
-from bertvision.words import counted
 
 HEAD_STEPS = 8  # batches of states that are kept to time the heads
 SAMPLE = 5000  # examples that are tokenized to tell the length of all; the mean of so many is right to about 1 %

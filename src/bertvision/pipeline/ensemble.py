@@ -28,7 +28,7 @@ from bertvision.pipeline.finished import FinishedRun, Model
 from bertvision.pipeline.folder import ADDED_ENSEMBLES, HELD_OUT
 from bertvision.pipeline.job import Job, reopen
 from bertvision.pipeline.score import keep_scored, read_scores
-from bertvision.words import counted
+from bertvision.tables import counted
 
 ENSEMBLE_VERSION = 1
 

@@ -16,10 +16,10 @@ from bertvision.machine import drawing_from
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.snapshot import check_length, compile_if_long, report_route, save_snapshot
+from bertvision.tables import counted
 from bertvision.training.checkpoint import Checkpoints
 from bertvision.training.finetune import Finetuning, Usage
 from bertvision.training.methods import check_method
-from bertvision.words import counted
 
 
 def finetune(job: Job) -> None:

@@ -21,12 +21,12 @@ from bertvision.disk import read_json
 from bertvision.errors import UserError, suggest
 from bertvision.heads import CONTROL
 from bertvision.kinds import KINDS, Kind, Marks, load_marks
-from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, RunFolder
+from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, RunFolder, restore_task
 from bertvision.pipeline.job import Job, reopen
-from bertvision.tasks.base import Task, restore_task
+from bertvision.tables import counted
+from bertvision.tasks.base import Task
 from bertvision.tasks.config import TaskConfig
 from bertvision.tasks.glue import GLUE
-from bertvision.words import counted
 
 K = TypeVar("K")
 ROLES = ("baseline", "encoder", "control", "head", "ensemble")

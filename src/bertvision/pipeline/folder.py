@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.disk import TEMPORARY, clear_disk_errors, read_json, write_json
+from bertvision.kinds import KINDS
+from bertvision.tasks.base import Task
 
 BASELINE, ENCODER = "baseline", "encoder"
 """Models of every snapshot that are no heads: the trivial baseline, and the encoder with its own output layer."""
@@ -83,3 +85,24 @@ class RunFolder:
 def mark_done(folder: Path, stamp: str, **facts: Any) -> None:
     """Written last into a folder: its presence means that all the rest is there."""
     write_json(folder / "stamp.json", {"stamp": stamp, **facts})
+
+
+def describe_task(task: Task) -> dict[str, Any]:
+    """What the run folder keeps of a task, enough to predict without the data."""
+    return {
+        "name": task.name,
+        "kind": str(task.kind),
+        "metrics": list(task.metrics),
+        "labels": list(task.labels),
+        "windowed": task.windowed,
+        "max_length": task.max_length,
+        "source": task.source,
+        "takes_pairs": task.takes_pairs,
+    }
+
+
+def restore_task(facts: dict[str, Any]) -> Task:
+    """The task that `describe_task` described, without splits. Descriptions older than `takes_pairs` lack it: whoever
+    reads one adds it."""
+    lists = {"metrics": tuple(facts["metrics"]), "labels": tuple(facts["labels"])}
+    return Task(**{**facts, **lists, "kind": KINDS[facts["kind"]]}, readers={})

@@ -13,14 +13,12 @@ from bertvision.machine import describe_environment, is_crowded
 from bertvision.pipeline.ensemble import add_ensembles
 from bertvision.pipeline.finetune import finetune
 from bertvision.pipeline.finished import FinishedRun
-from bertvision.pipeline.folder import ADDED_ENSEMBLES
+from bertvision.pipeline.folder import ADDED_ENSEMBLES, describe_task
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.score import evaluate, score_tables
 from bertvision.pipeline.states import check_stores
 from bertvision.pipeline.train import check_heads, train
-from bertvision.tables import to_markdown
-from bertvision.tasks.base import describe_task
-from bertvision.words import counted
+from bertvision.tables import counted, to_markdown
 
 
 def open_run(job: Job) -> None:

@@ -18,8 +18,7 @@ from bertvision.pipeline.finished import Entry, FinishedRun, Group, read_figure
 from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, mark_done
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.snapshot import compute_outputs, load_snapshot
-from bertvision.tables import Column, Headings, Table
-from bertvision.words import counted
+from bertvision.tables import Column, Headings, Table, counted
 
 
 @dataclasses.dataclass(frozen=True)

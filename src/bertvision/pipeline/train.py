@@ -19,10 +19,10 @@ from bertvision.pipeline.snapshot import compile_if_long, load_snapshot, report_
 from bertvision.pipeline.states import States, parts_read
 from bertvision.sources import KeptStates
 from bertvision.sources.cost import STREAMED
+from bertvision.tables import counted
 from bertvision.training.checkpoint import Checkpoints
 from bertvision.training.stack import Member
 from bertvision.training.train import Judge, train_heads
-from bertvision.words import counted
 
 
 def check_heads(job: Job) -> None:

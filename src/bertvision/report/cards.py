@@ -9,8 +9,7 @@ from bertvision.pipeline.finished import FinishedRun, Group, Model, read_figure
 from bertvision.pipeline.score import BEGUN
 from bertvision.report.ranking import figure_columns
 from bertvision.report.summary import encoder_name
-from bertvision.tables import Table, to_markdown
-from bertvision.words import counted
+from bertvision.tables import Table, counted, to_markdown
 
 
 def write_cards(run: FinishedRun) -> int:

@@ -3,8 +3,7 @@
 import re
 
 from bertvision.report.block import Block, Report
-from bertvision.tables import Table
-from bertvision.words import counted
+from bertvision.tables import Table, counted
 
 ROWS = 40
 CELL = 240

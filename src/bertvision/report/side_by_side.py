@@ -11,8 +11,7 @@ from bertvision.report.drawing import chart_of, colour_by, import_altair, off_ze
 from bertvision.report.ranking import baseline_figure, heading_of
 from bertvision.report.summary import encoder_name, surprise
 from bertvision.report.wording import CHOSEN, ENCODER, by_chance, show_p, signed
-from bertvision.tables import Cell, Column, Headings, Rows, Table
-from bertvision.words import counted
+from bertvision.tables import Cell, Column, Headings, Rows, Table, counted
 
 CONTROL, BEST = "control", "best head"
 

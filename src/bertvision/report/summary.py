@@ -8,7 +8,7 @@ from bertvision.pipeline.folder import HELD_OUT
 from bertvision.report.certainty import Against, Certainty
 from bertvision.report.ranking import baseline_figure
 from bertvision.report.wording import apart, by_chance, figure_name, in_text, joined, listed, show_p, signed
-from bertvision.words import counted
+from bertvision.tables import counted
 
 EMBEDDED = "all-MiniLM-L6-v2"
 

@@ -11,8 +11,7 @@ from bertvision.disk import write_bytes, write_json, write_text
 from bertvision.errors import UserError
 from bertvision.kinds import metric_title
 from bertvision.search.study import TriedMember
-from bertvision.tables import Table
-from bertvision.words import counted
+from bertvision.tables import Table, counted
 
 try:
     import altair

@@ -35,9 +35,9 @@ from bertvision.search.judge import Halving, plan_rungs
 from bertvision.search.space import build_member, build_space, end_values, space_tables
 from bertvision.search.study import Study, TriedMember
 from bertvision.sources import KeptStates
+from bertvision.tables import counted
 from bertvision.training.checkpoint import Checkpoints
 from bertvision.training.stack import Member
-from bertvision.words import counted
 
 SEARCH_VERSION = 1  # raised when the same settings come to try or to score other members
 WINNER = "winner"

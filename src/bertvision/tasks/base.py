@@ -6,11 +6,10 @@ task.read("train") → [Example, …]      task.dev_splits → ("dev",), or two 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from bertvision.data.examples import Example
 from bertvision.errors import UserError
-from bertvision.kinds import KINDS, Kind
+from bertvision.kinds import Kind
 
 
 @dataclass(frozen=True)
@@ -78,27 +77,6 @@ class Task:
             there = ", ".join(self.readers) or "none"
             raise UserError(f"{self.name} has no split '{split}' in {self.source or 'its data'}: it has {there}.")
         return self.readers[split]()
-
-
-def describe_task(task: Task) -> dict[str, Any]:
-    """What the run folder keeps of a task, enough to predict without the data."""
-    return {
-        "name": task.name,
-        "kind": str(task.kind),
-        "metrics": list(task.metrics),
-        "labels": list(task.labels),
-        "windowed": task.windowed,
-        "max_length": task.max_length,
-        "source": task.source,
-        "takes_pairs": task.takes_pairs,
-    }
-
-
-def restore_task(facts: dict[str, Any]) -> Task:
-    """The task that `describe_task` described, without splits. Descriptions older than `takes_pairs` lack it: whoever
-    reads one adds it."""
-    lists = {"metrics": tuple(facts["metrics"]), "labels": tuple(facts["labels"])}
-    return Task(**{**facts, **lists, "kind": KINDS[facts["kind"]]}, readers={})
 
 
 def check_unique_ids(ids: Iterable[str], where: str) -> None:

@@ -13,7 +13,7 @@ from bertvision.kinds import KINDS, LABEL, SCORE, SPAN, Kind, metric_title
 
 
 def test_the_kinds_are_these() -> None:
-    assert list(KINDS) == ["label", "score", "span"] and KINDS.values() == [LABEL, SCORE, SPAN]
+    assert list(KINDS) == ["label", "score", "span"] and list(KINDS.values()) == [LABEL, SCORE, SPAN]
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=str)

@@ -18,10 +18,11 @@ from bertvision.heads import HEADS, Head, MemberConfig, Target, build_head, load
 from bertvision.heads.base import outline_head
 from bertvision.kinds import LABEL, SCORE, SPAN
 from bertvision.pipeline.begin import SHIPPED, begin_head, check_begin, find_folder
+from bertvision.pipeline.folder import describe_task
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.members import build_members
 from bertvision.pipeline.train import check_heads
-from bertvision.tasks.base import Task, describe_task
+from bertvision.tasks.base import Task
 
 SPAN, LABEL, SCORE = SPAN, LABEL, SCORE
 SHAPE = StateShape(4, 16, pooled=False)

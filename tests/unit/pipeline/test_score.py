@@ -2,8 +2,7 @@ from typing import Any
 
 from bertvision.pipeline.finished import FinishedRun
 from bertvision.pipeline.score import score_tables
-from bertvision.tables import Table, to_markdown
-from bertvision.words import counted
+from bertvision.tables import Table, counted, to_markdown
 
 
 def tables_of(scores: dict[str, Any]) -> list[Table]:

@@ -28,9 +28,10 @@ class Listener(Reporter):
 @pytest.fixture(autouse=True)
 def as_it_was() -> Iterator[None]:
     """What a test registers is gone after it."""
-    before = dict(ANALYSES._things)
+    before = dict(ANALYSES)
     yield
-    ANALYSES._things = before
+    ANALYSES.clear()
+    ANALYSES.update(before)
 
 
 def sections_of(run: FinishedRun) -> dict[str, list[str]]:

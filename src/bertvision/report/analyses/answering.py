@@ -15,8 +15,7 @@ from bertvision.report.block import Block
 from bertvision.report.drawing import ROW, chart_of, colour_by, import_altair, tips
 from bertvision.report.ranking import best_or_control, marks_of
 from bertvision.report.wording import in_text, joined, listed, opening, seeds_note, threshold_note
-from bertvision.tables import Cell, Column, Headings, Row, Rows, Table
-from bertvision.words import counted
+from bertvision.tables import Cell, Column, Headings, Row, Rows, Table, counted
 
 PARTS = ("with an answer", "without an answer")
 ERRORS = {

@@ -4,8 +4,7 @@ from bertvision.pipeline.finished import FinishedRun
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.report.analysis import analysis
 from bertvision.report.block import Block
-from bertvision.tables import Table
-from bertvision.words import counted
+from bertvision.tables import Table, counted
 
 
 @analysis("Scores", 50, "What was chosen on what")

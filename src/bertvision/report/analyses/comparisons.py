@@ -9,8 +9,7 @@ from bertvision.report.certainty import DRAWS, ENOUGH, SURE, Against, Certainty
 from bertvision.report.drawing import bare_chart, chart_of, colour_by, import_altair, tips
 from bertvision.report.ranking import heading_of
 from bertvision.report.wording import apart, by_chance, in_text, opening, show_p, signed
-from bertvision.tables import Column, Headings, Table
-from bertvision.words import counted
+from bertvision.tables import Column, Headings, Table, counted
 
 
 @analysis("Scores", 20, "Is it more than chance?", subject="snapshots")

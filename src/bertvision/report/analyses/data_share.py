@@ -10,8 +10,7 @@ from bertvision.report.curves import EPOCHS, draw_scores, score_cells, score_col
 from bertvision.report.drawing import import_altair
 from bertvision.report.ranking import SERIES, figure_keys
 from bertvision.report.wording import ENCODER, apart, figure_name, joined, percent, seeds_note, with_spread
-from bertvision.tables import Table
-from bertvision.words import counted
+from bertvision.tables import Table, counted
 
 SHARE = re.compile(r"_data_fraction[0-9.e-]+")
 PERCENT = "share of the data (%)"

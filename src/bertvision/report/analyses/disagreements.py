@@ -20,8 +20,7 @@ from bertvision.report.block import Block
 from bertvision.report.drawing import chart_of, import_altair, tips
 from bertvision.report.ranking import Pair, marks_of, pair_of, right_of
 from bertvision.report.wording import ENCODER, gold_of, joined, show_p
-from bertvision.tables import Cell, Column, Table
-from bertvision.words import counted
+from bertvision.tables import Cell, Column, Table, counted
 
 MOST = 20  # examples of each direction in the table
 WORDS = 60  # shown of a text at most

@@ -7,8 +7,7 @@ from bertvision.report.curves import EPOCHS, draw_scores, score_cells, score_col
 from bertvision.report.drawing import import_altair
 from bertvision.report.ranking import SERIES, baseline_figure, figure_keys, judged_on, whole_heads
 from bertvision.report.wording import ENCODER, apart, figure_name, in_text, joined, seeds_note, title_of
-from bertvision.tables import Table
-from bertvision.words import counted
+from bertvision.tables import Table, counted
 
 
 @analysis("How it came about", 10, "Scores against epochs of fine-tuning", [several_snapshots])

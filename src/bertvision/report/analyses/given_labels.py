@@ -14,8 +14,7 @@ from bertvision.report.block import Block
 from bertvision.report.drawing import chart_of, colour_models, diagonal, import_altair, tips
 from bertvision.report.ranking import main_models, marks_of
 from bertvision.report.wording import in_text, joined, opening, stand_in_note, title_of
-from bertvision.tables import Column, Headings, Rows, Table
-from bertvision.words import counted
+from bertvision.tables import Column, Headings, Rows, Table, counted
 
 BINS = 10
 WORDED = 8  # labels at most whose cells carry their numbers

@@ -14,8 +14,7 @@ from bertvision.report.curves import draw_curve
 from bertvision.report.drawing import import_altair, off_zero, tips
 from bertvision.report.ranking import SERIES, names_drawn, whole_heads
 from bertvision.report.wording import CHOSEN, figure_name, in_text, joined, seeds_note, title_of
-from bertvision.tables import Column, Table
-from bertvision.words import counted
+from bertvision.tables import Column, Table, counted
 
 POINTS = 60  # of a line of losses
 

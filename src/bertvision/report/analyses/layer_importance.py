@@ -34,8 +34,7 @@ from bertvision.report.saved_heads import (
     the_layer,
 )
 from bertvision.report.wording import joined, main_name, stand_in_note
-from bertvision.tables import Column, Table
-from bertvision.words import counted
+from bertvision.tables import Column, Table, counted
 
 VERSION = 1  # of the measured losses: raise it when the same heads would give others
 EXAMPLES = 200  # on which losses are measured

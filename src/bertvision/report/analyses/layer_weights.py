@@ -15,8 +15,7 @@ from bertvision.report.block import Block
 from bertvision.report.drawing import chart_of, colour_by, import_altair, tips
 from bertvision.report.saved_heads import layers_of, names_read, order_names, saved_groups, the_layer, upper_half
 from bertvision.report.wording import deviation_of, joined, seeds_note
-from bertvision.tables import Column, Table
-from bertvision.words import counted
+from bertvision.tables import Column, Table, counted
 
 NAMED = 4  # heads that get a sentence of their own
 

@@ -12,8 +12,7 @@ from bertvision.report.block import Block
 from bertvision.report.drawing import ROW, chart_of, import_altair, off_zero, tips
 from bertvision.report.ranking import pair_of, right_of
 from bertvision.report.wording import ENCODER, joined, show_p, threshold_note
-from bertvision.tables import Column, Row, Table
-from bertvision.words import counted
+from bertvision.tables import Column, Row, Table, counted
 
 FEWEST = 8  # questions on each side that a test of lengths needs
 

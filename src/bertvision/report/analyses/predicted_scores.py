@@ -14,8 +14,7 @@ from bertvision.report.block import Block
 from bertvision.report.drawing import bare_chart, chart_of, diagonal, off_zero, tips
 from bertvision.report.ranking import best_or_control, marks_of
 from bertvision.report.wording import in_text, joined, opening, stand_in_note, title_of
-from bertvision.tables import Column, Headings, Rows, Table
-from bertvision.words import counted
+from bertvision.tables import Column, Headings, Rows, Table, counted
 
 BINS = 5
 POINTS = 2000  # of the picture at most

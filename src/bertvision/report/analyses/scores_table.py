@@ -12,8 +12,7 @@ from bertvision.report.certainty import DRAWS, Certainty
 from bertvision.report.drawing import chart_of, colour_by, import_altair, off_zero, tips
 from bertvision.report.ranking import baseline_figure, figure_columns, heading_of
 from bertvision.report.wording import figure_name, in_text, joined, seeds_note
-from bertvision.tables import Cell, Column, Table
-from bertvision.words import counted
+from bertvision.tables import Cell, Column, Table, counted
 
 
 @analysis("Scores", 10, subject="snapshots")

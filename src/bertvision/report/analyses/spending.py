@@ -22,8 +22,7 @@ from bertvision.report.wording import (
     title_of,
     with_spread,
 )
-from bertvision.tables import Column, Row, Table
-from bertvision.words import counted
+from bertvision.tables import Column, Row, Table, counted
 
 BACKWARD = 2  # what a backward pass costs, in forward passes
 LONG = 12  # rows of a table that is folded away

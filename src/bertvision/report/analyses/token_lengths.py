@@ -9,8 +9,7 @@ from bertvision.pipeline.finished import FinishedRun
 from bertvision.report.analysis import analysis
 from bertvision.report.block import Block
 from bertvision.report.drawing import chart_of, colour_by, import_altair, tips
-from bertvision.tables import Column, Row, Table
-from bertvision.words import counted
+from bertvision.tables import Column, Row, Table, counted
 
 BINS = 32  # of the histogram, about
 
