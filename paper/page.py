@@ -120,7 +120,7 @@ def build_page(experiments: Experiments, seeds: dict[str, list[int]], rates: lis
     again = again_block(experiments, lower)
     sections.append(Section("The runs", [runs_block(experiments, rates), *([again] if again else [])]))
     sections = [section for section in sections if section.blocks]
-    limits = [*tell_missing(seeds), *LIMITS, *_tell_held_out(experiments)]
+    limits = [*tell_missing(seeds), *LIMITS, *_describe_held_out(experiments)]
     return Report("Results", FACTS, limits, sections)
 
 
@@ -133,7 +133,7 @@ def _glue_blocks(experiments: Experiments) -> list[Block]:
     return [block for block in found if block is not None]
 
 
-def _tell_held_out(experiments: Experiments) -> list[str]:
+def _describe_held_out(experiments: Experiments) -> list[str]:
     """How many of the held-out questions have no answer, seed by seed."""
     one = experiments.get("squad2_gte")
     if one is None:

@@ -214,7 +214,7 @@ def _pictures(name: str, encoder: str, ways: list[Way], one_epoch: int) -> list[
         costs = {"work": work, "seconds": seconds.value, "learned": way.learned}
         shown = {"way": way.family, "what": way.title, "score": mean.mean, "label": way.label(one_epoch)}
         data.append({**shown, **costs, "alone": seconds.alone})
-    said = f"{_tell_labels(ways, one_epoch)} {_tell_seeds(ways)} Scores below {LEAST:g} are left out."
+    said = f"{_describe_labels(ways, one_epoch)} {_describe_seeds(ways)} Scores below {LEAST:g} are left out."
     timed = "All heads of a run learned together, and what that took counts for each."
     if not all(row["alone"] for row in data):
         timed += " Hollow: upper bounds, other runs shared the GPU, and not always as many: these can't be ranked."
@@ -231,13 +231,13 @@ def _pictures(name: str, encoder: str, ways: list[Way], one_epoch: int) -> list[
     ]  # fmt: skip
 
 
-def _tell_labels(ways: list[Way], one_epoch: int) -> str:
+def _describe_labels(ways: list[Way], one_epoch: int) -> str:
     heads = [f"{way.label(one_epoch)} is {way.place.model}" for way in ways if way.family == UNTOUCHED]
     told = "Numbers beside points: epochs of fine-tuning"
     return f"{told}; on the untouched encoder {listed(heads)}." if heads else f"{told}."
 
 
-def _tell_seeds(ways: list[Way]) -> str:
+def _describe_seeds(ways: list[Way]) -> str:
     """Over how many seeds points are means, and which families have fewer than most."""
     counts = {way.title: way.place.seeds(KEY) for way in ways}
     most = max(counts.values())

@@ -88,7 +88,7 @@ def _tried_block(tried: dict[tuple[str, str], list[Tried]], encoders: dict[str, 
     return Block(
         key="rates",
         title="What other rates give",
-        sentences=[_tell_tried(tried, encoders)],
+        sentences=[_describe_tried(tried, encoders)],
         table=Table(columns, rows),
         note="Seed 0 of the encoder itself; best: by forced F1 on held-out questions. Of full fine-tuning the next "
         "rate is not far. Full fine-tuning and LoRA at the best rate were run again with that seed: here is the second "
@@ -99,7 +99,7 @@ def _tried_block(tried: dict[tuple[str, str], list[Tried]], encoders: dict[str, 
     )
 
 
-def _tell_tried(tried: dict[tuple[str, str], list[Tried]], encoders: dict[str, str]) -> str:
+def _describe_tried(tried: dict[tuple[str, str], list[Tried]], encoders: dict[str, str]) -> str:
     """What the best rate has over the lowest, which was the first to be tried."""
     parts: dict[str, list[str]] = {}
     for (short, way), found in tried.items():
@@ -161,17 +161,17 @@ def _gain_block(lines: dict[str, list[Setting]], encoders: dict[str, str]) -> Bl
     return Block(
         key="rates_gain",
         title="What heads add, the better the encoder was fine-tuned",
-        sentences=_tell_gain(lines, encoders),
+        sentences=_describe_gain(lines, encoders),
         table=Table(columns, rows),
         picture=_draw_gain(lines, encoders),
-        alt=" ".join(_tell_gain(lines, encoders)),
+        alt=" ".join(_describe_gain(lines, encoders)),
         note="The best head on held-out questions, ladders and kernels along tokens among them; where the rate had "
         "decayed five were run, and none with kernels. Points, mean over seeds ± standard deviation. Never answering "
         "has neither figure; its F1 is in the tables below.",
     )
 
 
-def _tell_gain(lines: dict[str, list[Setting]], encoders: dict[str, str]) -> list[str]:
+def _describe_gain(lines: dict[str, list[Setting]], encoders: dict[str, str]) -> list[str]:
     parts = ["Forced F1 of the best head over the encoder, and in brackets over the control."]
     for short, settings in lines.items():
         told: dict[str, list[str]] = {}

@@ -213,7 +213,7 @@ def _layers(experiment: Experiment, encoder: str) -> Block | None:
     return Block(
         key=f"{experiment.name}_layers",
         title=f"{encoder}: what learned pooling weighs, at {counted(experiment.head_snapshots[-1], 'epoch')}",
-        sentences=[_tell_weights(means, weights)],
+        sentences=[_describe_weights(means, weights)],
         table=_losses(experiment),
         picture=_draw_weights(means),
         alt="Bars of the learned weight of each layer: "
@@ -222,7 +222,7 @@ def _layers(experiment: Experiment, encoder: str) -> Block | None:
     )
 
 
-def _tell_weights(means: dict[str, float], weights: list[dict[str, float]]) -> str:
+def _describe_weights(means: dict[str, float], weights: list[dict[str, float]]) -> str:
     """Which layer weighs most, and whether weights grow with depth."""
     top, values = max(means, key=lambda name: means[name]), list(means.values())
     ranks = Mean([rank_correlation([own[name] for name in means]) for own in weights])

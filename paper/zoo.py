@@ -174,7 +174,7 @@ class Lineup:
         return Block(
             key=f"{self.zoo.name}_all",
             title=f"{title}: every head, {self.words_of_seeds}",
-            sentences=[self._tell_first()],
+            sentences=[self._describe_first()],
             table=self._overview(),
             picture=self._draw(),
             alt=f"{heading} against parameters of {counted(len(self.heads), 'head')}, a panel a snapshot: "
@@ -194,7 +194,7 @@ class Lineup:
             folded=True,
         )
 
-    def _tell_first(self) -> str:
+    def _describe_first(self) -> str:
         """How many of the first places heads have that look further than the rest."""
         wide, parts = sum(not self.view.is_narrow(entry) for entry in self.heads), []
         for epochs in self.shots:

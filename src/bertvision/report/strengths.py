@@ -122,14 +122,14 @@ def _find(examples: list[Example], id: str) -> int:
 
 def _choose_example(run: FinishedRun, split: str, model: Model, examples: list[Example]) -> int:
     """One that the head got right and the encoder itself wrong, short enough to be read; the first of equals."""
-    numbers = _telling(model, run.encoder(model.epochs).models[0], split)[:CANDIDATES]
+    numbers = _candidates(model, run.encoder(model.epochs).models[0], split)[:CANDIDATES]
     features = run.job.build_features([examples[number] for number in numbers])
     lengths = np.bincount(features.example, weights=features.lengths).tolist()  # of each candidate
     nearest = min(range(len(numbers)), key=lambda place: (lengths[place] > LONG, abs(lengths[place] - NICE), place))
     return int(numbers[nearest])
 
 
-def _telling(model: Model, encoder: Model, split: str) -> npt.NDArray[np.int64]:
+def _candidates(model: Model, encoder: Model, split: str) -> npt.NDArray[np.int64]:
     """Examples to choose from: those that tell the head from the encoder where there are any, otherwise those that the
     head got right, otherwise all."""
     ours, theirs = model.marks(split), encoder.marks(split)

@@ -249,14 +249,14 @@ def spans(exact: list[float], silent: list[float], null: float) -> Marked:
     ],
 )  # fmt: skip
 def test_examples_that_tell_head_from_encoder_come_first(ours: Any, theirs: Any, expected: list[int]) -> None:
-    assert module._telling(ours, theirs, "dev").tolist() == expected
+    assert module._candidates(ours, theirs, "dev").tolist() == expected
 
 
 def test_of_scores_the_example_with_the_largest_gain_is_telling() -> None:
     target = np.array([1.0, 2.0, 3.0, 4.0])
     ours = Marked(ScoreMarks(target, np.array([1.5, 2.0, 3.5, 0.0])))  # off by 0.5, 0, 0.5, 4
     theirs = Marked(ScoreMarks(target, np.array([1.0, 3.0, 1.0, 0.0])))  # off by 0, 1, 2, 4
-    assert module._telling(ours, theirs, "dev").tolist() == [2]  # type: ignore[arg-type]
+    assert module._candidates(ours, theirs, "dev").tolist() == [2]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -271,6 +271,6 @@ def test_an_example_of_moderate_length_is_taken_or_the_shortest(
 
     Windows.lengths = np.array(lengths)  # type: ignore[attr-defined]
     run = FinishedRun(mapped_squad)
-    monkeypatch.setattr(module, "_telling", lambda *_: np.arange(len(lengths)))
+    monkeypatch.setattr(module, "_candidates", lambda *_: np.arange(len(lengths)))
     monkeypatch.setattr(run.job, "build_features", lambda examples: Windows)
     assert module._choose_example(run, "dev", run.models(1.0)[1], [None] * len(lengths)) == expected  # type: ignore[list-item]

@@ -94,7 +94,7 @@ def has_and_no_answer(run: FinishedRun, split: str) -> Block:
         note = 'Percent of all questions to which it says "no answer"' if heading == "silent" else ""
         columns += [Column(heading, 2, note), Column(f"± {heading}", 2)]
     return Block(
-        sentences=[_tell_silence(groups, found, has), _tell_parts(_spoken_of(run), found, has)],
+        sentences=[_describe_silence(groups, found, has), _describe_parts(_spoken_of(run), found, has)],
         table=Table(columns, rows).without_empty(),
         picture=_draw_parts(rows),
         drawn=[f"EM {part}" for part in PARTS],
@@ -110,7 +110,7 @@ def _right_by_part(threshold: float, marks: SpanMarks) -> list[float]:
     return [*parts, 100.0 * float(marks.says_nothing(threshold).mean())]
 
 
-def _tell_silence(groups: Sequence[Group], found: Measured, has: Bool) -> str:
+def _describe_silence(groups: Sequence[Group], found: Measured, has: Bool) -> str:
     # Rounded first: what reads the same is called the same.
     said = {in_text(group): round(found[group.title][:, 2].mean(), 1) for group in groups}
     high, low = max(said.values()), min(said.values())
@@ -123,7 +123,7 @@ def _tell_silence(groups: Sequence[Group], found: Measured, has: Bool) -> str:
     return f"{truth}; {most} said so most often, of {high:.1f} %, and {least} least often, of {low:.1f} %."
 
 
-def _tell_parts(groups: Sequence[Group], found: Measured, has: Bool) -> str:
+def _describe_parts(groups: Sequence[Group], found: Measured, has: Bool) -> str:
     told: list[str] = []
     for place, (part, mask) in enumerate(zip(PARTS, (has, ~has), strict=True)):
         if not mask.any():
@@ -190,7 +190,7 @@ def wrong_predictions(run: FinishedRun, split: str) -> Block:
         kinds = [cell for count in counts for cell in (_number(count), _percent(count, wrong))]
         rows.append([name, _number(wrong), *of_all, *kinds])
     return Block(
-        sentences=[_tell_errors(group, found[group.title], total) for group in _spoken_of(run)],
+        sentences=[_describe_errors(group, found[group.title], total) for group in _spoken_of(run)],
         table=Table(columns, rows).without_empty(),
         picture=_draw_stack(found, list(ERRORS), f"wrong predictions, of {counted(total, 'question')}", "what it did"),
         drawn=list(ERRORS),
@@ -211,7 +211,7 @@ def _count_errors(threshold: float, marks: SpanMarks) -> list[float]:
     return [float(kind.sum()) for kind in kinds]
 
 
-def _tell_errors(group: Group, counts: Float, total: int) -> str:
+def _describe_errors(group: Group, counts: Float, total: int) -> str:
     name, wrong = opening(in_text(group)), float(counts.sum())
     if not wrong:
         return f"{name} was never wrong."
@@ -271,7 +271,7 @@ def second_answer(run: FinishedRun, split: str) -> Block:
             }
         )
     return Block(
-        sentences=[_tell_second(group, by_seed[group.title], total) for group in _spoken_of(run)],
+        sentences=[_describe_second(group, by_seed[group.title], total) for group in _spoken_of(run)],
         table=Table.of(rows).without_empty(),
         picture=_draw_stack(found, GUESSES, "questions", "most likely answers"),
         drawn=["first wrong", "second right"],
@@ -297,7 +297,7 @@ def _count_guesses(threshold: float, marks: SpanMarks) -> list[float]:
     return [*counts, *shares]
 
 
-def _tell_second(group: Group, by_seed: Float, total: int) -> str:
+def _describe_second(group: Group, by_seed: Float, total: int) -> str:
     first, second, neither = by_seed[:, :3].mean(axis=0).tolist()
     share, _ = _mean_and_deviation(by_seed[:, 3])
     if share is None:

@@ -22,7 +22,9 @@ def comparisons(certainty: Certainty) -> Block | None:
     found = [one for other in others for one in certainty.against(other)]
     return Block(
         f"comparisons_{certainty.split}_{epochs:g}".replace(".", "_"),
-        sentences=[_tell(certainty, other, [one for one in found if one.theirs is other]) for other in others],
+        sentences=[
+            _describe_comparisons(certainty, other, [one for one in found if one.theirs is other]) for other in others
+        ],
         table=_table_of(found),
         picture=_forest(run, found),
         drawn=["difference", "from", "to"],
@@ -79,7 +81,7 @@ def _note(certainty: Certainty) -> str:
     )
 
 
-def _tell(certainty: Certainty, other: Group, found: list[Against]) -> str:
+def _describe_comparisons(certainty: Certainty, other: Group, found: list[Against]) -> str:
     better = sum(one.is_sure and one.gap.difference > 0 for one in found)
     worse = sum(one.is_sure and one.gap.difference < 0 for one in found)
     best = max(found, key=lambda one: one.gap.difference)

@@ -51,7 +51,7 @@ def data_share(run: FinishedRun, split: str) -> Block:
     x = altair.X("share:Q", title="share of the training data (%)", scale=altair.Scale(domain=[0, 100]))
     level = run.encoder(at).mean(split, run.main), ENCODER
     return Block(
-        sentences=[_tell_share(run, split, shares) for shares in told[:3]],
+        sentences=[_describe_share(run, split, shares) for shares in told[:3]],
         table=table,
         picture=draw_scores(run, rows, x, ("share:Q", PERCENT), level=level) if rows else None,
         drawn=[PERCENT, figure_name(run.main)],
@@ -85,7 +85,7 @@ def _name(group: Group) -> str:
     return f"{name} (control)" if group.role == "control" else name
 
 
-def _tell_share(run: FinishedRun, split: str, shares: Shares) -> str:
+def _describe_share(run: FinishedRun, split: str, shares: Shares) -> str:
     known = [(share, values) for share, group in shares.items() if (values := group.figures(split, run.main))]
     (least, few), (most, many) = known[0], known[-1]
     name = _name(next(iter(shares.values())))

@@ -67,7 +67,7 @@ def _compare_rights(pair: Pair, split: str) -> Compared:
     cells = _count_cells(ours, theirs)
     both, head, encoder, neither = (cell["examples"] for cell in cells)
     block = Block(
-        sentences=_tell_rights(pair, ours, theirs),
+        sentences=_describe_rights(pair, ours, theirs),
         picture=_draw_square(pair.name, cells),
         alt=f"A square of four counts. Both right: {both:,}; only the encoder itself: {encoder:,}; only {pair.name}: "
         f"{head:,}; neither: {neither:,}.",
@@ -78,7 +78,7 @@ def _compare_rights(pair: Pair, split: str) -> Compared:
     return block, only_ours, only_theirs, chosen
 
 
-def _tell_rights(pair: Pair, ours: Bool, theirs: Bool) -> list[str]:
+def _describe_rights(pair: Pair, ours: Bool, theirs: Bool) -> list[str]:
     name, total = pair.name, len(ours)
     if bool((ours == theirs).all()):
         return [f"The encoder itself and {name} got the same {int(ours.sum()):,} of {counted(total, 'example')} right."]
@@ -136,7 +136,7 @@ def _compare_errors(pair: Pair, split: str) -> Compared:
     order = np.argsort(-gain, kind="stable").tolist()  # (example)
     sampled = f"The picture has {POINTS:,} of {len(gain):,} examples, drawn evenly over the split with seed {SEED}."
     block = Block(
-        sentences=_tell_errors(pair, ours, theirs),
+        sentences=_describe_errors(pair, ours, theirs),
         picture=_draw_errors(pair.name, head, encoder),
         alt=f"A point for each example: the error of the encoder itself (mean {theirs.mean():.2f}) along, that of "
         f"{pair.name} (mean {ours.mean():.2f}) upwards; below the line the head is closer.",
@@ -149,7 +149,7 @@ def _compare_errors(pair: Pair, split: str) -> Compared:
     return block, closer, farther, chosen
 
 
-def _tell_errors(pair: Pair, ours: Float, theirs: Float) -> list[str]:
+def _describe_errors(pair: Pair, ours: Float, theirs: Float) -> list[str]:
     found, name = mcnemar(ours < theirs, theirs < ours), pair.name
     same = len(ours) - found.only_ours - found.only_theirs
     closer = (

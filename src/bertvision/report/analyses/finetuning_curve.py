@@ -25,7 +25,10 @@ def finetuning_curve(run: FinishedRun, split: str) -> Block:
         for group in sorted(groups, key=lambda group: group.epochs)
     ]
     return Block(
-        sentences=[_tell_curve(run, split, encoders), *(_tell_head(run, split, at) for at in run.head_snapshots)],
+        sentences=[
+            _describe_curve(run, split, encoders),
+            *(_describe_head(run, split, at) for at in run.head_snapshots),
+        ],
         table=Table([EPOCHS, "model", *score_columns(keys)], rows).without_empty(),
         picture=draw_scores(
             run,
@@ -54,7 +57,7 @@ def _drawn_heads(run: FinishedRun) -> list[str]:
     return [*([control.name] if control else []), *names[: SERIES - 2]]
 
 
-def _tell_curve(run: FinishedRun, split: str, encoders: list[Group]) -> str:
+def _describe_curve(run: FinishedRun, split: str, encoders: list[Group]) -> str:
     found = [(group.epochs, group.mean(split, run.main)) for group in encoders]
     known = [(epochs, value) for epochs, value in found if value is not None]
     (first, early), (last, late) = known[0], known[-1]
@@ -66,7 +69,7 @@ def _tell_curve(run: FinishedRun, split: str, encoders: list[Group]) -> str:
     return f"{text}; it is highest, {high:.2f}, after {counted(best, 'epoch')}." if high > late else f"{text}."
 
 
-def _tell_head(run: FinishedRun, split: str, epochs: float) -> str:
+def _describe_head(run: FinishedRun, split: str, epochs: float) -> str:
     """How the best head at a snapshot stands to the encoder, there and later."""
     heads = run.ranked(group for group in whole_heads(run, epochs) if group.role == "head")
     head = heads[0] if heads else run.control(epochs)

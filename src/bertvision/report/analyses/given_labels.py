@@ -37,7 +37,7 @@ def confusion_matrix(run: FinishedRun, split: str) -> Block:
     name, matrix = title_of(spoken), found[title_of(spoken)]  # (true, given)
     shown = f"The picture shows {in_text(spoken)}; the table has the others too." if len(groups) > 1 else ""
     return Block(
-        sentences=[_tell_right(groups, list(found.values())), _tell_mistake(labels, matrix)],
+        sentences=[_describe_right(groups, list(found.values())), _describe_mistake(labels, matrix)],
         table=_matrix_table(labels, found),
         picture=_draw_matrix(labels, matrix),
         drawn=[f"{name} (%)"],
@@ -52,7 +52,7 @@ def count_labels(marks: LabelMarks, labels: int) -> Counts:
     return np.bincount(pairs, minlength=labels * labels).reshape(labels, labels)
 
 
-def _tell_right(groups: list[Group], matrices: list[Counts]) -> str:
+def _describe_right(groups: list[Group], matrices: list[Counts]) -> str:
     rights = [int(matrix.trace()) for matrix in matrices]
     total = int(matrices[0].sum())
     *others, (name, right) = zip(map(in_text, groups), rights, strict=True)
@@ -61,7 +61,7 @@ def _tell_right(groups: list[Group], matrices: list[Counts]) -> str:
     return f"{'; '.join([f'{start} ({100 * right / total:.1f} %)', *rest])}."
 
 
-def _tell_mistake(labels: list[str], matrix: Counts) -> str:
+def _describe_mistake(labels: list[str], matrix: Counts) -> str:
     wrong = matrix * (1 - np.eye(len(labels), dtype=np.int64))  # (true, given)
     most = int(wrong.max())
     if not most:
@@ -164,7 +164,7 @@ def reliability_curve(run: FinishedRun, split: str) -> Block:
         "of the picture grow with the examples of their bin."
     )
     return Block(
-        sentences=[_tell_sureness(names[-1], found[title_of(groups[-1])]), *compared],
+        sentences=[_describe_sureness(names[-1], found[title_of(groups[-1])]), *compared],
         table=_reliability_table(found),
         picture=_draw_reliability(found),
         drawn=["mean confidence (%)", "accuracy (%)"],
@@ -173,7 +173,7 @@ def reliability_curve(run: FinishedRun, split: str) -> Block:
     )
 
 
-def _tell_sureness(name: str, found: Reliability) -> str:
+def _describe_sureness(name: str, found: Reliability) -> str:
     sure, right = 100 * float(found.confidence.mean()), 100 * float(found.right.mean())
     gap = float(f"{sure - right:.1f}")
     apart = f"{abs(gap):.1f} points {'too sure' if gap > 0 else 'less sure than right'}"

@@ -131,7 +131,7 @@ def epochs_of_heads(run: FinishedRun, split: str) -> Block | None:
     chosen = ", spans at the threshold that is best there." if run.kind.has_threshold else "."
     partly = any(not group.is_whole for e in run.head_snapshots for group in run.groups(e, "control", "head"))
     return Block(
-        sentences=_tell_epochs(run, newest),
+        sentences=_describe_epochs(run, newest),
         table=_table_of(courses, score),
         picture=_draw_epochs(shown, score) if by_epoch else _draw_losses(shown),
         drawn=["epoch", drawn],
@@ -168,7 +168,7 @@ def _courses(run: FinishedRun) -> list[Course]:
     return found
 
 
-def _tell_epochs(run: FinishedRun, courses: list[Course]) -> list[str]:
+def _describe_epochs(run: FinishedRun, courses: list[Course]) -> list[str]:
     ranked = run.ranked(course.group for course in courses)
     best = next((group for group in ranked if group.role == "head"), ranked[0])
     (course,) = [course for course in courses if course.group.name == best.name]

@@ -166,7 +166,7 @@ def layer_importance(run: FinishedRun, split: str, reporter: Reporter) -> Block:
         for layer, name in enumerate(one.names)
     )
     return Block(
-        sentences=_tell_losses(losses, figure),
+        sentences=_describe_losses(losses, figure),
         table=table,
         picture=_draw_losses(losses, figure),
         drawn=["lost"],
@@ -175,9 +175,9 @@ def layer_importance(run: FinishedRun, split: str, reporter: Reporter) -> Block:
     )
 
 
-def _tell_losses(losses: list[Loss], figure: str) -> list[str]:
+def _describe_losses(losses: list[Loss], figure: str) -> list[str]:
     heads = [one for one in losses if one.role == "head"]
-    sentences = [_tell_worst(one, figure) for one in heads[:NAMED]]
+    sentences = [_describe_worst(one, figure) for one in heads[:NAMED]]
     if len(heads) == 1:
         costly, count = int((heads[0].drops >= MATTERS).sum()), len(heads[0].names)
         sentences.append(f"Of the {count} states it reads, {costly or 'none'} alone would cost it at least 1 point.")
@@ -187,11 +187,11 @@ def _tell_losses(losses: list[Loss], figure: str) -> list[str]:
             f"More than one layer matters to {several or 'none'} of {len(heads)} heads, that is, costs at least 1 "
             "point where it alone is zero."
         )
-    sentences += [_tell_control(one) for one in losses if one.role == "control"][:1]
+    sentences += [_describe_control(one) for one in losses if one.role == "control"][:1]
     return sentences
 
 
-def _tell_worst(one: Loss, figure: str) -> str:
+def _describe_worst(one: Loss, figure: str) -> str:
     worst = int(one.drops.argmax())
     if one.drops[worst] <= 0:
         return f"{one.title} loses nothing without any one of the {counted(len(one.names), 'state')} it reads."
@@ -201,7 +201,7 @@ def _tell_worst(one: Loss, figure: str) -> str:
     )
 
 
-def _tell_control(one: Loss) -> str:
+def _describe_control(one: Loss) -> str:
     others = np.abs(np.delete(one.drops, one.last))  # (layer)
     lost = one.drops[one.last]
     without = f"loses {_points(lost)}" if lost > 0 else "loses nothing" if lost == 0 else f"gains {_points(-lost)}"

@@ -39,11 +39,11 @@ def layer_map(run: FinishedRun, split: str, reporter: Reporter) -> Block:
         for place, token in enumerate(found.tokens)
     ]
     return Block(
-        sentences=[*_tell_example(found, kind), *_tell_strength(found, kind)],
+        sentences=[*_describe_example(found, kind), *_describe_strength(found, kind)],
         table=Table(["place", "token", *(Column(name, 3) for name in found.layers)], rows),
         picture=_draw(found, shown, kind),
         alt=f"A map of {len(found.tokens)} tokens by {len(found.layers)} layers, the last layer on top: how strongly "
-        f"each hidden state {_speaks(kind)}. {_tell_strongest(found)}, by {found.strength.max():.2f}.",
+        f"each hidden state {_speaks(kind)}. {_describe_strongest(found)}, by {found.strength.max():.2f}.",
         note=_note(found, shown, kind),
         folded=True,
     )
@@ -77,7 +77,7 @@ def choose_tokens(found: LayerMap, most: int = SHOWN) -> list[int]:
     return [*range(front), *range(first, first + room)]
 
 
-def _tell_example(found: LayerMap, kind: Kind) -> list[str]:
+def _describe_example(found: LayerMap, kind: Kind) -> list[str]:
     said = f"{found.head} says {_quoted(found.said)} (gold: {_quoted(found.gold)}; the encoder itself: "
     said += f"{_quoted(found.other)})."
     if not kind.reads_answers:
@@ -103,28 +103,28 @@ def _excerpt(text: str, place: tuple[int, int] | None = None) -> str:
     return f"{'… ' if first else ''}{marked}{' …' if last < len(text) else ''}"
 
 
-def _tell_strength(found: LayerMap, kind: Kind) -> list[str]:
+def _describe_strength(found: LayerMap, kind: Kind) -> list[str]:
     speaks, positive = _speaks(kind), found.strength.clip(min=0)  # (layer, token)
     if not positive.any():
         return [f"No state {speaks}."]
     columns = found.strength.sum(axis=0)  # (token)
     order = [place for place in np.argsort(-columns, kind="stable") if columns[place] > 0]
     strongest = [_quoted(word) for word in dict.fromkeys(found.tokens[place] for place in order)][:3]
-    single = _tell_strongest(found)
+    single = _describe_strongest(found)
     if strongest:
         single += f"; over all layers {listed(strongest)} speak{'s' if len(strongest) == 1 else ''} most"
-    sentences = [f"{single}."] if found.through else [_tell_layers(found, positive, speaks), f"{single}."]
+    sentences = [f"{single}."] if found.through else [_describe_layers(found, positive, speaks), f"{single}."]
     if found.answer:
-        sentences.append(_tell_answer(found, positive, found.answer))
+        sentences.append(_describe_answer(found, positive, found.answer))
     return sentences
 
 
-def _tell_strongest(found: LayerMap) -> str:
+def _describe_strongest(found: LayerMap) -> str:
     layer, token = np.unravel_index(int(found.strength.argmax()), found.strength.shape)
     return f"The strongest single state is that of {_quoted(found.tokens[token])} at {the_layer(found.layers[layer])}"
 
 
-def _tell_layers(found: LayerMap, positive: np.ndarray, speaks: str) -> str:
+def _describe_layers(found: LayerMap, positive: np.ndarray, speaks: str) -> str:
     """How the strength is spread over the layers, which only a direct reading can say."""
     rows, count = positive.sum(axis=1) / positive.sum(), len(found.layers)  # (layer)
     top, half = int(rows.argmax()), upper_half(count)
@@ -135,7 +135,7 @@ def _tell_layers(found: LayerMap, positive: np.ndarray, speaks: str) -> str:
     )
 
 
-def _tell_answer(found: LayerMap, positive: np.ndarray, answer: tuple[int, int]) -> str:
+def _describe_answer(found: LayerMap, positive: np.ndarray, answer: tuple[int, int]) -> str:
     """How much is on the answer's own tokens: of all, or layer by layer where each layer is an account of its own."""
     tokens = f"the answer's own {answer[1] - answer[0] + 1} of {len(found.tokens)} tokens"
     own = positive[:, answer[0] : answer[1] + 1].sum(axis=1)  # (layer)

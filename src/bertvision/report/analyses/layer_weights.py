@@ -62,7 +62,7 @@ def layer_weights(run: FinishedRun, split: str) -> Block | None:
     )
     return Block(
         "layer_weights",
-        sentences=_tell_weights(found),
+        sentences=_describe_weights(found),
         table=table,
         picture=_draw_weights(found),
         drawn=["weight, %"],
@@ -86,7 +86,7 @@ def _read_weights(run: FinishedRun, group: Group) -> _LearnedWeights | None:
     return _LearnedWeights(group, names_read(head, layers_of(run, group.models[0])), np.stack(shares))
 
 
-def _tell_weights(found: list[_LearnedWeights]) -> list[str]:
+def _describe_weights(found: list[_LearnedWeights]) -> list[str]:
     sentences = []
     for one in found[:NAMED]:
         top, half = int(one.mean.argmax()), upper_half(len(one.names))

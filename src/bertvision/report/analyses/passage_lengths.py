@@ -36,7 +36,7 @@ def passage_lengths(run: FinishedRun, split: str) -> Block:
     }
     rows = [_row_of(title, found) for title, found in sets.items()]
     return Block(
-        sentences=_tell_lengths(pair.name, *list(sets.values())[:2]),
+        sentences=_describe_lengths(pair.name, *list(sets.values())[:2]),
         table=Table.of(rows),
         picture=_draw_ranges(rows),
         drawn=["median", "lower quartile", "upper quartile"],
@@ -63,15 +63,15 @@ def _row_of(title: str, words: Words) -> Row:
     }
 
 
-def _tell_lengths(head: str, encoder_only: Words, head_only: Words) -> list[str]:
+def _describe_lengths(head: str, encoder_only: Words, head_only: Words) -> list[str]:
     told = []
     for name, words in ((f"the {ENCODER}", encoder_only), (head, head_only)):
         middle = f"{np.median(words):g} words in the median" if len(words) else "none"
         told.append(f"of what only {name} got right ({counted(len(words), 'question')}): {middle}")
-    return [f"Passages {'; '.join(told)}.", tell_chance(encoder_only, head_only)]
+    return [f"Passages {'; '.join(told)}.", describe_chance(encoder_only, head_only)]
 
 
-def tell_chance(one: Words, other: Words) -> str:
+def describe_chance(one: Words, other: Words) -> str:
     from scipy.stats import mannwhitneyu
 
     if min(len(one), len(other)) < FEWEST:

@@ -72,7 +72,7 @@ def predicted_against_true(run: FinishedRun, split: str) -> Block:
     sampled = f"The picture shows {len(some):,} of them, evenly spaced in the data." if len(some) < len(marks) else ""
     several = any(len(group.models) > 1 for group in groups)
     return Block(
-        sentences=[_tell_distance(run, split, best), _tell_ends(best, bin_scores(marks))],
+        sentences=[_describe_distance(run, split, best), _describe_ends(best, bin_scores(marks))],
         table=_table_of(run, split, groups, best),
         picture=_draw_values(marks, some),
         drawn=["mean true", "mean predicted"],
@@ -98,7 +98,7 @@ def _error(group: Group, split: str) -> float:
     return float(np.mean([mean_error(marks_of(model, split, ScoreMarks)) for model in group.trained]))
 
 
-def _tell_distance(run: FinishedRun, split: str, best: Group) -> str:
+def _describe_distance(run: FinishedRun, split: str, best: Group) -> str:
     ours = _error(best, split)
     text = f"{opening(in_text(best))} is {ours:.3f} off the true score on average (mean absolute error)"
     if best.role == "encoder":
@@ -106,7 +106,7 @@ def _tell_distance(run: FinishedRun, split: str, best: Group) -> str:
     return f"{text}, the encoder itself {_error(run.encoder(run.last), split):.3f}."
 
 
-def _tell_ends(best: Group, bins: list[Bin]) -> str:
+def _describe_ends(best: Group, bins: list[Bin]) -> str:
     told = [
         f"{one.predicted:.2f} where they are {one.true:.2f} on average ({one.name}, {counted(one.examples, 'example')})"
         for one in (bins if len(bins) == 1 else [bins[0], bins[-1]])

@@ -33,7 +33,7 @@ def scores_table(certainty: Certainty) -> Block:
     return Block(
         f"scores_{split}_{epochs:g}".replace(".", "_"),
         f"Scores on {split}, encoder fine-tuned for {counted(epochs, 'epoch')}",
-        _tell_scores(certainty),
+        _describe_scores(certainty),
         Table(_columns(columns, several), rows),
         _draw_intervals(certainty),
         note=_note(certainty),
@@ -61,7 +61,7 @@ def _cells(certainty: Certainty, group: Group, one: Figure, several: bool) -> li
     return [over.mean, *([over.deviation] if several else []), *ends]
 
 
-def _tell_scores(certainty: Certainty) -> list[str]:
+def _describe_scores(certainty: Certainty) -> list[str]:
     split, key = certainty.split, certainty.run.main
     ranked = sorted(certainty.groups, key=lambda group: group.mean(split, key) or 0.0, reverse=True)
     first, last = ranked[0], ranked[-1]

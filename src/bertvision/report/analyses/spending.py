@@ -114,7 +114,7 @@ def costs_table(run: FinishedRun, split: str) -> Block | None:
         "the model's files take; an encoder that was not fine-tuned adds none."
     )
     return Block(
-        sentences=_tell_costs(run, split),
+        sentences=_describe_costs(run, split),
         table=Table.of(_cost_row(run, split, group) for group in groups).without_empty(),
         note=joined(note, seeds_note(groups)),
         folded=len(groups) > LONG,
@@ -144,11 +144,11 @@ def _cost_row(run: FinishedRun, split: str, group: Group) -> Row:
     }
 
 
-def _tell_costs(run: FinishedRun, split: str) -> list[str]:
+def _describe_costs(run: FinishedRun, split: str) -> list[str]:
     head, encoder = best_or_control(run, run.last), run.encoder(run.last)
     if head is None:
         return [f"The encoder itself has {counted(encoder.first.parameters, 'parameter')}; there are no heads."]
-    told = [_tell_size(run, split, head, encoder)]
+    told = [_describe_size(run, split, head, encoder)]
     cost, tokens = _cost_of(run, head), head.trained[0].tokens
     if cost.own_seconds is not None:
         # Members of one pass have its seconds, to the millisecond.
@@ -162,7 +162,7 @@ def _tell_costs(run: FinishedRun, split: str) -> list[str]:
     return told
 
 
-def _tell_size(run: FinishedRun, split: str, head: Group, encoder: Group) -> str:
+def _describe_size(run: FinishedRun, split: str, head: Group, encoder: Group) -> str:
     model = head.trained[0]
     share = "" if model.share is None else f" ({100 * model.share:.3f} % of the encoder's)"
     text = f"{opening(in_text(head))} has {counted(model.parameters, 'parameter')}{share}"
@@ -209,7 +209,7 @@ def score_against_compute(run: FinishedRun, split: str) -> Block | None:
     )
     hidden = f"The picture shows the best heads on {judged_on(run)}; the table has all."
     return Block(
-        sentences=_tell_compute(run, curve, others),
+        sentences=_describe_compute(run, curve, others),
         table=Table.of(_compute_row(curve, name, one) for one in priced),
         picture=_draw_compute(name, shown),
         drawn=["compute (M tokens)", name],
@@ -236,17 +236,17 @@ def _encoder_around(curve: list[_Priced], compute: float) -> tuple[_Priced | Non
     )
 
 
-def _tell_compute(run: FinishedRun, curve: list[_Priced], others: list[_Priced]) -> list[str]:
+def _describe_compute(run: FinishedRun, curve: list[_Priced], others: list[_Priced]) -> list[str]:
     told = []
     for epochs in run.head_snapshots:
         best = best_or_control(run, epochs)
         for one in others:
             if best and one.group.epochs == epochs and one.group.name == best.name:
-                told.append(_tell_one(curve, one))
+                told.append(_describe_one(curve, one))
     return told or [f"The encoder itself is known for {counted(len(curve), 'amount')} of compute, and no head is."]
 
 
-def _tell_one(curve: list[_Priced], one: _Priced) -> str:
+def _describe_one(curve: list[_Priced], one: _Priced) -> str:
     text = (
         f"With {one.compute / MILLION:,.2f} million tokens of compute {in_text(one.group)} on the encoder after "
         f"{counted(one.group.epochs, 'epoch')} scores {one.score:.2f}"

@@ -44,7 +44,7 @@ def threshold_curve(run: FinishedRun, split: str) -> Block:
         for group in groups
     ]
     return Block(
-        sentences=_tell_thresholds(curves),
+        sentences=_describe_thresholds(curves),
         table=Table.of(_threshold_row(one, split) for one in curves),
         picture=_draw_curves(curves, _thresholds(curves)),
         drawn=["threshold", "F1", "F1 at 0", "best threshold", "best F1"],
@@ -103,7 +103,7 @@ def _thresholds(curves: Sequence[_Curve]) -> list[float]:
     return sorted({0.0, *(one.used for one in curves), *best, *np.linspace(low, high, POINTS).tolist()})
 
 
-def _tell_thresholds(curves: Sequence[_Curve]) -> list[str]:
+def _describe_thresholds(curves: Sequence[_Curve]) -> list[str]:
     missed: list[str] = []
     changed: list[str] = []
     for one in curves:

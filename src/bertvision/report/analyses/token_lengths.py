@@ -27,7 +27,7 @@ def length_histogram(run: FinishedRun, split: str) -> Block | None:
     limit = int(run.config.get("data", {}).get("max_length") or run.task.max_length)
     width = _bin_width(max(int(lengths.max()) for lengths in found.values()))
     return Block(
-        sentences=[*(_tell_lengths(*pair) for pair in found.items()), _tell_limit(run, found, limit)],
+        sentences=[*(_describe_lengths(*pair) for pair in found.items()), _describe_limit(run, found, limit)],
         table=Table.of(_row_of(*pair, limit) for pair in found.items()),
         picture=_draw_lengths(found, width),
         drawn=["median", "longest"],
@@ -46,14 +46,14 @@ def _bin_width(longest: int) -> int:
     return int(2 ** max(0, math.ceil(math.log2(longest / BINS))))
 
 
-def _tell_lengths(name: str, lengths: np.ndarray) -> str:
+def _describe_lengths(name: str, lengths: np.ndarray) -> str:
     return (
         f"Of {counted(len(lengths), 'window')} of {name} half have at most {_middle(lengths, 0.5)} tokens and 95 % at "
         f"most {_middle(lengths, 0.95)}; the longest has {int(lengths.max())}."
     )
 
 
-def _tell_limit(run: FinishedRun, found: Lengths, limit: int) -> str:
+def _describe_limit(run: FinishedRun, found: Lengths, limit: int) -> str:
     full = {name: int((lengths >= limit).sum()) for name, lengths in found.items()}
     if not any(full.values()):
         return f"None is as long as a window may be ({counted(limit, 'token')}): no text was cut."

@@ -55,4 +55,6 @@ def test_nothing_that_only_one_got_right_is_said(tmp_path: Path, monkeypatch: py
 
 
 def test_passages_of_one_length_differ_by_nothing() -> None:
-    assert passages.tell_chance(np.full(8, 5), np.full(9, 5)).endswith("than chance gives (Mann-Whitney: p = 1.000).")
+    assert passages.describe_chance(np.full(8, 5), np.full(9, 5)).endswith(
+        "than chance gives (Mann-Whitney: p = 1.000)."
+    )
