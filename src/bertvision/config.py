@@ -18,7 +18,7 @@ from typing import Any
 from bertvision.errors import ConfigError, UserError
 from bertvision.kinds import Kind
 from bertvision.settings import build_section, setting
-from bertvision.tasks.config import TaskConfig, check_task_config, kind_or_none, recipe_of
+from bertvision.tasks.config import TASKS, TaskConfig, check_task_config, kind_or_none, recipe_of
 
 SCHEDULES = ("linear", "constant")
 
@@ -379,5 +379,5 @@ def _check_snapshots(config: RunConfig) -> Iterator[str]:
 
 
 def _is_windowed(config: RunConfig) -> bool:
-    kind = target_kind(config)
-    return config.task.name == "squad2_answerable" or (kind is not None and kind.reads_answers)
+    kind, row = target_kind(config), TASKS.get(config.task.name)
+    return (row is not None and row.windowed) or (kind is not None and kind.reads_answers)

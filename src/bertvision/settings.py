@@ -59,10 +59,15 @@ def build_section(cls: Any, table: Any, prefix: str, mistakes: list[str]) -> Any
                 mistakes += out_of_range(item, f"'{key}'", value)
             else:
                 mistakes.append(f"'{key}' must be {type_of(item, hint)}, not {table[item.name]!r}.")
-        elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
+                values |= {item.name: ""} if _is_required(item) else {}
+        elif _is_required(item):
             mistakes.append(f"'{key}' is missing: {item.metadata['help']}.")
             values[item.name] = ""
     return cls(**values)
+
+
+def _is_required(item: "dataclasses.Field[Any]") -> bool:
+    return item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
 
 
 def out_of_range(item: "dataclasses.Field[Any]", key: str, value: Any) -> Iterator[str]:

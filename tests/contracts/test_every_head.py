@@ -17,11 +17,7 @@ from bertvision.kinds import KINDS, LABEL, SCORE, SPAN, Kind
 LARGE = StateShape(25, 1024, True)
 SHAPES = {"pooler": StateShape(4, 32, True), "no pooler": StateShape(4, 32, False)}
 LENGTHS = [5, 1, 9, 3, 9, 2, 7, 4]
-TARGETS = {
-    SPAN: Target(SPAN),
-    LABEL: Target(LABEL, 3),
-    SCORE: Target(SCORE),
-}
+TARGETS = {kind: Target(kind, 3 if kind.has_labels else 0) for kind in KINDS.values()}
 # Settings that change what a head is made of, beside its defaults and its presets.
 SETTINGS: dict[str, list[dict[str, Any]]] = {
     "adapter": [{"size": 1}],
@@ -131,8 +127,8 @@ def test_builds_from_its_default_config_and_documents_every_setting(name: str) -
 
 
 def test_output_shape(head: Head, states: HiddenStates) -> None:
-    outputs = {SPAN: 2, LABEL: 3, SCORE: 1}[head.target.kind]
-    assert head(states).shape == (positions(head), outputs)
+    outputs = {SPAN: 2, LABEL: 3, SCORE: 1}
+    assert head(states).shape == (positions(head), outputs.get(head.target.kind, head.target.outputs))
 
 
 @torch.no_grad()

@@ -75,6 +75,12 @@ def test_a_wrong_type_is_said_in_words(key: str, value: Any, words: str) -> None
     assert one_mistake({**RTE, section: {name: value}}) == f"'{key}' must be {words}, not {value!r}."
 
 
+@pytest.mark.parametrize("value", [3, 0.5, True, []])
+def test_a_task_s_name_of_another_type_is_one_mistake_among_others(value: Any) -> None:
+    found = mistakes({"task": {"name": value}, "seed": -1})
+    assert f"'task.name' must be text, not {value!r}." in found and any("'seed'" in line for line in found)
+
+
 def test_a_boolean_is_no_seed() -> None:
     assert "'seed' must be a whole number" in one_mistake({**RTE, "seed": True})
 

@@ -101,7 +101,7 @@ def load_job(config: str, overrides: list[str] | None, find_more: Callable[[Any]
     """The job a command works on, with progress on the terminal; `find_more` finds mistakes besides the heads'."""
     from bertvision.config import load_config
 
-    settings = load_config(config, overrides or [], find_more or find_head_mistakes)
+    settings = load_config(config, overrides or [], find_more or find_mistakes)
     if Path(config).is_dir() and not any(word.startswith("run=") for word in overrides or []):
         settings = dataclasses.replace(settings, run=config)  # the folder may have been moved since it was made
     quiet_libraries()
@@ -110,11 +110,11 @@ def load_job(config: str, overrides: list[str] | None, find_more: Callable[[Any]
     return Job(settings, RichReporter())
 
 
-def find_head_mistakes(config: Any) -> list[str]:
+def find_mistakes(config: Any) -> list[str]:
     """Mistakes in the heads and ensembles, to be shown with those of the other settings."""
-    from bertvision.pipeline.job import find_mistakes
+    from bertvision.pipeline import job
 
-    return find_mistakes(config)
+    return job.find_mistakes(config)
 
 
 def quiet_libraries() -> None:

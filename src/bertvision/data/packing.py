@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 # A block shuffle takes runs of so many neighbouring windows in random order, and mixes so many runs at a time.
-RUN, POOL = 8, 64
+BLOCK, POOL = 8, 64
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,12 @@ def draw_order(count: int, shuffle: str, *seeds: int) -> np.ndarray:
     if shuffle == "windows":
         return draws.permutation(count)
     assert shuffle == "blocks"
-    runs = draws.permutation(-(-count // RUN))  # (run)
+    runs = draws.permutation(-(-count // BLOCK))  # (run)
     pools = []
     for first in range(0, len(runs), POOL):
-        windows = (runs[first : first + POOL, None] * RUN + np.arange(RUN)).ravel()  # (window of the pool)
+        windows = (
+            runs[first : first + POOL, None] * BLOCK + np.arange(BLOCK)
+        ).ravel()  # (window of the pool)
         pools.append(draws.permutation(windows[windows < count]))
     return np.concatenate([np.zeros(0, dtype=np.int64), *pools])  # (window)
 
@@ -67,7 +69,7 @@ def draw_order(count: int, shuffle: str, *seeds: int) -> np.ndarray:
 def find_pools(batches: list[np.ndarray]) -> list[int]:
     """The steps of an epoch shuffled by blocks at which a pool begins."""
     sizes = np.array([len(windows) for windows in batches])  # (step)
-    pools = (np.cumsum(sizes) - sizes) // (RUN * POOL)  # (step) of each step's first window
+    pools = (np.cumsum(sizes) - sizes) // (BLOCK * POOL)  # (step) of each step's first window
     return np.flatnonzero(np.diff(pools, prepend=-1)).tolist()
 
 

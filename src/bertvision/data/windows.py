@@ -65,7 +65,7 @@ class Features:
         return np.repeat(self.starts[windows] - before, lengths) + np.arange(lengths.sum())
 
 
-class Kind(Protocol):
+class WindowKind(Protocol):
     """A kind of target, as far as windows need it."""
 
     @property
@@ -95,7 +95,7 @@ class _Batch:
 def build_features(
     examples: list[Example],
     tokenizer: "PreTrainedTokenizerBase",
-    kind: Kind,
+    kind: WindowKind,
     windowed: bool,
     max_length: int = 384,
     overlap: int = 128,
@@ -163,7 +163,7 @@ def _cut(
     batch: list[Example],
     first: int,
     encodings: list[Any],
-    kind: Kind,
+    kind: WindowKind,
     max_length: int,
     overlap: int,
     too_long: list[tuple[str, int]],

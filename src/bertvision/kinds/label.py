@@ -148,8 +148,9 @@ class LabelKind(Kind):
         rest = "that of the other label" if count == 2 else "the mean of the others"
         return Aim(window, task.labels[label], f"the logit of '{task.labels[label]}' above {rest}", score)
 
-    def probability_of(self, row: Mapping[str, Any]) -> float:
-        return float(row["probabilities"][row["label"]])
+    def probability_of(self, row: Mapping[str, Any]) -> float | None:
+        found: float | None = row["probabilities"][row["label"]]  # null where it was no number
+        return found
 
     # ------------------------------------------------------------------ combining
 

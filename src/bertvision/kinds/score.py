@@ -98,7 +98,7 @@ class ScoreKind(Kind):
         return float(example.target)
 
     def value_of(self, row: Mapping[str, Any]) -> float:
-        return float(row["score"])
+        return math.nan if row["score"] is None else float(row["score"])
 
     def show_row(self, row: Mapping[str, Any]) -> str:
         return f"{row['score']:.2f}"

@@ -249,8 +249,9 @@ class SpanKind(Kind):
         score = lambda outputs: outputs[start, 0] + outputs[end, 1]  # noqa: E731
         return Aim(window, answer.text, what, score, start, end, place)
 
-    def probability_of(self, row: Mapping[str, Any]) -> float:
-        return float(row["probability"])
+    def probability_of(self, row: Mapping[str, Any]) -> float | None:
+        found: float | None = row["probability"]  # null where it was no number
+        return found
 
     # ------------------------------------------------------------------ combining
 

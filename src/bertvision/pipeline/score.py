@@ -251,5 +251,5 @@ def _spread(values: list[float]) -> str:
 
 
 def _seconds(model: Entry) -> str:
-    """Fine-tuning so far for the encoder; for a head its own share of the pass."""
+    """Fine-tuning so far for the encoder; for a head its pass, which all heads share."""
     return f"{model.seconds:.1f}" if model.parameters and model.seconds is not None else ""

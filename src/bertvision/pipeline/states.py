@@ -336,7 +336,7 @@ def weigh_states(
             return Choice(STREAMED, "there is one pass over them, so nothing to gain from storing")
         else:
             location, size = spec.location, spec.contents.store_bytes(windows, tokens)
-            missing = max(0.0, 1 - sum(shard.bytes for shard in scan(location).shards) / size)
+            missing = max(0.0, 1 - scan(location).bytes_there / size)
         rates = Rates(encoder_rate(), *measure_disk(location, size, bool(missing)))
         return weigh(passes, tokens, size, missing, rates, location.free_bytes())
     except UserError as error:  # a disk that can't be used is no reason to stop: the encoder is there

@@ -27,20 +27,24 @@ class Block:
     """Whether the table is folded away until asked for: long ones, and those the picture shows already."""
     drawn: Sequence[str] = ()
     """Headings of those figures of the table that the picture shows: its words go on with them, row by row."""
+    drawn_rows: Table | None = None
+    """What its words go through instead of the whole table: the rows that are drawn, or those of them that matter."""
 
     def in_words(self) -> str:
         """The picture for those who can't see it: what it is of, and what it shows of each row of the table."""
         lead = self.alt or self.title
-        if self.table is None or not self.drawn:
+        table = self.drawn_rows or self.table
+        if table is None or not self.drawn:
             return lead
-        columns = zip(self.table.columns, self.table.is_numeric(), strict=True)
+        columns = zip(table.columns, table.is_numeric(), strict=True)
         texts = [column for column, is_numeric in columns if not is_numeric]
-        figures = [column for column in self.table.columns if column.heading in self.drawn]
+        figures = [column for column in table.columns if column.heading in self.drawn]
         told = []
-        for row in self.table.records():
+        for row in table.records():
             known = [column for column in figures if not is_missing(row[column.heading])]
             values = ", ".join(f"{column.heading} {show(row[column.heading], column)}" for column in known)
-            names = ", ".join(show(row[column.heading], column) for column in texts)
+            cells = [(row[column.heading], column) for column in texts]
+            names = ", ".join(show(cell, column) for cell, column in cells if not is_missing(cell))
             told += [f"{names}: {values}"] if known else []
         more = f"; the table has {len(told) - TOLD:,} more" if len(told) > TOLD else ""
         return f"{lead}{'' if lead.endswith('?') else '.'} {'; '.join(told[:TOLD])}{more}."

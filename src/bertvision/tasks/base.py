@@ -42,6 +42,8 @@ class TaskInfo:
     """Names in the order of their indices."""
     max_length: int = 128
     hub: str | None = None
+    windowed: bool = False
+    """Whether long passages are cut into overlapping windows."""
     recipe: Recipe = Recipe()
 
 

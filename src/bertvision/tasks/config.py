@@ -44,12 +44,13 @@ TASKS: dict[str, TaskInfo] = {
     for info in (
         TaskInfo(
             name="squad2", what="where in the passage is the answer, if it is there?", kind=SPAN,
-            metrics=squad.SPAN_METRICS, max_length=squad.MAX_LENGTH, hub=squad.HUB, recipe=SPAN_RECIPE,
+            metrics=squad.SPAN_METRICS, max_length=squad.MAX_LENGTH, windowed=True, hub=squad.HUB,
+            recipe=SPAN_RECIPE,
         ),
         TaskInfo(
             name="squad2_answerable", what="is the answer in the passage?", kind=LABEL,
             metrics=squad.ANSWERABLE_METRICS, labels=squad.ANSWERABLE_LABELS, max_length=squad.MAX_LENGTH,
-            hub=squad.HUB,
+            windowed=True, hub=squad.HUB,
         ),
         *glue.GLUE.values(),
         TaskInfo(
@@ -58,7 +59,7 @@ TASKS: dict[str, TaskInfo] = {
         ),
         TaskInfo(
             name="demo", what="synthetic reading comprehension that ships with the package", kind=SPAN,
-            metrics=squad.SPAN_METRICS, max_length=squad.MAX_LENGTH, recipe=SPAN_RECIPE,
+            metrics=squad.SPAN_METRICS, max_length=squad.MAX_LENGTH, windowed=True, recipe=SPAN_RECIPE,
         ),
     )
 }  # fmt: skip

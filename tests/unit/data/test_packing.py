@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertvision.data.packing import (
+    BLOCK,
     POOL,
-    RUN,
     BatchPlan,
     draw_order,
     fill_batches,
@@ -160,22 +160,24 @@ def test_the_plain_shuffle_is_the_generators_permutation() -> None:
 
 
 def test_neighbours_of_a_run_stay_in_one_pool_and_pools_are_mixed() -> None:
-    order = draw_order(RUN * POOL * 5, "blocks", 0)
-    pools = order.reshape(5, RUN * POOL)
+    order = draw_order(BLOCK * POOL * 5, "blocks", 0)
+    pools = order.reshape(5, BLOCK * POOL)
     for pool in pools:
-        runs, counts = np.unique(pool // RUN, return_counts=True)
-        assert len(runs) == POOL and set(counts.tolist()) == {RUN}, "whole runs: a disk reads each at once"
-        assert np.abs(np.diff(pool)).mean() > RUN * POOL / 2, "mixed: the next window is from another run"
-    assert not np.array_equal(np.sort(np.unique(pools[0] // RUN)), np.arange(POOL)), "runs from all over the data"
+        runs, counts = np.unique(pool // BLOCK, return_counts=True)
+        assert len(runs) == POOL and set(counts.tolist()) == {BLOCK}, "whole runs: a disk reads each at once"
+        assert np.abs(np.diff(pool)).mean() > BLOCK * POOL / 2, "mixed: the next window is from another run"
+    assert not np.array_equal(np.sort(np.unique(pools[0] // BLOCK)), np.arange(POOL)), (
+        "runs from all over the data"
+    )
 
 
 @pytest.mark.parametrize("size", [{"rows": 16}, {"rows": 100}, {"tokens": 900}])
 def test_pools_begin_at_the_steps_that_hold_their_first_window(size: dict[str, int]) -> None:
-    lengths = np.full(RUN * POOL * 3 + 5, 50, dtype=np.int32)
+    lengths = np.full(BLOCK * POOL * 3 + 5, 50, dtype=np.int32)
     plan = plan_pass(lengths, {(2, 1.0), (2, 0.5)}, 0, **size, shuffle="blocks")
     assert plan.pools[0] == 0 and plan.pools == sorted(set(plan.pools)) and plan.pools[-1] < len(plan.steps)
     epoch = plan_batches(lengths, 1, 0, **size, shuffle="blocks").epochs[0]
     before = np.cumsum([0, *map(len, epoch)])
     for number, step in enumerate(find_pools(epoch)):
-        assert before[step] >= number * RUN * POOL > (before[step - 1] if step else -1)
+        assert before[step] >= number * BLOCK * POOL > (before[step - 1] if step else -1)
     assert plan_pass(lengths, {(1, 1.0)}, 0, **size).pools == []

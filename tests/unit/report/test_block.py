@@ -12,6 +12,8 @@ def block_of(rows: list[list[Cell]], title: str = "Scores", **more: str) -> Bloc
 def test_each_row_is_told_with_the_figures_that_are_drawn_and_known() -> None:
     rows: list[list[Cell]] = [["encoder", 61.26, 50.0, 1], ["head", None, 55.5, 2], ["failed", None, float("nan"), 1]]
     assert block_of(rows).in_words() == "Scores. encoder: F1 61.3, EM 50.00; head: EM 55.50."
+    assert block_of(rows, drawn_rows=Table(["model", "EM"], [["head", 55.5]])).in_words() == "Scores. head: EM 55.5."
+    assert block_of([["a", 1.0, 2.0, 1]], "Is it sure?").in_words().startswith("Is it sure? a: ")
     assert block_of(rows, "Is it sure?").in_words().startswith("Is it sure? encoder: ")
     assert block_of(rows, alt="Lines of F1").in_words().startswith("Lines of F1. encoder: ")
 

@@ -20,16 +20,19 @@ def finetuning_curve(run: FinishedRun, split: str) -> Block:
     shown = [*encoders, *(group for name in drawn for group in groups if group.name == name)]
     left = len({group.name for group in groups if group.role == "head"} - set(drawn))
     unseen = f"The picture leaves out {counted(left, 'head')} that did less well on {judged_on(run)}." if left else ""
-    rows = [
-        [group.epochs, title_of(group), *score_cells(group, split, keys)]
-        for group in sorted(groups, key=lambda group: group.epochs)
-    ]
+    table, of_picture = (
+        Table(
+            [EPOCHS, "model", *score_columns(keys)],
+            [[group.epochs, title_of(group), *score_cells(group, split, keys)] for group in some],
+        ).without_empty()
+        for some in (sorted(groups, key=lambda group: group.epochs), shown)
+    )
     return Block(
         sentences=[
             _describe_curve(run, split, encoders),
             *(_describe_head(run, split, at) for at in run.head_snapshots),
         ],
-        table=Table([EPOCHS, "model", *score_columns(keys)], rows).without_empty(),
+        table=table,
         picture=draw_scores(
             run,
             score_rows(shown, split, run.main),
@@ -40,6 +43,7 @@ def finetuning_curve(run: FinishedRun, split: str) -> Block:
         ),
         alt="" if baseline is None else f"Scores against epochs of fine-tuning, the baseline being {baseline:.1f}",
         drawn=["epochs", figure_name(run.main)],
+        drawn_rows=of_picture,
         note=joined(
             "Heads and control stand at the snapshot whose states they were trained on.", unseen, seeds_note(groups)
         ),

@@ -20,7 +20,7 @@ POINTS = 60  # of a line of losses
 
 
 @dataclass
-class Pass:
+class LoggedPass:
     """What was logged of one head while it was trained on one snapshot."""
 
     snapshot: float | None = None
@@ -31,7 +31,7 @@ class Pass:
     """Epoch → score on held-out data after it, but for the last epoch."""
 
 
-def read_passes(log: list[dict[str, Any]], name: str) -> list[Pass]:
+def read_passes(log: list[dict[str, Any]], name: str) -> list[LoggedPass]:
     """The passes of a head that were finished, oldest first. Steps fall back where a new pass begins, and where one
     goes on after a kill: a pass ends at the same step on every snapshot (or where the head failed), and one that was
     cut off ends before it."""
@@ -39,7 +39,7 @@ def read_passes(log: list[dict[str, Any]], name: str) -> list[Pass]:
     if not told:
         return []
     last = told[-1]["step"] if told[-1]["loss"][name] is not None else max(line["step"] for line in told)
-    done, current = [], Pass()
+    done, current = [], LoggedPass()
     for line in log:
         if line.get("event") == "epoch" and line["head"] == name:
             current.snapshot = float(line["snapshot"])
@@ -52,11 +52,11 @@ def read_passes(log: list[dict[str, Any]], name: str) -> list[Pass]:
                 current.losses[step] = loss
             if step == last or loss is None:
                 done.append(current)
-                current = Pass()
+                current = LoggedPass()
     return done
 
 
-def _passes_by_snapshot(run: FinishedRun, name: str) -> dict[float, Pass]:
+def _passes_by_snapshot(run: FinishedRun, name: str) -> dict[float, LoggedPass]:
     """The newest pass of a head on each snapshot; where the log does not say on which, they are in the run's order."""
     there = [model.epochs for model in run.models() if model.name == name]
     passes = read_passes(run.log, name)
@@ -82,7 +82,7 @@ class Course:
     """How a head went through its epochs on a snapshot, in the mean over its seeds."""
 
     group: Group
-    passes: list[Pass]
+    passes: list[LoggedPass]
     last: float | None
     """Held-out score after the last epoch."""
 
@@ -135,6 +135,7 @@ def epochs_of_heads(run: FinishedRun, split: str) -> Block | None:
         table=_table_of(courses, score),
         picture=_draw_epochs(shown, score) if by_epoch else _draw_losses(shown),
         drawn=["epoch", drawn],
+        drawn_rows=_table_of(shown, score, ends_only=True),
         note=joined(
             f"The picture shows heads on the encoder after {counted(at, 'epoch')} of fine-tuning.",
             "Losses are those of training, as logged; their steps are shared out evenly among a head's epochs. Scores "
@@ -156,7 +157,7 @@ def _courses(run: FinishedRun) -> list[Course]:
     """Heads on all of the data, of which something was logged; a head on a share takes steps at the pass's end, which
     can't be told from the others'."""
     found: list[Course] = []
-    passes: dict[str, dict[float, Pass]] = {}
+    passes: dict[str, dict[float, LoggedPass]] = {}
     for epochs in run.head_snapshots:
         for group in whole_heads(run, epochs):
             for model in group.trained:
@@ -198,7 +199,8 @@ def _ends(values: dict[int, float]) -> tuple[tuple[int, float], tuple[int, float
     return pairs[0], pairs[-1]
 
 
-def _table_of(courses: list[Course], score: str) -> Table:
+def _table_of(courses: list[Course], score: str, ends_only: bool = False) -> Table:
+    """`ends_only`: a head's first and last epoch."""
     return Table.of(
         {
             Column("fine-tuning", None, "Epochs the encoder was fine-tuned for"): course.group.epochs,
@@ -209,7 +211,8 @@ def _table_of(courses: list[Course], score: str) -> Table:
         }
         for course in courses
         for losses, scores in [(course.losses, course.scores)]
-        for epoch in sorted({*losses, *scores})
+        for epochs in [sorted({*losses, *scores})]
+        for epoch in (sorted({epochs[0], epochs[-1]}) if ends_only and epochs else epochs)
     ).without_empty()
 
 

@@ -34,7 +34,7 @@ from bertvision.report.saved_heads import (
     the_layer,
 )
 from bertvision.report.wording import joined, main_name, stand_in_note
-from bertvision.tables import Column, Table, counted
+from bertvision.tables import Column, Row, Table, counted
 
 VERSION = 1  # of the measured losses: raise it when the same heads would give others
 EXAMPLES = 200  # on which losses are measured
@@ -154,25 +154,26 @@ def layer_importance(run: FinishedRun, split: str, reporter: Reporter) -> Block:
     losses = [
         Loss(one["title"], one["role"], one["layers"], one["score"], np.array(one["without"])) for one in found["heads"]
     ]
-    table = Table.of(
-        {
-            "head": one.title,
-            "zeroed": name,
-            Column(f"{figure} with all", 2): one.score,
-            Column(f"{figure} without", 2): float(one.without[layer]),
-            Column("lost", 2, "Points by which the score falls"): float(one.drops[layer]),
-        }
-        for one in losses
-        for layer, name in enumerate(one.names)
-    )
     return Block(
         sentences=_describe_losses(losses, figure),
-        table=table,
+        table=Table.of(_row(one, layer, figure) for one in losses for layer in range(len(one.names))),
         picture=_draw_losses(losses, figure),
+        alt="What heads lose without a layer; most of all",
         drawn=["lost"],
+        drawn_rows=Table.of(_row(one, int(one.drops.argmax()), figure) for one in losses),
         note=_note_of_losses(run, found),
         folded=True,
     )
+
+
+def _row(one: Loss, layer: int, figure: str) -> Row:
+    return {
+        "head": one.title,
+        "zeroed": one.names[layer],
+        Column(f"{figure} with all", 2): one.score,
+        Column(f"{figure} without", 2): float(one.without[layer]),
+        Column("lost", 2, "Points by which the score falls"): float(one.drops[layer]),
+    }
 
 
 def _describe_losses(losses: list[Loss], figure: str) -> list[str]:

@@ -76,6 +76,7 @@ def predicted_against_true(run: FinishedRun, split: str) -> Block:
         table=_table_of(run, split, groups, best),
         picture=_draw_values(marks, some),
         drawn=["mean true", "mean predicted"],
+        drawn_rows=_table_of(run, split, [best], best),
         note=joined(
             f"The range of true scores is cut into {BINS} equal parts; the line goes through the means of each.",
             sampled,

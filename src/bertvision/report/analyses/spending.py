@@ -213,6 +213,7 @@ def score_against_compute(run: FinishedRun, split: str) -> Block | None:
         table=Table.of(_compute_row(curve, name, one) for one in priced),
         picture=_draw_compute(name, shown),
         drawn=["compute (M tokens)", name],
+        drawn_rows=Table.of(_compute_row(curve, name, one) for one in shown),
         note=joined(note, hidden if len(shown) < len(priced) else "", seeds_note(groups)),
         folded=True,
     )

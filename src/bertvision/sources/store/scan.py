@@ -45,7 +45,8 @@ class Scan:
     @property
     def is_store(self) -> bool:
         """Whether there are shards, or a file that only a store has: other programs have a manifest.json too."""
-        return bool(self.shards or self.identity or (self.problem and not self.is_damaged))
+        has_shards = any(SHARD_NAME.fullmatch(name.removeprefix(SET_ASIDE)) for name in self.sizes)
+        return bool(has_shards or self.identity or (self.problem and not self.is_damaged))
 
     @property
     def is_damaged(self) -> bool:
@@ -75,6 +76,12 @@ class Scan:
             elif LISTED in self.sizes:
                 found.append((shard, "may be damaged"))
         return found
+
+    @property
+    def bytes_there(self) -> int:
+        """Of shards that the store has or will have, and that nothing is known against."""
+        broken = {shard.file for shard, _ in self.broken}
+        return sum(s.bytes for s in self.shards if (s.first, s.stop) in self.ranges and s.file not in broken)
 
     def find_difference(self, identity: dict[str, Any]) -> str:
         """In words, how that which lies here is not of these states; empty where it is of them, or nothing is there."""

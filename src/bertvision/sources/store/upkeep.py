@@ -60,7 +60,8 @@ class Summary:
 def verify_store(path: str | Path | Location, bar: Bar | None = None, reporter: Reporter | None = None) -> list[Damage]:
     """Reads every byte of a finished store and gives what is not as it was written; nothing where all is well.
 
-    Damaged shards are renamed: nobody reads them any more, and the writer writes just those again.
+    Damaged shards are renamed: nobody reads them any more, and the writer writes just those again. One that was
+    renamed and turns out to be sound, after a read error that has passed, gets its name back.
     """
     found = _scan_store(open_location(path))
     if found.is_unfinished:
@@ -74,16 +75,24 @@ def verify_store(path: str | Path | Location, bar: Bar | None = None, reporter: 
         damages.append(Damage(MANIFEST, 0, 0, "is not what was written" if found.is_damaged else "is missing"))
     shown.advance(found.sizes.get(MANIFEST, 0))
     shards = found.manifest.shards if found.manifest is not None else found.shards
-    known = {shard.file: why for shard, why in found.broken if found.sizes.get(shard.file) != shard.bytes}
+    names = {shard.file: shard.file if shard.file in found.sizes else SET_ASIDE + shard.file for shard in shards}
+    # A shard that is missing or cut off is seen by all at a glance.
+    known = {shard.file: why for shard, why in found.broken if found.sizes.get(names[shard.file]) != shard.bytes}
     with ThreadPoolExecutor(THREADS, "store-verify") as pool:
-        reasons = pool.map(lambda shard: known.get(shard.file) or _check_shard(found.location, shard), shards)
+        reasons = pool.map(
+            lambda shard: known.get(shard.file) or _check_shard(found.location, shard, names[shard.file]), shards
+        )
         for shard, why in zip(shards, reasons, strict=True):
-            shown.advance(found.sizes.get(shard.file, 0))
+            name = names[shard.file]
+            shown.advance(found.sizes.get(name, 0))
             if why:
                 damages.append(Damage(shard.file, shard.first, shard.stop, why))
-                if shard.file not in known:  # a shard that is missing or cut off is seen by all at a glance
-                    with _report_failure(found.location, reporter):
-                        found.location.rename(shard.file, SET_ASIDE + shard.file)
+            if shard.file in known:
+                continue
+            wanted = SET_ASIDE + shard.file if why else shard.file  # one set aside that can be read now comes back
+            if wanted != name:
+                with _report_failure(found.location, reporter):
+                    found.location.rename(name, wanted)
     if LISTED in found.sizes:  # all that it may list has been read
         with _report_failure(found.location, reporter):
             found.location.remove(LISTED)
@@ -95,14 +104,15 @@ def find_leftovers(path: str | Path | Location) -> list[str]:
     found = scan(open_location(path))
     if found.manifest is None:  # without it nobody can tell
         return []
-    own = {MANIFEST, *(shard.file for shard in found.manifest.shards)}
+    shards = [shard.file for shard in found.manifest.shards]
+    own = {MANIFEST, *shards, *(SET_ASIDE + name for name in shards if name not in found.sizes)}
     return sorted(name for name in found.sizes if is_of_store(name) and name not in own) + list(_half_written(found))
 
 
-def _check_shard(location: Location, shard: Shard) -> str:
-    """What is wrong with the bytes of a shard, or nothing."""
+def _check_shard(location: Location, shard: Shard, name: str) -> str:
+    """What is wrong with the bytes of a shard, which lie under this name, or nothing."""
     try:
-        right = location.hash(shard.file)[:DIGITS] == shard.sha256
+        right = location.hash(name)[:DIGITS] == shard.sha256
     except FileNotFoundError:
         return "is missing"
     except PermissionError as error:  # no damage: somebody else may read it

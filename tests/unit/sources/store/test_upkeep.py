@@ -221,11 +221,24 @@ def test_a_shard_that_the_disk_does_not_give_is_damaged_and_one_that_is_forbidde
 
     monkeypatch.setattr(location, "hash", fail)
     assert [(damage.file, damage.first) for damage in verify_store(location)] == [(bad, 3)]
-    (copy / f"{SET_ASIDE}{bad}").rename(copy / bad)
+    assert find_leftovers(copy) == [] and not (copy / bad).exists()
+    assert verify_store(location) == [] and (copy / bad).exists()  # the error has passed: it is sound, and back
     error = PermissionError(13, "Permission denied")
     with pytest.raises(UserError, match="Permission denied"):
         verify_store(location)
     assert (copy / bad).exists()
+
+
+@pytest.mark.parametrize("manifest", ["gone", "damaged"])
+def test_a_store_with_nothing_but_damaged_shards_is_still_listed_and_removed(copy: Path, manifest: str) -> None:
+    (copy / MANIFEST).unlink() if manifest == "gone" else flip(copy / MANIFEST, 7)
+    for shard in shards_in(copy):
+        flip(shard, 5)
+    for _ in range(2):
+        assert verify_store(copy) and not list(copy.glob("states-*"))
+        assert [(store.path, store.state) for store in list_stores(copy)] == [(str(copy), "damaged")]
+    remove_store(copy)
+    assert not copy.exists()
 
 
 def test_what_is_beside_a_store_is_told_and_is_no_damage(copy: Path) -> None:
