@@ -158,7 +158,7 @@ def layer_importance(run: FinishedRun, split: str, reporter: Reporter) -> Block:
         sentences=_describe_losses(losses, figure),
         table=Table.of(_row(one, layer, figure) for one in losses for layer in range(len(one.names))),
         picture=_draw_losses(losses, figure),
-        alt="What heads lose without a layer; most of all",
+        alt="What each head loses without the layer that matters most to it",
         drawn=["lost"],
         drawn_rows=Table.of(_row(one, int(one.drops.argmax()), figure) for one in losses),
         note=_note_of_losses(run, found),
