@@ -59,9 +59,7 @@ def draw_order(count: int, shuffle: str, *seeds: int) -> np.ndarray:
     runs = draws.permutation(-(-count // BLOCK))  # (run)
     pools = []
     for first in range(0, len(runs), POOL):
-        windows = (
-            runs[first : first + POOL, None] * BLOCK + np.arange(BLOCK)
-        ).ravel()  # (window of the pool)
+        windows = (runs[first : first + POOL, None] * BLOCK + np.arange(BLOCK)).ravel()  # (window of the pool)
         pools.append(draws.permutation(windows[windows < count]))
     return np.concatenate([np.zeros(0, dtype=np.int64), *pools])  # (window)
 

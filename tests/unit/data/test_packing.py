@@ -166,9 +166,7 @@ def test_neighbours_of_a_run_stay_in_one_pool_and_pools_are_mixed() -> None:
         runs, counts = np.unique(pool // BLOCK, return_counts=True)
         assert len(runs) == POOL and set(counts.tolist()) == {BLOCK}, "whole runs: a disk reads each at once"
         assert np.abs(np.diff(pool)).mean() > BLOCK * POOL / 2, "mixed: the next window is from another run"
-    assert not np.array_equal(np.sort(np.unique(pools[0] // BLOCK)), np.arange(POOL)), (
-        "runs from all over the data"
-    )
+    assert not np.array_equal(np.sort(np.unique(pools[0] // BLOCK)), np.arange(POOL)), "runs from all over the data"
 
 
 @pytest.mark.parametrize("size", [{"rows": 16}, {"rows": 100}, {"tokens": 900}])
