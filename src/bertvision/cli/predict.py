@@ -209,6 +209,6 @@ def _write_submissions(predictor: Any, folder: Path, data: str | None, threshold
     for split, examples in predictor.test_splits(data):
         predictions = predictor.predict(examples)
         path = write_submission(
-            predictor.task.name, split, predictor.task.kind, predictions.ids, predictions.outputs(threshold), folder
+            predictor.task.name, split, predictor.task.kind, predictions.ids, predictions.predicted(threshold), folder
         )
         typer.echo(f"{len(examples):,} predictions of {predictor.name} in {path}")

@@ -169,7 +169,7 @@ def load_output_layer(name: str, kind: Kind, labels: int) -> CheckpointOutputLay
     config = load_config(name)
     if not any(architecture.endswith(kind.checkpoint) for architecture in config.architectures or ()):
         return None
-    if not kind.reads_answers and config.num_labels != kind.outputs(labels):
+    if not kind.reads_answers and config.num_labels != kind.output_count(labels):
         return None
     model, missing = load_weights(name, _class_for(kind), config, torch.float32)
     refuse_missing(name, missing)

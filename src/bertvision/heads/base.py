@@ -37,7 +37,7 @@ class Target:
 
     @property
     def outputs(self) -> int:
-        return self.kind.outputs(self.labels)
+        return self.kind.output_count(self.labels)
 
 
 # ---------------------------------------------------------------------- settings

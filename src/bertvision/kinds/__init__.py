@@ -1,6 +1,6 @@
 """Kinds of target: label, score, span. A kind is one object in one file of this package, which imports them all.
 
-KINDS["label"].outputs(labels=3) → 3        SPAN.position → "token"
+KINDS["label"].output_count(labels=3) → 3        SPAN.position → "token"
 """
 
 import importlib

@@ -107,7 +107,7 @@ class Predictions(ABC):
     ids: list[str]
 
     @abstractmethod
-    def outputs(self, threshold: float = 0.0) -> list[Any]:
+    def predicted(self, threshold: float = 0.0) -> list[Any]:
         """The bare prediction of each example: a label's index, a score, an answer's text."""
 
     @abstractmethod
@@ -184,7 +184,7 @@ class Kind(ABC):
     # ------------------------------------------------------------------ learning
 
     @abstractmethod
-    def outputs(self, labels: int) -> int:
+    def output_count(self, labels: int) -> int:
         """How many numbers a model gives at each position."""
 
     def window_target(self, example: Example, answer_inside: bool) -> float:

@@ -42,7 +42,7 @@ class LabelPredictions(Predictions):
     """(example, label)"""
     labels: tuple[str, ...]
 
-    def outputs(self, threshold: float = 0.0) -> list[int]:
+    def predicted(self, threshold: float = 0.0) -> list[int]:
         return [int(index) for index in self.probabilities.argmax(axis=1)]
 
     def rows(self, threshold: float = 0.0) -> list[dict[str, Any]]:
@@ -78,7 +78,7 @@ class LabelKind(Kind):
     baseline_words = "always giving the majority label"
     exact_keys = ("accuracy",)
 
-    def outputs(self, labels: int) -> int:
+    def output_count(self, labels: int) -> int:
         return labels
 
     def window_target(self, example: Example, answer_inside: bool) -> float:
@@ -137,7 +137,7 @@ class LabelKind(Kind):
     def aim(self, task: Asked, said: LabelPredictions, features: Features, outputs: "Tensor", threshold: float) -> Aim:
         import torch
 
-        label, count = said.outputs()[0], len(task.labels)
+        label, count = said.predicted()[0], len(task.labels)
         # Several windows: the one that says most clearly that there is an answer speaks for all.
         window = int(outputs.softmax(dim=1)[:, 1].argmax()) if task.windowed else 0
 

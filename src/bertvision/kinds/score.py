@@ -42,7 +42,7 @@ class ScorePredictions(Predictions):
     values: Array
     """(example)"""
 
-    def outputs(self, threshold: float = 0.0) -> list[float]:
+    def predicted(self, threshold: float = 0.0) -> list[float]:
         return [float(value) for value in self.values]
 
     def rows(self, threshold: float = 0.0) -> list[dict[str, Any]]:
@@ -65,7 +65,7 @@ class ScoreKind(Kind):
     baseline_note = "The baseline always gives the mean score of train."
     baseline_words = "always giving the mean"
 
-    def outputs(self, labels: int) -> int:
+    def output_count(self, labels: int) -> int:
         return 1
 
     def losses(self, outputs: "Tensor", states: Packed, targets: WindowTargets) -> "Tensor":
@@ -109,7 +109,7 @@ class ScoreKind(Kind):
     has_aim = True
 
     def aim(self, task: Asked, said: ScorePredictions, features: Features, outputs: "Tensor", threshold: float) -> Aim:
-        return Aim(0, f"{said.outputs()[0]:.2f}", "the score", lambda outputs: outputs[0, 0])
+        return Aim(0, f"{said.predicted()[0]:.2f}", "the score", lambda outputs: outputs[0, 0])
 
     def combine(self, outputs: list[Array], features: Features, method: str, weights: Array | None = None) -> Array:
         self.check_rows(outputs, features)

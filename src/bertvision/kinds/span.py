@@ -74,7 +74,7 @@ class SpanPredictions(Predictions):
     answers: Sequence[SpanAnswer]
     """The n best of each question."""
 
-    def outputs(self, threshold: float = 0.0) -> list[str]:
+    def predicted(self, threshold: float = 0.0) -> list[str]:
         return list(answers_at(self.answers, threshold).values())
 
     def rows(self, threshold: float = 0.0) -> Iterable[dict[str, Any]]:
@@ -139,7 +139,7 @@ class SpanKind(Kind):
         "Sureness: how far the no-answer score is from its threshold. Right: an exact match, or rightly silent."
     )
 
-    def outputs(self, labels: int) -> int:
+    def output_count(self, labels: int) -> int:
         return 2
 
     def window_target(self, example: Example, answer_inside: bool) -> float:

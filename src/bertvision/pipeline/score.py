@@ -102,13 +102,13 @@ def _rows(job: Job, epochs: float) -> list[Row]:
 
 def _predict_missing(job: Job, epochs: float, rows: list[Row]) -> None:
     """One pass a split for all models whose predictions are not there; held-out first, for the threshold."""
-    parts: tuple[Encoder, Any] | None = None
+    loaded: tuple[Encoder, Any] | None = None
     for split in job.scored_splits:
         todo = [row for row in rows if not row.facts.get("failed") and not _is_predicted(job, epochs, split, row)]
         if not todo:
             continue
-        parts = parts or load_snapshot(job.folder.encoder(epochs), job.config.encoder, job.machine)
-        encoder, output = parts
+        loaded = loaded or load_snapshot(job.folder.encoder(epochs), job.config.encoder, job.machine)
+        encoder, output = loaded
         models: dict[str, Any] = {}
         keep: set[Part] = set()
         for row in todo:

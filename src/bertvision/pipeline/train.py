@@ -61,12 +61,12 @@ def _train_on(job: Job, epochs: float, configs: list[MemberConfig]) -> None:
     report_route(job, encoder)
     states = States(job, encoder, epochs)
     reads = {config.name: outline_head(config, encoder.shape, job.target).reads for config in configs}
-    for part in ("tokens", "sequences"):  # a head on kept [CLS] states must not be streamed for the sake of others
-        some = [config for config in configs if (reads[config.name] == "tokens") == (part == "tokens")]
+    for position in ("tokens", "sequences"):  # a head on kept [CLS] states must not be streamed for the sake of others
+        some = [config for config in configs if (reads[config.name] == "tokens") == (position == "tokens")]
         if not some:
             continue
         stamp = "-".join(f"{config.name}={job.stamps.member(epochs, config)}" for config in some)
-        folder = job.folder.checkpoints / f"heads_{epochs:g}_{part}"
+        folder = job.folder.checkpoints / f"heads_{epochs:g}_{position}"
         checkpoints = Checkpoints(folder, stamp, job.config.train.checkpoint_seconds)
         done = train_members(states, some, checkpoints, watched=True)
         if job.machine.is_main:

@@ -222,7 +222,7 @@ def test_predictions_of_an_ensemble_are_built_as_those_of_a_model():
     predictions = task.kind.decode(task, task.kind.combine(outputs, features, "max"), features, examples)
     expected = np.array([[0.8 / 1.4, 0.6 / 1.4], [0.3 / 1.2, 0.9 / 1.2]])
     assert predictions.probabilities == pytest.approx(expected, rel=1e-5)
-    assert predictions.outputs() == [0, 1]
+    assert predictions.predicted() == [0, 1]
 
 
 # ---------------------------------------------------------------------------------------------------- weights
