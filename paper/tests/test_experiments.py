@@ -9,13 +9,14 @@ import torch
 from two_steps import data_overrides, save_wide_encoder, take_two_steps
 from typer.testing import CliRunner
 
-from bertvision.config import RunConfig, build_config, target_kind
+from bertvision.config import RunConfig, build_config
 from bertvision.encoder.states import StateShape
 from bertvision.errors import UserError
 from bertvision.heads import MemberConfig, Target, build_head, count_parameters, setting_types
 from bertvision.kinds import LABEL, SPAN
 from bertvision.pipeline.members import build_members
 from bertvision.tasks import TaskConfig
+from bertvision.tasks.config import target_kind
 from paper.experiments import FILE, app, find_experiment, load_experiments, merge, page_experiments, to_text
 
 EXPERIMENTS = load_experiments()
@@ -36,7 +37,7 @@ def build(name: str) -> RunConfig:
 
 
 def members_of(config: RunConfig) -> list[MemberConfig]:
-    kind = target_kind(config)
+    kind = target_kind(config.task)
     assert kind is not None
     return build_members(config.heads, config.train, config.seed, kind)
 
@@ -88,7 +89,7 @@ def test_pinned_settings_of_heads_rename_no_member(name: str) -> None:
     for entry in EXPERIMENTS[name].settings()["heads"]:
         plain = isinstance(entry, dict) and entry.get("read") == "cls"
         entries.append({k: v for k, v in entry.items() if k not in ("read", "name")} if plain else entry)
-    kind = target_kind(config)
+    kind = target_kind(config.task)
     assert kind is not None
     unpinned = build_members(entries, config.train, config.seed, kind)
     assert [member.name for member in members_of(config)] == [member.name for member in unpinned]

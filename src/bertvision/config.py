@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.errors import ConfigError, UserError
-from bertvision.kinds import Kind
 from bertvision.settings import build_section, setting
-from bertvision.tasks.config import TASKS, TaskConfig, check_task_config, kind_or_none, recipe_of
+from bertvision.tasks.config import TASKS, TaskConfig, check_task_config, recipe_of, target_kind
 
 SCHEDULES = ("linear", "constant")
 
@@ -303,11 +302,6 @@ def resolve(config: RunConfig) -> RunConfig:
     return dataclasses.replace(config, finetune=finetune, train=train)
 
 
-def target_kind(config: RunConfig) -> Kind | None:
-    """What the config's task predicts; None where the section has mistakes."""
-    return kind_or_none(config.task)
-
-
 def _with_overrides(tables: dict[str, Any], overrides: Any, mistakes: list[str]) -> dict[str, Any]:
     tables = copy.deepcopy(tables)
     for word in overrides:
@@ -379,5 +373,5 @@ def _check_snapshots(config: RunConfig) -> Iterator[str]:
 
 
 def _is_windowed(config: RunConfig) -> bool:
-    kind, row = target_kind(config), TASKS.get(config.task.name)
+    kind, row = target_kind(config.task), TASKS.get(config.task.name)
     return (row is not None and row.windowed) or (kind is not None and kind.reads_answers)

@@ -89,16 +89,16 @@ def _range_missed(item: "dataclasses.Field[Any]", value: Any) -> str:
     at_least, above, below = (item.metadata.get(key) for key in ("at_least", "above", "below"))
     if not isinstance(value, int | float) or isinstance(value, bool):
         return ""
-    # Written so that nan, which is never true, is outside.
+    # Written so that nan, for which no comparison is true, is outside.
     high_enough = (at_least is None or value >= at_least) and (above is None or value > above)
     if high_enough and (below is None or value < below):
         return ""
-    if below is not None and (math.isfinite(below) or high_enough):
-        first = (
-            f"from {at_least:g} to " if at_least is not None else f"above {above:g} and " if above is not None else ""
-        )
-        return f"{first}less than {below:g}" if math.isfinite(below) else "finite"
-    return f"at least {at_least:g}" if at_least is not None else f"above {above:g}"
+    if below == math.inf and high_enough:
+        return "finite"
+    bounded = below is not None and below != math.inf
+    if at_least is not None:
+        return f"from {at_least:g} to less than {below:g}" if bounded else f"at least {at_least:g}"
+    return f"above {above:g} and less than {below:g}" if bounded else f"above {above:g}"
 
 
 def list_settings(cls: Any, prefix: str = "") -> Iterator[tuple[str, str, Any, str]]:

@@ -5,12 +5,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-from bertvision.config import RunConfig, TrainConfig, target_kind
+from bertvision.config import RunConfig, TrainConfig
 from bertvision.errors import suggest
 from bertvision.evaluation.combining import METHODS
 from bertvision.kinds import LABEL
 from bertvision.pipeline.folder import BASELINE, ENCODER
 from bertvision.pipeline.members import NAME, build_members
+from bertvision.tasks.config import target_kind
 
 KEYS = ("members", "method", "name")
 NO_HELD_OUT = (
@@ -84,5 +85,5 @@ def find_ensemble_mistakes(config: RunConfig) -> list[str]:
 def _own_names(config: RunConfig) -> set[str]:
     # What is wrong in [train] itself is told by others.
     train = dataclasses.replace(TrainConfig(), seeds=max(1, config.train.seeds))
-    members = build_members(config.heads, train, config.seed, target_kind(config) or LABEL)
+    members = build_members(config.heads, train, config.seed, target_kind(config.task) or LABEL)
     return {ENCODER, *(member.name for member in members), *(member.group for member in members)}

@@ -180,7 +180,7 @@ class Job:
 class Stamps:
     """A hash of everything that affects an outcome. A stage whose folder carries the same stamp is finished."""
 
-    def __init__(self, job: "Job", hashes: dict[tuple[str, Any], str] | None = None) -> None:
+    def __init__(self, job: Job, hashes: dict[tuple[str, Any], str] | None = None) -> None:
         """`hashes`: those already computed by a job on the same data and encoder."""
         self.job, self.hashes = job, {} if hashes is None else hashes
 

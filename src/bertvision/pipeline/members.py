@@ -14,12 +14,13 @@ import itertools
 import re
 from typing import Any
 
-from bertvision.config import RunConfig, TrainConfig, target_kind
+from bertvision.config import RunConfig, TrainConfig
 from bertvision.errors import ConfigError, UserError, suggest
 from bertvision.heads import CONTROL, HEADS, MemberConfig, find_preset, list_presets, setting_types
 from bertvision.kinds import KINDS, LABEL, Kind
 from bertvision.pipeline.begin import find_folder, name_begin, read_begin
 from bertvision.settings import convert, describe_type, out_of_range
+from bertvision.tasks.config import target_kind
 
 TRAINING: dict[str, Any] = {
     "lr": float, "epochs": int, "schedule": str, "warmup": float, "decay": float, "clip": float | None,
@@ -56,7 +57,7 @@ def find_head_mistakes(config: RunConfig) -> list[str]:
     entries = [e for e in config.heads if isinstance(e, str) or (isinstance(e, dict) and _is_head(e.get("head")))]
     try:
         # A mistake in [train] itself is reported once, not again by every head.
-        build_members(entries, TrainConfig(), 0, target_kind(config) or LABEL)
+        build_members(entries, TrainConfig(), 0, target_kind(config.task) or LABEL)
     except ConfigError as error:
         return error.mistakes
     return []

@@ -11,13 +11,13 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from bertvision.config import RunConfig, TrainConfig, target_kind
+from bertvision.config import RunConfig, TrainConfig
 from bertvision.errors import ConfigError, suggest
 from bertvision.heads import HEADS, MemberConfig, find_preset, list_presets, setting_types
 from bertvision.kinds import LABEL, Kind
 from bertvision.pipeline.members import TRAINING, as_list, build_members, find_head_mistakes
 from bertvision.settings import convert
-from bertvision.tasks.config import TASKS
+from bertvision.tasks.config import TASKS, target_kind
 
 DEFAULT_HEADS = ["learned_pooling", "adapter", "pooled_adapter"]
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -114,7 +114,7 @@ def build_space(config: RunConfig) -> Space:
 def space_tables(config: RunConfig) -> dict[str, Any]:
     """The table as it was given; a whole one for the kind of task where there is none, and heads where none are."""
     if config.search.space is None:
-        return DEFAULTS[(target_kind(config) or LABEL).position]
+        return DEFAULTS[(target_kind(config.task) or LABEL).position]
     return {"head": DEFAULT_HEADS, **config.search.space}
 
 
@@ -153,7 +153,7 @@ def _search_mistakes(config: RunConfig) -> list[str]:
 
 
 def _known_metrics(config: RunConfig) -> tuple[str, ...]:
-    kind = target_kind(config)
+    kind = target_kind(config.task)
     if kind is None:
         return ()
     if TASKS[config.task.name].metrics or kind.reads_answers:
@@ -210,7 +210,7 @@ def _entry_mistakes(key: str, value: Any, hint: Any) -> list[str]:
 def _value_mistakes(config: RunConfig) -> list[str]:
     """What the heads say of the values: of each alone where it belongs to the training, else of all combinations."""
     space, found = build_space(config), []
-    kind = target_kind(config) or LABEL
+    kind = target_kind(config.task) or LABEL
     for number, (head, own) in enumerate(space.heads.items()):
         combinations = itertools.product(*([(key, value) for value in end_values(entry)] for key, entry in own.items()))
         points = [dict(point) for point in itertools.islice(combinations, MOST_COMBINATIONS)]

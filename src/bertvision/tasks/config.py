@@ -67,12 +67,12 @@ TASKS: dict[str, TaskInfo] = {
 
 def recipe_of(config: TaskConfig) -> Recipe:
     """What the task fills in where the config is silent."""
-    kind = kind_or_none(config)
+    kind = target_kind(config)
     own_spans = config.name == "files" and kind is not None and kind.position == "token"
     return SPAN_RECIPE if own_spans else TASKS[config.name].recipe
 
 
-def kind_or_none(config: TaskConfig) -> Kind | None:
+def target_kind(config: TaskConfig) -> Kind | None:
     """What the task predicts; None where the section has mistakes."""
     if config.name == "files":
         return files_kind_or_none(config)

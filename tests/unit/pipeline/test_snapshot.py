@@ -1,10 +1,53 @@
+"""Layers are compiled where the work is long; outputs collected batch by batch end up where their windows are."""
+
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from tiny_training import Listening
 
-from bertvision.pipeline.snapshot import LONG_WORK, compile_if_long
+from bertvision.data.windows import Features
+from bertvision.kinds import LABEL, SPAN, Kind
+from bertvision.pipeline import snapshot
+from bertvision.pipeline.snapshot import LONG_WORK, Collector, compile_if_long, put_in_order
+
+LENGTHS = np.array([3, 1, 4, 2, 5], dtype=np.int32)
+BATCHES = [np.array([4, 2]), np.array([0]), np.array([3, 1])]
+
+
+def features() -> Features:
+    tokens, zeros = int(LENGTHS.sum()), np.zeros(len(LENGTHS), dtype=np.int32)
+    return Features(
+        input_ids=np.zeros(tokens, dtype=np.int32),
+        type_ids=np.zeros(tokens, dtype=np.int8),
+        lengths=LENGTHS,
+        starts=np.cumsum(LENGTHS, dtype=np.int64) - LENGTHS,
+        example=np.arange(len(LENGTHS), dtype=np.int32),
+        offsets=np.zeros((tokens, 2), dtype=np.int32),
+        start=zeros,
+        end=zeros,
+        target=zeros.astype(np.float32),
+    )
+
+
+@pytest.mark.parametrize("most", [0, 100, 1 << 20])
+@pytest.mark.parametrize("kind", [SPAN, LABEL])
+def test_outputs_come_back_in_the_order_of_the_features(kind: Kind, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "MOST_WAITING", most)
+    rows = int(LENGTHS.sum()) if kind is SPAN else len(LENGTHS)
+    whole = torch.arange(2.0 * rows).reshape(rows, 2)
+    made, found = features(), Collector()
+    for windows in BATCHES:
+        tokens = [torch.arange(rows)[made.tokens_of(window)] for window in windows]
+        place = torch.cat(tokens) if kind is SPAN else torch.from_numpy(windows)
+        found.add(windows, [whole[place], -whole[place].double()])
+        assert sum(part.nbytes for _, part in found.waiting) <= most
+    ordered = put_in_order(found.fetch(), ["one", "other"], made, kind)
+    assert all(part.dtype == np.float32 for part in ordered.values())
+    np.testing.assert_array_equal(ordered["one"], whole)
+    np.testing.assert_array_equal(ordered["other"], -whole)
 
 
 def try_it(wanted: str, tokens: float, unpadded: bool = True) -> tuple[int, list[str]]:
