@@ -37,7 +37,7 @@ from bertvision.kinds import LABEL, SPAN, Kind
 from bertvision.machine import Machine
 from bertvision.pipeline.members import build_members
 from bertvision.progress import Reporter
-from bertvision.sources import KeptSource, KeptStates, StreamedSource
+from bertvision.sources import MemorySource, MemoryStates, StreamedSource
 from bertvision.tasks import TaskConfig, build_task
 from bertvision.training.checkpoint import Checkpoints
 from bertvision.training.stack import Member
@@ -94,8 +94,8 @@ class Bench:
             if self.kind is SPAN:
                 source: Any = StreamedSource(self.encoder, self.features, whole.steps, ("tokens",), starts=whole.starts)
             else:
-                source = KeptSource(
-                    KeptStates.encode(self.encoder, self.features, ("cls",)), self.features, whole.steps
+                source = MemorySource(
+                    MemoryStates.encode(self.encoder, self.features, ("cls",)), self.features, whole.steps
                 )
             encoding = time.monotonic() - started
             train_heads(members, source, tokens.__getitem__, self.machine, never, _nowhere, Reporter())

@@ -3,10 +3,10 @@
     python benchmarks/report.py [--questions 12000] [--models 20] [--folder FOLDER]
 
 A run folder is made up: questions with an answer and without, predictions of each model drawn at random with twenty
-answers a question, marks and scores as a run writes them. Then, each in a process of its own:
+answers a question, results and scores as a run writes them. Then, each in a process of its own:
 
-- ours: `bertvision report --no-encoder` as it comes, marks read, everything drawn and written; and its parts.
-- from predictions: what the report would start with if there were no marks: every predictions.jsonl read and scored
+- ours: `bertvision report --no-encoder` as it comes, results read, everything drawn and written; and its parts.
+- from predictions: what the report would start with if there were no results: every predictions.jsonl read and scored
   again by the official definition, and nothing else.
 """
 
@@ -30,7 +30,7 @@ from bertvision.data.examples import Example
 from bertvision.disk import write_json
 from bertvision.evaluation.spans.answers import Candidate, SpanAnswer
 from bertvision.evaluation.spans.official import score_answers
-from bertvision.kinds import SPAN, save_marks, save_predictions
+from bertvision.kinds import SPAN, save_predictions, save_results
 from bertvision.kinds.span import SpanPredictions, gold_answers
 from bertvision.pipeline.folder import HELD_OUT, describe_task, mark_done
 from bertvision.pipeline.job import Job, reopen
@@ -134,12 +134,12 @@ def score_model(job: Job, epochs: float, name: str, quality: float, random: np.r
         examples = job.examples(split)
         answers = [draw_answer(example, quality, random) for example in examples]
         predictions = SpanPredictions([example.id for example in examples], answers)
-        marks = SPAN.mark(predictions, examples)
-        threshold = SPAN.pick_threshold(marks) if split == HELD_OUT else threshold
-        found[split] = SPAN.score(job.task.metrics, marks, threshold)
+        results = SPAN.example_results(predictions, examples)
+        threshold = SPAN.pick_threshold(results) if split == HELD_OUT else threshold
+        found[split] = SPAN.score(job.task.metrics, results, threshold)
         folder = job.folder.predictions(epochs, split) / name
         save_predictions(folder, predictions, None, threshold or 0.0)
-        save_marks(folder, marks)
+        save_results(folder, results)
         mark_done(folder, "made up", scores=found[split])
     return found
 

@@ -27,7 +27,7 @@ from bertvision.data.windows import Features, build_features
 from bertvision.encoder.loading import load_tokenizer
 from bertvision.evaluation.spans.layout import layout_of
 from bertvision.evaluation.spans.pairs import groups_on
-from bertvision.kinds import Decoding, save_marks, save_predictions
+from bertvision.kinds import Decoding, save_predictions, save_results
 from bertvision.tasks import Task, TaskConfig, build_task
 
 N_BEST, LONGEST = 20, 30
@@ -83,13 +83,13 @@ def score_models(
     for number, output in enumerate(outputs):
         predictions = task.kind.decode(task, output, features, examples, Decoding(N_BEST, LONGEST, device))
         clock.tell("best spans")
-        marks = task.kind.mark(predictions, examples)
+        results = task.kind.example_results(predictions, examples)
         clock.tell("exact match and F1")
-        threshold = task.kind.pick_threshold(marks)
-        task.kind.score(task.metrics, marks, threshold)
+        threshold = task.kind.pick_threshold(results)
+        task.kind.score(task.metrics, results, threshold)
         clock.tell("threshold and scores")
         save_predictions(folder / str(number), predictions, output, threshold)
-        save_marks(folder / str(number), marks)
+        save_results(folder / str(number), results)
         clock.tell("files")
     return clock.parts
 
@@ -101,8 +101,8 @@ def score_on_the_way(
     started = time.perf_counter()
     for output in outputs:
         predictions = task.kind.decode(task, output, features, examples, Decoding(1, LONGEST, device))
-        marks = task.kind.mark(predictions, examples)
-        task.kind.score(task.metrics, marks, task.kind.pick_threshold(marks))
+        results = task.kind.example_results(predictions, examples)
+        task.kind.score(task.metrics, results, task.kind.pick_threshold(results))
     return time.perf_counter() - started
 
 

@@ -33,7 +33,7 @@ from bertvision.pipeline.snapshot import load_snapshot
 from bertvision.pipeline.states import States, StoreSpec, encode
 from bertvision.pipeline.train import train_members
 from bertvision.progress import RichReporter
-from bertvision.sources import KeptStates, Store
+from bertvision.sources import MemoryStates, Store
 from bertvision.training.checkpoint import Checkpoints
 
 CONFIG = Path(__file__).parents[1] / "configs" / "sst2.toml"
@@ -64,7 +64,7 @@ def compare(job: Job) -> None:
     encoder, _ = load_snapshot(job.folder.encoder(SNAPSHOT), job.config.encoder, job.machine)
     store, _ = StoreSpec(job, encoder, SNAPSHOT, ("cls",)).find()
     assert store is not None
-    dev = KeptStates.encode(encoder, job.features("dev"), ("cls",))
+    dev = MemoryStates.encode(encoder, job.features("dev"), ("cls",))
     tokens, size = store.manifest.tokens, store.manifest.bytes / 1e6
     table = Table(
         title=f"{len(store):,} sentences, {tokens:,} tokens; store {size:,.0f} MB, written in {encoding:.1f} s",
@@ -80,7 +80,7 @@ def compare(job: Job) -> None:
     Console().print(table)
 
 
-def train(job: Job, encoder: Encoder, dev: KeptStates, names: list[str]) -> tuple[str, str, str, str]:
+def train(job: Job, encoder: Encoder, dev: MemoryStates, names: list[str]) -> tuple[str, str, str, str]:
     """Heads in one pass, from the store."""
     started = time.monotonic()
     configs = [member for member in job.members if member.name in names]
@@ -97,10 +97,10 @@ def train(job: Job, encoder: Encoder, dev: KeptStates, names: list[str]) -> tupl
     return " + ".join(names), "all layers of [CLS]", f"{seconds:.1f}", " / ".join(found)
 
 
-def fit(job: Job, store: Store, dev: KeptStates, scaled: bool) -> tuple[str, str, str, str]:
+def fit(job: Job, store: Store, dev: MemoryStates, scaled: bool) -> tuple[str, str, str, str]:
     """scikit-learn's model, on states as they are or standardised."""
     started = time.monotonic()
-    kept = KeptStates.load(store, ("cls",), job.features("train"), torch.device("cpu"), torch.float32)
+    kept = MemoryStates.load(store, ("cls",), job.features("train"), torch.device("cpu"), torch.float32)
     model = LogisticRegression(max_iter=1000)
     model = make_pipeline(StandardScaler(), model) if scaled else model
     model.fit(last_of(kept), job.features("train").target)
@@ -110,12 +110,12 @@ def fit(job: Job, store: Store, dev: KeptStates, scaled: bool) -> tuple[str, str
     return name, "last layer of [CLS]", f"{seconds:.1f}", f"{100 * right:.2f}"
 
 
-def states_of(kept: KeptStates) -> HiddenStates:
+def states_of(kept: MemoryStates) -> HiddenStates:
     lengths = torch.ones(len(kept.parts["cls"]), dtype=torch.int64)
     return HiddenStates(lengths, cls=kept.parts["cls"], pooled=kept.pooled)
 
 
-def last_of(kept: KeptStates) -> np.ndarray:
+def last_of(kept: MemoryStates) -> np.ndarray:
     return states_of(kept).last_cls.numpy()  # (window, hidden)
 
 

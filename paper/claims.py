@@ -4,7 +4,7 @@ A claim is a list of findings: how far one model is above another, figure by fig
 it may be. A figure agrees where the mean over seeds is above that and no seed is below. A claim holds where all of its
 figures agree, partly where a third of them or more do, and not where fewer do; one seed decides nothing. Which head
 stands for "a head" is chosen on held-out training questions, among the papers' heads: the ladder, and reading means
-instead of [CLS], are ours. No claim is judged by the encoder itself at 0 epochs: its output layer is random there.
+instead of [CLS], are ours. No claim is judged by the encoder alone at 0 epochs: its output layer is random there.
 """
 
 from collections.abc import Callable, Iterable
@@ -385,21 +385,21 @@ def without_finetuning(experiments: Experiments) -> Claim:
                 further += [f"{finding} (ours)"] if finding else []
     text = (
         "The papers' heads can't learn spans on an encoder without fine-tuning (judged: less than half of the "
-        "encoder's forced F1 at 1 epoch, after one pass; of heads that see one token, and of those with kernels along "
+        "encoder's answerable-only F1 at 1 epoch, after one pass; of heads that see one token, and of those with kernels along "
         "tokens)"
     )
     return claim_of(text, "no head learned; BERT at 0 .036/.051", found, further)
 
 
 def _half_of_encoder(title: str, head: Place, tuned: Experiment) -> Finding | None:
-    """How far an untouched encoder's head is below half of what the encoder itself has at 1 epoch."""
+    """How far an untouched encoder's head is below half of what the encoder alone has at 1 epoch."""
     own = tuned.by_seed(1.0, ENCODER, FORCED) if 1.0 in tuned.snapshots else {}
     scores = head.experiment.by_seed(0.0, head.model, FORCED)
     both = [seed for seed in scores if seed in own]
     if not both:
         return None
-    shown = f"forced F1 {Mean([scores[seed] for seed in both])}, AUC {head.mean(AUC)}; "
-    shown += f"the encoder itself at 1 epoch {Mean([own[seed] for seed in both])}"
+    shown = f"answerable-only F1 {Mean([scores[seed] for seed in both])}, AUC {head.mean(AUC)}; "
+    shown += f"the encoder alone at 1 epoch {Mean([own[seed] for seed in both])}"
     passes = head.passes(tuned.entry(1.0, ENCODER).tokens)
     words = f"{title}, {head.model}" + ("" if passes is None else f", {in_passes(passes)}")
     return Finding(words, {"": Mean([own[seed] / 2 - scores[seed] for seed in both])}, shown=shown)
@@ -471,9 +471,9 @@ NOTE = (
     "A figure agrees where the mean over seeds is above zero, or what the claim allows, and no seed is below. A claim "
     "holds where all of its figures agree, partly where a third of them or more do, and does not where fewer do; one "
     "seed decides nothing. The more seeds there are, the likelier one is below: GLUE has five. Figures of spans are F1 "
-    "at threshold 0, F1 at the chosen threshold, forced F1 and AUC, unless the claim says what it is judged by. Where "
+    "at threshold 0, F1 at the chosen threshold, answerable-only F1 and AUC, unless the claim says what it is judged by. Where "
     "a claim is of a head in general, it is the best of the papers' that all seeds have, on held-out training data, by "
-    "F1 at the chosen threshold for spans (without fine-tuning by forced F1) and by the task's first figure for "
+    "F1 at the chosen threshold for spans (without fine-tuning by answerable-only F1) and by the task's first figure for "
     "sentences; where every head was run, more of them could win there by luck. Where the rate had decayed, four of "
     "the papers' heads were run, and none with kernels along tokens. Answerability was run at 5e-5 only. BERT is the "
     "encoder at hand."

@@ -23,8 +23,8 @@ SPAN_NOTES = {
     "F1": "official, at threshold 0, as the papers give it",
     "EM*": "at the no-answer threshold chosen on held-out training questions",
     "F1*": "at the no-answer threshold chosen on held-out training questions",
-    "forced EM": "on answerable questions, when the model must answer: no threshold",
-    "forced F1": "on answerable questions, when the model must answer: no threshold",
+    "answerable-only EM": "on answerable questions, when the model must answer: no threshold",
+    "answerable-only F1": "on answerable questions, when the model must answer: no threshold",
     "AUC": "of the no-answer score: no threshold",
 }
 FORCED, AUC = "forced_f1", "no_answer_auc"

@@ -69,19 +69,19 @@ LIMITS = [
     "fine-tuning to 1 epoch, of LoRA and of BitFit were chosen on held-out questions, with one seed (“The rate of "
     "fine-tuning”). All else has one setting.",
     "What heads for spans add hangs on how well their encoder was fine-tuned: at 5e-5, which was too low, it is far "
-    "more than at 2e-4, and where that rate decays to 0 within 1 epoch it is tenths of a point of forced F1 and AUC "
+    "more than at 2e-4, and where that rate decays to 0 within 1 epoch it is tenths of a point of answerable-only F1 and AUC "
     "(“The rate of fine-tuning”). What was run at 5e-5 only shows heads where they have it easier.",
     "At 2e-4 two runs of one seed differ more than at 5e-5 (“The same seed again”). Heads are held against encoder and "
     "control of their own run; which of two runs' heads is best on held-out questions is luck of the encoders, too. "
-    "First runs of the seeds that decay to 1 epoch differ from those here by up to 0.4 points of forced F1, more than "
+    "First runs of the seeds that decay to 1 epoch differ from those here by up to 0.4 points of answerable-only F1, more than "
     "heads add there, and of LoRA's seed 0 by 0.9 (LOG.md).",
     "Of the training questions one in three is unanswerable, of dev's one in two: thresholds chosen on held-out "
     "training questions suit dev badly, and figures at any threshold mix that with what a model knows; answerability's "
-    "accuracy does too. Forced F1 and AUC don't.",
+    "accuracy does too. Answerable-only F1 and AUC don't.",
     "Decay to 1 and to 2 epochs at 5e-5 ends below what was stopped there on the way to 3: being held against it is "
     "the easier test. At 2e-4 decay to 1 epoch ends above.",
     "On encoders as they came, only ladders and the control had six passes here; in a try with one seed, as many gave "
-    "two of the heads with kernels along tokens −0.4 to +3.8 points of forced F1 (LOG.md).",
+    "two of the heads with kernels along tokens −0.4 to +3.8 points of answerable-only F1 (LOG.md).",
     "All heads for spans but the main runs', the ladders on untouched encoders and the three with kernels along tokens "
     "have one seed, at 5e-5. Those three were given more when dev's figures of that seed had shown them ahead; no "
     "other had that chance.",

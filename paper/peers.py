@@ -14,14 +14,14 @@ from paper.kept import LOWER, Experiment, Experiments, Place, compared_seconds, 
 from paper.labels import HEIGHT, Row, place_labels
 from paper.names import SECONDS, SPAN_NOTES, colour_by_place, in_passes, title_of
 
-KEY, HEADING = "forced_f1", "forced F1"
+KEY, HEADING = "forced_f1", "answerable-only F1"
 FIGURES = {"F1": "f1", "F1*": "at_threshold.f1", HEADING: KEY, "AUC": "no_answer_auc"}
 FULL, DECAYED = "full, stopped early", "full, decay to its end"
 AT_LOWER = f"full at {show_rate(LOWER)}, decay to its end"
 HEADS, UNTOUCHED = "a head on fine-tuned states", "a head on the untouched encoder"
 PEERS = {"lora": "LoRA", "bitfit": "BitFit"}
 PLACES = {FULL: 0, DECAYED: 2, AT_LOWER: 3, HEADS: 4, UNTOUCHED: 5, "LoRA": 6, "BitFit": 7}
-"""Colours: the encoder itself has the first in every picture, the control the second, the ladder the sixth."""
+"""Colours: the encoder alone has the first in every picture, the control the second, the ladder the sixth."""
 LEAST = 40.0
 """Points below are left out of the pictures."""
 JOINED = (FULL, HEADS, "LoRA", "BitFit")
@@ -69,7 +69,7 @@ def peer_blocks(experiments: Experiments, lower: Experiments, name: str, encoder
     return [
         Block(
             f"{name}_peers", f"{encoder}: other ways to the same scores", table=Table(_columns(), rows),
-            note="Heads are those of the main and the untouched runs with the best forced F1 on held-out questions at "
+            note="Heads are those of the main and the untouched runs with the best answerable-only F1 on held-out questions at "
             "each snapshot, of those that all seeds have. Kernels along tokens (“In short”) are left out: of their "
             "seconds there are bounds only, and so are heads where the rate had decayed within 1 epoch (“The rate of "
             "fine-tuning”). What was stopped early was on its way to 3 epochs: its learning rate had not decayed to 0. "

@@ -75,7 +75,7 @@ def _best(tried: list[Tried]) -> Tried:
 
 
 def _tried_block(tried: dict[tuple[str, str], list[Tried]], encoders: dict[str, str]) -> Block:
-    columns = [Column("encoder"), Column("way"), Column("rate"), Column("held-out forced F1", 2)]
+    columns = [Column("encoder"), Column("way"), Column("rate"), Column("held-out answerable-only F1", 2)]
     columns += [Column(LABELS[key], 2, SPAN_NOTES[LABELS[key]]) for key in JUDGED]
     columns += [Column(f"{LABELS[key]} of the control", 2) for key in SHOWN]
     rows: list[list[Cell]] = []
@@ -90,7 +90,7 @@ def _tried_block(tried: dict[tuple[str, str], list[Tried]], encoders: dict[str, 
         title="What other rates give",
         sentences=[_describe_tried(tried, encoders)],
         table=Table(columns, rows),
-        note="Seed 0 of the encoder itself; best: by forced F1 on held-out questions. Of full fine-tuning the next "
+        note="Seed 0 of the encoder alone; best: by answerable-only F1 on held-out questions. Of full fine-tuning the next "
         "rate is not far. Full fine-tuning and LoRA at the best rate were run again with that seed: here is the second "
         "run. The fine-tuning curve, with decay to 3 epochs, has the rate of decay to 1 epoch; none was chosen for it. "
         "Runs such as “python -m paper.experiments run squad2_gte_full1 finetune.lr=1e-4”. Decay to 2 epochs was "
@@ -172,7 +172,7 @@ def _gain_block(lines: dict[str, list[Setting]], encoders: dict[str, str]) -> Bl
 
 
 def _describe_gain(lines: dict[str, list[Setting]], encoders: dict[str, str]) -> list[str]:
-    parts = ["Forced F1 of the best head over the encoder, and in brackets over the control."]
+    parts = ["Answerable-only F1 of the best head over the encoder, and in brackets over the control."]
     for short, settings in lines.items():
         told: dict[str, list[str]] = {}
         for one in settings:

@@ -58,7 +58,7 @@ def table_of(experiment: Experiment, title: str, note: str, folded: bool = False
         head, own, control = (experiment.mean(shots[-1], name, metrics[0]) for name in (best, ENCODER, CONTROL))
         figure, when = LABELS.get(metrics[0], metrics[0]), counted(shots[-1], "epoch")
         told = [
-            f"After {when} the best of these heads on held-out data, {best}, has {figure} {head}; the encoder itself "
+            f"After {when} the best of these heads on held-out data, {best}, has {figure} {head}; the encoder alone "
             f"{own}, the control {control}."
         ]
     return Block(

@@ -15,7 +15,7 @@ from bertvision.tables import Cell, Column, Table, counted
 from paper.kept import Experiment, Mean, Place, is_head, show_rate, show_seconds
 from paper.names import RANDOM, SECONDS, SPAN_FIGURES, SPAN_NOTES, SQUAD, colour_by_place, title_of
 
-CURVE = {"at_threshold.f1": "F1 at the chosen threshold", "forced_f1": "forced F1", "no_answer_auc": "AUC"}
+CURVE = {"at_threshold.f1": "F1 at the chosen threshold", "forced_f1": "answerable-only F1", "no_answer_auc": "AUC"}
 POOLING = "learned_pooling"
 SHOWN = [ENCODER, CONTROL, POOLING, "adapter_64", "adapter_386_skip", "ladder_128_last4"]
 SHORT = "datum.label == 'embeddings' ? '0' : replace(datum.label, 'layer ', '')"
@@ -88,13 +88,13 @@ def _curve(experiment: Experiment, encoder: str) -> Block:
     return Block(
         key=f"{experiment.name}_curve",
         title=f"{encoder}: the fine-tuning curve, and heads over it",
-        sentences=[f"The encoder itself ends, after {counted(last, 'epoch')}, at {told}."],
+        sentences=[f"The encoder alone ends, after {counted(last, 'epoch')}, at {told}."],
         table=Table(columns, rows),
         picture=_draw_curve(experiment),
         alt=f"Three panels, {', '.join(CURVE.values())}: lines of encoder (solid), control and heads (dashed) against "
         f"epochs of fine-tuning of {encoder}, from {EARLIEST:g} epochs on.",
         note=f"The picture begins at {EARLIEST:g} epochs. Heads were trained at {trained} epochs only: dashed lines "
-        "join these points, and what heads would reach in between is not known. The table is of the encoder itself, "
+        "join these points, and what heads would reach in between is not known. The table is of the encoder alone, "
         "whose output layer is random at 0 epochs; the control is in the tables below. Never answering has F1 "
         f"{experiment.mean(last, BASELINE, 'f1')}. "
         f"Learning rates decay to {counted(last, 'epoch')}: what was scored before was stopped early.",
@@ -143,7 +143,7 @@ def _less_data(experiment: Experiment, encoder: str) -> Block | None:
     shares = {epochs: found for epochs, found in shares.items() if len(found) > 1}
     if not shares:
         return None
-    keys = {"F1": "f1", "F1*": "at_threshold.f1", "forced F1": "forced_f1", "AUC": "no_answer_auc"}
+    keys = {"F1": "f1", "F1*": "at_threshold.f1", "answerable-only F1": "forced_f1", "AUC": "no_answer_auc"}
     columns = [Column("epochs"), Column("model"), Column("share of the data"), *[Column(heading) for heading in keys]]
     rows: list[list[Cell]] = []
     for epochs, found in shares.items():

@@ -100,7 +100,7 @@ def _compared(rows: list[Row]) -> str:
             f"control in {means[CONTROL]} ({always[CONTROL]}), where each task's encoder was fine-tuned {words} "
             f"({epochs[0]:g} to {epochs[-1]:g} epochs)"
         )
-    return f"In the mean over seeds the best head is above the encoder itself {'; '.join(parts)}."
+    return f"In the mean over seeds the best head is above the encoder alone {'; '.join(parts)}."
 
 
 def _first_figures(rows: list[Row]) -> list[Row]:
@@ -158,7 +158,7 @@ def _rates(experiments: Experiments, lower: Experiments) -> list[str]:
             for one in settings
         ]
         parts += [f"with {title} {listed(told)}"] if len(told) > 1 else []
-    words = "To the forced F1 of its own run's encoder, fine-tuned for 1 epoch worse or better, the best head adds "
+    words = "To the answerable-only F1 of its own run's encoder, fine-tuned for 1 epoch worse or better, the best head adds "
     return [f"{words}{'; '.join(parts)}."] if parts else []
 
 
@@ -179,5 +179,7 @@ def _untouched(experiments: Experiments) -> list[str]:
                 decayed = share_of(head, Place(ended, 1.0, ENCODER)) if ended is not None else None
                 spent += "" if decayed is None else f"; {decayed:.0f} % where the rate had decayed to 0 by then"
                 parts.append(f"{forced:.0f} % with {title} (AUC {signed(auc)}{spent})")
-    words = "On an encoder as it came the ladder's forced F1 is, of that encoder's own when stopped at 1 epoch: "
+    words = (
+        "On an encoder as it came the ladder's answerable-only F1 is, of that encoder's own when stopped at 1 epoch: "
+    )
     return [f"{words}{', '.join(parts)}."] if parts else []

@@ -1,4 +1,4 @@
-"""The page's part on encoders that were not fine-tuned at all: heads on them beside the fine-tuned encoder itself."""
+"""The page's part on encoders that were not fine-tuned at all: heads on them beside the fine-tuned encoder alone."""
 
 from typing import Any, NamedTuple
 
@@ -14,9 +14,15 @@ from paper.names import AUC, FORCED, LABELS, SPAN_NOTES, colour_by_place, in_pas
 from paper.sentences import glue_experiments
 from paper.spans import head_names
 
-FIGURES = {"F1": "f1", "F1*": "at_threshold.f1", "forced EM": "forced_exact", "forced F1": FORCED, "AUC": AUC}
+FIGURES = {
+    "F1": "f1",
+    "F1*": "at_threshold.f1",
+    "answerable-only EM": "forced_exact",
+    "answerable-only F1": FORCED,
+    "AUC": AUC,
+}
 TUNED, LINEAR, THEIRS, OURS = "encoder", "control", "the papers' best", "ladder"
-AXES = {FORCED: "forced F1", AUC: "AUC (50: chance)"}
+AXES = {FORCED: "answerable-only F1", AUC: "AUC (50: chance)"}
 PLACES = {TUNED: 0, LINEAR: 1, THEIRS: 4, OURS: 5}
 """The same colours as in the pictures of the fine-tuning curve."""
 
@@ -29,7 +35,7 @@ class Row(NamedTuple):
 
 
 class Tuned(NamedTuple):
-    """The encoder itself after 1 epoch, as heads are held against it."""
+    """The encoder alone after 1 epoch, as heads are held against it."""
 
     name: str
     words: str
@@ -60,8 +66,8 @@ def untouched_block(experiments: Experiments, lower: Experiments, short: str, en
         sentences=[_reaches(Place(own, 0.0, best), tuned), _costs(Place(own, 0.0, best), curve, rows)],
         table=Table(_columns(tuned), [_cells(row, tuned, one_epoch) for row in rows]),
         picture=_draw(rows),
-        alt="Bars of forced F1 and AUC: " + "; ".join(_in_words(row) for row in rows if row.kind is not None),
-        note="Which head stands for the rest is decided by forced F1 on held-out training questions, never by dev. "
+        alt="Bars of answerable-only F1 and AUC: " + "; ".join(_in_words(row) for row in rows if row.kind is not None),
+        note="Which head stands for the rest is decided by answerable-only F1 on held-out training questions, never by dev. "
         "Shares and differences are of the means; where there is one seed there is no ±. Of the heads only the control "
         "and the ladder were trained for more than one pass.",
     )
@@ -79,7 +85,7 @@ def _rows(own: Experiment, curve: Experiment, kernels: Experiment | None, tuned:
     passes = own.tokens(0.0, CONTROL) / curve.tokens(1.0, ENCODER)
     longer = in_passes(passes)
     found = [Row(None, title_of(BASELINE), Place(own, 0.0, BASELINE))]
-    found.append(Row(None, "encoder itself as it came (random output layer)", Place(own, 0.0, ENCODER)))
+    found.append(Row(None, "encoder alone as it came (random output layer)", Place(own, 0.0, ENCODER)))
     found.append(Row(LINEAR, f"{title_of(CONTROL)}, {longer}", Place(own, 0.0, CONTROL)))
     once = [(THEIRS, curve, best_of_the_papers(curve, 0.0, FORCED))]
     once += [(THEIRS, kernels, head) for head in head_names(kernels, 0.0) if head != CONTROL] if kernels else []
@@ -88,9 +94,9 @@ def _rows(own: Experiment, curve: Experiment, kernels: Experiment | None, tuned:
             found.append(Row(kind, f"{head}, 1 pass", Place(where, 0.0, head)))
     heads = [name for name in own.models(0.0) if name.startswith("ladder")]
     found += [Row(OURS, f"{name}, {longer}", Place(own, 0.0, name)) for name in heads]
-    found += [Row(TUNED, f"encoder itself, {one.words}", one.place) for one in tuned]
+    found += [Row(TUNED, f"encoder alone, {one.words}", one.place) for one in tuned]
     last = curve.snapshots[-1]
-    return [*found, Row(TUNED, f"encoder itself, {counted(last, 'epoch')}", Place(curve, last, ENCODER))]
+    return [*found, Row(TUNED, f"encoder alone, {counted(last, 'epoch')}", Place(curve, last, ENCODER))]
 
 
 def _low_rank(lora: Experiment | None) -> list[Row]:
@@ -127,8 +133,8 @@ def _columns(tuned: list[Tuned]) -> list[Column]:
     columns = [Column("model"), Column("seeds"), Column("parameters"), Column("% of encoder", 3)]
     columns += [Column("passes", 1, passes), *[Column(name, None, SPAN_NOTES[name]) for name in FIGURES]]
     for one in tuned:
-        note = f"held against the encoder itself after 1 epoch, {one.words}"
-        columns.append(Column(f"forced F1, % of 1 epoch ({one.name})", 1, note))
+        note = f"held against the encoder alone after 1 epoch, {one.words}"
+        columns.append(Column(f"answerable-only F1, % of 1 epoch ({one.name})", 1, note))
         columns.append(Column(f"AUC over 1 epoch ({one.name})", None, note))
     return columns
 
@@ -151,8 +157,8 @@ def _reaches(head: Place, tuned: list[Tuned]) -> str:
         forced, auc = share_of(head, one.place), above(head, one.place)
         if forced is not None and auc is not None:
             parts.append(f"{forced:.1f} % of the one {one.words} (AUC {signed(auc)})")
-    told = f"{head.model}, with {share:.1f} % of the encoder's parameters, has forced F1 {head.mean(FORCED)} and AUC "
-    return told + f"{head.mean(AUC)}. Held against the encoder itself after 1 epoch that is {', and '.join(parts)}."
+    told = f"{head.model}, with {share:.1f} % of the encoder's parameters, has answerable-only F1 {head.mean(FORCED)} and AUC "
+    return told + f"{head.mean(AUC)}. Held against the encoder alone after 1 epoch that is {', and '.join(parts)}."
 
 
 def _costs(head: Place, curve: Experiment, rows: list[Row]) -> str:
@@ -161,7 +167,9 @@ def _costs(head: Place, curve: Experiment, rows: list[Row]) -> str:
     within = [epochs for epochs in curve.snapshots if epochs and (curve.compute(epochs, ENCODER) or 0) <= work]
     if within:
         told += "It is not cheaper to train: with no more work of the encoder, fine-tuning gets to "
-        told += f"{counted(within[-1], 'epoch')} and forced F1 {curve.mean(within[-1], ENCODER, FORCED)}. What it "
+        told += (
+            f"{counted(within[-1], 'epoch')} and answerable-only F1 {curve.mean(within[-1], ENCODER, FORCED)}. What it "
+        )
         told += "saves is a copy of the encoder, or a pass through it, for each task. "
     last = Place(curve, curve.snapshots[-1], ENCODER)
     times = compared_seconds(head, last)
@@ -169,9 +177,9 @@ def _costs(head: Place, curve: Experiment, rows: list[Row]) -> str:
         told += (
             f"It took {times[0]:.0f} s on the GPU, {counted(last.epochs, 'epoch')} of fine-tuning {times[1]:.0f} s. "
         )
-    told += f"It has {share_of(head, last):.1f} % of the forced F1 of {counted(last.epochs, 'epoch')} of fine-tuning"
+    told += f"It has {share_of(head, last):.1f} % of the answerable-only F1 of {counted(last.epochs, 'epoch')} of fine-tuning"
     for row in (row for row in rows if row.title.startswith("LoRA")):
-        told += f"; {row.title} ({row.place.trained_parameters:,} parameters), has forced F1 {row.place.show(FORCED)} "
+        told += f"; {row.title} ({row.place.trained_parameters:,} parameters), has answerable-only F1 {row.place.show(FORCED)} "
         told += f"and AUC {row.place.show(AUC)}"
     return told + "."
 
@@ -206,7 +214,7 @@ def _draw(rows: list[Row]) -> dict[str, Any]:
 
 
 def glue_untouched(experiments: Experiments) -> Block | None:
-    """A row a task: the best head on the encoder as it came, and the fine-tuned encoder itself."""
+    """A row a task: the best head on the encoder as it came, and the fine-tuned encoder alone."""
     found = glue_experiments(experiments)
     rows = [_glue_row(title, one, more) for title, one, more in found if 0.0 in one.head_snapshots]
     if not rows:

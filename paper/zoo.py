@@ -98,7 +98,7 @@ def look_of_sentences(head: str) -> str:
 
 
 SPANS = View(
-    {"forced F1": FORCED, "AUC": AUC},
+    {"answerable-only F1": FORCED, "AUC": AUC},
     look_of_spans,
     {OWN_TOKEN: 3, KERNELS: 4, LADDER: 5},
     "look beyond their own token: kernels along tokens, and ladders",

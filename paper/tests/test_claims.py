@@ -62,7 +62,7 @@ def test_the_head_that_stands_for_all_is_chosen_on_held_out_data_among_the_paper
     }
     claim = claims.beats_encoder(squad(heads, heads))
     assert claim.verdict == HOLDS and claim.seeds == 2
-    figures = ", ".join(f"{name} +1.00 ± 0.00" for name in ("F1", "F1*", "forced F1", "AUC"))
+    figures = ", ".join(f"{name} +1.00 ± 0.00" for name in ("F1", "F1*", "answerable-only F1", "AUC"))
     assert [str(finding) for finding in claim.findings] == [f"gte-small, adapter_64 at 1 epoch: {figures}"]
 
 
@@ -92,12 +92,12 @@ def test_the_papers_own_figures_pass_their_claims() -> None:
 
 def test_second_answers_are_held_against_the_published_share() -> None:
     heads = {"adapter_64": model(51, 52, head="adapter")}
-    shares = [("encoder itself", 44.5), ("adapter_64", 38.0), ("another", 44.0)]
+    shares = [("encoder alone", 44.5), ("adapter_64", 38.0), ("another", 44.0)]
     rows = [{"model": name, "% second right": share} for name, share in shares]
     claim = claims.second_answers(squad(heads, heads, analyses={"second_answer": rows}))
     assert claim.verdict == PARTLY
     assert [str(finding) for finding in claim.findings] == [
-        "gte-small, encoder itself at 1 epoch: 44.50 ± 0.00 %",
+        "gte-small, encoder alone at 1 epoch: 44.50 ± 0.00 %",
         "gte-small, adapter_64 at 1 epoch: 38.00 ± 0.00 %",
     ]
     better = {"pooled_adapter_inception": model(51, 60, head="inception")}  # on held-out questions
@@ -113,7 +113,7 @@ def test_second_answers_are_held_against_the_published_share() -> None:
 @pytest.mark.parametrize(("medians", "agrees"), [((100, 90), True), ((100, 110), False), ((100, None), None)])
 def test_shorter_passages_are_a_claim_of_their_own(medians: tuple[Any, Any], agrees: bool | None) -> None:
     heads = {"adapter_64": model(51, 52, head="adapter")}
-    rows = [{"right": f"only {name}", "median": m} for name, m in zip(("encoder itself", "it"), medians, strict=True)]
+    rows = [{"right": f"only {name}", "median": m} for name, m in zip(("encoder alone", "it"), medians, strict=True)]
     there = squad(heads, heads, analyses={"passage_lengths": rows})
     assert claims.better_on_shorter(there).agreeing == ([] if agrees is None else [agrees])
     assert claims.better_on_unanswerable(there).agreeing == [True, True]
@@ -146,7 +146,7 @@ def test_the_ladder_does_not_speak_for_the_papers_heads_without_fine_tuning() ->
     claim = claims.without_finetuning(found)
     assert claim.verdict == HOLDS and len(claim.further) == 2
     assert claim.further[1] == (
-        "gte-small, ladder_128_deep: forced F1 60.00, AUC 60.00; the encoder itself at 1 epoch 50.00 (ours)"
+        "gte-small, ladder_128_deep: answerable-only F1 60.00, AUC 60.00; the encoder alone at 1 epoch 50.00 (ours)"
     )
 
 
@@ -163,7 +163,7 @@ def test_kernels_along_tokens_are_judged_apart_without_fine_tuning() -> None:
     runs = squad(along, along, epochs="0")["squad2_gte"].runs
     claim = claims.without_finetuning(found | {"untouched_gte_kernels": Experiment("untouched_gte_kernels", runs)})
     assert (claim.verdict, claim.agreeing, claim.further) == (PARTLY, [True, False], [])
-    assert "in a layout of ours, pooled_adapter_inception: forced F1 26.00 ± 0.00" in str(claim.findings[1])
+    assert "in a layout of ours, pooled_adapter_inception: answerable-only F1 26.00 ± 0.00" in str(claim.findings[1])
 
 
 def test_no_claim_is_judged_by_an_encoder_that_learned_nothing() -> None:
@@ -187,7 +187,7 @@ def test_a_ladder_that_took_more_passes_says_so() -> None:
     longer = {"encoder": model(1, 1, tokens=0), "ladder_128_deep": model(60, 60, head="ladder", tokens=600)}
     run = {"snapshots": {"0": longer}, "analyses": {}, "metrics": ["f1"]}
     claim = claims.without_finetuning({**curve, "untouched_gte": Experiment("untouched_gte", {0: run})})
-    assert claim.further[0].startswith("gte-small, ladder_128_deep, 6 passes: forced F1 60.00")
+    assert claim.further[0].startswith("gte-small, ladder_128_deep, 6 passes: answerable-only F1 60.00")
 
 
 def test_answerability_is_held_against_the_control_and_told_of_held_out_questions_too() -> None:
@@ -238,7 +238,9 @@ def test_claims_are_judged_at_the_lower_rate_as_well_where_that_matters() -> Non
     )
     lines = [[str(cell) for cell in row] for row in at_lower.table.rows]
     assert len({text for text, _ in lines if text}) == judged
-    assert "forced F1 −1.00 ± 0.00" in lines[0][1] and "forced F1 +1.00 ± 0.00" in str(evidence.table.rows[0][1])
+    assert "answerable-only F1 −1.00 ± 0.00" in lines[0][1] and "answerable-only F1 +1.00 ± 0.00" in str(
+        evidence.table.rows[0][1]
+    )
 
 
 def test_heads_are_judged_on_an_encoder_whose_rate_had_decayed() -> None:

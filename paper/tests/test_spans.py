@@ -116,5 +116,5 @@ def test_lines_of_heads_are_dashed_and_the_encoders_is_not(two_seeds: Experiment
     for panel in found.picture["hconcat"]:
         lines = [layer for layer in panel["layer"] if layer["mark"]["type"] == "line"]
         dashes = {layer["transform"][0]["filter"]: layer["mark"].get("strokeDash") for layer in lines}
-        own = "datum.model == 'encoder itself'"
+        own = "datum.model == 'encoder alone'"
         assert dashes[own] is None and dashes[f"!({own})"]

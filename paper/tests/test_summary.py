@@ -42,7 +42,7 @@ def test_the_best_head_on_held_out_data_is_held_against_encoder_and_control() ->
         0.3,
         "ladder_64",
         2,
-        "forced F1",
+        "answerable-only F1",
         "25.00 ± 2.83",
         "+5.00 ± 2.83",
         "+2.00 ± 2.83",
@@ -66,7 +66,7 @@ def test_the_best_head_on_held_out_data_is_held_against_encoder_and_control() ->
     assert axis["scale"]["domain"] == pytest.approx([-14.2, 9.4], abs=0.01)  # a fifth beyond −11.83 and 7.83
     (told,) = block.sentences
     assert told == (
-        "In the mean over seeds the best head is above the encoder itself in 2 of 2 figures (2 with every seed), and "
+        "In the mean over seeds the best head is above the encoder alone in 2 of 2 figures (2 with every seed), and "
         "above the control in 2 (0), where each task's encoder was fine-tuned least (0.3 to 0.3 epochs); in 0 of 2 "
         "figures (0 with every seed), and above the control in 0 (0), where each task's encoder was fine-tuned most (2 "
         "to 2 epochs)."
@@ -112,7 +112,7 @@ def test_what_heads_add_to_encoders_fine_tuned_worse_and_better_is_told() -> Non
     found["untouched_gte"] = once("untouched_gte", "0", ladder)
     block = summary_block(found, {"squad2_gte": once("squad2_gte", "1", shot(50, 55), LOWER)})
     assert block is not None and block.sentences[1] == (
-        "To the forced F1 of its own run's encoder, fine-tuned for 1 epoch worse or better, the best head adds with "
+        "To the answerable-only F1 of its own run's encoder, fine-tuned for 1 epoch worse or better, the best head adds with "
         "gte-small +5.00 to 50.00 (1 of 1 epoch, 5e-5), +2.00 to 55.00 (1 of 1 epoch, 2e-4) and +0.50 to 60.00 (decay "
         "to 1 epoch, 2e-4)."
     )

@@ -73,21 +73,26 @@ def test_heads_are_held_against_both_readings_of_one_epoch(found: dict[str, Expe
     rows = table(block)
     head = rows["ladder_better_held_out, 6 passes"]
     assert (head["parameters"], head["% of encoder"], head["passes"], head["seeds"]) == (40, 4.0, 6.0, 2)
-    assert (head["forced F1"], head["AUC"]) == ("72.00 ± 0.00", "82.00 ± 0.00")
-    assert (head["forced F1, % of 1 epoch (decayed)"], head["AUC over 1 epoch (decayed)"]) == (
+    assert (head["answerable-only F1"], head["AUC"]) == ("72.00 ± 0.00", "82.00 ± 0.00")
+    assert (head["answerable-only F1, % of 1 epoch (decayed)"], head["AUC over 1 epoch (decayed)"]) == (
         112.5,
         "+8.00",
     )  # 72 of 64
-    assert (head["forced F1, % of 1 epoch (stopped)"], head["AUC over 1 epoch (stopped)"]) == (
+    assert (head["answerable-only F1, % of 1 epoch (stopped)"], head["AUC over 1 epoch (stopped)"]) == (
         90.0,
         "−8.00",
     )  # 72 of 80
-    assert rows["encoder itself, with decay to 0 within 1 epoch"]["passes"] == 3.0
-    assert rows["last_linear (control), 6 passes"]["forced F1"] == "9.00 ± 0.00"  # of the untouched run
+    assert rows["encoder alone, with decay to 0 within 1 epoch"]["passes"] == 3.0
+    assert rows["last_linear (control), 6 passes"]["answerable-only F1"] == "9.00 ± 0.00"  # of the untouched run
     assert rows["adapter_64, 1 pass"]["passes"] == rows["ladder_64, 1 pass"]["passes"] == 1.0
     assert rows["baseline: never answers"]["F1"] == "50.00 ± 0.00"
     lora = rows["LoRA, 3 epochs"]
-    assert (lora["parameters"], lora["% of encoder"], lora["passes"], lora["forced F1"]) == (7, 0.7, 9.0, "70.00")
+    assert (lora["parameters"], lora["% of encoder"], lora["passes"], lora["answerable-only F1"]) == (
+        7,
+        0.7,
+        9.0,
+        "70.00",
+    )
 
 
 def test_the_head_that_counts_is_chosen_on_held_out_data_and_its_work_is_told(found: dict[str, Experiment]) -> None:
@@ -95,9 +100,9 @@ def test_the_head_that_counts_is_chosen_on_held_out_data_and_its_work_is_told(fo
     assert block.sentences[0].startswith("ladder_better_held_out, with 4.0 % of the encoder's parameters")
     assert "112.5 % of the one with decay" in block.sentences[0] and "90.0 % of the one stopped" in block.sentences[0]
     # Six forward passes are two epochs forward and backward.
-    assert "fine-tuning gets to 2 epochs and forced F1 84.00" in block.sentences[1]
-    assert "It has 81.8 % of the forced F1 of 3 epochs of fine-tuning" in block.sentences[1]  # 72 of 88
-    assert "LoRA, 3 epochs (7 parameters), has forced F1 70.00 and AUC 80.00" in block.sentences[1]
+    assert "fine-tuning gets to 2 epochs and answerable-only F1 84.00" in block.sentences[1]
+    assert "It has 81.8 % of the answerable-only F1 of 3 epochs of fine-tuning" in block.sentences[1]  # 72 of 88
+    assert "LoRA, 3 epochs (7 parameters), has answerable-only F1 70.00 and AUC 80.00" in block.sentences[1]
 
 
 def test_kernels_along_tokens_stand_beside_the_best_head_that_sees_one(found: dict[str, Experiment]) -> None:
@@ -107,7 +112,7 @@ def test_kernels_along_tokens_stand_beside_the_best_head_that_sees_one(found: di
     rows = table(block)
     titles = ["adapter_64, 1 pass", "pooled_adapter_inception, 1 pass", "pooled_adapter_cnn_nxn, 1 pass"]
     assert [title for title in rows if title in titles] == titles  # in this order, and before the ladders
-    assert (rows[titles[1]]["forced F1"], rows[titles[1]]["seeds"]) == ("40.00 ± 0.00", 3)
+    assert (rows[titles[1]]["answerable-only F1"], rows[titles[1]]["seeds"]) == ("40.00 ± 0.00", 3)
     assert sum(title.startswith("last_linear") for title in rows) == 1
 
 
@@ -115,7 +120,7 @@ def test_heads_are_held_against_the_encoder_at_the_lower_rate_as_well(found: dic
     lower = {"squad2_gte": experiment("squad2_gte", {"1": encoder(60, 1)})}
     (block,) = untouched_blocks(found, lower, {"gte": "gte-small"})
     head = table(block)["ladder_better_held_out, 6 passes"]
-    assert head["forced F1, % of 1 epoch (5e-5)"] == 120.0  # 72 of 60
+    assert head["answerable-only F1, % of 1 epoch (5e-5)"] == 120.0  # 72 of 60
     assert head["AUC over 1 epoch (5e-5)"] == "+12.00"
     assert "120.0 % of the one stopped at 1 of 3 epochs, at 5e-5 (AUC +12.00)." in block.sentences[0]
 

@@ -86,11 +86,18 @@ def rows(block: Block) -> list[dict[str, Any]]:
 
 def test_heads_are_held_against_the_control_of_their_own_run(found: dict[str, Experiment]) -> None:
     as_it_came, later = rows(zoo_blocks(found, found, ENCODERS)[0])
-    assert (as_it_came["epochs"], as_it_came["above the control, forced F1"]) == (0.0, 4)
-    assert (as_it_came["forced F1 over control"], as_it_came["forced F1 over encoder"]) == ("+10.00", None)  # random
-    assert (later["heads"], later["above the control, forced F1"], later["above the control, AUC"]) == (4, 3, 3)
+    assert (as_it_came["epochs"], as_it_came["above the control, answerable-only F1"]) == (0.0, 4)
+    assert (as_it_came["answerable-only F1 over control"], as_it_came["answerable-only F1 over encoder"]) == (
+        "+10.00",
+        None,
+    )  # random
+    assert (later["heads"], later["above the control, answerable-only F1"], later["above the control, AUC"]) == (
+        4,
+        3,
+        3,
+    )
     assert (later["best on held-out questions"], later["its parameters"]) == ("pooled_adapter_inception", 900)
-    assert [later[key] for key in ("its forced F1", "forced F1 over control", "forced F1 over encoder")] == [
+    assert [later[key] for key in ("its answerable-only F1", "answerable-only F1 over control", "answerable-only F1 over encoder")] == [
         73, "+3.00", "+4.00",
     ]  # fmt: skip
     assert [later[key] for key in ("its AUC", "AUC over control", "AUC over encoder")] == [82, "+4.00", "+5.00"]
@@ -99,12 +106,12 @@ def test_heads_are_held_against_the_control_of_their_own_run(found: dict[str, Ex
 def test_all_heads_of_the_zoos_seed_are_listed_by_size_after_the_levels(found: dict[str, Experiment]) -> None:
     listed = rows(zoo_blocks(found, found, ENCODERS)[1])
     names = [row["model"] for row in listed]
-    assert names[:5] == ["baseline: never answers", *["encoder itself"] * 2, *["last_linear (control)"] * 2]
+    assert names[:5] == ["baseline: never answers", *["encoder alone"] * 2, *["last_linear (control)"] * 2]
     assert names[5:] == ["adapter_64", "cnn_1xn", "ladder_64", "pooled_adapter_inception"]  # none on less data
     assert [row["looks at"] for row in listed[5:]] == [OWN_TOKEN, OWN_TOKEN, LADDER, KERNELS]
-    assert [row["forced F1 after 1 epoch"] for row in listed[3:]] == [72, 70, 71, 70.5, 74, 73]  # of seed 0
+    assert [row["answerable-only F1 after 1 epoch"] for row in listed[3:]] == [72, 70, 71, 70.5, 74, 73]  # of seed 0
     assert [row["AUC after 1 epoch"] for row in listed[3:]] == [78, 78, 80, 77, 79, 82]
-    assert [row["forced F1 as it came"] for row in listed[3:]] == [10, 10, 20, 20, 20, 20]
+    assert [row["answerable-only F1 as it came"] for row in listed[3:]] == [10, 10, 20, 20, 20, 20]
     assert [row["experiment"] for row in listed[3:5]] == ["squad2_gte", "squad2_gte_zoo"]
 
 

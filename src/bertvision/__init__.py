@@ -36,7 +36,7 @@ _PLACES = {
     "PackedTokens": "bertvision.encoder.states",
     "Source": "bertvision.sources",
     "StreamedSource": "bertvision.sources",
-    "KeptSource": "bertvision.sources",
+    "MemorySource": "bertvision.sources",
     "Store": "bertvision.sources",
     "StoredSource": "bertvision.sources",
     "HEADS": "bertvision.heads",

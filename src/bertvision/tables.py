@@ -99,11 +99,11 @@ class Table:
 
 def to_markdown(table: Table) -> str:
     """Under its title as a heading, with its note below; cells are not escaped."""
-    marks = ["---"] + ["---:"] * (len(table.columns) - 1)
+    results = ["---"] + ["---:"] * (len(table.columns) - 1)
     rows = [f"| {' | '.join(cells)} |" for cells in table.texts()]
     note = " ".join(filter(None, [table.note, table.explain(table.headings)]))
     return "\n".join(
-        [f"## {table.title}", "", f"| {' | '.join(table.headings)} |", f"|{'|'.join(marks)}|", *rows, "", note, ""]
+        [f"## {table.title}", "", f"| {' | '.join(table.headings)} |", f"|{'|'.join(results)}|", *rows, "", note, ""]
     )
 
 

@@ -70,7 +70,7 @@ def test_the_keyboard_sorts(light: Any, key: str, text: str, place: int) -> None
     light.page.keyboard.press(key)
     names = light.page.evaluate(COLUMN, place)
     if place == 0:  # figures in names count as numbers: adapter_64 before adapter_386
-        assert names == ["adapter_64", "adapter_386_skip", "average_pooling", "baseline", "encoder itself",
+        assert names == ["adapter_64", "adapter_386_skip", "average_pooling", "baseline", "encoder alone",
                          "ladder_64", "last_linear", "learned_pooling"]  # fmt: skip
     else:
         assert names == ["no"] * (len(HEADS) + 1) + ["yes"]

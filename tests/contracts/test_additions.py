@@ -139,7 +139,7 @@ def check_analysis(run: Path) -> None:
     rows = json.loads((run / "report" / "right_answers_dev.json").read_text())
     scores = json.loads((run / "scores.json").read_text())["snapshots"]["0"]
     right = round(scores["encoder"]["scores"]["dev"]["accuracy"] * 24 / 100)
-    assert rows[0] == {"model": "encoder itself", "right": right}
+    assert rows[0] == {"model": "encoder alone", "right": right}
     assert "Right answers in numbers" in (run / "report.html").read_text()
 
 

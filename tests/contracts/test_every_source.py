@@ -17,7 +17,7 @@ from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.loading import load_encoder
 from bertvision.encoder.states import Part
-from bertvision.sources import KeptSource, KeptStates, Source, StateBatch, StreamedSource
+from bertvision.sources import MemorySource, MemoryStates, Source, StateBatch, StreamedSource
 from bertvision.sources.store import Contents, Store, StoredSource, StoreWriter, build_identity, open_location, reader
 from bertvision.sources.store.reader import StateReader
 
@@ -63,7 +63,7 @@ def store_states(
 Build = Callable[..., Source]
 
 
-@pytest.fixture(params=["streamed", "kept", "stored"])
+@pytest.fixture(params=["streamed", "memory", "stored"])
 def build(
     request: pytest.FixtureRequest, encoder: Encoder, features: Features, tmp_path_factory: pytest.TempPathFactory
 ) -> Build:
@@ -75,7 +75,7 @@ def build(
         if request.param == "stored":
             store = store_states(tmp_path_factory.mktemp("store"), encoder, features, KEEP, tokens=tokens)
             return StoredSource(store, features, plan, KEEP, share=share, memory=8000)
-        return KeptSource(KeptStates.encode(encoder, features, KEEP, tokens), features, plan, share)
+        return MemorySource(MemoryStates.encode(encoder, features, KEEP, tokens), features, plan, share)
 
     return make
 

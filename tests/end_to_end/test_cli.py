@@ -155,7 +155,7 @@ def test_the_run_folder_explains_itself(finished: Callable[..., Path], squad_fol
     assert list(models) == ["baseline", "encoder", "last_linear", "learned_pooling", "adapter_4"]
     assert models["baseline"]["scores"]["dev"]["exact"] == pytest.approx(100 * 2 / 6)
     summary = (run / "summary.md").read_text()
-    assert all(name in summary for name in ("baseline", "encoder itself", "last_linear (control)", "adapter_4"))
+    assert all(name in summary for name in ("baseline", "encoder alone", "last_linear (control)", "adapter_4"))
     assert not list(run.rglob(".writing-*")), "nothing half written stays"
     assert not (run / "checkpoints" / "finetune").exists(), "a finished run needs no checkpoint"
 

@@ -74,7 +74,7 @@ def test_stored_states_are_of_the_chosen_layers(
     plain, stored = finished(LAYERS, **task), finished(LAYERS, "train.source=stored", "store.dtype=float32", **task)
     for head in HEADS:
         facts = json.loads((stored / "snapshots/epoch_1/heads" / head / "stamp.json").read_text())
-        assert facts["states"] == ("stored" if name == "squad2" else "kept") and facts["layers"] == [0, 3]
+        assert facts["states"] == ("stored" if name == "squad2" else "memory") and facts["layers"] == [0, 3]
         for key, found in weights(stored, head).items():
             if (name, key) != ("squad2", "output.bias"):  # its gradient is nothing but rounding
                 torch.testing.assert_close(found, weights(plain, head)[key], rtol=1e-4, atol=1e-4)

@@ -79,7 +79,7 @@ def test_tables_hold_the_figures_of_scores_json(make: Callable[..., Path], comma
         rows = {row["model"]: row for row in csv.DictReader(file)}
     seeds = [models[f"adapter_4_seed{seed}"]["scores"]["dev"]["accuracy"] for seed in (0, 1)]
     assert float(rows["adapter_4, 2 seeds"]["accuracy"]) == pytest.approx(sum(seeds) / 2)
-    assert float(rows["encoder itself"]["accuracy"]) == pytest.approx(models["encoder"]["scores"]["dev"]["accuracy"])
+    assert float(rows["encoder alone"]["accuracy"]) == pytest.approx(models["encoder"]["scores"]["dev"]["accuracy"])
     assert float(rows["baseline"]["accuracy"]) == pytest.approx(models["baseline"]["scores"]["dev"]["accuracy"])
 
 
@@ -174,7 +174,7 @@ def test_texts_of_data_that_changed_since_are_not_shown(
 
 def test_a_run_without_marks_is_brought_up_to_date_by_evaluate(make: Callable[..., Path], command: Command) -> None:
     run = make("rte")
-    (run / "snapshots/epoch_1/predictions/dev/encoder/marks.safetensors").unlink()
+    (run / "snapshots/epoch_1/predictions/dev/encoder/results.safetensors").unlink()
     said = command("report", run, "--no-encoder")
     assert said.code == 2 and f"bertvision evaluate {run}" in said.err and "Traceback" not in said.err
     assert command("evaluate", run).code == 0

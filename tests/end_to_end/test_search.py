@@ -22,7 +22,7 @@ from bertvision.pipeline.job import Job
 from bertvision.search import run as flow
 from bertvision.search.space import find_mistakes
 from bertvision.search.study import Study
-from bertvision.sources import KeptStates
+from bertvision.sources import MemoryStates
 
 Tables = dict[str, Any]
 Build = Callable[..., Job]
@@ -208,7 +208,7 @@ def test_other_dev_data_changes_nothing_in_what_was_tried_and_chosen(
 
 def test_dev_goes_through_the_encoder_once_after_all_choices(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     job, seen = build(), []
-    encode, compute, choose = KeptStates.encode, score.compute_outputs, flow._run_winner
+    encode, compute, choose = MemoryStates.encode, score.compute_outputs, flow._run_winner
 
     def note(features: Any) -> None:
         seen.append(next(split for split in ("train", HELD_OUT, "dev") if features is job.features(split)))
@@ -225,7 +225,7 @@ def test_dev_goes_through_the_encoder_once_after_all_choices(build: Build, monke
         seen.append("chosen")
         return choose(*arguments)
 
-    monkeypatch.setattr(KeptStates, "encode", encode_noted)
+    monkeypatch.setattr(MemoryStates, "encode", encode_noted)
     monkeypatch.setattr(score, "compute_outputs", compute_noted)
     monkeypatch.setattr(flow, "_run_winner", choose_noted)
     flow.search(job)

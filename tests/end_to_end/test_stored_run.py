@@ -62,7 +62,7 @@ def test_heads_from_a_store_end_near_the_streamed_ones(
     ok(command("train", config, "train.source=streamed"))
     expected = heads(run)
     ok(command("train", config, "train.source=stored", f"store.dtype={dtype}", "store.shard_mb=1"))
-    assert states_of(run) == ("stored" if task == "squad" else "kept")
+    assert states_of(run) == ("stored" if task == "squad" else "memory")
     assert_near(expected, heads(run), tolerance)
     (store,) = (run / "states").iterdir()
     assert store.name == ("train_epoch_1_tokens" if task == "squad" else "train_epoch_1_cls")
@@ -145,7 +145,7 @@ def test_a_run_that_stores_nothing_builds_no_writer_and_hashes_no_weights(
     monkeypatch.setattr(StoreWriter, "__init__", lambda *_, **__: pytest.fail("nothing is to be written"))
     monkeypatch.setattr(Stamps, "weights", lambda *_: pytest.fail("there is nothing to compare them with"))
     ok(command("train", config, f"store.path={tmp_path / 'shared'}"))
-    assert states_of(tmp_path / "run") == ("streamed" if task == "squad" else "kept")
+    assert states_of(tmp_path / "run") == ("streamed" if task == "squad" else "memory")
 
 
 @pytest.mark.parametrize("epochs", [1, 2])

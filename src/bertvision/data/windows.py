@@ -289,7 +289,7 @@ def passage_text(passage: str, offsets: Int32, start: int, end: int) -> tuple[st
     """The passage's own characters under tokens `start` to `end` of a window, and their range.
 
     `offsets` (token, 2) are those of the window. Outer white space that tokens own is left out, and a character is
-    never cut in two: combining marks, emoji sequences, Hangul syllables and the like stay whole even where the
+    never cut in two: combining results, emoji sequences, Hangul syllables and the like stay whole even where the
     tokenizer drops or splits a part of them. Without a visible character the text is empty.
     """
     low, high = int(offsets[start, 0]), int(offsets[end, 1])

@@ -9,13 +9,13 @@ import pkgutil
 from bertvision.kinds.base import (
     KINDS,
     Decoding,
+    ExampleResults,
     Figure,
     Kind,
-    Marks,
     Predictions,
-    load_marks,
-    save_marks,
+    load_results,
     save_predictions,
+    save_results,
 )
 
 for _module in pkgutil.iter_modules(__path__):
@@ -31,6 +31,6 @@ def metric_title(key: str) -> str:
 
 
 __all__ = [
-    "KINDS", "LABEL", "SCORE", "SPAN", "Decoding", "Figure", "Kind", "Marks", "Predictions", "load_marks", "save_marks",
-    "metric_title", "save_predictions",
+    "KINDS", "LABEL", "SCORE", "SPAN", "Decoding", "Figure", "Kind", "ExampleResults", "Predictions",
+    "load_results", "metric_title", "save_predictions", "save_results",
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """What a kind of target is: one object that knows its outputs, loss, decoding, per-example results, scores, baseline,
 combining, trust and table rows.
 
-A further kind is one file in this package, with subclasses of `Kind`, `Predictions` and `Marks`, and one line in it,
+A new kind is one file in this package, with subclasses of `Kind`, `Predictions` and `ExampleResults`, and one line,
 
     KINDS.register("grade")(GradeKind())
 
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-MARKS = "marks.safetensors"
+RESULTS = "results.safetensors"
+FORMER_RESULTS = "marks.safetensors"  # their name in run folders of earlier versions
 
 Array = npt.NDArray[Any]
 Float = npt.NDArray[np.float64]
@@ -119,9 +120,9 @@ class Predictions(ABC):
         return map(to_json_line, self.rows(threshold))
 
 
-class Marks:
+class ExampleResults:
     """How a model did on each example: what scores, statistics and analyses are computed from. Subclasses are frozen
-    dataclasses whose fields are arrays (example, …), kept in marks.safetensors."""
+    dataclasses whose fields are arrays (example, …), kept in results.safetensors."""
 
     def __len__(self) -> int:
         return len(next(iter(vars(self).values())))
@@ -158,7 +159,7 @@ class Kind(ABC):
     """How the class of a Hugging Face checkpoint ends that brings an output layer for this kind."""
     hub_task: ClassVar[str] = "text-classification"
     """The hub's name for what such models do."""
-    marks: ClassVar[type[Marks]]
+    results: ClassVar[type[ExampleResults]]
     baseline_note: ClassVar[str]
     """What the trivial baseline does, as a sentence under a table …"""
     baseline_words: ClassVar[str]
@@ -223,19 +224,19 @@ class Kind(ABC):
     # ------------------------------------------------------------------ scoring
 
     @abstractmethod
-    def mark(self, predictions: Any, examples: list[Example]) -> Marks:
+    def example_results(self, predictions: Any, examples: list[Example]) -> ExampleResults:
         """How predictions did on each example."""
 
     @abstractmethod
-    def score(self, metrics: Sequence[str], marks: Any, threshold: float | None = None) -> Scores:
+    def score(self, metrics: Sequence[str], results: Any, threshold: float | None = None) -> Scores:
         """All figures of a model."""
 
-    def pick_threshold(self, marks: Any) -> float | None:
+    def pick_threshold(self, results: Any) -> float | None:
         """The threshold with the best score on held-out examples; None for a kind without one."""
         return None
 
     @abstractmethod
-    def measure(self, key: str, marks: Any, threshold: float | None = None) -> Measure:
+    def measure(self, key: str, results: Any, threshold: float | None = None) -> Measure:
         """A figure on any draw of the examples, for the bootstrap."""
 
     @abstractmethod
@@ -324,17 +325,21 @@ class Kind(ABC):
     """Whether a threshold is chosen on held-out examples."""
     sureness_note: ClassVar[str] = "Sureness: the probability of the label that was said."
 
-    def said(self, marks: Any, labels: Sequence[str], threshold: float) -> dict[str, Bool]:
+    def said(self, results: Any, labels: Sequence[str], threshold: float) -> dict[str, Bool]:
         """(example) for each thing that can be said, whether it was."""
         raise NotImplementedError
 
-    def sureness(self, marks: Any, threshold: float) -> Float:
+    def sureness(self, results: Any, threshold: float) -> Float:
         """(example) how sure a model was of what it said."""
         raise NotImplementedError
 
-    def measure_trust(self, marks: Any, labels: Sequence[str], threshold: float = 0.0) -> trust.Trust:
+    def measure_trust(self, results: Any, labels: Sequence[str], threshold: float = 0.0) -> trust.Trust:
         """How often predictions that said the same, as surely, were right on held-out examples."""
-        said, sure, right = self.said(marks, labels, threshold), self.sureness(marks, threshold), marks.right(threshold)
+        said, sure, right = (
+            self.said(results, labels, threshold),
+            self.sureness(results, threshold),
+            results.right(threshold),
+        )
         return {name: trust.group(sure[some], right[some]) for name, some in said.items() if some.any()}
 
     @abstractmethod
@@ -381,20 +386,26 @@ def save_predictions(folder: Path, predictions: Predictions, outputs: Array | No
         save_file({"outputs": np.ascontiguousarray(outputs)}, folder / "outputs.safetensors")
 
 
-def save_marks(folder: Path, marks: Marks) -> None:
+def save_results(folder: Path, results: ExampleResults) -> None:
     from safetensors.numpy import save_file
 
-    save_file({name: np.ascontiguousarray(values) for name, values in vars(marks).items()}, folder / MARKS)
+    save_file({name: np.ascontiguousarray(values) for name, values in vars(results).items()}, folder / RESULTS)
 
 
-def load_marks(folder: Path, kind: Kind) -> Marks:
+def load_results(folder: Path, kind: Kind) -> ExampleResults:
     from safetensors.numpy import load_file
 
-    return kind.marks(**load_file(folder / MARKS))
+    return kind.results(**load_file(results_file(folder)))
 
 
-def join_marks(parts: Sequence[Marks]) -> Marks:
-    """The marks of all parts, one after the other."""
+def results_file(folder: Path) -> Path:
+    """The file with a model's per-example results."""
+    former = folder / FORMER_RESULTS
+    return former if former.is_file() else folder / RESULTS
+
+
+def join_results(parts: Sequence[ExampleResults]) -> ExampleResults:
+    """The results of all parts, one after the other."""
     columns = {name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(parts[0])}
     return type(parts[0])(**columns)
 

@@ -22,9 +22,9 @@ from bertvision.kinds.base import (
     Asked,
     Bool,
     Decoding,
+    ExampleResults,
     Float,
     Kind,
-    Marks,
     Packed,
     Predictions,
     Scores,
@@ -57,7 +57,7 @@ class LabelPredictions(Predictions):
 
 
 @dataclass(frozen=True)
-class LabelMarks(Marks):
+class LabelResults(ExampleResults):
     target: npt.NDArray[np.int64]
     """(example) index of the gold label"""
     probabilities: Float
@@ -73,7 +73,7 @@ class LabelMarks(Marks):
 
 class LabelKind(Kind):
     has_labels = True
-    marks = LabelMarks
+    results = LabelResults
     baseline_note = "The baseline always gives the majority label of train."
     baseline_words = "always giving the majority label"
     exact_keys = ("accuracy",)
@@ -103,14 +103,14 @@ class LabelKind(Kind):
             probabilities = answerable_by_question(probabilities, features, examples)  # (example, label)
         return LabelPredictions([example.id for example in examples], probabilities, task.labels)
 
-    def mark(self, predictions: LabelPredictions, examples: list[Example]) -> LabelMarks:
-        return LabelMarks(targets_of(examples).astype(np.int64), predictions.probabilities.astype(np.float64))
+    def example_results(self, predictions: LabelPredictions, examples: list[Example]) -> LabelResults:
+        return LabelResults(targets_of(examples).astype(np.int64), predictions.probabilities.astype(np.float64))
 
-    def score(self, metrics: Sequence[str], marks: LabelMarks, threshold: float | None = None) -> Scores:
-        return {**score_metrics(LABEL_METRICS, metrics, marks.target, marks.predicted), "total": len(marks)}
+    def score(self, metrics: Sequence[str], results: LabelResults, threshold: float | None = None) -> Scores:
+        return {**score_metrics(LABEL_METRICS, metrics, results.target, results.predicted), "total": len(results)}
 
-    def measure(self, key: str, marks: LabelMarks, threshold: float | None = None) -> Measure:
-        return LABEL_METRICS[key].measure(marks.target, marks.predicted)
+    def measure(self, key: str, results: LabelResults, threshold: float | None = None) -> Measure:
+        return LABEL_METRICS[key].measure(results.target, results.predicted)
 
     def baseline(self, metrics: Sequence[str], train: list[Example], examples: list[Example]) -> Scores:
         constant = np.full(len(examples), majority_label(targets_of(train)))
@@ -179,11 +179,11 @@ class LabelKind(Kind):
 
     # ------------------------------------------------------------------ trust
 
-    def said(self, marks: LabelMarks, labels: Sequence[str], threshold: float) -> dict[str, Bool]:
-        return {name: marks.predicted == number for number, name in enumerate(labels)}  # (example) each
+    def said(self, results: LabelResults, labels: Sequence[str], threshold: float) -> dict[str, Bool]:
+        return {name: results.predicted == number for number, name in enumerate(labels)}  # (example) each
 
-    def sureness(self, marks: LabelMarks, threshold: float) -> Float:
-        return np.asarray(np.round(marks.probabilities.max(axis=1), trust.DIGITS))  # (example)
+    def sureness(self, results: LabelResults, threshold: float) -> Float:
+        return np.asarray(np.round(results.probabilities.max(axis=1), trust.DIGITS))  # (example)
 
     def trust_row(self, row: Mapping[str, Any], known: trust.Trust, threshold: float = 0.0) -> trust.Group:
         return trust.look_up(known, str(row["label"]), max(row["probabilities"].values()))

@@ -20,9 +20,9 @@ from bertvision.kinds.base import (
     Array,
     Asked,
     Decoding,
+    ExampleResults,
     Float,
     Kind,
-    Marks,
     Packed,
     Predictions,
     Scores,
@@ -50,7 +50,7 @@ class ScorePredictions(Predictions):
 
 
 @dataclass(frozen=True)
-class ScoreMarks(Marks):
+class ScoreResults(ExampleResults):
     target: Float
     """(example)"""
     value: Float
@@ -61,7 +61,7 @@ class ScoreMarks(Marks):
 
 
 class ScoreKind(Kind):
-    marks = ScoreMarks
+    results = ScoreResults
     baseline_note = "The baseline always gives the mean score of train."
     baseline_words = "always giving the mean"
 
@@ -76,15 +76,15 @@ class ScoreKind(Kind):
     ) -> ScorePredictions:
         return ScorePredictions([example.id for example in examples], outputs[:, 0])
 
-    def mark(self, predictions: ScorePredictions, examples: list[Example]) -> ScoreMarks:
-        return ScoreMarks(targets_of(examples), predictions.values.astype(np.float64))
+    def example_results(self, predictions: ScorePredictions, examples: list[Example]) -> ScoreResults:
+        return ScoreResults(targets_of(examples), predictions.values.astype(np.float64))
 
-    def score(self, metrics: Sequence[str], marks: ScoreMarks, threshold: float | None = None) -> Scores:
-        return {**score_metrics(SCORE_METRICS, metrics, marks.target, marks.value), "total": len(marks)}
+    def score(self, metrics: Sequence[str], results: ScoreResults, threshold: float | None = None) -> Scores:
+        return {**score_metrics(SCORE_METRICS, metrics, results.target, results.value), "total": len(results)}
 
-    def measure(self, key: str, marks: ScoreMarks, threshold: float | None = None) -> Measure:
-        assert np.isfinite(marks.target).all() and np.isfinite(marks.value).all(), "values hold NaN or infinity"
-        return SCORE_METRICS[key].measure(marks.target, marks.value)
+    def measure(self, key: str, results: ScoreResults, threshold: float | None = None) -> Measure:
+        assert np.isfinite(results.target).all() and np.isfinite(results.value).all(), "values hold NaN or infinity"
+        return SCORE_METRICS[key].measure(results.target, results.value)
 
     def baseline(self, metrics: Sequence[str], train: list[Example], examples: list[Example]) -> Scores:
         constant = np.full(len(examples), mean_score(targets_of(train)))
@@ -119,9 +119,9 @@ class ScoreKind(Kind):
         self.check_rows(outputs, features)
         return combining.fit_values(outputs, features.target)
 
-    def measure_trust(self, marks: ScoreMarks, labels: Sequence[str], threshold: float = 0.0) -> trust.Trust:
+    def measure_trust(self, results: ScoreResults, labels: Sequence[str], threshold: float = 0.0) -> trust.Trust:
         """Scores are not right or wrong: their one group has the mean distance from the true one."""
-        return {SAID: [{"off_by": float(np.abs(marks.value - marks.target).mean()), "examples": len(marks)}]}
+        return {SAID: [{"off_by": float(np.abs(results.value - results.target).mean()), "examples": len(results)}]}
 
     def trust_row(self, row: Mapping[str, Any], known: trust.Trust, threshold: float = 0.0) -> trust.Group:
         return {key: known[SAID][0][key] for key in ("off_by", "examples")} if SAID in known else {"examples": 0}

@@ -29,10 +29,10 @@ from bertvision.kinds.base import (
     Asked,
     Bool,
     Decoding,
+    ExampleResults,
     Figure,
     Float,
     Kind,
-    Marks,
     Packed,
     Predictions,
     Scores,
@@ -52,15 +52,15 @@ _FORCED = "forced: on answerable questions, when the model must answer."
 FIGURES = (
     Figure("exact", "EM", "exact match, official, threshold 0", _OFFICIAL),
     Figure("f1", "F1", "F1, official, threshold 0", _OFFICIAL),
-    Figure("HasAns_f1", "F1 has", "F1 on questions with an answer, threshold 0", _PARTS, has_interval=False),
-    Figure("NoAns_f1", "F1 no", "F1 on questions without one, threshold 0", _PARTS, has_interval=False),
+    Figure("HasAns_f1", "HasAns F1", "F1 on questions with an answer, threshold 0", _PARTS, has_interval=False),
+    Figure("NoAns_f1", "NoAns F1", "F1 on questions without one, threshold 0", _PARTS, has_interval=False),
     Figure(
         "at_threshold.exact", "EM*", "exact match at the no-answer threshold chosen on held-out training questions",
         _THRESHOLD,
     ),
     Figure("at_threshold.f1", "F1*", "F1 at that threshold", _THRESHOLD),
-    Figure("forced_exact", "forced EM", "exact match on answerable questions, when the model must answer", _FORCED),
-    Figure("forced_f1", "forced F1", "F1 on answerable questions, when the model must answer", _FORCED),
+    Figure("forced_exact", "answerable-only EM", "exact match on answerable questions; the model must answer", _FORCED),
+    Figure("forced_f1", "answerable-only F1", "F1 on answerable questions; the model must answer", _FORCED),
     Figure(
         "no_answer_auc", "AUC", "how well the no-answer score tells questions without an answer from the others",
         "AUC: of the no-answer score.",
@@ -84,7 +84,7 @@ class SpanPredictions(Predictions):
 
 
 @dataclass(frozen=True)
-class SpanMarks(Marks):
+class SpanResults(ExampleResults):
     """Of each question: what the best span, the second best and silence would score, and which of them is said."""
 
     exact: Float
@@ -130,7 +130,7 @@ class SpanKind(Kind):
     has_threshold = True
     checkpoint = "ForQuestionAnswering"
     hub_task = "question-answering"
-    marks = SpanMarks
+    results = SpanResults
     baseline_note = "The baseline never answers."
     baseline_words = "never answering"
     right_note = "Right: exact match, each at its own no-answer threshold."
@@ -164,13 +164,13 @@ class SpanKind(Kind):
 
     # ------------------------------------------------------------------ scoring
 
-    def mark(self, predictions: SpanPredictions, examples: list[Example]) -> SpanMarks:
+    def example_results(self, predictions: SpanPredictions, examples: list[Example]) -> SpanResults:
         gold = [tuple(answer.text for answer in example.answers or ()) for example in examples]
         best, second = spans_at(predictions.answers, 0), spans_at(predictions.answers, 1)
         exact, f1 = _measure(gold, best.text)  # (example), (example)
         there = second.score > NO_SPAN  # (example)
         second_exact, second_f1 = (np.where(there, found, 0.0) for found in _measure(gold, second.text))
-        return SpanMarks(
+        return SpanResults(
             exact=exact,
             f1=f1,
             silent=np.array([official.has_none(texts) for texts in gold], dtype=np.float64),
@@ -182,26 +182,26 @@ class SpanKind(Kind):
             has_answer=np.array([bool(texts) for texts in gold], dtype=bool),
         )
 
-    def score(self, metrics: Sequence[str], marks: SpanMarks, threshold: float | None = None) -> Scores:
+    def score(self, metrics: Sequence[str], results: SpanResults, threshold: float | None = None) -> Scores:
         """At threshold 0, at the chosen one, and figures that depend on none."""
-        scores = _score_at(marks, 0.0) | forced_scores(marks.lead, marks.exact, marks.f1, marks.has_answer)
+        scores = _score_at(results, 0.0) | forced_scores(results.lead, results.exact, results.f1, results.has_answer)
         if threshold is not None:
-            scores |= {"threshold": threshold, "at_threshold": _score_at(marks, threshold)}
+            scores |= {"threshold": threshold, "at_threshold": _score_at(results, threshold)}
         return scores
 
-    def pick_threshold(self, marks: SpanMarks) -> float:
+    def pick_threshold(self, results: SpanResults) -> float:
         """The no-answer threshold with the best F1 on held-out training questions."""
-        return best_threshold(marks.lead, marks.f1, marks.silent)
+        return best_threshold(results.lead, results.f1, results.silent)
 
-    def measure(self, key: str, marks: SpanMarks, threshold: float | None = None) -> Measure:
+    def measure(self, key: str, results: SpanResults, threshold: float | None = None) -> Measure:
         if key == "no_answer_auc":
-            return auc_measure(marks.lead, ~marks.has_answer)
+            return auc_measure(results.lead, ~results.has_answer)
         if key.startswith("forced_"):
-            return mean_measure(marks.exact if key == "forced_exact" else marks.f1, marks.has_answer)
+            return mean_measure(results.exact if key == "forced_exact" else results.f1, results.has_answer)
         part = key.removeprefix(CHOSEN)
         at = (threshold or 0.0) if part != key else 0.0
-        where = {"HasAns": marks.has_answer, "NoAns": ~marks.has_answer}.get(part.partition("_")[0])
-        return mean_measure(marks.exact_at(at) if part.endswith("exact") else marks.f1_at(at), where)
+        where = {"HasAns": results.has_answer, "NoAns": ~results.has_answer}.get(part.partition("_")[0])
+        return mean_measure(results.exact_at(at) if part.endswith("exact") else results.f1_at(at), where)
 
     def baseline(self, metrics: Sequence[str], train: list[Example], examples: list[Example]) -> Scores:
         return dict(official.score_answers(gold_answers(examples), {example.id: "" for example in examples}))
@@ -279,12 +279,12 @@ class SpanKind(Kind):
 
     # ------------------------------------------------------------------ trust
 
-    def said(self, marks: SpanMarks, labels: Sequence[str], threshold: float) -> dict[str, Bool]:
-        silent = marks.says_nothing(threshold)  # (example)
+    def said(self, results: SpanResults, labels: Sequence[str], threshold: float) -> dict[str, Bool]:
+        silent = results.says_nothing(threshold)  # (example)
         return {ANSWER: ~silent, SILENCE: silent}
 
-    def sureness(self, marks: SpanMarks, threshold: float) -> Float:
-        return np.asarray(np.round(np.abs(marks.lead - threshold), trust.DIGITS))  # (example)
+    def sureness(self, results: SpanResults, threshold: float) -> Float:
+        return np.asarray(np.round(np.abs(results.lead - threshold), trust.DIGITS))  # (example)
 
     def trust_row(self, row: Mapping[str, Any], known: trust.Trust, threshold: float = 0.0) -> trust.Group:
         said = SILENCE if row["start"] is None else ANSWER
@@ -315,8 +315,8 @@ def _measure(gold: list[tuple[str, ...]], said: list[str]) -> tuple[Float, Float
     return np.ascontiguousarray(found[:, 0]), np.ascontiguousarray(found[:, 1])
 
 
-def _score_at(marks: SpanMarks, threshold: float) -> Scores:
-    return dict(official.mean_scores(marks.exact_at(threshold), marks.f1_at(threshold), marks.has_answer))
+def _score_at(results: SpanResults, threshold: float) -> Scores:
+    return dict(official.mean_scores(results.exact_at(threshold), results.f1_at(threshold), results.has_answer))
 
 
 def _row(answer: SpanAnswer, threshold: float) -> dict[str, Any]:

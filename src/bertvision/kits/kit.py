@@ -116,7 +116,7 @@ class Kit:
         own = self.tasks[name]
         predictions = self._predict({name: examples}, {name: self.build_features(name, examples)})[name]
         kind, threshold = own.task.kind, own.threshold if own.task.kind.has_threshold else None
-        return kind.score(own.task.metrics, kind.mark(predictions, examples), threshold)
+        return kind.score(own.task.metrics, kind.example_results(predictions, examples), threshold)
 
     def _predict(
         self, examples: Mapping[str, list[Example]], features: Mapping[str, Features]

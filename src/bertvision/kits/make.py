@@ -11,7 +11,7 @@ from bertvision.disk import read_json, write_json, write_text, writing_folder
 from bertvision.encoder.loading import identify, resolve
 from bertvision.errors import UserError
 from bertvision.heads.base import CONFIG, WEIGHTS
-from bertvision.kinds.base import MARKS
+from bertvision.kinds.base import results_file
 from bertvision.kits.card import build_card
 from bertvision.kits.kit import FILE
 from bertvision.pipeline.finished import FinishedRun, Model
@@ -118,7 +118,7 @@ def describe_run(run: FinishedRun, heads: dict[str, str]) -> KitEntry:
     """What a kit keeps of a run's task and head."""
     config, task, asked = run.config, run.task, heads.get(run.task.name)
     head = _choose(run, asked)
-    if not (head.predictions(HELD_OUT) / MARKS).is_file() or HELD_OUT not in head.figures:
+    if not results_file(head.predictions(HELD_OUT)).is_file() or HELD_OUT not in head.figures:
         raise UserError(
             f"'{run.folder.path}' has no held-out examples: a kit needs them to choose by and to say how far to trust "
             "an answer. Set data.hold_out > 0 and run again."
@@ -139,7 +139,7 @@ def describe_run(run: FinishedRun, heads: dict[str, str]) -> KitEntry:
         "seed": config["seed"],
         "hold_out": config["data"]["hold_out"],
         "beside": _find_comparisons(run, head),
-        "trust": task.kind.measure_trust(head.marks(HELD_OUT), task.labels, threshold),
+        "trust": task.kind.measure_trust(head.results(HELD_OUT), task.labels, threshold),
     }
     stamp, layers = _read_stamps(run.folder, head.name)
     folder, note = run.folder.head(UNTOUCHED, head.name), _note(run, head, asked is not None)

@@ -28,7 +28,7 @@ from bertvision.pipeline.snapshot import check_length
 from bertvision.pipeline.states import StoreSpec, check_stores, fits_in_memory, parts_read, weigh_states
 from bertvision.pipeline.train import check_heads
 from bertvision.sources import StreamedSource
-from bertvision.sources.cost import KEPT, STORED, STREAMED, Choice, measure_encoder
+from bertvision.sources.cost import MEMORY, STORED, STREAMED, Choice, measure_encoder
 from bertvision.tables import counted
 from bertvision.training.finetune import Finetuning
 from bertvision.training.stack import Member, build_units
@@ -167,7 +167,7 @@ def _supplies(job: Job, encoder: Encoder, data: Section, frozen_rate: float) -> 
         if fits_in_memory(job, encoder, keep, windows):
             written, seconds = asked == STORED and not there, 0.0 if there else tokens / frozen_rate
             how = "read from their store" if there else "encoded once" + (", and stored" if written else "")
-            choice = Choice(KEPT, f"they are small, and {how}")
+            choice = Choice(MEMORY, f"they are small, and {how}")
         else:
             choice = weigh_states(spec, passes, windows, tokens, lambda: frozen_rate)
             if asked != "auto":

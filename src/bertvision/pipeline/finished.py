@@ -20,7 +20,7 @@ from bertvision.data.examples import Example
 from bertvision.disk import read_json
 from bertvision.errors import UserError, suggest
 from bertvision.heads import CONTROL
-from bertvision.kinds import KINDS, Kind, Marks, load_marks
+from bertvision.kinds import KINDS, ExampleResults, Kind, load_results
 from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, RunFolder, restore_task
 from bertvision.pipeline.job import Job, reopen
 from bertvision.tables import counted
@@ -165,7 +165,7 @@ def build_entry(name: str, epochs: float, found: Mapping[str, Any]) -> Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Model(Entry):
-    """One model at one snapshot: the trivial baseline, the encoder itself, the control, a head or an ensemble."""
+    """One model at one snapshot: the trivial baseline, the encoder alone, the control, a head or an ensemble."""
 
     folder: RunFolder
     kind: Kind
@@ -174,14 +174,14 @@ class Model(Entry):
         """The folder of what it predicted on a split."""
         return self.folder.predictions(self.epochs, split) / self.name
 
-    def marks(self, split: str) -> Marks:
+    def results(self, split: str) -> ExampleResults:
         """How it did on each example; the baseline has none."""
         folder = self.predictions(split)
         try:
-            return load_marks(folder, self.kind)
+            return load_results(folder, self.kind)
         except OSError as error:
             raise UserError(
-                f"'{folder}' has no marks of its examples that can be read ({error}): `bertvision evaluate "
+                f"'{folder}' has no results of its examples that can be read ({error}): `bertvision evaluate "
                 f"{self.folder.path}` brings the run up to date."
             ) from None
 
@@ -217,7 +217,7 @@ class Group:
     @property
     def title(self) -> str:
         """What people are shown."""
-        shown = {"encoder": "encoder itself", "control": f"{self.name} (control)"}.get(self.role, self.name)
+        shown = {"encoder": "encoder alone", "control": f"{self.name} (control)"}.get(self.role, self.name)
         if len(self.models) == 1:
             return shown
         stopped = len(self.models) - len(self.trained)

@@ -3,7 +3,7 @@
 config.json task.json environment.json metrics.jsonl    what was asked, where it ran, what happened
 snapshots/epoch_1/encoder/                              the encoder, in Hugging Face form, and its output layer
 snapshots/epoch_1/heads/<name>/                         head.safetensors, config.json
-snapshots/epoch_1/predictions/<split>/<name>/           predictions.jsonl, outputs.safetensors, marks.safetensors
+snapshots/epoch_1/predictions/<split>/<name>/           predictions.jsonl, outputs.safetensors, results.safetensors
 states/train_epoch_1_tokens/                            a store of hidden states, where storing them pays
 sources.json                                            where the states came from, and why
 scores.json summary.md lengths.json ensembles.json      all figures, the tables, what they are about

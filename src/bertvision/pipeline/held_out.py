@@ -10,7 +10,7 @@ from bertvision.encoder.states import Part
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.pipeline.snapshot import Collector, compute_outputs, put_in_order
 from bertvision.pipeline.states import States, parts_read
-from bertvision.sources import KeptSource
+from bertvision.sources import MemorySource
 from bertvision.training.stack import Member
 
 ROWS = 1024  # kept states that go through the heads at once
@@ -42,7 +42,7 @@ class HeldOut:
         features = self.job.features(HELD_OUT)
         plan = fill_batches(features.lengths, np.arange(len(features)), rows=ROWS)
         found = Collector()
-        for batch in KeptSource(self.kept, features, plan).batches():
+        for batch in MemorySource(self.kept, features, plan).batches():
             with torch.no_grad():  # each (window, output)
                 found.add(batch.windows, [member.head(batch.states) for member in members])
         return put_in_order(found.fetch(), [member.name for member in members], features, self.job.task.kind)
@@ -59,8 +59,8 @@ class HeldOut:
             return math.nan
         task, examples = self.job.task, self.job.examples(HELD_OUT)
         # The best answer is all that is scored.
-        marks = task.kind.mark(self.job.decode(outputs, HELD_OUT, n_best=1), examples)
-        scores = task.kind.score(task.metrics, marks, task.kind.pick_threshold(marks))
+        results = task.kind.example_results(self.job.decode(outputs, HELD_OUT, n_best=1), examples)
+        scores = task.kind.score(task.metrics, results, task.kind.pick_threshold(results))
         return float(scores.get("at_threshold", scores)[self.metric])
 
 

@@ -32,7 +32,7 @@ class Predictor:
         self, folder: Path | str, head: str | None = None, epochs: float | None = None, reporter: Reporter | None = None
     ) -> None:
         """`head` absent: the run's best on held-out data; a name without its seed: the best of the seeds.
-        "encoder" is the fine-tuned encoder itself; an ensemble goes by its name."""
+        "encoder" is the fine-tuned encoder alone; an ensemble goes by its name."""
         self.run, self.reporter = FinishedRun(folder), reporter or Reporter()
         self.task, config = self.run.task, self.run.config
         self.task_config = TaskConfig(**config["task"])

@@ -12,8 +12,8 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.states import Part
 from bertvision.errors import UserError
 from bertvision.heads import load_head
-from bertvision.kinds import Figure, Kind, Predictions, save_marks, save_predictions
-from bertvision.kinds.base import MARKS
+from bertvision.kinds import Figure, Kind, Predictions, save_predictions, save_results
+from bertvision.kinds.base import results_file
 from bertvision.pipeline.finished import Entry, FinishedRun, Group, read_figure
 from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, mark_done
 from bertvision.pipeline.job import Job
@@ -129,7 +129,7 @@ def _predict_missing(job: Job, epochs: float, rows: list[Row]) -> None:
 
 def _is_predicted(job: Job, epochs: float, split: str, row: Row) -> bool:
     folder = job.folder.predictions(epochs, split) / row.name
-    return job.folder.is_done(folder, job.stamps.predictions(row.stamp, split)) and (folder / MARKS).is_file()
+    return job.folder.is_done(folder, job.stamps.predictions(row.stamp, split)) and results_file(folder).is_file()
 
 
 def _keep_predictions(job: Job, epochs: float, split: str, row: Row, outputs: np.ndarray) -> None:
@@ -148,17 +148,17 @@ def keep_scored(
 ) -> None:
     """Scores a model's predictions and keeps both; those on held-out questions come first, for the threshold."""
     kind, threshold = job.task.kind, None
-    marks = kind.mark(predictions, job.examples(split))
+    results = kind.example_results(predictions, job.examples(split))
     if kind.has_threshold and job.examples(HELD_OUT):
         if split == HELD_OUT:
-            threshold = kind.pick_threshold(marks)
+            threshold = kind.pick_threshold(results)
         else:
             chosen = read_json(job.folder.predictions(epochs, HELD_OUT) / name / "stamp.json")
             threshold = chosen["scores"]["threshold"] if chosen else 0.0
-    scores = kind.score(job.task.metrics, marks, threshold)
+    scores = kind.score(job.task.metrics, results, threshold)
     with writing_folder(job.folder.predictions(epochs, split) / name) as fresh:
         save_predictions(fresh, predictions, outputs, threshold or 0.0)
-        save_marks(fresh, marks)
+        save_results(fresh, results)
         mark_done(fresh, stamp, scores=scores)
     job.folder.log("scores", epochs=epochs, split=split, model=name, scores=scores)
 
@@ -173,7 +173,7 @@ def read_scores(job: Job, epochs: float, name: str) -> dict[str, Any]:
 # ---------------------------------------------------------------------- tables: on the terminal, and summary.md
 
 SECONDS = Column("seconds", note="seconds: the encoder's fine-tuning so far; a head's pass, which all heads share.")
-FIRST_TO_GO = ("forced EM", "F1 has", "F1 no", "seconds", "% of encoder", "forced F1")
+FIRST_TO_GO = ("answerable-only EM", "HasAns F1", "NoAns F1", "seconds", "% of encoder", "answerable-only F1")
 SEEDS_NOTE = "±: standard deviation over the seeds, which change a head's start and dropout; the data's order is one."
 BEGUN = "began with the weights of a trained head; what that one learned from, and its seconds, are not counted here."
 
@@ -219,7 +219,7 @@ def _curve_table(run: FinishedRun, split: str) -> Table:
         encoder = run.encoder(epochs).first
         figures = [figure(encoder.scores(split), one.key) for one in columns]
         rows.append([f"{epochs:g}", *figures, _seconds(encoder)])
-    title = f"{run.task_name} {split}, fine-tuning curve of the encoder itself"
+    title = f"{run.task_name} {split}, fine-tuning curve of the encoder alone"
     return Table(["epochs", *columns_of(columns), SECONDS], rows, title, first_to_go=FIRST_TO_GO)
 
 

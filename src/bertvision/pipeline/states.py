@@ -27,8 +27,8 @@ from bertvision.heads import Head, outline_head
 from bertvision.pipeline.folder import snapshot_name
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.snapshot import load_snapshot, report_route
-from bertvision.sources import KeptSource, KeptStates, Source, StreamedSource
-from bertvision.sources.cost import KEPT, STORED, STREAMED, Choice, Rates, measure_disk, measure_encoder, weigh
+from bertvision.sources import MemorySource, MemoryStates, Source, StreamedSource
+from bertvision.sources.cost import MEMORY, STORED, STREAMED, Choice, Rates, measure_disk, measure_encoder, weigh
 from bertvision.sources.store import Contents, Location, Store, StoredSource, StoreWriter, build_identity, open_location
 from bertvision.sources.store.scan import Scan, scan
 from bertvision.sources.store.upkeep import verify_store
@@ -128,7 +128,7 @@ class States:
         self,
         whole: Pass,
         keep: tuple[Part, ...],
-        kept: KeptStates | None = None,
+        kept: MemoryStates | None = None,
         repeats: float = 1.0,
         resumed: bool = False,
     ) -> tuple[Source, Choice]:
@@ -138,13 +138,13 @@ class States:
         share = (job.machine.rank, job.machine.processes)
         kept = kept or self.keep(keep, "train", use_store=True)
         if kept is not None:
-            choice = Choice(KEPT, kept.origin)
+            choice = Choice(MEMORY, kept.origin)
         else:
             passes = repeats * sum(job.tokens_of(whole.steps)) / max(1, int(features.lengths.sum()))
             choice = self.choose(keep, passes, resumed)
         self._record(keep, choice)
         if kept is not None:
-            return KeptSource(kept, features, whole.steps, share), choice
+            return MemorySource(kept, features, whole.steps, share), choice
         if choice.source == STREAMED:
             # Heads are done with a batch before they ask for the next.
             tokens, records = job.encode_tokens, job.machine.records
@@ -161,7 +161,7 @@ class States:
             return Choice(asked, f'train.source = "{asked}"')
         if (spec.name, passes) not in self._choices:
             before = (read_json(job.folder.path / "sources.json") or {}).get(spec.name)
-            if resumed and before is not None and before["source"] != KEPT:
+            if resumed and before is not None and before["source"] in (STREAMED, STORED):
                 choice: Choice | None = Choice(**before)
             else:
                 # By all processes, since the encoder's rate is that of all at work.
@@ -193,7 +193,7 @@ class States:
 
     # ------------------------------------------------------------------ in memory
 
-    def keep(self, keep: tuple[Part, ...], split: str, use_store: bool = False) -> KeptStates | None:
+    def keep(self, keep: tuple[Part, ...], split: str, use_store: bool = False) -> MemoryStates | None:
         """The states of a split in memory where they are small, None where they are not: encoded once or, with
         `use_store`, read from their store. How long members train has no say in it: states that were kept and states
         that were streamed round differently, and a head must not end elsewhere because another one trains longer."""
@@ -203,9 +203,9 @@ class States:
             return None
         store = self._find_kept(keep, split) if use_store else None
         if store is not None:
-            return KeptStates.load(store, keep, features, job.machine.device, job.machine.dtype)
+            return MemoryStates.load(store, keep, features, job.machine.device, job.machine.dtype)
         with job.reporter.bar(f"encoding {split} once", int(features.lengths.sum()), "tokens") as bar:
-            return KeptStates.encode(self.encoder, features, keep, job.encode_tokens, bar)
+            return MemoryStates.encode(self.encoder, features, keep, job.encode_tokens, bar)
 
     def _find_kept(self, keep: tuple[Part, ...], split: str) -> Store | None:
         """The store that states to be kept are read from, if any."""

@@ -17,7 +17,7 @@ from bertvision.pipeline.held_out import EachEpoch, HeldOut
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.snapshot import compile_if_long, load_snapshot, report_route
 from bertvision.pipeline.states import States, parts_read
-from bertvision.sources import KeptStates
+from bertvision.sources import MemoryStates
 from bertvision.sources.cost import STREAMED
 from bertvision.tables import counted
 from bertvision.training.checkpoint import Checkpoints
@@ -96,7 +96,7 @@ def train_members(
     states: States,
     configs: list[MemberConfig],
     checkpoints: Checkpoints,
-    kept: KeptStates | None = None,
+    kept: MemoryStates | None = None,
     judge: Judge | None = None,
     repeats: float = 1.0,
     watched: bool = False,

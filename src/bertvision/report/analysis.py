@@ -1,6 +1,6 @@
 """An analysis: a function in a file of analyses/, whose decorator says where it stands in a report and what it needs.
 
-    @analysis("What the models say", 60, "Which labels are taken for which", needs=[gives(LabelMarks)])
+    @analysis("What the models say", 60, "Which labels are taken for which", needs=[gives(LabelResults)])
     def confusion_matrix(run: FinishedRun, split: str) -> Block | None:
 
 Nothing else is edited. It gives None where it has nothing to say; where a need is not met it is not asked.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, ParamSpec, cast
 
 from bertvision.errors import UserError
-from bertvision.kinds import Marks
+from bertvision.kinds import ExampleResults
 from bertvision.pipeline.finished import FinishedRun
 from bertvision.progress import Reporter
 from bertvision.registry import Registry
@@ -80,9 +80,9 @@ def analysis(
 # ---------------------------------------------------------------------- needs
 
 
-def gives(marks: type[Marks]) -> Need:
+def gives(results: type[ExampleResults]) -> Need:
     """That the run's kind of target has such per-example results."""
-    return lambda run, split: issubclass(run.kind.marks, marks)
+    return lambda run, split: issubclass(run.kind.results, results)
 
 
 def several_snapshots(run: FinishedRun, split: str) -> bool:

@@ -17,7 +17,7 @@ from bertvision.evaluation.statistics import (
     interval,
     mcnemar,
 )
-from bertvision.kinds import Marks
+from bertvision.kinds import ExampleResults
 from bertvision.pipeline.finished import FinishedRun, Group, Model, read_figure
 
 SURE = 0.05
@@ -63,7 +63,7 @@ class Certainty:
     def __init__(self, run: FinishedRun, epochs: float, split: str) -> None:
         self.run, self.epochs, self.split = run, epochs, split
         self._rounds: dict[tuple[float, str, str], np.ndarray] = {}
-        self._marks: dict[tuple[float, str], Marks] = {}
+        self._results: dict[tuple[float, str], ExampleResults] = {}
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -77,13 +77,13 @@ class Certainty:
 
     @cached_property
     def examples(self) -> int:
-        return len(self.marks(self.run.encoder(self.epochs).models[0]))
+        return len(self.results(self.run.encoder(self.epochs).models[0]))
 
-    def marks(self, model: Model) -> Marks:
+    def results(self, model: Model) -> ExampleResults:
         key = model.epochs, model.name
-        if key not in self._marks:
-            self._marks[key] = model.marks(self.split)
-        return self._marks[key]
+        if key not in self._results:
+            self._results[key] = model.results(self.split)
+        return self._results[key]
 
     def draws(self, key: str) -> Draws:
         return Draws(self.examples, DRAWS["main"] if key == self.run.main else DRAWS.get(key, DRAWS["other"]))
@@ -125,7 +125,7 @@ class Certainty:
         return self.test([(one, other) for n, one in enumerate(self.groups) for other in self.groups[:n]])
 
     def across(self) -> list[Against]:
-        """The best head of each snapshot against the encoder itself at every later one."""
+        """The best head of each snapshot against the encoder alone at every later one."""
         found = []
         for epochs in self.run.head_snapshots:
             best = self.run.best_head(epochs)
@@ -151,9 +151,9 @@ class Certainty:
 
     def rights(self, ours: Group, theirs: Group) -> McNemar | None:
         models = ours.trained[0], theirs.trained[0]
-        our_rights, their_rights = (self.marks(model).right(model.threshold or 0.0) for model in models)  # (example)
+        our_rights, their_rights = (self.results(model).right(model.threshold or 0.0) for model in models)  # (example)
         return None if our_rights is None or their_rights is None else mcnemar(our_rights, their_rights)
 
     def _measure(self, model: Model, key: str) -> Measure:
         """What gives a figure of scores.json on any draw of the examples."""
-        return self.run.kind.measure(key, self.marks(model), model.threshold)
+        return self.run.kind.measure(key, self.results(model), model.threshold)

@@ -53,7 +53,7 @@ def colour_by(field: str, order: Sequence[str], title: str | None = None) -> Any
 
 
 def colour_models(rows: Sequence[dict[str, Any]]) -> Any:
-    """The encoder itself has the first colour in every picture, there or not, and so the control has the second."""
+    """The encoder alone has the first colour in every picture, there or not, and so the control has the second."""
     names = list(dict.fromkeys(row["model"] for row in rows))
     order = names if ENCODER in names else [ENCODER, *names]
     return colour_by("model", order).legend(values=names, title=None)

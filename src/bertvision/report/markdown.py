@@ -42,9 +42,9 @@ def _block_parts(block: Block, folder: str, most: int) -> list[str]:
 
 
 def _grid(table: Table, most: int) -> str:
-    marks = ["---:" if numeric else "---" for numeric in table.is_numeric()]
+    results = ["---:" if numeric else "---" for numeric in table.is_numeric()]
     rows = [[escape(_short(cell)) for cell in row] for row in table.texts()[:most]]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [list(map(escape, table.headings)), marks, *rows])
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [list(map(escape, table.headings)), results, *rows])
 
 
 def _short(text: str) -> str:

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from typing import TypeVar
 
-from bertvision.kinds import Figure, Marks
+from bertvision.kinds import ExampleResults, Figure
 from bertvision.kinds.base import Bool
 from bertvision.pipeline.finished import FinishedRun, Group, Model, read_figure
 from bertvision.pipeline.score import score_figures
 from bertvision.report.wording import CHOSEN, stand_in_note, title_of
 
 SERIES = 6  # lines or colours that one picture can hold
-M = TypeVar("M", bound=Marks)
+M = TypeVar("M", bound=ExampleResults)
 
 
 def judged_on(run: FinishedRun) -> str:
@@ -27,7 +27,7 @@ def best_or_control(run: FinishedRun, epochs: float) -> Group | None:
 
 
 def main_models(run: FinishedRun) -> list[Group]:
-    """The encoder itself, the control and the best head, as far as they are there."""
+    """The encoder alone, the control and the best head, as far as they are there."""
     at = run.last
     found = [run.encoder(at), run.control(at), run.best_head(at)]
     return [group for group in found if group is not None]
@@ -50,7 +50,7 @@ def names_drawn(run: FinishedRun, groups: list[Group], most: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Pair:
-    """The encoder itself and the head it is compared with, one model each."""
+    """The encoder alone and the head it is compared with, one model each."""
 
     encoder: Model
     head: Model
@@ -70,15 +70,15 @@ def pair_of(run: FinishedRun) -> Pair:
 # ---------------------------------------------------------------------- per-example results
 
 
-def marks_of(model: Model, split: str, kind: type[M]) -> M:
-    found = model.marks(split)
+def results_of(model: Model, split: str, kind: type[M]) -> M:
+    found = model.results(split)
     assert isinstance(found, kind), f"{model.name} gives no {kind.__name__}"
     return found
 
 
 def right_of(model: Model, split: str) -> Bool:
     """Whether it got each example right; spans at the model's own threshold."""
-    right = model.marks(split).right(model.threshold or 0.0)  # (example)
+    right = model.results(split).right(model.threshold or 0.0)  # (example)
     assert right is not None, f"a {model.kind} is near or far, not right"
     return right
 

@@ -56,7 +56,7 @@ def _line(name: str, certainty: Certainty) -> dict[str, Any]:
 def _runs_block(lines: list[dict[str, Any]]) -> Block:
     columns: Headings = [
         "run", "task", "encoder name", "epochs", "figure", Column("baseline", 2), Column(ENCODER, 2),
-        Column(CONTROL, 2), "head", Column(BEST, 2), Column("difference", 2, "best head less the encoder itself"),
+        Column(CONTROL, 2), "head", Column(BEST, 2), Column("difference", 2, "best head less the encoder alone"),
         Column("from", 2), Column("to", 2), Column("corrected p", 4), Column("ensemble", 2),
     ]  # fmt: skip
     rows = []
@@ -178,7 +178,7 @@ def _tasks_sentences(rows: Rows, tasks: int) -> list[str]:
     if BEST not in means or ENCODER not in means:
         return ["No model has a score in every task."]
     return [
-        f"Over all {tasks} tasks each task's best head has a mean of {means[BEST]:.2f}, the encoder itself "
+        f"Over all {tasks} tasks each task's best head has a mean of {means[BEST]:.2f}, the encoder alone "
         f"{means[ENCODER]:.2f}."
     ]
 
@@ -189,7 +189,7 @@ def _summary(lines: list[dict[str, Any]]) -> list[str]:
         gap = line["gap"]
         if gap is not None:
             told.append(
-                f"{line['run']}: {line['head']} {line[BEST]:.2f}, the encoder itself {line[ENCODER]:.2f} "
+                f"{line['run']}: {line['head']} {line[BEST]:.2f}, the encoder alone {line[ENCODER]:.2f} "
                 f"{line['figure']}; {signed(gap.gap.difference)} ({signed(gap.gap.low)} to {signed(gap.gap.high)}, "
                 f"corrected {show_p(gap.p)}): {by_chance(gap.is_sure)}. {line['surprise']}".rstrip()
             )

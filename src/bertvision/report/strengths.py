@@ -28,8 +28,8 @@ from bertvision.encoder.states import pack_tokens
 from bertvision.errors import UserError, suggest
 from bertvision.heads import Head, load_head
 from bertvision.kinds.base import Aim, Decoding, Float
-from bertvision.kinds.score import ScoreMarks
-from bertvision.kinds.span import SpanMarks
+from bertvision.kinds.score import ScoreResults
+from bertvision.kinds.span import SpanResults
 from bertvision.pipeline.finished import FinishedRun, Group, Model
 from bertvision.report.saved_heads import name_layers, open_encoder, saved_groups
 from bertvision.report.wording import gold_of
@@ -55,13 +55,13 @@ class LayerMap:
     said: str
     gold: str
     other: str
-    """What the encoder itself said."""
+    """What the encoder alone said."""
     answer: tuple[int, int] | None = None
     """First and last token of the answer that was given, where it is one of the text's."""
     target: tuple[int, int] | None = None
     """First and last token of the gold answer, where this window holds it."""
     front: int = 0
-    """Tokens before the passage: the question and its marks. 0 where there is no passage."""
+    """Tokens before the passage: the question and its results. 0 where there is no passage."""
     texts: tuple[str, ...] = ()
     place: tuple[int, int] | None = None
     """The characters of the answer in the passage."""
@@ -121,7 +121,7 @@ def _find(examples: list[Example], id: str) -> int:
 
 
 def _choose_example(run: FinishedRun, split: str, model: Model, examples: list[Example]) -> int:
-    """One that the head got right and the encoder itself wrong, short enough to be read; the first of equals."""
+    """One that the head got right and the encoder alone wrong, short enough to be read; the first of equals."""
     numbers = _candidates(model, run.encoder(model.epochs).models[0], split)[:CANDIDATES]
     features = run.job.build_features([examples[number] for number in numbers])
     lengths = np.bincount(features.example, weights=features.lengths).tolist()  # of each candidate
@@ -132,8 +132,8 @@ def _choose_example(run: FinishedRun, split: str, model: Model, examples: list[E
 def _candidates(model: Model, encoder: Model, split: str) -> npt.NDArray[np.int64]:
     """Examples to choose from: those that tell the head from the encoder where there are any, otherwise those that the
     head got right, otherwise all."""
-    ours, theirs = model.marks(split), encoder.marks(split)
-    if isinstance(ours, ScoreMarks) and isinstance(theirs, ScoreMarks):
+    ours, theirs = model.results(split), encoder.results(split)
+    if isinstance(ours, ScoreResults) and isinstance(theirs, ScoreResults):
         gain = theirs.errors() - ours.errors()  # (example)
         return np.argsort(-gain, kind="stable")[: max(1, len(gain) // 50)]
     right, other = ours.right(model.threshold or 0.0), theirs.right(encoder.threshold or 0.0)  # (example), (example)
@@ -141,7 +141,7 @@ def _candidates(model: Model, encoder: Model, split: str) -> npt.NDArray[np.int6
         return np.arange(len(ours))
     wrong = ~other  # (example)
     # A question that is rightly left unanswered shows no answer.
-    shown = ours.has_answer if isinstance(ours, SpanMarks) else np.ones_like(right)  # (example)
+    shown = ours.has_answer if isinstance(ours, SpanResults) else np.ones_like(right)  # (example)
     for wanted in (right & wrong & shown, right & shown, right):
         if wanted.any():
             return np.flatnonzero(wanted)

@@ -45,7 +45,7 @@ def build_summary(certainty: Certainty) -> list[str]:
     best, encoder, control = run.best_head(epochs), run.encoder(epochs), run.control(epochs)
     if best is None:
         score = encoder.mean(certainty.split, run.main)
-        reached = f"The encoder itself reaches {score:.2f} {figure_name(run.main)} on {certainty.split}."
+        reached = f"The encoder alone reaches {score:.2f} {figure_name(run.main)} on {certainty.split}."
         alone = "No head was trained to its end, so there is nothing to compare with it."
         return [reached, alone, _choice_sentence(run, epochs)]
     found = [
@@ -70,9 +70,9 @@ def _best_sentence(certainty: Certainty, best: Group, against: Against | None) -
     own = run.encoder(certainty.epochs).mean(split, key)
     spoken = f"The best head, {best.title} (chosen on {where}), reaches {score:.2f} {name} on {split}"
     if against is None:
-        return f"{spoken}; the encoder itself {own:.2f}."
+        return f"{spoken}; the encoder alone {own:.2f}."
     so_far = f"fine-tuned for {counted(certainty.epochs, 'epoch')}"
-    return f"{spoken}; the encoder itself, {so_far}, {own:.2f}. {_verdict(against)}"
+    return f"{spoken}; the encoder alone, {so_far}, {own:.2f}. {_verdict(against)}"
 
 
 def _choice_sentence(run: FinishedRun, epochs: float) -> str:
@@ -91,7 +91,7 @@ def surprise(run: FinishedRun, epochs: float) -> str:
         return ""
     where = "held-out data" if run.has_held_out else f"{run.judged_on} (nothing was held out)"
     found = {
-        "encoder": "the encoder itself is best" + (": no head adds anything here" if compared else ""),
+        "encoder": "the encoder alone is best" + (": no head adds anything here" if compared else ""),
         "control": "the control is best" + (": all layers add nothing here" if compared else ""),
         "ensemble": f"the ensemble {best.name} is best",
     }

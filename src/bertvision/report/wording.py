@@ -9,7 +9,7 @@ from bertvision.kinds import metric_title
 from bertvision.pipeline.finished import FinishedRun, Group, Model
 from bertvision.tables import MINUS, Cell
 
-ENCODER = "encoder itself"
+ENCODER = "encoder alone"
 CHOSEN = "at_threshold."
 
 

@@ -34,7 +34,7 @@ from bertvision.search.history import History, write_history, write_picture
 from bertvision.search.judge import Halving, plan_rungs
 from bertvision.search.space import build_member, build_space, end_values, space_tables
 from bertvision.search.study import Study, TriedMember
-from bertvision.sources import KeptStates
+from bertvision.sources import MemoryStates
 from bertvision.tables import counted
 from bertvision.training.checkpoint import Checkpoints
 from bertvision.training.stack import Member
@@ -274,7 +274,7 @@ class PopulationTrainer:
         return parts_read([head for head in heads if head.reads != "tokens"])
 
     @cached_property
-    def kept(self) -> KeptStates | None:
+    def kept(self) -> MemoryStates | None:
         return self.states.keep(self._parts, "train", use_store=True)
 
     @cached_property

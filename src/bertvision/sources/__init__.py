@@ -1,11 +1,11 @@
 """Where hidden states come from: streamed from the encoder, stored on disk, or kept in memory if they are small."""
 
 from bertvision.sources.base import Source, StateBatch, Targets, pack_targets
-from bertvision.sources.kept import KeptSource, KeptStates
+from bertvision.sources.memory import MemorySource, MemoryStates
 from bertvision.sources.store.reader import Store, StoredSource
 from bertvision.sources.streamed import StreamedSource
 
 __all__ = [
-    "KeptSource", "KeptStates", "Source", "StateBatch", "Store", "StoredSource", "StreamedSource", "Targets",
+    "MemorySource", "MemoryStates", "Source", "StateBatch", "Store", "StoredSource", "StreamedSource", "Targets",
     "pack_targets",
 ]  # fmt: skip

@@ -22,7 +22,7 @@ from bertvision.sources.store.location import ByteRange, Folder, Location
 from bertvision.sources.store.writer import ROOM
 from bertvision.sources.streamed import StreamedSource
 
-KEPT, STREAMED, STORED = "kept", "streamed", "stored"
+MEMORY, STREAMED, STORED = "memory", "streamed", "stored"
 PROBE_BYTES = 64 << 20
 FEW_SECONDS = 2.0  # of encoding, to measure its rate
 
@@ -41,7 +41,7 @@ class Choice:
     """Where the states come from, and why."""
 
     source: str
-    """ "streamed", "stored", or "kept" in memory."""
+    """ "streamed", "stored", or "memory"."""
     reason: str
     figures: dict[str, float] = field(default_factory=dict)
 

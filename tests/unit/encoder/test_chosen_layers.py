@@ -16,7 +16,7 @@ from bertvision.encoder.output_layer import build_output_layer
 from bertvision.encoder.states import PackedTokens
 from bertvision.errors import UserError
 from bertvision.kinds import KINDS, Kind
-from bertvision.sources import KeptSource, KeptStates, StreamedSource
+from bertvision.sources import MemorySource, MemoryStates, StreamedSource
 
 ROUTES = [(name, "padded") for name in ARCHITECTURES] + [(name, "looped") for name in PACKED]
 KEEP = ("tokens", "last", "cls", "mean")
@@ -97,7 +97,7 @@ def test_streamed_and_kept_states_are_of_the_chosen_layers(
     expected = StreamedSource(whole, features, plan, (part,)).batches()
     sources = (
         StreamedSource(some, features, plan, (part,)),
-        KeptSource(KeptStates.encode(some, features, (part,)), features, plan),
+        MemorySource(MemoryStates.encode(some, features, (part,)), features, plan),
     )
     for all_of_them, *found in zip(expected, *(source.batches() for source in sources), strict=True):
         places = [0, 2, 3, 4] if part == "cls" else [0, 2, 3]  # the pooled output stands after the layers

@@ -4,22 +4,22 @@ import numpy as np
 import pytest
 
 from bertvision.kinds import LABEL, SCORE, SPAN
-from bertvision.kinds.label import LabelMarks
-from bertvision.kinds.score import ScoreMarks
-from bertvision.kinds.span import SpanMarks
+from bertvision.kinds.label import LabelResults
+from bertvision.kinds.score import ScoreResults
+from bertvision.kinds.span import SpanResults
 
 LABELS = ("a", "b")
 
 
-def labels(sure: np.ndarray, right: np.ndarray, said: int = 0) -> LabelMarks:
+def labels(sure: np.ndarray, right: np.ndarray, said: int = 0) -> LabelResults:
     """Two labels; one of them is said, with this probability."""
     both = [sure, 1 - sure] if said == 0 else [1 - sure, sure]
-    return LabelMarks(np.where(right, said, 1 - said), np.stack(both, axis=1))
+    return LabelResults(np.where(right, said, 1 - said), np.stack(both, axis=1))
 
 
-def spans(lead: np.ndarray, exact: np.ndarray, silent: np.ndarray) -> SpanMarks:
+def spans(lead: np.ndarray, exact: np.ndarray, silent: np.ndarray) -> SpanResults:
     zeros = np.zeros(len(lead))
-    return SpanMarks(
+    return SpanResults(
         exact=exact.astype(float), f1=zeros, silent=silent.astype(float), score=zeros, null_score=lead,
         second_exact=zeros, second_f1=zeros, second_score=zeros, has_answer=~silent,
     )  # fmt: skip
@@ -48,7 +48,9 @@ def test_few_examples_are_one_group() -> None:
 def test_labels_are_trusted_each_for_itself() -> None:
     first = labels(np.full(30, 0.9), np.arange(30) < 27)  # "a", nine in ten right
     second = labels(np.full(10, 0.9), np.arange(10) < 2, said=1)  # "b", as sure, and two in ten
-    both = LabelMarks(*(np.concatenate(pair) for pair in zip(vars(first).values(), vars(second).values(), strict=True)))
+    both = LabelResults(
+        *(np.concatenate(pair) for pair in zip(vars(first).values(), vars(second).values(), strict=True))
+    )
     trust = LABEL.measure_trust(both, LABELS)
     found = [LABEL.trust_row({"label": name, "probabilities": {name: 0.9}}, trust, 0.0) for name in LABELS]
     assert found == [{"right": 0.9, "examples": 30}, {"right": 0.2, "examples": 10}]
@@ -81,7 +83,7 @@ def test_answers_and_silence_are_trusted_each_for_itself_by_their_distance_from_
 
 
 def test_scores_have_their_mean_distance_from_the_true_ones() -> None:
-    marks = ScoreMarks(target=np.array([1.0, 2.0, 5.0]), value=np.array([1.5, 2.0, 4.0]))
-    trust = SCORE.measure_trust(marks, ())
+    results = ScoreResults(target=np.array([1.0, 2.0, 5.0]), value=np.array([1.5, 2.0, 4.0]))
+    trust = SCORE.measure_trust(results, ())
     assert [len(groups) for groups in trust.values()] == [1]
     assert SCORE.trust_row({"score": 3.0}, trust, 0.0) == {"off_by": pytest.approx(0.5), "examples": 3}

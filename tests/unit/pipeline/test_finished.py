@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from best_cases import CASES, ENSEMBLE, FITTED, BestCase
-from tiny_reports import TinyRun, label_marks
+from tiny_reports import TinyRun, label_results
 
 from bertvision.disk import read_json, write_json
 from bertvision.errors import UserError
@@ -20,7 +20,7 @@ from bertvision.report.cards import build_card
 from bertvision.report.certainty import Certainty
 from bertvision.report.summary import _passed_over, build_summary
 
-MARKS = label_marks([0, 1] * 10, [0.4, 0.6] * 10)
+RESULTS = label_results([0, 1] * 10, [0.4, 0.6] * 10)
 
 
 def write_case(folder: Path, case: BestCase) -> FinishedRun:
@@ -40,7 +40,7 @@ def write_case(folder: Path, case: BestCase) -> FinishedRun:
         if name in case.stopped:
             run.add(name, 0.0, failed=True, **facts)
         else:
-            run.add(name, 0.0, marks=MARKS, scores={place: {"accuracy": figure, "total": 20}}, **facts)
+            run.add(name, 0.0, results=RESULTS, scores={place: {"accuracy": figure, "total": 20}}, **facts)
     return run.write(finetune={"lr": 1e-4}, encoder={"name": "tiny"})
 
 

@@ -31,7 +31,7 @@ def test_every_model_is_a_row_with_its_cost() -> None:
     (table,) = tables_of(LABELS)
     assert table.headings == ["model", "parameters", "% of encoder", "accuracy", "F1", "seconds"]
     assert table.rows[0] == ["baseline", "0", "", "50.00", "66.67", ""]
-    assert table.rows[1] == ["encoder itself", "1,000", "100.000", "60.00", "61.00", "12.3"]
+    assert table.rows[1] == ["encoder alone", "1,000", "100.000", "60.00", "61.00", "12.3"]
     assert table.rows[2] == ["last_linear (control)", "10", "1.000", "61.50", "62.00", "0.5"]
 
 
@@ -72,7 +72,7 @@ def test_spans_show_only_the_columns_that_have_figures() -> None:
     full = {"dev": {**bare["dev"], "at_threshold": {"exact": 60.0, "f1": 61.0}, "no_answer_auc": 0.75}}
     scores = scores_of(["exact", "f1"], baseline=model(0, 0.0, bare), encoder=model(9, 1.0, full))
     (table,) = tables_of(scores)
-    assert table.headings[3:] == ["EM", "F1", "F1 has", "F1 no", "EM*", "F1*", "AUC", "seconds"]
+    assert table.headings[3:] == ["EM", "F1", "HasAns F1", "NoAns F1", "EM*", "F1*", "AUC", "seconds"]
     assert table.rows[0][3:] == ["50.07", "50.07", "0.00", "100.00", "", "", "", ""]
     assert table.note == "The baseline never answers."
     shown = table.explain(table.headings)

@@ -8,7 +8,7 @@ from tiny_reports import build_tiny_run
 
 from bertvision.errors import UserError
 from bertvision.kinds import KINDS, LABEL, SPAN
-from bertvision.kinds.span import SpanMarks
+from bertvision.kinds.span import SpanResults
 from bertvision.pipeline.finished import FinishedRun
 from bertvision.progress import Reporter
 from bertvision.report import analyses  # noqa: F401, they register themselves
@@ -51,7 +51,7 @@ def test_sections_and_blocks_come_in_the_order_that_is_declared(kind: object, tm
 
 
 def test_needs_that_are_not_met_leave_an_analysis_out(tmp_path: Path) -> None:
-    @analysis("Mine", 10, "Mine", [gives(SpanMarks), several_snapshots])
+    @analysis("Mine", 10, "Mine", [gives(SpanResults), several_snapshots])
     def mine(run: FinishedRun, split: str) -> Block:
         return Block(sentences=[split])
 

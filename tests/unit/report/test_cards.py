@@ -24,5 +24,5 @@ def test_cards_hold_what_the_scores_say(kind: Kind, tmp_path: Path) -> None:
         assert results and all(result.dataset_split == "dev" for result in results.values())
         for key, result in results.items():
             assert result.metric_value == pytest.approx(read_figure(model.scores("dev"), key), abs=1e-4)
-        assert f"{model.parameters:,} parameters" in text and "encoder itself" in text
+        assert f"{model.parameters:,} parameters" in text and "encoder alone" in text
         assert ("epochs=0.5" in text) == (model.epochs == 0.5), "how to use it names an earlier snapshot"

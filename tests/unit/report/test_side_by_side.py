@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from tiny_reports import TinyRun, label_marks
+from tiny_reports import TinyRun, label_results
 
 from bertvision.report.certainty import Certainty
 from bertvision.report.side_by_side import compare_runs, name_runs
@@ -20,7 +20,9 @@ def make(folder: Path, task: str, encoder: int, head: int) -> Certainty:
     """A run whose models are right on so many of 80 examples; the control on as many as the encoder."""
     run = TinyRun(folder)
     for name, count in (("encoder", encoder), ("last_linear", encoder), ("adapter_64", head)):
-        run.add(name, marks=label_marks(TARGETS, right(count)), scores={"held_out": {"accuracy": count, "total": 5}})
+        run.add(
+            name, results=label_results(TARGETS, right(count)), scores={"held_out": {"accuracy": count, "total": 5}}
+        )
     return Certainty(run.write(finetune={"lr": 1e-4}, encoder={"name": f"encoders/of_{task}"}), 1.0, "dev")
 
 
@@ -38,19 +40,19 @@ def test_runs_and_tasks_are_tabled(tmp_path: Path) -> None:
     assert runs.table is not None and tasks.table is not None
     first, second = runs.table.records()
     assert (first["run"], first["task"], first["encoder name"]) == ("first", "rte", "of_rte")
-    assert (first["encoder itself"], first["best head"], first["difference"]) == pytest.approx((50, 90, 40))
+    assert (first["encoder alone"], first["best head"], first["difference"]) == pytest.approx((50, 90, 40))
     assert (second["difference"], second["corrected p"]) == (0, 1)
     assert summary[0] == "In 1 of 2 runs the best head is significantly above its encoder: first."
-    assert summary[1].startswith("first: adapter_64 90.00, the encoder itself 50.00 accuracy; +40.00 (")
+    assert summary[1].startswith("first: adapter_64 90.00, the encoder alone 50.00 accuracy; +40.00 (")
     assert summary[1].endswith("more than chance.")
     assert summary[2].endswith(
-        "could be chance. On held-out data the encoder itself is best: no head adds anything here."
+        "could be chance. On held-out data the encoder alone is best: no head adds anything here."
     )
     table = {row["model"]: row for row in tasks.table.records()}
     assert table["adapter_64"]["rte (accuracy)"] == pytest.approx(90)
     assert table["adapter_64"]["mean"] == pytest.approx((90 + 75) / 2)
     assert table["baseline"]["mrpc (accuracy)"] == 50.0 and table["best head"]["mean"] == pytest.approx(82.5)
-    assert tasks.sentences == ["Over all 2 tasks each task's best head has a mean of 82.50, the encoder itself 62.50."]
+    assert tasks.sentences == ["Over all 2 tasks each task's best head has a mean of 82.50, the encoder alone 62.50."]
 
 
 def test_runs_of_one_task_have_no_table_across_tasks_and_names_of_their_own(tmp_path: Path) -> None:

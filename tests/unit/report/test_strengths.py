@@ -21,9 +21,9 @@ from bertvision.evaluation.spans.answers import SpanAnswer
 from bertvision.heads import Target, build_head
 from bertvision.kinds import SPAN
 from bertvision.kinds.base import Aim
-from bertvision.kinds.label import LabelMarks
-from bertvision.kinds.score import ScoreMarks
-from bertvision.kinds.span import SpanMarks, SpanPredictions
+from bertvision.kinds.label import LabelResults
+from bertvision.kinds.score import ScoreResults
+from bertvision.kinds.span import SpanPredictions, SpanResults
 from bertvision.pipeline.finished import FinishedRun
 from bertvision.report import strengths as module
 from bertvision.report.strengths import compute_layer_map
@@ -219,23 +219,23 @@ def test_unknown_heads_and_examples_are_refused_by_name(mapped_squad: Path) -> N
 
 
 class Marked:
-    """Stands in for a model whose marks are known."""
+    """Stands in for a model whose results are known."""
 
     threshold = 0.0
 
-    def __init__(self, marks: Any) -> None:
-        self.marks = lambda split: marks
+    def __init__(self, results: Any) -> None:
+        self.results = lambda split: results
 
 
 def labels(*predicted: int) -> Marked:
     """All gold labels are 1."""
-    return Marked(LabelMarks(np.ones(len(predicted), dtype=np.int64), np.eye(2)[list(predicted)]))
+    return Marked(LabelResults(np.ones(len(predicted), dtype=np.int64), np.eye(2)[list(predicted)]))
 
 
 def spans(exact: list[float], silent: list[float], null: float) -> Marked:
     """`null` is the lead of "no answer"; where silence is right there is no answer."""
     right, quiet, zeros = np.array(exact), np.array(silent), np.zeros(len(exact))
-    return Marked(SpanMarks(right, right, quiet, zeros, zeros + null, zeros, zeros, zeros, quiet == 0))
+    return Marked(SpanResults(right, right, quiet, zeros, zeros + null, zeros, zeros, zeros, quiet == 0))
 
 
 @pytest.mark.parametrize(
@@ -254,8 +254,8 @@ def test_examples_that_tell_head_from_encoder_come_first(ours: Any, theirs: Any,
 
 def test_of_scores_the_example_with_the_largest_gain_is_telling() -> None:
     target = np.array([1.0, 2.0, 3.0, 4.0])
-    ours = Marked(ScoreMarks(target, np.array([1.5, 2.0, 3.5, 0.0])))  # off by 0.5, 0, 0.5, 4
-    theirs = Marked(ScoreMarks(target, np.array([1.0, 3.0, 1.0, 0.0])))  # off by 0, 1, 2, 4
+    ours = Marked(ScoreResults(target, np.array([1.5, 2.0, 3.5, 0.0])))  # off by 0.5, 0, 0.5, 4
+    theirs = Marked(ScoreResults(target, np.array([1.0, 3.0, 1.0, 0.0])))  # off by 0, 1, 2, 4
     assert module._candidates(ours, theirs, "dev").tolist() == [2]  # type: ignore[arg-type]
 
 

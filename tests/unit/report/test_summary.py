@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tiny_reports import TinyRun, build_tiny_run, label_marks
+from tiny_reports import TinyRun, build_tiny_run, label_results
 
 from bertvision.kinds import KINDS, Kind
 from bertvision.report.analyses.choices import choices
@@ -27,17 +27,19 @@ def right(count: int) -> list[float]:
 @pytest.fixture
 def certainty(tmp_path: Path) -> Certainty:
     run = TinyRun(tmp_path, baseline={"accuracy": 50.0})
-    run.add("encoder", marks=label_marks(TARGETS, right(40)), scores=held_out(50.0))
-    run.add("last_linear", marks=label_marks(TARGETS, right(44)), scores=held_out(55.0))
-    run.add("adapter_64", marks=label_marks(TARGETS, right(72)), scores=held_out(90.0), parameters=1234, share=0.001234)
-    run.add("adapter_4", marks=label_marks(TARGETS, right(80)), scores=held_out(80.0))
+    run.add("encoder", results=label_results(TARGETS, right(40)), scores=held_out(50.0))
+    run.add("last_linear", results=label_results(TARGETS, right(44)), scores=held_out(55.0))
+    run.add(
+        "adapter_64", results=label_results(TARGETS, right(72)), scores=held_out(90.0), parameters=1234, share=0.001234
+    )
+    run.add("adapter_4", results=label_results(TARGETS, right(80)), scores=held_out(80.0))
     return Certainty(run.write(finetune={"lr": 1e-4}, encoder={"name": "here/tiny"}), 1.0, "dev")
 
 
 def test_the_best_head_is_best_on_held_out_data_whatever_dev_says(certainty: Certainty) -> None:
     first, layers, choice, cost, baseline = build_summary(certainty)
     assert "The best head, adapter_64 (chosen on held-out training data), reaches 90.00 accuracy on dev" in first
-    assert "the encoder itself, fine-tuned for 1 epoch, 50.00. It is 40.00 above" in first
+    assert "the encoder alone, fine-tuned for 1 epoch, 50.00. It is 40.00 above" in first
     assert "more than chance" in first
     assert choice == "By default, predict uses adapter_64: best on held-out training data."
     assert layers.startswith("It is 35.00 above the control, a new linear layer of 1,000 parameters")
@@ -48,14 +50,14 @@ def test_the_best_head_is_best_on_held_out_data_whatever_dev_says(certainty: Cer
 
 def test_a_head_below_the_encoder_is_said_to_be_below(tmp_path: Path) -> None:
     run = TinyRun(tmp_path, baseline={"accuracy": 95.0})
-    run.add("encoder", marks=label_marks(TARGETS, right(70)))
-    run.add("last_linear", marks=label_marks(TARGETS, right(70)))
-    run.add("adapter_4", marks=label_marks(TARGETS, right(69)))
+    run.add("encoder", results=label_results(TARGETS, right(70)))
+    run.add("last_linear", results=label_results(TARGETS, right(70)))
+    run.add("adapter_4", results=label_results(TARGETS, right(69)))
     certainty = Certainty(run.write(finetune={"lr": 1e-4}, encoder={"name": "tiny"}), 1.0, "dev")
     first, layers, choice, _, baseline = build_summary(certainty)
     assert "dev itself, which flatters it" in first, "nothing was held out"
     assert "It is 1.25 below" in first and "too few examples tell them apart" in first
-    assert choice.startswith("On dev (nothing was held out) the encoder itself is best: no head adds anything here.")
+    assert choice.startswith("On dev (nothing was held out) the encoder alone is best: no head adds anything here.")
     assert layers.startswith("It is 1.25 below the control")
     assert baseline.endswith("The best head is not above that.")
     assert "flatters" in choices(certainty.run, "dev").sentences[0]
@@ -63,9 +65,9 @@ def test_a_head_below_the_encoder_is_said_to_be_below(tmp_path: Path) -> None:
 
 def test_without_a_head_the_encoder_stands_alone(tmp_path: Path) -> None:
     run = TinyRun(tmp_path)
-    run.add("encoder", marks=label_marks(TARGETS, right(70)))
+    run.add("encoder", results=label_results(TARGETS, right(70)))
     certainty = Certainty(run.write(finetune={"lr": 1e-4}, encoder={"name": "tiny"}), 1.0, "dev")
-    assert build_summary(certainty)[0] == "The encoder itself reaches 87.50 accuracy on dev."
+    assert build_summary(certainty)[0] == "The encoder alone reaches 87.50 accuracy on dev."
     assert comparisons(certainty) is None and every_pair(certainty) is None
     assert scores_table(certainty).table is not None
 
@@ -81,10 +83,10 @@ def test_tables_hold_figures_spread_and_intervals(certainty: Certainty) -> None:
     assert isinstance(low, float) and isinstance(high, float) and low < 90 < high
     block = comparisons(certainty)
     assert block is not None and block.table is not None
-    assert [row["compared with"] for row in block.table.records()] == ["encoder itself"] * 2 + [
+    assert [row["compared with"] for row in block.table.records()] == ["encoder alone"] * 2 + [
         "last_linear (control)"
     ] * 2
-    assert "Of 2 models compared with the encoder itself, 2 are significantly better" in block.sentences[0]
+    assert "Of 2 models compared with the encoder alone, 2 are significantly better" in block.sentences[0]
 
 
 @pytest.mark.parametrize("kind", KINDS.values())

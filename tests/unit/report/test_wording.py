@@ -45,10 +45,10 @@ def test_models_are_named_without_their_seeds_and_notes_say_what_became_of_these
         run.add(f"mine_seed{seed}", scores=accuracy(60.0), group="mine", seed=seed)
     encoder, control, mine = run.write().groups(1.0)
     assert [words.title_of(group) for group in (encoder, control, mine)] == [
-        "encoder itself", "last_linear (control)", "mine",
+        "encoder alone", "last_linear (control)", "mine",
     ]  # fmt: skip
     assert [words.in_text(group) for group in (encoder, control, mine)] == [
-        "the encoder itself", "the control (last_linear)", "mine",
+        "the encoder alone", "the control (last_linear)", "mine",
     ]  # fmt: skip
     assert words.seeds_note([encoder, control]) == words.stand_in_note([encoder, control]) == ""
     assert "mean" in words.seeds_note([encoder, mine])

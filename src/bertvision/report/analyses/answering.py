@@ -8,12 +8,12 @@ import numpy as np
 
 from bertvision.evaluation.statistics import spread
 from bertvision.kinds.base import Bool, Float
-from bertvision.kinds.span import SpanMarks
+from bertvision.kinds.span import SpanResults
 from bertvision.pipeline.finished import FinishedRun, Group, Model
 from bertvision.report.analysis import analysis, gives
 from bertvision.report.block import Block
 from bertvision.report.drawing import ROW, chart_of, colour_by, import_altair, tips
-from bertvision.report.ranking import best_or_control, marks_of
+from bertvision.report.ranking import best_or_control, results_of
 from bertvision.report.wording import in_text, joined, listed, opening, seeds_note, threshold_note
 from bertvision.tables import Cell, Column, Headings, Row, Rows, Table, counted
 
@@ -30,21 +30,21 @@ Measured = dict[str, Float]
 
 
 def _spoken_of(run: FinishedRun) -> list[Group]:
-    """Whom sentences are about: the encoder itself, and the best head or else the control."""
+    """Whom sentences are about: the encoder alone, and the best head or else the control."""
     other = best_or_control(run, run.last)
     return [run.encoder(run.last), *([other] if other else [])]
 
 
-def _measure(groups: Sequence[Group], split: str, measure: Callable[[float, SpanMarks], list[float]]) -> Measured:
-    """Some numbers of each seed that was trained to the end, from its threshold and marks."""
+def _measure(groups: Sequence[Group], split: str, measure: Callable[[float, SpanResults], list[float]]) -> Measured:
+    """Some numbers of each seed that was trained to the end, from its threshold and results."""
     return {
-        group.title: np.array([measure(one.threshold or 0.0, _marks(one, split)) for one in group.trained])
+        group.title: np.array([measure(one.threshold or 0.0, _results(one, split)) for one in group.trained])
         for group in groups
     }
 
 
-def _marks(model: Model, split: str) -> SpanMarks:
-    return marks_of(model, split, SpanMarks)
+def _results(model: Model, split: str) -> SpanResults:
+    return results_of(model, split, SpanResults)
 
 
 def _threshold_note(groups: Sequence[Group]) -> str:
@@ -81,11 +81,11 @@ def _mean_and_deviation(values: Float) -> tuple[float | None, float | None]:
 # ---------------------------------------------------------------------- with and without an answer
 
 
-@analysis("What the models say", 10, "Questions with and without an answer", [gives(SpanMarks)])
+@analysis("What the models say", 10, "Questions with and without an answer", [gives(SpanResults)])
 def has_and_no_answer(run: FinishedRun, split: str) -> Block:
     """How often each model is right (EM) on questions with an answer and without, and how often it says nothing."""
     groups = run.groups(run.last)
-    has = _marks(groups[0].trained[0], split).has_answer  # (example)
+    has = _results(groups[0].trained[0], split).has_answer  # (example)
     found = _measure(groups, split, _right_by_part)
     rows: Rows = [["baseline", 0.0 if has.any() else None, None, None if has.all() else 100.0, None, 100.0, None]]
     rows += [[name, *(cell for one in values.T for cell in _mean_and_deviation(one))] for name, values in found.items()]
@@ -103,11 +103,11 @@ def has_and_no_answer(run: FinishedRun, split: str) -> Block:
     )
 
 
-def _right_by_part(threshold: float, marks: SpanMarks) -> list[float]:
+def _right_by_part(threshold: float, results: SpanResults) -> list[float]:
     """EM with an answer, EM without, and how often nothing is said, in percent; NaN where there are no questions."""
-    right, has = marks.right(threshold), marks.has_answer  # (example), (example)
+    right, has = results.right(threshold), results.has_answer  # (example), (example)
     parts = [100.0 * float(right[part].mean()) if part.any() else np.nan for part in (has, ~has)]
-    return [*parts, 100.0 * float(marks.says_nothing(threshold).mean())]
+    return [*parts, 100.0 * float(results.says_nothing(threshold).mean())]
 
 
 def _describe_silence(groups: Sequence[Group], found: Measured, has: Bool) -> str:
@@ -170,14 +170,14 @@ def _part_bars(row: list[Cell]) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------------- what wrong predictions were
 
 
-@analysis("What the models say", 20, "What wrong predictions were", [gives(SpanMarks)])
+@analysis("What the models say", 20, "What wrong predictions were", [gives(SpanResults)])
 def wrong_predictions(run: FinishedRun, split: str) -> Block:
     """What wrong predictions were: silence, a span that overlaps the gold answer or one that does not, an answer to a
     question that has none."""
     groups = run.groups(run.last)
     by_seed = _measure(groups, split, _count_errors)
     found = {name: values.mean(axis=0) for name, values in by_seed.items()}  # each (kind)
-    total, digits = len(_marks(groups[0].trained[0], split)), _count_digits(groups)
+    total, digits = len(_results(groups[0].trained[0], split)), _count_digits(groups)
     columns: Headings = [
         "model", Column("wrong", digits), Column("% wrong", 2, "Of all questions"), Column("± % wrong", 2),
     ]  # fmt: skip
@@ -203,10 +203,14 @@ def wrong_predictions(run: FinishedRun, split: str) -> Block:
     )
 
 
-def _count_errors(threshold: float, marks: SpanMarks) -> list[float]:
+def _count_errors(threshold: float, results: SpanResults) -> list[float]:
     """How often each of ERRORS."""
-    wrong, has, silent = ~marks.right(threshold), marks.has_answer, marks.says_nothing(threshold)  # (example) each
-    spoke, overlaps = wrong & has & ~silent, marks.f1 > 0  # (example), (example)
+    wrong, has, silent = (
+        ~results.right(threshold),
+        results.has_answer,
+        results.says_nothing(threshold),
+    )  # (example) each
+    spoke, overlaps = wrong & has & ~silent, results.f1 > 0  # (example), (example)
     kinds = (wrong & has & silent, spoke & overlaps, spoke & ~overlaps, wrong & ~has)  # (example) each
     return [float(kind.sum()) for kind in kinds]
 
@@ -247,13 +251,13 @@ def _draw_stack(found: Measured, kinds: Sequence[str], title: str, legend: str) 
 # ---------------------------------------------------------------------- the second most likely answer
 
 
-@analysis("What the models say", 30, "Is the second most likely answer right?", [gives(SpanMarks)])
+@analysis("What the models say", 30, "Is the second most likely answer right?", [gives(SpanResults)])
 def second_answer(run: FinishedRun, split: str) -> Block:
     """When the most likely answer is wrong, how often the second most likely one is right."""
     groups = run.groups(run.last)
     by_seed = _measure(groups, split, _count_guesses)
     found = {name: values[:, :3].mean(axis=0) for name, values in by_seed.items()}  # each (guess)
-    total, digits = len(_marks(groups[0].trained[0], split)), _count_digits(groups)
+    total, digits = len(_results(groups[0].trained[0], split)), _count_digits(groups)
     rows: list[Row] = []
     for name, (first, second, neither) in found.items():
         (share, share_spread), (f1, f1_spread) = map(_mean_and_deviation, by_seed[name].T[3:])
@@ -283,14 +287,14 @@ def second_answer(run: FinishedRun, split: str) -> Block:
     )
 
 
-def _count_guesses(threshold: float, marks: SpanMarks) -> list[float]:
+def _count_guesses(threshold: float, results: SpanResults) -> list[float]:
     """How often each of GUESSES, at threshold 0 for all; EM and F1 of the second in percent where the first is wrong,
     NaN if it never is."""
-    right, silent = marks.right(), marks.says_nothing()  # (example), (example)
+    right, silent = results.right(), results.says_nothing()  # (example), (example)
     # Behind silence comes the best span; behind the best span whichever is better, the second span or silence.
-    span_next = marks.second_score >= marks.null_score  # (example)
-    exact = np.where(silent, marks.exact, np.where(span_next, marks.second_exact, marks.silent))  # (example)
-    f1 = np.where(silent, marks.f1, np.where(span_next, marks.second_f1, marks.silent))  # (example)
+    span_next = results.second_score >= results.null_score  # (example)
+    exact = np.where(silent, results.exact, np.where(span_next, results.second_exact, results.silent))  # (example)
+    f1 = np.where(silent, results.f1, np.where(span_next, results.second_f1, results.silent))  # (example)
     second = ~right & (exact == 1)  # (example)
     counts = [float(some.sum()) for some in (right, second, ~right & ~second)]
     shares = [100.0 * float(values[~right].mean()) if not right.all() else np.nan for values in (exact, f1)]

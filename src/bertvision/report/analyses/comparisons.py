@@ -1,4 +1,4 @@
-"""Is it more than chance? Every head against the encoder itself and the control, and every two models."""
+"""Is it more than chance? Every head against the encoder alone and the control, and every two models."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from bertvision.tables import Column, Headings, Table, counted
 
 @analysis("Scores", 20, "Is it more than chance?", subject="snapshots")
 def comparisons(certainty: Certainty) -> Block | None:
-    """Every head and ensemble against the encoder itself and against the last-layer control."""
+    """Every head and ensemble against the encoder alone and against the last-layer control."""
     if not certainty.compared:
         return None
     run, epochs = certainty.run, certainty.epochs
@@ -40,14 +40,14 @@ def across_snapshots(certainty: Certainty) -> Block | None:
         return None
     sentences = [
         f"{opening(in_text(one.ours))} on the states after {counted(one.ours.epochs, 'epoch')} is "
-        f"{apart(one.gap.difference)} the encoder itself after {counted(one.theirs.epochs, 'epoch')} "
+        f"{apart(one.gap.difference)} the encoder alone after {counted(one.theirs.epochs, 'epoch')} "
         f"({signed(one.gap.low)} to {signed(one.gap.high)}, corrected {show_p(one.p)}): {by_chance(one.is_sure)}."
         for one in found
     ]
     return Block(
         sentences=sentences,
         table=_table_of(found),
-        note="The best head of each snapshot, chosen on held-out training data, against the encoder itself at every "
+        note="The best head of each snapshot, chosen on held-out training data, against the encoder alone at every "
         "later snapshot; tests as above, corrected over the rows of this table.",
     )
 

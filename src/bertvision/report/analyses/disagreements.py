@@ -1,4 +1,4 @@
-"""Where the best head and the encoder itself disagree in being right: how often, whether by chance, and a table of
+"""Where the best head and the encoder alone disagree in being right: how often, whether by chance, and a table of
 examples for reading."""
 
 import dataclasses
@@ -13,12 +13,12 @@ from bertvision.data.examples import Example
 from bertvision.evaluation.statistics import mcnemar
 from bertvision.kinds import Kind
 from bertvision.kinds.base import Bool, Float
-from bertvision.kinds.score import ScoreMarks
+from bertvision.kinds.score import ScoreResults
 from bertvision.pipeline.finished import FinishedRun
 from bertvision.report.analysis import a_best_head, analysis, gives
 from bertvision.report.block import Block
 from bertvision.report.drawing import chart_of, import_altair, tips
-from bertvision.report.ranking import Pair, marks_of, pair_of, right_of
+from bertvision.report.ranking import Pair, pair_of, results_of, right_of
 from bertvision.report.wording import ENCODER, gold_of, joined, show_p
 from bertvision.tables import Cell, Column, Table, counted
 
@@ -42,8 +42,8 @@ def draw_evenly(numbers: Numbers, most: int, seed: int = SEED) -> list[int]:
 def disagreements(run: FinishedRun, split: str) -> Block | None:
     """How often only one of them was right (of scores: closer), and examples of both."""
     pair, examples = pair_of(run), run.examples(split)
-    is_near = gives(ScoreMarks)(run, split)
-    if not is_near and pair.head.marks(split).right() is None:
+    is_near = gives(ScoreResults)(run, split)
+    if not is_near and pair.head.results(split).right() is None:
         return None
     block, ours, theirs, chosen = (_compare_errors if is_near else _compare_rights)(pair, split)
     table, note = None, ""
@@ -69,7 +69,7 @@ def _compare_rights(pair: Pair, split: str) -> Compared:
     block = Block(
         sentences=_describe_rights(pair, ours, theirs),
         picture=_draw_square(pair.name, cells),
-        alt=f"A square of four counts. Both right: {both:,}; only the encoder itself: {encoder:,}; only {pair.name}: "
+        alt=f"A square of four counts. Both right: {both:,}; only the encoder alone: {encoder:,}; only {pair.name}: "
         f"{head:,}; neither: {neither:,}.",
         folded=True,
     )
@@ -81,15 +81,15 @@ def _compare_rights(pair: Pair, split: str) -> Compared:
 def _describe_rights(pair: Pair, ours: Bool, theirs: Bool) -> list[str]:
     name, total = pair.name, len(ours)
     if bool((ours == theirs).all()):
-        return [f"The encoder itself and {name} got the same {int(ours.sum()):,} of {counted(total, 'example')} right."]
+        return [f"The encoder alone and {name} got the same {int(ours.sum()):,} of {counted(total, 'example')} right."]
     found = mcnemar(ours, theirs)
     alone = (
-        f"Of {counted(total, 'example')} {name} alone got {found.only_ours:,} right, the encoder itself alone "
+        f"Of {counted(total, 'example')} {name} alone got {found.only_ours:,} right, the encoder alone alone "
         f"{found.only_theirs:,}; both {int((ours & theirs).sum()):,}, neither {int((~ours & ~theirs).sum()):,}."
     )
     if found.only_ours == found.only_theirs:
         return [alone, f"Neither is ahead (McNemar's exact test: {show_p(found.p)})."]
-    ahead = name if found.only_ours > found.only_theirs else "the encoder itself"
+    ahead = name if found.only_ours > found.only_theirs else "the encoder alone"
     verdict = "chance would seldom give as much" if found.p < 0.05 else "chance alone could have given it"
     lead = abs(found.only_ours - found.only_theirs)
     return [alone, f"That puts {ahead} ahead by {lead:,}: {verdict} (McNemar's exact test: {show_p(found.p)})."]
@@ -130,7 +130,7 @@ def _draw_square(name: str, cells: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _compare_errors(pair: Pair, split: str) -> Compared:
-    head, encoder = marks_of(pair.head, split, ScoreMarks), marks_of(pair.encoder, split, ScoreMarks)
+    head, encoder = results_of(pair.head, split, ScoreResults), results_of(pair.encoder, split, ScoreResults)
     ours, theirs = head.errors(), encoder.errors()  # (example), (example)
     gain = theirs - ours  # (example) by how much the head is closer
     order = np.argsort(-gain, kind="stable").tolist()  # (example)
@@ -138,7 +138,7 @@ def _compare_errors(pair: Pair, split: str) -> Compared:
     block = Block(
         sentences=_describe_errors(pair, ours, theirs),
         picture=_draw_errors(pair.name, head, encoder),
-        alt=f"A point for each example: the error of the encoder itself (mean {theirs.mean():.2f}) along, that of "
+        alt=f"A point for each example: the error of the encoder alone (mean {theirs.mean():.2f}) along, that of "
         f"{pair.name} (mean {ours.mean():.2f}) upwards; below the line the head is closer.",
         note=sampled if len(gain) > POINTS else "",
         folded=True,
@@ -156,11 +156,11 @@ def _describe_errors(pair: Pair, ours: Float, theirs: Float) -> list[str]:
         f"Of {counted(len(ours), 'example')} {name} was closer to the gold score on {found.only_ours:,}, the encoder "
         f"itself on {found.only_theirs:,}{f', both alike on {same:,}' if same else ''} (sign test: {show_p(found.p)})."
     )
-    means = f"{ours.mean():.3f} for {name}, {theirs.mean():.3f} for the encoder itself"
+    means = f"{ours.mean():.3f} for {name}, {theirs.mean():.3f} for the encoder alone"
     return [closer, f"The mean absolute error is {means}."]
 
 
-def _draw_errors(name: str, ours: ScoreMarks, theirs: ScoreMarks) -> dict[str, Any]:
+def _draw_errors(name: str, ours: ScoreResults, theirs: ScoreResults) -> dict[str, Any]:
     altair = import_altair()
     values = {"gold": ours.target, "encoder": theirs.value, "head": ours.value}  # each (example)
     errors = {"encoder_error": theirs.errors(), "head_error": ours.errors()}  # each (example)
@@ -176,12 +176,12 @@ def _draw_errors(name: str, ours: ScoreMarks, theirs: ScoreMarks) -> dict[str, A
     axis = {"scale": altair.Scale(domain=[0, highest], nice=True), "axis": altair.Axis(tickCount=6)}
     points = chart_of(rows, 340).mark_circle(size=26, opacity=0.55)
     points = points.encode(
-        x=altair.X("encoder_error:Q", title="absolute error of the encoder itself", **axis),
+        x=altair.X("encoder_error:Q", title="absolute error of the encoder alone", **axis),
         y=altair.Y("head_error:Q", title=f"absolute error of {name}", **axis),
         tooltip=tips(
             ("number:Q", "number in the split"),
             ("gold:Q", "gold"),
-            ("encoder:Q", "encoder itself said"),
+            ("encoder:Q", "encoder alone said"),
             ("head:Q", f"{name} said"),
         ),
     )

@@ -1,4 +1,4 @@
-"""Scores against epochs of fine-tuning: the encoder itself as a line, heads as points over it."""
+"""Scores against epochs of fine-tuning: the encoder alone as a line, heads as points over it."""
 
 from bertvision.pipeline.finished import FinishedRun, Group
 from bertvision.report.analysis import analysis, several_snapshots
@@ -67,7 +67,7 @@ def _describe_curve(run: FinishedRun, split: str, encoders: list[Group]) -> str:
     (first, early), (last, late) = known[0], known[-1]
     best, high = max(known, key=lambda pair: pair[1])
     text = (
-        f"The encoder itself scores {early:.2f} ({figure_name(run.main)}) after {counted(first, 'epoch')} of "
+        f"The encoder alone scores {early:.2f} ({figure_name(run.main)}) after {counted(first, 'epoch')} of "
         f"fine-tuning and {late:.2f} after {counted(last, 'epoch')}"
     )
     return f"{text}; it is highest, {high:.2f}, after {counted(best, 'epoch')}." if high > late else f"{text}."
@@ -84,7 +84,7 @@ def _describe_head(run: FinishedRun, split: str, epochs: float) -> str:
     best = f"the best head on {judged_on(run)}, " if heads else ""
     text = (
         f"After {counted(epochs, 'epoch')} {best}{in_text(head)}{',' if best else ''} scores {value:.2f}, "
-        f"{apart(value - there)} the encoder itself there"
+        f"{apart(value - there)} the encoder alone there"
     )
     later = [at for at in run.snapshots if at > epochs]
     if round(value - there, 2) <= 0 or not later:
@@ -92,5 +92,5 @@ def _describe_head(run: FinishedRun, split: str, epochs: float) -> str:
     for at in later:
         score = run.encoder(at).mean(split, run.main)
         if score is not None and score >= value:
-            return f"{text}; the encoder itself first reaches that at its snapshot of {counted(at, 'epoch')}."
-    return f"{text}; the encoder itself reaches that at none of its later snapshots."
+            return f"{text}; the encoder alone first reaches that at its snapshot of {counted(at, 'epoch')}."
+    return f"{text}; the encoder alone reaches that at none of its later snapshots."

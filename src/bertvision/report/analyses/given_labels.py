@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bertvision.kinds.label import LabelMarks
+from bertvision.kinds.label import LabelResults
 from bertvision.pipeline.finished import FinishedRun, Group
 from bertvision.report.analysis import analysis, gives
 from bertvision.report.block import Block
 from bertvision.report.drawing import chart_of, colour_models, diagonal, import_altair, tips
-from bertvision.report.ranking import main_models, marks_of
+from bertvision.report.ranking import main_models, results_of
 from bertvision.report.wording import in_text, joined, opening, stand_in_note, title_of
 from bertvision.tables import Column, Headings, Rows, Table, counted
 
@@ -26,12 +26,13 @@ Counts = npt.NDArray[np.int64]
 # ---------------------------------------------------------------------- which label for which
 
 
-@analysis("What the models say", 60, "Which labels are taken for which", [gives(LabelMarks)])
+@analysis("What the models say", 60, "Which labels are taken for which", [gives(LabelResults)])
 def confusion_matrix(run: FinishedRun, split: str) -> Block:
-    """How often each true label was given each label, by the best head and by the encoder itself."""
+    """How often each true label was given each label, by the best head and by the encoder alone."""
     groups, labels = main_models(run), list(run.task.labels)
     found = {
-        title_of(group): count_labels(marks_of(group.trained[0], split, LabelMarks), len(labels)) for group in groups
+        title_of(group): count_labels(results_of(group.trained[0], split, LabelResults), len(labels))
+        for group in groups
     }
     spoken = groups[-1]
     name, matrix = title_of(spoken), found[title_of(spoken)]  # (true, given)
@@ -46,9 +47,9 @@ def confusion_matrix(run: FinishedRun, split: str) -> Block:
     )
 
 
-def count_labels(marks: LabelMarks, labels: int) -> Counts:
+def count_labels(results: LabelResults, labels: int) -> Counts:
     """(true label, given label): how many examples."""
-    pairs = marks.target * labels + marks.predicted  # (example)
+    pairs = results.target * labels + results.predicted  # (example)
     return np.bincount(pairs, minlength=labels * labels).reshape(labels, labels)
 
 
@@ -144,16 +145,16 @@ class Reliability:
         return 100 * float(np.abs(sums).sum()) / len(self.right)
 
 
-def measure_reliability(marks: LabelMarks) -> Reliability:
-    return Reliability(marks.probabilities.max(axis=1), marks.right())
+def measure_reliability(results: LabelResults) -> Reliability:
+    return Reliability(results.probabilities.max(axis=1), results.right())
 
 
-@analysis("What the models say", 70, "Is a model as often right as it is sure?", [gives(LabelMarks)])
+@analysis("What the models say", 70, "Is a model as often right as it is sure?", [gives(LabelResults)])
 def reliability_curve(run: FinishedRun, split: str) -> Block:
     """Confidence of the given label against how often it is right: encoder, control and best head."""
     groups = main_models(run)
     found = {
-        title_of(group): measure_reliability(marks_of(group.trained[0], split, LabelMarks)) for group in groups
+        title_of(group): measure_reliability(results_of(group.trained[0], split, LabelResults)) for group in groups
     }  # fmt: skip
     names = [in_text(group) for group in groups]
     errors = [f"{name} {one.error:.1f}" for name, one in zip(names, found.values(), strict=True)]

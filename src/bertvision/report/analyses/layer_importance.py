@@ -14,8 +14,8 @@ from bertvision.disk import fingerprint, read_json, write_json
 from bertvision.encoder.states import HiddenStates
 from bertvision.errors import UserError
 from bertvision.heads import Head, load_head
-from bertvision.kinds import Decoding, Marks
-from bertvision.kinds.base import Float, join_marks
+from bertvision.kinds import Decoding, ExampleResults
+from bertvision.kinds.base import Float, join_results
 from bertvision.pipeline.finished import FinishedRun, Group, Model, read_figure
 from bertvision.pipeline.snapshot import compute_outputs
 from bertvision.progress import Reporter
@@ -89,7 +89,7 @@ def _measure(run: FinishedRun, models: list[Model], chosen: list[Example], repor
         tried[name, None] = head
         tried |= {(name, layer): partial(run_without, head, layer) for layer in range(head.layers)}
     keep = tuple(sorted({head.reads for head in heads.values()}))
-    marks: dict[tuple[str, int | None], list[Marks]] = {key: [] for key in tried}
+    results: dict[tuple[str, int | None], list[ExampleResults]] = {key: [] for key in tried}
     # A few examples at a time with their windows: the outputs of all heads without each layer would be large.
     some_of = [chosen[first : first + PART] for first in range(0, len(chosen), PART)]
     parts = [(some, job.build_features(some)) for some in some_of]
@@ -103,22 +103,22 @@ def _measure(run: FinishedRun, models: list[Model], chosen: list[Example], repor
             )  # fmt: skip
             for key in tried:
                 said = job.task.kind.decode(job.task, outputs[str(key)], features, some, how)
-                marks[key].append(job.task.kind.mark(said, some))
+                results[key].append(job.task.kind.example_results(said, some))
     return [
         {
             "name": model.name,
             "title": Group([model]).title,
             "role": model.role,
             "layers": names_read(heads[model.name], layers_of(run, model)),
-            "score": _score(run, model, marks[model.name, None]),
-            "without": [_score(run, model, marks[model.name, layer]) for layer in range(heads[model.name].layers)],
+            "score": _score(run, model, results[model.name, None]),
+            "without": [_score(run, model, results[model.name, layer]) for layer in range(heads[model.name].layers)],
         }
         for model in models
     ]
 
 
-def _score(run: FinishedRun, model: Model, parts: list[Marks]) -> float:
-    scores = run.kind.score(run.task.metrics, join_marks(parts), model.threshold)
+def _score(run: FinishedRun, model: Model, parts: list[ExampleResults]) -> float:
+    scores = run.kind.score(run.task.metrics, join_results(parts), model.threshold)
     found = read_figure(scores, run.main)
     assert found is not None, f"{run.main} is not among the scores"
     return float(found)

@@ -7,7 +7,7 @@ import numpy as np
 
 from bertvision.disk import fingerprint, read_json, write_json
 from bertvision.kinds import Kind
-from bertvision.kinds.score import ScoreMarks
+from bertvision.kinds.score import ScoreResults
 from bertvision.pipeline.finished import FinishedRun
 from bertvision.progress import Reporter
 from bertvision.report.analysis import analysis
@@ -78,7 +78,7 @@ def choose_tokens(found: LayerMap, most: int = SHOWN) -> list[int]:
 
 
 def _describe_example(found: LayerMap, kind: Kind) -> list[str]:
-    said = f"{found.head} says {_quoted(found.said)} (gold: {_quoted(found.gold)}; the encoder itself: "
+    said = f"{found.head} says {_quoted(found.said)} (gold: {_quoted(found.gold)}; the encoder alone: "
     said += f"{_quoted(found.other)})."
     if not kind.reads_answers:
         return [f"{' / '.join(_quoted(_excerpt(text)) for text in found.texts)}: {said}"]
@@ -149,7 +149,7 @@ def _describe_answer(found: LayerMap, positive: np.ndarray, answer: tuple[int, i
 
 
 def _is_score(kind: Kind) -> bool:
-    return issubclass(kind.marks, ScoreMarks)
+    return issubclass(kind.results, ScoreResults)
 
 
 def _speaks(kind: Kind) -> str:
@@ -165,13 +165,13 @@ def _draw(found: LayerMap, shown: list[int], kind: Kind) -> dict[str, Any]:
         for name, row in zip(found.layers, found.strength, strict=True)
         for place in shown
     ]
-    marks = [
+    squares = [
         {"key": keys[place], "token": found.tokens[place], "row": row}
         for row, ends in ((GOLD, found.target), (SAID, found.answer))
         for place in (range(ends[0], ends[1] + 1) if ends else ())
         if place in keys
     ]
-    order = [*dict.fromkeys(mark["row"] for mark in marks), *reversed(found.layers)]
+    order = [*dict.fromkeys(square["row"] for square in squares), *reversed(found.layers)]
     x = altair.X("key:N", scale=altair.Scale(domain=_columns(keys)), sort=None, title=None, axis=_axis(len(keys)))
     y = altair.Y("layer:N", scale=altair.Scale(domain=order), sort=None, title=None)
     height = 18 * len(order) + 40
@@ -182,9 +182,9 @@ def _draw(found: LayerMap, shown: list[int], kind: Kind) -> dict[str, Any]:
         color=_colour(max(abs(cell["strength"]) for cell in cells) or 1.0, kind),
         tooltip=tips("token:N", "layer:N", ("strength:Q", None, ".3f")),
     )
-    places = chart_of(marks, height).mark_square(size=50)
+    places = chart_of(squares, height).mark_square(size=50)
     places = places.encode(x=x, y="row:N", tooltip=tips("token:N", ("row:N", "part of the")))
-    return dict((map + places if marks else map).to_dict())
+    return dict((map + places if squares else map).to_dict())
 
 
 def _columns(keys: dict[int, str]) -> list[str]:
@@ -221,8 +221,8 @@ def _note(found: LayerMap, shown: list[int], kind: Kind) -> str:
         if found.through
         else "as far as the head itself reads the states; all rows together are one account"
     )
-    closer = f"where {found.head} came closer to the gold score than the encoder itself"
-    right = f"that {found.head} got right and the encoder itself did not"
+    closer = f"where {found.head} came closer to the gold score than the encoder alone"
+    right = f"that {found.head} got right and the encoder alone did not"
     part = f" {len(shown)} of {len(found.tokens)} tokens are shown." if len(shown) < len(found.tokens) else ""
     return (
         "Strength: gradient times the state's difference from its layer's mean over these tokens, summed over its "

@@ -1,11 +1,11 @@
-"""How long the passages are of what only the encoder itself and only the best head got right (spans only)."""
+"""How long the passages are of what only the encoder alone and only the best head got right (spans only)."""
 
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bertvision.kinds.span import SpanMarks
+from bertvision.kinds.span import SpanResults
 from bertvision.pipeline.finished import FinishedRun
 from bertvision.report.analysis import a_best_head, analysis, gives, texts
 from bertvision.report.block import Block
@@ -21,10 +21,10 @@ Words = npt.NDArray[np.int64]
 
 @analysis(
     "What the models say", 50, "Passage length of what only one of them got right",
-    [gives(SpanMarks), a_best_head, texts],
+    [gives(SpanResults), a_best_head, texts],
 )  # fmt: skip
 def passage_lengths(run: FinishedRun, split: str) -> Block:
-    """How long the passages are of what only the encoder itself and only the best head got right."""
+    """How long the passages are of what only the encoder alone and only the best head got right."""
     pair, examples = pair_of(run), run.examples(split) or []
     words = np.array([len((example.text_pair or "").split()) for example in examples], dtype=np.int64)  # (example)
     ours, theirs = right_of(pair.head, split), right_of(pair.encoder, split)  # (example), (example)

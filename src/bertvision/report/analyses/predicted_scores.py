@@ -7,12 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from bertvision.evaluation.metrics import pearson, spearman
-from bertvision.kinds.score import ScoreMarks
+from bertvision.kinds.score import ScoreResults
 from bertvision.pipeline.finished import FinishedRun, Group
 from bertvision.report.analysis import analysis, gives
 from bertvision.report.block import Block
 from bertvision.report.drawing import bare_chart, chart_of, diagonal, off_zero, tips
-from bertvision.report.ranking import best_or_control, marks_of
+from bertvision.report.ranking import best_or_control, results_of
 from bertvision.report.wording import in_text, joined, opening, stand_in_note, title_of
 from bertvision.tables import Column, Headings, Rows, Table, counted
 
@@ -38,43 +38,43 @@ class Bin:
         return f"{self.low:.3g} to {self.high:.3g}"
 
 
-def _marks(group: Group, split: str) -> ScoreMarks:
+def _results(group: Group, split: str) -> ScoreResults:
     """Those of the seed that stands for its group."""
-    return marks_of(group.trained[0], split, ScoreMarks)
+    return results_of(group.trained[0], split, ScoreResults)
 
 
-def mean_error(marks: ScoreMarks) -> float:
+def mean_error(results: ScoreResults) -> float:
     """How far predictions are from the truth, in the mean."""
-    return float(marks.errors().mean())
+    return float(results.errors().mean())
 
 
-def bin_scores(marks: ScoreMarks) -> list[Bin]:
+def bin_scores(results: ScoreResults) -> list[Bin]:
     """Equal parts of the range of true scores, without those that have no example; the last holds the highest."""
-    low, high = float(marks.target.min()), float(marks.target.max())
+    low, high = float(results.target.min()), float(results.target.max())
     edges = np.linspace(low, high, BINS + 1)  # (edge)
-    inside = np.clip(np.searchsorted(edges, marks.target, side="right") - 1, 0, BINS - 1)  # (example)
+    inside = np.clip(np.searchsorted(edges, results.target, side="right") - 1, 0, BINS - 1)  # (example)
     found = []
     for number in np.unique(inside):
         some = inside == number  # (example)
         ends = float(edges[number]), float(edges[number + 1])
-        means = float(marks.target[some].mean()), float(marks.value[some].mean())
+        means = float(results.target[some].mean()), float(results.value[some].mean())
         found.append(Bin(*ends, int(some.sum()), *means))
     return found
 
 
-@analysis("What the models say", 80, "Predicted against true scores", [gives(ScoreMarks)])
+@analysis("What the models say", 80, "Predicted against true scores", [gives(ScoreResults)])
 def predicted_against_true(run: FinishedRun, split: str) -> Block:
     """Predicted against true scores of the best head, and how far each model is off."""
     groups = run.groups(run.last)
     best = best_or_control(run, run.last) or run.encoder(run.last)
-    marks = _marks(best, split)
-    some = draw_evenly(len(marks))
-    sampled = f"The picture shows {len(some):,} of them, evenly spaced in the data." if len(some) < len(marks) else ""
+    results = _results(best, split)
+    some = draw_evenly(len(results))
+    sampled = f"The picture shows {len(some):,} of them, evenly spaced in the data." if len(some) < len(results) else ""
     several = any(len(group.models) > 1 for group in groups)
     return Block(
-        sentences=[_describe_distance(run, split, best), _describe_ends(best, bin_scores(marks))],
+        sentences=[_describe_distance(run, split, best), _describe_ends(best, bin_scores(results))],
         table=_table_of(run, split, groups, best),
-        picture=_draw_values(marks, some),
+        picture=_draw_values(results, some),
         drawn=["mean true", "mean predicted"],
         drawn_rows=_table_of(run, split, [best], best),
         note=joined(
@@ -96,7 +96,7 @@ def draw_evenly(count: int) -> npt.NDArray[np.int64]:
 
 def _error(group: Group, split: str) -> float:
     """The mean error, in the mean over seeds."""
-    return float(np.mean([mean_error(marks_of(model, split, ScoreMarks)) for model in group.trained]))
+    return float(np.mean([mean_error(results_of(model, split, ScoreResults)) for model in group.trained]))
 
 
 def _describe_distance(run: FinishedRun, split: str, best: Group) -> str:
@@ -104,7 +104,7 @@ def _describe_distance(run: FinishedRun, split: str, best: Group) -> str:
     text = f"{opening(in_text(best))} is {ours:.3f} off the true score on average (mean absolute error)"
     if best.role == "encoder":
         return f"{text}."
-    return f"{text}, the encoder itself {_error(run.encoder(run.last), split):.3f}."
+    return f"{text}, the encoder alone {_error(run.encoder(run.last), split):.3f}."
 
 
 def _describe_ends(best: Group, bins: list[Bin]) -> str:
@@ -118,12 +118,12 @@ def _describe_ends(best: Group, bins: list[Bin]) -> str:
 
 
 def _correlation(group: Group, split: str, metric: str) -> float | None:
-    """From the run's scores where they have it, else from the marks."""
+    """From the run's scores where they have it, else from the results."""
     known = group.mean(split, metric)
     if known is not None:
         return known
-    marks = _marks(group, split)
-    return {"pearson": pearson, "spearman": spearman}[metric](marks.target, marks.value)
+    results = _results(group, split)
+    return {"pearson": pearson, "spearman": spearman}[metric](results.target, results.value)
 
 
 def _table_of(run: FinishedRun, split: str, groups: list[Group], best: Group) -> Table:
@@ -135,28 +135,28 @@ def _table_of(run: FinishedRun, split: str, groups: list[Group], best: Group) ->
     parts: Rows = []
     named = {group.name for group in (best, run.encoder(run.last), run.control(run.last)) if group is not None}
     for group in groups:
-        marks = _marks(group, split)
-        means = [len(marks), float(marks.target.mean()), float(marks.value.mean()), _error(group, split)]
+        results = _results(group, split)
+        means = [len(results), float(results.target.mean()), float(results.value.mean()), _error(group, split)]
         whole.append(
             [title_of(group), "all", *means, *(_correlation(group, split, one) for one in ("pearson", "spearman"))]
         )
-        for one in bin_scores(marks) if group.name in named else ():
+        for one in bin_scores(results) if group.name in named else ():
             parts.append([title_of(group), one.name, one.examples, one.true, one.predicted, None, None, None])
     return Table(columns, whole + parts)
 
 
-def _draw_values(marks: ScoreMarks, some: npt.NDArray[np.int64]) -> dict[str, Any]:
+def _draw_values(results: ScoreResults, some: npt.NDArray[np.int64]) -> dict[str, Any]:
     rows = [
-        {"true": round(float(marks.target[number]), 4), "predicted": round(float(marks.value[number]), 4)}
+        {"true": round(float(results.target[number]), 4), "predicted": round(float(results.value[number]), 4)}
         for number in some
     ]
     x, y = off_zero("X", "true:Q", "true score"), off_zero("Y", "predicted:Q", "predicted score")
     tooltip = tips(("true:Q", None, ".3f"), ("predicted:Q", None, ".3f"))
     points = chart_of(rows, HEIGHT).mark_point(size=24, opacity=0.35).encode(x=x, y=y, tooltip=tooltip)
-    low, high = float(marks.target.min()), float(marks.target.max())
+    low, high = float(results.target.min()), float(results.target.max())
     means = [
         {"true": one.true, "predicted": one.predicted, "scores": one.name, "examples": one.examples}
-        for one in bin_scores(marks)
+        for one in bin_scores(results)
     ]
     through = bare_chart(means).encode(
         x="true:Q",

@@ -1,5 +1,5 @@
 """What each model cost beside what it scores: parameters, seconds, tokens through the encoder, memory and disk; and
-what the encoder itself reaches for the compute of a head."""
+what the encoder alone reaches for the compute of a head."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,7 +147,7 @@ def _cost_row(run: FinishedRun, split: str, group: Group) -> Row:
 def _describe_costs(run: FinishedRun, split: str) -> list[str]:
     head, encoder = best_or_control(run, run.last), run.encoder(run.last)
     if head is None:
-        return [f"The encoder itself has {counted(encoder.first.parameters, 'parameter')}; there are no heads."]
+        return [f"The encoder alone has {counted(encoder.first.parameters, 'parameter')}; there are no heads."]
     told = [_describe_size(run, split, head, encoder)]
     cost, tokens = _cost_of(run, head), head.trained[0].tokens
     if cost.own_seconds is not None:
@@ -169,7 +169,7 @@ def _describe_size(run: FinishedRun, split: str, head: Group, encoder: Group) ->
     ours, theirs = head.figures(split, run.main), encoder.figures(split, run.main)
     if not ours or not theirs:
         return f"{text}."
-    return f"{text} and scores {with_spread(ours)} where the encoder itself scores {with_spread(theirs)}."
+    return f"{text} and scores {with_spread(ours)} where the encoder alone scores {with_spread(theirs)}."
 
 
 # ---------------------------------------------------------------------- compute
@@ -191,7 +191,7 @@ class _Priced:
 
 @analysis("What it cost", 10, "Scores against compute")
 def score_against_compute(run: FinishedRun, split: str) -> Block | None:
-    """Scores against tokens through the encoder; what the encoder itself reaches for as much."""
+    """Scores against tokens through the encoder; what the encoder alone reaches for as much."""
     groups = _all_groups(run)
     priced = [one for group in groups if (one := _price(run, split, group)) is not None]
     curve = [one for one in priced if one.is_encoder]
@@ -244,7 +244,7 @@ def _describe_compute(run: FinishedRun, curve: list[_Priced], others: list[_Pric
         for one in others:
             if best and one.group.epochs == epochs and one.group.name == best.name:
                 told.append(_describe_one(curve, one))
-    return told or [f"The encoder itself is known for {counted(len(curve), 'amount')} of compute, and no head is."]
+    return told or [f"The encoder alone is known for {counted(len(curve), 'amount')} of compute, and no head is."]
 
 
 def _describe_one(curve: list[_Priced], one: _Priced) -> str:
@@ -260,7 +260,7 @@ def _describe_one(curve: list[_Priced], one: _Priced) -> str:
         told.append(f"{_at(above)} for more")
     elif above is None:
         told.append("nothing is known of it for more")
-    return f"{text}; the encoder itself reaches {', and '.join(told)}."
+    return f"{text}; the encoder alone reaches {', and '.join(told)}."
 
 
 def _at(one: _Priced) -> str:

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from bertvision.evaluation.spans.answers import NO_SPAN
-from bertvision.kinds.span import SpanMarks
+from bertvision.kinds.span import SpanResults
 from bertvision.pipeline.finished import FinishedRun, Model
 from bertvision.report.analysis import analysis, gives
 from bertvision.report.block import Block
 from bertvision.report.drawing import chart_of, colour_by, import_altair, off_zero, tips
-from bertvision.report.ranking import main_models, marks_of
+from bertvision.report.ranking import main_models, results_of
 from bertvision.report.wording import in_text, joined, listed, signed, stand_in_note, title_of
 from bertvision.tables import Column, Row, Table
 
@@ -27,7 +27,7 @@ class _Curve:
     name: str
     """Inside a sentence."""
     model: Model
-    marks: SpanMarks
+    results: SpanResults
 
     @property
     def used(self) -> float:
@@ -35,12 +35,12 @@ class _Curve:
         return self.model.threshold or 0.0
 
 
-@analysis("What the models say", 40, "Scores against the no-answer threshold", [gives(SpanMarks)])
+@analysis("What the models say", 40, "Scores against the no-answer threshold", [gives(SpanResults)])
 def threshold_curve(run: FinishedRun, split: str) -> Block:
     """F1 and EM against the no-answer threshold, with the chosen one; the best one on this split is never used."""
     groups = main_models(run)
     curves = [
-        _Curve(title_of(group), in_text(group), group.trained[0], marks_of(group.trained[0], split, SpanMarks))
+        _Curve(title_of(group), in_text(group), group.trained[0], results_of(group.trained[0], split, SpanResults))
         for group in groups
     ]
     return Block(
@@ -58,36 +58,36 @@ def threshold_curve(run: FinishedRun, split: str) -> Block:
 
 
 def _threshold_row(one: _Curve, split: str) -> Row:
-    chosen, scores, marks = one.model.threshold, one.model.scores(split), one.marks
-    best, forced = best_threshold(marks), "On answerable questions, when the model must answer"
+    chosen, scores, results = one.model.threshold, one.model.scores(split), one.results
+    best, forced = best_threshold(results), "On answerable questions, when the model must answer"
     return {
         "model": one.title,
         Column("threshold", 3, "Chosen on held-out training questions"): chosen,
-        Column("F1", 2, "At the chosen threshold"): None if chosen is None else _f1(marks, chosen),
-        Column("EM", 2, "At the chosen threshold"): None if chosen is None else _em(marks, chosen),
-        Column("F1 at 0", 2): _f1(marks, 0.0),
-        Column("EM at 0", 2): _em(marks, 0.0),
+        Column("F1", 2, "At the chosen threshold"): None if chosen is None else _f1(results, chosen),
+        Column("EM", 2, "At the chosen threshold"): None if chosen is None else _em(results, chosen),
+        Column("F1 at 0", 2): _f1(results, 0.0),
+        Column("EM at 0", 2): _em(results, 0.0),
         Column("best threshold", 3, "On this split, for diagnosis only"): best,
-        Column("best F1", 2, "At the best threshold on this split"): _f1(marks, best),
+        Column("best F1", 2, "At the best threshold on this split"): _f1(results, best),
         Column("AUC", 2, "Of the no-answer score"): scores.get("no_answer_auc"),
-        Column("forced EM", 2, forced): scores.get("forced_exact"),
-        Column("forced F1", 2, forced): scores.get("forced_f1"),
+        Column("answerable-only EM", 2, forced): scores.get("forced_exact"),
+        Column("answerable-only F1", 2, forced): scores.get("forced_f1"),
     }
 
 
-def _f1(marks: SpanMarks, threshold: float) -> float:
-    return 100.0 * float(marks.f1_at(threshold).mean())
+def _f1(results: SpanResults, threshold: float) -> float:
+    return 100.0 * float(results.f1_at(threshold).mean())
 
 
-def _em(marks: SpanMarks, threshold: float) -> float:
-    return 100.0 * float(marks.exact_at(threshold).mean())
+def _em(results: SpanResults, threshold: float) -> float:
+    return 100.0 * float(results.exact_at(threshold).mean())
 
 
-def best_threshold(marks: SpanMarks) -> float:
+def best_threshold(results: SpanResults) -> float:
     """The threshold with the highest F1 on these very questions; of equals the one nearest 0."""
-    order = np.argsort(marks.lead)  # (example)
-    leads = marks.lead[order]  # (example)
-    gains = np.concatenate([[0.0], np.cumsum((marks.f1 - marks.silent)[order])])  # (answered questions)
+    order = np.argsort(results.lead)  # (example)
+    leads = results.lead[order]  # (example)
+    gains = np.concatenate([[0.0], np.cumsum((results.f1 - results.silent)[order])])  # (answered questions)
     tried = np.unique(np.concatenate([[0.0, np.nextafter(leads[0], -np.inf)], leads]))  # (threshold)
     # Rounded: sums of fractions may differ in their last digits where the scores are equal.
     totals = np.round(gains[np.searchsorted(leads, tried, side="right")], 9)  # (threshold)
@@ -97,9 +97,9 @@ def best_threshold(marks: SpanMarks) -> float:
 
 def _thresholds(curves: Sequence[_Curve]) -> list[float]:
     """Those a curve is drawn through: evenly over the leads without their long tails, 0, the chosen and best ones."""
-    leads = np.concatenate([one.marks.lead[one.marks.score > NO_SPAN] for one in curves])  # (lead)
+    leads = np.concatenate([one.results.lead[one.results.score > NO_SPAN] for one in curves])  # (lead)
     low, high = np.quantile(leads, [0.05, 0.9]).tolist() if len(leads) else (0.0, 0.0)
-    best = [at for at in (best_threshold(one.marks) for one in curves) if low < at < high]
+    best = [at for at in (best_threshold(one.results) for one in curves) if low < at < high]
     return sorted({0.0, *(one.used for one in curves), *best, *np.linspace(low, high, POINTS).tolist()})
 
 
@@ -107,11 +107,11 @@ def _describe_thresholds(curves: Sequence[_Curve]) -> list[str]:
     missed: list[str] = []
     changed: list[str] = []
     for one in curves:
-        used = _f1(one.marks, one.used)
+        used = _f1(one.results, one.used)
         points = "" if missed else " points of F1"
-        missed.append(f"{max(0.0, _f1(one.marks, best_threshold(one.marks)) - used):.2f}{points} to {one.name}")
+        missed.append(f"{max(0.0, _f1(one.results, best_threshold(one.results)) - used):.2f}{points} to {one.name}")
         if one.model.threshold is not None:
-            changed.append(f"{signed(used - _f1(one.marks, 0.0))} for {one.name}")
+            changed.append(f"{signed(used - _f1(one.results, 0.0))} for {one.name}")
     over = "chosen on held-out questions" if len(changed) == len(curves) else "that they are scored at"
     best = f"Over those {over}, the best threshold on this split would add {listed(missed)}."
     unused = "It is for diagnosis only and was not used"
@@ -149,7 +149,7 @@ def _draw_curves(curves: Sequence[_Curve], tried: Sequence[float]) -> dict[str, 
 
 def _points(one: _Curve, thresholds: Iterable[float]) -> list[dict[str, Any]]:
     return [
-        {"model": one.title, "measure": measure, "threshold": round(at, 4), "score": round(score(one.marks, at), 3)}
+        {"model": one.title, "measure": measure, "threshold": round(at, 4), "score": round(score(one.results, at), 3)}
         for at in thresholds
         for measure, score in (("F1", _f1), ("EM", _em))
     ]

@@ -8,7 +8,7 @@ from bertvision.data.examples import Example
 from bertvision.data.windows import Features, text_between
 from bertvision.evaluation.spans.layout import layout_of
 
-# Combining marks, a flag, a family, Hangul in parts, and several kinds of white space.
+# Combining results, a flag, a family, Hangul in parts, and several kinds of white space.
 PIECES = [
     "a",
     "b",

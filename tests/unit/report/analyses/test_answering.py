@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tiny_blocks import answers_run, drawn, rows_of
-from tiny_reports import TinyRun, build_tiny_run, label_marks, span_marks
+from tiny_reports import TinyRun, build_tiny_run, label_results, span_results
 
 from bertvision.kinds import SPAN
 from bertvision.report.analyses import answering as answers
@@ -19,13 +19,13 @@ ANALYSES = [
 ]
 HAS = [True] * 5 + [False] * 3
 # At threshold 0: right, overlapping, wrong span, silent, right; silent, answered, silent. At -2: all silent.
-MIXED = span_marks([1, 0.5, 0, 1, 1, 0, 0, 0], HAS, [-1, -1, -1, 1, -1, 1, -1, 1])
+MIXED = span_results([1, 0.5, 0, 1, 1, 0, 0, 0], HAS, [-1, -1, -1, 1, -1, 1, -1, 1])
 
 
 def test_only_spans_have_answers(tmp_path: Path) -> None:
     run = TinyRun(tmp_path)
     for name in ("encoder", "adapter_64"):
-        run.add(name, marks=label_marks([0, 1], [0.2, 0.8]))
+        run.add(name, results=label_results([0, 1], [0.2, 0.8]))
     finished = run.write()
     assert [analysis(finished, "dev") for analysis in ANALYSES] == [None] * len(ANALYSES)
 
@@ -35,12 +35,12 @@ def test_models_are_right_with_and_without_an_answer_at_their_own_threshold(tmp_
     block = answers.has_and_no_answer(run, "dev")
     rows = rows_of(block)
     assert list(rows["baseline"].values()) == ["baseline", 0.0, 100.0, 100.0]
-    assert list(rows["encoder itself"].values())[1:] == pytest.approx([40.0, 200 / 3, 37.5])
+    assert list(rows["encoder alone"].values())[1:] == pytest.approx([40.0, 200 / 3, 37.5])
     assert list(rows["adapter_64"].values())[1:] == [0.0, 100.0, 100.0]
     assert block and block.sentences == [
-        "Of 8 questions 37.5 % have no answer; adapter_64 said so most often, of 100.0 %, and the encoder itself least "
+        "Of 8 questions 37.5 % have no answer; adapter_64 said so most often, of 100.0 %, and the encoder alone least "
         "often, of 37.5 %.",
-        "Of the 5 with an answer the encoder itself got 40.0 % right and adapter_64 0.0 %; of the 3 without an answer "
+        "Of the 5 with an answer the encoder alone got 40.0 % right and adapter_64 0.0 %; of the 3 without an answer "
         "66.7 % and 100.0 %.",
     ]
     assert "own no-answer threshold" in block.note
@@ -56,27 +56,27 @@ def test_models_that_are_silent_alike_are_not_ranked(tmp_path: Path) -> None:
 def test_a_run_of_the_encoder_alone_is_told_of_too(tmp_path: Path) -> None:
     run = answers_run(tmp_path, ("encoder", MIXED, None))
     block = answers.has_and_no_answer(run, "dev")
-    assert block and block.sentences[0].endswith("the encoder itself said so of 37.5 %.")
+    assert block and block.sentences[0].endswith("the encoder alone said so of 37.5 %.")
     assert block.sentences[1] == (
-        "Of the 5 with an answer the encoder itself got 40.0 % right; of the 3 without an answer 66.7 %."
+        "Of the 5 with an answer the encoder alone got 40.0 % right; of the 3 without an answer 66.7 %."
     )
     assert passage_lengths(run, "dev") is None
 
 
 def test_a_set_without_unanswerable_questions_has_no_column_for_them(tmp_path: Path) -> None:
-    run = answers_run(tmp_path, ("encoder", span_marks([1, 0], [True, True], [-1, -1]), None))
+    run = answers_run(tmp_path, ("encoder", span_results([1, 0], [True, True], [-1, -1]), None))
     block = answers.has_and_no_answer(run, "dev")
-    assert rows_of(block)["encoder itself"] == {"model": "encoder itself", "EM with an answer": 50.0, "silent": 0.0}
-    assert block and block.sentences[1] == "Of the 2 with an answer the encoder itself got 50.0 % right."
+    assert rows_of(block)["encoder alone"] == {"model": "encoder alone", "EM with an answer": 50.0, "silent": 0.0}
+    assert block and block.sentences[1] == "Of the 2 with an answer the encoder alone got 50.0 % right."
     assert {row["questions"] for row in drawn(block)} == {"with an answer"}
 
 
 def test_seeds_are_one_row_with_mean_and_deviation(tmp_path: Path) -> None:
     run = TinyRun(tmp_path, SPAN)
-    run.add("encoder", marks=MIXED)
+    run.add("encoder", results=MIXED)
     for seed, f1 in enumerate([[1, 1, 1, 1], [1, 1, 0, 0], [0, 0, 0, 0]]):
-        marks = span_marks(f1, [True] * 4, [-1] * 4)
-        run.add(f"adapter_seed{seed}", marks=marks, group="adapter", head="adapter", failed=seed == 2)
+        results = span_results(f1, [True] * 4, [-1] * 4)
+        run.add(f"adapter_seed{seed}", results=results, group="adapter", head="adapter", failed=seed == 2)
     finished = run.write()
     row = rows_of(answers.has_and_no_answer(finished, "dev"))["adapter, 3 seeds, 1 stopped"]
     assert (row["EM with an answer"], row["± EM with an answer"]) == pytest.approx((75.0, 50 / np.sqrt(2)))
@@ -89,8 +89,8 @@ def test_wrong_predictions_fall_into_four_kinds(tmp_path: Path) -> None:
     block = answers.wrong_predictions(run, "dev")
     rows = rows_of(block)
     kinds = ["said nothing", "overlapping span", "wrong span", "answered anyway"]
-    assert [rows["encoder itself"][kind] for kind in kinds] == [1, 1, 1, 1]
-    assert [rows["encoder itself"][f"% {kind}"] for kind in kinds] == [25.0] * 4
+    assert [rows["encoder alone"][kind] for kind in kinds] == [1, 1, 1, 1]
+    assert [rows["encoder alone"][f"% {kind}"] for kind in kinds] == [25.0] * 4
     assert [rows["adapter_64"][kind] for kind in kinds] == [5, 0, 0, 0]
     assert rows["adapter_64"]["% wrong"] == 62.5
     assert block and block.sentences[1] == (
@@ -100,11 +100,11 @@ def test_wrong_predictions_fall_into_four_kinds(tmp_path: Path) -> None:
 
 
 def test_a_model_that_is_never_wrong_has_no_shares_of_errors(tmp_path: Path) -> None:
-    run = answers_run(tmp_path, ("encoder", span_marks([1, 0], [True, False], [-1, 1]), None))
+    run = answers_run(tmp_path, ("encoder", span_results([1, 0], [True, False], [-1, 1]), None))
     wrong, second = answers.wrong_predictions(run, "dev"), answers.second_answer(run, "dev")
-    assert wrong and wrong.sentences == ["The encoder itself was never wrong."]
-    assert second and second.sentences == ["The most likely answer of the encoder itself is never wrong."]
-    assert "% wrong span" not in rows_of(wrong)["encoder itself"]
+    assert wrong and wrong.sentences == ["The encoder alone was never wrong."]
+    assert second and second.sentences == ["The most likely answer of the encoder alone is never wrong."]
+    assert "% wrong span" not in rows_of(wrong)["encoder alone"]
 
 
 def test_the_second_answer_is_the_next_of_spans_and_silence(tmp_path: Path) -> None:
@@ -118,22 +118,22 @@ def test_the_second_answer_is_the_next_of_spans_and_silence(tmp_path: Path) -> N
         (1.0, True, -3.0, 1.0),  # the first is right
         (0.0, False, 1.0, 0.0),  # the first, silence, is right
     ]
-    run = answers_run(tmp_path, ("encoder", span_marks(*zip(*cases, strict=True)), -5.0))
+    run = answers_run(tmp_path, ("encoder", span_results(*zip(*cases, strict=True)), -5.0))
     block = answers.second_answer(run, "dev")
-    row = rows_of(block)["encoder itself"]
+    row = rows_of(block)["encoder alone"]
     assert (row["first wrong"], row["second right"], row["% second right"]) == (6, 3, 50.0)
     assert row["F1 of second"] == pytest.approx(100 * (1 + 0 + 1 + 1 + 0 + 0.5) / 6)
     assert (row["% first right"], row["% first or second right"]) == (25.0, 62.5)
     assert [row["count"] for row in drawn(block)] == [2.0, 3.0, 3.0]
     assert block and block.sentences == [
-        "When the most likely answer of the encoder itself is wrong (6 of 8 questions), the second is right 50.0 % of "
+        "When the most likely answer of the encoder alone is wrong (6 of 8 questions), the second is right 50.0 % of "
         "the time: one of the two is right for 62.5 % of all questions, the first alone for 25.0 %."
     ]
 
 
 def test_where_there_is_no_second_span_silence_is_second(tmp_path: Path) -> None:
-    run = answers_run(tmp_path, ("encoder", span_marks([0.0, 0.0], [False, True], [-9.0, -9.0]), None))
-    assert rows_of(answers.second_answer(run, "dev"))["encoder itself"]["second right"] == 1
+    run = answers_run(tmp_path, ("encoder", span_results([0.0, 0.0], [False, True], [-9.0, -9.0]), None))
+    assert rows_of(answers.second_answer(run, "dev"))["encoder alone"]["second right"] == 1
 
 
 @pytest.mark.parametrize("seeds", [1, 2])

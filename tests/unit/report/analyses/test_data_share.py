@@ -23,7 +23,7 @@ def test_heads_that_differ_in_their_share_alone_are_one_line(tmp_path: Path) -> 
     assert block.sentences == [
         "adapter_64 scores 60.00 with 10 % of the training data, 12.00 below the 72.00 that it scores with 100 %."
     ]
-    assert {"score": 70.0, "model": "encoder itself"} in drawn(block)
+    assert {"score": 70.0, "model": "encoder alone"} in drawn(block)
 
 
 def test_a_head_on_one_share_alone_is_told_without_a_comparison(tmp_path: Path) -> None:

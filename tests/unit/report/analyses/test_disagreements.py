@@ -4,10 +4,10 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.stats import binomtest
-from tiny_reports import TinyRun, build_tiny_run, label_marks, score_marks, span_marks
+from tiny_reports import TinyRun, build_tiny_run, label_results, score_results, span_results
 
 from bertvision.data.examples import Answer, Example
-from bertvision.kinds import KINDS, LABEL, SCORE, SPAN, Kind, Marks
+from bertvision.kinds import KINDS, LABEL, SCORE, SPAN, ExampleResults, Kind
 from bertvision.kinds.base import to_json_line
 from bertvision.pipeline.finished import FinishedRun
 from bertvision.pipeline.folder import HELD_OUT
@@ -17,11 +17,11 @@ from bertvision.report.block import Block
 Said = list[dict[str, Any]]
 
 
-def run_of(folder: Path, kind: Kind, **models: tuple[Marks, Said]) -> FinishedRun:
-    """Models with their marks and the rows of their predictions.jsonl."""
+def run_of(folder: Path, kind: Kind, **models: tuple[ExampleResults, Said]) -> FinishedRun:
+    """Models with their results and the rows of their predictions.jsonl."""
     run = TinyRun(folder, kind)
-    for name, (marks, said) in models.items():
-        run.add(name, marks=marks)
+    for name, (results, said) in models.items():
+        run.add(name, results=results)
         place = run.folder.predictions(1.0, "dev") / name / "predictions.jsonl"
         place.write_text("".join(map(to_json_line, said)), encoding="utf-8")
     return run.write()
@@ -41,8 +41,8 @@ def labels(folder: Path, encoder: list[float], head: list[float]) -> FinishedRun
     return run_of(
         folder,
         LABEL,
-        encoder=(label_marks(targets, encoder), label_rows(encoder)),
-        adapter_64=(label_marks(targets, head), label_rows(head)),
+        encoder=(label_results(targets, encoder), label_rows(encoder)),
+        adapter_64=(label_results(targets, head), label_rows(head)),
     )
 
 
@@ -63,17 +63,17 @@ def test_who_alone_was_right_is_counted_and_tested(tmp_path: Path) -> None:
     assert squares(block) == found
     p = binomtest(1, 6).pvalue
     assert block and block.sentences == [
-        "Of 11 examples adapter_64 alone got 5 right, the encoder itself alone 1; both 2, neither 3.",
+        "Of 11 examples adapter_64 alone got 5 right, the encoder alone alone 1; both 2, neither 3.",
         f"That puts adapter_64 ahead by 4: chance alone could have given it (McNemar's exact test: p = {p:.3f}).",
     ]
     assert block.in_words() == (
-        "A square of four counts. Both right: 2; only the encoder itself: 1; only adapter_64: 5; neither: 3."
+        "A square of four counts. Both right: 2; only the encoder alone: 1; only adapter_64: 5; neither: 3."
     )
 
 
 def test_the_encoder_can_be_ahead_by_more_than_chance(tmp_path: Path) -> None:
     block = disagreements(labels(tmp_path, [0.1] * 12, [0.9] * 11 + [0.1]), "dev")
-    assert block and block.sentences[1].startswith("That puts the encoder itself ahead by 11: chance would seldom")
+    assert block and block.sentences[1].startswith("That puts the encoder alone ahead by 11: chance would seldom")
 
 
 def test_equal_numbers_put_nobody_ahead(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_models_that_never_disagree_have_no_table(tmp_path: Path, monkeypatch: p
     with_data(monkeypatch, [Example("a", "one", target=0), Example("b", "two", target=0)])
     block = disagreements(labels(tmp_path, [0.1, 0.9], [0.3, 0.6]), "dev")
     assert block and block.table is None and block.note == ""
-    assert block.sentences == ["The encoder itself and adapter_64 got the same 1 of 2 examples right."]
+    assert block.sentences == ["The encoder alone and adapter_64 got the same 1 of 2 examples right."]
 
 
 def test_labels_are_read_with_their_probabilities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def test_labels_are_read_with_their_probabilities(tmp_path: Path, monkeypatch: p
     first, second = block.table.records()
     assert second == {
         "id": "a", "text": "one", "second text": "two", "gold": "no", "encoder said": "no",
-        "encoder's probability": 0.9, "head said": "yes", "head's probability": 0.75, "right": "encoder itself",
+        "encoder's probability": 0.9, "head said": "yes", "head's probability": 0.75, "right": "encoder alone",
     }  # fmt: skip
     assert (first["id"], first["right"]) == ("b", "adapter_64")
     assert first["second text"] == "word " * 59 + "word …"
@@ -107,7 +107,7 @@ def test_at_most_twenty_of_each_direction_are_shown(tmp_path: Path, monkeypatch:
     block = disagreements(labels(tmp_path, [0.9] * 50 + [0.1] * 10, [0.1] * 50 + [0.9] * 10), "dev")
     assert block and block.table
     right = [row["right"] for row in block.table.records()]
-    assert right == ["adapter_64"] * 20 + ["encoder itself"] * 10
+    assert right == ["adapter_64"] * 20 + ["encoder alone"] * 10
     assert "second text" not in block.table.records()[0]
 
 
@@ -120,20 +120,18 @@ def test_without_the_data_the_counts_remain(tmp_path: Path) -> None:
 def test_without_a_head_there_is_nothing_to_compare(tmp_path: Path) -> None:
     run = TinyRun(tmp_path)
     for name in ("encoder", "last_linear"):
-        run.add(name, marks=label_marks([0], [0.1]))
+        run.add(name, results=label_results([0], [0.1]))
     assert disagreements(run.write(), "dev") is None
 
 
 def test_the_first_seed_that_did_not_fail_stands_for_its_group(tmp_path: Path) -> None:
     run = TinyRun(tmp_path)
-    run.add("encoder", marks=label_marks([0, 0], [0.1, 0.9]))
+    run.add("encoder", results=label_results([0, 0], [0.1, 0.9]))
     for seed, second in enumerate([[0.1, 0.9], [0.9, 0.1], [0.1, 0.9]]):
-        marks = label_marks([0, 0], second)
-        run.add(f"adapter_seed{seed}", marks=marks, group="adapter", head="adapter", failed=seed == 0)
+        results = label_results([0, 0], second)
+        run.add(f"adapter_seed{seed}", results=results, group="adapter", head="adapter", failed=seed == 0)
     block = disagreements(run.write(), "dev")
-    assert block and block.sentences[0].startswith(
-        "Of 2 examples adapter alone got 1 right, the encoder itself alone 1"
-    )
+    assert block and block.sentences[0].startswith("Of 2 examples adapter alone got 1 right, the encoder alone alone 1")
     assert "Of the 3 seeds of adapter the first that was trained to the end is shown: adapter_seed1." in block.note
 
 
@@ -153,8 +151,11 @@ def test_answers_are_read_with_the_passage_around_them(tmp_path: Path, monkeypat
     run = run_of(
         tmp_path,
         SPAN,
-        encoder=(span_marks([0, 0], has, leads), [span_row("before", 0, 0.6), span_row("", 0, 0.9)]),
-        adapter_64=(span_marks([1, 0], has, [-1.0, -1.0]), [span_row("Paris", 700, 0.7), span_row("after", late, 0.5)]),
+        encoder=(span_results([0, 0], has, leads), [span_row("before", 0, 0.6), span_row("", 0, 0.9)]),
+        adapter_64=(
+            span_results([1, 0], has, [-1.0, -1.0]),
+            [span_row("Paris", 700, 0.7), span_row("after", late, 0.5)],
+        ),
     )
     block = disagreements(run, "dev")
     assert block and block.table
@@ -171,9 +172,9 @@ def test_answers_are_read_with_the_passage_around_them(tmp_path: Path, monkeypat
 
 def test_answers_are_right_at_the_threshold_of_each_model(tmp_path: Path) -> None:
     run = TinyRun(tmp_path, SPAN)
-    marks = span_marks([1, 1], [True, True], [-1, -1])
+    results = span_results([1, 1], [True, True], [-1, -1])
     for name, threshold in (("encoder", -2.0), ("adapter_64", 0.0)):  # below its leads: the encoder says nothing
-        run.add(name, marks={"dev": marks, HELD_OUT: marks}, threshold=threshold)
+        run.add(name, results={"dev": results, HELD_OUT: results}, threshold=threshold)
     assert squares(disagreements(run.write(), "dev"))["wrong", "right"] == 2
 
 
@@ -208,28 +209,28 @@ def test_of_scores_the_closer_one_is_counted_and_the_largest_differences_are_sho
     run = run_of(
         tmp_path,
         SCORE,
-        encoder=(score_marks(gold, encoder), [{"score": value} for value in encoder]),
-        adapter_64=(score_marks(gold, head), [{"score": value} for value in head]),
+        encoder=(score_results(gold, encoder), [{"score": value} for value in encoder]),
+        adapter_64=(score_results(gold, head), [{"score": value} for value in head]),
     )
     block = disagreements(run, "dev")
     assert block and block.table and block.picture
     assert block.sentences == [
-        "Of 4 examples adapter_64 was closer to the gold score on 2, the encoder itself on 1, both alike on 1 "
+        "Of 4 examples adapter_64 was closer to the gold score on 2, the encoder alone on 1, both alike on 1 "
         f"(sign test: p = {binomtest(1, 3).pvalue:.3f}).",
-        "The mean absolute error is 0.812 for adapter_64, 0.375 for the encoder itself.",
+        "The mean absolute error is 0.812 for adapter_64, 0.375 for the encoder alone.",
     ]
     assert block.table.rows == [
         ["a", "text a", 1.0, 2.0, 1.0, "adapter_64"],
         ["c", "text c", 3.0, 3.5, 3.25, "adapter_64"],
-        ["b", "text b", 2.0, 2.0, 5.0, "encoder itself"],
+        ["b", "text b", 2.0, 2.0, 5.0, "encoder alone"],
     ]
     points = block.picture["layer"][1]["data"]["values"]
     assert [(row["encoder_error"], row["head_error"]) for row in points] == [(1, 0), (0, 3), (0.5, 0.25), (0, 0)]
 
 
 def test_a_large_set_is_drawn_in_part(tmp_path: Path) -> None:
-    marks = score_marks([0.0] * 1500, np.linspace(0, 1, 1500).tolist())
-    block = disagreements(run_of(tmp_path, SCORE, encoder=(marks, []), adapter_64=(marks, [])), "dev")
+    results = score_results([0.0] * 1500, np.linspace(0, 1, 1500).tolist())
+    block = disagreements(run_of(tmp_path, SCORE, encoder=(results, []), adapter_64=(results, [])), "dev")
     assert block and block.picture and len(block.picture["layer"][1]["data"]["values"]) == 1000
     assert "1,000 of 1,500 examples" in block.note
 

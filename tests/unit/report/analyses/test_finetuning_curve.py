@@ -18,29 +18,29 @@ def test_the_curve_says_when_the_encoder_reaches_what_a_head_reached_before(tmp_
     block = finetuning_curve(curve_run(tmp_path, {0.5: 60.0, 1: 65.0, 2: 72.0}, heads).write(), "dev")
     assert block is not None and block.table is not None and block.picture is not None
     assert block.sentences == [
-        "The encoder itself scores 60.00 (accuracy) after 0.5 epochs of fine-tuning and 72.00 after 2 epochs.",
-        "After 0.5 epochs the best head on held-out data, adapter_64, scores 66.00, 6.00 above the encoder itself "
-        "there; the encoder itself first reaches that at its snapshot of 2 epochs.",
-        "After 2 epochs the best head on held-out data, adapter_64, scores 75.00, 3.00 above the encoder itself there.",
+        "The encoder alone scores 60.00 (accuracy) after 0.5 epochs of fine-tuning and 72.00 after 2 epochs.",
+        "After 0.5 epochs the best head on held-out data, adapter_64, scores 66.00, 6.00 above the encoder alone "
+        "there; the encoder alone first reaches that at its snapshot of 2 epochs.",
+        "After 2 epochs the best head on held-out data, adapter_64, scores 75.00, 3.00 above the encoder alone there.",
     ]
     assert [(row["epochs"], row["model"], row["accuracy"]) for row in block.table.records()] == [
-        (0.5, "encoder itself", 60.0),
+        (0.5, "encoder alone", 60.0),
         (0.5, "last_linear (control)", 61.0),
         (0.5, "adapter_64", 66.0),
-        (1.0, "encoder itself", 65.0),
-        (2.0, "encoder itself", 72.0),
+        (1.0, "encoder alone", 65.0),
+        (2.0, "encoder alone", 72.0),
         (2.0, "last_linear (control)", 70.0),
         (2.0, "adapter_64", 75.0),
     ]
     assert {"score": 55.0, "model": "baseline"} in drawn(block)
-    assert "encoder itself: epochs 0.5, accuracy 60.00" in block.in_words() and "55.0" in block.in_words()
+    assert "encoder alone: epochs 0.5, accuracy 60.00" in block.in_words() and "55.0" in block.in_words()
 
 
 def test_a_curve_that_falls_names_its_highest_point_and_a_head_below_it_says_so(tmp_path: Path) -> None:
     block = finetuning_curve(curve_run(tmp_path, {1: 70.0, 2: 72.0, 3: 71.0}, {1: {"adapter_64": 69.5}}).write(), "dev")
     assert block is not None
     assert block.sentences[0].endswith("71.00 after 3 epochs; it is highest, 72.00, after 2 epochs.")
-    assert block.sentences[1].endswith("scores 69.50, 0.50 below the encoder itself there.")
+    assert block.sentences[1].endswith("scores 69.50, 0.50 below the encoder alone there.")
 
 
 def test_of_many_heads_the_picture_shows_the_best_on_held_out_data_and_the_table_all(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_of_many_heads_the_picture_shows_the_best_on_held_out_data_and_the_table
     assert block is not None and block.table is not None and block.picture is not None
     shown = {row["model"] for row in drawn(block)}
     best = {"head8", "head7", "head6", "head5"}
-    assert shown == {"encoder itself", "last_linear (control)", "baseline", *best}
+    assert shown == {"encoder alone", "last_linear (control)", "baseline", *best}
     assert len(block.table.rows) == 2 + 10 and "leaves out 5 heads" in block.note
 
 

@@ -3,10 +3,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sklearn.metrics import confusion_matrix as sklearn_confusion_matrix
-from tiny_reports import TinyRun, build_tiny_run, label_marks
+from tiny_reports import TinyRun, build_tiny_run, label_results
 
 from bertvision.kinds import SCORE
-from bertvision.kinds.label import LabelMarks
+from bertvision.kinds.label import LabelResults
 from bertvision.pipeline.finished import FinishedRun
 from bertvision.report.analyses.given_labels import (
     confusion_matrix,
@@ -16,36 +16,36 @@ from bertvision.report.analyses.given_labels import (
 )
 
 
-def random_marks(examples: int = 300, labels: int = 4, seed: int = 0) -> LabelMarks:
+def random_results(examples: int = 300, labels: int = 4, seed: int = 0) -> LabelResults:
     rng = np.random.default_rng(seed)
-    return LabelMarks(rng.integers(0, labels, examples), rng.dirichlet(np.ones(labels), examples))
+    return LabelResults(rng.integers(0, labels, examples), rng.dirichlet(np.ones(labels), examples))
 
 
-def run_of(folder: Path, head: LabelMarks, encoder: LabelMarks | None = None) -> FinishedRun:
+def run_of(folder: Path, head: LabelResults, encoder: LabelResults | None = None) -> FinishedRun:
     run = TinyRun(folder)
-    run.add("encoder", marks=encoder or head)
-    run.add("adapter_64", marks=head)
+    run.add("encoder", results=encoder or head)
+    run.add("adapter_64", results=head)
     return run.write()
 
 
 def test_counts_are_those_of_scikit_learn() -> None:
-    marks = random_marks()
-    expected = sklearn_confusion_matrix(marks.target, marks.predicted, labels=range(4))
-    assert np.array_equal(count_labels(marks, 4), expected)
+    results = random_results()
+    expected = sklearn_confusion_matrix(results.target, results.predicted, labels=range(4))
+    assert np.array_equal(count_labels(results, 4), expected)
 
 
 def test_the_matrix_tells_the_most_frequent_mistake_and_stands_beside_the_encoder(tmp_path: Path) -> None:
     # Of 4 "no" 3 are right, of 2 "yes" none; the encoder says "no" to all.
-    head = label_marks([0, 0, 0, 0, 1, 1], [0.1, 0.2, 0.3, 0.9, 0.4, 0.2])
-    encoder = label_marks([0, 0, 0, 0, 1, 1], [0.1] * 6)
+    head = label_results([0, 0, 0, 0, 1, 1], [0.1, 0.2, 0.3, 0.9, 0.4, 0.2])
+    encoder = label_results([0, 0, 0, 0, 1, 1], [0.1] * 6)
     block = confusion_matrix(run_of(tmp_path, head, encoder), "dev")
     assert block is not None and block.table is not None and block.picture is not None
     rows = {(row["true label"], row["given label"]): row for row in block.table.records()}
     assert [rows[pair]["adapter_64"] for pair in rows] == [3, 1, 2, 0]
     assert [rows[pair]["adapter_64 (%)"] for pair in rows] == [75.0, 25.0, 100.0, 0.0]
-    assert [rows[pair]["encoder itself"] for pair in rows] == [4, 0, 2, 0]
+    assert [rows[pair]["encoder alone"] for pair in rows] == [4, 0, 2, 0]
     assert block.sentences == [
-        "adapter_64 gives 3 of 6 examples the right label (50.0 %); the encoder itself 4 (66.7 %).",
+        "adapter_64 gives 3 of 6 examples the right label (50.0 %); the encoder alone 4 (66.7 %).",
         "No mistake of it is more frequent than 'no' for what is 'yes': 2 times, 100.0 % of the examples with that "
         "label.",
     ]
@@ -55,7 +55,7 @@ def test_the_matrix_tells_the_most_frequent_mistake_and_stands_beside_the_encode
 
 
 def test_a_label_without_examples_has_no_shares_and_no_mistake_is_told_as_none(tmp_path: Path) -> None:
-    block = confusion_matrix(run_of(tmp_path, label_marks([0, 0], [0.1, 0.2])), "dev")
+    block = confusion_matrix(run_of(tmp_path, label_results([0, 0], [0.1, 0.2])), "dev")
     assert block is not None and block.table is not None
     assert [row["adapter_64 (%)"] for row in block.table.records()] == [100.0, 0.0, None, None]
     assert block.sentences[1] == "It makes no mistake." and "yes, yes" not in block.in_words()
@@ -63,20 +63,20 @@ def test_a_label_without_examples_has_no_shares_and_no_mistake_is_told_as_none(t
 
 def test_of_several_seeds_the_first_that_did_not_fail_is_shown_and_named(tmp_path: Path) -> None:
     run = TinyRun(tmp_path)
-    right, wrong = label_marks([0, 1], [0.1, 0.9]), label_marks([0, 1], [0.9, 0.1])
-    run.add("encoder", marks=right)
+    right, wrong = label_results([0, 1], [0.1, 0.9]), label_results([0, 1], [0.9, 0.1])
+    run.add("encoder", results=right)
     run.add("adapter_seed0", scores={}, group="adapter", failed=True)
-    run.add("adapter_seed1", marks=wrong, group="adapter", seed=1)
-    run.add("adapter_seed2", marks=right, group="adapter", seed=2)
+    run.add("adapter_seed1", results=wrong, group="adapter", seed=1)
+    run.add("adapter_seed2", results=right, group="adapter", seed=2)
     block = confusion_matrix(run.write(), "dev")
     assert block is not None and block.sentences[0].startswith("adapter gives 0 of 2 examples")
     assert "Of the 3 seeds of adapter the first that was trained to the end is shown: adapter_seed1." in block.note
 
 
 def test_calibration_error_is_the_mean_distance_by_bins() -> None:
-    marks = random_marks(labels=3)
-    found = measure_reliability(marks)
-    confidence, right = marks.probabilities.max(axis=1), marks.predicted == marks.target
+    results = random_results(labels=3)
+    found = measure_reliability(results)
+    confidence, right = results.probabilities.max(axis=1), results.predicted == results.target
     expected = 0.0
     for low in range(10):  # its definition, bin by bin
         inside = (confidence >= low / 10) & (confidence < (low + 1) / 10)
@@ -86,30 +86,30 @@ def test_calibration_error_is_the_mean_distance_by_bins() -> None:
 
 
 def test_the_ends_of_bins_belong_to_the_bin_above_and_certainty_to_the_last() -> None:
-    found = measure_reliability(label_marks([1] * 6, [0.5, 0.6, 0.7, 0.8, 0.9, 1.0]))
+    found = measure_reliability(label_results([1] * 6, [0.5, 0.6, 0.7, 0.8, 0.9, 1.0]))
     assert found.bins.tolist() == [5, 6, 7, 8, 9, 9]
 
 
 def test_reliability_is_told_with_its_direction_for_each_model(tmp_path: Path) -> None:
     # The head: 0.9 sure, half right. The encoder: 0.75 sure, all right.
-    head = label_marks([1, 0, 1, 0], [0.9, 0.9, 0.9, 0.9])
-    encoder = label_marks([1, 1, 1, 1], [0.75] * 4)
+    head = label_results([1, 0, 1, 0], [0.9, 0.9, 0.9, 0.9])
+    encoder = label_results([1, 1, 1, 1], [0.75] * 4)
     block = reliability_curve(run_of(tmp_path, head, encoder), "dev")
     assert block is not None and block.table is not None and block.picture is not None
     assert block.sentences == [
         "adapter_64 is on average 40.0 points too sure: mean confidence 90.0 %, accuracy 50.0 %, expected calibration "
         "error 40.0 points.",
-        "Expected calibration errors, lower being better: the encoder itself 25.0, adapter_64 40.0.",
+        "Expected calibration errors, lower being better: the encoder alone 25.0, adapter_64 40.0.",
     ]
     whole = {row["model"]: row for row in block.table.records() if row["confidence"] == "all"}
-    assert whole["adapter_64"]["ECE"] == pytest.approx(40.0) and whole["encoder itself"]["ECE"] == pytest.approx(25.0)
-    assert whole["encoder itself"]["confidence − accuracy"] == pytest.approx(-25.0)
+    assert whole["adapter_64"]["ECE"] == pytest.approx(40.0) and whole["encoder alone"]["ECE"] == pytest.approx(25.0)
+    assert whole["encoder alone"]["confidence − accuracy"] == pytest.approx(-25.0)
     (part,) = [row for row in block.table.records() if row["confidence"] == "90 to 100 %"]
     assert (part["model"], part["examples"], part["accuracy (%)"]) == ("adapter_64", 4, 50.0)
 
 
 def test_a_model_as_right_as_it_is_sure_is_called_neither_too_sure_nor_less(tmp_path: Path) -> None:
-    block = reliability_curve(run_of(tmp_path, label_marks([1, 1, 1, 0], [0.75] * 4)), "dev")
+    block = reliability_curve(run_of(tmp_path, label_results([1, 1, 1, 0], [0.75] * 4)), "dev")
     assert block is not None and block.sentences[0].startswith("adapter_64 is on average as sure as it is right:")
 
 
@@ -121,9 +121,9 @@ def test_other_kinds_have_no_labels(tmp_path: Path) -> None:
 def test_many_labels_are_drawn_without_words_and_the_encoder_alone_will_do(tmp_path: Path) -> None:
     names = [f"label{number}" for number in range(9)]
     run = TinyRun(tmp_path, labels=names)
-    run.add("encoder", marks=random_marks(labels=9))
+    run.add("encoder", results=random_results(labels=9))
     finished = run.write()
     matrix, curve = confusion_matrix(finished, "dev"), reliability_curve(finished, "dev")
     assert matrix is not None and matrix.picture is not None and matrix.picture["mark"]["type"] == "rect"
-    assert matrix.sentences[0].startswith("The encoder itself gives ")
+    assert matrix.sentences[0].startswith("The encoder alone gives ")
     assert curve is not None and len(curve.sentences) == 1

@@ -38,7 +38,7 @@ def test_the_block_tells_where_the_strength_is(mapped_squad: Path, monkeypatch: 
     block = layer_map(FinishedRun(mapped_squad), "dev", QUIET)
     assert block is not None and block.table is not None and block.picture is not None
     assert block.sentences == [
-        "“who?”: ladder_16 says “anna” (gold: “anna / anna said”; the encoder itself: “no answer”).",
+        "“who?”: ladder_16 says “anna” (gold: “anna / anna said”; the encoder alone: “no answer”).",
         "Passage: “⟦anna⟧ said”",
         "Of all strength that speaks for what was said, the largest share is that of layer 2: 60.0 % (an even share: "
         "25.0 %). The upper half of the layers has 85.0 % (even: 50.0 %).",
@@ -67,8 +67,8 @@ def test_the_picture_has_every_state_and_marks_both_answers(
     monkeypatch.setattr(module, "_cached_map", lambda *_: found)
     block = layer_map(FinishedRun(mapped_squad), "dev", QUIET)
     assert block is not None and block.picture is not None
-    cells, marks = (layer["data"]["values"] for layer in block.picture["layer"])
-    assert len(cells) == 12 and {(mark["token"], mark["row"]) for mark in marks} == {
+    cells, results = (layer["data"]["values"] for layer in block.picture["layer"])
+    assert len(cells) == 12 and {(mark["token"], mark["row"]) for mark in results} == {
         ("anna", "answer given"), ("anna", "gold answer"), ("said", "gold answer"),
     }  # fmt: skip
     colour, rows = (block.picture["layer"][0]["encoding"][name]["scale"]["domain"] for name in ("color", "y"))

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tiny_blocks import answers_run
-from tiny_reports import span_marks
+from tiny_reports import span_results
 
 from bertvision.data.examples import Example
 from bertvision.pipeline.finished import FinishedRun
@@ -19,7 +19,9 @@ def lengths_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: int) -
     encoder, head = [1] * alone + [0] * alone + [1], [0] * alone + [1] * alone + [1]
     has, leads = [True] * len(words), [-1] * len(words)
     run = answers_run(
-        tmp_path, ("encoder", span_marks(encoder, has, leads), None), ("adapter_64", span_marks(head, has, leads), None)
+        tmp_path,
+        ("encoder", span_results(encoder, has, leads), None),
+        ("adapter_64", span_results(head, has, leads), None),
     )
     examples = [Example(str(count), "Who?", "word " * count, answers=()) for count in words]
     monkeypatch.setattr(FinishedRun, "examples", lambda self, split: examples)
@@ -30,13 +32,13 @@ def test_passages_of_what_only_one_got_right_are_measured(tmp_path: Path, monkey
     block = lengths_block(tmp_path, monkeypatch, 8)
     assert block and block.table
     assert block.table.rows == [
-        ["only encoder itself", 8, 4.5, 2.75, 6.25, 1, 8],
+        ["only encoder alone", 8, 4.5, 2.75, 6.25, 1, 8],
         ["only adapter_64", 8, 12.5, 10.75, 14.25, 9, 16],
         ["both", 1, 50.0, 50.0, 50.0, 50, 50],
         ["neither", 0, None, None, None, None, None],
     ]
     assert block.sentences[0] == (
-        "Passages of what only the encoder itself got right (8 questions): 4.5 words in the median; of what only "
+        "Passages of what only the encoder alone got right (8 questions): 4.5 words in the median; of what only "
         "adapter_64 got right (8 questions): 12.5 words in the median."
     )
     # Of the 12,870 ways to mix 8 and 8 lengths two are as far apart: p = 0.00016.
@@ -51,7 +53,7 @@ def test_too_few_passages_are_not_tested(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_nothing_that_only_one_got_right_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     block = lengths_block(tmp_path, monkeypatch, 0)
-    assert block and "only the encoder itself got right (0 questions): none" in block.sentences[0]
+    assert block and "only the encoder alone got right (0 questions): none" in block.sentences[0]
 
 
 def test_passages_of_one_length_differ_by_nothing() -> None:

@@ -4,79 +4,79 @@ import numpy as np
 import pytest
 from scipy.stats import binned_statistic, pearsonr, spearmanr
 from sklearn.metrics import mean_absolute_error
-from tiny_reports import TinyRun, build_tiny_run, score_marks
+from tiny_reports import TinyRun, build_tiny_run, score_results
 
 from bertvision.kinds import LABEL, SCORE
-from bertvision.kinds.score import ScoreMarks
+from bertvision.kinds.score import ScoreResults
 from bertvision.pipeline.finished import FinishedRun
 from bertvision.report.analyses.predicted_scores import bin_scores, draw_evenly, mean_error, predicted_against_true
 
 
-def random_marks(examples: int = 200, seed: int = 0) -> ScoreMarks:
+def random_results(examples: int = 200, seed: int = 0) -> ScoreResults:
     rng = np.random.default_rng(seed)
     target = rng.uniform(0, 5, examples).round(1)
-    return ScoreMarks(target, target + rng.normal(0, 1, examples))
+    return ScoreResults(target, target + rng.normal(0, 1, examples))
 
 
-def run_of(folder: Path, head: ScoreMarks, encoder: ScoreMarks, metrics: list[str] | None = None) -> FinishedRun:
+def run_of(folder: Path, head: ScoreResults, encoder: ScoreResults, metrics: list[str] | None = None) -> FinishedRun:
     run = TinyRun(folder, SCORE, metrics=metrics)
-    run.add("encoder", marks=encoder)
-    run.add("adapter_64", marks=head)
+    run.add("encoder", results=encoder)
+    run.add("adapter_64", results=head)
     return run.write()
 
 
 def test_bins_are_those_of_scipy() -> None:
-    marks = random_marks()
-    found = bin_scores(marks)
-    means, edges, _ = binned_statistic(marks.target, marks.value, "mean", bins=5)
-    counts, *_ = binned_statistic(marks.target, marks.value, "count", bins=5)
+    results = random_results()
+    found = bin_scores(results)
+    means, edges, _ = binned_statistic(results.target, results.value, "mean", bins=5)
+    counts, *_ = binned_statistic(results.target, results.value, "count", bins=5)
     assert [one.predicted for one in found] == pytest.approx(means)
     assert [one.examples for one in found] == counts.tolist()
     assert [one.low for one in found] + [found[-1].high] == pytest.approx(edges)
 
 
 def test_bins_without_examples_are_left_out_and_equal_scores_are_one() -> None:
-    assert [one.name for one in bin_scores(score_marks([0, 0.5, 5], [1, 2, 3]))] == ["0 to 1", "4 to 5"]
-    (only,) = bin_scores(score_marks([2, 2], [1, 2]))
+    assert [one.name for one in bin_scores(score_results([0, 0.5, 5], [1, 2, 3]))] == ["0 to 1", "4 to 5"]
+    (only,) = bin_scores(score_results([2, 2], [1, 2]))
     assert (only.examples, only.true, only.predicted) == (2, 2.0, 1.5)
 
 
 def test_errors_and_correlations_are_those_of_scikit_learn_and_scipy(tmp_path: Path) -> None:
-    head, encoder = random_marks(seed=1), random_marks(seed=2)
+    head, encoder = random_results(seed=1), random_results(seed=2)
     block = predicted_against_true(run_of(tmp_path, head, encoder, ["pearson"]), "dev")
     assert block is not None and block.table is not None
     rows = {row["model"]: row for row in block.table.records() if row["true scores"] == "all"}
-    for name, marks in (("adapter_64", head), ("encoder itself", encoder)):
-        assert rows[name]["mean absolute error"] == pytest.approx(mean_absolute_error(marks.target, marks.value))
-        assert rows[name]["Pearson"] == pytest.approx(100 * pearsonr(marks.target, marks.value)[0])
+    for name, results in (("adapter_64", head), ("encoder alone", encoder)):
+        assert rows[name]["mean absolute error"] == pytest.approx(mean_absolute_error(results.target, results.value))
+        assert rows[name]["Pearson"] == pytest.approx(100 * pearsonr(results.target, results.value)[0])
         # Not among the run's metrics: from the predictions.
-        assert rows[name]["Spearman"] == pytest.approx(100 * spearmanr(marks.target, marks.value)[0])
+        assert rows[name]["Spearman"] == pytest.approx(100 * spearmanr(results.target, results.value)[0])
 
 
 def test_the_ends_of_the_scale_are_told(tmp_path: Path) -> None:
     # Drawn to the middle: 1 for the lowest, 4 for the highest; the encoder is 0.5 too high throughout.
-    head = score_marks([0, 0, 5, 5, 5], [0.5, 1.5, 4, 4, 4])
-    encoder = score_marks([0, 0, 5, 5, 5], [0.5, 0.5, 5.5, 5.5, 5.5])
+    head = score_results([0, 0, 5, 5, 5], [0.5, 1.5, 4, 4, 4])
+    encoder = score_results([0, 0, 5, 5, 5], [0.5, 0.5, 5.5, 5.5, 5.5])
     block = predicted_against_true(run_of(tmp_path, head, encoder), "dev")
     assert block is not None and block.table is not None
     assert block.sentences == [
-        "adapter_64 is 1.000 off the true score on average (mean absolute error), the encoder itself 0.500.",
+        "adapter_64 is 1.000 off the true score on average (mean absolute error), the encoder alone 0.500.",
         "Of the lowest true scores it predicts 1.00 where they are 0.00 on average (0 to 1, 2 examples), of the "
         "highest 4.00 where they are 5.00 on average (4 to 5, 3 examples).",
     ]
     parts = [row for row in block.table.records() if row["true scores"] == "4 to 5"]
     assert {row["model"]: (row["examples"], row["mean predicted"]) for row in parts} == {
-        "encoder itself": (3, 5.5),
+        "encoder alone": (3, 5.5),
         "adapter_64": (3, 4.0),
     }
 
 
 def test_seeds_are_averaged_in_the_table_and_one_of_them_is_drawn(tmp_path: Path) -> None:
     run = TinyRun(tmp_path, SCORE)
-    run.add("encoder", marks=score_marks([0, 1, 2], [0, 1, 2]))
+    run.add("encoder", results=score_results([0, 1, 2], [0, 1, 2]))
     for seed, off in enumerate([0.2, 0.6]):
-        marks = score_marks([0, 1, 2], [off, 1 + off, 2 + off])
-        run.add(f"adapter_seed{seed}", marks=marks, group="adapter", seed=seed)
+        results = score_results([0, 1, 2], [off, 1 + off, 2 + off])
+        run.add(f"adapter_seed{seed}", results=results, group="adapter", seed=seed)
     block = predicted_against_true(run.write(), "dev")
     assert block is not None and block.table is not None and block.picture is not None
     (row,) = [row for row in block.table.records() if row["model"] == "adapter" and row["true scores"] == "all"]
@@ -93,16 +93,16 @@ def test_large_sets_are_drawn_evenly_from_end_to_end() -> None:
 
 
 def test_a_mean_error_of_nothing_wrong_is_zero() -> None:
-    assert mean_error(score_marks([1, 2], [1, 2])) == 0.0
+    assert mean_error(score_results([1, 2], [1, 2])) == 0.0
 
 
 def test_other_kinds_have_no_scores_and_the_encoder_alone_will_do(tmp_path: Path) -> None:
     assert predicted_against_true(build_tiny_run(tmp_path / "label", LABEL), "dev") is None
     run = TinyRun(tmp_path / "score", SCORE)
-    run.add("encoder", marks=score_marks([1, 1], [1, 2]))
+    run.add("encoder", results=score_results([1, 1], [1, 2]))
     block = predicted_against_true(run.write(), "dev")
     assert block is not None and block.sentences == [
-        "The encoder itself is 0.500 off the true score on average (mean absolute error).",
-        "True scores are all the same: the encoder itself predicts 1.50 where they are 1.00 on average (1 to 1, "
+        "The encoder alone is 0.500 off the true score on average (mean absolute error).",
+        "True scores are all the same: the encoder alone predicts 1.50 where they are 1.00 on average (1 to 1, "
         "2 examples).",
     ]

@@ -32,7 +32,7 @@ def test_a_head_costs_its_fine_tuning_and_its_pass(tmp_path: Path) -> None:
     block = costs_table(run.write(), "dev")
     assert block is not None and block.table is not None
     rows = {(row["model"], row["epochs"]): row for row in block.table.records()}
-    encoder, head = rows["encoder itself", 1.0], rows["adapter_64", 1.0]
+    encoder, head = rows["encoder alone", 1.0], rows["adapter_64", 1.0]
     assert (encoder["seconds"], encoder["of these in the pass"]) == (100.0, None)
     assert (head["seconds"], head["of these in the pass"]) == (110.0, 10.0)
     assert (encoder["forward (M tokens)"], encoder["backward (M tokens)"]) == (1.0, 1.0)
@@ -57,7 +57,7 @@ def test_costs_are_told_of_the_best_head_and_who_shared_its_pass(tmp_path: Path)
     block = costs_table(run.write(), "dev")
     assert block is not None
     assert block.sentences == [
-        "adapter_64 has 2,500 parameters (0.250 % of the encoder's) and scores 71.00 where the encoder itself scores "
+        "adapter_64 has 2,500 parameters (0.250 % of the encoder's) and scores 71.00 where the encoder alone scores "
         "66.00.",
         "Its pass, which 2 models shared, took 10.0 s, after 100.0 s of fine-tuning, and sent 0.50 million tokens "
         "through the encoder, forward.",
@@ -82,7 +82,7 @@ def test_without_heads_the_encoder_alone_is_told_of(tmp_path: Path) -> None:
     run.add("encoder", scores=accuracy(60.0))
     finished = run.write()
     block = costs_table(finished, "dev")
-    assert block is not None and block.sentences == ["The encoder itself has 1,000,000 parameters; there are no heads."]
+    assert block is not None and block.sentences == ["The encoder alone has 1,000,000 parameters; there are no heads."]
     assert score_against_compute(finished, "dev") is None
 
 
@@ -90,7 +90,7 @@ def test_backward_counts_twice_and_the_encoder_s_own_snapshots_stand_beside(tmp_
     block = score_against_compute(priced_run(tmp_path).write(), "dev")
     assert block is not None and block.table is not None
     rows = {(row["model"], row["epochs"]): row for row in block.table.records()}
-    assert rows["encoder itself", 1.0]["compute (M tokens)"] == 3.0
+    assert rows["encoder alone", 1.0]["compute (M tokens)"] == 3.0
     early, late = rows["adapter_64", 0.5], rows["adapter_64", 1.0]
     # 1.5 for half an epoch, 0.5 for the pass; the encoder goes from 60 at 1.5 to 66 at 3.0.
     assert early["compute (M tokens)"] == 2.0
@@ -100,7 +100,7 @@ def test_backward_counts_twice_and_the_encoder_s_own_snapshots_stand_beside(tmp_
     assert block.sentences == [
         "With 2.00 million tokens of compute adapter_64 on the encoder after 0.5 epochs scores 65.00; the encoder "
         "itself reaches 60.00 (1.50 million) for less, and 66.00 (3.00 million) for more.",
-        "With 3.50 million tokens of compute adapter_64 on the encoder after 1 epoch scores 71.00; the encoder itself "
+        "With 3.50 million tokens of compute adapter_64 on the encoder after 1 epoch scores 71.00; the encoder alone "
         "reaches 66.00 (3.00 million) for less, and nothing is known of it for more.",
     ]
 
@@ -138,5 +138,5 @@ def test_every_kind_with_seeds_and_an_ensemble_has_a_picture_of_at_most_six_colo
     block, table = score_against_compute(run, "dev"), costs_table(run, "dev")
     assert block is not None and block.picture is not None and block.in_words() and table is not None
     shown = {row["model"] for row in block.picture["data"]["values"]}
-    assert len(shown) == 6 and {"encoder itself", "last_linear (control)", "together"} <= shown
+    assert len(shown) == 6 and {"encoder alone", "last_linear (control)", "together"} <= shown
     assert table.table is not None and len(table.table.rows) == 1 + 9 and "±" in table.note

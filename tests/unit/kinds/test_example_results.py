@@ -1,4 +1,4 @@
-"""Marks give back what the official scores say, at any threshold, and survive a disk."""
+"""ExampleResults give back what the official scores say, at any threshold, and survive a disk."""
 
 from pathlib import Path
 
@@ -10,10 +10,10 @@ from bertvision.data.examples import Answer, Example
 from bertvision.evaluation.spans import official as squad
 from bertvision.evaluation.spans.answers import NO_SPAN, Candidate, SpanAnswer
 from bertvision.evaluation.spans.decode import answers_at
-from bertvision.kinds import LABEL, SCORE, SPAN, load_marks, save_marks
-from bertvision.kinds.label import LabelMarks
-from bertvision.kinds.score import ScoreMarks
-from bertvision.kinds.span import SpanMarks, SpanPredictions
+from bertvision.kinds import LABEL, SCORE, SPAN, load_results, save_results
+from bertvision.kinds.label import LabelResults
+from bertvision.kinds.score import ScoreResults
+from bertvision.kinds.span import SpanPredictions, SpanResults
 
 EXAMPLES = [
     Example("right", "q", "the red fox", answers=(Answer("red fox", 4), Answer("fox", 8))),
@@ -40,13 +40,13 @@ ANSWERS = [
 
 
 @pytest.fixture(scope="module")
-def spans() -> SpanMarks:
-    marks = SPAN.mark(SpanPredictions([e.id for e in EXAMPLES], ANSWERS), EXAMPLES)
-    assert isinstance(marks, SpanMarks)
-    return marks
+def spans() -> SpanResults:
+    results = SPAN.example_results(SpanPredictions([e.id for e in EXAMPLES], ANSWERS), EXAMPLES)
+    assert isinstance(results, SpanResults)
+    return results
 
 
-def test_marks_of_answers_are_what_can_be_worked_out_by_hand(spans: SpanMarks) -> None:
+def test_marks_of_answers_are_what_can_be_worked_out_by_hand(spans: SpanResults) -> None:
     assert spans.exact.tolist() == [1, 0, 0, 0, 0]
     np.testing.assert_allclose(spans.f1, [1, 2 / 3, 0, 0, 0])
     assert spans.silent.tolist() == [0, 0, 1, 0, 1]
@@ -57,7 +57,7 @@ def test_marks_of_answers_are_what_can_be_worked_out_by_hand(spans: SpanMarks) -
 
 
 @pytest.mark.parametrize("threshold", [-10.0, -1.0, 0.0, 0.5, 1.0, 2.0, 10.0])
-def test_at_any_threshold_they_add_up_to_the_official_scores(spans: SpanMarks, threshold: float) -> None:
+def test_at_any_threshold_they_add_up_to_the_official_scores(spans: SpanResults, threshold: float) -> None:
     gold = {example.id: [known.text for known in example.answers or ()] for example in EXAMPLES}
     official = squad.score_answers(gold, answers_at(ANSWERS, threshold))
     assert 100 * spans.exact_at(threshold).mean() == pytest.approx(official["exact"])
@@ -67,23 +67,23 @@ def test_at_any_threshold_they_add_up_to_the_official_scores(spans: SpanMarks, t
     assert spans.right(threshold).sum() == round(official["exact"] * len(EXAMPLES) / 100)
 
 
-def test_forced_figures_are_those_of_the_scores(spans: SpanMarks) -> None:
+def test_forced_figures_are_those_of_the_scores(spans: SpanResults) -> None:
     gold = {example.id: [known.text for known in example.answers or ()] for example in EXAMPLES}
     forced = threshold_free(ANSWERS, gold)
     assert 100 * spans.exact[spans.has_answer].mean() == pytest.approx(forced["forced_exact"])
     assert 100 * spans.f1[spans.has_answer].mean() == pytest.approx(forced["forced_f1"])
 
 
-def test_marks_of_all_kinds_survive_a_disk(spans: SpanMarks, tmp_path: Path) -> None:
-    labels = LabelMarks(np.array([1, 0]), np.array([[0.2, 0.8], [0.4, 0.6]]))
-    scores = ScoreMarks(np.array([1.0, 2.5]), np.array([1.5, 2.0]))
+def test_marks_of_all_kinds_survive_a_disk(spans: SpanResults, tmp_path: Path) -> None:
+    labels = LabelResults(np.array([1, 0]), np.array([[0.2, 0.8], [0.4, 0.6]]))
+    scores = ScoreResults(np.array([1.0, 2.5]), np.array([1.5, 2.0]))
     kinds = {SPAN: spans, LABEL: labels, SCORE: scores}
-    for kind, marks in kinds.items():
+    for kind, results in kinds.items():
         (tmp_path / str(kind)).mkdir()
-        save_marks(tmp_path / str(kind), marks)
-        found = load_marks(tmp_path / str(kind), kind)
-        assert type(found) is type(marks)
-        for name, values in vars(marks).items():
+        save_results(tmp_path / str(kind), results)
+        found = load_results(tmp_path / str(kind), kind)
+        assert type(found) is type(results)
+        for name, values in vars(results).items():
             np.testing.assert_array_equal(getattr(found, name), values)
             assert getattr(found, name).dtype == values.dtype
     assert labels.predicted.tolist() == [1, 1] and labels.right().tolist() == [True, False]

@@ -16,7 +16,7 @@ from bertvision.sources.store.dtypes import from_stored
 from bertvision.sources.store.reader import StateReader, Store
 
 
-class KeptStates:
+class MemoryStates:
     """The `cls` and `mean` states of all windows of some features."""
 
     def __init__(self, parts: dict[Part, Tensor], pooled: bool, origin: str = "") -> None:
@@ -26,7 +26,7 @@ class KeptStates:
     @classmethod
     def encode(
         cls, encoder: Encoder, features: Features, keep: tuple[Part, ...], tokens: int = 8192, bar: Bar | None = None
-    ) -> "KeptStates":
+    ) -> "MemoryStates":
         """Runs the frozen encoder over every window, longest first: little padding, and memory fails early or never."""
         order = np.argsort(-features.lengths, kind="stable")
         found: dict[Part, list[Tensor]] = {name: [] for name in keep}
@@ -44,7 +44,7 @@ class KeptStates:
     @classmethod
     def load(
         cls, store: Store, keep: tuple[Part, ...], features: Features, device: torch.device, dtype: torch.dtype
-    ) -> "KeptStates":
+    ) -> "MemoryStates":
         """All states of a store, a shard's worth of windows at a time, each shard compared with its checksum."""
         found: dict[Part, list[Tensor]] = {name: [] for name in keep}
         reading, first = StateReader(store, keep, features.lengths), 0
@@ -58,9 +58,9 @@ class KeptStates:
         return cls(parts, store.contents.pooled, f"they are small, and read from {store.location}")
 
 
-class KeptSource:
+class MemorySource:
     def __init__(
-        self, kept: KeptStates, features: Features, plan: list[np.ndarray], share: tuple[int, int] = (0, 1)
+        self, kept: MemoryStates, features: Features, plan: list[np.ndarray], share: tuple[int, int] = (0, 1)
     ) -> None:
         self.kept, self.features, self.plan = kept, features, plan
         self.rank, self.processes = share
