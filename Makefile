@@ -1,20 +1,23 @@
 # make demo: set-up and the main job.   make test: set-up and the tests.   Both work from a fresh clone, offline after set-up.
 PYTHON ?= python3
 BIN = .venv/bin
+DEMO_READY = .venv/.demo-ready
 READY = .venv/.ready
 
 .PHONY: setup demo test test-all test-gpu check format paper paper-check paper-test kit wheel-test
 
 setup: $(READY)
 
-# The stamp is written last, so an interrupted install is started again.
-$(READY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] <= (3, 13) else "BERTVision needs Python 3.11 to 3.13, this is " + sys.version.split()[0] + "; try make PYTHON=python3.12")'
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	touch $(READY)
+# The markers are written last, so an interrupted install starts again. The demo needs fewer packages than the tests.
+$(DEMO_READY): pyproject.toml constraints.txt setup.sh
+	@PYTHON=$(PYTHON) sh setup.sh demo
+	@touch $@
 
-demo: $(READY)
+$(READY): $(DEMO_READY)
+	@PYTHON=$(PYTHON) sh setup.sh dev
+	@touch $@
+
+demo: $(DEMO_READY)
 	$(BIN)/bertvision demo
 
 # A process for each core, at most four: each takes up to 2 GB of memory.
