@@ -1,4 +1,4 @@
-"""The map in the README is true: what it names is there, and every part of the package is on it."""
+"""The map in CONTRIBUTING.md is correct: every path exists, and every part of the package is listed."""
 
 import re
 from pathlib import Path
@@ -7,23 +7,23 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "bertvision"
-NOT_TOLD = ("__pycache__", "py.typed")
+NOT_LISTED = ("__pycache__", "py.typed")
 
 
 def read_map() -> dict[str, str]:
     """path → purpose, from the lines `path   purpose` of the fenced block under "## Map"."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     found = re.search(r"^## Map$.*?^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    assert found, 'README.md has no fenced block under a heading "## Map"'
+    assert found, 'CONTRIBUTING.md has no fenced block under a heading "## Map"'
     paths: dict[str, str] = {}
     folder = ""
     for line in filter(str.strip, found[1].splitlines()):
         path, _, purpose = line.strip().partition(" ")
         if line == line.lstrip():
             folder = path
-        else:  # an indented line lies in the folder above it
+        else:  # an indented line is in the folder above it
             path = folder + path
-        assert path not in paths, f"{path} is on the map twice"
+        assert path not in paths, f"{path} is listed twice"
         paths[path] = purpose.strip()
     return paths
 
@@ -41,6 +41,6 @@ def test_everything_on_the_map_exists_and_has_a_purpose(file_map: dict[str, str]
 
 
 def test_every_part_of_the_package_is_on_the_map(file_map: dict[str, str]) -> None:
-    parts = {path.relative_to(ROOT).as_posix() for path in PACKAGE.iterdir() if path.name not in NOT_TOLD}
+    parts = {path.relative_to(ROOT).as_posix() for path in PACKAGE.iterdir() if path.name not in NOT_LISTED}
     assert len(parts) > 10
     assert not parts - {path.rstrip("/") for path in file_map}
