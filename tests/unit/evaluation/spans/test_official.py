@@ -119,7 +119,7 @@ def test_scores_of_single_questions_keep_the_order_of_gold():
 
 def test_missing_predictions_are_counted_and_named():
     gold = {f"q{index}": [] for index in range(9)}
-    with pytest.raises(UserError, match=r"5 of 9 .*'q4', 'q5', 'q6', ….*1 of its ids .*'typo'"):
+    with pytest.raises(UserError, match=r"5 of 9 .*'q4', 'q5', 'q6', ….*1 of the predicted ids .*'typo'"):
         squad.score_answers(gold, {"q0": "", "q1": "", "q2": "", "q3": "", "typo": ""})
 
 
