@@ -63,18 +63,20 @@ def register(
 # ---------------------------------------------------------------------- labels
 
 
-@register(LABEL_METRICS, "accuracy", "accuracy", lambda gold, said: mean_measure(gold == said))
+@register(LABEL_METRICS, "accuracy", "accuracy", lambda gold, predicted: mean_measure(gold == predicted))
 def accuracy(gold: Array, predicted: Array) -> float:
     return 100.0 * float(np.mean(gold == predicted))
 
 
-@register(LABEL_METRICS, "f1", "F1", lambda gold, said: _f1_measure(gold == 1, said == 1))
-@register(LABEL_METRICS, "f1_has_answer", "F1 has answer", lambda gold, said: _f1_measure(gold == 1, said == 1))
+@register(LABEL_METRICS, "f1", "F1", lambda gold, predicted: _f1_measure(gold == 1, predicted == 1))
+@register(
+    LABEL_METRICS, "f1_has_answer", "F1 has answer", lambda gold, predicted: _f1_measure(gold == 1, predicted == 1)
+)
 def f1_of_label_1(gold: Array, predicted: Array) -> float:
     return _f1(gold == 1, predicted == 1)
 
 
-@register(LABEL_METRICS, "f1_no_answer", "F1 no answer", lambda gold, said: _f1_measure(gold == 0, said == 0))
+@register(LABEL_METRICS, "f1_no_answer", "F1 no answer", lambda gold, predicted: _f1_measure(gold == 0, predicted == 0))
 def f1_of_label_0(gold: Array, predicted: Array) -> float:
     return _f1(gold == 0, predicted == 0)
 
@@ -94,9 +96,9 @@ def _f1_macro_measure(gold: Array, predicted: Array) -> Measure:
     tally = _tally(gold, predicted)
 
     def measure(counts: Counts) -> Float64:
-        right, golds, said = tally(counts)  # (round, label) each
-        f1 = divide(2 * right, golds + said, undefined=0.0)  # (round, label)
-        return 100.0 * f1.sum(axis=1) / (golds + said > 0).sum(axis=1)  # (round,)
+        right, golds, guesses = tally(counts)  # (round, label) each
+        f1 = divide(2 * right, golds + guesses, undefined=0.0)  # (round, label)
+        return 100.0 * f1.sum(axis=1) / (golds + guesses > 0).sum(axis=1)  # (round,)
 
     return measure
 
@@ -114,12 +116,12 @@ def _matthews_measure(gold: Array, predicted: Array) -> Measure:
     tally = _tally(gold, predicted)
 
     def measure(counts: Counts) -> Float64:
-        right, golds, said = tally(counts)  # (round, label) each
+        right, golds, guesses = tally(counts)  # (round, label) each
         total = golds.sum(axis=1)  # (round,)
-        covariance = total * right.sum(axis=1) - (golds * said).sum(axis=1)  # (round,)
+        covariance = total * right.sum(axis=1) - (golds * guesses).sum(axis=1)  # (round,)
         gold_variance = total**2 - (golds**2).sum(axis=1)  # (round,)
-        said_variance = total**2 - (said**2).sum(axis=1)  # (round,)
-        return 100.0 * divide(covariance, np.sqrt(gold_variance) * np.sqrt(said_variance), undefined=0.0)  # (round,)
+        guess_variance = total**2 - (guesses**2).sum(axis=1)  # (round,)
+        return 100.0 * divide(covariance, np.sqrt(gold_variance) * np.sqrt(guess_variance), undefined=0.0)  # (round,)
 
     return measure
 
@@ -137,8 +139,8 @@ def matthews(gold: Array, predicted: Array) -> float:
 def _tally(gold: Array, predicted: Array) -> Callable[[Counts], Float64]:
     """Diagonal, row sums and column sums of the confusion matrix of each round: (3, round, label)."""
     labels = np.unique(np.concatenate([gold, predicted]))  # (label,)
-    is_gold, is_said = gold[:, None] == labels, predicted[:, None] == labels  # (example, label), (example, label)
-    columns = np.concatenate([is_gold & is_said, is_gold, is_said], axis=1).astype(np.float32)  # (example, 3 * label)
+    is_gold, is_guess = gold[:, None] == labels, predicted[:, None] == labels  # (example, label), (example, label)
+    columns = np.concatenate([is_gold & is_guess, is_gold, is_guess], axis=1).astype(np.float32)  # (example, 3 * label)
 
     def tally(counts: Counts) -> Float64:
         sums = (counts @ columns).astype(np.float64)  # (round, 3 * label): integers, so exact
@@ -173,11 +175,11 @@ def pearson(gold: Array, predicted: Array) -> float:
 
 def _spearman_measure(gold: Float64, predicted: Float64) -> Measure:
     everyone = np.arange(len(gold))
-    gold_below, said_below = twice_below(gold, everyone, everyone), twice_below(predicted, everyone, everyone)
+    gold_below, predicted_below = twice_below(gold, everyone, everyone), twice_below(predicted, everyone, everyone)
 
     def measure(counts: Counts) -> Float64:
         total = counts.sum(axis=1, keepdims=True)  # (round, 1)
-        x, y = gold_below(counts) - total, said_below(counts) - total  # (round, example): twice the rank, mean 0
+        x, y = gold_below(counts) - total, predicted_below(counts) - total  # (round, example): twice the rank, mean 0
         x_variance, y_variance, covariance = (sum_products(counts * a, b) for a, b in ((x, x), (y, y), (x, y)))
         constant = (x_variance == 0) | (y_variance == 0)  # (round,): all values are exact
         return _correlation_on_counts(covariance, x_variance, y_variance, constant)  # (round,)

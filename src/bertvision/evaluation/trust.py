@@ -13,21 +13,21 @@ Trust = dict[str, list[Group]]
 predictions that were right (`right`), and the number of `examples`."""
 
 
-def group(sure: npt.NDArray[np.float64], right: npt.NDArray[np.bool_]) -> list[Group]:
+def group(confidence: npt.NDArray[np.float64], right: npt.NDArray[np.bool_]) -> list[Group]:
     """Split examples into groups of equal size by confidence (example). Groups that start at the same confidence are
     merged, because a lookup could not tell them apart."""
-    order = np.argsort(sure, kind="stable")  # (example)
+    order = np.argsort(confidence, kind="stable")  # (example)
     joined: dict[float, list[npt.NDArray[np.intp]]] = {}
     for part in np.array_split(order, max(1, min(GROUPS, len(order) // LEAST))):
-        joined.setdefault(float(sure[part[0]]), []).append(part)
+        joined.setdefault(float(confidence[part[0]]), []).append(part)
     wholes = {start: np.concatenate(parts) for start, parts in joined.items()}  # (example) each
     return [{"from": start, "right": float(right[w].mean()), "examples": len(w)} for start, w in wholes.items()]
 
 
-def look_up(known: Trust, said: str, sure: float) -> Group:
+def look_up(known: Trust, predicted: str, confidence: float) -> Group:
     """Return the group that a prediction belongs to, or `{"examples": 0}` if it was never made on held-out data."""
-    if said not in known:
+    if predicted not in known:
         return {"examples": 0}
-    groups, sure = known[said], round(float(sure), DIGITS)
-    found = [group for group in groups if group["from"] <= sure] or groups[:1]
+    groups, confidence = known[predicted], round(float(confidence), DIGITS)
+    found = [group for group in groups if group["from"] <= confidence] or groups[:1]
     return {key: found[-1][key] for key in ("right", "examples")}

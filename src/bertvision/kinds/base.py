@@ -348,12 +348,9 @@ class Kind(ABC):
 
     def measure_trust(self, results: Any, labels: Sequence[str], threshold: float = 0.0) -> trust.Trust:
         """Measure how often equal predictions with a similar confidence were right on held-out examples."""
-        said, sure, right = (
-            self.said(results, labels, threshold),
-            self.sureness(results, threshold),
-            results.right(threshold),
-        )
-        return {name: trust.group(sure[some], right[some]) for name, some in said.items() if some.any()}
+        predicted = self.said(results, labels, threshold)
+        confidence, right = self.sureness(results, threshold), results.right(threshold)  # (example), (example)
+        return {name: trust.group(confidence[some], right[some]) for name, some in predicted.items() if some.any()}
 
     @abstractmethod
     def trust_row(self, row: Mapping[str, Any], known: trust.Trust, threshold: float = 0.0) -> trust.Group:

@@ -292,8 +292,8 @@ class SpanKind(Kind):
         return np.asarray(np.round(np.abs(results.lead - threshold), trust.DIGITS))  # (example)
 
     def trust_row(self, row: Mapping[str, Any], known: trust.Trust, threshold: float = 0.0) -> trust.Group:
-        said = SILENCE if row["start"] is None else ANSWER
-        return trust.look_up(known, said, abs(float(row["null_score"]) - float(row["score"]) - threshold))
+        predicted = SILENCE if row["start"] is None else ANSWER
+        return trust.look_up(known, predicted, abs(float(row["null_score"]) - float(row["score"]) - threshold))
 
 
 def gold_answers(examples: list[Example]) -> dict[str, list[str]]:
@@ -315,8 +315,8 @@ def _best_window(answer: SpanAnswer, features: Features, outputs: "Tensor") -> t
     return best[1:]
 
 
-def _measure(gold: list[tuple[str, ...]], said: list[str]) -> tuple[Float, Float]:
-    found = np.array(list(map(official.measure, gold, said)), dtype=np.float64).reshape(-1, 2)  # (example, 2)
+def _measure(gold: list[tuple[str, ...]], predicted: list[str]) -> tuple[Float, Float]:
+    found = np.array(list(map(official.measure, gold, predicted)), dtype=np.float64).reshape(-1, 2)  # (example, 2)
     return np.ascontiguousarray(found[:, 0]), np.ascontiguousarray(found[:, 1])
 
 

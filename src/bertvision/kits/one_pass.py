@@ -63,9 +63,7 @@ def compute_in_one_pass(
     """Return each head's outputs for its windows, as float32: (token, 2) for spans, (window, output) otherwise."""
     joined = join_features([one.features for one in asked.values()])
     first = find_first(joined)  # (window,)
-    tasks = np.cumsum([len(one.features) for one in asked.values()])[
-        :-1
-    ]  # where the windows of the second and each later task begin
+    tasks = np.cumsum([len(one.features) for one in asked.values()])[:-1]  # first window of each task after the first
     keep: tuple[Part, ...] = tuple(sorted({one.head.reads for one in asked.values()}))
     outputs = {name: one.allocate() for name, one in asked.items()}
     sequences = np.unique(first)  # (sequence,)

@@ -176,7 +176,7 @@ def test_the_interval_of_a_mean_equals_scipys_and_is_close_to_the_normal_interva
     credits = np.random.default_rng(0).beta(0.5, 0.5, size=400)
     error = 100 * credits.std() / math.sqrt(400)
     low, high = interval(bootstrap([mean_measure(credits)], Draws(400, rounds=4000))[0])
-    # Each end is a quantile of 4,000 rounds, with error sqrt(0.025·0.975 / 4000) / density(1.96) = 0.04 standard errors.
+    # Each end is a quantile of 4,000 rounds: error sqrt(0.025·0.975 / 4000) / density(1.96) = 0.04 standard errors.
     theirs = stats.bootstrap((100 * credits,), np.mean, n_resamples=4000, method="percentile", rng=1)
     assert (low, high) == pytest.approx(tuple(theirs.confidence_interval), abs=0.2 * error)
     assert (low, high) == pytest.approx(

@@ -56,13 +56,13 @@ def measure(answers: Sequence[str], predicted: str) -> tuple[float, float]:
 
 @lru_cache(maxsize=1 << 16)  # models scored one after another share many answers
 def _measure(answers: tuple[str, ...], predicted: str) -> tuple[float, float]:
-    said, gold = _words(predicted), _gold_words(answers)
-    if said in gold:
+    found, gold = _words(predicted), _gold_words(answers)
+    if found in gold:
         return 1.0, 1.0
-    known, best = frozenset(said), 0.0
+    known, best = frozenset(found), 0.0
     for words in gold:
         if not known.isdisjoint(words):
-            best = max(best, _f1_of_words(words, said))
+            best = max(best, _f1_of_words(words, found))
     return 0.0, best
 
 
