@@ -110,7 +110,9 @@ def test_tasks_are_for_kits(finished: Callable[..., Path], glue_folder: Path, co
     assert made.code == 2 and "has no head on the untouched encoder" in made.err
 
 
-def test_texts_can_be_typed_one_after_another(kit: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_texts_can_be_typed_at_the_prompt_one_after_another(
+    kit: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     typed = ["a king", "", QUESTION, PASSAGE, ""]  # a single text, a pair, then quit
 
     class Terminal(io.StringIO):
