@@ -1,12 +1,12 @@
-"""What all tests stand on: no network, one thread, a tiny encoder with a tokenizer, tiny tasks in official layouts."""
+"""Shared by all tests: no network, one thread, a tiny encoder with a tokenizer, and tiny tasks in official layouts."""
 
 import os
 
-# Read when transformers, datasets and torch are imported, so they come first; processes that tests start inherit them.
+# Set before importing transformers, datasets and torch, which read these on import. Subprocesses inherit them.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-# `make test` has a process for each core, and the tensors of tests are too small for several threads.
+# `make test` runs one process per core, and the tensors of the tests are too small for several threads.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import socket
@@ -22,13 +22,13 @@ LOOPBACK = ("127.", "::1", "localhost")
 
 @pytest.fixture(scope="session", autouse=True)
 def no_network() -> Iterator[None]:
-    """Connections leave this machine in no test; Unix sockets and loopback stay open."""
+    """Block all connections that leave this machine. Unix sockets and loopback stay open."""
     before = {name: getattr(socket.socket, name) for name in ("connect", "connect_ex")}
 
     def guarded(name: str) -> Callable[..., Any]:
         def call(self: socket.socket, address: Any, *rest: Any) -> Any:
             if self.family in (socket.AF_INET, socket.AF_INET6) and not str(address[0]).startswith(LOOPBACK):
-                raise ConnectionRefusedError(f"tests use no network: {address}")
+                raise ConnectionRefusedError(f"tests must not use the network: {address}")
             return before[name](self, address, *rest)
 
         return call
@@ -42,7 +42,7 @@ def no_network() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def tiny_encoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A BERT of 3 layers, hidden 32, 2 attention heads, as a Hugging Face folder with its tokenizer."""
+    """A BERT with 3 layers, hidden size 32 and 2 attention heads, as a Hugging Face folder with its tokenizer."""
     from tiny_encoders import tiny_model, tiny_tokenizer
 
     folder = tmp_path_factory.mktemp("tiny_encoder")
@@ -73,8 +73,8 @@ def tiny_features() -> Callable[[str], Any]:
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    """The folder with real data; a test that asks for it is skipped where there is none."""
+    """The folder with real data. Tests that use it are skipped if there is none."""
     folder = os.environ.get("BERTVISION_REAL_DATA")
     if not folder:
-        pytest.skip("BERTVISION_REAL_DATA names no folder with real data")
+        pytest.skip("BERTVISION_REAL_DATA is not set")
     return Path(folder)

@@ -166,6 +166,6 @@ def test_a_kind_of_target_is_one_file(package: Path, data: Path, tmp_path: Path,
     # Grades come one after the other, so the median one is in the middle and each other is next to it.
     assert dev["baseline"] == {"within_one": 100.0, "accuracy": pytest.approx(100 / 3), "total": 24}
     assert {"max_encoder_learned_pooling", "fitted_encoder_max_pooling_seed0"} <= set(dev)
-    assert "always gives the median grade" in (run / "summary.md").read_text()
+    assert "always predicts the median grade" in (run / "summary.md").read_text()
     answers = json.loads(call(package, tmp_path, f"predict {kit} --text dog --json"))
     assert answers["files"]["grade"] in GRADES and answers["files"]["trust"]["examples"] >= 0

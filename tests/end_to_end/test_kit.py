@@ -1,4 +1,4 @@
-"""A kit from the command line: made of runs, asked about typed text and files."""
+"""Kits from the command line: built from runs, used on typed text and on files."""
 
 import io
 import json
@@ -27,46 +27,46 @@ def kit(finished: Callable[..., Path], glue_folder: Path, squad_folder: Path, co
     return tmp_path / "kit"
 
 
-def test_every_task_answers_typed_text_and_says_how_far_to_trust_it(kit: Path, command: Command) -> None:
+def test_every_task_predicts_on_typed_text_and_shows_trust(kit: Path, command: Command) -> None:
     rows = command("predict", kit, "--text", QUESTION, "--text-pair", PASSAGE, "--tasks", "all", "--json").json
     assert set(rows) == {"sst2", "rte", "squad2"} and all("trust" in row for row in rows.values())
     said = command("predict", kit, "--text", QUESTION, "--text-pair", PASSAGE).out.splitlines()
     assert [line.split()[0] for line in said] == ["sst2", "rte", "squad2"]
-    assert all(("held-out answer" in line) != ("never said on held-out data" in line) for line in said)
+    assert all(("held-out answer" in line) != ("no similar answers on held-out data" in line) for line in said)
     assert set(command("predict", kit, "--text", "a king", "--json").json) == {"sst2"}
 
 
-def test_files_of_several_forms_are_read(kit: Path, command: Command, tmp_path: Path) -> None:
+def test_files_in_several_formats_are_read(kit: Path, command: Command, tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("a king\n\na man\n", encoding="utf-8")
     rows = command("predict", kit, "--file", tmp_path / "lines.txt", "--json").json
     assert [(row["id"], set(row) - {"id"}) for row in rows] == [("1", {"sst2"}), ("3", {"sst2"})]
     (tmp_path / "pairs.csv").write_text('sentence1,sentence2\na king,"a man, old"\n', encoding="utf-8")
-    out = tmp_path / "said.jsonl"
+    out = tmp_path / "predictions.jsonl"
     command("predict", kit, "--file", tmp_path / "pairs.csv", "--tasks", "rte,squad2", "--out", out)
     (row,) = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     assert set(row) == {"id", "rte", "squad2"}
 
 
-def test_rows_go_by_the_ids_of_the_file_and_into_one_object_where_that_is_asked(
+def test_rows_have_the_ids_of_the_file_and_a_json_file_gets_one_object(
     kit: Path, command: Command, tmp_path: Path
 ) -> None:
     (tmp_path / "texts.csv").write_text("id,text\nx7,a king\nx8,a man\n", encoding="utf-8")
     rows = command("predict", kit, "--file", tmp_path / "texts.csv", "--json").json
     assert [row["id"] for row in rows] == ["x7", "x8"]
-    out = tmp_path / "said.json"
+    out = tmp_path / "predictions.json"
     command("predict", kit, "--file", tmp_path / "texts.csv", "--out", out)
     found = json.loads(out.read_text(encoding="utf-8"))
     assert [{"id": id, **row} for id, row in found.items()] == rows
 
 
-def test_what_was_never_said_on_held_out_data_is_told(kit: Path, command: Command) -> None:
+def test_an_answer_without_similar_held_out_answers_is_marked(kit: Path, command: Command) -> None:
     facts = json.loads((kit / "kit.json").read_text(encoding="utf-8"))
     facts["tasks"]["sst2"]["trust"] = {}
     (kit / "kit.json").write_text(json.dumps(facts), encoding="utf-8")
-    assert "[never said on held-out data]" in command("predict", kit, "--text", "a king").out
+    assert "[no similar answers on held-out data]" in command("predict", kit, "--text", "a king").out
 
 
-def test_a_kit_takes_no_other_folders_place(
+def test_a_kit_replaces_no_other_folder(
     finished: Callable[..., Path], glue_folder: Path, command: Command, tmp_path: Path
 ) -> None:
     run = finished(*UNTOUCHED, name="sst2", data=glue_folder)
@@ -76,7 +76,7 @@ def test_a_kit_takes_no_other_folders_place(
         assert made.code == 2 and str(place) in made.err
     assert (tmp_path / "mine.txt").is_file() and (run / "scores.json").is_file()
     odd = command("kit", run, "--to", tmp_path / "kit", "--head", "rte=adapter")
-    assert odd.code == 2 and "task 'rte', of which there is no run" in odd.err
+    assert odd.code == 2 and "a head is given for task 'rte', but no run is for that task" in " ".join(odd.err.split())
     assert "kit of 1 task:" in command("kit", run, "--to", tmp_path / "kit").out
 
 
@@ -84,16 +84,18 @@ def test_a_kit_takes_no_other_folders_place(
     ("words", "told"),
     [
         (["--text", "a king", "--head", "encoder"], "--head: for runs"),
-        (["--text", "a king", "--tasks", "rte"], "rte: about two texts"),
+        (["--text", "a king", "--tasks", "rte"], "two texts are needed for rte"),
         (["--text", "a king", "--tasks", "cola"], "no task 'cola'"),
-        (["--text", "a king", "--tasks", ","], "no task is named"),
+        (["--text", "a king", "--tasks", ","], "no task selected"),
         (["--text", " "], "'--text' is empty"),
         (["--file", "FOLDER/gap.csv"], "'x8' is empty"),
         ([], "nothing to predict on"),
         (["--file", "FOLDER/odd.csv"], "expected columns of one of these names: question, passage"),
     ],
 )
-def test_mistakes_are_told(words: list[str], told: str, kit: Path, command: Command, tmp_path: Path) -> None:
+def test_invalid_arguments_raise_clear_errors(
+    words: list[str], told: str, kit: Path, command: Command, tmp_path: Path
+) -> None:
     (tmp_path / "odd.csv").write_text("first,second\na,b\n", encoding="utf-8")
     (tmp_path / "gap.csv").write_text("id,text\nx7,a king\nx8, \n", encoding="utf-8")
     found = command("predict", kit, *[word.replace("FOLDER", str(tmp_path)) for word in words])
@@ -108,10 +110,10 @@ def test_tasks_are_for_kits(finished: Callable[..., Path], glue_folder: Path, co
     assert made.code == 2 and "has no head on the untouched encoder" in made.err
 
 
-def test_texts_typed_one_after_the_other_are_answered(
+def test_several_texts_can_be_typed_at_the_prompt_one_after_another(
     kit: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    typed = ["a king", "", QUESTION, PASSAGE, ""]  # alone, then a pair, then leave
+    typed = ["a king", "", QUESTION, PASSAGE, ""]  # a single text, a pair, then quit
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -131,7 +133,7 @@ def test_a_kit_is_scored_on_a_configs_data(kit: Path, command: Command, tmp_path
     said = command("evaluate", rte, "--kit", kit).out
     assert "for rte, kit kit" in said and "baseline" in said and "card" in said
     for words, message in (
-        ((rte, "--kit", "nowhere"), "there is no kit 'nowhere'"),
+        ((rte, "--kit", "nowhere"), "no kit 'nowhere': give a shipped kit (default)"),
         (("--kit", kit), "give a config or run folder"),
         (("--kit", kit, "--predictions", "a.json", "--data", "b.json"), "no config or kit"),
     ):
@@ -139,7 +141,7 @@ def test_a_kit_is_scored_on_a_configs_data(kit: Path, command: Command, tmp_path
         assert told.code == 2 and message in " ".join(told.err.split())
 
 
-def test_cards_say_what_the_about_file_says(kit: Path, command: Command, tmp_path: Path) -> None:
+def test_cards_contain_the_text_of_the_about_file(kit: Path, command: Command, tmp_path: Path) -> None:
     runs = [Path(word) for word in json.loads((tmp_path / "runs.json").read_text(encoding="utf-8"))]
     about = tmp_path / "about.toml"
     about.write_text('sst2 = "Reviews, free for all."\n', encoding="utf-8")
@@ -151,7 +153,7 @@ def test_cards_say_what_the_about_file_says(kit: Path, command: Command, tmp_pat
         assert told.code == 2 and message in " ".join(told.err.split()) and "Traceback" not in told.err
 
 
-def test_a_blank_second_text_is_none_and_the_file_that_is_read_is_not_written(
+def test_a_blank_second_text_counts_as_missing_and_the_input_file_is_not_overwritten(
     kit: Path, command: Command, tmp_path: Path
 ) -> None:
     texts = tmp_path / "texts.csv"

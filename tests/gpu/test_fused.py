@@ -1,4 +1,4 @@
-"""The kernels of span adapters against float64."""
+"""The fused kernels of span adapters, compared with float64."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def distance(found: Tensor, expected: Tensor) -> float:
 @pytest.mark.parametrize(
     ("positions", "layers", "width", "scale"), [(3001, 13, 392, 1.0), (1, 3, 8, 1.0), (70, 25, 64, 5.0)]
 )
-def test_output_and_gradients_are_those_of_float64_to_rounding(
+def test_output_and_gradients_equal_float64_within_rounding(
     positions: int, layers: int, width: int, scale: float
 ) -> None:
     generator = torch.Generator("cuda").manual_seed(positions)
@@ -40,7 +40,7 @@ def test_output_and_gradients_are_those_of_float64_to_rounding(
     inputs, upstream = (states, weight, bias, columns), draw(positions, 2)
     found = read_out(*inputs)
     gradients = torch.autograd.grad(found, inputs, upstream)
-    # The kernels are given weights that were rounded, as under autocast.
+    # The kernels get rounded weights, as under autocast.
     exact = [part.detach().double().requires_grad_() for part in (states, weight.bfloat16(), bias.bfloat16(), columns)]
     product = exact[0] @ exact[1].T + exact[2]  # (position, layer, width)
     expected = functional.gelu(product).flatten(1) @ exact[3].T  # (position, 2)
@@ -52,7 +52,7 @@ def test_output_and_gradients_are_those_of_float64_to_rounding(
 
 
 @pytest.mark.parametrize("row", ["adapter_64", "adapter_64_skip", "adapter_386", "adapter_386_skip"])
-def test_a_head_gives_the_same_with_the_kernels_and_without(row: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_computes_the_same_with_and_without_the_kernels(row: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     shape = StateShape(layers=4, hidden=64, pooled=True)
     head = build_head(member_of(row, SPAN), shape, Target(SPAN)).cuda()

@@ -1,4 +1,4 @@
-"""The ladder on a real device: unpadded attention in half precision beside the padded one."""
+"""The ladder on a GPU: unpadded attention in half precision, compared with padded attention."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def ladder(**settings: Any) -> Any:
 
 
 def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The routes that are taken, in their order."""
+    """Record the attention routes taken, in order."""
     taken: list[str] = []
     for route in ROUTES:
         own = getattr(attention, route)
@@ -51,11 +51,11 @@ def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("size", [16, 32, 64])
-def test_unpadded_attention_equals_the_padded_one_within_rounding_and_so_do_its_gradients(
+def test_unpadded_attention_and_its_gradients_equal_padded_attention_within_rounding(
     dtype: torch.dtype, size: int
 ) -> None:
     generator = torch.Generator().manual_seed(0)
-    # As in a block: three parts of one product, so not contiguous.
+    # As in a block, these are slices of one product, so not contiguous.
     joined = torch.randn(sum(LENGTHS), 3, 4, size, generator=generator).to("cuda", dtype)
     weights = torch.randn(sum(LENGTHS), 4, size, generator=generator).to("cuda", dtype)
     states = HiddenStates(torch.tensor(LENGTHS), tokens=torch.zeros(sum(LENGTHS), 1, 1, device="cuda"))
@@ -71,7 +71,7 @@ def test_unpadded_attention_equals_the_padded_one_within_rounding_and_so_do_its_
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_ladder_under_autocast_trains_unpadded_as_it_does_padded(
+def test_under_autocast_a_ladder_trains_the_same_unpadded_and_padded(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     states = random_states(SHAPE, LENGTHS).to("cuda", dtype)
@@ -111,7 +111,7 @@ def test_changing_one_sequence_changes_no_other() -> None:
 
 
 @torch.no_grad()
-def test_a_forward_pass_never_waits_for_the_device() -> None:
+def test_a_forward_pass_does_not_synchronise_with_the_device() -> None:
     states, head = random_states(SHAPE, LENGTHS).to("cuda", torch.bfloat16), ladder().eval()
     with torch.autocast("cuda", torch.bfloat16):
         head(states)

@@ -1,4 +1,4 @@
-"""Recorded steps on a GPU: the same weights as steps that are started one by one, to rounding."""
+"""Recorded steps (CUDA graphs) on a GPU produce the same weights as ordinary steps, up to rounding."""
 
 import numpy as np
 import pytest
@@ -64,8 +64,8 @@ def test_states_are_the_same_recorded_or_not(keep: tuple[str, ...], encoder: Enc
 def train(
     encoder: Encoder, features: Features, rows: tuple[str, ...], recorded: bool, exact: bool = False
 ) -> list[Member]:
-    """Members after four epochs of three steps each, all of about one size; exactly: in float64, and from the very same
-    states (recorded ones have other roundings)."""
+    """Train members for four epochs of three steps of similar size. `exact` trains in float64 and on the same states,
+    because recorded states round differently."""
     machine = Machine("cuda", "float32" if exact else "bfloat16")
     order = np.random.default_rng(0).permutation(len(features))
     plan = [order[first : first + 6] for first in range(0, len(features), 6)] * 4
@@ -77,7 +77,7 @@ def train(
         head = head.double() if exact else head
         members.append(Member(config, head, range(len(plan))))
     units, buffers = build_units(members, None, 200), BatchBuffers(torch.device("cuda")) if recorded else None
-    # All steps of an epoch go through the encoder together: heads must leave the later ones' states as they are.
+    # All steps of an epoch go through the encoder together, so heads must not modify the states of later steps.
     for batch in StreamedSource(encoder, features, plan, ("tokens",), 400, recorded=recorded and not exact).batches():
         buffered = buffers.put(batch) if buffers is not None else None
         for unit in units:
@@ -90,18 +90,18 @@ def train(
 
 @pytest.mark.parametrize("row", ROWS)
 def test_a_head_ends_in_the_same_weights_recorded_or_not(row: str, encoder: Encoder, features: Features) -> None:
-    # A dozen batch norms and Adam make much of a rounding: in float32 the same windows in another order end further
-    # apart than this test allows.
+    # A dozen batch norms and Adam amplify rounding errors: in float32, merely reordering the windows changes the
+    # weights by more than this test allows.
     exact = row.endswith("ception")
     ((one,), (other,)) = (train(encoder, features, (row,), recorded, exact) for recorded in (True, False))
     apart = []
     for name, weight in one.head.state_dict().items():
         expected = other.head.state_dict()[name]
         assert weight.isfinite().all()
-        assert weight.dtype.is_floating_point or torch.equal(weight, expected)  # how many batches a norm has seen
+        assert weight.dtype.is_floating_point or torch.equal(weight, expected)  # batch counters of norms
         apart.append((weight - expected).float().abs().flatten())
-    # All together: Adam takes steps of the learning rate's size also where a gradient is nothing but rounding, as that
-    # of a scale before a batch norm.
+    # Averaged over all weights: Adam takes steps as large as the learning rate even where a gradient is only rounding
+    # error, such as that of a scale before a batch norm.
     assert torch.cat(apart).mean() < (1e-6 if exact else 1e-3 * len(one.steps) / 10)
 
 
@@ -115,7 +115,7 @@ def test_a_stack_ends_in_the_same_weights_recorded_or_not(encoder: Encoder, feat
             assert (weight - expected.head.state_dict()[name]).abs().mean() < 1e-3 * len(member.steps) / 10, name
 
 
-def test_recorded_steps_are_the_same_each_time(encoder: Encoder, features: Features) -> None:
+def test_recorded_steps_are_deterministic(encoder: Encoder, features: Features) -> None:
     one, other = (train(encoder, features, ("adapter_64",), True)[0].head.state_dict() for _ in range(2))
     assert all(torch.equal(weight, other[name]) for name, weight in one.items())
 
@@ -144,21 +144,21 @@ def test_fine_tuning_ends_in_the_same_weights_recorded_or_not(features: Features
     assert len(recorded.graphs.recorded) >= 2 and not plain.graphs.seen  # batches, and the optimiser's step
     expected, start = plain.model.state_dict(), before.model.state_dict()
     for name, weight in recorded.model.state_dict().items():
-        # The gradients of these are 0 but for rounding, which Adam makes into whole steps.
+        # The gradients of the excluded weights are only rounding errors, which Adam turns into full steps.
         if weight.is_floating_point() and not name.endswith(("key.bias", "linear.bias", "3.output.LayerNorm.bias")):
             moved = (expected[name] - start[name]).norm()
             assert (weight - expected[name]).norm() <= 0.3 * moved, name
 
 
-def test_dropout_of_recorded_steps_is_drawn_from_the_seed_and_the_step(features: Features) -> None:
+def test_dropout_of_recorded_steps_depends_only_on_seed_and_step(features: Features) -> None:
     one, same, other = (finetuned(features, 0.1, seed).model.state_dict() for seed in (0, 0, 1))
     weights = [name for name in one if name.endswith("query.weight")]
-    # Gradients of embeddings are added in any order, so the last digits differ.
+    # Gradients of embeddings are summed in arbitrary order, so the last digits differ.
     assert all(torch.allclose(one[name], same[name], atol=2e-3) for name in weights)
     assert all((one[name] - other[name]).abs().mean() > 3 * (one[name] - same[name]).abs().mean() for name in weights)
 
 
-def test_compiled_layers_give_the_same_states_and_are_compiled_once_for_all_lengths(features: Features) -> None:
+def test_compiled_layers_compute_the_same_states_and_are_compiled_once_for_all_lengths(features: Features) -> None:
     import torch._dynamo.utils as utils
 
     from bertvision.encoder.states import pack_tokens
@@ -177,7 +177,7 @@ def test_compiled_layers_give_the_same_states_and_are_compiled_once_for_all_leng
         assert ((one - other).float().norm(dim=-1) / other.float().norm(dim=-1)).mean() < 0.03
 
 
-def test_a_recorded_step_is_started_as_one(encoder: Encoder, features: Features) -> None:
+def test_a_recorded_step_is_launched_as_one_graph(encoder: Encoder, features: Features) -> None:
     config = member_of("ladder_64", SPAN)
     member = Member(config, build_head(config, encoder.shape, Target(SPAN)).cuda(), range(10))
     (unit,) = build_units([member], None, 200)
@@ -187,4 +187,4 @@ def test_a_recorded_step_is_started_as_one(encoder: Encoder, features: Features)
         for _ in range(5):
             unit.learn(batch, machine, buffered)
     calls = {event.key: event.count for event in profiler.key_averages()}
-    assert calls["cudaGraphLaunch"] == 4  # the first time by itself
+    assert calls["cudaGraphLaunch"] == 4  # the first step is not recorded

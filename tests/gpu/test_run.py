@@ -1,4 +1,4 @@
-"""Fine-tuning, heads and scoring on a real device: bf16 through the unpadded route, and memory that runs out."""
+"""Fine-tuning, heads and scoring on a GPU: bf16 through the unpadded route, and running out of memory."""
 
 import dataclasses
 from collections.abc import Callable
@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 
-def test_a_whole_run_goes_unpadded_in_half_precision_and_is_not_done_again(
+def test_a_whole_run_is_unpadded_in_half_precision_and_is_not_repeated(
     tiny_encoder_folder: Path, squad_folder: Path, tmp_path: Path
 ) -> None:
     settings: dict[str, Any] = {
@@ -46,7 +46,7 @@ def test_a_whole_run_goes_unpadded_in_half_precision_and_is_not_done_again(
 
 
 def repeat(features: Features, times: int) -> Features:
-    """The same windows many times over: a batch that needs much memory."""
+    """Repeat the windows many times, for a batch that needs a lot of memory."""
     arrays = {field.name: getattr(features, field.name) for field in dataclasses.fields(features)}
     tiled = {name: np.concatenate([values] * times) for name, values in arrays.items()}
     tiled["starts"] = np.cumsum(tiled["lengths"], dtype=np.int64) - tiled["lengths"]
@@ -63,7 +63,7 @@ def finetuning_on_cuda(features: Features, memory_tokens: int, reporter: Listeni
     return Finetuning(encoder, output, features, plan, SPAN, config, 0, machine, reporter)
 
 
-def test_out_of_memory_the_budget_is_halved_to_the_same_step(
+def test_out_of_memory_halves_the_budget_and_takes_the_same_step(
     tiny_features: Callable[[str], Features], tmp_path: Path
 ) -> None:
     features, total = repeat(tiny_features("squad2"), 2000), torch.cuda.get_device_properties(0).total_memory
@@ -79,7 +79,7 @@ def test_out_of_memory_the_budget_is_halved_to_the_same_step(
     plenty = finetuning_on_cuda(features, 65536, Listening())
     plenty.run([1.0], lambda *_: None, checkpoints_in(tmp_path / "plenty"), log_nothing)
     assert plenty.memory_tokens == 65536
-    # Adam's first step is the gradient's sign, so where the gradient is rounding alone a weight may differ by 2 lr.
+    # Adam's first step is the sign of the gradient: a weight whose gradient is only rounding error may differ by 2 lr.
     pairs = zip(scarce.model.parameters(), plenty.model.parameters(), strict=True)
     same = [float(((a - b).abs() < 1e-4).float().mean()) for a, b in pairs if a.grad is not None and a.ndim == 2]
     assert min(same) > 0.9

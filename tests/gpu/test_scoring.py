@@ -1,4 +1,4 @@
-"""Spans decoded on a GPU: the very answers that a CPU finds."""
+"""Spans decoded on a GPU are the same as on a CPU."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("rounded", [False, True])
-def test_answers_and_their_order_are_those_of_the_cpu(rounded: bool) -> None:
+def test_answers_and_their_order_equal_those_of_the_cpu(rounded: bool) -> None:
     folder = Path(__file__).parents[1] / "fixtures" / "squad_tiny"
     examples = build_task(TaskConfig("squad2", data=str(folder))).read("train")
     features = build_tiny_features("squad2")

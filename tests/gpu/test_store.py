@@ -1,4 +1,4 @@
-"""A store feeds the GPU: the batches are those streamed, through pinned memory, in any dtype; and stacks end alike."""
+"""Reading a store for a GPU: batches equal the streamed ones in any dtype, through pinned memory, and so do runs."""
 
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,12 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-# Half of the last kept bit, relative to the largest number of a state (bf16 keeps 8 bits, fp16 11; int8 127 steps).
+# Half of the last stored bit, relative to the largest value of a state (bf16 has 8 bits, fp16 11; int8 has 127 steps).
 ROUNDING = {"float32": 1e-5, "bfloat16": 2**-8, "float16": 2**-11, "int8": 1 / 254}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_stored_states_reach_the_gpu_as_streamed_ones_do(tmp_path: Path, dtype: str) -> None:
+def test_stored_states_on_the_gpu_equal_streamed_states(tmp_path: Path, dtype: str) -> None:
     parts = ("tokens", "cls", "mean")
     made = write_tiny_store(tmp_path / "store", dtype, parts)
     plan = [batch for epoch in plan_batches(made.features.lengths, 2, 0, rows=3).epochs for batch in epoch]
@@ -37,7 +37,7 @@ def test_stored_states_reach_the_gpu_as_streamed_ones_do(tmp_path: Path, dtype: 
             assert ((found.cpu() - expected).abs() <= ROUNDING[dtype] * 1.01 * largest + 1e-5).all()
 
 
-def test_what_is_read_ahead_for_a_gpu_is_pinned(tmp_path: Path) -> None:
+def test_prefetched_states_for_a_gpu_are_in_pinned_memory(tmp_path: Path) -> None:
     made = write_tiny_store(tmp_path / "store")
     reading = StateReader(Store.open(made.location), ("tokens",), made.features.lengths)
     (found,) = reading.fetch(plan_batches(made.features.lengths, 1, 0, rows=3).epochs[0][:1], pinned=True)
@@ -45,7 +45,7 @@ def test_what_is_read_ahead_for_a_gpu_is_pinned(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stack", [1, 8])
-def test_a_run_from_a_store_ends_near_the_streamed_one(
+def test_a_run_from_a_store_ends_close_to_the_streamed_run(
     tiny_encoder_folder: Path, squad_folder: Path, tmp_path: Path, stack: int
 ) -> None:
     def run(source: str, **train: Any) -> Any:
@@ -68,6 +68,6 @@ def test_a_run_from_a_store_ends_near_the_streamed_one(
 
     streamed, stored = weights(run("streamed", stack=1)), weights(run("stored", stack=stack))
     for name, tensor in streamed.items():
-        if not name.endswith("output.bias"):  # its gradient is rounding alone: see docs/concepts.md
-            # bf16 states as the encoder gave them: only the order of its batches and the stack round otherwise.
+        if not name.endswith("output.bias"):  # its gradient is only rounding error: see docs/concepts.md
+            # The bf16 states are stored without loss. Only the order of encoder batches and the stack change rounding.
             torch.testing.assert_close(stored[name], tensor, rtol=0.05, atol=5e-3)

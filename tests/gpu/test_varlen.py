@@ -1,4 +1,4 @@
-"""The unpadded route on a real device: half precision, gradients, autocast, sliding windows."""
+"""The unpadded route on a GPU: half precision, gradients, autocast, sliding windows."""
 
 import copy
 
@@ -22,7 +22,7 @@ def tokens(seed: int = 0) -> PackedTokens:
 
 @pytest.mark.parametrize("architecture", PACKED)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_unpadded_states_equal_padded_ones_within_rounding(architecture: str, dtype: torch.dtype) -> None:
+def test_unpadded_states_equal_padded_states_within_rounding(architecture: str, dtype: torch.dtype) -> None:
     encoder = Encoder(tiny_model(architecture).to("cuda", dtype))
     assert encoder.route == "varlen"
     assert check_route(encoder, tokens()) < (0.03 if dtype == torch.bfloat16 else 0.005)
@@ -58,7 +58,7 @@ def test_changing_one_sequence_changes_no_other(architecture: str) -> None:
 
 
 @torch.no_grad()
-def test_a_forward_pass_never_waits_for_the_device() -> None:
+def test_a_forward_pass_does_not_synchronise_with_the_device() -> None:
     encoder = Encoder(tiny_model("bert").to("cuda", torch.bfloat16))
     batch = tokens()
     encoder(batch, keep=("tokens", "cls", "mean"))

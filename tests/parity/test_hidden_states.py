@@ -1,4 +1,4 @@
-"""The packed forward against plain transformers calls, one sequence at a time, for every architecture."""
+"""The packed forward pass, compared with plain transformers calls on single sequences, for every architecture."""
 
 import copy
 
@@ -83,14 +83,14 @@ def test_changing_one_sequence_changes_no_other(architecture: str, route: str) -
 
 @pytest.mark.parametrize(("architecture", "route"), ROUTES)
 @torch.no_grad()
-def test_bfloat16_stays_within_its_rounding(architecture: str, route: str) -> None:
+def test_bfloat16_states_are_within_rounding_error(architecture: str, route: str) -> None:
     encoder, plain, tokens = build(architecture, route)
     states = Encoder(encoder.model.to(torch.bfloat16), attention=route)(tokens, keep=KEEP)
     sequences = zip(*random_sequences(), strict=True)
     expected = torch.cat([torch.stack(plain_call(plain, *one).hidden_states, 2)[0] for one in sequences])
     assert states.read("tokens").dtype == states.read("mean").dtype == torch.bfloat16
     relative = (states.read("tokens").float() - expected).norm(dim=-1) / expected.norm(dim=-1)
-    assert relative.mean() < 0.03  # a few times 2⁻⁸, which one rounding costs
+    assert relative.mean() < 0.03  # a few times 2⁻⁸, the error of one rounding
 
 
 @pytest.mark.parametrize("embedding_size", [16, 32])

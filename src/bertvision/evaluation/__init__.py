@@ -1,1 +1,1 @@
-"""From outputs to figures: decoding, official scores, what was chosen on held-out questions."""
+"""From outputs to scores: decoding, metrics, thresholds, ensembles, statistics and trust."""

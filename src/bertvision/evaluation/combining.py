@@ -1,4 +1,4 @@
-"""The arithmetic of ensembles: outputs of several models become those of one, in the same form.
+"""The arithmetic of ensembles: combine the outputs of several models into outputs of the same form.
 
 combined = kind.combine(outputs, features, "max")
 weights = kind.fit_weights(outputs_of_held_out, held_out)
@@ -16,8 +16,8 @@ from bertvision.data.windows import Features
 from bertvision.errors import UserError, suggest
 
 METHODS = ("max", "mean", "sum", "fitted")
-LOWEST = -1e4  # log-probabilities end here, so that scores stay finite (and valid JSON)
-LEAST_GAIN = 1e-9  # of the log-likelihood, in one iteration of the weights' fit
+LOWEST = -1e4  # lower bound of log-probabilities: keeps scores finite (and valid JSON)
+LEAST_GAIN = 1e-9  # fitting weights stops when one iteration raises the log-likelihood by less
 MOST_ITERATIONS = 1000
 
 Float64 = npt.NDArray[np.float64]
@@ -26,7 +26,7 @@ Array = npt.NDArray[Any]
 
 def check_method(method: str) -> None:
     if method not in METHODS:
-        raise UserError(f"There is no way '{method}' to combine members: {suggest(method, METHODS)}")
+        raise UserError(f"unknown ensemble method '{method}': {suggest(method, METHODS)}")
 
 
 def combine_probabilities(
@@ -36,14 +36,14 @@ def combine_probabilities(
     method: str,
     weights: Array | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Log-probabilities of the ensemble, finite.
+    """Return the finite log-probabilities of the ensemble.
 
-    "max" and "mean" are of the members' probabilities, "sum" is of their logits, "fitted" is the mean of probabilities
-    with `weights`. The maxima do not sum to 1; who reads them as logits scales them.
+    "max" and "mean" combine the members' probabilities, "sum" adds their logits, "fitted" is the mean of probabilities
+    weighted by `weights`. The maxima do not sum to 1; a softmax over them normalises them.
     """
     _check(outputs, method, weights)
-    # Logs of probabilities, not probabilities: an output that all members find very unlikely keeps its rank. One member
-    # after the other: a large set has millions of tokens, and their float64 of all members would not fit.
+    # Work with log-probabilities, so that outputs that all members find very unlikely keep their order. Process one
+    # member at a time: a large split has millions of tokens, too many for the float64 values of all members at once.
     if method == "max":
         combined = log_probabilities(outputs[0], features)  # (token or window, output)
         for output in outputs[1:]:
@@ -60,19 +60,19 @@ def combine_probabilities(
 
 
 def combine_values(outputs: list[Array], method: str, weights: Array | None = None) -> npt.NDArray[np.float32]:
-    """Values of the ensemble (window, 1): they have no probabilities, so methods are of the values themselves."""
+    """Return the values of the ensemble (window, 1). Values have no probabilities, so they are combined directly."""
     _check(outputs, method, weights)
     values = np.stack(outputs).astype(np.float64)  # (member, window, 1)
     if method == "max":
         return _finite(values.max(axis=0))
-    if method in ("mean", "sum"):  # values have no logits, and their sum would leave the scale
+    if method in ("mean", "sum"):  # values have no logits, and their sum would be on another scale
         return _finite(values.mean(axis=0))
     return _finite(np.tensordot(np.asarray(weights, dtype=np.float64), values, axes=1))
 
 
 def _check(outputs: list[Array], method: str, weights: Array | None) -> None:
     check_method(method)
-    assert outputs, "an ensemble needs a member"
+    assert outputs, "an ensemble needs at least one member"
     for output in outputs:
         assert output.shape == outputs[0].shape, f"a member's outputs are {output.shape}, not {outputs[0].shape}"
     assert (weights is not None) == (method == "fitted"), f"'{method}' with weights {weights}"
@@ -100,12 +100,14 @@ def _mean(
 
 
 def most_likely(gold: Float64) -> Float64:
-    """Weights (member,) of the likeliest mixture of log-probabilities (observation, member), by EM.
+    """Fit the weights (member,) of the mixture with the highest likelihood by expectation maximisation, given
+    log-probabilities (observation, member).
 
-    The likelihood is concave, and each iteration raises it: w_i becomes the mean over n of w_i p_i(n) / Σ_j w_j p_j(n).
+    The log-likelihood is concave, and each iteration raises it: w_i becomes the mean over n of
+    w_i p_i(n) / Σ_j w_j p_j(n).
     """
     assert len(gold), "weights need windows whose target is known"
-    # A factor common to all members of an observation changes nothing, and so the best of each is put to 1.
+    # A factor common to all members of an observation has no effect, so the highest probability of each is set to 1.
     chances = np.exp(gold - gold.max(axis=1, keepdims=True))  # (observation, member)
     weights = np.full(gold.shape[1], 1.0 / gold.shape[1])  # (member,)
     mixed = chances @ weights  # (observation,)
@@ -121,12 +123,12 @@ def most_likely(gold: Float64) -> Float64:
 
 
 def fit_values(outputs: list[Array], targets: Array) -> Float64:
-    """(member,) weights ≥ 0 by least squares; windows whose target (window,) is not known are left out."""
+    """(member,) weights ≥ 0, fitted by least squares. Windows whose target (window,) is unknown are skipped."""
     from scipy.optimize import nnls
 
     known = ~np.isnan(targets)  # (window,)
     assert known.any(), "weights need windows whose target is known"
     values = np.concatenate(outputs, axis=1)[known].astype(np.float64)  # (observation, member)
     weights: Float64 = nnls(values, targets[known].astype(np.float64))[0]  # (member,)
-    # No member helps: better all alike than a constant 0.
+    # If no member helps, use equal weights: better than a constant prediction of 0.
     return weights if weights.any() else np.full(len(outputs), 1.0 / len(outputs))

@@ -1,10 +1,10 @@
-"""Metrics of labels and of scores, each registered once: its title, its figure, and that figure on bootstrap counts.
+"""Metrics for labels and scores. Each is registered once, with its title, its value and its values on resamples.
 
     LABEL_METRICS["accuracy"].figure(gold, predicted) → 87.5       in percent; correlations -100 to 100
     LABEL_METRICS["accuracy"].measure(gold, predicted)(counts) → (round,)
 
-A further metric is one function here. Figures come from scikit-learn and scipy; on counts, how often each example was
-drawn, they would have to be called once a round.
+To add a metric, add a function to this file. Values come from scikit-learn and scipy. Bootstrap rounds are vectorised
+here instead, from counts of how often each example was drawn: the libraries would have to be called once per round.
 """
 
 import warnings
@@ -26,7 +26,7 @@ from bertvision.evaluation.statistics import (
 )
 from bertvision.registry import Registry
 
-CONSTANT = 1e-13  # a variance below this share of the mean square is rounding
+CONSTANT = 1e-13  # a variance below this fraction of the mean square is a rounding error
 
 Array = npt.NDArray[Any]
 Float64 = npt.NDArray[np.float64]
@@ -36,11 +36,11 @@ OfPredictions = Callable[[Array, Array], float]
 @dataclass(frozen=True)
 class Metric:
     title: str
-    """Its name for people."""
+    """The display name."""
     figure: OfPredictions
-    """From gold and predicted (example,) to percent."""
+    """Computes the metric in percent from gold and predicted values (example,)."""
     measure: Callable[[Array, Array], Measure]
-    """The same for many draws of the examples at once."""
+    """Computes the metric on many resamples of the examples at once."""
 
 
 LABEL_METRICS: Registry[Metric] = Registry("label metric")
@@ -50,7 +50,8 @@ SCORE_METRICS: Registry[Metric] = Registry("score metric")
 def register(
     registry: Registry[Metric], name: str, title: str, measure: Callable[[Array, Array], Measure]
 ) -> Callable[[OfPredictions], OfPredictions]:
-    """Decorator of a metric's figure: files it under `name`, with its title and its form on bootstrap counts."""
+    """Decorate a function that computes a metric: register it as `name`, with a title and its vectorised form for the
+    bootstrap."""
 
     def add(figure: OfPredictions) -> OfPredictions:
         registry.register(name)(Metric(title, figure, measure))
@@ -62,18 +63,20 @@ def register(
 # ---------------------------------------------------------------------- labels
 
 
-@register(LABEL_METRICS, "accuracy", "accuracy", lambda gold, said: mean_measure(gold == said))
+@register(LABEL_METRICS, "accuracy", "accuracy", lambda gold, predicted: mean_measure(gold == predicted))
 def accuracy(gold: Array, predicted: Array) -> float:
     return 100.0 * float(np.mean(gold == predicted))
 
 
-@register(LABEL_METRICS, "f1", "F1", lambda gold, said: _f1_measure(gold == 1, said == 1))
-@register(LABEL_METRICS, "f1_has_answer", "F1 has answer", lambda gold, said: _f1_measure(gold == 1, said == 1))
+@register(LABEL_METRICS, "f1", "F1", lambda gold, predicted: _f1_measure(gold == 1, predicted == 1))
+@register(
+    LABEL_METRICS, "f1_has_answer", "F1 has answer", lambda gold, predicted: _f1_measure(gold == 1, predicted == 1)
+)
 def f1_of_label_1(gold: Array, predicted: Array) -> float:
     return _f1(gold == 1, predicted == 1)
 
 
-@register(LABEL_METRICS, "f1_no_answer", "F1 no answer", lambda gold, said: _f1_measure(gold == 0, said == 0))
+@register(LABEL_METRICS, "f1_no_answer", "F1 no answer", lambda gold, predicted: _f1_measure(gold == 0, predicted == 0))
 def f1_of_label_0(gold: Array, predicted: Array) -> float:
     return _f1(gold == 0, predicted == 0)
 
@@ -93,39 +96,39 @@ def _f1_macro_measure(gold: Array, predicted: Array) -> Measure:
     tally = _tally(gold, predicted)
 
     def measure(counts: Counts) -> Float64:
-        right, golds, said = tally(counts)  # (round, label) each
-        f1 = divide(2 * right, golds + said, undefined=0.0)  # (round, label)
-        return 100.0 * f1.sum(axis=1) / (golds + said > 0).sum(axis=1)  # (round,)
+        right, golds, guesses = tally(counts)  # (round, label) each
+        f1 = divide(2 * right, golds + guesses, undefined=0.0)  # (round, label)
+        return 100.0 * f1.sum(axis=1) / (golds + guesses > 0).sum(axis=1)  # (round,)
 
     return measure
 
 
 @register(LABEL_METRICS, "f1_macro", "macro F1", _f1_macro_measure)
 def f1_macro(gold: Array, predicted: Array) -> float:
-    """Mean F1 of the labels that occur in gold or predictions."""
+    """Mean F1 over the labels that occur in the gold labels or the predictions."""
     from sklearn.metrics import f1_score
 
     return 100.0 * float(f1_score(gold, predicted, average="macro", zero_division=0.0))
 
 
 def _matthews_measure(gold: Array, predicted: Array) -> Measure:
-    """Of any number of labels (Gorodkin 2004); of two it is the familiar one."""
+    """Matthews correlation for any number of labels (Gorodkin 2004); for two it equals the usual definition."""
     tally = _tally(gold, predicted)
 
     def measure(counts: Counts) -> Float64:
-        right, golds, said = tally(counts)  # (round, label) each
+        right, golds, guesses = tally(counts)  # (round, label) each
         total = golds.sum(axis=1)  # (round,)
-        covariance = total * right.sum(axis=1) - (golds * said).sum(axis=1)  # (round,)
+        covariance = total * right.sum(axis=1) - (golds * guesses).sum(axis=1)  # (round,)
         gold_variance = total**2 - (golds**2).sum(axis=1)  # (round,)
-        said_variance = total**2 - (said**2).sum(axis=1)  # (round,)
-        return 100.0 * divide(covariance, np.sqrt(gold_variance) * np.sqrt(said_variance), undefined=0.0)  # (round,)
+        guess_variance = total**2 - (guesses**2).sum(axis=1)  # (round,)
+        return 100.0 * divide(covariance, np.sqrt(gold_variance) * np.sqrt(guess_variance), undefined=0.0)  # (round,)
 
     return measure
 
 
 @register(LABEL_METRICS, "matthews", "Matthews", _matthews_measure)
 def matthews(gold: Array, predicted: Array) -> float:
-    """Matthews correlation; 0 where it is undefined because one side is constant."""
+    """Matthews correlation; 0 if it is undefined because one side is constant."""
     from sklearn.metrics import matthews_corrcoef
 
     if _is_constant(gold) or _is_constant(predicted):
@@ -136,11 +139,11 @@ def matthews(gold: Array, predicted: Array) -> float:
 def _tally(gold: Array, predicted: Array) -> Callable[[Counts], Float64]:
     """Diagonal, row sums and column sums of the confusion matrix of each round: (3, round, label)."""
     labels = np.unique(np.concatenate([gold, predicted]))  # (label,)
-    is_gold, is_said = gold[:, None] == labels, predicted[:, None] == labels  # (example, label), (example, label)
-    columns = np.concatenate([is_gold & is_said, is_gold, is_said], axis=1).astype(np.float32)  # (example, 3 * label)
+    is_gold, is_guess = gold[:, None] == labels, predicted[:, None] == labels  # (example, label), (example, label)
+    columns = np.concatenate([is_gold & is_guess, is_gold, is_guess], axis=1).astype(np.float32)  # (example, 3 * label)
 
     def tally(counts: Counts) -> Float64:
-        sums = (counts @ columns).astype(np.float64)  # (round, 3 * label): whole numbers, so exact
+        sums = (counts @ columns).astype(np.float64)  # (round, 3 * label): integers, so exact
         return np.moveaxis(sums.reshape(len(counts), 3, len(labels)), 1, 0)  # (3, round, label)
 
     return tally
@@ -164,7 +167,7 @@ def _pearson_measure(gold: Float64, predicted: Float64) -> Measure:
 
 @register(SCORE_METRICS, "pearson", "Pearson", _pearson_measure)
 def pearson(gold: Array, predicted: Array) -> float:
-    """Pearson correlation; 0 where it is undefined because one side is constant."""
+    """Pearson correlation; 0 if it is undefined because one side is constant."""
     from scipy.stats import pearsonr
 
     return _correlation(pearsonr, gold, predicted)
@@ -172,13 +175,13 @@ def pearson(gold: Array, predicted: Array) -> float:
 
 def _spearman_measure(gold: Float64, predicted: Float64) -> Measure:
     everyone = np.arange(len(gold))
-    gold_below, said_below = twice_below(gold, everyone, everyone), twice_below(predicted, everyone, everyone)
+    gold_below, predicted_below = twice_below(gold, everyone, everyone), twice_below(predicted, everyone, everyone)
 
     def measure(counts: Counts) -> Float64:
         total = counts.sum(axis=1, keepdims=True)  # (round, 1)
-        x, y = gold_below(counts) - total, said_below(counts) - total  # (round, example): twice the rank, mean 0
+        x, y = gold_below(counts) - total, predicted_below(counts) - total  # (round, example): twice the rank, mean 0
         x_variance, y_variance, covariance = (sum_products(counts * a, b) for a, b in ((x, x), (y, y), (x, y)))
-        constant = (x_variance == 0) | (y_variance == 0)  # (round,): all figures are exact
+        constant = (x_variance == 0) | (y_variance == 0)  # (round,): all values are exact
         return _correlation_on_counts(covariance, x_variance, y_variance, constant)  # (round,)
 
     return measure
@@ -186,7 +189,7 @@ def _spearman_measure(gold: Float64, predicted: Float64) -> Measure:
 
 @register(SCORE_METRICS, "spearman", "Spearman", _spearman_measure)
 def spearman(gold: Array, predicted: Array) -> float:
-    """Rank correlation; 0 where it is undefined because one side is constant."""
+    """Spearman rank correlation; 0 if it is undefined because one side is constant."""
     from scipy.stats import spearmanr
 
     return _correlation(spearmanr, gold, predicted)
@@ -197,20 +200,20 @@ def _correlation(of: Callable[[Array, Array], Any], gold: Array, predicted: Arra
     if _is_constant(gold) or _is_constant(predicted):
         return 0.0
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # scipy warns of nearly constant values; the figure is still the figure
+        warnings.simplefilter("ignore")  # scipy warns about nearly constant values; the result is still valid
         value = float(of(gold, predicted)[0])
     return 0.0 if np.isnan(value) else 100.0 * value
 
 
 def _correlation_on_counts(covariance: Float64, x_variance: Float64, y_variance: Float64, constant: Array) -> Float64:
-    """In percent; 0 where it is undefined because one side is constant."""
-    # Roots first: the product of two small variances may be 0.
+    """Correlation in percent; 0 if it is undefined because one side is constant."""
+    # Take the roots first: the product of two small variances can underflow to 0.
     below = np.where(constant, 0.0, np.sqrt(np.maximum(x_variance, 0.0)) * np.sqrt(np.maximum(y_variance, 0.0)))
     return 100.0 * np.clip(divide(covariance, below, undefined=0.0), -1.0, 1.0)  # (round,)
 
 
 def _scaled(values: Float64) -> Float64:
-    """Around 0 and not above 1, so that sums of squares lose nothing; correlations don't change."""
+    """Shift and scale values into -1 to 1, so that sums of squares stay accurate. Correlations don't change."""
     centred = values - np.median(values)  # (example,)
     largest = np.abs(centred).max()
     return centred / largest if largest > 0 else centred  # (example,)
@@ -220,13 +223,13 @@ def _is_constant(values: Array) -> bool:
     return bool(np.all(values == values[:1]))
 
 
-# ---------------------------------------------------------------------- what a kind of target calls
+# ---------------------------------------------------------------------- called by the kinds
 
 
 def score_metrics(
     registry: Registry[Metric], metrics: Iterable[str], gold: Array, predicted: Array
 ) -> dict[str, float]:
-    """The named metrics of predictions, in percent."""
+    """Compute the named metrics of predictions, in percent."""
     gold, predicted = np.asarray(gold), np.asarray(predicted)  # (example,), (example,)
     assert gold.shape == predicted.shape and gold.ndim == 1, f"{gold.shape} gold against {predicted.shape} predicted"
     assert len(gold) > 0, "there is nothing to score"
@@ -236,11 +239,11 @@ def score_metrics(
 
 
 def majority_label(train_targets: Array) -> int:
-    """The trivial baseline of labels: the most frequent one in train (the first of equals)."""
+    """Return the most frequent label in train (the first if several tie): the trivial baseline for labels."""
     labels, counts = np.unique(np.asarray(train_targets), return_counts=True)
     return int(labels[np.argmax(counts)])
 
 
 def mean_score(train_targets: Array) -> float:
-    """The trivial baseline of scores: their mean in train."""
+    """Return the mean score in train: the trivial baseline for scores."""
     return float(np.mean(np.asarray(train_targets), dtype=np.float64))

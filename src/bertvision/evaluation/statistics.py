@@ -1,11 +1,11 @@
-"""How sure a score is: intervals and comparisons by drawing the examples again, exact tests, and the spread of seeds.
+"""The uncertainty of scores: bootstrap intervals and comparisons, exact tests, and the spread over seeds.
 
 draws = Draws(len(gold))
 rounds = bootstrap([LABEL_METRICS["accuracy"].measure(gold, model) for model in models], draws) → (model, round)
 interval(rounds[0]) → (86.1, 88.9)
 compare(ours, theirs, rounds[:3], rounds[3:]) → Comparison(difference=0.8, low=0.1, high=1.5, p=0.03)
 
-Every model is scored on the same draws: that is what makes comparisons paired.
+Every model is scored on the same draws, so comparisons are paired.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,20 +15,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-BLOCK = 250  # rounds at once: 12,000 examples are 12 MB of counts
-MOST_EXAMPLES = 1 << 24  # float32 counts exactly up to here
-DIGITS = 4  # of a difference in percent; sums of float32 fractions differ by less where they should be equal
+BLOCK = 250  # rounds at a time: with 12,000 examples, 12 MB of counts
+MOST_EXAMPLES = 1 << 24  # float32 represents all integers up to here exactly
+DIGITS = 4  # of a difference in percent; float32 rounding errors are smaller
 
 Array = npt.NDArray[Any]
 Float64 = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.float32]
 Measure = Callable[[Counts], Float64]
-"""From counts (round, example), how often each example was drawn, to scores (round,) in percent."""
+"""Takes counts (round, example) of how often each example was drawn; returns scores (round,) in percent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """Each round draws as many examples as there are, with replacement. The same seed gives the same draws."""
+    """Bootstrap resamples. Each round draws `examples` examples with replacement. Equal seeds produce equal draws."""
 
     examples: int
     rounds: int = 2000
@@ -39,7 +39,7 @@ class Draws:
         assert self.rounds > 0, f"{self.rounds} rounds"
 
     def __iter__(self) -> Iterator[Counts]:
-        """Blocks of counts (round, example), so that memory stays small."""
+        """Yield counts (round, example) in blocks, to limit memory."""
         random = np.random.default_rng(self.seed)
         for first in range(0, self.rounds, BLOCK):
             counts = np.empty((min(BLOCK, self.rounds - first), self.examples), dtype=np.float32)  # (round, example)
@@ -49,13 +49,13 @@ class Draws:
 
 
 def bootstrap(measures: Sequence[Measure], draws: Draws) -> Float64:
-    """(measure, round) what each measure gives in each round."""
+    """(measure, round) the value of each measure in each round."""
     blocks = [np.stack([measure(counts) for measure in measures]) for counts in draws]  # [(measure, round)]
     return np.concatenate(blocks, axis=1)  # (measure, round)
 
 
 def mean_measure(credits: Array, where: Array | None = None) -> Measure:
-    """Mean of credits (example,) from 0 to 1, of the examples `where` says; NaN in a round that draws none of them."""
+    """Mean of credits (example,) from 0 to 1 over the examples selected by `where`; NaN in a round that draws none."""
     inside = np.ones(len(credits)) if where is None else np.asarray(where, dtype=np.float64)  # (example,)
     return ratio_measure(np.where(inside > 0, credits, 0.0), inside, undefined=np.nan)
 
@@ -82,12 +82,12 @@ def auc_measure(values: Array, positive: Array) -> Measure:
 
 
 def ratio_measure(above: Float64, below: Float64, undefined: float) -> Measure:
-    """Sum of `above` by sum of `below` (example,) over the drawn examples, in percent."""
+    """Sum of `above` divided by sum of `below` (example,) over the drawn examples, in percent."""
     assert above.shape == below.shape and above.ndim == 1, f"{above.shape} by {below.shape}"
     above_32, below_32 = above.astype(np.float32), below.astype(np.float32)  # (example,), (example,)
 
     def measure(counts: Counts) -> Float64:
-        # Two products with a vector: faster than one with two columns.
+        # Two matrix-vector products are faster than one product with a two-column matrix.
         sums = np.stack([counts @ above_32, counts @ below_32]).astype(np.float64)  # (2, round)
         return 100.0 * divide(sums[0], sums[1], undefined)  # (round,)
 
@@ -95,9 +95,10 @@ def ratio_measure(above: Float64, below: Float64, undefined: float) -> Measure:
 
 
 def twice_below(values: Float64, lower: Array, upper: Array) -> Callable[[Counts], npt.NDArray[np.int32]]:
-    """(round, upper) of the drawn examples `lower`, twice how many are below each of `upper`, equals once.
+    """(round, upper) for each example in `upper`, twice the number of drawn examples from `lower` with a lower value.
+    Ties count once instead of twice.
 
-    Sorted once: what was drawn then only changes the sums along the sorted values.
+    The values are sorted only once. The draws then affect nothing but the cumulative sums over the sorted values.
     """
     ordered = lower[np.argsort(values[lower], kind="stable")]  # (lower,)
     first = np.searchsorted(values[ordered], values[upper], side="left")  # (upper,)
@@ -106,7 +107,7 @@ def twice_below(values: Float64, lower: Array, upper: Array) -> Callable[[Counts
     def count(counts: Counts) -> npt.NDArray[np.int32]:
         drawn = np.take(counts, ordered, axis=1).astype(np.int32)  # (round, lower)
         passed = np.zeros((len(counts), len(ordered) + 1), dtype=np.int32)  # (round, lower + 1)
-        # Whole numbers: numpy sums them several times faster than fractions. And take is faster than brackets.
+        # numpy sums integers several times faster than floats, and np.take is faster than indexing.
         np.cumsum(drawn, axis=1, dtype=np.int32, out=passed[:, 1:])
         return np.take(passed, first, axis=1) + np.take(passed, last, axis=1)  # (round, upper)
 
@@ -124,7 +125,7 @@ def divide(above: Float64, below: Float64, undefined: float) -> Float64:
 
 
 def interval(values: Array, level: float = 0.95) -> tuple[float, float]:
-    """The middle `level` of the rounds (the percentile interval); NaN rounds don't count."""
+    """Return the percentile interval, the middle `level` of the rounds. NaN rounds are ignored."""
     known = values[~np.isnan(values)]  # (round,)
     if not len(known):
         return float("nan"), float("nan")
@@ -134,22 +135,22 @@ def interval(values: Array, level: float = 0.95) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How far one group of models is above another, in points of percent."""
+    """The difference between two groups of models, in percentage points."""
 
     difference: float
     low: float
     high: float
     p: float
-    """Two-sided: how often the rounds fall on the other side of 0, doubled."""
+    """Two-sided p value: twice the fraction of rounds on the other side of 0."""
 
 
 def compare(
     ours: Sequence[float], theirs: Sequence[float], our_rounds: Array, their_rounds: Array, level: float = 0.95
 ) -> Comparison:
-    """Our mean over seeds less theirs: from the scores of each seed, and those of each seed and round (seed, round).
+    """Compare our mean over seeds with theirs, given the scores of each seed, and of each seed and round (seed, round).
 
-    Both must come from the same draws. What is drawn are examples: the interval says what other examples could have
-    given for these very models, not what other seeds could have.
+    Both must come from the same draws. Examples are resampled, seeds are not: the interval describes how these very
+    models could score on other examples, not how other seeds could score.
     """
     assert len(ours) == len(our_rounds) and len(theirs) == len(their_rounds), "a score for each seed"
     assert our_rounds.shape[1] == their_rounds.shape[1], "compared models must be scored on the same draws"
@@ -162,7 +163,8 @@ def compare(
 
 @dataclass(frozen=True, slots=True)
 class McNemar:
-    """On which examples two models disagree, and how likely a split as uneven is if neither is better."""
+    """How many examples only one of two models gets right, and the probability of so uneven a split if neither model
+    is better."""
 
     only_ours: int
     only_theirs: int
@@ -170,7 +172,7 @@ class McNemar:
 
 
 def mcnemar(ours_right: Array, theirs_right: Array) -> McNemar:
-    """Exact two-sided test of who is right (example,); p is 1 where the models never disagree."""
+    """Exact two-sided McNemar test, given where each model is right (example,). p is 1 if the models never disagree."""
     from scipy.stats import binom
 
     ours_right, theirs_right = np.asarray(ours_right, dtype=bool), np.asarray(theirs_right, dtype=bool)  # (example,)
@@ -181,7 +183,7 @@ def mcnemar(ours_right: Array, theirs_right: Array) -> McNemar:
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
-    """p values adjusted for their number, so that any false finding among them is as rare as one alone (Holm 1979)."""
+    """Adjust p values for multiple testing, to control the family-wise error rate (Holm 1979)."""
     assert not np.isnan(list(p_values.values())).any(), "a p value is NaN"
     adjusted: dict[str, float] = {}
     highest = 0.0
@@ -193,11 +195,11 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """What several seeds of one head give."""
+    """Mean and spread of a score over the seeds of one head."""
 
     mean: float
     deviation: float | None
-    """Sample standard deviation; None of a single value."""
+    """Sample standard deviation; None for a single value."""
     count: int
 
 

@@ -1,4 +1,4 @@
-"""Kinds of target: label, score, span. A kind is one object in one file of this package, which imports them all.
+"""Kinds of target: label, score, span. Each kind is one object, defined in its own module of this package.
 
 KINDS["label"].output_count(labels=3) → 3        SPAN.position → "token"
 """
@@ -25,7 +25,7 @@ LABEL, SCORE, SPAN = KINDS["label"], KINDS["score"], KINDS["span"]
 
 
 def metric_title(key: str) -> str:
-    """The name of a figure for people, whichever kind it belongs to; an unknown one stays as it is."""
+    """Return the display name of a metric of any kind; an unknown key is returned unchanged."""
     titles = (kind.title(key) for kind in KINDS.values())
     return next((title for title in titles if title is not None), key)
 

@@ -1,12 +1,13 @@
-"""What a kind of target is: one object that knows its outputs, loss, decoding, per-example results, scores, baseline,
-combining, trust and table rows.
+"""The base class of all kinds of target. A kind defines the outputs, loss, decoding, per-example results, scores,
+baseline, ensembles, trust and table rows for one kind of target.
 
-A new kind is one file in this package, with subclasses of `Kind`, `Predictions` and `ExampleResults`, and one line,
+To add a kind, add a module to this package with subclasses of `Kind`, `Predictions` and `ExampleResults`, and register
+it:
 
     KINDS.register("grade")(GradeKind())
 
-which makes it known to configs, heads, training, scoring, ensembles, kits and reports. Kinds import no torch when they
-are loaded: the command line needs their names.
+Configs, heads, training, scoring, ensembles, kits and reports then support it. Kinds must not import torch at module
+level: the command line needs their names, and importing torch is slow.
 """
 
 import json
@@ -32,27 +33,27 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 RESULTS = "results.safetensors"
-FORMER_RESULTS = "marks.safetensors"  # their name in run folders of earlier versions
+FORMER_RESULTS = "marks.safetensors"  # the file name in run folders of earlier versions
 
 Array = npt.NDArray[Any]
 Float = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 Scores = dict[str, Any]
-"""Figures of one model on one split, all in percent; as scores.json has them."""
+"""Scores of one model on one split, in percent, as in scores.json."""
 Target = int | float
-"""What an example's `target` is: a label's index or a score."""
+"""An example's `target`: the index of a label, or a score."""
 
 KINDS: Registry["Kind"] = Registry("kind of target")
 
 
 class Packed(Protocol):
-    """Hidden states of a batch, as far as a loss needs them."""
+    """The part of a batch of hidden states that a loss needs."""
 
     def pad(self, values: "Tensor") -> "tuple[Tensor, Tensor]": ...
 
 
 class WindowTargets(Protocol):
-    """What the windows of a batch should give."""
+    """The targets of the windows of a batch."""
 
     @property
     def start(self) -> "Tensor": ...
@@ -63,7 +64,7 @@ class WindowTargets(Protocol):
 
 
 class Asked(Protocol):
-    """A task, as far as decoding needs it."""
+    """The part of a task that decoding needs."""
 
     @property
     def labels(self) -> tuple[str, ...]: ...
@@ -73,14 +74,14 @@ class Asked(Protocol):
 
 @dataclass(frozen=True)
 class Decoding:
-    """Settings of decoding; kinds without candidates need none."""
+    """Settings for decoding. Kinds without candidates ignore them."""
 
     n_best: int = 20
-    """Answers kept for each question."""
+    """Candidate answers to keep per question."""
     longest: int = 30
-    """Tokens of an answer, at most."""
+    """Maximum length of an answer, in tokens."""
     device: "torch.device | str" = "cpu"
-    """Where spans are searched."""
+    """Device on which spans are searched."""
 
 
 DEFAULT = Decoding()
@@ -91,83 +92,89 @@ class Figure:
     """A column of a score table."""
 
     key: str
-    """Its key in the scores; a dot leads into `at_threshold`."""
+    """The metric's key in the scores. A dot leads into a nested dictionary: `at_threshold.f1`."""
     heading: str
     meaning: str = ""
-    """What the heading means, where that is not plain."""
+    """Explanation of the heading, if it needs one."""
     note: str = ""
-    """The same for several headings at once, under a table."""
+    """Explanation printed below a table. Columns that belong together share one note."""
     has_interval: bool = True
-    """Whether a report gives its 95 % interval."""
+    """Whether a report shows the 95 % interval of this metric."""
 
 
 @dataclass(frozen=True)
 class Predictions(ABC):
-    """What a model predicts for each example: what is scored, combined, analysed and saved."""
+    """A model's predictions, one per example."""
 
     ids: list[str]
 
     @abstractmethod
     def predicted(self, threshold: float = 0.0) -> list[Any]:
-        """The bare prediction of each example: a label's index, a score, an answer's text."""
+        """Return the bare prediction for each example: the index of a label, a score, or the text of an answer."""
 
     @abstractmethod
     def rows(self, threshold: float = 0.0) -> Iterable[dict[str, Any]]:
-        """One JSON-able row an example, with its id, as users read them."""
+        """Return one JSON-serialisable row per example, with its id, in the form that users see."""
 
     def lines(self, threshold: float = 0.0) -> Iterator[str]:
-        """The rows as lines of JSON."""
+        """Return the rows as lines of JSON."""
         return map(to_json_line, self.rows(threshold))
 
 
 class ExampleResults:
-    """How a model did on each example: what scores, statistics and analyses are computed from. Subclasses are frozen
-    dataclasses whose fields are arrays (example, …), kept in results.safetensors."""
+    """How a model did on each example. Scores, statistics and analyses are computed from these results.
+
+    Subclasses are frozen dataclasses whose fields are arrays (example, …), saved in results.safetensors.
+    """
 
     def __len__(self) -> int:
         return len(next(iter(vars(self).values())))
 
     def right(self, threshold: float = 0.0) -> Bool | None:
-        """(example) whether the prediction is right; None where predictions are not right or wrong."""
+        """(example) whether the prediction is right; None for kinds whose predictions are not right or wrong."""
         return None
 
 
 @dataclass(frozen=True)
 class Aim:
-    """One score of one window: how much each hidden state speaks for it is what a layer map shows."""
+    """The scalar that a layer map explains: one score of one window. The map shows how much each hidden state
+    contributed to it."""
 
     window: int
     said: str
+    """The prediction, as text."""
     what: str
-    """The score in words."""
+    """Description of the score."""
     score: "Callable[[Tensor], Tensor]"
-    """From a model's outputs for this window alone (token or 1, output)."""
+    """Computes the score from a model's outputs for this window alone (token or 1, output)."""
     start: int = 0
+    """First token of the answer in the window."""
     end: int = 0
+    """Last token of the answer in the window."""
     place: tuple[int, int] | None = None
-    """The characters of the answer in the passage."""
+    """Characters of the answer in the passage: the first, and one past the last."""
 
 
 class Kind(ABC):
     position: ClassVar[str] = "sequence"
-    """What an output belongs to: a "sequence", or each "token"."""
+    """Where a model predicts: once per "sequence", or for each "token"."""
     has_labels: ClassVar[bool] = False
     """Whether targets are indices into the task's labels."""
     reads_answers: ClassVar[bool] = False
     """Whether the target is an example's `answers` (start and end in the passage) instead of its `target`."""
     checkpoint: ClassVar[str] = "ForSequenceClassification"
-    """How the class of a Hugging Face checkpoint ends that brings an output layer for this kind."""
+    """Suffix of the Hugging Face classes whose checkpoints include an output layer for this kind."""
     hub_task: ClassVar[str] = "text-classification"
-    """The hub's name for what such models do."""
+    """The matching task on the Hugging Face Hub."""
     results: ClassVar[type[ExampleResults]]
     baseline_note: ClassVar[str]
-    """What the trivial baseline does, as a sentence under a table …"""
+    """What the trivial baseline does, as a sentence below a table."""
     baseline_words: ClassVar[str]
-    """… and inside a sentence."""
+    """What the trivial baseline does, as a phrase inside a sentence."""
     right_note: ClassVar[str] = ""
-    """When a prediction counts as right, where that is not plain."""
+    """When a prediction counts as right, if that needs an explanation."""
     exact_keys: ClassVar[tuple[str, ...]] = ()
-    """Figures that are the share of right predictions: two models are compared by an exact test of these."""
+    """Metrics that are the fraction of right predictions. Two models are compared on them with an exact test."""
 
     @property
     def name(self) -> str:
@@ -180,17 +187,19 @@ class Kind(ABC):
         return f"<kind {self.name}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return find_kind, (self.name,)  # there is one object of each kind, in copies and pickles too
+        return find_kind, (self.name,)  # copying and unpickling return the one registered object
 
-    # ------------------------------------------------------------------ learning
+    # ------------------------------------------------------------------ training
 
     @abstractmethod
     def output_count(self, labels: int) -> int:
-        """How many numbers a model gives at each position."""
+        """Return the number of outputs per position."""
 
     def window_target(self, example: Example, answer_inside: bool) -> float:
-        """What one window of an example should give; NaN where that is not known. `answer_inside`: whether the window
-        holds the whole first answer, for tasks with answers."""
+        """Return the target of one window of an example, NaN if unknown.
+
+        `answer_inside` says whether the window contains the whole first answer. It matters only for tasks with answers.
+        """
         return float("nan") if example.target is None else float(example.target)
 
     @abstractmethod
@@ -198,11 +207,11 @@ class Kind(ABC):
         """(member, window) losses from outputs (member, position, output), in float32."""
 
     def loss(self, outputs: "Tensor", states: Packed, targets: WindowTargets, total: "int | Tensor") -> "Tensor":
-        """(member) the loss of each member from outputs (member, position, output): summed over a batch's windows and
-        divided by `total`, the step's windows in all.
+        """(member) the loss of each member from outputs (member, position, output), summed over the batch's windows
+        and divided by `total`, the number of windows in the whole step.
 
-        Dividing by the step's total, not by what is here, makes micro-batches and processes add up to the very same
-        step. Where some windows only fill a batch up, `total` is the weight of each window, 0 for those.
+        Dividing by the step's total instead of the batch's makes micro-batches and processes add up to exactly the same
+        step. If some windows are only padding, `total` holds a weight for each window, 0 for the padding.
         """
         from torch import Tensor
 
@@ -215,84 +224,87 @@ class Kind(ABC):
     def decode(
         self, task: Asked, outputs: Array, features: Features, examples: list[Example], how: Decoding = DEFAULT
     ) -> Predictions:
-        """Raw outputs of one model (token or window, output) become what it predicts for each example."""
+        """Turn the raw outputs of one model (token or window, output) into predictions for the examples."""
 
     def rows_of(self, features: Features) -> int:
-        """How many rows of outputs a model gives for some windows."""
+        """Return the number of rows of outputs for these windows."""
         return len(features.input_ids) if self.position == "token" else len(features)
 
     # ------------------------------------------------------------------ scoring
 
     @abstractmethod
     def example_results(self, predictions: Any, examples: list[Example]) -> ExampleResults:
-        """How predictions did on each example."""
+        """Compare the predictions with the targets of the examples."""
 
     @abstractmethod
     def score(self, metrics: Sequence[str], results: Any, threshold: float | None = None) -> Scores:
-        """All figures of a model."""
+        """Compute all scores of a model from its per-example results."""
 
     def pick_threshold(self, results: Any) -> float | None:
-        """The threshold with the best score on held-out examples; None for a kind without one."""
+        """Return the threshold with the best score on held-out examples, None for kinds without a threshold."""
         return None
 
     @abstractmethod
     def measure(self, key: str, results: Any, threshold: float | None = None) -> Measure:
-        """A figure on any draw of the examples, for the bootstrap."""
+        """Return a function that computes a metric on any resample of the examples, for the bootstrap."""
 
     @abstractmethod
     def baseline(self, metrics: Sequence[str], train: list[Example], examples: list[Example]) -> Scores:
-        """Figures of the trivial baseline."""
+        """Return the scores of the trivial baseline."""
 
     # ------------------------------------------------------------------ tables
 
     @abstractmethod
     def title(self, key: str) -> str | None:
-        """A figure's name for people; None if it is not one of this kind's."""
+        """Return the display name of a metric, None if it does not belong to this kind."""
 
     def main(self, metrics: Sequence[str], has_held_out: bool) -> str:
-        """The key of the figure that models are chosen and compared by."""
+        """Return the key of the main metric, by which models are chosen and compared."""
         return metrics[0]
 
     def figures(self, metrics: Sequence[str]) -> list[Figure]:
-        """The columns of a score table."""
+        """Return the columns of a score table."""
         return [Figure(metric, self.title(metric) or metric) for metric in metrics]
 
     @abstractmethod
     def show_gold(self, example: Example, labels: Sequence[str]) -> str | float:
-        """What is true of an example, for a cell of a table."""
+        """Return the gold target of an example, for a table cell."""
 
     @abstractmethod
     def value_of(self, row: Mapping[str, Any]) -> Any:
-        """The bare prediction in a row: a label's name, a score, an answer's text."""
+        """Return the bare prediction in a row: the name of a label, a score, or the text of an answer."""
 
     def show_row(self, row: Mapping[str, Any]) -> str:
-        """What a row of predictions says, in a word …"""
+        """Format the prediction in a row briefly, for a table cell."""
         return str(self.value_of(row))
 
     def describe_row(self, row: Mapping[str, Any]) -> str:
-        """… and on a line of its own, with what is known of it."""
+        """Format the prediction in a row as a line of output, with probabilities and character positions."""
         return self.show_row(row)
 
     # ------------------------------------------------------------------ combining
 
     def log_probabilities(self, outputs: Array, features: Features) -> Float:
-        """(token or window, output) of raw outputs, not below `combining.LOWEST`."""
+        """(token or window, output) log-probabilities of raw outputs, not below `combining.LOWEST`."""
         raise NotImplementedError(f"{self} has no probabilities")
 
     def gold_log_probabilities(self, outputs: Array, features: Features) -> Float:
-        """(observation) what a model gives to the true targets, as far as they are known."""
+        """(observation) a model's log-probabilities of the gold targets, where these are known."""
         raise NotImplementedError(f"{self} has no probabilities")
 
     def combine(
         self, outputs: list[Array], features: Features, method: str, weights: Array | None = None
     ) -> npt.NDArray[np.float32]:
-        """Outputs of an ensemble, in the same form as its members': here of their probabilities."""
+        """Combine the outputs of an ensemble's members into outputs of the same form, by default from their
+        probabilities."""
         self.check_rows(outputs, features)
         return combining.combine_probabilities(self.log_probabilities, outputs, features, method, weights)
 
     def fit_weights(self, outputs: list[Array], features: Features) -> Float:
-        """(member) weights ≥ 0 from held-out training data, never from the set that is reported: here those that make
-        the true targets most likely under the weighted mean of probabilities."""
+        """(member) weights ≥ 0, fitted on held-out training data, never on the split that is reported.
+
+        By default they maximise the likelihood of the gold targets under the weighted mean of probabilities.
+        """
         self.check_rows(outputs, features)
         gold = [self.gold_log_probabilities(output, features) for output in outputs]
         return combining.most_likely(np.stack(gold, axis=1))  # (member)
@@ -303,57 +315,57 @@ class Kind(ABC):
             assert output.shape == expected, f"a member's outputs are {output.shape}, expected {expected}"
 
     def combine_predictions(self, members: list[Any], method: str) -> Predictions:
-        """Predictions of an ensemble whose members cut their texts into other windows: they meet at the examples."""
-        raise UserError(f"members that cut texts into different windows can't be combined for a {self}.")
+        """Combine the predictions of members that split their texts into different windows, example by example."""
+        raise UserError(f"members that split texts into different windows can't be combined for a {self}.")
 
-    # ------------------------------------------------------------------ what states speak for
+    # ------------------------------------------------------------------ layer maps
 
     has_aim: ClassVar[bool] = False
-    """Whether `aim` says what the hidden states of one example speak for, which a layer map needs."""
+    """Whether the kind implements `aim`, which layer maps need."""
 
     def aim(self, task: Asked, said: Any, features: Features, outputs: "Tensor", threshold: float) -> "Aim":
-        """The score of what was said of one example, from its predictions and the outputs (token or window, output)."""
+        """Return the score behind one example's prediction, for a layer map. `said` holds the predictions for this
+        example, `outputs` (token or window, output) the outputs of its windows."""
         raise NotImplementedError
 
     def probability_of(self, row: Mapping[str, Any]) -> float | None:
-        """What a model gave the thing it said; None where there are no probabilities."""
+        """Return the probability of the prediction in a row, None for kinds without probabilities."""
         return None
 
     # ------------------------------------------------------------------ trust
 
     has_threshold: ClassVar[bool] = False
     """Whether a threshold is chosen on held-out examples."""
-    sureness_note: ClassVar[str] = "Sureness: the probability of the label that was said."
+    sureness_note: ClassVar[str] = "Confidence: the probability of the predicted label."
 
     def said(self, results: Any, labels: Sequence[str], threshold: float) -> dict[str, Bool]:
-        """(example) for each thing that can be said, whether it was."""
+        """Return a mask (example) for each possible prediction: where the model predicted it."""
         raise NotImplementedError
 
     def sureness(self, results: Any, threshold: float) -> Float:
-        """(example) how sure a model was of what it said."""
+        """(example) the model's confidence in its prediction."""
         raise NotImplementedError
 
     def measure_trust(self, results: Any, labels: Sequence[str], threshold: float = 0.0) -> trust.Trust:
-        """How often predictions that said the same, as surely, were right on held-out examples."""
-        said, sure, right = (
-            self.said(results, labels, threshold),
-            self.sureness(results, threshold),
-            results.right(threshold),
-        )
-        return {name: trust.group(sure[some], right[some]) for name, some in said.items() if some.any()}
+        """Measure how often equal predictions with a similar confidence were right on held-out examples."""
+        predicted = self.said(results, labels, threshold)
+        confidence, right = self.sureness(results, threshold), results.right(threshold)  # (example), (example)
+        return {name: trust.group(confidence[some], right[some]) for name, some in predicted.items() if some.any()}
 
     @abstractmethod
     def trust_row(self, row: Mapping[str, Any], known: trust.Trust, threshold: float = 0.0) -> trust.Group:
-        """What is known of predictions like this one: `right` or `off_by`, and of how many `examples`."""
+        """Look up how well similar predictions did on held-out data: `right` or `off_by`, and the number of
+        `examples`."""
 
     # ------------------------------------------------------------------ a user's own files
 
     def default_metrics(self, labels: Sequence[str]) -> tuple[str, ...]:
-        """The metrics of a user's own data; the first is the one models are chosen by."""
+        """Return the metrics for a user's own data. The first is the one by which models are chosen."""
         raise NotImplementedError
 
     def parse(self, cell: Any, labels: Sequence[str], place: str, column: str) -> Target:
-        """The target in a cell of a user's file; raises UserError that names the place and the column."""
+        """Return the target in a cell of a user's file. Raise a UserError that names `place` and `column` if the cell
+        is invalid."""
         raise NotImplementedError
 
 
@@ -365,18 +377,18 @@ def find_kind(name: str) -> Kind:
 
 
 def to_json_line(row: dict[str, Any]) -> str:
-    """One row as a line: characters that some readers take for the end of a line are escaped."""
-    import orjson  # as fast as hand-written formatting; a set has hundreds of thousands of candidates
+    """Format a row as one line of JSON. Characters that some readers treat as line breaks are escaped."""
+    import orjson  # fast: a split has hundreds of thousands of candidates
 
     try:
         text = orjson.dumps(row).decode()
-    except TypeError:  # half of a surrogate pair is no UTF-8
+    except TypeError:  # half of a surrogate pair is not valid UTF-8
         text = json.dumps(row)
     return (text if text.isascii() else escape_line_ends(text)) + "\n"
 
 
 def save_predictions(folder: Path, predictions: Predictions, outputs: Array | None, threshold: float) -> None:
-    """predictions.jsonl for people and programs, outputs.safetensors (the raw outputs, if any) for ensembles."""
+    """Write predictions.jsonl and, if there are raw outputs, outputs.safetensors, which ensembles read."""
     from safetensors.numpy import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -399,17 +411,17 @@ def load_results(folder: Path, kind: Kind) -> ExampleResults:
 
 
 def results_file(folder: Path) -> Path:
-    """The file with a model's per-example results."""
+    """Return the path of a model's per-example results."""
     former = folder / FORMER_RESULTS
     return former if former.is_file() else folder / RESULTS
 
 
 def join_results(parts: Sequence[ExampleResults]) -> ExampleResults:
-    """The results of all parts, one after the other."""
+    """Concatenate the results of all parts."""
     columns = {name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(parts[0])}
     return type(parts[0])(**columns)
 
 
 def targets_of(examples: list[Example]) -> Float:
-    """(example) the targets of examples that all have one."""
+    """(example) the targets; every example must have one."""
     return np.array([example.target for example in examples], dtype=np.float64)

@@ -1,4 +1,4 @@
-"""label: one of several, by its index. A head gives one logit a label."""
+"""label: one of several labels, given by its index. A head outputs one logit per label."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -74,8 +74,8 @@ class LabelResults(ExampleResults):
 class LabelKind(Kind):
     has_labels = True
     results = LabelResults
-    baseline_note = "The baseline always gives the majority label of train."
-    baseline_words = "always giving the majority label"
+    baseline_note = "The baseline always predicts the majority label of train."
+    baseline_words = "always predicting the majority label"
     exact_keys = ("accuracy",)
 
     def output_count(self, labels: int) -> int:
@@ -83,7 +83,7 @@ class LabelKind(Kind):
 
     def window_target(self, example: Example, answer_inside: bool) -> float:
         if example.target is not None and example.answers and not answer_inside:
-            return 0.0  # answerability: this window holds no answer
+            return 0.0  # answerability: this window does not contain the answer
         return super().window_target(example, answer_inside)
 
     def losses(self, outputs: "Tensor", states: Packed, targets: WindowTargets) -> "Tensor":
@@ -130,7 +130,7 @@ class LabelKind(Kind):
         chances = ", ".join(f"{name} {100 * chance:.0f} %" for name, chance in row["probabilities"].items())
         return f"{row['label']} ({chances})"
 
-    # ------------------------------------------------------------------ what states speak for
+    # ------------------------------------------------------------------ layer maps
 
     has_aim = True
 
@@ -138,18 +138,18 @@ class LabelKind(Kind):
         import torch
 
         label, count = said.predicted()[0], len(task.labels)
-        # Several windows: the one that says most clearly that there is an answer speaks for all.
+        # With several windows, take the one with the highest probability of an answer, as decoding does.
         window = int(outputs.softmax(dim=1)[:, 1].argmax()) if task.windowed else 0
 
         def score(outputs: "Tensor") -> "Tensor":
             others = torch.arange(outputs.shape[1], device=outputs.device) != label  # (label)
             return outputs[0, label] - outputs[0, others].mean()
 
-        rest = "that of the other label" if count == 2 else "the mean of the others"
-        return Aim(window, task.labels[label], f"the logit of '{task.labels[label]}' above {rest}", score)
+        rest = "that of the other label" if count == 2 else "the mean logit of the other labels"
+        return Aim(window, task.labels[label], f"the logit of '{task.labels[label]}' minus {rest}", score)
 
     def probability_of(self, row: Mapping[str, Any]) -> float | None:
-        found: float | None = row["probabilities"][row["label"]]  # null where it was no number
+        found: float | None = row["probabilities"][row["label"]]  # null in the file if it was NaN
         return found
 
     # ------------------------------------------------------------------ combining
@@ -171,7 +171,7 @@ class LabelKind(Kind):
     def combine_predictions(self, members: list[LabelPredictions], method: str) -> LabelPredictions:
         if method not in ("max", "mean"):
             raise UserError(
-                f"its members cut passages into different windows: only max and mean can combine those, not {method}."
+                f"its members split passages into different windows, which '{method}' cannot combine. Use max or mean."
             )
         stacked = np.stack([one.probabilities for one in members])  # (member, example, label)
         joined = stacked.max(axis=0) if method == "max" else stacked.mean(axis=0)  # (example, label)
@@ -201,7 +201,7 @@ class LabelKind(Kind):
 
 
 def read_label(cell: Any, place: str, column: str) -> str:
-    """A label's name, as text; numbers and truth values are named as JSON writes them."""
+    """Return the name of a label as text. Numbers and booleans are written as in JSON."""
     if cell is None or cell == "":
         raise UserError(f"{place}: column '{column}' (task.label) is empty. Every row of train and dev needs a label.")
     if isinstance(cell, list | dict):
@@ -210,10 +210,10 @@ def read_label(cell: Any, place: str, column: str) -> str:
 
 
 def answerable_by_question(probabilities: Array, features: Features, examples: list[Example]) -> Float:
-    """Probabilities (example, 2) of no answer and answer, from those of the windows (window, 2).
+    """Return probabilities (example, 2) of "no answer" and "has answer", given those of the windows (window, 2).
 
-    A question is answerable if any of its windows says so: its probability is the highest of its windows. Rows are
-    scaled to sum to 1 first, since an element-wise maximum over models does not.
+    A question is answerable if any of its windows contains an answer, so its probability is the highest among its
+    windows. Rows are first normalised to sum to 1, because an element-wise maximum over models does not.
     """
     probabilities = np.asarray(probabilities, dtype=np.float64)  # (window, 2)
     assert probabilities.shape == (len(features), 2), f"{probabilities.shape} for {len(features)} windows"

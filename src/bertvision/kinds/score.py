@@ -1,4 +1,4 @@
-"""score: one number. A head gives one value, trained by its squared error."""
+"""score: a number. A head outputs one value and is trained with squared error."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SAID = "score"
-"""The one thing that is said, in tables of trust."""
+"""The only key in trust tables: scores form a single group."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class ScoreResults(ExampleResults):
 
 class ScoreKind(Kind):
     results = ScoreResults
-    baseline_note = "The baseline always gives the mean score of train."
-    baseline_words = "always giving the mean"
+    baseline_note = "The baseline always predicts the mean score of train."
+    baseline_words = "always predicting the mean score"
 
     def output_count(self, labels: int) -> int:
         return 1
@@ -120,7 +120,7 @@ class ScoreKind(Kind):
         return combining.fit_values(outputs, features.target)
 
     def measure_trust(self, results: ScoreResults, labels: Sequence[str], threshold: float = 0.0) -> trust.Trust:
-        """Scores are not right or wrong: their one group has the mean distance from the true one."""
+        """Return one group with the mean absolute error, because scores are not right or wrong."""
         return {SAID: [{"off_by": float(np.abs(results.value - results.target).mean()), "examples": len(results)}]}
 
     def trust_row(self, row: Mapping[str, Any], known: trust.Trust, threshold: float = 0.0) -> trust.Group:

@@ -1,4 +1,4 @@
-"""span: where in a passage the answer starts and ends, or that there is none. A head gives two logits a token."""
+"""span: where the answer starts and ends in a passage, or "no answer". A head outputs two logits per token."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,27 +43,29 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ANSWER, SILENCE = "answer", "no answer"
-"""What can be said, in tables of trust."""
+"""The two possible predictions in trust tables."""
 CHOSEN = "at_threshold."
-_OFFICIAL = "EM, F1: official definition, threshold 0."
-_PARTS = "F1 has, F1 no: on questions with and without an answer."
+_OFFICIAL = "EM, F1: official definition, no-answer threshold 0."
+_PARTS = "HasAns F1, NoAns F1: F1 on answerable and on unanswerable questions, threshold 0."
 _THRESHOLD = "EM*, F1*: at the no-answer threshold chosen on held-out training questions."
-_FORCED = "forced: on answerable questions, when the model must answer."
+_FORCED = "Answerable-only EM, F1: on answerable questions when the model must answer; no threshold."
 FIGURES = (
-    Figure("exact", "EM", "exact match, official, threshold 0", _OFFICIAL),
-    Figure("f1", "F1", "F1, official, threshold 0", _OFFICIAL),
-    Figure("HasAns_f1", "HasAns F1", "F1 on questions with an answer, threshold 0", _PARTS, has_interval=False),
-    Figure("NoAns_f1", "NoAns F1", "F1 on questions without one, threshold 0", _PARTS, has_interval=False),
+    Figure("exact", "EM", "exact match, official definition, no-answer threshold 0", _OFFICIAL),
+    Figure("f1", "F1", "F1, official definition, no-answer threshold 0", _OFFICIAL),
+    Figure("HasAns_f1", "HasAns F1", "F1 on answerable questions, threshold 0", _PARTS, has_interval=False),
+    Figure("NoAns_f1", "NoAns F1", "F1 on unanswerable questions, threshold 0", _PARTS, has_interval=False),
     Figure(
         "at_threshold.exact", "EM*", "exact match at the no-answer threshold chosen on held-out training questions",
         _THRESHOLD,
     ),
-    Figure("at_threshold.f1", "F1*", "F1 at that threshold", _THRESHOLD),
-    Figure("forced_exact", "answerable-only EM", "exact match on answerable questions; the model must answer", _FORCED),
-    Figure("forced_f1", "answerable-only F1", "F1 on answerable questions; the model must answer", _FORCED),
+    Figure("at_threshold.f1", "F1*", "F1 at the same threshold as EM*", _THRESHOLD),
     Figure(
-        "no_answer_auc", "AUC", "how well the no-answer score tells questions without an answer from the others",
-        "AUC: of the no-answer score.",
+        "forced_exact", "answerable-only EM", "exact match on answerable questions when the model must answer", _FORCED
+    ),
+    Figure("forced_f1", "answerable-only F1", "F1 on answerable questions when the model must answer", _FORCED),
+    Figure(
+        "no_answer_auc", "AUC", "how well the no-answer score separates unanswerable from answerable questions",
+        "AUC: area under the ROC curve of the no-answer score.",
     ),
 )  # fmt: skip
 TITLES = {"exact": "EM", "f1": "F1"}
@@ -72,7 +74,7 @@ TITLES = {"exact": "EM", "f1": "F1"}
 @dataclass(frozen=True)
 class SpanPredictions(Predictions):
     answers: Sequence[SpanAnswer]
-    """The n best of each question."""
+    """One per question, each with its n best candidates."""
 
     def predicted(self, threshold: float = 0.0) -> list[str]:
         return list(answers_at(self.answers, threshold).values())
@@ -85,30 +87,31 @@ class SpanPredictions(Predictions):
 
 @dataclass(frozen=True)
 class SpanResults(ExampleResults):
-    """Of each question: what the best span, the second best and silence would score, and which of them is said."""
+    """For each question: the scores of the best span, the second-best span and "no answer". The threshold decides
+    between them."""
 
     exact: Float
-    """(example) 0 or 1: EM of the best span"""
+    """(example) 0 or 1: exact match of the best span"""
     f1: Float
-    """(example) 0 to 1"""
+    """(example) 0 to 1: F1 of the best span"""
     silent: Float
-    """(example) what saying nothing scores: 1 where there is no answer"""
+    """(example) exact match and F1 of giving no answer: 1 if the question is unanswerable, else 0"""
     score: Float
-    """(example) of the best span, a sum of log-probabilities"""
+    """(example) score of the best span, a sum of log-probabilities"""
     null_score: Float
-    """(example) of "no answer\""""
+    """(example) score of "no answer\""""
     second_exact: Float
     """(example)"""
     second_f1: Float
     """(example)"""
     second_score: Float
-    """(example) NO_SPAN where there is no second span"""
+    """(example) NO_SPAN if there is no second span"""
     has_answer: Bool
     """(example)"""
 
     @property
     def lead(self) -> Float:
-        """By how much "no answer" beats the best span."""
+        """The score of "no answer" minus that of the best span."""
         return self.null_score - self.score  # (example)
 
     def says_nothing(self, threshold: float = 0.0) -> Bool:
@@ -133,20 +136,21 @@ class SpanKind(Kind):
     results = SpanResults
     baseline_note = "The baseline never answers."
     baseline_words = "never answering"
-    right_note = "Right: exact match, each at its own no-answer threshold."
+    right_note = "Right: exact match, each model at its own no-answer threshold."
     exact_keys = ("exact", "at_threshold.exact")
     sureness_note = (
-        "Sureness: how far the no-answer score is from its threshold. Right: an exact match, or rightly silent."
+        'Confidence: the distance of the no-answer score from its threshold. Right: an exact match, or "no answer" to '
+        "an unanswerable question."
     )
 
     def output_count(self, labels: int) -> int:
         return 2
 
     def window_target(self, example: Example, answer_inside: bool) -> float:
-        return float("nan")  # its targets are `start` and `end`
+        return float("nan")  # the targets of spans are `start` and `end`
 
     def losses(self, outputs: "Tensor", states: Packed, targets: WindowTargets) -> "Tensor":
-        """Cross-entropy over the tokens of each window, the mean of start and end."""
+        """Cross-entropy over the tokens of each window, averaged over start and end."""
         import torch
         from torch.nn import functional
 
@@ -183,14 +187,14 @@ class SpanKind(Kind):
         )
 
     def score(self, metrics: Sequence[str], results: SpanResults, threshold: float | None = None) -> Scores:
-        """At threshold 0, at the chosen one, and figures that depend on none."""
+        """Score at threshold 0, at the chosen threshold if there is one, and without a threshold."""
         scores = _score_at(results, 0.0) | forced_scores(results.lead, results.exact, results.f1, results.has_answer)
         if threshold is not None:
             scores |= {"threshold": threshold, "at_threshold": _score_at(results, threshold)}
         return scores
 
     def pick_threshold(self, results: SpanResults) -> float:
-        """The no-answer threshold with the best F1 on held-out training questions."""
+        """Return the no-answer threshold with the best F1 on held-out training questions."""
         return best_threshold(results.lead, results.f1, results.silent)
 
     def measure(self, key: str, results: SpanResults, threshold: float | None = None) -> Measure:
@@ -212,7 +216,7 @@ class SpanKind(Kind):
         return TITLES.get(key)
 
     def main(self, metrics: Sequence[str], has_held_out: bool) -> str:
-        """F1 at the threshold chosen on held-out questions, the one that answers are given at."""
+        """Return the key of F1 at the threshold chosen on held-out questions, which predictions use as well."""
         return f"{CHOSEN}f1" if has_held_out else "f1"
 
     def figures(self, metrics: Sequence[str]) -> list[Figure]:
@@ -233,30 +237,31 @@ class SpanKind(Kind):
             return f"{SILENCE} ({chance})"
         return f"{row['answer']} ({chance}, characters {row['start']} to {row['end']})"
 
-    # ------------------------------------------------------------------ what states speak for
+    # ------------------------------------------------------------------ layer maps
 
     has_aim = True
 
     def aim(self, task: Asked, said: SpanPredictions, features: Features, outputs: "Tensor", threshold: float) -> Aim:
-        """The window where the best span scores best, and its tokens; [CLS] where there is no answer."""
+        """Return the score of the best span in the window where it scores highest, or that of [CLS] if the prediction
+        is "no answer"."""
         answer = said.answers[0]
         window, start, end = _best_window(answer, features, outputs)
         if answer.null_lead > threshold or not answer.text:
-            what = "the start and end logits of the first token, which mean that there is no answer"
+            what = 'the sum of the first token\'s start and end logits, which stand for "no answer"'
             return Aim(window, SILENCE, what, lambda outputs: outputs[0, 0] + outputs[0, 1])
-        what = "the start logit of the answer's first token plus the end logit of its last one"
+        what = "the start logit of the answer's first token plus the end logit of its last token"
         place = (answer.start, answer.end)
         score = lambda outputs: outputs[start, 0] + outputs[end, 1]  # noqa: E731
         return Aim(window, answer.text, what, score, start, end, place)
 
     def probability_of(self, row: Mapping[str, Any]) -> float | None:
-        found: float | None = row["probability"]  # null where it was no number
+        found: float | None = row["probability"]  # null in the file if it was NaN
         return found
 
     # ------------------------------------------------------------------ combining
 
     def log_probabilities(self, outputs: Array, features: Features) -> Float:
-        """Of start and of end, over the tokens of each window."""
+        """(token, 2) log-probabilities of start and end over the tokens of each window."""
         if not len(features):
             return np.zeros(outputs.shape)
         scores: Float = outputs.astype(np.float64)  # (token, 2)
@@ -268,7 +273,7 @@ class SpanKind(Kind):
         return np.maximum(scores, combining.LOWEST, out=scores)
 
     def gold_log_probabilities(self, outputs: Array, features: Features) -> Float:
-        """Of the gold start and end tokens; [CLS] is the gold token of a window without an answer."""
+        """Log-probabilities of the gold start and end tokens. [CLS] is the gold token of a window without an answer."""
         scores = self.log_probabilities(outputs, features)  # (token, 2)
         starts = scores[features.starts + features.start, 0]  # (window)
         ends = scores[features.starts + features.end, 1]  # (window)
@@ -287,17 +292,17 @@ class SpanKind(Kind):
         return np.asarray(np.round(np.abs(results.lead - threshold), trust.DIGITS))  # (example)
 
     def trust_row(self, row: Mapping[str, Any], known: trust.Trust, threshold: float = 0.0) -> trust.Group:
-        said = SILENCE if row["start"] is None else ANSWER
-        return trust.look_up(known, said, abs(float(row["null_score"]) - float(row["score"]) - threshold))
+        predicted = SILENCE if row["start"] is None else ANSWER
+        return trust.look_up(known, predicted, abs(float(row["null_score"]) - float(row["score"]) - threshold))
 
 
 def gold_answers(examples: list[Example]) -> dict[str, list[str]]:
-    """Id → texts of the gold answers, none for a question without an answer."""
+    """Map each id to the texts of its gold answers; the list is empty for an unanswerable question."""
     return {example.id: [answer.text for answer in example.answers or ()] for example in examples}
 
 
 def _best_window(answer: SpanAnswer, features: Features, outputs: "Tensor") -> tuple[int, int, int]:
-    """The window where an answer scores best, and its first and last token there."""
+    """Return the window in which an answer scores highest, and the answer's first and last token there."""
     best = (-np.inf, 0, 0, 0)
     for window in range(len(features)):
         tokens = features.tokens_of(window)
@@ -310,8 +315,8 @@ def _best_window(answer: SpanAnswer, features: Features, outputs: "Tensor") -> t
     return best[1:]
 
 
-def _measure(gold: list[tuple[str, ...]], said: list[str]) -> tuple[Float, Float]:
-    found = np.array(list(map(official.measure, gold, said)), dtype=np.float64).reshape(-1, 2)  # (example, 2)
+def _measure(gold: list[tuple[str, ...]], predicted: list[str]) -> tuple[Float, Float]:
+    found = np.array(list(map(official.measure, gold, predicted)), dtype=np.float64).reshape(-1, 2)  # (example, 2)
     return np.ascontiguousarray(found[:, 0]), np.ascontiguousarray(found[:, 1])
 
 

@@ -1,4 +1,4 @@
-"""Kits: heads of several tasks on one encoder that was not fine-tuned; new text goes through it once for all."""
+"""Kits: heads for several tasks on one untouched encoder. A text goes through the encoder once for all tasks."""
 
 from bertvision.kits.kit import Kit, load
 

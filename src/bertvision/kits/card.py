@@ -1,4 +1,4 @@
-"""The card of a kit's head: README.md in its folder, plain Markdown that names no place of a machine."""
+"""The model card of a kit's head: README.md in its folder, plain Markdown without any local paths."""
 
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,17 @@ from bertvision.pipeline.score import columns_of, figure, score_figures
 from bertvision.report.cards import describe_head, join_card, usage
 from bertvision.tables import Table, to_markdown
 
-CONTROL_NOTE = "The control is a linear layer on the last layer ([CLS], for labels and scores), trained like the head."
+CONTROL_NOTE = (
+    "The control is a linear layer on the encoder's last layer (its [CLS] state, for labels and scores), trained like "
+    "the head."
+)
 
-MUCH = 2.0  # points
+MUCH = 2.0  # percentage points below the held-out score: the card warns
 
 
 def build_card(kit: dict[str, Any], facts: dict[str, Any], about: str | None = None, note: str = "") -> str:
-    """`kit` and `facts` as in kit.json; `about` is a sentence about the data and their licence, `note` one about the
-    choice of the head."""
+    """Write the card of one head. `kit` and `facts` are as in kit.json; `about` describes the data and their licence,
+    `note` the choice of the head."""
     return join_card(
         f"# {facts['head']} for {facts['task']['name']}",
         _what(kit, facts),
@@ -36,13 +39,13 @@ def _what(kit: dict[str, Any], facts: dict[str, Any]) -> str:
     layers = "" if kit["layers"] is None else f"layers {', '.join(map(str, kit['layers']))} of "
     encoder = f"{layers}{encoder_title(kit['encoder'])}"
     return (
-        f"{describe_head(facts['parameters'], facts['share'], 'hidden states', encoder)} not fine-tuned. It belongs to "
-        f"the kit {kit['name']} and needs that very encoder. Made with BERTVision {__version__}."
+        f"{describe_head(facts['parameters'], facts['share'], 'hidden states', encoder)} not fine-tuned. It is part of "
+        f"the kit `{kit['name']}` and works only with this encoder. Made with BERTVision {__version__}."
     )
 
 
 def encoder_title(name: str) -> str:
-    """The encoder's name for people; of a folder only the last part."""
+    """Return the encoder's name for display; for a folder, only the last part of its path."""
     if name == EMBEDDED:
         return "the embedded encoder (all-MiniLM-L6-v2)"
     folder = Path(name).expanduser()
@@ -79,31 +82,32 @@ def _scores(facts: dict[str, Any]) -> str:
 
 
 def _warning(facts: dict[str, Any]) -> str:
-    """Figures by which the head is not above the baseline."""
+    """Name the metrics in which the head does not beat the baseline."""
     poor = [
         f"{_kind_of(facts).title(metric) or metric} on {split}"
         for split, baseline in facts["beside"]["baseline"].items()
         for metric in facts["task"]["metrics"]
         if facts["scores"][split][metric] <= baseline[metric]
     ]
-    return f"**No better than the baseline by {', '.join(poor)}: don't rely on this head.**" if poor else ""
+    return f"**No better than the baseline in {', '.join(poor)}: do not rely on this head.**" if poor else ""
 
 
 def _trust(facts: dict[str, Any]) -> str:
-    trust, title = facts["trust"], "How far to trust it"
+    trust, title = facts["trust"], "How much to trust it"
     first: dict[str, float] = next((groups[0] for groups in trust.values()), {})
-    if "off_by" in first:  # not right or wrong
+    if "off_by" in first:  # scores, which are not right or wrong
         rows = [[f"{first['examples']:,}", f"{first['off_by']:.2f}"]]
-        return to_markdown(Table(["held-out examples", "off by on average"], rows, title))
+        return to_markdown(Table(["held-out examples", "mean absolute error"], rows, title))
     rows = []
-    for said in dict.fromkeys([*facts["task"]["labels"], *trust]):
-        cell = said.replace("|", "\\|")
+    for predicted in dict.fromkeys([*facts["task"]["labels"], *trust]):
+        cell = predicted.replace("|", "\\|")
         rows += [
             [cell, f"{group['from']:.3f}", f"{group['examples']:,}", f"{100 * group['right']:.0f}"]
-            for group in trust.get(said, [])
-        ] or [[cell, "", "0", "never said"]]
-    columns = ["said", "sureness from", "held-out examples", "right, %"]
-    return to_markdown(Table(columns, rows, title, _kind_of(facts).sureness_note))
+            for group in trust.get(predicted, [])
+        ] or [[cell, "", "0", "never predicted"]]
+    columns = ["prediction", "confidence from", "held-out examples", "right, %"]
+    note = f"Each row is a group of held-out examples with similar confidence. {_kind_of(facts).sureness_note}"
+    return to_markdown(Table(columns, rows, title, note))
 
 
 def _kind_of(facts: dict[str, Any]) -> Kind:
@@ -113,14 +117,14 @@ def _kind_of(facts: dict[str, Any]) -> Kind:
 def _limits(facts: dict[str, Any]) -> str:
     chosen = "head and threshold were" if _kind_of(facts).has_threshold else "head was"
     return (
-        "## Limits\n\nAll figures are of the same data as the examples that the head was trained on, and say little "
-        f"of other text. The {chosen} chosen on the same held-out examples, so scores there and trust are a "
-        f"little optimistic.{_too_sure(facts)}"
+        "## Limits\n\nThe head was scored on other examples from the dataset it was trained on. The scores say little "
+        f"about other text. The {chosen} chosen on the held-out examples, so the held-out scores and the trust table "
+        f"are slightly optimistic.{_too_sure(facts)}"
     )
 
 
 def _too_sure(facts: dict[str, Any]) -> str:
-    """Where dev is far below what was held out, trust, which is of the latter, promises too much."""
+    """Warn if dev scores are far below held-out scores: trust is measured on held-out data and is then too high."""
     metric, held_out = facts["task"]["metrics"][0], facts["scores"][HELD_OUT]
     lower = [
         f"{figures[metric]:.1f} on {split}"
@@ -130,5 +134,5 @@ def _too_sure(facts: dict[str, Any]) -> str:
     if not lower:
         return ""
     title = _kind_of(facts).title(metric) or metric
-    shown = f"{title} is {held_out[metric]:.1f} on held-out examples and {', '.join(lower)}"
-    return f" **{shown}: trust answers less than the table says.**"
+    shown = f"{title[:1].upper()}{title[1:]} is {held_out[metric]:.1f} on held-out examples but {', '.join(lower)}"
+    return f" **{shown}: trust its predictions less than the table suggests.**"

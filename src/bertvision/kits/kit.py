@@ -1,11 +1,11 @@
-"""A kit: an untouched encoder and a head for each of several tasks. A text goes through the encoder once, and all heads
-say what they find in it, and how far to trust that.
+"""A kit: one untouched encoder with a head for each of several tasks. A text goes through the encoder once. Every head
+then predicts from its hidden states, and every prediction comes with its trust.
 
     kit = bv.load("default")
-    kit.predict(["A fine film."])                          every task that is about one text
-    kit.predict([("Who wrote it?", "Ada wrote it.")])      every task
+    kit.predict(["A fine film."])                          tasks on single texts
+    kit.predict([("Who wrote it?", "Ada wrote it.")])      all tasks
 
-A kit is a folder: kit.json, and for each task a folder with its head (head.safetensors, config.json) and a card.
+A kit is a folder with kit.json, and for each task a folder with a head (head.safetensors, config.json) and its card.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,12 +36,12 @@ Text = str | Pair
 
 @dataclass(frozen=True)
 class KitTask:
-    """A task of a kit: its head, and what is known of it."""
+    """A task of a kit, with its head."""
 
     task: Task
     head: Head
     facts: dict[str, Any]
-    """Whether it is about pairs, its threshold, scores, parameters, and how far to trust its answers."""
+    """The task's entry in kit.json: threshold, lengths, scores, parameters, trust."""
 
     @property
     def threshold(self) -> float:
@@ -57,18 +57,17 @@ class Kit:
         dtype: str = "auto",
         reporter: Reporter | None = None,
     ) -> None:
-        """`tasks` absent: all that the kit has."""
+        """Load a kit from a folder. `tasks` selects its tasks (default: all)."""
         found = read_json(folder / FILE)
         if found is None:
-            raise UserError(f"'{folder}' is no kit: expected {FILE} in it, as `bertvision kit` writes it.")
+            raise UserError(f"'{folder}' is not a kit: it has no {FILE}. `bertvision kit` creates kits.")
         self.name, self.encoder_name = str(found["name"]), str(found["encoder"])
         wanted = self._check_tasks(tasks, found["tasks"])
         self.machine, self.reporter = Machine(device, dtype), reporter or Reporter()
         if identify(self.encoder_name) != found["encoder_stamp"]:
             raise UserError(
-                f"kit '{self.name}' belongs to another '{self.encoder_name}' than the one that is there (weights, "
-                "config or tokenizer): its heads would read what they were not trained on. Make the kit again, or "
-                "bring the encoder back."
+                f"kit '{self.name}' was trained on a different version of '{self.encoder_name}': the weights, config "
+                "or tokenizer differ. Rebuild the kit, or restore the original encoder."
             )
         encoder = load_encoder(self.encoder_name, self.machine.device, self.machine.dtype, layers=found["layers"])
         self.encoder = encoder.eval().requires_grad_(False)
@@ -76,16 +75,16 @@ class Kit:
 
     def _load(self, folder: Path, facts: dict[str, Any]) -> KitTask:
         head, _ = load_head(folder)
-        assert head.shape == self.encoder.shape, "a head of a kit reads all that the kit's encoder gives"
+        assert head.shape == self.encoder.shape, "the head's input shape differs from the encoder's output shape"
         task = restore_task({"takes_pairs": facts["pairs"], **facts["task"]})
         return KitTask(task, head.to(self.machine.device), facts)
 
     def _check_tasks(self, wanted: Iterable[str] | None, known: Iterable[str]) -> list[str]:
         if isinstance(wanted, str) or (wanted is not None and not isinstance(wanted, Iterable)):
-            raise UserError(f"tasks is a list of names, not '{wanted}': give ['{wanted}'].")
+            raise UserError(f"tasks must be a list of names, not '{wanted}': pass ['{wanted}'].")
         names = [str(name) for name in (known if wanted is None else wanted)]
         if not names:
-            raise UserError(f"no task is named: kit '{self.name}' has {', '.join(known)}.")
+            raise UserError(f"no task selected: kit '{self.name}' has {', '.join(known)}.")
         for name in names:
             if name not in known:
                 raise UserError(f"kit '{self.name}' has no task '{name}': {suggest(name, known)}")
@@ -94,8 +93,11 @@ class Kit:
     def predict(
         self, texts: Iterable[Text], tasks: Iterable[str] | None = None, ids: Sequence[str] | None = None
     ) -> list[dict[str, dict[str, Any]]]:
-        """For each text, or pair of texts, a row of each task, by its name. Of a pair, tasks about one text are given
-        the first; tasks about pairs leave single texts out. `ids` name the texts in errors; absent: numbers from 0."""
+        """Predict every task on every text or pair of texts. Return a dict per text, from task name to row.
+
+        Tasks on single texts read the first text of a pair. Tasks on pairs skip single texts. `ids` name the texts in
+        error messages (default: numbers from 0).
+        """
         pairs = check_texts(texts, ids)
         asked = self._choose(pairs, self._check_tasks(tasks, self.tasks))
         examples = {name: self._examples(name, pairs) for name in asked}
@@ -109,10 +111,10 @@ class Kit:
         return found
 
     def score(self, name: str, examples: list[Example]) -> Scores:
-        """A task's figures on examples that have targets."""
+        """Score a task's head on examples with targets."""
         (name,) = self._check_tasks([name], self.tasks)
         if not examples:
-            raise UserError(f"there are no examples to score {name} on.")
+            raise UserError(f"no examples to score {name} on.")
         own = self.tasks[name]
         predictions = self._predict({name: examples}, {name: self.build_features(name, examples)})[name]
         kind, threshold = own.task.kind, own.threshold if own.task.kind.has_threshold else None
@@ -121,7 +123,7 @@ class Kit:
     def _predict(
         self, examples: Mapping[str, list[Example]], features: Mapping[str, Features]
     ) -> dict[str, Predictions]:
-        """What each task's head predicts for its own examples, from one pass over all of them."""
+        """Predict each task on its own examples, in one pass of the encoder over all of them."""
         asked = {name: HeadWindows(self.tasks[name].head, features[name]) for name in examples}
         with sharing_cores():
             outputs = compute_in_one_pass(self.encoder, asked, self.reporter)
@@ -133,18 +135,18 @@ class Kit:
         return predictions
 
     def _choose(self, pairs: Sequence[Pair], names: list[str]) -> list[str]:
-        """Those of the tasks that the texts are enough for."""
+        """Return the tasks that can be predicted on these texts: without any pair, those on single texts."""
         has_pair = any(second is not None for _, second in pairs)
         able = [name for name in names if has_pair or not self.tasks[name].task.takes_pairs]
         if not able:
             raise UserError(
-                f"{', '.join(names)}: about two texts: give both, --text QUESTION --text-pair PASSAGE "
-                "(from Python a pair)."
+                f"two texts are needed for {', '.join(names)}: give --text QUESTION --text-pair PASSAGE (in Python, "
+                "pass a pair)."
             )
         return able
 
     def _examples(self, name: str, pairs: Sequence[Pair]) -> list[Example]:
-        """The examples that a task is asked about, by their numbers."""
+        """Return the examples for a task, with their positions in the input as ids."""
         if self.tasks[name].task.takes_pairs:
             return [Example(str(n), first, second) for n, (first, second) in enumerate(pairs) if second is not None]
         return [Example(str(n), first) for n, (first, _) in enumerate(pairs)]
@@ -152,32 +154,32 @@ class Kit:
     def _features(self, name: str, examples: list[Example], ids: Sequence[str] | None) -> Features:
         try:
             return self.build_features(name, examples)
-        except UserError:  # its words are about the settings of a run, and a kit has none to change
+        except UserError:  # the message suggests changing a run's settings, which a kit does not have
             for example in examples:
                 try:
                     self.build_features(name, [example])
                 except UserError:
                     raise UserError(
-                        f"{_called(int(example.id), ids)} is too long for {name}: its question leaves too little room "
+                        f"{_called(int(example.id), ids)} is too long for {name}: the question leaves too little room "
                         f"for the passage in {self.tasks[name].facts['max_length']} tokens. Shorten the question, or "
-                        f"leave {name} out (--tasks; from Python tasks=[…])."
+                        f"leave out {name} (--tasks; in Python, tasks=[…])."
                     ) from None
             raise
 
     def build_features(self, name: str, examples: list[Example]) -> Features:
-        """A task's windows of its examples."""
+        """Split a task's examples into windows."""
         facts, task, tokenizer = self.tasks[name].facts, self.tasks[name].task, self.encoder.tokenizer
         assert tokenizer is not None
         return build_features(examples, tokenizer, task.kind, task.windowed, facts["max_length"], facts["overlap"])
 
 
 def check_texts(texts: Iterable[Text], ids: Sequence[str] | None = None) -> list[Pair]:
-    """Every text as a pair, the second None where there is none."""
+    """Return every text as a pair, with None in place of a missing second text."""
     if isinstance(texts, str) or not isinstance(texts, Iterable):
-        raise UserError("texts to predict on are a list: give [text], or [(text, second text)].")
+        raise UserError("texts must be a list: pass [text], or [(text, second text)].")
     texts = list(texts)
     if ids is not None and len(ids) != len(texts):
-        raise UserError(f"there are {len(texts)} texts and {len(ids)} ids: give one for each.")
+        raise UserError(f"found {len(texts)} texts but {len(ids)} ids: pass one id per text.")
     pairs = []
     for number, text in enumerate(texts):
         match (text, None) if isinstance(text, str) else text:
@@ -186,10 +188,12 @@ def check_texts(texts: Iterable[Text], ids: Sequence[str] | None = None) -> list
             case _:
                 raise UserError(f"{_called(number, ids)} is neither a text nor a pair of texts: {text!r:.80}.")
         if not first.strip() or (second is not None and not second.strip()):
-            raise UserError(f"{_called(number, ids)} is empty: give some text to predict on, of a pair both.")
+            raise UserError(
+                f"{_called(number, ids)} is empty: every text, and both texts of a pair, must have content."
+            )
         pairs.append((first, second))
     if not pairs:
-        raise UserError("there is no text to predict on.")
+        raise UserError("no text to predict on.")
     return pairs
 
 
@@ -198,14 +202,14 @@ def _called(number: int, ids: Sequence[str] | None) -> str:
 
 
 def load(name: str | Path = "default", tasks: Iterable[str] | None = None, **settings: Any) -> Kit:
-    """A kit that ships, by its name, or one of a folder."""
+    """Load a shipped kit by name, or any kit from its folder."""
     return Kit(find_kit(name), tasks, **settings)
 
 
 def find_kit(name: str | Path) -> Path:
     if not is_kit(name):
         known = ", ".join(shipped_kits())
-        raise UserError(f"there is no kit '{name}': {known} ships; or give the folder of one, which has {FILE} in it.")
+        raise UserError(f"no kit '{name}': give a shipped kit ({known}) or a folder with {FILE} in it.")
     return Path(name) if (Path(name) / FILE).is_file() else SHIPPED / str(name)
 
 

@@ -1,5 +1,4 @@
-"""Makes a kit of finished runs: of each the best head on held-out data, on the same encoder, which none of them
-fine-tuned."""
+"""Build a kit from finished runs on the same untouched encoder: from each, take the best head on held-out data."""
 
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,38 +18,41 @@ from bertvision.pipeline.folder import HELD_OUT, RunFolder, describe_task
 from bertvision.tasks.base import Task
 
 UNTOUCHED = 0.0
-"""The snapshot of an encoder that was not fine-tuned."""
+"""The snapshot of the untouched encoder."""
 
 
 @dataclass(frozen=True)
 class KitEntry:
-    """What a kit takes from a run."""
+    """One task of a kit, taken from a run."""
 
     facts: dict[str, Any]
-    """As kit.json keeps it."""
+    """The task's entry in kit.json."""
     head: Path
     """The head's folder."""
     encoder: str
     stamp: str
-    """Of the encoder that the head was trained on."""
+    """Fingerprint of the encoder that the head was trained on."""
     layers: tuple[int, ...] | None
-    """Those that the head reads; None: all."""
+    """The layers that the head reads; None: all."""
     note: str
-    """For the card, where the head is the control."""
+    """A note for the card if the head is the control, else empty."""
 
 
 def make_kit(
     runs: Sequence[Path], to: Path, heads: dict[str, str] | None = None, about: dict[str, str] | None = None
 ) -> Path:
-    """Writes the kit, replacing one that is there. `heads` may name the head of a task, absent: the best on
-    held-out data; `about` may have a sentence for a task's card, about its data and their licence."""
+    """Write a kit to `to`, replacing any kit that is there.
+
+    `heads` maps tasks to head names (default: the best head on held-out data). `about` maps tasks to a text for the
+    card, about the data and their licence.
+    """
     if not runs:
-        raise UserError("a kit is made of one run or more: give their folders.")
+        raise UserError("a kit needs at least one run: give the run folders.")
     _check_replaceable(to)
     _check_outlives(to, runs)
     entries = _collect(runs, heads or {})
-    _check_known("a head is named for", heads or {}, entries)
-    _check_known("something is said about", about or {}, entries)
+    _check_known("a head is given", heads or {}, entries)
+    _check_known("a text for the card is given", about or {}, entries)
     encoder, stamp, layers = _find_encoder(entries)
     _check_outlives(to, [Path(resolve(encoder))])
     kit = {"name": to.resolve().name, "encoder": encoder, "encoder_stamp": stamp, "layers": layers}
@@ -65,23 +67,23 @@ def make_kit(
 
 
 def _check_replaceable(to: Path) -> None:
-    """What is in the folder is replaced: only a kit may be."""
+    """Refuse to replace anything but an empty folder or a kit."""
     if not to.exists() or (to / FILE).is_file() or (to.is_dir() and not any(to.iterdir())):
         return
-    raise UserError(f"'{to}' is there and is no kit: give a folder that is new, empty or a kit, which is replaced.")
+    raise UserError(f"'{to}' exists and is not a kit: choose a new or empty folder, or a kit to replace.")
 
 
 def _check_outlives(to: Path, sources: Iterable[Path]) -> None:
-    """What a kit is made of must outlive its writing."""
+    """Refuse a target folder that contains a run or the encoder: replacing it would delete them."""
     for source in sources:
         if source.exists() and source.resolve().is_relative_to(to.resolve()):
-            raise UserError(f"'{to}' is or holds '{source}', which the kit is made of: give another folder.")
+            raise UserError(f"'{to}' is or contains '{source}', which the kit is built from: choose another folder.")
 
 
 def _check_known(what: str, asked: Iterable[str], entries: Mapping[str, KitEntry]) -> None:
     for name in asked:
         if name not in entries:
-            raise UserError(f"{what} task '{name}', of which there is no run: the runs are of {', '.join(entries)}.")
+            raise UserError(f"{what} for task '{name}', but no run is for that task: found {', '.join(entries)}.")
 
 
 def _collect(runs: Sequence[Path], heads: dict[str, str]) -> dict[str, KitEntry]:
@@ -90,38 +92,38 @@ def _collect(runs: Sequence[Path], heads: dict[str, str]) -> dict[str, KitEntry]
         entry = describe_run(FinishedRun(run), heads)
         name = entry.facts["task"]["name"]
         if name in entries:
-            raise UserError(f"two runs are of task '{name}': a kit has one head for each task.")
+            raise UserError(f"two runs are for task '{name}': a kit has one head per task. Leave one of them out.")
         entries[name] = entry
     return entries
 
 
 def _find_encoder(entries: Mapping[str, KitEntry]) -> tuple[str, str, tuple[int, ...] | None]:
-    """The name, stamp and layers of the encoder that all heads read."""
+    """Return the name, fingerprint and layers of the encoder that all heads read."""
     encoders, read = {entry.encoder for entry in entries.values()}, {entry.layers for entry in entries.values()}
     if len(encoders) > 1:
-        raise UserError(f"a kit has one encoder, and the runs have {', '.join(sorted(encoders))}.")
+        raise UserError(f"all runs of a kit must have the same encoder, found {', '.join(sorted(encoders))}.")
     if len(read) > 1:
         shown = "; ".join(f"{name}: {entry.layers or 'all'}" for name, entry in entries.items())
         raise UserError(
-            f"heads of a kit read the same layers, and these do not ({shown}): run with the same encoder.layers."
+            f"all heads of a kit must read the same layers, found {shown}. Run again with the same encoder.layers."
         )
     (encoder,), (layers,) = encoders, read
     stamp = identify(encoder)
     if any(entry.stamp != stamp for entry in entries.values()):
         raise UserError(
-            f"the encoder '{encoder}' is not the one this run was made with: bring that back, or run again."
+            f"the encoder '{encoder}' is not the one the runs were made with: restore the original, or run again."
         )
     return encoder, stamp, layers
 
 
 def describe_run(run: FinishedRun, heads: dict[str, str]) -> KitEntry:
-    """What a kit keeps of a run's task and head."""
+    """Choose a run's head and collect what the kit stores about it and its task."""
     config, task, asked = run.config, run.task, heads.get(run.task.name)
     head = _choose(run, asked)
     if not results_file(head.predictions(HELD_OUT)).is_file() or HELD_OUT not in head.figures:
         raise UserError(
-            f"'{run.folder.path}' has no held-out examples: a kit needs them to choose by and to say how far to trust "
-            "an answer. Set data.hold_out > 0 and run again."
+            f"'{run.folder.path}' has no held-out examples: a kit needs them to choose a head and to measure trust. "
+            "Set data.hold_out > 0 and run again."
         )
     threshold = float(head.threshold or 0.0)
     facts = {
@@ -147,35 +149,35 @@ def describe_run(run: FinishedRun, heads: dict[str, str]) -> KitEntry:
 
 
 def _describe_task(task: Task) -> dict[str, Any]:
-    """Without where the data lay, which says nothing to others, and `takes_pairs`, which a kit keeps beside it."""
+    """Describe a task without the path of its data, and without `takes_pairs`, which kit.json stores as `pairs`."""
     found = {**describe_task(task), "source": ""}
     return {key: value for key, value in found.items() if key != "takes_pairs"}
 
 
 def _choose(run: FinishedRun, asked: str | None) -> Model:
-    """The head that was asked for, or the run's best of control and heads."""
+    """Return the requested head, or the best among the run's control and heads."""
     found = run.groups(UNTOUCHED, "control", "head")
     if not found:
-        raise UserError(f"'{run.folder.path}' has no head on the untouched encoder: a kit needs train.snapshots = [0].")
+        raise UserError(f"'{run.folder.path}' has no head on the untouched encoder: run it with train.snapshots = [0].")
     if asked is not None:
         return run.find(asked, UNTOUCHED, "control", "head")
-    # Where none was trained on all of the data, those on a part of it are all there is.
+    # If no head was trained on all of the data, take the best of those trained on a part of it.
     best = run.best(UNTOUCHED, "control", "head") or run.best_of(found) or found[0]
     return run.best_seed(best)
 
 
 def _note(run: FinishedRun, head: Model, asked: bool) -> str:
-    """The card of a control says that it is one."""
+    """Return a note for the card that says that the head is the control; empty for any other head."""
     if head.role != "control":
         return ""
-    note = "This head is the control: it reads the last layer alone."
+    note = "This head is the control: it reads only the last layer."
     if asked or run.best_head(UNTOUCHED) is None:
         return note
-    return f"{note} On held-out data no head that reads all layers is better, so all layers add nothing here."
+    return f"{note} No head that reads all layers is better on held-out data, so the other layers add nothing here."
 
 
 def _find_comparisons(run: FinishedRun, head: Model) -> dict[str, Any]:
-    """The scores of the baseline and of the control, which a card shows beside the head's."""
+    """Return the scores of the baseline and the control, which the card shows next to the head's."""
     models = run.models(UNTOUCHED)
     found = {"baseline": next((model for model in models if model.role == "baseline"), None)}
     if head.role != "control":
@@ -184,13 +186,13 @@ def _find_comparisons(run: FinishedRun, head: Model) -> dict[str, Any]:
 
 
 def _read_stamps(run: RunFolder, name: str) -> tuple[str, tuple[int, ...] | None]:
-    """The stamp of the encoder that a head was trained on, and the layers that it reads."""
+    """Return the fingerprint of the encoder that a head was trained on, and the layers it reads."""
     encoder, reference = (read_json(run.encoder(UNTOUCHED) / f"{file}.json") for file in ("stamp", "reference"))
     head = read_json(run.head(UNTOUCHED, name) / "stamp.json")
     if None in (encoder, reference, head) or head.get("encoder", encoder["stamp"]) != encoder["stamp"]:
         raise UserError(
-            f"head '{name}' in '{run.path}' was not trained on the encoder that is there now: "
-            f"`bertvision run {run.path}` brings the run up to date."
+            f"head '{name}' in '{run.path}' was not trained on the encoder that is there now. Update the run with "
+            f"`bertvision run {run.path}`."
         )
     layers = head.get("layers")
     return str(reference["stamp"]), None if layers is None else tuple(layers)

@@ -1,4 +1,4 @@
-"""Several tasks' windows through one encoder, each sequence once, however many tasks ask about it."""
+"""Run the windows of several tasks through one encoder. A sequence that several tasks share is encoded only once."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -18,19 +18,19 @@ from bertvision.progress import Reporter
 
 @dataclass(frozen=True)
 class HeadWindows:
-    """A task's head and the windows that it reads."""
+    """A task's head and the windows it reads."""
 
     head: Head
     features: Features
 
     def allocate(self) -> np.ndarray:
-        """(token or window, output) for the outputs of all windows."""
+        """(token or window, output) an uninitialised array for the outputs of all windows."""
         target = self.head.target
         return np.empty((target.kind.rows_of(self.features), target.outputs), dtype=np.float32)
 
     def fill(self, outputs: np.ndarray, states: HiddenStates, rows: np.ndarray) -> None:
-        """Computes the outputs of those windows that are in a batch; `rows` (window,) is where each one is among the
-        batch's sequences, -1 where it is not."""
+        """Compute the outputs of the windows in a batch and write them into `outputs`. `rows` (window,) is each
+        window's index among the batch's sequences, -1 for windows that are not in the batch."""
         windows = np.flatnonzero(rows >= 0)  # (window,)
         if not len(windows):
             return
@@ -41,7 +41,7 @@ class HeadWindows:
 
 
 def join_features(parts: Sequence[Features]) -> Features:
-    """All windows, one part's after the other's."""
+    """Concatenate the windows of all parts."""
     names = [item.name for item in dataclasses.fields(Features)]
     joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
     joined["starts"] = np.cumsum(joined["lengths"], dtype=np.int64) - joined["lengths"]  # (window,)
@@ -49,7 +49,7 @@ def join_features(parts: Sequence[Features]) -> Features:
 
 
 def find_first(features: Features) -> np.ndarray:
-    """(window,) the first window that is the same sequence: with the same tokens and segments."""
+    """(window,) the first window with the same sequence, that is, with equal token and segment ids."""
     known: dict[bytes, int] = {}
     slices = map(features.tokens_of, range(len(features)))
     keys = (features.input_ids[tokens].tobytes() + features.type_ids[tokens].tobytes() for tokens in slices)
@@ -60,10 +60,10 @@ def find_first(features: Features) -> np.ndarray:
 def compute_in_one_pass(
     encoder: Encoder, asked: Mapping[str, HeadWindows], reporter: Reporter
 ) -> dict[str, np.ndarray]:
-    """Each head's outputs for its windows, float32: (token, 2) for spans, (window, output) otherwise."""
+    """Return each head's outputs for its windows, as float32: (token, 2) for spans, (window, output) otherwise."""
     joined = join_features([one.features for one in asked.values()])
     first = find_first(joined)  # (window,)
-    tasks = np.cumsum([len(one.features) for one in asked.values()])[:-1]  # where the windows of each but one begin
+    tasks = np.cumsum([len(one.features) for one in asked.values()])[:-1]  # first window of each task after the first
     keep: tuple[Part, ...] = tuple(sorted({one.head.reads for one in asked.values()}))
     outputs = {name: one.allocate() for name, one in asked.items()}
     sequences = np.unique(first)  # (sequence,)

@@ -1,4 +1,4 @@
-"""A kit's head on the data of a config: do the figures on its card come out again?"""
+"""Score a kit's head on the data of a config, to reproduce the scores on its card."""
 
 from typing import Any
 
@@ -11,17 +11,17 @@ from bertvision.tables import Table
 
 
 def score_kit(kit: Kit, job: Job) -> dict[str, Any]:
-    """Of each split the figures now, those on the card where it has the split, and the baseline's."""
+    """Return for each split the scores measured now, those on the card if it has the split, and the baseline's."""
     task = job.task
     if task.name not in kit.tasks:
         raise UserError(
-            f"the config is about {task.name}, and kit '{kit.name}' has {', '.join(kit.tasks)}: give one of those."
+            f"the config is for {task.name}, but kit '{kit.name}' has only {', '.join(kit.tasks)}: choose one of these."
         )
     own = kit.tasks[task.name]
     if tuple(own.task.labels) != tuple(task.labels):
         raise UserError(
-            f"kit '{kit.name}' has the labels {', '.join(own.task.labels)} for {task.name}, the data "
-            f"{', '.join(task.labels)}: they must be the same."
+            f"the labels of {task.name} must be equal: kit '{kit.name}' has {', '.join(own.task.labels)}, the data "
+            f"has {', '.join(task.labels)}."
         )
     found = {}
     for split in job.scored_splits:
@@ -37,13 +37,15 @@ def score_kit(kit: Kit, job: Job) -> dict[str, Any]:
 
 
 def _holds_out_the_same(own: KitTask, job: Job) -> bool:
-    """Whether what the config holds out is what was held out when the head was trained; else some of it was learnt."""
+    """Whether the config holds out the same examples as the head's training did; if not, the head may have been trained
+    on some of them."""
     asked = job.config.seed, job.config.data.hold_out, len(job.examples(HELD_OUT))
     known = own.facts["seed"], own.facts["hold_out"], own.facts["scores"][HELD_OUT]["total"]
     if asked != known:
         job.reporter.say(
-            f"held-out examples are left out: seed {asked[0]} and data.hold_out = {asked[1]:g} are not what the head "
-            f"was trained with (seed {known[0]}, {known[1]:g}, {known[2]:,} examples), so it may have learnt some."
+            f"skipping held-out examples: the head was trained with seed = {known[0]} and data.hold_out = {known[1]:g} "
+            f"({known[2]:,} examples), the config has seed = {asked[0]} and data.hold_out = {asked[1]:g} "
+            f"({asked[2]:,} examples). The head may have been trained on some of these."
         )
     return asked == known
 
@@ -58,4 +60,4 @@ def kit_table(kit: Kit, scores: dict[str, Any]) -> Table:
         if figures
     ]
     title = f"{scores['head']} for {scores['task']}, kit {scores['kit']}"
-    return Table(["split", "figures of", "examples", *columns_of(columns)], rows, title)
+    return Table(["split", "scores of", "examples", *columns_of(columns)], rows, title)

@@ -1,4 +1,4 @@
-"""Ensembles by hand-worked numbers, their weights against scipy, and that one member alone changes nothing."""
+"""Ensembles against values computed by hand, fitted weights against scipy, and ensembles of a single member."""
 
 import dataclasses
 import math
@@ -74,7 +74,7 @@ def logits(probabilities: list, shift: float = 0.0) -> np.ndarray:
         ("max", [0.8, 0.6]),
         ("mean", [0.6, 0.4]),
         ("sum", [8 / 11, 3 / 11]),  # 0.8 · 0.4 : 0.2 · 0.6
-        ("fitted", [0.5, 0.5]),  # a quarter of the first, three of the second
+        ("fitted", [0.5, 0.5]),  # weights 1/4 and 3/4
     ],
 )
 def test_labels_of_two_members_by_hand(method, expected):
@@ -90,12 +90,12 @@ def test_labels_of_two_members_by_hand(method, expected):
         ("max", [0.5, 0.75, 0.5, 0.25, 0.5], [0.9, 0.8, 0.2, 0.7, 0.6]),
         ("mean", [0.375, 0.625, 0.375, 0.25, 0.375], [0.55, 0.45, 0.15, 0.45, 0.4]),
         ("sum", [0.25, 0.75, 0.4, 0.2, 0.4], [9 / 13, 4 / 13, 2 / 28, 14 / 28, 12 / 28]),
-        ("fitted", [0.3, 0.7, 0.45, 0.25, 0.3], [0.34, 0.66, 0.18, 0.3, 0.52]),  # a fifth of the first, the rest second
+        ("fitted", [0.3, 0.7, 0.45, 0.25, 0.3], [0.34, 0.66, 0.18, 0.3, 0.52]),  # weights 1/5 and 4/5
     ],
 )
 def test_spans_of_two_members_by_hand(method, starts, ends):
     features = windows_of([2, 3])
-    # A window's own shift must not matter: probabilities are over the tokens of one window.
+    # Shifting all logits of a window must not matter: probabilities are over the tokens of one window.
     shift = np.array([4.0, 4.0, -9.0, -9.0, -9.0])
     first = np.stack([logits([0.5, 0.5, 0.25, 0.25, 0.5]), logits([0.9, 0.1, 0.1, 0.7, 0.2])], axis=1)
     second = np.stack([logits([0.25, 0.75, 0.5, 0.25, 0.25]), logits([0.2, 0.8, 0.2, 0.2, 0.6])], axis=1)
@@ -115,7 +115,7 @@ def test_scores_of_two_members_by_hand(method, expected):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_one_member_alone_answers_as_without_an_ensemble(method):
+def test_an_ensemble_of_one_member_predicts_the_same_as_the_member(method):
     features, examples = questions([(0, 0, 6), (0, 4, 9), (1, 0, 9), (2, 0, 3)])
     output = random_outputs(SPAN, features, 1)[0]
     combined = SPAN.combine([output], features, method, weights_for(method, 0.3))
@@ -139,7 +139,7 @@ def test_the_order_of_members_does_not_matter(kind, method):
 
 @pytest.mark.parametrize("kind", PROBABILISTIC)
 @pytest.mark.parametrize("method", ["max", "mean", "fitted"])
-def test_equal_members_say_what_one_says(kind, method):
+def test_an_ensemble_of_equal_members_predicts_the_same_as_one(kind, method):
     features = windows_of([3, 5, 1])
     output = random_outputs(kind, features, 1)[0]
     alone = kind.combine([output], features, "mean")
@@ -157,7 +157,7 @@ def test_a_member_of_weight_0_changes_nothing(kind):
 
 @pytest.mark.parametrize("kind", KINDS.values())
 @pytest.mark.parametrize("method", METHODS)
-def test_extreme_logits_give_finite_outputs_and_keep_the_winner(kind, method):
+def test_extreme_logits_produce_finite_outputs_and_keep_the_best_output(kind, method):
     features = windows_of([3, 4], target=[0, 1])
     outputs = [np.full_like(output, -1e4) for output in random_outputs(kind, features, 20)]
     for output in outputs:
@@ -168,13 +168,13 @@ def test_extreme_logits_give_finite_outputs_and_keep_the_winner(kind, method):
     assert np.isfinite(combined).all()
     if kind is SPAN:
         assert combined[:3].argmax(axis=0).tolist() == [1, 1]
-        assert np.exp(combined[3:]) == pytest.approx(np.full((4, 2), 0.25))  # all tokens of the second window alike
+        assert np.exp(combined[3:]) == pytest.approx(np.full((4, 2), 0.25))  # all tokens of the second window are equal
     elif kind is LABEL:
         assert combined.argmax(axis=1).tolist() == [2, 2]
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_impossible_tokens_get_the_lowest_score_and_very_unlikely_ones_keep_their_rank(method):
+def test_impossible_tokens_get_the_lowest_score_and_very_unlikely_ones_keep_their_order(method):
     features = windows_of([4])
     column = np.array([0.0, -2000.0, -3000.0, -np.inf], dtype=np.float32)  # e^-2000 is 0 in float64
     outputs = [np.stack([column, column], axis=1)] * 2
@@ -195,14 +195,14 @@ def test_a_diverged_member_is_refused(kind, method):
 
 @pytest.mark.parametrize("kind", KINDS.values())
 @pytest.mark.parametrize("method", METHODS)
-def test_no_windows_give_no_outputs(kind, method):
+def test_without_windows_there_are_no_outputs(kind, method):
     features = windows_of([], target=[])
     outputs = random_outputs(kind, features, 2)
     combined = kind.combine(outputs, features, method, weights_for(method, 0.5, 0.5))
     assert combined.shape == outputs[0].shape
 
 
-def test_members_of_other_windows_are_refused():
+def test_members_with_different_windows_are_refused():
     outputs = [np.zeros((5, 2), dtype=np.float32), np.zeros((4, 2), dtype=np.float32)]
     with pytest.raises(AssertionError, match=r"\(4, 2\), expected \(5, 2\)"):
         SPAN.combine(outputs, windows_of([2, 3]), "max")
@@ -215,7 +215,7 @@ def test_an_unknown_method_suggests_the_nearest():
         combine_answers([[]], "maxx")
 
 
-def test_predictions_of_an_ensemble_are_built_as_those_of_a_model():
+def test_predictions_of_an_ensemble_are_decoded_like_those_of_a_model():
     task = Task("toy", LABEL, ("accuracy",), {}, labels=("no", "yes"))
     outputs = [logits([[0.8, 0.2], [0.1, 0.9]]), logits([[0.4, 0.6], [0.3, 0.7]])]
     features, examples = windows_of([4, 4]), [Example("a", "one"), Example("b", "two")]
@@ -229,7 +229,7 @@ def test_predictions_of_an_ensemble_are_built_as_those_of_a_model():
 
 
 def likeliest_by_slsqp(gold: np.ndarray) -> np.ndarray:
-    """Weights on the simplex for probabilities (observation, member), by a general optimiser."""
+    """Fit weights on the simplex for probabilities (observation, member) with a general-purpose optimiser."""
     from scipy.optimize import minimize
 
     members = gold.shape[1]
@@ -250,7 +250,7 @@ def softmax(row: np.ndarray) -> np.ndarray:
     return np.exp(row.astype(np.float64)) / np.exp(row.astype(np.float64)).sum()
 
 
-def test_weights_of_labels_equal_a_general_optimisers():
+def test_weights_for_labels_equal_those_of_a_general_optimiser():
     random = np.random.default_rng(3)
     target = random.integers(0, 3, size=200)
     features = windows_of([2] * 200, target=target)
@@ -262,10 +262,10 @@ def test_weights_of_labels_equal_a_general_optimisers():
     expected = likeliest_by_slsqp(gold)
     assert weights == pytest.approx(expected, abs=1e-4)
     assert weights.sum() == pytest.approx(1.0) and (weights >= 0).all()
-    assert (expected > 0.05).sum() >= 2 and expected.min() < 0.02  # else the case says little
+    assert (expected > 0.05).sum() >= 2 and expected.min() < 0.02  # otherwise the case is too easy
 
 
-def test_weights_of_spans_equal_a_general_optimisers():
+def test_weights_for_spans_equal_those_of_a_general_optimiser():
     random = np.random.default_rng(4)
     lengths = random.integers(3, 9, size=150).tolist()
     start = [int(random.integers(0, length)) for length in lengths]
@@ -287,14 +287,14 @@ def test_weights_of_spans_equal_a_general_optimisers():
 def test_weights_of_two_members_by_hand():
     # 2 log(0.2 + 0.6 w) + log(0.8 - 0.6 w) is highest where 2 (0.8 - 0.6 w) = 0.2 + 0.6 w.
     right, wrong = [0.8, 0.2], [0.2, 0.8]
-    features = windows_of([4, 4, 4, 4], target=[0, 0, 0, np.nan])  # the last one is not known
+    features = windows_of([4, 4, 4, 4], target=[0, 0, 0, np.nan])  # the last target is unknown
     outputs = [logits([right, right, wrong, wrong]), logits([wrong, wrong, right, right])]
     weights = LABEL.fit_weights(outputs, features)
     assert weights == pytest.approx(np.array([7 / 9, 2 / 9]), abs=1e-4)
 
 
 def test_the_gold_token_of_a_window_without_an_answer_is_its_first():
-    # As above: the first member is right of both starts, the second of the first end; of the last they say the same.
+    # As above: the first member is right about both starts, the second about the first end; they agree on the last end.
     features = windows_of([2, 3], start=[1, 0], end=[1, 0])
     outputs = [
         np.stack([logits([0.2, 0.8, 0.8, 0.1, 0.1]), logits([0.8, 0.2, 0.5, 0.1, 0.4])], axis=1),
@@ -323,7 +323,7 @@ def test_a_member_that_is_always_right_gets_nearly_all_the_weight(kind):
     assert weights.argmax() == 2 and weights[2] > 0.95
 
 
-def test_weights_of_scores_are_the_least_squares_that_are_not_negative():
+def test_weights_for_scores_are_the_non_negative_least_squares_solution():
     random = np.random.default_rng(6)
     values = random.normal(size=(30, 3)).astype(np.float32)
     target = 2.0 * values[:, 0] + 0.5 * values[:, 2]
@@ -331,19 +331,19 @@ def test_weights_of_scores_are_the_least_squares_that_are_not_negative():
     columns = [values[:, [member]] for member in range(3)]
     weights = SCORE.fit_weights(columns, windows_of([2] * 30, target=known))
     assert weights == pytest.approx(np.array([2.0, 0.0, 0.5]), abs=1e-5)
-    # Orthogonal members: each has its own projection, and a negative one becomes 0.
+    # With orthogonal members, each weight is a projection, and negative ones become 0.
     columns = [np.float32([[1.0], [1.0]]), np.float32([[1.0], [-1.0]])]
     weights = SCORE.fit_weights(columns, windows_of([2, 2], target=[1.0, 4.0]))
     assert weights == pytest.approx(np.array([2.5, 0.0]))
 
 
-def test_scores_that_all_point_the_wrong_way_get_equal_weights():
+def test_members_with_only_negative_weights_get_equal_weights():
     columns = [np.float32([[-1.0], [-2.0]]), np.float32([[-3.0], [-1.0]])]
     weights = SCORE.fit_weights(columns, windows_of([2, 2], target=[1.0, 2.0]))
     assert weights.tolist() == [0.5, 0.5]
 
 
-def test_equal_members_of_scores_predict_what_one_predicts():
+def test_equal_members_for_scores_predict_the_same_as_one():
     column = np.float32([[1.0], [2.0], [4.0]])
     features = windows_of([2, 2, 2], target=[2.0, 3.0, 9.0])
     predicted = [
@@ -358,7 +358,7 @@ def test_equal_members_of_scores_predict_what_one_predicts():
 
 
 def answer(null: float, spans: dict[tuple[int, int], float], shift: float = 0.0) -> SpanAnswer:
-    """Candidates of the passage "abcdefghij" by their probability, best first."""
+    """Candidates in the passage "abcdefghij" with the given probabilities, best first."""
     n_best = [Candidate("abcdefghij"[a:b], a, b, math.log(p) + shift, p) for (a, b), p in spans.items()]
     return SpanAnswer("q0", *n_best[0][:4], math.log(null) + shift, null, n_best)
 
@@ -367,10 +367,10 @@ def answer(null: float, spans: dict[tuple[int, int], float], shift: float = 0.0)
     ("method", "null", "spans"),
     [
         ("max", 0.5, {"efg": 0.65, "abc": 0.3}),
-        ("mean", 0.3, {"efg": 0.425, "abc": 0.15}),  # "i" has 0.125 and is cut off: members have two candidates
+        ("mean", 0.3, {"efg": 0.425, "abc": 0.15}),  # "i" has 0.125 and is dropped: members have two candidates
     ],
 )
-def test_candidates_of_the_same_characters_are_combined_by_hand(method, null, spans):
+def test_candidates_that_cover_the_same_characters_are_merged(method, null, spans):
     first = answer(0.5, {(0, 3): 0.3, (4, 7): 0.2}, shift=-2.0)
     second = answer(0.1, {(4, 7): 0.65, (8, 9): 0.25}, shift=1.0)
     combined = combine_answers([[first], [second]], method)[0]
@@ -386,7 +386,7 @@ def test_candidates_of_the_same_characters_are_combined_by_hand(method, null, sp
 
 
 def random_answers() -> tuple[list[SpanAnswer], list[SpanAnswer]]:
-    """Of the same questions, one cut into other windows than the other."""
+    """Two members' answers to the same questions, with passages split into different windows."""
     decoded = []
     for seed, windows in enumerate([[(0, 0, 6), (0, 4, 9), (1, 0, 9)], [(0, 0, 9), (1, 0, 5), (1, 4, 9)]]):
         features, examples = questions(windows)
@@ -396,7 +396,7 @@ def random_answers() -> tuple[list[SpanAnswer], list[SpanAnswer]]:
 
 
 @pytest.mark.parametrize("method", ["max", "mean"])
-def test_answers_of_one_member_alone_stay_as_they_are(method):
+def test_answers_of_a_single_member_stay_unchanged(method):
     alone = random_answers()[0]
     for combined, expected in zip(combine_answers([alone], method), alone, strict=True):
         assert [c[:3] for c in combined.n_best] == [c[:3] for c in expected.n_best]
@@ -406,7 +406,7 @@ def test_answers_of_one_member_alone_stay_as_they_are(method):
 
 
 @pytest.mark.parametrize("method", ["max", "mean"])
-def test_combined_answers_are_distinct_sorted_as_many_as_the_members_and_the_same_in_any_order(method):
+def test_combined_answers_are_distinct_sorted_limited_and_independent_of_the_order_of_members(method):
     first, second = random_answers()
     combined = combine_answers([first, second], method)
     assert combined == combine_answers([second, first], method)
@@ -419,7 +419,7 @@ def test_combined_answers_are_distinct_sorted_as_many_as_the_members_and_the_sam
 
 
 @pytest.mark.parametrize("method", ["max", "mean"])
-def test_candidates_far_below_no_answer_keep_their_rank_and_finite_scores(method):
+def test_candidates_far_below_no_answer_keep_their_order_and_finite_scores(method):
     sure = SpanAnswer("q0", "a", 0, 1, -900.0, 0.0, 1.0, [Candidate("a", 0, 1, -900.0, 0.0)])
     surer = SpanAnswer("q0", "b", 1, 2, -800.0, 0.0, 1.0, [Candidate("b", 1, 2, -800.0, 0.0)])
     surest = SpanAnswer("q0", "c", 2, 3, -2e4, 0.0, 1.0, [Candidate("c", 2, 3, -2e4, 0.0)])
@@ -438,12 +438,12 @@ def test_a_passage_without_text_has_no_candidates():
 
 
 @pytest.mark.parametrize("method", ["sum", "fitted"])
-def test_what_needs_common_tokens_is_refused_for_answers(method):
+def test_methods_that_need_common_tokens_are_refused_for_answers(method):
     with pytest.raises(UserError, match=f"'{method}'.*Use 'max' or 'mean'"):
         combine_answers([list(random_answers()[0])], method)
 
 
-def test_members_that_answered_other_questions_are_refused():
+def test_members_that_answered_different_questions_are_refused():
     first, second = random_answers()
-    with pytest.raises(UserError, match="same questions.*2 of the first.*1 of another"):
+    with pytest.raises(UserError, match="same questions.*first member has 2, another has 1"):
         combine_answers([first, second[:1]], "max")

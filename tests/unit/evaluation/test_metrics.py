@@ -1,4 +1,4 @@
-"""Metrics against arithmetic on counts, and what they say of constant predictions."""
+"""Metrics against arithmetic on counts, and on constant predictions."""
 
 import warnings
 
@@ -57,7 +57,7 @@ def test_correlations_equal_the_textbook_formula():
 
 
 @pytest.mark.parametrize("predicted", [[2.0, 2.0, 2.0], [1e300, 1e300, 1e300], [0.0, 0.0, 0.0]])
-def test_a_constant_prediction_correlates_zero_without_a_warning(predicted):
+def test_constant_predictions_have_zero_correlation_and_no_warning(predicted):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         scores = score_metrics(SCORE_METRICS, ["pearson", "spearman"], np.array([1.0, 2.0, 3.0]), np.array(predicted))
@@ -96,7 +96,7 @@ def windows_of(example: list[int]) -> Features:
     )  # fmt: skip
 
 
-def test_a_question_is_answerable_if_any_window_says_so():
+def test_a_question_is_answerable_if_any_window_has_an_answer():
     examples = [Example(id, "who?", "") for id in "abc"]
     probabilities = np.array([[0.9, 0.1], [0.3, 0.7], [0.8, 0.2], [0.6, 0.4], [0.55, 0.45]])
     result = answerable_by_question(probabilities, windows_of([0, 0, 0, 1, 2]), examples)
@@ -104,7 +104,7 @@ def test_a_question_is_answerable_if_any_window_says_so():
     assert result.argmax(axis=1).tolist() == [1, 0, 0]
 
 
-def test_probabilities_of_an_ensembles_maximum_keep_what_each_window_says():
+def test_unnormalised_probabilities_are_normalised_per_window():
     probabilities = np.array([[0.7, 0.6], [0.6, 0.7]])
     result = answerable_by_question(probabilities, windows_of([0, 1]), [Example(id, "who?") for id in "ab"])
     assert result.argmax(axis=1).tolist() == [0, 1]

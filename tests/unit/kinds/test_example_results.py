@@ -1,4 +1,4 @@
-"""ExampleResults give back what the official scores say, at any threshold, and survive a disk."""
+"""Per-example results reproduce the official scores at any threshold, and can be saved and loaded."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ EXAMPLES = [
     Example("partly", "q", "the red fox", answers=(Answer("red fox", 4),)),
     Example("none", "q", "the red fox", answers=()),
     Example("silent", "q", "the red fox", answers=(Answer("the", 0), Answer("fox", 8))),
-    # Officially an answer that is an article alone counts as none.
+    # By the official definition, an answer that consists of an article counts as none.
     Example("article", "q", "the red fox", answers=(Answer("the", 0),)),
 ]
 
@@ -46,7 +46,7 @@ def spans() -> SpanResults:
     return results
 
 
-def test_marks_of_answers_are_what_can_be_worked_out_by_hand(spans: SpanResults) -> None:
+def test_results_of_spans_equal_values_computed_by_hand(spans: SpanResults) -> None:
     assert spans.exact.tolist() == [1, 0, 0, 0, 0]
     np.testing.assert_allclose(spans.f1, [1, 2 / 3, 0, 0, 0])
     assert spans.silent.tolist() == [0, 0, 1, 0, 1]
@@ -57,7 +57,7 @@ def test_marks_of_answers_are_what_can_be_worked_out_by_hand(spans: SpanResults)
 
 
 @pytest.mark.parametrize("threshold", [-10.0, -1.0, 0.0, 0.5, 1.0, 2.0, 10.0])
-def test_at_any_threshold_they_add_up_to_the_official_scores(spans: SpanResults, threshold: float) -> None:
+def test_results_average_to_the_official_scores_at_any_threshold(spans: SpanResults, threshold: float) -> None:
     gold = {example.id: [known.text for known in example.answers or ()] for example in EXAMPLES}
     official = squad.score_answers(gold, answers_at(ANSWERS, threshold))
     assert 100 * spans.exact_at(threshold).mean() == pytest.approx(official["exact"])
@@ -67,14 +67,14 @@ def test_at_any_threshold_they_add_up_to_the_official_scores(spans: SpanResults,
     assert spans.right(threshold).sum() == round(official["exact"] * len(EXAMPLES) / 100)
 
 
-def test_forced_figures_are_those_of_the_scores(spans: SpanResults) -> None:
+def test_results_average_to_the_answerable_only_scores(spans: SpanResults) -> None:
     gold = {example.id: [known.text for known in example.answers or ()] for example in EXAMPLES}
     forced = threshold_free(ANSWERS, gold)
     assert 100 * spans.exact[spans.has_answer].mean() == pytest.approx(forced["forced_exact"])
     assert 100 * spans.f1[spans.has_answer].mean() == pytest.approx(forced["forced_f1"])
 
 
-def test_marks_of_all_kinds_survive_a_disk(spans: SpanResults, tmp_path: Path) -> None:
+def test_results_of_all_kinds_can_be_saved_and_loaded(spans: SpanResults, tmp_path: Path) -> None:
     labels = LabelResults(np.array([1, 0]), np.array([[0.2, 0.8], [0.4, 0.6]]))
     scores = ScoreResults(np.array([1.0, 2.5]), np.array([1.5, 2.0]))
     kinds = {SPAN: spans, LABEL: labels, SCORE: scores}

@@ -1,4 +1,4 @@
-"""There is one object of each kind, wherever it goes, and its name is what files hold."""
+"""Each kind is a single object, even when copied or pickled, and files refer to it by name."""
 
 import copy
 import json
@@ -12,7 +12,7 @@ from bertvision.heads import HEADS
 from bertvision.kinds import KINDS, LABEL, SCORE, SPAN, Kind, metric_title
 
 
-def test_the_kinds_are_these() -> None:
+def test_the_kinds_are_label_score_and_span() -> None:
     assert list(KINDS) == ["label", "score", "span"] and list(KINDS.values()) == [LABEL, SCORE, SPAN]
 
 
@@ -22,9 +22,9 @@ def test_copies_and_pickles_are_the_same_object(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=str)
-def test_a_kind_is_its_name_in_files_and_stamps(kind: Kind) -> None:
+def test_files_and_fingerprints_use_the_name_of_a_kind(kind: Kind) -> None:
     assert str(kind) == kind.name and KINDS[kind.name] is kind
-    assert fingerprint(kind) == fingerprint(kind.name), "runs made when kinds were words stay finished"
+    assert fingerprint(kind) == fingerprint(kind.name), "runs from versions that stored kinds as strings stay valid"
     assert json.dumps({"kind": str(kind)}) == f'{{"kind": "{kind.name}"}}'
 
 
@@ -33,7 +33,7 @@ def test_an_unknown_kind_suggests_the_nearest() -> None:
         KINDS["labels"]
 
 
-def test_every_kind_has_heads_that_take_it_and_titles_for_its_figures() -> None:
+def test_every_kind_has_heads_that_support_it_and_titles_for_its_metrics() -> None:
     for kind in KINDS.values():
         assert any(HEADS[name].takes(kind) for name in HEADS)
     assert metric_title("f1_macro") == "macro F1" and metric_title("exact") == "EM" and metric_title("mine") == "mine"
@@ -48,5 +48,5 @@ def test_every_kind_has_heads_that_take_it_and_titles_for_its_figures() -> None:
         (SPAN, {"answer": "", "probability": 0.7, "start": None, "end": None}, "", "no answer (70 %)"),
     ],
 )
-def test_rows_are_told_in_a_line(kind: Kind, row: dict, value: object, line: str) -> None:
+def test_a_row_is_described_in_one_line(kind: Kind, row: dict, value: object, line: str) -> None:
     assert kind.value_of(row) == value and kind.describe_row(row) == line

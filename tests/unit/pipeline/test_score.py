@@ -76,7 +76,7 @@ def test_spans_show_only_the_columns_that_have_figures() -> None:
     assert table.rows[0][3:] == ["50.07", "50.07", "0.00", "100.00", "", "", "", ""]
     assert table.note == "The baseline never answers."
     shown = table.explain(table.headings)
-    assert "official definition" in shown and "held-out" in shown and "forced" not in shown
+    assert "official definition" in shown and "held-out" in shown and "nswerable-only" not in shown
 
 
 def test_markdown_has_as_many_cells_in_every_line() -> None:

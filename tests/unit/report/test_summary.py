@@ -45,7 +45,7 @@ def test_the_best_head_is_best_on_held_out_data_whatever_dev_says(certainty: Cer
     assert layers.startswith("It is 35.00 above the control, a new linear layer of 1,000 parameters")
     assert "adapter_64 has 1,234 parameters, 0.123 % of the encoder's 1,000,000" in cost
     assert "with 2 others in the same pass, after 100 s of fine-tuning" in cost
-    assert baseline == "The trivial baseline, always giving the majority label, has 50.00."
+    assert baseline == "The trivial baseline, always predicting the majority label, has 50.00."
 
 
 def test_a_head_below_the_encoder_is_said_to_be_below(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
-"""Answers to questions: the best spans of each, and what speaks for there being none.
+"""Answers to questions: the best spans of each question, and the score of "no answer".
 
-answers = decode_spans(…)              SpanAnswers: arrays over all questions, since a large set has many candidates
-answers[3].n_best[0].text              a question's own SpanAnswer is made when it is asked for
-spans_at(answers, 0).text              the best span of every question, of SpanAnswers as of any list of SpanAnswer
+answers = decode_spans(…)              SpanAnswers: arrays over all questions, since a large split has many candidates
+answers[3].n_best[0].text              the SpanAnswer of one question is created on access
+spans_at(answers, 0).text              the best span of every question; also takes a list of SpanAnswer
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from bertvision.evaluation.spans.passages import Passages
 
-NO_SPAN = -1e6  # score of a question whose passage has no text to answer with
+NO_SPAN = -1e6  # score of a missing span, such as that of a passage without text
 
 Float64 = npt.NDArray[np.float64]
 Int32 = npt.NDArray[np.int32]
@@ -27,18 +27,18 @@ class Candidate(NamedTuple):
     end: int
     """One past the last character in the passage."""
     score: float
-    """Sum of the log-probabilities of start and end token."""
+    """Sum of the log-probabilities of the start and the end token."""
     probability: float
     """Softmax over the scores of the candidates and of "no answer"."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpanAnswer:
-    """The best span of one question and what speaks for there being none."""
+    """The best spans of one question, and the score of "no answer"."""
 
     id: str
     text: str
-    """Best span; empty only if the passage has no text."""
+    """The best span; empty only if the passage has no text."""
     start: int
     end: int
     score: float
@@ -46,31 +46,31 @@ class SpanAnswer:
     """No-answer score: the minimum over the question's windows."""
     null_probability: float
     n_best: list[Candidate]
-    """Distinct in their place in the passage, best first; the first is the answer above."""
+    """Candidates at distinct positions in the passage, best first. The first is the answer above."""
 
     @property
     def null_lead(self) -> float:
-        """By how much "no answer" beats the best span."""
+        """The score of "no answer" minus that of the best span."""
         return self.null_score - self.score
 
 
 class Spans(NamedTuple):
-    """The spans of one rank, of each question."""
+    """The span of a given rank for each question."""
 
     text: list[str]
-    """Empty where a question has no such span."""
+    """Empty if a question has no span of this rank."""
     score: Float64
-    """(question,) NO_SPAN where a question has no such span"""
+    """(question,) NO_SPAN if a question has no span of this rank"""
 
 
 @dataclass(frozen=True, eq=False)
 class SpanAnswers(Sequence[SpanAnswer]):
-    """The answers to all questions of a set, as arrays; candidates beyond a question's `sizes` mean nothing."""
+    """The answers to all questions of a split, as arrays. Candidates beyond a question's `sizes` are undefined."""
 
     ids: list[str]
     passages: Passages
     sizes: npt.NDArray[np.int64]
-    """(question,) how many candidates there are"""
+    """(question,) number of candidates"""
     start: Int32
     """(question, candidate) first character in the passage"""
     end: Int32
@@ -103,7 +103,7 @@ class SpanAnswers(Sequence[SpanAnswer]):
         return SpanAnswer(self.ids[place], *best[:4], *silence, n_best)
 
     def at(self, rank: int) -> Spans:
-        """The spans of one rank, 0 for the best."""
+        """Return the span of the given rank for each question; rank 0 is the best."""
         if rank >= self.score.shape[1]:
             return Spans([""] * len(self), np.full(len(self), NO_SPAN))
         there = self.sizes > rank  # (question,)
@@ -113,8 +113,9 @@ class SpanAnswers(Sequence[SpanAnswer]):
         return Spans(texts, np.where(there, self.score[:, rank], NO_SPAN))
 
     def rows(self, threshold: float) -> Iterator[dict[str, Any]]:
-        """Each question as users read it. All numbers are rounded at once: there are hundreds of thousands."""
+        """Yield one row per question, in the form that users see."""
         silent = (self.null_score - self.at(0).score > threshold).tolist()  # (question,)
+        # Round whole arrays: a split has hundreds of thousands of candidates.
         null_score = np.round(self.null_score, 5)  # (question,)
         null_probability = np.round(self.null_probability, 6)  # (question,)
         score, probability = np.round(self.score, 5), np.round(self.probability, 6)  # (question, candidate) × 2
@@ -131,7 +132,7 @@ class SpanAnswers(Sequence[SpanAnswer]):
 def make_row(
     id: str, n_best: list[dict[str, Any]], null_score: float, null_probability: float, is_silent: bool
 ) -> dict[str, Any]:
-    """One question's row of predictions.jsonl."""
+    """Build a question's row of predictions.jsonl."""
     best = n_best[0] if n_best else {"text": "", "start": 0, "end": 0, "score": NO_SPAN, "probability": 0.0}
     return {
         "id": id,
@@ -146,7 +147,7 @@ def make_row(
 
 
 def spans_at(answers: Sequence[SpanAnswer], rank: int) -> Spans:
-    """The spans of one rank of each question, 0 for the best."""
+    """Return the span of the given rank for each question; rank 0 is the best."""
     if isinstance(answers, SpanAnswers):
         return answers.at(rank)
     if rank == 0:

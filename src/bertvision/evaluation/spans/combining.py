@@ -1,4 +1,4 @@
-"""Answers of models whose tokens or windows differ become those of one: candidates meet at their characters."""
+"""Combine the answers of models with different tokens or windows. Candidates are matched by their characters."""
 
 import math
 from collections.abc import Sequence
@@ -9,29 +9,30 @@ from bertvision.evaluation.spans.answers import NO_SPAN, Candidate, SpanAnswer
 
 
 def combine_answers(members: Sequence[Sequence[SpanAnswer]], method: str) -> list[SpanAnswer]:
-    """Answers of members whose tokens differ: candidates of the same characters are the same candidate.
+    """Combine the answers of members whose tokens differ. Candidates that cover the same characters are merged.
 
-    A candidate's probability is the maximum or mean over the members, 0 for one that does not have it among its best;
-    so is that of "no answer". Scores are the logs of these; probabilities are scaled to sum to 1.
+    The probability of a candidate is the maximum or mean over the members; a member that does not have it among its
+    candidates contributes 0. "No answer" is combined in the same way. Scores are the logarithms of these
+    probabilities; the probabilities themselves are normalised to sum to 1.
     """
     check_method(method)
     if method not in ("max", "mean"):
         why = {
-            "sum": "logits belong to tokens, and these members cut the passages into different ones",
-            "fitted": "weights are fitted to the tokens of the gold answers, and these members have different ones",
+            "sum": "logits belong to tokens, and the tokens of these members differ",
+            "fitted": "weights are fitted to the tokens of the gold answers, and the tokens of these members differ",
         }[method]
         raise UserError(
-            f"Members with different tokenizers or windows cannot be combined by '{method}': {why}. Use 'max' or "
-            "'mean', or members of one encoder with the same data settings."
+            f"'{method}' cannot combine members with different tokenizers or windows: {why}. Use 'max' or 'mean', or "
+            "choose members with the same encoder and data settings."
         )
-    assert members, "an ensemble needs a member"
-    members = [list(answers) for answers in members]  # answers in arrays are made once
+    assert members, "an ensemble needs at least one member"
+    members = [list(answers) for answers in members]  # create each SpanAnswer only once
     ids = [answer.id for answer in members[0]]
     for answers in members[1:]:
         if [answer.id for answer in answers] != ids:
             raise UserError(
-                f"Members must have answered the same questions in the same order, but of the {len(ids)} of the first "
-                f"and the {len(answers)} of another not all ids are equal. Combine runs of the same data."
+                "members must have answered the same questions in the same order, but the question ids differ: the "
+                f"first member has {len(ids)}, another has {len(answers)}. Combine runs on the same data."
             )
     limit = max((len(answer.n_best) for answers in members for answer in answers), default=0)
     return [_combine_question(answers, method, limit) for answers in zip(*members, strict=True)]
@@ -42,7 +43,7 @@ def _combine_question(answers: Sequence[SpanAnswer], method: str, limit: int) ->
     found: dict[tuple[int, int], list[float]] = {}
     nulls: list[float] = []
     for answer in answers:
-        # From the scores, since a probability may have been rounded to 0.
+        # Computed from the scores, because a probability may have been rounded to 0.
         total = _log_sum([answer.null_score, *(candidate.score for candidate in answer.n_best)])
         nulls.append(answer.null_score - total)
         for candidate in answer.n_best:
@@ -62,12 +63,12 @@ def _combine_question(answers: Sequence[SpanAnswer], method: str, limit: int) ->
 
 
 def _join(logs: list[float], method: str, members: int) -> float:
-    """Log of the maximum or mean of probabilities; members beyond those in the list have 0."""
+    """Log of the maximum or mean of probabilities. Members that are not in the list count as 0."""
     joined = max(logs) if method == "max" else _log_sum(logs) - math.log(members)
     return max(joined, LOWEST)
 
 
 def _log_sum(logs: list[float]) -> float:
-    """Log of the sum of what these are the logs of; the same in any order."""
+    """Log of the sum of exponentials; the result does not depend on the order."""
     highest = max(logs)
     return highest + math.log(math.fsum(math.exp(value - highest) for value in logs))

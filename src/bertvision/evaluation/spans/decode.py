@@ -1,10 +1,10 @@
-"""From start and end logits to answers: the best spans of each question, and when to say that there is none.
+"""From start and end logits to answers: find the best spans of each question, and decide when to give no answer.
 
 decoded = decode_spans(start_logits, end_logits, features, examples)
 answers_at(decoded, threshold) → {id: text}, "" for no answer
 
-Spans of equal score: the earlier window goes first, then the earlier start, then the earlier end. Scores are float64,
-and what is added up and compared is the same on every device: so are the answers.
+Spans with equal scores are ordered by window, then start, then end. Scores are float64, and sums and comparisons are
+the same on every device. So are the answers.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from bertvision.evaluation.spans.layout import SpanLayout, Sums, layout_of
 if TYPE_CHECKING:
     import torch
 
-BLOCK = 1024  # windows whose probabilities are added up at once
+BLOCK = 1024  # windows normalised at a time
 
 Float64 = npt.NDArray[np.float64]
 Array = npt.NDArray[Any]
@@ -44,19 +44,20 @@ def decode_spans(
     max_answer_tokens: int = 30,
     device: "torch.device | str" = "cpu",
 ) -> SpanAnswers:
-    """The answer to each example, from packed (token,) logits of all windows; `device` is where spans are searched.
+    """Find the answer to each example, given the packed (token,) logits of all windows. `device` is where spans are
+    searched.
 
-    A span starts and ends at tokens of the passage that hold more than white space, start ≤ end, and its score is
+    A span starts and ends at tokens of the passage that contain more than white space, with start ≤ end. Its score is
     the sum of two log-probabilities, each a log-softmax over all tokens of the window.
     """
-    from bertvision.evaluation.spans.pairs import find_pairs  # brings torch, which scoring alone does not need
+    from bertvision.evaluation.spans.pairs import find_pairs  # imports torch, which scoring alone does not need
 
     sides = (("start", start_logits), ("end", end_logits))
     for name, logits in sides:
         assert logits.shape == features.input_ids.shape, (
             f"{logits.shape} {name} logits, {len(features.input_ids)} tokens"
         )
-        assert not np.isnan(logits).any(), f"{name} logits hold NaN: the model that made them has diverged"
+        assert not np.isnan(logits).any(), f"{name} logits hold NaN: the model has diverged"
     layout = layout_of(features, examples)
     with ThreadPoolExecutor(len(sides)) as pool:
         sums = list(pool.map(_sum_up, (logits for _, logits in sides), (features, features)))
@@ -73,8 +74,8 @@ def decode_spans(
 
 
 def _sum_up(logits: Array, features: Features) -> Sums:
-    """The highest logit of each window, and the log of the sum of all its powers beside it. Always by numpy: other
-    libraries' powers and sums differ in the last digit."""
+    """Return each window's highest logit, and the log of the sum of exp(logit - highest). Always computed by numpy:
+    exponentials and sums of other libraries differ in the last digit."""
     sums = Sums(np.zeros(len(features)), np.zeros(len(features)))
     for first in range(0, len(features), BLOCK):
         some = slice(first, first + BLOCK)
@@ -94,9 +95,9 @@ def _sum_up(logits: Array, features: Features) -> Sums:
 def _join_windows(
     layout: SpanLayout, score: Float64, start: Array, end: Array, n_best: int
 ) -> tuple[Float64, Array, Array]:
-    """Score, start and end character of each question's best spans (example, candidate), from those of its windows."""
+    """Merge the spans of each question's windows: score, start and end character of its best (example, candidate)."""
     windows = np.diff(layout.first_window)  # (example,)
-    several = windows > 1  # (example,) whose spans must be merged, and come twice
+    several = windows > 1  # (example,) whether spans can be duplicates and must be merged
     several[np.searchsorted(layout.first_window, np.flatnonzero(layout.repeats), side="right") - 1] = True
     size = (len(windows), n_best)
     found = np.full(size, -np.inf), np.zeros(size, dtype=np.int32), np.zeros(size, dtype=np.int32)
@@ -113,7 +114,7 @@ def _join_windows(
 
 
 def _merge(score: Float64, start: Array, end: Array) -> list[Array]:
-    """Rows (question, pair) with the best first and each place once; the rest have -inf and come last."""
+    """Sort rows (question, pair) by score and remove duplicate positions: duplicates get -inf and come last."""
     order = np.argsort(-score, axis=1, kind="stable")  # (question, pair)
     score, start, end = (np.take_along_axis(part, order, axis=1) for part in (score, start, end))
     place = start.astype(np.int64) << 32 | end  # (question, pair)
@@ -149,36 +150,38 @@ def _build_answers(
 
 
 def answers_at(decoded: Sequence[SpanAnswer], threshold: float) -> dict[str, str]:
-    """Text of each question's answer; "" if "no answer" beats the best span by more than the threshold."""
+    """Map each id to its answer; "" if "no answer" beats the best span by more than the threshold."""
     best = spans_at(decoded, 0)
     silent = (null_scores_of(decoded) - best.score > threshold).tolist()
     return {id: "" if none else text for id, none, text in zip(ids_of(decoded), silent, best.text, strict=True)}
 
 
 def best_threshold(leads: Float64, answered: Float64, silent: Float64) -> float:
-    """The threshold with the highest mean score, from each question's lead of "no answer" and what its answer and
-    silence score: (question,). Call it with held-out questions, never those reported.
+    """Return the threshold with the highest mean score. Choose it on held-out questions, never on the reported split.
 
-    Tried are 0, each question's own lead, and a value below them all; of equals the one nearest 0.
+    `leads` (question,) is the score of "no answer" minus that of the best span; `answered` and `silent` (question,) are
+    the scores of giving the best span and of giving no answer. The candidates are 0, every lead, and a value below all
+    leads. Ties go to the threshold closest to 0.
     """
     if not len(leads):
         return 0.0
     order = np.argsort(leads)
     gains = np.concatenate([[0.0], np.cumsum((answered - silent)[order])])  # (answered questions,)
     tried = np.unique(np.concatenate([[0.0, np.nextafter(leads.min(), -np.inf)], leads]))  # (threshold,)
-    # At a threshold, all questions whose lead is not above it are answered. Rounding: sums of fractions may differ
-    # in their last digits where the scores are equal.
+    # Questions whose lead is at most the threshold are answered. Round, because equal scores can differ in the last
+    # digits of their sums.
     totals = np.round(gains[np.searchsorted(leads[order], tried, side="right")], 9)  # (threshold,)
     best = tried[totals == totals.max()]
     return float(best[np.argmin(np.abs(best))])
 
 
 def forced_scores(leads: Float64, exacts: Float64, f1s: Float64, has_answer: npt.NDArray[np.bool_]) -> dict[str, float]:
-    """From each question's lead of "no answer" and what its best span scores, (question,), in percent:
+    """Compute the scores that need no threshold, in percent. `leads` is as in `best_threshold`; `exacts` and `f1s`
+    (question,) are the scores of the best span.
 
-    `forced_exact` and `forced_f1`: on the answerable questions, when the model must answer. `no_answer_auc`: how well
-    the lead of "no answer" tells unanswerable questions (the positive class) from answerable ones. A measure for
-    which there are no questions has no key.
+    `forced_exact` and `forced_f1` are measured on answerable questions when the model must answer. `no_answer_auc` is
+    how well the leads separate unanswerable questions (the positive class) from answerable ones. Metrics without any
+    questions to measure them on are left out.
     """
     scores: dict[str, float] = {}
     if has_answer.any():
@@ -192,7 +195,7 @@ def forced_scores(leads: Float64, exacts: Float64, f1s: Float64, has_answer: npt
 
 
 def _auc(values: Float64, positive: npt.NDArray[np.bool_]) -> float:
-    """Area under the ROC curve, by the Mann-Whitney statistic: exact, where trapezoids would be summed up."""
+    """Area under the ROC curve, computed exactly from the Mann-Whitney statistic."""
     from scipy.stats import rankdata
 
     positives, negatives = int(positive.sum()), int((~positive).sum())

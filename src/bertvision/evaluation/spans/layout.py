@@ -1,5 +1,5 @@
-"""What decoding needs of a split and no model changes: which characters a span from or to each token covers, and where
-spans can be. Made once for the features, and kept with them."""
+"""The part of decoding that does not depend on the model: which characters a span covers that starts or ends at a given
+token, and which tokens a span may start or end at. Computed once per split and cached on the features."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,14 +13,14 @@ from bertvision.data.examples import Example
 from bertvision.data.windows import Features, text_between
 from bertvision.evaluation.spans.passages import Int64, Passages
 
-LAST_SPACE = 0x3000  # no character beyond this one is white space
+LAST_SPACE = 0x3000  # the last Unicode character that is white space
 
 Int32 = npt.NDArray[np.int32]
 Bool = npt.NDArray[np.bool_]
 
 
 class Sums(NamedTuple):
-    """What takes a window's logits to log-probabilities: they are logit - highest - total."""
+    """Normalisers of a window's logits: log-probability = logit - highest - total."""
 
     highest: npt.NDArray[np.float64]  # (window,)
     total: npt.NDArray[np.float64]  # (window,)
@@ -34,13 +34,13 @@ class SpanLayout:
     first_window: Int64  # (example + 1,)
     low: Int32  # (token,) first character of a span that starts here
     high: Int32  # (token,) one past the last character of a span that ends here
-    visible: Bool  # (token,) whether a token is of the passage and holds a character that is not white space
+    visible: Bool  # (token,) whether a token belongs to the passage and contains more than white space
     groups: dict[Any, list[Any]] = field(default_factory=dict)
-    """The windows side by side on each device, as `pairs` puts them."""
+    """Device → the windows in padded groups on that device; filled by `pairs`."""
 
     @cached_property
     def repeats(self) -> Bool:
-        """(window,) whether several tokens begin or end with the same character, as those of an emoji do."""
+        """(window,) whether several tokens start or end at the same character, as the tokens of an emoji do."""
         tokens = np.flatnonzero(self.visible)  # (visible token,)
         window = np.searchsorted(self.starts, tokens, side="right") - 1  # (visible token,)
         again = np.zeros(max(0, len(tokens) - 1), dtype=bool)  # (visible token - 1,)
@@ -52,7 +52,7 @@ class SpanLayout:
 
     @cached_property
     def ends(self) -> tuple[Int64, Int64]:
-        """(window,), (window,) first visible token of each window, and one past its last."""
+        """(window,), (window,) first visible token of each window, and one past its last visible token."""
         tokens = np.append(np.flatnonzero(self.visible), len(self.visible))  # (visible token + 1,)
         after = self.starts + self.lengths  # (window,)
         first = np.minimum(tokens[np.searchsorted(tokens, self.starts)], after)  # (window,)
@@ -61,7 +61,7 @@ class SpanLayout:
 
 
 def layout_of(features: Features, examples: list[Example]) -> SpanLayout:
-    """The layout of these features, made when it is first asked for; it goes with the features."""
+    """Return the layout of these features. It is built on first use and cached on the features."""
     texts = [example.text_pair or "" for example in examples]
     kept: SpanLayout | None = vars(features).get("span_layout")
     if kept is None or len(kept.passages.texts) != len(texts) or not all(map(is_, kept.passages.texts, texts)):
@@ -88,8 +88,9 @@ def build_layout(features: Features, passages: Passages) -> SpanLayout:
 
 
 def _find_shown(codes: npt.NDArray[np.uint32]) -> tuple[Int64, Int64]:
-    """(character,), (character,) the first character at or after each place that is not white space, and the last one
-    before it. Beyond a passage's ends they are another's: no visible token asks there."""
+    """(character,), (character,) for each position, the first character at or after it that is not white space, and the
+    last such character before it. Near the ends of a passage these can belong to a neighbouring passage, but visible
+    tokens never look there."""
     blank = np.array([chr(code).isspace() for code in range(LAST_SPACE + 1)] + [False])  # (code,)
     shown = ~blank[np.minimum(codes, LAST_SPACE + 1)]  # (character,)
     place = np.arange(len(codes))  # (character,)
@@ -99,9 +100,10 @@ def _find_shown(codes: npt.NDArray[np.uint32]) -> tuple[Int64, Int64]:
 
 
 def _find_graphemes(passages: Passages) -> tuple[Int64, Int64]:
-    """(character,), (character,) where what a reader takes for one character begins and ends, for each of its parts.
+    """(character,), (character,) start and end of the grapheme that each character belongs to.
 
-    Only what is not ASCII joins with its neighbours, but for line ends, which are white space."""
+    Apart from line ends, which are white space, only non-ASCII characters combine with their neighbours.
+    """
     low = np.arange(len(passages.codes))  # (character,)
     high = low + 1  # (character,)
     for passage, base in passages.places.items():

@@ -1,7 +1,7 @@
-"""The search for the best (start, end) pairs of every window, many windows at once, on a CPU or a GPU.
+"""Find the best (start, end) pairs of every window, many windows at once, on a CPU or a GPU.
 
-Pairs of equal score: the earlier start goes first, then the earlier end. Sums and comparisons of float64 are the same
-on every device, and so are the pairs; in float32 other pairs would be equal.
+Pairs with equal scores are ordered by start, then by end. Sums and comparisons in float64 are the same on every device,
+so are the pairs. In float32, additional pairs would tie.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,24 +18,24 @@ from bertvision.evaluation.combining import LOWEST
 from bertvision.evaluation.spans.layout import SpanLayout, Sums
 from bertvision.evaluation.spans.passages import Int64
 
-GROUP = {"cpu": 256, "cuda": 4096}  # windows searched at once: they stay in a processor's cache, or fill a GPU
-THREADS = 4  # that search on a CPU, at most: more would wait for Python
+GROUP = {"cpu": 256, "cuda": 4096}  # windows searched at once: few enough for a CPU's cache, enough to fill a GPU
+THREADS = 4  # maximum number of threads on a CPU: more would wait for the interpreter lock
 
 Array = npt.NDArray[Any]
 
 
 class Group(NamedTuple):
-    """Windows of like length, cut to the tokens that can be of an answer and padded to the longest."""
+    """Windows of similar length, cut to the tokens that an answer can contain and padded to the longest."""
 
     windows: Tensor  # (window,)
-    place: Tensor  # (window, token) in the packed arrays
-    hidden: Tensor  # (window, token) whether no span may start or end here
+    place: Tensor  # (window, token) index into the packed arrays
+    hidden: Tensor  # (window, token) whether spans must not start or end here
     repeats: bool
     """Whether several spans of a window can cover the same characters."""
 
 
 class _Pairs(NamedTuple):
-    """The best (start, end) pairs of each window, best first; score -inf where a window has fewer."""
+    """The best (start, end) pairs of each window, best first; the score is -inf if a window has fewer."""
 
     score: Tensor  # (window, pair)
     start: Tensor  # (window, pair) token
@@ -50,17 +50,18 @@ def find_pairs(
     longest: int,
     device: torch.device | str = "cpu",
 ) -> tuple[Array, Array, Array]:
-    """Score, start and end token (window, pair) of the best pairs of each window, from its start and end logits.
+    """Return score, start token and end token (window, pair) of each window's best pairs, given its start and end
+    logits.
 
-    The best first, and -inf where a window has no more; twice as many as `n_best` where two can cover the same
-    characters, and at most `longest` tokens each.
+    Pairs are sorted by score, best first, and span at most `longest` tokens. If a window has fewer pairs, the rest have
+    score -inf. Windows in which two pairs can cover the same characters get 2 · `n_best` pairs.
     """
     found = _Search(layout, logits, sums, n_best, longest, torch.device(device)).run()
     return found.score.cpu().numpy(), found.start.cpu().numpy(), found.end.cpu().numpy()
 
 
 def groups_on(layout: SpanLayout, device: torch.device) -> list[Group]:
-    """All windows of a layout, side by side on a device; they stay there for the next model."""
+    """Return all windows of a layout in padded groups on a device. The groups stay there for the next model."""
     if device not in layout.groups:
         layout.groups[device] = [
             _group(layout, some, repeats, device)
@@ -87,7 +88,7 @@ def _group(layout: SpanLayout, windows: Int64, repeats: bool, device: torch.devi
 
 
 class _Search:
-    """Finds the best pairs of every window, many windows at once and without waiting for the device in between."""
+    """Finds the best pairs of every window, many windows at once, without synchronising with the device in between."""
 
     def __init__(
         self,
@@ -98,7 +99,7 @@ class _Search:
         longest: int,
         device: torch.device,
     ) -> None:
-        # Apple's GPUs know no float64, and other devices have not been tried.
+        # Apple GPUs do not support float64, and other devices are untested.
         self.device = device if device.type == "cuda" else torch.device("cpu")
         self.layout, self.n_best, self.longest = layout, n_best, longest
         self.logits = [self._place(np.ascontiguousarray(side)) for side in logits]  # start, end: each (token,)
@@ -118,8 +119,8 @@ class _Search:
         with _threads(self.device) as pool:
             ties = list(pool.map(lambda group: self._search(group, result, in_order=False), groups))  # each (window,)
         sizes = [len(group.windows) for group in groups]
-        told = torch.cat(ties).cpu().split(sizes) if ties else ()  # here the device is waited for
-        for group, tied in zip(groups, told, strict=True):
+        ties_by_group = torch.cat(ties).cpu().split(sizes) if ties else ()  # synchronises with the device
+        for group, tied in zip(groups, ties_by_group, strict=True):
             if tied.any():
                 rows = tied.nonzero()[:, 0].to(self.device)  # (window,)
                 some = Group(group.windows[rows], group.place[rows], group.hidden[rows], group.repeats)
@@ -127,16 +128,17 @@ class _Search:
         return result
 
     def _count(self, group: Group) -> int:
-        # Twice as many as asked for, where two pairs can cover the same characters.
+        # Twice as many if two pairs can cover the same characters: duplicates are removed later.
         return 2 * self.n_best if group.repeats else self.n_best
 
     def _search(self, group: Group, result: _Pairs, in_order: bool) -> Tensor:
-        """Writes a group's pairs into the result; (window,) whether pairs tie, whose order is then left to chance."""
+        """Write a group's pairs into the result. Return (window,) whether pairs tie; unless `in_order`, the order of
+        tied pairs is arbitrary."""
         starts, ends = (self._scores(side, group) for side in (0, 1))  # (window, token), (window, token)
         width, count = starts.shape[1], self._count(group)
         reach = min(self.longest, width)
         ends = torch.nn.functional.pad(ends, (0, reach), value=-torch.inf)  # (window, token + reach)
-        # Only starts whose best pair is among the best can be needed.
+        # Keep only the starts with the best possible pairs; no other start can contribute.
         value, kept = _top(starts + _highest_ahead(ends, reach)[:, :width], min(count + 1, width), in_order)
         tied = _ties(value[:, count - 1 :])  # (window,)
         kept = kept[:, :count].sort(dim=1)[0] if in_order else kept[:, :count]  # (window, start)
@@ -147,13 +149,13 @@ class _Search:
         tied |= _ties(value)
         value, best = value[:, :count], best[:, :count]  # (window, pair), (window, pair)
         start = kept.gather(1, best // reach)  # (window, pair)
-        end = (start + best % reach).clamp(max=width - 1)  # (window, pair): beyond are those that score -inf
+        end = (start + best % reach).clamp(max=width - 1)  # (window, pair): pairs beyond the width score -inf
         for whole, part in zip(result, (value, group.place.gather(1, start), group.place.gather(1, end)), strict=True):
             whole[group.windows, : part.shape[1]] = part
         return tied
 
     def _scores(self, side: int, group: Group) -> Tensor:
-        """(window, token) log-probabilities, -inf where no span may start or end."""
+        """(window, token) log-probabilities, -inf where a span must not start or end."""
         highest, total = (part[group.windows, None] for part in self.sums[side])  # (window, 1), (window, 1)
         scores = self.logits[side][group.place].double().sub_(highest).sub_(total).clamp_(min=LOWEST)
         return scores.masked_fill_(group.hidden, -torch.inf)
@@ -161,8 +163,8 @@ class _Search:
 
 @contextmanager
 def _threads(device: torch.device) -> Iterator[ThreadPoolExecutor]:
-    """Threads that each search whole groups. Shared among torch's own threads, every small operation would wait for the
-    slowest, and where another program has one of the cores that is ten times as long."""
+    """Create threads that each search whole groups, and limit torch to one thread meanwhile. Split across torch's own
+    threads, every small operation would wait for the slowest one: ten times as long if another program uses a core."""
     before = torch.get_num_threads()
     with ThreadPoolExecutor(min(before, THREADS) if device.type == "cpu" else 1) as pool:
         torch.set_num_threads(1)
@@ -173,8 +175,8 @@ def _threads(device: torch.device) -> Iterator[ThreadPoolExecutor]:
 
 
 def _top(values: Tensor, count: int, in_order: bool) -> tuple[Tensor, Tensor]:
-    """(row, count), (row, count) the highest values of each row and their places, best first; of equal ones the
-    earlier goes first if this must be `in_order`, which takes several times as long."""
+    """(row, count), (row, count) the highest values of each row and their indices, best first. With `in_order`, ties
+    are sorted by index, which takes several times as long."""
     if not in_order:
         return values.topk(count, dim=1)
     value, place = values.sort(dim=1, descending=True, stable=True)
@@ -182,12 +184,13 @@ def _top(values: Tensor, count: int, in_order: bool) -> tuple[Tensor, Tensor]:
 
 
 def _ties(values: Tensor) -> Tensor:
-    """(row,) whether neighbours are equal in rows that fall."""
+    """(row,) whether a row of descending values contains finite ties."""
     return ((values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -torch.inf)).any(dim=1)
 
 
 def _highest_ahead(values: Tensor, reach: int) -> Tensor:
-    """(row, place) the highest of `reach` values from each place on, by doubling; the last `reach` places are cut."""
+    """(row, index) the highest of the `reach` values from each index on, by doubling. The result is `reach` - 1 shorter
+    than the input."""
     size, found = 1, values
     while size < reach:
         step = min(size, reach - size)

@@ -1,5 +1,5 @@
-"""The passages of a set's questions, each different one once, with its characters counted through: what is known of
-every character then lies in one array. Behind each passage one place is left for its end."""
+"""The distinct passages of a split, joined end to end, so that one array can hold a value for every character. One
+extra position follows each passage, for its end."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,11 +13,11 @@ Int64 = npt.NDArray[np.int64]
 @dataclass(frozen=True, eq=False)
 class Passages:
     texts: list[str]
-    """Of each question."""
+    """The passage of each question."""
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """Where each different passage begins."""
+        """Passage → its first position in the joined text."""
         places: dict[str, int] = {}
         size = 0
         for text in self.texts:
@@ -28,11 +28,11 @@ class Passages:
 
     @cached_property
     def first(self) -> Int64:
-        """(question,) where its passage begins"""
+        """(question,) first position of its passage in the joined text"""
         return np.array([self.places[text] for text in self.texts], dtype=np.int64)
 
     @cached_property
     def codes(self) -> npt.NDArray[np.uint32]:
-        """(character,) code points; a blank is behind each passage"""
+        """(character,) code points; a blank follows each passage"""
         joined = "".join(f"{text} " for text in self.places)
         return np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype="<u4")

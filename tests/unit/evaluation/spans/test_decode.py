@@ -1,4 +1,4 @@
-"""Decoding against a brute-force decoder, thresholds against trying them all."""
+"""Decoding against a brute-force decoder, and thresholds against an exhaustive search."""
 
 import dataclasses
 import json
@@ -34,7 +34,7 @@ def build(passages: list[str], windows: list[tuple[int, int, int]]) -> tuple[Fea
 
 
 def brute_force(start_logits, end_logits, features, examples, n_best, longest):
-    """Every pair of every window, one by one, in plain Python."""
+    """Decode in plain Python: try every pair of every window."""
     results = []
     for index, example in enumerate(examples):
         spans: dict[tuple[int, int], float] = {}
@@ -67,7 +67,7 @@ def brute_force(start_logits, end_logits, features, examples, n_best, longest):
 @settings(max_examples=60, deadline=None)
 def test_decoding_equals_brute_force(seed, sizes, n_best, longest):
     passages = [" ".join(f"w{number}" for number in range(size)) for size in sizes]
-    # Windows of 6 words that share 2, so that longer passages have several.
+    # Windows of 6 words that overlap by 2, so that longer passages have several.
     windows = []
     for index, size in enumerate(sizes):
         low = 0
@@ -105,7 +105,7 @@ def test_many_windows_of_mixed_length_keep_their_order():
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=40), st.integers(1, 30), st.integers(1, 6))
 @settings(max_examples=60, deadline=None)
-def test_of_equal_spans_the_earlier_start_then_the_earlier_end_goes_first(levels, n_best, longest):
+def test_spans_with_equal_scores_are_ordered_by_start_then_end(levels, n_best, longest):
     features, examples = build([" ".join(f"w{n}" for n in range(len(levels)))], [(0, 0, len(levels))])
     start = np.array([0.0, 0.0, 0.0, *levels, 0.0])
     found = decode_spans(start, np.zeros(len(start)), features, examples, n_best, longest)[0]
@@ -115,13 +115,13 @@ def test_of_equal_spans_the_earlier_start_then_the_earlier_end_goes_first(levels
     assert [(c.start, c.end) for c in found.n_best] == [(words[s, 0], words[e, 1]) for s, e in expected]
 
 
-def test_of_equal_spans_those_of_the_earlier_window_go_first():
+def test_spans_with_equal_scores_are_ordered_by_window():
     features, examples = build(["a b c d"], [(0, 0, 2), (0, 2, 4)])
     decoded = decode_spans(np.zeros(12), np.zeros(12), features, examples, n_best=4)[0]
     assert [candidate.text for candidate in decoded.n_best] == ["a", "a b", "b", "c"]
 
 
-def test_answers_in_arrays_are_read_as_a_list_of_answers_is():
+def test_answers_stored_as_arrays_behave_like_a_list_of_answers():
     features, examples = build(["a b c", "", "d e f g"], [(0, 0, 2), (0, 1, 3), (1, 0, 0), (2, 0, 4)])
     logits = np.random.default_rng(3).normal(size=(2, len(features.input_ids)))
     decoded = decode_spans(logits[0], logits[1], features, examples, n_best=3)
@@ -140,7 +140,7 @@ def test_answers_in_arrays_are_read_as_a_list_of_answers_is():
 def test_spans_longer_than_the_limit_or_backwards_are_never_answers():
     features, examples = build([" ".join(f"w{n}" for n in range(50))], [(0, 0, 50)])
     start, end = np.zeros(54), np.zeros(54)
-    start[3 + 10], end[3 + 40], end[3 + 5] = 9.0, 9.0, 9.0  # 31 tokens, and one that ends before it starts
+    start[3 + 10], end[3 + 40], end[3 + 5] = 9.0, 9.0, 9.0  # one of 31 tokens, and one that ends before it starts
     answer = decode_spans(start, end, features, examples, n_best=2000)[0]
     lengths = [len(candidate.text.split()) for candidate in answer.n_best]
     assert max(lengths) == 30 and min(lengths) == 1
@@ -148,10 +148,10 @@ def test_spans_longer_than_the_limit_or_backwards_are_never_answers():
     assert len(answer.n_best) == sum(min(30, 50 - first) for first in range(50))
 
 
-def test_the_longest_allowed_span_can_be_the_only_one_kept():
+def test_the_longest_allowed_span_can_be_the_only_candidate():
     features, examples = build([" ".join(f"w{n}" for n in range(50))], [(0, 0, 50)])
     start, end = np.zeros(54), np.zeros(54)
-    start[3 + 10], end[3 + 39] = 5.0, 9.0  # 30 tokens; any other start before that end has 9, this one 14
+    start[3 + 10], end[3 + 39] = 5.0, 9.0  # 30 tokens; any other start before that end scores 9, this one 14
     answer = decode_spans(start, end, features, examples, n_best=1)[0]
     assert answer.text == " ".join(f"w{n}" for n in range(10, 40)) and len(answer.n_best) == 1
 
@@ -159,7 +159,7 @@ def test_the_longest_allowed_span_can_be_the_only_one_kept():
 def test_the_no_answer_score_is_the_minimum_over_windows():
     features, examples = build(["a b c"], [(0, 0, 2), (0, 1, 3)])
     start, end = np.zeros(12), np.zeros(12)
-    start[0] = end[0] = 5.0  # the first window is sure that there is no answer, the second is not
+    start[0] = end[0] = 5.0  # the first window strongly predicts "no answer", the second does not
     answer = decode_spans(start, end, features, examples)[0]
     assert answer.null_score == pytest.approx(2 * -math.log(6))
 
@@ -173,7 +173,7 @@ def test_a_passage_without_text_has_no_answer_at_any_threshold(passage):
     json.dumps(dataclasses.asdict(decoded[0]), allow_nan=False)
 
 
-def test_tokens_of_white_space_are_no_answers():
+def test_white_space_tokens_are_never_answers():
     features, examples = build(["a b"], [(0, 0, 2)])
     offsets = np.array([[-1, -1], [-1, -1], [-1, -1], [0, 1], [1, 2], [1, 3], [-1, -1]], dtype=np.int32)
     features = dataclasses.replace(
@@ -184,7 +184,7 @@ def test_tokens_of_white_space_are_no_answers():
     assert sorted(candidate.text for candidate in decoded.n_best) == ["a", "a b", "b"]
 
 
-def test_tokens_of_one_character_count_once():
+def test_several_tokens_of_one_character_are_one_candidate():
     features, examples = build(["👍 ok"], [(0, 0, 2)])
     offsets = np.array([[-1, -1]] * 3 + [[0, 1]] * 3 + [[1, 4], [-1, -1]], dtype=np.int32)
     features = dataclasses.replace(
@@ -195,7 +195,7 @@ def test_tokens_of_one_character_count_once():
     assert sorted(candidate.text for candidate in decoded.n_best) == ["ok", "👍", "👍 ok"]
 
 
-def test_broken_logits_are_refused_and_impossible_tokens_are_not():
+def test_nan_logits_are_refused_and_impossible_tokens_are_allowed():
     features, examples = build(["a b c"], [(0, 0, 3)])
     broken = np.zeros(7)
     broken[4] = np.nan
@@ -232,7 +232,7 @@ def decoded_and_gold(rows):
 
 @given(ROWS, st.sampled_from(["f1", "exact"]))
 @settings(deadline=None)
-def test_the_chosen_threshold_is_the_best_of_all_and_nearest_zero(rows, metric):
+def test_the_chosen_threshold_is_the_best_and_closest_to_zero(rows, metric):
     decoded, gold = decoded_and_gold(rows)
     chosen = choose_threshold(decoded, gold, metric)
     at = {
@@ -256,7 +256,7 @@ def test_without_questions_the_threshold_is_zero():
 
 @given(ROWS)
 @settings(deadline=None)
-def test_threshold_free_measures_equal_independent_ones(rows):
+def test_threshold_free_metrics_equal_independent_implementations(rows):
     from sklearn.metrics import roc_auc_score
 
     decoded, gold = decoded_and_gold(rows)

@@ -1,4 +1,4 @@
-"""Characters of spans, worked out once for all tokens, are those that are worked out for each span."""
+"""The characters of spans, computed for all tokens at once, equal those computed for each span."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,7 +8,7 @@ from bertvision.data.examples import Example
 from bertvision.data.windows import Features, text_between
 from bertvision.evaluation.spans.layout import layout_of
 
-# Combining results, a flag, a family, Hangul in parts, and several kinds of white space.
+# Combining marks, a flag, a family emoji, Hangul in parts, and several kinds of white space.
 PIECES = [
     "a",
     "b",
@@ -28,7 +28,7 @@ PIECES = [
 
 
 def build(passages: list[str], cuts: list[list[int]]) -> tuple[Features, list[Example]]:
-    """A window a passage: [CLS], and tokens of the characters between each cut and the next."""
+    """One window per passage: [CLS], and tokens of the characters from each cut to the next."""
     offsets, lengths = [], []
     for places in cuts:
         tokens = list(zip(places[:-1], places[1:], strict=True))
@@ -55,7 +55,7 @@ def test_spans_cover_the_characters_that_belong_to_them(passages: list[str], dat
                 assert (passage[low:high], low, high) == expected
 
 
-def test_a_layout_is_made_once_for_its_features_and_passages() -> None:
+def test_a_layout_is_built_once_for_its_features_and_passages() -> None:
     features, examples = build(["a b"], [[0, 1, 2, 3]])
     layout = layout_of(features, examples)
     assert layout_of(features, list(examples)) is layout

@@ -1,4 +1,4 @@
-"""Exact match and F1 against the published definition, written out step by step here."""
+"""Exact match and F1 against a step-by-step implementation of the published definition."""
 
 import re
 import string
@@ -12,7 +12,7 @@ from bertvision.evaluation.spans import official as squad
 
 
 def plain_normalize(text: str) -> str:
-    """The definition, one step after the other."""
+    """Normalise an answer step by step, following the definition."""
     lowered = text.lower()
     unpunctuated = "".join(character for character in lowered if character not in string.punctuation)
     without_articles = re.sub(r"\b(a|an|the)\b", " ", unpunctuated)
@@ -94,13 +94,13 @@ def test_the_order_is_lower_case_then_punctuation_then_articles_then_spaces():
     assert squad.normalize_answer(" The  T.h.e Anthem—a “Fox”! ") == "anthem— “fox”"
 
 
-def test_a_known_f1_by_arithmetic():
-    # gold words: quick brown fox; predicted: brown fox jumps high: 2 shared, precision 2/4, recall 2/3
+def test_f1_by_hand():
+    # Gold words: quick brown fox. Predicted: brown fox jumps high. 2 are shared: precision 2/4, recall 2/3.
     assert squad.f1(["the quick brown fox"], "brown fox jumps high") == pytest.approx(4 / 7)
     assert squad.f1(["fox fox"], "fox") == pytest.approx(2 / 3)
 
 
-def test_gold_answers_that_normalise_to_nothing_do_not_count():
+def test_gold_answers_that_are_empty_after_normalisation_do_not_count():
     assert squad.exact(["the", "fox"], "a") == 0.0
     assert squad.exact(["the"], "") == squad.f1(["the"], "") == 1.0
     scores = squad.score_answers({"q": ["the"]}, {"q": ""})
@@ -112,14 +112,14 @@ def test_no_answer_is_all_or_nothing():
     assert squad.f1([], "fox") == squad.exact([], "fox") == squad.f1(["fox"], "") == 0.0
 
 
-def test_scores_of_single_questions_keep_the_order_of_gold():
+def test_scores_per_question_keep_the_order_of_gold():
     ids, exacts, f1s = squad.per_question({"b": ["fox"], "a": []}, {"a": "", "b": "fox den", "other": "x"})
     assert ids == ["b", "a"] and exacts.tolist() == [0.0, 1.0] and f1s.tolist() == pytest.approx([2 / 3, 1.0])
 
 
 def test_missing_predictions_are_counted_and_named():
     gold = {f"q{index}": [] for index in range(9)}
-    with pytest.raises(UserError, match=r"5 of 9 .*'q4', 'q5', 'q6', ….*1 of its ids .*'typo'"):
+    with pytest.raises(UserError, match=r"5 of 9 .*'q4', 'q5', 'q6', ….*1 of the predicted ids .*'typo'"):
         squad.score_answers(gold, {"q0": "", "q1": "", "q2": "", "q3": "", "typo": ""})
 
 
