@@ -285,7 +285,7 @@ def second_answer(run: FinishedRun, split: str) -> Block:
         picture=_draw_stack(found, GUESSES, "questions", "right answer"),
         drawn=["first wrong", "second right"],
         note=joined(
-            'Spans and "no answer" are ranked together by score, at threshold 0. Only an exact match is right.',
+            'Spans and "no answer" are ranked together by score at threshold 0. Only an exact match counts as right.',
             seeds_note(groups),
         ),
         folded=True,

@@ -4,6 +4,7 @@ from bertvision.pipeline.finished import FinishedRun
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.report.analysis import analysis
 from bertvision.report.block import Block
+from bertvision.report.wording import ENCODER
 from bertvision.tables import Table, counted
 
 
@@ -21,7 +22,8 @@ def choices(run: FinishedRun, split: str) -> Block:
     if best:
         rows.append([f"best head ({best.name})", place])
     if used:
-        rows.append([f"model that predict uses by default ({used.title})", place])
+        name = ENCODER if used.role == "encoder" else used.title
+        rows.append([f"model that predict uses by default ({name})", place])
     if ensembles:
         rows.append(["ensemble in the summary, and the better of its members", place])
     if any(group.is_fitted for group in ensembles):

@@ -41,7 +41,7 @@ def passage_lengths(run: FinishedRun, split: str) -> Block:
         picture=_draw_ranges(rows),
         drawn=["median", "lower quartile", "upper quartile"],
         note=joined(
-            "Lengths are in words, split at white space. Only an exact match is right.",
+            "Lengths are in words, split at white space. Only an exact match counts as right.",
             threshold_note([pair.encoder, pair.head]),
             pair.note,
         ),

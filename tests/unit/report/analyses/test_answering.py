@@ -100,9 +100,9 @@ def test_errors_have_four_types(tmp_path: Path) -> None:
     assert rows["adapter_64"]["% wrong"] == 62.5
     assert block and block.sentences == [
         'The encoder alone is wrong on 4 of 8 questions (50.0 %). Its most common errors are predicting "no answer" '
-        "for a question that has an answer, predicting a span that shares words with the gold answer, predicting a span "
-        "that shares no words with the gold answer and answering a question that has no answer (25.0 % of the errors "
-        "each).",
+        "for a question that has an answer, predicting a span that shares words with the gold answer, predicting a "
+        "span that shares no words with the gold answer and answering a question that has no answer (25.0 % of the "
+        "errors each).",
         'adapter_64 is wrong on 5 of 8 questions (62.5 %). Its only type of error is predicting "no answer" for a '
         "question that has an answer.",
     ]
@@ -137,8 +137,8 @@ def test_the_second_answer_is_the_next_span_or_no_answer(tmp_path: Path) -> None
     assert [row["count"] for row in drawn(block)] == [2.0, 3.0, 3.0]
     assert block and block.sentences == [
         "The most likely answer of the encoder alone is wrong for 6 of 8 questions. In 50.0 % of these cases the "
-        "second most likely answer is right. The first answer is right for 25.0 % of all questions, the first or the second "
-        "for 62.5 %."
+        "second most likely answer is right. The first answer is right for 25.0 % of all questions, the first or the "
+        "second for 62.5 %."
     ]
 
 
