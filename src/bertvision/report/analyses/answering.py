@@ -29,7 +29,7 @@ Measured = dict[str, Float]
 """Title of a group → (seed, value)."""
 
 
-def _spoken_of(run: FinishedRun) -> list[Group]:
+def _described_groups(run: FinishedRun) -> list[Group]:
     """The groups that the sentences describe: the encoder alone and the best head (or the control)."""
     other = best_or_control(run, run.last)
     return [run.encoder(run.last), *([other] if other else [])]
@@ -95,7 +95,7 @@ def has_and_no_answer(run: FinishedRun, split: str) -> Block:
     for heading, note in notes.items():
         columns += [Column(heading, 2, note), Column(f"± {heading}", 2)]
     return Block(
-        sentences=[_describe_silence(groups, found, has), _describe_parts(_spoken_of(run), found, has)],
+        sentences=[_describe_no_answers(groups, found, has), _describe_parts(_described_groups(run), found, has)],
         table=Table(columns, rows).without_empty(),
         picture=_draw_parts(rows),
         drawn=[f"EM {part}" for part in PARTS],
@@ -111,7 +111,7 @@ def _right_by_part(threshold: float, results: SpanResults) -> list[float]:
     return [*parts, 100.0 * float(results.says_nothing(threshold).mean())]
 
 
-def _describe_silence(groups: Sequence[Group], found: Measured, has: Bool) -> str:
+def _describe_no_answers(groups: Sequence[Group], found: Measured, has: Bool) -> str:
     # Rounded first, so that values that read the same count as equal.
     rates = {in_text(group): round(found[group.title][:, 2].mean(), 1) for group in groups}
     high, low = max(rates.values()), min(rates.values())
@@ -188,7 +188,7 @@ def wrong_predictions(run: FinishedRun, split: str) -> Block:
         kinds = [cell for count in counts for cell in (_number(count), _percent(count, wrong))]
         rows.append([name, _number(wrong), *of_all, *kinds])
     return Block(
-        sentences=[_describe_errors(group, found[group.title], total) for group in _spoken_of(run)],
+        sentences=[_describe_errors(group, found[group.title], total) for group in _described_groups(run)],
         table=Table(columns, rows).without_empty(),
         picture=_draw_stack(found, list(ERRORS), f"errors (of {counted(total, 'question')})", "error"),
         drawn=list(ERRORS),
@@ -280,7 +280,7 @@ def second_answer(run: FinishedRun, split: str) -> Block:
             }
         )
     return Block(
-        sentences=[_describe_second(group, by_seed[group.title], total) for group in _spoken_of(run)],
+        sentences=[_describe_second(group, by_seed[group.title], total) for group in _described_groups(run)],
         table=Table.of(rows).without_empty(),
         picture=_draw_stack(found, GUESSES, "questions", "right answer"),
         drawn=["first wrong", "second right"],

@@ -12,25 +12,23 @@ from bertvision.tables import Table, counted
 def choices(run: FinishedRun, split: str) -> Block:
     held = run.has_held_out
     total = run.encoder(run.last).models[0].scores(HELD_OUT).get("total") if held else None
-    place = f"held-out training data ({counted(int(total), 'example')})" if total else "the reported dev split"
+    data = f"held-out training data ({counted(int(total), 'example')})" if total else "the reported dev split"
     best, used = run.best_head(run.last), run.best_model(run.last)
     ensembles = run.groups(run.last, "ensemble")
     searched = (run.folder.path / "search").is_dir()
     rows = []
     if run.kind.has_threshold:
-        rows.append(["no-answer threshold of each model", place if held else "not chosen, 0 is used"])
+        rows.append(["no-answer threshold of each model", data if held else "not chosen, 0 is used"])
     if best:
-        rows.append([f"best head ({best.name})", place])
+        rows.append([f"best head ({best.name})", data])
     if used:
         name = ENCODER if used.role == "encoder" else used.title
-        rows.append([f"model that predict uses by default ({name})", place])
+        rows.append([f"model that predict uses by default ({name})", data])
     if ensembles:
-        rows.append(["ensemble in the summary, and the better of its members", place])
+        rows.append(["ensemble in the summary, and the better of its members", data])
     if any(group.is_fitted for group in ensembles):
-        rows.append(["weights of fitted ensembles", place])
-    rows.append(
-        ["learning rates, epochs and sizes of heads", f"search on {place}" if searched else "set in the config"]
-    )
+        rows.append(["weights of fitted ensembles", data])
+    rows.append(["learning rates, epochs and sizes of heads", f"search on {data}" if searched else "set in the config"])
     clean = (
         "No choice was made on the examples reported here. Sentences that name the highest score on them only describe "
         "the results."

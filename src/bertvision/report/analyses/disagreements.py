@@ -210,10 +210,10 @@ def _table_of(
     has_pair = any(examples[number].text_pair is not None for number in numbers)
     rows = []
     for number in numbers:
-        example, said = examples[number], (encoder[number], head[number])
-        texts = [cut(example.text), *([_second_text(example, run.kind, said)] if has_pair else [])]
+        example, predictions = examples[number], (encoder[number], head[number])
+        texts = [cut(example.text), *([_second_text(example, run.kind, predictions)] if has_pair else [])]
         better = pair.name if number in ours else ENCODER
-        cells = [cell for row in said for cell in _said(run.kind, row, is_near)]
+        cells = [cell for row in predictions for cell in _prediction_cells(run.kind, row, is_near)]
         rows.append([example.id, *texts, gold_of(run, example), *cells, better])
     return Table(_columns(run.kind, has_pair, pair.name, is_near), rows)
 
@@ -236,18 +236,18 @@ def _columns(kind: Kind, has_pair: bool, head: str, is_near: bool) -> list[Colum
     return [*texts, Column("gold"), *predictions, Column("right", note="The model that is right")]
 
 
-def _said(kind: Kind, row: dict[str, Any], is_near: bool) -> list[Cell]:
+def _prediction_cells(kind: Kind, row: dict[str, Any], is_near: bool) -> list[Cell]:
     """The prediction in a row of predictions.jsonl, with its probability if predictions are right or wrong."""
     return [kind.value_of(row)] if is_near else [kind.show_row(row), kind.probability_of(row)]
 
 
-def _second_text(example: Example, kind: Kind, said: Sequence[dict[str, Any]]) -> str:
+def _second_text(example: Example, kind: Kind, predictions: Sequence[dict[str, Any]]) -> str:
     """The second text. A passage is cut around the gold answer, or around a predicted one if there is no answer."""
     passage = example.text_pair or ""
     if not kind.reads_answers:
         return cut(passage)
     places = [(answer.start, answer.start + len(answer.text)) for answer in example.answers or ()]
-    places += [(row["start"], row["end"]) for row in said if row["start"] is not None]
+    places += [(row["start"], row["end"]) for row in predictions if row["start"] is not None]
     return cut(passage, *(places[0] if places else (0, 0)))
 
 

@@ -34,11 +34,11 @@ def confusion_matrix(run: FinishedRun, split: str) -> Block:
         title_of(group): count_labels(results_of(group.trained[0], split, LabelResults), len(labels))
         for group in groups
     }
-    spoken = groups[-1]
-    name, matrix = title_of(spoken), found[title_of(spoken)]  # (true, predicted)
-    shown = f"The picture shows {in_text(spoken)}; the table has all models." if len(groups) > 1 else ""
+    best = groups[-1]
+    name, matrix = title_of(best), found[title_of(best)]  # (true, predicted)
+    shown = f"The picture shows {in_text(best)}; the table has all models." if len(groups) > 1 else ""
     return Block(
-        sentences=[_describe_right(groups, list(found.values())), _describe_error(in_text(spoken), labels, matrix)],
+        sentences=[_describe_right(groups, list(found.values())), _describe_error(in_text(best), labels, matrix)],
         table=_matrix_table(labels, found),
         picture=_draw_matrix(labels, matrix),
         drawn=[f"{name} (%)"],
@@ -170,7 +170,7 @@ def reliability_curve(run: FinishedRun, split: str) -> Block:
         "each. In the picture, larger points stand for bins with more examples."
     )
     return Block(
-        sentences=[_describe_sureness(names[-1], found[title_of(groups[-1])]), *compared],
+        sentences=[_describe_confidence(names[-1], found[title_of(groups[-1])]), *compared],
         table=_reliability_table(found),
         picture=_draw_reliability(found),
         drawn=["mean confidence (%)", "accuracy (%)"],
@@ -179,7 +179,7 @@ def reliability_curve(run: FinishedRun, split: str) -> Block:
     )
 
 
-def _describe_sureness(name: str, found: Reliability) -> str:
+def _describe_confidence(name: str, found: Reliability) -> str:
     sure, right = 100 * float(found.confidence.mean()), 100 * float(found.right.mean())
     gap = float(f"{sure - right:.1f}")
     bias = f"{'overconfident' if gap > 0 else 'underconfident'} by {abs(gap):.1f} points"

@@ -47,12 +47,12 @@ NAMED = 4  # most heads described in a sentence each
 def run_without(head: Head, layer: int, states: HiddenStates) -> Tensor:
     """Return a head's outputs with one of the layers it reads set to zero; the states are restored afterwards."""
     read = states.read(head.reads)  # (position, layer, hidden)
-    kept = read[:, layer].clone()  # (position, hidden)
+    original = read[:, layer].clone()  # (position, hidden)
     read[:, layer] = 0
     try:
         outputs: Tensor = head(states)  # (position, output)
     finally:
-        read[:, layer] = kept
+        read[:, layer] = original
     return outputs
 
 
