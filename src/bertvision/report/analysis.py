@@ -1,9 +1,9 @@
-"""An analysis: a function in a file of analyses/, whose decorator says where it stands in a report and what it needs.
+"""An analysis is a function in a file of analyses/. Its decorator sets its section and order in a report and its needs.
 
-    @analysis("What the models say", 60, "Which labels are taken for which", needs=[gives(LabelResults)])
+    @analysis("What the models say", 60, "Confusion matrix", needs=[gives(LabelResults)])
     def confusion_matrix(run: FinishedRun, split: str) -> Block | None:
 
-Nothing else is edited. It gives None where it has nothing to say; where a need is not met it is not asked.
+No other file has to change. An analysis returns None if it has nothing to show. It is skipped if a need is not met.
 """
 
 import dataclasses
@@ -21,14 +21,14 @@ from bertvision.report.block import Block, Section
 from bertvision.report.certainty import Certainty
 
 SECTIONS = ("Scores", "What it cost", "How it came about", "What each layer holds", "What the models say")
-"""In the page's order; any other comes after them."""
+"""In the order of the page; any other section comes after these."""
 
 Subject = Literal["split", "states", "scores", "snapshots"]
-"""What an analysis is called with:
-split       (run, split), once, with the first dev split
-states      (run, split, reporter), the same, unless the encoder is not to be run
-scores      (certainty), for every dev split at the last snapshot that has heads
-snapshots   (certainty), the same, and for the earlier snapshots that have heads
+"""The arguments of an analysis, and how often it is called:
+split       (run, split): once, with the first dev split
+states      (run, split, reporter): the same, but skipped if the encoder must not be run
+scores      (certainty): for every dev split, at the last snapshot with heads
+snapshots   (certainty): the same, and also for each earlier snapshot with heads
 """
 Need = Callable[[FinishedRun, str], bool]
 P = ParamSpec("P")
@@ -39,7 +39,7 @@ class Analysis:
     build: Callable[..., Block | None]
     section: str
     order: int
-    """Its place in the section, lowest first."""
+    """Position in the section, lowest first."""
     subject: Subject
 
 
@@ -49,7 +49,7 @@ ANALYSES: Registry[Analysis] = Registry("report block")
 def analysis(
     section: str, order: int, title: str = "", needs: Sequence[Need] = (), subject: Subject = "split"
 ) -> Callable[[Callable[P, Block | None]], Callable[P, Block | None]]:
-    """Registers the function under its name, which is also its block's key (with the split) where it gives none."""
+    """Register the function under its name. A block without a key gets the function's name and the split as its key."""
 
     def register(build: Callable[P, Block | None]) -> Callable[P, Block | None]:
         @functools.wraps(build)
@@ -63,7 +63,7 @@ def analysis(
             except UserError as error:
                 if subject != "states":
                     raise
-                # The data or the encoder may be gone: the rest of the report does not need them.
+                # The data or the encoder may have been deleted; the rest of the report does not need them.
                 more[1].say(f"“{title}” is left out: {error}")
                 return None
             if block is None:
@@ -81,7 +81,7 @@ def analysis(
 
 
 def gives(results: type[ExampleResults]) -> Need:
-    """That the run's kind of target has such per-example results."""
+    """Need: the run's kind of target has per-example results of this class."""
     return lambda run, split: issubclass(run.kind.results, results)
 
 
@@ -94,18 +94,18 @@ def a_best_head(run: FinishedRun, split: str) -> bool:
 
 
 def texts(run: FinishedRun, split: str) -> bool:
-    """That the examples of the split are still there."""
+    """Need: the examples of the split are still available."""
     return run.examples(split) is not None
 
 
-# ---------------------------------------------------------------------- asking all of them
+# ---------------------------------------------------------------------- all sections
 
 
 def build_sections(
     run: FinishedRun, certainties: list[Certainty], reporter: Reporter, with_states: bool
 ) -> list[Section]:
-    """All that the analyses say of a run, in the order they declare. `certainties` are of the last snapshot, a split
-    each."""
+    """Run all analyses and return the sections of a report, in the declared order. `certainties` are those of the last
+    snapshot, one per split."""
     found = sorted(ANALYSES.values(), key=lambda one: one.order)
     titles = [*SECTIONS, *(one.section for one in found if one.section not in SECTIONS)]
     split = certainties[0].split

@@ -1,5 +1,5 @@
-"""Model cards: README.md in the folder of each head of a run, in Hugging Face's form; and what the cards of kits share
-with them."""
+"""Model cards: README.md in the folder of each head of a run, in Hugging Face's format. The cards of kits share a few
+parts with them."""
 
 from pathlib import Path
 
@@ -13,29 +13,29 @@ from bertvision.tables import Table, counted, to_markdown
 
 
 def write_cards(run: FinishedRun) -> int:
-    """One card for each head that was trained to its end; gives how many."""
+    """Write a card for each head that finished training and return the number of cards."""
     heads = [model for model in run.models() if model.role in ("control", "head") and not model.failed]
     for model in heads:
         write_text(run.head_folder(model) / "README.md", build_card(run, model))
     return len(heads)
 
 
-# ---------------------------------------------------------------------- what all cards share
+# ---------------------------------------------------------------------- parts that all cards share
 
 
 def join_card(*parts: str) -> str:
-    """The parts of a card that say anything, as one file."""
+    """Join the parts of a card that are not empty."""
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
 def describe_head(parameters: int, share: float | None, states: str, encoder: str) -> str:
-    """The beginning of a sentence that goes on with what was done to the encoder."""
+    """Return the beginning of a sentence; the caller completes it with "fine-tuned for …" or "not fine-tuned"."""
     of = "" if share is None else f" ({100 * share:.3g} % of the encoder's)"
     return f"A head of {parameters:,} parameters{of} on the {states} of {encoder}, which was"
 
 
 def usage(lines: list[str], more: str) -> str:
-    """How to use a head from Python, and what else there is to say of it."""
+    """The section on how to use a head: Python code, then the text `more`."""
     return "\n".join(["## Use", "", "```python", "import bertvision as bv", "", *lines, "```", "", more])
 
 
@@ -46,8 +46,8 @@ def build_card(run: FinishedRun, model: Model) -> str:
     states = "last layer" if model.role == "control" else "hidden states of every layer"
     about = (
         f"{describe_head(model.parameters, model.share, states, encoder_name(run))} fine-tuned for "
-        f"{counted(model.epochs, 'epoch')} and then frozen. It needs that very encoder, which lies beside it in the "
-        "run folder."
+        f"{counted(model.epochs, 'epoch')} and then frozen. It works only with that encoder, which is in the same run "
+        "folder."
     )
     return join_card(
         f"---\n{_front_matter(run, model)}\n---",
@@ -90,7 +90,7 @@ def _front_matter(run: FinishedRun, model: Model) -> str:
 
 
 def _hub_name(run: FinishedRun) -> str | None:
-    """The encoder's name where it is one of the hub; a folder or the embedded one has none there."""
+    """The encoder's name on the Hugging Face Hub; None for a local folder or the embedded encoder."""
     name = str(run.config["encoder"]["name"])
     return None if name == "embedded" or Path(name).expanduser().exists() or Path(name).is_absolute() else name
 
@@ -108,12 +108,14 @@ def _use(run: FinishedRun, model: Model) -> str:
 
 
 def _default(run: FinishedRun, model: Model) -> str:
-    """Which model `predict` uses where none is named."""
+    """A sentence on the model that `predict` uses by default."""
     best = run.best_model(run.last)
     if best is None:
-        return "`bertvision predict` needs `--head`: no model of this run was scored."
+        return "`bertvision predict` needs `--head`, because no model of this run was scored."
     is_this = (best.epochs, best.name) == (model.epochs, model.name)
-    used = f"this model{' (the control)' if best.role == 'control' else ''}" if is_this else best.title
+    used = "the encoder alone" if best.role == "encoder" else best.title
+    if is_this:
+        used = f"this model{' (the control)' if best.role == 'control' else ''}"
     return f"Without `--head`, `bertvision predict` uses {used}: {run.reason}."
 
 
@@ -136,8 +138,9 @@ def _training(run: FinishedRun, model: Model) -> str:
             "",
             f"- data: {run.task.source}",
             f"- encoder: {counted(model.epochs, 'epoch')} of fine-tuning, learning rate {rate:g}",
-            f"- head: {counted(model.trained_epochs or 1, 'epoch')} over frozen states, seed {model.seed}, "
-            f"{100 * model.data_fraction:g} % of the data, one pass of {model.seconds or 0.0:.1f} s for all heads",
+            f"- head: {counted(model.trained_epochs or 1, 'epoch')} on frozen hidden states, seed {model.seed}, "
+            f"{100 * model.data_fraction:g} % of the data; all heads were trained in one pass of "
+            f"{model.seconds or 0.0:.1f} s",
             *([f"- it {BEGUN.rstrip('.')}"] if model.begun else []),
             f"- made with BERTVision {__version__}",
         ]
@@ -145,8 +148,9 @@ def _training(run: FinishedRun, model: Model) -> str:
 
 
 def _limits(run: FinishedRun) -> str:
-    chosen = "held-out training data" if run.has_held_out else "nothing: thresholds are 0"
-    return (
-        "## Limits\n\nThe scores are those of the data named above and say little of other text. Choices (such as the "
-        f"no-answer threshold) were made on {chosen}."
-    )
+    threshold = "The no-answer threshold and the best head were" if run.kind.has_threshold else "The best head was"
+    chosen = f"{threshold} chosen on held-out training data."
+    if not run.has_held_out:
+        threshold = ", so the no-answer threshold is 0" if run.kind.has_threshold else ""
+        chosen = f"No training data was held out{threshold}."
+    return f"## Limits\n\nThe scores hold for the data named above and say little about other text. {chosen}"

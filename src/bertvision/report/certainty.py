@@ -1,4 +1,4 @@
-"""How sure the scores of a run are: an interval for each figure of each model, and paired tests between any two."""
+"""Statistics for the scores of a run: a confidence interval for each score, and paired tests between any two models."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ from bertvision.kinds import ExampleResults
 from bertvision.pipeline.finished import FinishedRun, Group, Model, read_figure
 
 SURE = 0.05
-"""A difference is called significant where its p, corrected for the number of models compared, is below this …"""
+"""A difference is significant if p, corrected for the number of comparisons, is below this …"""
 ENOUGH = 10
-"""… and at least so many examples speak for either side: of fewer, draws know too little."""
+"""… and the two models differ on at least this many examples. With fewer, a bootstrap is not reliable."""
 DRAWS = {"main": 10_000, "other": 2_000, "no_answer_auc": 500}
-"""Draws of the examples: many for the figure that models are compared by, since the smallest p that draws can give is
-two of them, times the number of comparisons; few for what takes long."""
+"""Bootstrap samples per metric. The main metric gets most, because the smallest possible p is about two over the number
+of samples, and Holm's correction multiplies it by the number of comparisons. The AUC is slow and gets fewest."""
 MCNEMAR, PAIRED = "McNemar", "paired bootstrap"
 
 
@@ -37,13 +37,13 @@ class Against:
     ours: Group
     theirs: Group
     gap: Comparison
-    """By a paired bootstrap, mean over the seeds of each."""
+    """Difference of the means over seeds, by a paired bootstrap."""
     rights: McNemar | None
-    """Who alone was right, of the first seed of each; scores are not right or wrong."""
+    """Examples that only one side got right, first seed of each; None for scores, which are not right or wrong."""
     test: str
-    """Which test `p` is of: McNemar's where the figure counts what is right and there is one seed of each."""
+    """The test behind `p`: McNemar's if the metric counts right answers and each side is one model."""
     p: float
-    """Corrected for the number of groups that were compared (Holm)."""
+    """Corrected for the number of comparisons (Holm)."""
     examples: int
 
     @property
@@ -52,13 +52,13 @@ class Against:
 
     @property
     def is_enough(self) -> bool:
-        """Whether there are examples enough for any test to say something."""
+        """Whether the two differ on enough examples for a test to be meaningful."""
         apart = self.examples if self.rights is None else self.rights.only_ours + self.rights.only_theirs
         return apart >= ENOUGH
 
 
 class Certainty:
-    """Models of one run, scored on the same draws of the examples of one split; `epochs` is the snapshot spoken of."""
+    """Statistics of the models at one snapshot (`epochs`) on one split. All models share the bootstrap samples."""
 
     def __init__(self, run: FinishedRun, epochs: float, split: str) -> None:
         self.run, self.epochs, self.split = run, epochs, split
@@ -71,7 +71,7 @@ class Certainty:
 
     @cached_property
     def compared(self) -> list[Group]:
-        """Heads on all of the data, and ensembles: what is compared with the encoder and the control."""
+        """The groups compared with the encoder and the control: heads trained on all of the data, and ensembles."""
         found = self.run.groups(self.epochs, "head", "ensemble")
         return [group for group in found if group.is_whole]
 
@@ -89,43 +89,43 @@ class Certainty:
         return Draws(self.examples, DRAWS["main"] if key == self.run.main else DRAWS.get(key, DRAWS["other"]))
 
     def prepare(self, keys: Iterable[str]) -> None:
-        """Draws for all models of the snapshot and these figures at once."""
+        """Compute the bootstrap samples of these metrics for all models of the snapshot at once."""
         models = [model for group in self.groups for model in group.trained]
         wanted = [(model, key) for key in keys for model in models]
         self._draw([(m, key) for m, key in wanted if read_figure(m.scores(self.split), key) is not None])
 
     def _draw(self, wanted: list[tuple[Model, str]]) -> None:
         missing = [(model, key) for model, key in wanted if (model.epochs, model.name, key) not in self._rounds]
-        for draws in {self.draws(key) for _, key in missing}:  # the examples are drawn once for all that share them
+        for draws in {self.draws(key) for _, key in missing}:  # draw the examples once for all metrics that share them
             some = [(model, key) for model, key in missing if self.draws(key) == draws]
             found = bootstrap([self._measure(model, key) for model, key in some], draws)
             self._rounds |= {(m.epochs, m.name, key): row for (m, key), row in zip(some, found, strict=True)}
 
     def rounds(self, models: list[Model], key: str) -> np.ndarray:
-        """(model, round) a figure of each model in each round of draws; computed once."""
+        """(model, round) The metric of each model on each bootstrap sample; cached."""
         self._draw([(model, key) for model in models])
         return np.stack([self._rounds[model.epochs, model.name, key] for model in models])  # (model, round)
 
     def interval(self, group: Group, key: str) -> tuple[float, float]:
-        """What other examples could have given: 95 % of the mean over the group's seeds."""
+        """95 % bootstrap interval over the examples, of the mean over the group's seeds."""
         return interval(self.rounds(group.trained, key).mean(axis=0))
 
     def compare(self, ours: Group, theirs: Group, key: str | None = None) -> Comparison:
-        """Any two groups of the run, of any snapshots, by any figure; absent: the main one."""
+        """Compare two groups of the run, at any snapshots, by any metric (default: the main one)."""
         key = key or self.run.main
         figures = ours.figures(self.split, key), theirs.figures(self.split, key)
         return compare(*figures, self.rounds(ours.trained, key), self.rounds(theirs.trained, key))
 
     def against(self, theirs: Group) -> list[Against]:
-        """Every head and ensemble of the snapshot compared with one group."""
+        """Compare every head and ensemble of the snapshot with one group."""
         return self.test([(group, theirs) for group in self.compared])
 
     def pairs(self) -> list[Against]:
-        """Every two groups of the snapshot."""
+        """Compare every pair of groups at the snapshot."""
         return self.test([(one, other) for n, one in enumerate(self.groups) for other in self.groups[:n]])
 
     def across(self) -> list[Against]:
-        """The best head of each snapshot against the encoder alone at every later one."""
+        """Compare the best head of each snapshot with the encoder alone at every later snapshot."""
         found = []
         for epochs in self.run.head_snapshots:
             best = self.run.best_head(epochs)
@@ -134,7 +134,7 @@ class Certainty:
         return self.test(found)
 
     def test(self, pairs: list[tuple[Group, Group]]) -> list[Against]:
-        """Pairs of groups compared by the main figure, corrected for their number."""
+        """Compare pairs of groups by the main metric, with p corrected for their number."""
         if not pairs:
             return []
         gaps = [self.compare(*pair) for pair in pairs]
@@ -146,7 +146,8 @@ class Certainty:
         return [Against(*pair, gap, right, test, value, self.examples) for pair, gap, right, test, value in rows]
 
     def _is_exact(self, ours: Group, theirs: Group) -> bool:
-        """Whether the main figure is the share of right answers of one model each, which has an exact test."""
+        """Whether McNemar's exact test applies: the main metric is the rate of right answers, and each side is one
+        model."""
         return self.run.main in self.run.kind.exact_keys and len(ours.trained) == len(theirs.trained) == 1
 
     def rights(self, ours: Group, theirs: Group) -> McNemar | None:
@@ -155,5 +156,5 @@ class Certainty:
         return None if our_rights is None or their_rights is None else mcnemar(our_rights, their_rights)
 
     def _measure(self, model: Model, key: str) -> Measure:
-        """What gives a figure of scores.json on any draw of the examples."""
+        """The function that computes a metric of scores.json on any sample of the examples."""
         return self.run.kind.measure(key, self.results(model), model.threshold)

@@ -1,4 +1,4 @@
-"""Which heads of a run were kept, which layers they read, and how layers are named."""
+"""The saved heads of a run, the layers they read, and the names of layers."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ POOLED = "pooled output"
 
 
 def saved_groups(run: FinishedRun) -> list[Group]:
-    """Control and heads at the last snapshot that has any, as far as their weights are there; of those trained on
-    shares of the data only the ones on all of it, where there are such."""
+    """The control and the heads at the last snapshot whose weights were saved. Groups trained on a fraction of the data
+    are included only if no group was trained on all of it."""
     groups = []
     for group in run.groups(run.last, "control", "head"):
         there = [model for model in group.trained if (run.head_folder(model) / "head.safetensors").is_file()]
@@ -25,7 +25,8 @@ def saved_groups(run: FinishedRun) -> list[Group]:
 
 
 def layers_of(run: FinishedRun, model: Model) -> list[int] | None:
-    """The layers whose states a head was trained on; None: all. The config may have been given others since."""
+    """The layers whose states a head was trained on; None means all. Read from the head's stamp, because the config may
+    have changed since."""
     found: list[int] | None = (read_json(run.head_folder(model) / "stamp.json") or {}).get("layers")
     return found
 
@@ -36,40 +37,40 @@ def name_layers(layers: Sequence[int], pooled: bool = False) -> list[str]:
 
 
 def the_layer(name: str) -> str:
-    """A layer's name inside a sentence."""
+    """A layer's name as used in a sentence."""
     return name if name.startswith("layer ") else f"the {name}"
 
 
 def names_read(head: Head, layers: Sequence[int] | None) -> list[str]:
-    """The states that a head finds at each position, the lowest layer first."""
+    """Names of the states that a head reads at each position, lowest layer first."""
     numbers = range(head.shape.layers) if layers is None else layers
     return name_layers(numbers, pooled=head.layers > head.shape.layers)
 
 
 def open_encoder(run: FinishedRun, model: Model) -> Encoder:
-    """The frozen encoder under a head, which gives the layers that the head was trained on."""
+    """Load the frozen encoder that a head was trained on, set to return the same layers."""
     job = run.job
     settings = dataclasses.replace(job.config.encoder, layers=layers_of(run, model))
     return load_snapshot(job.folder.encoder(model.epochs), settings, job.machine)[0]
 
 
 def upper_half(count: int) -> slice:
-    """The upper half of so many states; the middle one of an odd number is not of it."""
+    """The upper half of `count` states; for an odd number, the middle one is not included."""
     return slice(count - count // 2, count)
 
 
 def order_names(found: Sequence[Sequence[str]]) -> list[str]:
-    """All names that occur, from below; only the pooled output is not everywhere, and it comes last."""
+    """All layer names that occur, lowest first. Only the pooled output may be missing in some; it comes last."""
     names = dict.fromkeys(name for names in found for name in names)
     return [name for name in names if name != POOLED] + [name for name in names if name == POOLED]
 
 
 def heads_were_kept(run: FinishedRun, split: str) -> bool:
-    """The need of analyses that load heads."""
+    """Need of the analyses that load heads."""
     return bool(saved_groups(run))
 
 
 def predictions_stamp(model: Model, split: str) -> str:
-    """Hash of what a model's predictions depend on: its weights, the data, the settings of scoring."""
+    """Hash of everything that affects a model's predictions: weights, data, scoring settings."""
     found: dict[str, Any] = read_json(model.predictions(split) / "stamp.json")
     return str(found["stamp"])

@@ -1,4 +1,4 @@
-"""Several runs side by side: encoders, snapshots or tasks; and one table across tasks, as GLUE is reported."""
+"""Compare several runs (encoders, snapshots or tasks), with one table across tasks like the GLUE leaderboard."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,13 +17,13 @@ CONTROL, BEST = "control", "best head"
 
 
 def name_runs(found: list[FinishedRun]) -> list[str]:
-    """The folders' names, numbered where two are alike."""
+    """The names of the folders, numbered if two are the same."""
     plain = [run.name for run in found]
     return [name if plain.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(plain, start=1)]
 
 
 def compare_runs(certainties: list[Certainty]) -> tuple[list[Section], list[str]]:
-    """Tables and pictures over all runs, and what they say in plain words."""
+    """Return the section that compares all runs, and the sentences of the summary."""
     names = name_runs([certainty.run for certainty in certainties])
     lines = [_line(name, certainty) for name, certainty in zip(names, certainties, strict=True)]
     blocks = [_runs_block(lines), _tasks_block(certainties)]
@@ -31,7 +31,7 @@ def compare_runs(certainties: list[Certainty]) -> tuple[list[Section], list[str]
 
 
 def _line(name: str, certainty: Certainty) -> dict[str, Any]:
-    """What one run comes to."""
+    """The results of one run."""
     run, split, epochs = certainty.run, certainty.split, certainty.epochs
     key, best, control = run.main, run.best_head(epochs), run.control(epochs)
     ensemble = run.best(epochs, "ensemble")
@@ -41,7 +41,7 @@ def _line(name: str, certainty: Certainty) -> dict[str, Any]:
         "task": run.task.name,
         "encoder": encoder_name(run),
         "epochs": epochs,
-        "figure": heading_of(run, key),
+        "metric": heading_of(run, key),
         "baseline": baseline_figure(run, split, key),
         ENCODER: run.encoder(epochs).mean(split, key),
         CONTROL: control.mean(split, key) if control else None,
@@ -55,44 +55,48 @@ def _line(name: str, certainty: Certainty) -> dict[str, Any]:
 
 def _runs_block(lines: list[dict[str, Any]]) -> Block:
     columns: Headings = [
-        "run", "task", "encoder name", "epochs", "figure", Column("baseline", 2), Column(ENCODER, 2),
-        Column(CONTROL, 2), "head", Column(BEST, 2), Column("difference", 2, "best head less the encoder alone"),
-        Column("from", 2), Column("to", 2), Column("corrected p", 4), Column("ensemble", 2),
+        "run", "task", "encoder name", "epochs", "metric", Column("baseline", 2), Column(ENCODER, 2),
+        Column(CONTROL, 2), "head", Column(BEST, 2), Column("difference", 2, "Best head minus encoder alone"),
+        Column("from", 2, "Lower end of the 95 % interval"), Column("to", 2, "Upper end of the 95 % interval"),
+        Column("corrected p", 4), Column("ensemble", 2),
     ]  # fmt: skip
     rows = []
     for line in lines:
         gap = line["gap"]
-        told = [gap.gap.difference, gap.gap.low, gap.gap.high, gap.p] if gap else [None] * 4
-        names = ("run", "task", "encoder", "epochs", "figure", "baseline", ENCODER, CONTROL, "head", BEST)
-        rows.append([*(line[name] for name in names), *told, line["ensemble"]])
+        cells = [gap.gap.difference, gap.gap.low, gap.gap.high, gap.p] if gap else [None] * 4
+        names = ("run", "task", "encoder", "epochs", "metric", "baseline", ENCODER, CONTROL, "head", BEST)
+        rows.append([*(line[name] for name in names), *cells, line["ensemble"]])
     return Block(
         "runs",
-        "What each run comes to",
+        "Results of each run",
         [_runs_sentence(lines)],
         Table(columns, rows),
         _dumbbells(lines),
         drawn=[ENCODER, CONTROL, BEST],
-        note="Best head: the highest on held-out training data (on dev where nothing was held out); tests as in each "
-        "run.",
+        note="The best head of a run is the one with the highest score on held-out training data (on dev if none was "
+        "held out). The tests are those of each run's own report.",
     )
 
 
 def _runs_sentence(lines: list[dict[str, Any]]) -> str:
     sure = [line["run"] for line in lines if line["gap"] and line["gap"].is_sure and line["gap"].gap.difference > 0]
-    told = f": {', '.join(sure)}" if sure else ""
-    return f"In {len(sure)} of {counted(len(lines), 'run')} the best head is significantly above its encoder{told}."
+    where = f"in {len(sure)} of" if sure else "in none of the"
+    names = f": {', '.join(sure)}" if sure else ""
+    return (
+        f"The best head scores significantly higher than the encoder alone {where} {counted(len(lines), 'run')}{names}."
+    )
 
 
 def _dumbbells(lines: list[dict[str, Any]]) -> dict[str, Any]:
     altair = import_altair()
     rows = [
-        {"run": line["run"], "model": name, "score": line[name], "task": line["task"], "figure": line["figure"]}
+        {"run": line["run"], "model": name, "score": line[name], "task": line["task"], "metric": line["metric"]}
         for line in lines
         for name in (ENCODER, CONTROL, BEST)
         if line[name] is not None
     ]
     base = chart_of(rows, 34 * len(lines) + 20).encode(y=altair.Y("run:N", sort=None, title=None))
-    tooltip = tips("run:N", "task:N", "model:N", "figure:N", ("score:Q", None, ".2f"))
+    tooltip = tips("run:N", "task:N", "model:N", "metric:N", ("score:Q", None, ".2f"))
     x = off_zero("X", "score:Q", "score")
     bars = base.mark_line(opacity=0.4, strokeWidth=3).encode(x=x, detail="run:N")
     points = base.mark_point(filled=True, size=110, opacity=1).encode(
@@ -102,7 +106,7 @@ def _dumbbells(lines: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _tasks_block(certainties: list[Certainty]) -> Block | None:
-    """Models down, tasks across: only where the runs are of several tasks, one run each."""
+    """A table with a row per model and columns for each task; only for runs of several tasks, one run each."""
     tasks = [certainty.run.task.name for certainty in certainties]
     if len(tasks) < 2 or len(set(tasks)) < len(tasks):
         return None
@@ -114,9 +118,9 @@ def _tasks_block(certainties: list[Certainty]) -> Block | None:
         "Across tasks",
         _tasks_sentences(rows, len(tasks)),
         Table(shown, rows),
-        note="Every metric of each task on each of its dev splits. The mean is over tasks, of each task's mean; it is "
-        f"given only for models that every task has. {BEST}: each task's own, chosen on held-out training data, or on "
-        "dev where nothing was held out.",
+        note="The columns are the metrics of each task on each of its dev splits. The mean averages first within each "
+        f"task, then over the tasks, and is shown only for models that every task has. The {BEST} is chosen for each "
+        "task on held-out training data (on dev if none was held out).",
     )
 
 
@@ -153,7 +157,7 @@ def _task_columns(certainty: Certainty) -> list[_TaskColumn]:
 
 
 def _row_names(certainties: list[Certainty]) -> list[str]:
-    """The baseline, the encoder, every model that two tasks have, and each task's best head."""
+    """The baseline, the encoder, every model that at least two tasks have, and the best head of each task."""
     found = [
         [group.name for group in certainty.run.groups(certainty.epochs) if group.role != "encoder"]
         for certainty in certainties
@@ -176,21 +180,22 @@ def _task_row(name: str, columns: list[_TaskColumn]) -> list[Cell]:
 def _tasks_sentences(rows: Rows, tasks: int) -> list[str]:
     means = {row[0]: row[-1] for row in rows if isinstance(row[-1], float)}
     if BEST not in means or ENCODER not in means:
-        return ["No model has a score in every task."]
+        return ["The means can't be compared: some tasks have no score for the encoder alone or for a best head."]
     return [
-        f"Over all {tasks} tasks each task's best head has a mean of {means[BEST]:.2f}, the encoder alone "
+        f"Averaged over {tasks} tasks, the best head of each task scores {means[BEST]:.2f} and the encoder alone "
         f"{means[ENCODER]:.2f}."
     ]
 
 
 def _summary(lines: list[dict[str, Any]]) -> list[str]:
-    told = []
+    sentences = [_runs_sentence(lines)]
     for line in lines:
         gap = line["gap"]
         if gap is not None:
-            told.append(
-                f"{line['run']}: {line['head']} {line[BEST]:.2f}, the encoder alone {line[ENCODER]:.2f} "
-                f"{line['figure']}; {signed(gap.gap.difference)} ({signed(gap.gap.low)} to {signed(gap.gap.high)}, "
-                f"corrected {show_p(gap.p)}): {by_chance(gap.is_sure)}. {line['surprise']}".rstrip()
+            sentences.append(
+                f"{line['run']} ({line['metric']}): {line['head']} scores {line[BEST]:.2f} and the encoder alone "
+                f"{line[ENCODER]:.2f}. The difference is {signed(gap.gap.difference)} (95 % interval "
+                f"{signed(gap.gap.low)} to {signed(gap.gap.high)}, corrected {show_p(gap.p)}): "
+                f"{by_chance(gap.is_sure)}. {line['surprise']}".rstrip()
             )
-    return [_runs_sentence(lines), *told]
+    return sentences

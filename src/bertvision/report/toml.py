@@ -1,4 +1,4 @@
-"""The settings of a run as TOML that repeats it."""
+"""Write the settings of a run as TOML from which the run can be repeated."""
 
 import json
 import re
@@ -8,7 +8,7 @@ BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def to_toml(config: dict[str, Any]) -> str:
-    """Values first, then a section for each table; absent keys are left out, as TOML has no word for them."""
+    """Plain values first, then a section for each table. Keys set to None are left out, because TOML has no null."""
     sections = {name: value for name, value in config.items() if isinstance(value, dict)}
     parts = ["\n".join(_lines({key: value for key, value in config.items() if key not in sections}))]
     for name, section in sections.items():

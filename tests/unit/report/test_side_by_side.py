@@ -42,8 +42,11 @@ def test_runs_and_tasks_are_tabled(tmp_path: Path) -> None:
     assert (first["run"], first["task"], first["encoder name"]) == ("first", "rte", "of_rte")
     assert (first["encoder alone"], first["best head"], first["difference"]) == pytest.approx((50, 90, 40))
     assert (second["difference"], second["corrected p"]) == (0, 1)
-    assert summary[0] == "In 1 of 2 runs the best head is significantly above its encoder: first."
-    assert summary[1].startswith("first: adapter_64 90.00, the encoder alone 50.00 accuracy; +40.00 (")
+    assert summary[0] == "The best head scores significantly higher than the encoder alone in 1 of 2 runs: first."
+    assert summary[1].startswith(
+        "first (accuracy): adapter_64 scores 90.00 and the encoder alone 50.00. The difference is +40.00 (95 % "
+        "interval "
+    )
     assert summary[1].endswith("more than chance.")
     assert summary[2].endswith(
         "could be chance. On held-out data the encoder alone is best: no head adds anything here."
@@ -52,7 +55,9 @@ def test_runs_and_tasks_are_tabled(tmp_path: Path) -> None:
     assert table["adapter_64"]["rte (accuracy)"] == pytest.approx(90)
     assert table["adapter_64"]["mean"] == pytest.approx((90 + 75) / 2)
     assert table["baseline"]["mrpc (accuracy)"] == 50.0 and table["best head"]["mean"] == pytest.approx(82.5)
-    assert tasks.sentences == ["Over all 2 tasks each task's best head has a mean of 82.50, the encoder alone 62.50."]
+    assert tasks.sentences == [
+        "Averaged over 2 tasks, the best head of each task scores 82.50 and the encoder alone 62.50."
+    ]
 
 
 def test_runs_of_one_task_have_no_table_across_tasks_and_names_of_their_own(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The analyses of a report: each in a file of this package, which imports them all."""
+"""The analyses of a report. Importing this package imports all its modules, which register themselves."""
 
 import importlib
 import pkgutil

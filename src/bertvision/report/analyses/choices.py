@@ -1,35 +1,40 @@
-"""What was chosen on what."""
+"""The choices of a run and the data they were made on."""
 
 from bertvision.pipeline.finished import FinishedRun
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.report.analysis import analysis
 from bertvision.report.block import Block
+from bertvision.report.wording import ENCODER
 from bertvision.tables import Table, counted
 
 
-@analysis("Scores", 50, "What was chosen on what")
+@analysis("Scores", 50, "Choices and the data they were made on")
 def choices(run: FinishedRun, split: str) -> Block:
     held = run.has_held_out
     total = run.encoder(run.last).models[0].scores(HELD_OUT).get("total") if held else None
-    place = f"held-out part of train ({counted(int(total), 'example')})" if total else "the reported dev split itself"
+    data = f"held-out training data ({counted(int(total), 'example')})" if total else "the reported dev split"
     best, used = run.best_head(run.last), run.best_model(run.last)
     ensembles = run.groups(run.last, "ensemble")
     searched = (run.folder.path / "search").is_dir()
     rows = []
     if run.kind.has_threshold:
-        rows.append(["no-answer threshold of each model", place if held else "not chosen: 0"])
+        rows.append(["no-answer threshold of each model", data if held else "not chosen, 0 is used"])
     if best:
-        rows.append([f"the head that this report calls best ({best.name})", place])
+        rows.append([f"best head ({best.name})", data])
     if used:
-        rows.append([f"the model that predict uses ({used.title})", place])
+        name = ENCODER if used.role == "encoder" else used.title
+        rows.append([f"model that predict uses by default ({name})", data])
     if ensembles:
-        rows.append(["the ensemble that the summary speaks of, and the better of its members", place])
+        rows.append(["ensemble in the summary, and the better of its members", data])
     if any(group.is_fitted for group in ensembles):
-        rows.append(["weights of fitted ensembles", place])
-    rows.append(["learning rates, epochs and sizes of heads", f"by search on the {place}" if searched else "given"])
-    nothing = (
-        "Nothing was chosen on the examples reported here; where a sentence names the highest score on them, that is "
-        "description."
+        rows.append(["weights of fitted ensembles", data])
+    rows.append(["learning rates, epochs and sizes of heads", f"search on {data}" if searched else "set in the config"])
+    clean = (
+        "No choice was made on the examples reported here. Sentences that name the highest score on them only describe "
+        "the results."
     )
-    flattered = "No part of train was held out: the best head was found on the reported examples, which flatters it."
-    return Block("choices", sentences=[nothing if held else flattered], table=Table(["choice", "made on"], rows))
+    biased = (
+        "No training data was held out. The best head was chosen on the reported examples, so its scores are "
+        "optimistic."
+    )
+    return Block("choices", sentences=[clean if held else biased], table=Table(["choice", "made on"], rows))

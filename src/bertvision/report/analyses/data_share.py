@@ -1,4 +1,4 @@
-"""Scores of heads against the share of the training data they learnt from."""
+"""Scores of heads against the fraction of the training data they were trained on."""
 
 import re
 
@@ -13,24 +13,24 @@ from bertvision.report.wording import ENCODER, apart, figure_name, joined, perce
 from bertvision.tables import Table, counted
 
 SHARE = re.compile(r"_data_fraction[0-9.e-]+")
-PERCENT = "share of the data (%)"
+PERCENT = "training data (%)"
 
 Shares = dict[float, Group]
-"""Share → the group that was trained on it, of heads that differ in nothing else."""
+"""Fraction → the group trained on it; the groups differ in nothing else."""
 
 
 def shares_of_data(run: FinishedRun, split: str) -> bool:
-    """The need: heads that were trained on less than all of the data."""
+    """Need: some heads were trained on less than all of the data."""
     return any(_find_shares(run, epochs) for epochs in run.head_snapshots)
 
 
-@analysis("How it came about", 20, "Scores against the share of the training data", [shares_of_data])
+@analysis("How it came about", 20, "Scores against the amount of training data", [shares_of_data])
 def data_share(run: FinishedRun, split: str) -> Block:
     found = {epochs: _find_shares(run, epochs) for epochs in run.head_snapshots}
     at = max(epochs for epochs, some in found.items() if some)
     drawn = found[at][:SERIES]
     known = [shares for shares in drawn if any(group.figures(split, run.main) for group in shares.values())]
-    told = sorted(known, key=lambda shares: next(iter(shares.values())).role == "control")
+    described = sorted(known, key=lambda shares: next(iter(shares.values())).role == "control")
     every = [
         (share, group) for some in found.values() for shares in some for share, group in shares.items()
     ]  # fmt: skip
@@ -48,17 +48,17 @@ def data_share(run: FinishedRun, split: str) -> Block:
         for row in score_rows([group], split, run.main)
     ]
     altair = import_altair()
-    x = altair.X("share:Q", title="share of the training data (%)", scale=altair.Scale(domain=[0, 100]))
+    x = altair.X("share:Q", title="training data used (%)", scale=altair.Scale(domain=[0, 100]))
     level = run.encoder(at).mean(split, run.main), ENCODER
     return Block(
-        sentences=[_describe_share(run, split, shares) for shares in told[:3]],
+        sentences=[_describe_share(run, split, shares) for shares in described[:3]],
         table=table,
         picture=draw_scores(run, rows, x, ("share:Q", PERCENT), level=level) if rows else None,
         drawn=[PERCENT, figure_name(run.main)],
         note=joined(
-            f"Heads on the encoder after {counted(at, 'epoch')} of fine-tuning, which itself learnt from all of the "
-            "data.",
-            "Shares are nested: a smaller one is a part of each larger one.",
+            f"The picture shows heads on the encoder after {counted(at, 'epoch')} of fine-tuning; fine-tuning used all "
+            "of the training data.",
+            "Smaller fractions are subsets of larger ones.",
             seeds_note(group for _, group in every),
         ),
         folded=True,
@@ -66,8 +66,8 @@ def data_share(run: FinishedRun, split: str) -> Block:
 
 
 def _find_shares(run: FinishedRun, epochs: float) -> list[Shares]:
-    """Of each head that was trained on less than all of the data: the control first, then the best. A head's name tells
-    all of its settings, so that those alike but for the share differ in its word alone."""
+    """The groups of each head trained on less than all of the data: the control first, then the best heads. A head's
+    name contains all its settings, so names without the fraction identify heads that differ only in it."""
     found: dict[str, Shares] = {}
     for group in run.groups(epochs, "control", "head"):
         found.setdefault(SHARE.sub("", group.name), {}).setdefault(group.first.data_fraction, group)
@@ -90,8 +90,8 @@ def _describe_share(run: FinishedRun, split: str, shares: Shares) -> str:
     (least, few), (most, many) = known[0], known[-1]
     name = _name(next(iter(shares.values())))
     if least == most:
-        return f"{name}, trained on {percent(least)} of the data, scores {with_spread(few)}."
+        return f"{name} scores {with_spread(few)} with {percent(least)} of the training data."
     return (
         f"{name} scores {with_spread(few)} with {percent(least)} of the training data, "
-        f"{apart(spread(few).mean - spread(many).mean)} the {with_spread(many)} that it scores with {percent(most)}."
+        f"{apart(spread(few).mean - spread(many).mean)} its {with_spread(many)} with {percent(most)}."
     )

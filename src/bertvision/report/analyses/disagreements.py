@@ -1,5 +1,4 @@
-"""Where the best head and the encoder alone disagree in being right: how often, whether by chance, and a table of
-examples for reading."""
+"""Examples that only one of the best head and the encoder alone gets right: how many, a test, and a table of them."""
 
 import dataclasses
 import re
@@ -22,25 +21,25 @@ from bertvision.report.ranking import Pair, pair_of, results_of, right_of
 from bertvision.report.wording import ENCODER, gold_of, joined, show_p
 from bertvision.tables import Cell, Column, Table, counted
 
-MOST = 20  # examples of each direction in the table
-WORDS = 60  # shown of a text at most
-POINTS = 1000  # in the picture of scores
+MOST = 20  # most examples in each direction in the table
+WORDS = 60  # most words shown of a text
+POINTS = 1000  # most points in the picture of scores
 SEED = 0
 
 Numbers = npt.NDArray[np.int64]
 
 
 def draw_evenly(numbers: Numbers, most: int, seed: int = SEED) -> list[int]:
-    """At most so many of them, one from each of as many equal stretches."""
+    """Draw at most `most` of the numbers, one from each of equally long stretches."""
     if len(numbers) <= most:
         return [int(number) for number in numbers]
     draw = np.random.default_rng(seed)
     return [int(draw.choice(part)) for part in np.array_split(numbers, most)]
 
 
-@analysis("What the models say", 90, "Where head and encoder disagree", [a_best_head])
+@analysis("What the models say", 90, "Where the best head and the encoder alone disagree", [a_best_head])
 def disagreements(run: FinishedRun, split: str) -> Block | None:
-    """How often only one of them was right (of scores: closer), and examples of both."""
+    """How often only one of them is right (for scores: closer), with examples of both cases."""
     pair, examples = pair_of(run), run.examples(split)
     is_near = gives(ScoreResults)(run, split)
     if not is_near and pair.head.results(split).right() is None:
@@ -48,15 +47,15 @@ def disagreements(run: FinishedRun, split: str) -> Block | None:
     block, ours, theirs, chosen = (_compare_errors if is_near else _compare_rights)(pair, split)
     table, note = None, ""
     if examples is None:
-        note = "The data of this split are no longer there: examples can't be shown."
+        note = "No examples are shown, because the data of this split is no longer available."
     elif ours or theirs:
         table, note = _table_of(run, split, pair, examples, ours, theirs, is_near), chosen
     return dataclasses.replace(block, table=table, note=joined(run.kind.right_note, note, block.note, pair.note))
 
 
 Compared = tuple[Block, list[int], list[int], str]
-"""Sentences and a picture; numbers of the examples to show where the head and where the encoder does better; how these
-were chosen."""
+"""Sentences and a picture; indices of the examples to show where the head does better and where the encoder does; a
+sentence on how these were chosen."""
 
 
 # ---------------------------------------------------------------------- right or wrong
@@ -69,30 +68,32 @@ def _compare_rights(pair: Pair, split: str) -> Compared:
     block = Block(
         sentences=_describe_rights(pair, ours, theirs),
         picture=_draw_square(pair.name, cells),
-        alt=f"A square of four counts. Both right: {both:,}; only the encoder alone: {encoder:,}; only {pair.name}: "
-        f"{head:,}; neither: {neither:,}.",
+        alt=f"Two-by-two table of counts. Both right: {both:,}; only the encoder alone right: {encoder:,}; only "
+        f"{pair.name} right: {head:,}; neither right: {neither:,}.",
         folded=True,
     )
     only_ours, only_theirs = (draw_evenly(np.flatnonzero(some), MOST) for some in (ours & ~theirs, theirs & ~ours))
-    chosen = f"Of each direction at most {MOST} examples are shown, drawn evenly over the split with seed {SEED}."
+    chosen = f"At most {MOST} examples are shown in each direction, drawn evenly across the split (seed {SEED})."
     return block, only_ours, only_theirs, chosen
 
 
 def _describe_rights(pair: Pair, ours: Bool, theirs: Bool) -> list[str]:
     name, total = pair.name, len(ours)
     if bool((ours == theirs).all()):
-        return [f"The encoder alone and {name} got the same {int(ours.sum()):,} of {counted(total, 'example')} right."]
+        return [f"The encoder alone and {name} get the same {int(ours.sum()):,} of {counted(total, 'example')} right."]
     found = mcnemar(ours, theirs)
-    alone = (
-        f"Of {counted(total, 'example')} {name} alone got {found.only_ours:,} right, the encoder alone alone "
-        f"{found.only_theirs:,}; both {int((ours & theirs).sum()):,}, neither {int((~ours & ~theirs).sum()):,}."
+    counts = (
+        f"Of {counted(total, 'example')}, both models get {int((ours & theirs).sum()):,} right and "
+        f"{int((~ours & ~theirs).sum()):,} wrong. Only {name} is right on {found.only_ours:,}, and only the encoder "
+        f"alone on {found.only_theirs:,}."
     )
+    test = f"(McNemar's exact test: {show_p(found.p)})"
     if found.only_ours == found.only_theirs:
-        return [alone, f"Neither is ahead (McNemar's exact test: {show_p(found.p)})."]
-    ahead = name if found.only_ours > found.only_theirs else "the encoder alone"
-    verdict = "chance would seldom give as much" if found.p < 0.05 else "chance alone could have given it"
+        return [counts, f"Neither is ahead {test}."]
+    ahead = name if found.only_ours > found.only_theirs else "The encoder alone"
+    verdict = "is unlikely to be due to chance" if found.p < 0.05 else "could be due to chance"
     lead = abs(found.only_ours - found.only_theirs)
-    return [alone, f"That puts {ahead} ahead by {lead:,}: {verdict} (McNemar's exact test: {show_p(found.p)})."]
+    return [counts, f"{ahead} is ahead by {counted(lead, 'example')}. This {verdict} {test}."]
 
 
 def _count_cells(ours: Bool, theirs: Bool) -> list[dict[str, Any]]:
@@ -109,7 +110,7 @@ def _count_cells(ours: Bool, theirs: Bool) -> list[dict[str, Any]]:
 
 def _draw_square(name: str, cells: list[dict[str, Any]]) -> dict[str, Any]:
     altair, order = import_altair(), ["right", "wrong"]
-    # Shades of one colour, none so full that the number on it can't be read, on a light page or a dark one.
+    # Shades of one colour, light enough for the numbers to be legible on a light or a dark page.
     shades = altair.Scale(domain=[0, max(cell["examples"] for cell in cells)], range=[0.06, 0.5])
     base = chart_of(cells, 220).encode(
         x=altair.X("encoder:N", sort=order, title=ENCODER, axis=altair.Axis(labelAngle=0, orient="top")),
@@ -126,7 +127,7 @@ def _draw_square(name: str, cells: list[dict[str, Any]]) -> dict[str, Any]:
     return dict((squares + numbers).to_dict())
 
 
-# ---------------------------------------------------------------------- near or far
+# ---------------------------------------------------------------------- closer or farther
 
 
 def _compare_errors(pair: Pair, split: str) -> Compared:
@@ -134,29 +135,30 @@ def _compare_errors(pair: Pair, split: str) -> Compared:
     ours, theirs = head.errors(), encoder.errors()  # (example), (example)
     gain = theirs - ours  # (example) by how much the head is closer
     order = np.argsort(-gain, kind="stable").tolist()  # (example)
-    sampled = f"The picture has {POINTS:,} of {len(gain):,} examples, drawn evenly over the split with seed {SEED}."
+    sampled = f"The picture shows {POINTS:,} of {len(gain):,} examples, drawn evenly across the split (seed {SEED})."
     block = Block(
         sentences=_describe_errors(pair, ours, theirs),
         picture=_draw_errors(pair.name, head, encoder),
-        alt=f"A point for each example: the error of the encoder alone (mean {theirs.mean():.2f}) along, that of "
-        f"{pair.name} (mean {ours.mean():.2f}) upwards; below the line the head is closer.",
+        alt=f"One point per example: the error of the encoder alone (mean {theirs.mean():.2f}) on the horizontal axis, "
+        f"that of {pair.name} (mean {ours.mean():.2f}) on the vertical axis. Below the diagonal, the head is closer.",
         note=sampled if len(gain) > POINTS else "",
         folded=True,
     )
     closer = [number for number in order[:MOST] if gain[number] > 0]
     farther = [number for number in order[::-1][:MOST] if gain[number] < 0]
-    chosen = f"Of each direction at most {MOST} examples are shown, those where the two errors differ most."
+    chosen = f"At most {MOST} examples are shown in each direction: those where the two errors differ most."
     return block, closer, farther, chosen
 
 
 def _describe_errors(pair: Pair, ours: Float, theirs: Float) -> list[str]:
     found, name = mcnemar(ours < theirs, theirs < ours), pair.name
     same = len(ours) - found.only_ours - found.only_theirs
+    equal = f"; the errors are equal on {same:,}" if same else ""
     closer = (
-        f"Of {counted(len(ours), 'example')} {name} was closer to the gold score on {found.only_ours:,}, the encoder "
-        f"itself on {found.only_theirs:,}{f', both alike on {same:,}' if same else ''} (sign test: {show_p(found.p)})."
+        f"{name} is closer to the gold score on {found.only_ours:,} of {counted(len(ours), 'example')} and the encoder "
+        f"alone on {found.only_theirs:,}{equal} (sign test: {show_p(found.p)})."
     )
-    means = f"{ours.mean():.3f} for {name}, {theirs.mean():.3f} for the encoder alone"
+    means = f"{ours.mean():.3f} for {name} and {theirs.mean():.3f} for the encoder alone"
     return [closer, f"The mean absolute error is {means}."]
 
 
@@ -179,10 +181,10 @@ def _draw_errors(name: str, ours: ScoreResults, theirs: ScoreResults) -> dict[st
         x=altair.X("encoder_error:Q", title="absolute error of the encoder alone", **axis),
         y=altair.Y("head_error:Q", title=f"absolute error of {name}", **axis),
         tooltip=tips(
-            ("number:Q", "number in the split"),
+            ("number:Q", "index in the split"),
             ("gold:Q", "gold"),
-            ("encoder:Q", "encoder alone said"),
-            ("head:Q", f"{name} said"),
+            ("encoder:Q", ENCODER),
+            ("head:Q", name),
         ),
     )
     line = chart_of([{"low": 0.0, "high": highest}], 340).mark_rule(strokeDash=[4, 4])
@@ -190,7 +192,7 @@ def _draw_errors(name: str, ours: ScoreResults, theirs: ScoreResults) -> dict[st
     return dict((line + points).to_dict())
 
 
-# ---------------------------------------------------------------------- the table for reading
+# ---------------------------------------------------------------------- the table of examples
 
 
 def _table_of(
@@ -202,16 +204,16 @@ def _table_of(
     theirs: list[int],
     is_near: bool,
 ) -> Table:
-    """A row for each of these examples, first those that the head does better."""
+    """One row per example, first those where the head does better."""
     numbers = [*ours, *theirs]
     encoder, head = (model.said(split, set(numbers)) for model in (pair.encoder, pair.head))
     has_pair = any(examples[number].text_pair is not None for number in numbers)
     rows = []
     for number in numbers:
-        example, said = examples[number], (encoder[number], head[number])
-        texts = [cut(example.text), *([_second_text(example, run.kind, said)] if has_pair else [])]
+        example, predictions = examples[number], (encoder[number], head[number])
+        texts = [cut(example.text), *([_second_text(example, run.kind, predictions)] if has_pair else [])]
         better = pair.name if number in ours else ENCODER
-        cells = [cell for row in said for cell in _said(run.kind, row, is_near)]
+        cells = [cell for row in predictions for cell in _prediction_cells(run.kind, row, is_near)]
         rows.append([example.id, *texts, gold_of(run, example), *cells, better])
     return Table(_columns(run.kind, has_pair, pair.name, is_near), rows)
 
@@ -221,35 +223,36 @@ def _columns(kind: Kind, has_pair: bool, head: str, is_near: bool) -> list[Colum
     texts = [Column("id"), Column(first), *([Column(second)] if has_pair else [])]
     if is_near:
         return [
-            *texts, Column("gold", 2), Column("encoder said", 2), Column("head said", 2, head), Column("closer"),
+            *texts, Column("gold", 2), Column("encoder's prediction", 2), Column("head's prediction", 2, head),
+            Column("closer", note="The model whose prediction is closer to the gold score"),
         ]  # fmt: skip
-    chance = f"What it gave this {'answer' if kind.reads_answers else kind}"
-    said = [
-        Column("encoder said"),
+    chance = f"Probability of the predicted {'answer' if kind.reads_answers else kind}"
+    predictions = [
+        Column("encoder's prediction"),
         Column("encoder's probability", 3, chance),
-        Column("head said", note=head),
+        Column("head's prediction", note=head),
         Column("head's probability", 3, chance),
     ]
-    return [*texts, Column("gold"), *said, Column("right")]
+    return [*texts, Column("gold"), *predictions, Column("right", note="The model that is right")]
 
 
-def _said(kind: Kind, row: dict[str, Any], is_near: bool) -> list[Cell]:
-    """What a row of predictions.jsonl says, with its probability where answers are right or wrong."""
+def _prediction_cells(kind: Kind, row: dict[str, Any], is_near: bool) -> list[Cell]:
+    """The prediction in a row of predictions.jsonl, with its probability if predictions are right or wrong."""
     return [kind.value_of(row)] if is_near else [kind.show_row(row), kind.probability_of(row)]
 
 
-def _second_text(example: Example, kind: Kind, said: Sequence[dict[str, Any]]) -> str:
-    """The second text; of a passage what is around the gold answer, or around the one that was given for none."""
+def _second_text(example: Example, kind: Kind, predictions: Sequence[dict[str, Any]]) -> str:
+    """The second text. A passage is cut around the gold answer, or around a predicted one if there is no answer."""
     passage = example.text_pair or ""
     if not kind.reads_answers:
         return cut(passage)
     places = [(answer.start, answer.start + len(answer.text)) for answer in example.answers or ()]
-    places += [(row["start"], row["end"]) for row in said if row["start"] is not None]
+    places += [(row["start"], row["end"]) for row in predictions if row["start"] is not None]
     return cut(passage, *(places[0] if places else (0, 0)))
 
 
 def cut(text: str, start: int = 0, end: int = 0, words: int = WORDS) -> str:
-    """At most so many words of a text, those around some of its characters, with … where something is left out."""
+    """Cut a text to at most `words` words around the characters `start` to `end`; … marks what is left out."""
     places = [found.span() for found in re.finditer(r"\S+", text)]
     if len(places) <= words:
         return text.strip()

@@ -1,4 +1,4 @@
-"""Scores against epochs of fine-tuning: the encoder alone as a line, heads as points over it."""
+"""Scores against epochs of fine-tuning: the encoder alone as a line, heads as points."""
 
 from bertvision.pipeline.finished import FinishedRun, Group
 from bertvision.report.analysis import analysis, several_snapshots
@@ -12,14 +12,14 @@ from bertvision.tables import Table, counted
 
 @analysis("How it came about", 10, "Scores against epochs of fine-tuning", [several_snapshots])
 def finetuning_curve(run: FinishedRun, split: str) -> Block:
-    """The encoder's scores against epochs of fine-tuning, and those of heads over it."""
+    """Scores of the encoder alone and of the heads at each snapshot."""
     encoders = [run.encoder(epochs) for epochs in run.snapshots]
     keys, baseline = figure_keys(run), baseline_figure(run, split, run.main)
     drawn = _drawn_heads(run)
     groups = [*encoders, *(group for epochs in run.head_snapshots for group in whole_heads(run, epochs))]
     shown = [*encoders, *(group for name in drawn for group in groups if group.name == name)]
     left = len({group.name for group in groups if group.role == "head"} - set(drawn))
-    unseen = f"The picture leaves out {counted(left, 'head')} that did less well on {judged_on(run)}." if left else ""
+    unseen = f"The picture leaves out {counted(left, 'head')} that scored lower on {judged_on(run)}." if left else ""
     table, of_picture = (
         Table(
             [EPOCHS, "model", *score_columns(keys)],
@@ -41,18 +41,18 @@ def finetuning_curve(run: FinishedRun, split: str) -> Block:
             line=ENCODER,
             level=(baseline, "baseline"),
         ),
-        alt="" if baseline is None else f"Scores against epochs of fine-tuning, the baseline being {baseline:.1f}",
+        alt="" if baseline is None else f"Scores against epochs of fine-tuning; the baseline scores {baseline:.1f}",
         drawn=["epochs", figure_name(run.main)],
         drawn_rows=of_picture,
         note=joined(
-            "Heads and control stand at the snapshot whose states they were trained on.", unseen, seeds_note(groups)
+            "Heads and the control are shown at the snapshot they were trained on.", unseen, seeds_note(groups)
         ),
         folded=True,
     )
 
 
 def _drawn_heads(run: FinishedRun) -> list[str]:
-    """The control, and the heads that do best on held-out data at the last snapshot that has them."""
+    """Names of the control and of the best heads on held-out data, at the last snapshot that has them."""
     names: list[str] = []
     control = run.control(run.last)
     for epochs in reversed(run.head_snapshots):
@@ -70,21 +70,21 @@ def _describe_curve(run: FinishedRun, split: str, encoders: list[Group]) -> str:
         f"The encoder alone scores {early:.2f} ({figure_name(run.main)}) after {counted(first, 'epoch')} of "
         f"fine-tuning and {late:.2f} after {counted(last, 'epoch')}"
     )
-    return f"{text}; it is highest, {high:.2f}, after {counted(best, 'epoch')}." if high > late else f"{text}."
+    return f"{text}. Its highest score is {high:.2f}, after {counted(best, 'epoch')}." if high > late else f"{text}."
 
 
 def _describe_head(run: FinishedRun, split: str, epochs: float) -> str:
-    """How the best head at a snapshot stands to the encoder, there and later."""
+    """Compare the best head at a snapshot with the encoder alone, there and later."""
     heads = run.ranked(group for group in whole_heads(run, epochs) if group.role == "head")
     head = heads[0] if heads else run.control(epochs)
     value = head.mean(split, run.main) if head else None
     there = run.encoder(epochs).mean(split, run.main)
     if head is None or value is None or there is None:
-        return f"After {counted(epochs, 'epoch')} no head has a score."
-    best = f"the best head on {judged_on(run)}, " if heads else ""
+        return f"No head has a score after {counted(epochs, 'epoch')} of fine-tuning."
+    best = f" (best head on {judged_on(run)})" if heads else ""
     text = (
-        f"After {counted(epochs, 'epoch')} {best}{in_text(head)}{',' if best else ''} scores {value:.2f}, "
-        f"{apart(value - there)} the encoder alone there"
+        f"After {counted(epochs, 'epoch')}, {in_text(head)}{best} scores {value:.2f}, {apart(value - there)} the "
+        "encoder alone at the same snapshot"
     )
     later = [at for at in run.snapshots if at > epochs]
     if round(value - there, 2) <= 0 or not later:
@@ -92,5 +92,5 @@ def _describe_head(run: FinishedRun, split: str, epochs: float) -> str:
     for at in later:
         score = run.encoder(at).mean(split, run.main)
         if score is not None and score >= value:
-            return f"{text}; the encoder alone first reaches that at its snapshot of {counted(at, 'epoch')}."
-    return f"{text}; the encoder alone reaches that at none of its later snapshots."
+            return f"{text}. The encoder alone first reaches this score after {counted(at, 'epoch')}."
+    return f"{text}. The encoder alone does not reach this score at any later snapshot."

@@ -1,4 +1,4 @@
-"""What heads lose without a layer: their scores where one layer of what they read is zero."""
+"""Layer ablation: the scores of heads when one of the layers they read is set to zero."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,34 +36,34 @@ from bertvision.report.saved_heads import (
 from bertvision.report.wording import joined, main_name, stand_in_note
 from bertvision.tables import Column, Row, Table, counted
 
-VERSION = 1  # of the measured losses: raise it when the same heads would give others
+VERSION = 1  # of the saved losses: raise it when the same heads would lead to other values
 EXAMPLES = 200  # on which losses are measured
-PART = 64  # examples whose outputs are in memory at once
+PART = 64  # examples whose outputs are held in memory at once
 SEED = 0
-MATTERS = 1.0  # points of the score: what costs less is said to cost little
-NAMED = 4  # heads that get a sentence of their own
+MATTERS = 1.0  # points of the score: a layer that costs less does not count as important
+NAMED = 4  # most heads described in a sentence each
 
 
 def run_without(head: Head, layer: int, states: HiddenStates) -> Tensor:
-    """A head's outputs where one layer of what it reads is zero; the states are put back as they were."""
+    """Return a head's outputs with one of the layers it reads set to zero; the states are restored afterwards."""
     read = states.read(head.reads)  # (position, layer, hidden)
-    kept = read[:, layer].clone()  # (position, hidden)
+    original = read[:, layer].clone()  # (position, hidden)
     read[:, layer] = 0
     try:
         outputs: Tensor = head(states)  # (position, output)
     finally:
-        read[:, layer] = kept
+        read[:, layer] = original
     return outputs
 
 
 def measure_layers(run: FinishedRun, split: str, reporter: Reporter, examples: int = EXAMPLES) -> dict[str, Any]:
-    """The score of each head on some examples as it is, and with one layer of what it reads zeroed at a time.
+    """Score each head on some examples, with all layers and with each layer it reads set to zero in turn.
 
-    Kept in analyses/layers_<split>.json, and read from there as long as heads, data and settings are the same.
+    The result is saved in analyses/layers_<split>.json and reused as long as heads, data and settings are the same.
     """
     models = [group.models[0] for group in saved_groups(run)]
-    assert models, "there are heads to measure"
-    # Heads on other layers than the first one's were trained after the scores were made.
+    assert models, "no saved heads"
+    # Heads on other layers than the first one were trained after the run was scored.
     models = [model for model in models if layers_of(run, model) == layers_of(run, models[0])]
     path = run.folder.path / "analyses" / f"layers_{split}.json"
     parts = [predictions_stamp(model, split) for model in models]
@@ -73,7 +73,7 @@ def measure_layers(run: FinishedRun, split: str, reporter: Reporter, examples: i
         return known
     given = run.examples(split)
     if given is None:
-        raise UserError(f"the examples of {split} that were scored are no longer there.")
+        raise UserError(f"the examples of {split} that were scored are no longer available.")
     chosen = draw(given, examples, SEED)
     found = {"stamp": stamp, "split": split, "figure": run.main, "examples": len(chosen), "of": len(given)}
     found["heads"] = _measure(run, models, chosen, reporter)
@@ -90,20 +90,20 @@ def _measure(run: FinishedRun, models: list[Model], chosen: list[Example], repor
         tried |= {(name, layer): partial(run_without, head, layer) for layer in range(head.layers)}
     keep = tuple(sorted({head.reads for head in heads.values()}))
     results: dict[tuple[str, int | None], list[ExampleResults]] = {key: [] for key in tried}
-    # A few examples at a time with their windows: the outputs of all heads without each layer would be large.
+    # A few examples at a time: the outputs of all heads without each layer would take much memory.
     some_of = [chosen[first : first + PART] for first in range(0, len(chosen), PART)]
     parts = [(some, job.build_features(some)) for some in some_of]
-    how = Decoding(1, job.config.evaluate.max_answer_tokens)  # the best answer is all that is scored
+    how = Decoding(1, job.config.evaluate.max_answer_tokens)  # only the best answer is scored
     tokens = sum(int(features.lengths.sum()) for _, features in parts)
-    with reporter.bar(f"{counted(len(heads), 'head')} without a layer", tokens, "tokens") as bar:
+    with reporter.bar(f"layer ablation of {counted(len(heads), 'head')}", tokens, "tokens") as bar:
         for some, features in parts:
             outputs = compute_outputs(
                 encoder, {str(key): model for key, model in tried.items()}, keep, features, job.task.kind, job.machine,
                 job.encode_tokens, bar,
             )  # fmt: skip
             for key in tried:
-                said = job.task.kind.decode(job.task, outputs[str(key)], features, some, how)
-                results[key].append(job.task.kind.example_results(said, some))
+                predictions = job.task.kind.decode(job.task, outputs[str(key)], features, some, how)
+                results[key].append(job.task.kind.example_results(predictions, some))
     return [
         {
             "name": model.name,
@@ -124,12 +124,12 @@ def _score(run: FinishedRun, model: Model, parts: list[ExampleResults]) -> float
     return float(found)
 
 
-# ---------------------------------------------------------------------- its block
+# ---------------------------------------------------------------------- the block
 
 
 @dataclass(frozen=True)
 class Loss:
-    """What one head loses without each of the states it reads."""
+    """The scores of one head without each of the states it reads."""
 
     title: str
     role: str
@@ -143,13 +143,13 @@ class Loss:
 
     @property
     def last(self) -> int:
-        """The place of the last encoder layer, which is not the pooled output."""
+        """Index of the last encoder layer, which is not the pooled output."""
         return len(self.names) - 1 - (self.names[-1] == POOLED)
 
 
-@analysis("What each layer holds", 30, "What heads lose without a layer", [heads_were_kept], "states")
+@analysis("What each layer holds", 30, "Layer ablation", [heads_were_kept], "states")
 def layer_importance(run: FinishedRun, split: str, reporter: Reporter) -> Block:
-    """How much each head leans on each layer: its score falls by so much where that layer is zero."""
+    """How much each head depends on each layer: how far its score falls when the layer is set to zero."""
     found, figure = measure_layers(run, split, reporter), main_name(run)
     losses = [
         Loss(one["title"], one["role"], one["layers"], one["score"], np.array(one["without"])) for one in found["heads"]
@@ -158,8 +158,8 @@ def layer_importance(run: FinishedRun, split: str, reporter: Reporter) -> Block:
         sentences=_describe_losses(losses, figure),
         table=Table.of(_row(one, layer, figure) for one in losses for layer in range(len(one.names))),
         picture=_draw_losses(losses, figure),
-        alt="What each head loses without the layer that matters most to it",
-        drawn=["lost"],
+        alt="Points that each head loses without its most important layer",
+        drawn=["points lost"],
         drawn_rows=Table.of(_row(one, int(one.drops.argmax()), figure) for one in losses),
         note=_note_of_losses(run, found),
         folded=True,
@@ -169,10 +169,10 @@ def layer_importance(run: FinishedRun, split: str, reporter: Reporter) -> Block:
 def _row(one: Loss, layer: int, figure: str) -> Row:
     return {
         "head": one.title,
-        "zeroed": one.names[layer],
-        Column(f"{figure} with all", 2): one.score,
-        Column(f"{figure} without", 2): float(one.without[layer]),
-        Column("lost", 2, "Points by which the score falls"): float(one.drops[layer]),
+        "layer set to zero": one.names[layer],
+        Column(f"{figure} with all layers", 2): one.score,
+        Column(f"{figure} without it", 2): float(one.without[layer]),
+        Column("points lost", 2, "Below 0: points gained"): float(one.drops[layer]),
     }
 
 
@@ -181,12 +181,17 @@ def _describe_losses(losses: list[Loss], figure: str) -> list[str]:
     sentences = [_describe_worst(one, figure) for one in heads[:NAMED]]
     if len(heads) == 1:
         costly, count = int((heads[0].drops >= MATTERS).sum()), len(heads[0].names)
-        sentences.append(f"Of the {count} states it reads, {costly or 'none'} alone would cost it at least 1 point.")
+        verb = "costs" if costly <= 1 else "cost"
+        sentences.append(
+            f"{costly or 'None'} of the {counted(count, 'state')} it reads {verb} at least 1 point when only that one "
+            "is set to zero."
+        )
     elif heads:
         several = sum(int((one.drops >= MATTERS).sum()) > 1 for one in heads)
+        verb = "has" if several <= 1 else "have"
         sentences.append(
-            f"More than one layer matters to {several or 'none'} of {len(heads)} heads, that is, costs at least 1 "
-            "point where it alone is zero."
+            f"{several or 'None'} of the {len(heads)} heads {verb} more than one layer that costs at least 1 point "
+            "when only that one is set to zero."
         )
     sentences += [_describe_control(one) for one in losses if one.role == "control"][:1]
     return sentences
@@ -195,10 +200,11 @@ def _describe_losses(losses: list[Loss], figure: str) -> list[str]:
 def _describe_worst(one: Loss, figure: str) -> str:
     worst = int(one.drops.argmax())
     if one.drops[worst] <= 0:
-        return f"{one.title} loses nothing without any one of the {counted(len(one.names), 'state')} it reads."
+        states = counted(len(one.names), "state")
+        return f"{one.title} loses nothing if any one of the {states} it reads is set to zero."
     return (
-        f"{one.title} leans most on {the_layer(one.names[worst])}: with that zeroed {figure} falls from "
-        f"{one.score:.1f} to {one.without[worst]:.1f}, by {_points(one.drops[worst])}."
+        f"{one.title} loses most without {the_layer(one.names[worst])}: {figure} falls from {one.score:.1f} to "
+        f"{one.without[worst]:.1f}, by {_points(one.drops[worst])}."
     )
 
 
@@ -207,10 +213,11 @@ def _describe_control(one: Loss) -> str:
     lost = one.drops[one.last]
     without = f"loses {_points(lost)}" if lost > 0 else "loses nothing" if lost == 0 else f"gains {_points(-lost)}"
     if not others.any():
-        rest = "and without any other its score stays the same, as it must: it reads no other"
+        rest = "Without any other layer its score stays the same, as expected: it reads only that one"
     else:
-        rest = f"and without another its score changes by up to {_points(others.max())}, though it should read no other"
-    return f"The control {without} without {one.names[one.last]}, {rest}."
+        changes = f"its score changes by up to {_points(others.max())}"
+        rest = f"Without another layer {changes}, although it should read only that one"
+    return f"The control {without} without {one.names[one.last]}. {rest}."
 
 
 def _points(value: float) -> str:
@@ -233,13 +240,13 @@ def _draw_losses(losses: list[Loss], figure: str) -> dict[str, Any]:
     limit = max((abs(row["lost"]) for row in rows), default=0.0) or 1.0
     chart = chart_of(rows, 60 + 26 * len(losses)).mark_rect()
     chart = chart.encode(
-        x=altair.X("layer:N", sort=order, title="the layer that is zero", axis=altair.Axis(labelAngle=-40)),
+        x=altair.X("layer:N", sort=order, title="layer set to zero", axis=altair.Axis(labelAngle=-40)),
         y=altair.Y("head:N", sort=[one.title for one in losses], title=None),
         color=altair.Color("lost:Q", title="points lost", scale=two_sided(limit, 1.0)),
         tooltip=tips(
             "head:N",
-            ("layer:N", "zeroed"),
-            ("without:Q", f"{figure} without", ".2f"),
+            ("layer:N", "layer set to zero"),
+            ("without:Q", f"{figure} without it", ".2f"),
             ("lost:Q", "points lost", ".2f"),
         ),
     )
@@ -247,14 +254,13 @@ def _draw_losses(losses: list[Loss], figure: str) -> dict[str, Any]:
 
 
 def _note_of_losses(run: FinishedRun, found: dict[str, Any]) -> str:
-    drawn = f", drawn with seed {SEED}," if found["examples"] < found["of"] else ""
-    pooled = (
-        "; the pooled output is a state of its own" if any(POOLED in one["layers"] for one in found["heads"]) else ""
-    )
+    drawn = f" (drawn with seed {SEED})" if found["examples"] < found["of"] else ""
+    has_pooled = any(POOLED in one["layers"] for one in found["heads"])
     return joined(
-        f"Measured on {found['examples']:,} of {counted(found['of'], 'example')} of {found['split']}{drawn} with one "
-        f"layer at a time set to zero in what a head reads{pooled}. "
-        "No head was trained for that: the loss says how much it leans on the layer, not what a head without it "
-        "would learn.",
+        f"Measured on {found['examples']:,} of {counted(found['of'], 'example')} of {found['split']}{drawn}, with one "
+        "layer at a time set to zero in the input of a head.",
+        "The pooled output counts as a layer." if has_pooled else "",
+        "The heads were not retrained: the loss shows how much a trained head depends on a layer, not how well a head "
+        "trained without it would do.",
         stand_in_note(saved_groups(run)),
     )

@@ -1,4 +1,4 @@
-"""Learned layer weights: which layers the heads weigh most that take a weighted mean of them."""
+"""Learned layer weights of the heads that take a weighted mean of the layers."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,15 +14,15 @@ from bertvision.report.analysis import analysis
 from bertvision.report.block import Block
 from bertvision.report.drawing import chart_of, colour_by, import_altair, tips
 from bertvision.report.saved_heads import layers_of, names_read, order_names, saved_groups, the_layer, upper_half
-from bertvision.report.wording import deviation_of, joined, seeds_note
+from bertvision.report.wording import deviation_of, in_text, joined, seeds_note
 from bertvision.tables import Column, Table, counted
 
-NAMED = 4  # heads that get a sentence of their own
+NAMED = 4  # most heads described in a sentence each
 
 
 @dataclass(frozen=True)
 class _LearnedWeights:
-    """How the heads of a group share their weight among the states they read."""
+    """The weights that the heads of a group learned for the states they read."""
 
     group: Group
     names: list[str]
@@ -39,13 +39,13 @@ class _LearnedWeights:
 
     @property
     def even(self) -> float:
-        """What each would have if all had the same."""
+        """The weight of each state if all were equal, in percent."""
         return 100 / len(self.names)
 
 
 @analysis("What each layer holds", 20, "Learned layer weights")
 def layer_weights(run: FinishedRun, split: str) -> Block | None:
-    """Heads with a learned weighted mean of the layers: which layers they weigh most. The same for every split."""
+    """The weight of each layer, for heads with a learned weighted mean of the layers. The same for every split."""
     found = [weights for group in saved_groups(run) if (weights := _read_weights(run, group)) is not None]
     if not found:
         return None
@@ -54,8 +54,8 @@ def layer_weights(run: FinishedRun, split: str) -> Block | None:
             "head": one.title,
             "layer": name,
             Column("weight, %", 2): float(one.mean[layer]),
-            Column("± seeds", 2, "Standard deviation over the seeds"): deviation_of(one.shares[:, layer].tolist()),
-            Column("even share, %", 2, "What each state would have if all had the same"): one.even,
+            Column("± seeds", 2, "Standard deviation over seeds"): deviation_of(one.shares[:, layer].tolist()),
+            Column("equal weight, %", 2, "The weight if all states had the same"): one.even,
         }
         for one in found
         for layer, name in enumerate(one.names)
@@ -67,8 +67,9 @@ def layer_weights(run: FinishedRun, split: str) -> Block | None:
         picture=_draw_weights(found),
         drawn=["weight, %"],
         note=joined(
-            "Weights of the heads that take a learned weighted mean of the layers, after softmax; dashed: an even "
-            "share. A weight is not all that a layer counts for: states of different layers differ in size, too.",
+            "Softmax weights of the heads that take a learned weighted mean of the layers. The dashed line marks equal "
+            "weights. A weight alone does not measure how much a layer contributes, because the states of different "
+            "layers also differ in size.",
             seeds_note(one.group for one in found),
         ),
         folded=True,
@@ -91,12 +92,13 @@ def _describe_weights(found: list[_LearnedWeights]) -> list[str]:
     for one in found[:NAMED]:
         top, half = int(one.mean.argmax()), upper_half(len(one.names))
         sentences.append(
-            f"{one.title} weighs {the_layer(one.names[top])} most, with {one.mean[top]:.1f} % where an even share "
-            f"would be {one.even:.1f} %; {one.mean[half].sum():.1f} % of its weight is in the upper half of the "
-            f"{counted(len(one.names), 'state')} it reads (even: {one.even * (half.stop - half.start):.1f} %)."
+            f"{in_text(one.group)} puts the largest weight on {the_layer(one.names[top])}: {one.mean[top]:.1f} %, "
+            f"compared with {one.even:.1f} % for equal weights. The upper half of the "
+            f"{counted(len(one.names), 'state')} it reads has {one.mean[half].sum():.1f} % of the weight "
+            f"({one.even * (half.stop - half.start):.1f} % for equal weights)."
         )
     if len(found) > NAMED:
-        sentences.append(f"{counted(len(found) - NAMED, 'more head')}: see the picture and the table.")
+        sentences.append(f"The picture and the table show {counted(len(found) - NAMED, 'more head')}.")
     return sentences
 
 
@@ -108,13 +110,13 @@ def _draw_weights(found: list[_LearnedWeights]) -> dict[str, Any]:
         for name, value in zip(one.names, one.mean, strict=True)
     ]
     evens = [
-        {"share": round(100 / count, 3), "means": f"even share of {count} states"}
+        {"share": round(100 / count, 3), "means": f"equal weights for {count} states"}
         for count in sorted({len(one.names) for one in found})
     ]
     lines = chart_of(rows).mark_line(point=True)
     lines = lines.encode(
         x=altair.X("layer:N", sort=order, title=None, axis=altair.Axis(labelAngle=-40)),
-        y=altair.Y("weight:Q", title="share of the weight, %", scale=altair.Scale(zero=False, padding=8)),
+        y=altair.Y("weight:Q", title="weight, %", scale=altair.Scale(zero=False, padding=8)),
         color=colour_by("head", [one.title for one in found]),
         tooltip=tips("head:N", "layer:N", ("weight:Q", "weight, %", ".2f")),
     )

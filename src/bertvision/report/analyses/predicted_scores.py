@@ -1,4 +1,4 @@
-"""What is predicted against what is true, where targets are numbers."""
+"""Predicted against true scores."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,17 +13,17 @@ from bertvision.report.analysis import analysis, gives
 from bertvision.report.block import Block
 from bertvision.report.drawing import bare_chart, chart_of, diagonal, off_zero, tips
 from bertvision.report.ranking import best_or_control, results_of
-from bertvision.report.wording import in_text, joined, opening, stand_in_note, title_of
+from bertvision.report.wording import in_text, joined, stand_in_note, title_of
 from bertvision.tables import Column, Headings, Rows, Table, counted
 
 BINS = 5
-POINTS = 2000  # of the picture at most
+POINTS = 2000  # most points in the picture
 HEIGHT = 380
 
 
 @dataclass(frozen=True)
 class Bin:
-    """Examples whose true score lies in one of equal parts of the scale."""
+    """The examples whose true score is in one of the equal bins of the scale."""
 
     low: float
     high: float
@@ -31,7 +31,7 @@ class Bin:
     true: float
     """Their mean true score."""
     predicted: float
-    """The mean of what is predicted of them."""
+    """Their mean predicted score."""
 
     @property
     def name(self) -> str:
@@ -39,17 +39,17 @@ class Bin:
 
 
 def _results(group: Group, split: str) -> ScoreResults:
-    """Those of the seed that stands for its group."""
+    """The results of the first seed that finished training."""
     return results_of(group.trained[0], split, ScoreResults)
 
 
 def mean_error(results: ScoreResults) -> float:
-    """How far predictions are from the truth, in the mean."""
+    """Mean absolute error."""
     return float(results.errors().mean())
 
 
 def bin_scores(results: ScoreResults) -> list[Bin]:
-    """Equal parts of the range of true scores, without those that have no example; the last holds the highest."""
+    """Divide the range of true scores into equal bins; empty bins are left out. The last bin includes its upper end."""
     low, high = float(results.target.min()), float(results.target.max())
     edges = np.linspace(low, high, BINS + 1)  # (edge)
     inside = np.clip(np.searchsorted(edges, results.target, side="right") - 1, 0, BINS - 1)  # (example)
@@ -64,12 +64,16 @@ def bin_scores(results: ScoreResults) -> list[Bin]:
 
 @analysis("What the models say", 80, "Predicted against true scores", [gives(ScoreResults)])
 def predicted_against_true(run: FinishedRun, split: str) -> Block:
-    """Predicted against true scores of the best head, and how far each model is off."""
+    """Predicted against true scores of the best head, and the errors of each model."""
     groups = run.groups(run.last)
     best = best_or_control(run, run.last) or run.encoder(run.last)
     results = _results(best, split)
     some = draw_evenly(len(results))
-    sampled = f"The picture shows {len(some):,} of them, evenly spaced in the data." if len(some) < len(results) else ""
+    sampled = (
+        f"The picture shows {len(some):,} of {len(results):,} examples, evenly spaced."
+        if len(some) < len(results)
+        else ""
+    )
     several = any(len(group.models) > 1 for group in groups)
     return Block(
         sentences=[_describe_distance(run, split, best), _describe_ends(best, bin_scores(results))],
@@ -78,47 +82,47 @@ def predicted_against_true(run: FinishedRun, split: str) -> Block:
         drawn=["mean true", "mean predicted"],
         drawn_rows=_table_of(run, split, [best], best),
         note=joined(
-            f"The range of true scores is cut into {BINS} equal parts; the line goes through the means of each.",
+            f"The range of true scores is divided into {BINS} equal bins; the line connects their means.",
             sampled,
             stand_in_note([best]),
-            "Errors and correlations of several seeds are means over them." if several else "",
+            "With several seeds, errors and correlations are means over the seeds." if several else "",
         ),
         folded=True,
     )
 
 
 def draw_evenly(count: int) -> npt.NDArray[np.int64]:
-    """Numbers of the examples that are drawn: all, or as many as the picture can hold, evenly spaced."""
+    """Indices of the examples shown: all, or POINTS of them, evenly spaced."""
     if count <= POINTS:
         return np.arange(count)
     return np.linspace(0, count - 1, POINTS).round().astype(np.int64)
 
 
 def _error(group: Group, split: str) -> float:
-    """The mean error, in the mean over seeds."""
+    """Mean absolute error, averaged over seeds."""
     return float(np.mean([mean_error(results_of(model, split, ScoreResults)) for model in group.trained]))
 
 
 def _describe_distance(run: FinishedRun, split: str, best: Group) -> str:
-    ours = _error(best, split)
-    text = f"{opening(in_text(best))} is {ours:.3f} off the true score on average (mean absolute error)"
+    text = f"The mean absolute error is {_error(best, split):.3f} for {in_text(best)}"
     if best.role == "encoder":
         return f"{text}."
-    return f"{text}, the encoder alone {_error(run.encoder(run.last), split):.3f}."
+    return f"{text} and {_error(run.encoder(run.last), split):.3f} for the encoder alone."
 
 
 def _describe_ends(best: Group, bins: list[Bin]) -> str:
-    told = [
-        f"{one.predicted:.2f} where they are {one.true:.2f} on average ({one.name}, {counted(one.examples, 'example')})"
-        for one in (bins if len(bins) == 1 else [bins[0], bins[-1]])
-    ]
-    if len(told) == 1:
-        return f"True scores are all the same: {in_text(best)} predicts {told[0]}."
-    return f"Of the lowest true scores it predicts {told[0]}, of the highest {told[1]}."
+    first, last = bins[0], bins[-1]
+    if first is last:
+        return f"All true scores are {first.true:.2f}; {in_text(best)} predicts {first.predicted:.2f} on average."
+    low, high = (f"({one.name}, {counted(one.examples, 'example')}, mean {one.true:.2f})" for one in (first, last))
+    return (
+        f"For the lowest true scores {low}, {in_text(best)} predicts {first.predicted:.2f} on average; for the highest "
+        f"{high}, {last.predicted:.2f}."
+    )
 
 
 def _correlation(group: Group, split: str, metric: str) -> float | None:
-    """From the run's scores where they have it, else from the results."""
+    """Take a correlation from the run's scores, or compute it from the results if it is not among them."""
     known = group.mean(split, metric)
     if known is not None:
         return known
@@ -168,5 +172,5 @@ def _draw_values(results: ScoreResults, some: npt.NDArray[np.int64]) -> dict[str
             ("predicted:Q", "mean predicted", ".3f"),
         ),
     )
-    even = diagonal("true", "predicted", low, high, "predicted as it is")
+    even = diagonal("true", "predicted", low, high, "predicted = true")
     return dict((points + through.mark_line() + even + through.mark_point(size=90)).to_dict())

@@ -1,5 +1,5 @@
-"""What each model cost beside what it scores: parameters, seconds, tokens through the encoder, memory and disk; and
-what the encoder alone reaches for the compute of a head."""
+"""The cost of each model next to its score (parameters, seconds, tokens through the encoder, memory, disk), and what
+the encoder alone scores with the compute of a head."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +24,8 @@ from bertvision.report.wording import (
 )
 from bertvision.tables import Column, Row, Table, counted
 
-BACKWARD = 2  # what a backward pass costs, in forward passes
-LONG = 12  # rows of a table that is folded away
+BACKWARD = 2  # cost of a backward pass, in forward passes
+LONG = 12  # a table with more rows is folded
 MILLION = 1e6
 
 
@@ -34,25 +34,25 @@ MILLION = 1e6
 
 @dataclass(frozen=True)
 class Cost:
-    """What a model took, fine-tuning of its encoder included; None where the run does not say."""
+    """The cost of a model, including the fine-tuning of its encoder; None if the run did not record it."""
 
     seconds: float | None
     own_seconds: float | None
-    """Of the pass over the states; None for the encoder."""
+    """Seconds of the pass over the states; None for the encoder."""
     forward: int | None
-    """Tokens through the encoder."""
+    """Tokens through the encoder, forward."""
     backward: int | None
 
     @property
     def compute(self) -> float | None:
-        """In tokens of a forward pass."""
+        """In tokens of a forward pass; a backward pass counts BACKWARD times."""
         if self.forward is None or self.backward is None:
             return None
         return float(self.forward + BACKWARD * self.backward)
 
 
 def _cost_of(run: FinishedRun, group: Group) -> Cost:
-    """The cost of one model of a group; seeds share a pass."""
+    """The cost of one model of a group; its seeds share a pass."""
     encoder = run.encoder(group.epochs).first
     seconds, tokens = encoder.seconds, encoder.tokens
     if group.role == "encoder":
@@ -68,14 +68,14 @@ def _add(one: Any, other: Any) -> Any:
 
 
 def _bytes_of(folder: Path) -> int | None:
-    """What a model's files take, without its card; None where there is no folder."""
+    """Size of a model's files without its card; None if the folder does not exist."""
     if not folder.is_dir():
         return None
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and file.name != "README.md")
 
 
 def _disk_of(run: FinishedRun, group: Group) -> int | None:
-    """Bytes of one model; an encoder as it came lies elsewhere and takes nothing more."""
+    """Bytes of one model. An untouched encoder is stored outside the run and counts as 0."""
     if group.role == "encoder":
         folder = run.folder.encoder(group.epochs)
         return 0 if (folder / "reference.json").is_file() else _bytes_of(folder)
@@ -89,7 +89,7 @@ def _disk_of(run: FinishedRun, group: Group) -> int | None:
 
 
 def _memory(run: FinishedRun, group: Group) -> int | None:
-    """The most in use at once, in fine-tuning the encoder or in the model's own pass."""
+    """Peak memory during fine-tuning of the encoder or the model's own pass."""
     known = [model.memory for model in (run.encoder(group.epochs).first, group.trained[0])]
     return max((value for value in known if value), default=None)
 
@@ -101,17 +101,17 @@ def _in_millions(number: float | None) -> float | None:
 # ---------------------------------------------------------------------- the table
 
 
-@analysis("What it cost", 20, "What each model cost")
+@analysis("What it cost", 20, "Cost of each model")
 def costs_table(run: FinishedRun, split: str) -> Block | None:
-    """Every model's main score beside all that it cost."""
+    """The main score and all costs of every model."""
     groups = _all_groups(run)
     if not groups:
         return None
     note = (
-        "Seconds and tokens of a head include the fine-tuning of its encoder; its own pass is shown apart, and is one "
-        "for all heads that were trained together. Tokens are those that went through the encoder; a head adds forward "
-        "passes only. Memory is the most that was in use at once, in fine-tuning or in the heads' pass. Disk is what "
-        "the model's files take; an encoder that was not fine-tuned adds none."
+        "The seconds and tokens of a head include the fine-tuning of its encoder. The head's own pass is also listed "
+        "separately; all heads trained together share one pass. Tokens are those that went through the encoder; a head "
+        "adds forward passes only. Memory is the peak during fine-tuning or the heads' pass. Disk is the size of the "
+        "model's files; an encoder that was not fine-tuned adds none."
     )
     return Block(
         sentences=_describe_costs(run, split),
@@ -132,34 +132,33 @@ def _cost_row(run: FinishedRun, split: str, group: Group) -> Row:
         "model": title_of(group),
         EPOCHS: group.epochs,
         Column(figure_name(run.main), 2): group.mean(split, run.main),
-        Column("±", 2, "Standard deviation over the seeds"): deviation,
+        Column("±", 2, "Standard deviation over seeds"): deviation,
         "parameters": model.parameters,
         Column("% of encoder", 3): None if model.share is None else 100 * model.share,
-        Column("seconds", 1, "Fine-tuning so far, and a head's pass"): cost.seconds,
-        Column("of these in the pass", 1, "One pass for all heads that were trained together"): cost.own_seconds,
+        Column("seconds", 1, "Fine-tuning up to this snapshot, plus the head's pass"): cost.seconds,
+        Column("seconds in pass", 1, "All heads trained together share one pass"): cost.own_seconds,
         Column("forward (M tokens)", 3, "Tokens through the encoder, forward"): _in_millions(cost.forward),
         Column("backward (M tokens)", 3, "Tokens through the encoder, backward"): _in_millions(cost.backward),
-        Column("memory (MB)", 0, "The most in use at once"): _in_millions(_memory(run, group)),
-        Column("disk (MB)", 3, "Files of this model"): _in_millions(_disk_of(run, group)),
+        Column("memory (MB)", 0, "Peak memory"): _in_millions(_memory(run, group)),
+        Column("disk (MB)", 3, "Size of the model's files"): _in_millions(_disk_of(run, group)),
     }
 
 
 def _describe_costs(run: FinishedRun, split: str) -> list[str]:
     head, encoder = best_or_control(run, run.last), run.encoder(run.last)
     if head is None:
-        return [f"The encoder alone has {counted(encoder.first.parameters, 'parameter')}; there are no heads."]
-    told = [_describe_size(run, split, head, encoder)]
+        return [f"The encoder alone has {counted(encoder.first.parameters, 'parameter')}. The run has no heads."]
+    sentences = [_describe_size(run, split, head, encoder)]
     cost, tokens = _cost_of(run, head), head.trained[0].tokens
     if cost.own_seconds is not None:
-        # Members of one pass have its seconds, to the millisecond.
+        # Members of one pass have the same seconds, to the millisecond.
         heads = [model for model in run.models(run.last) if model.role in ("head", "control")]
         together = sum(model.seconds == cost.own_seconds for model in heads)
-        shared = f", which {together} models shared," if together > 1 else ""
-        before = "" if cost.seconds is None else f", after {cost.seconds - cost.own_seconds:.1f} s of fine-tuning"
-        millions = "" if tokens is None else f"{tokens / MILLION:.2f} million tokens"
-        sent = f", and sent {millions} through the encoder, forward" if millions else ""
-        told.append(f"Its pass{shared} took {cost.own_seconds:.1f} s{before}{sent}.")
-    return told
+        shared = f", shared by {together} models," if together > 1 else ""
+        before = "" if cost.seconds is None else f" after {cost.seconds - cost.own_seconds:.1f} s of fine-tuning"
+        sent = "" if tokens is None else f" and sent {tokens / MILLION:.2f} million tokens forward through the encoder"
+        sentences.append(f"Its training pass{shared} took {cost.own_seconds:.1f} s{before}{sent}.")
+    return sentences
 
 
 def _describe_size(run: FinishedRun, split: str, head: Group, encoder: Group) -> str:
@@ -169,7 +168,7 @@ def _describe_size(run: FinishedRun, split: str, head: Group, encoder: Group) ->
     ours, theirs = head.figures(split, run.main), encoder.figures(split, run.main)
     if not ours or not theirs:
         return f"{text}."
-    return f"{text} and scores {with_spread(ours)} where the encoder alone scores {with_spread(theirs)}."
+    return f"{text} and scores {with_spread(ours)}; the encoder alone scores {with_spread(theirs)}."
 
 
 # ---------------------------------------------------------------------- compute
@@ -191,7 +190,7 @@ class _Priced:
 
 @analysis("What it cost", 10, "Scores against compute")
 def score_against_compute(run: FinishedRun, split: str) -> Block | None:
-    """Scores against tokens through the encoder; what the encoder alone reaches for as much."""
+    """Scores against compute, and what the encoder alone scores with as much."""
     groups = _all_groups(run)
     priced = [one for group in groups if (one := _price(run, split, group)) is not None]
     curve = [one for one in priced if one.is_encoder]
@@ -202,12 +201,13 @@ def score_against_compute(run: FinishedRun, split: str) -> Block | None:
     shown = [*curve, *(one for name in names for one in others if one.group.name == name)]
     name = figure_name(run.main)
     note = (
-        "Compute: tokens that went through the encoder forward, plus twice those that went backward, since a backward "
-        "pass costs about twice a forward one; a head's own arithmetic, small beside it, is not counted. The encoder's "
-        "snapshots lie on one schedule, whose learning rate ends with the last of them: fine-tuned for just an earlier "
-        "one's compute it might do better."
+        "Compute is the number of tokens that went forward through the encoder plus twice the number that went "
+        "backward, because a backward pass costs about twice as much as a forward pass. A head's own computation is "
+        "small in comparison and not counted. All snapshots of the encoder come from one learning-rate schedule that "
+        "ends at the last snapshot, so an encoder fine-tuned on a shorter schedule might score higher than an early "
+        "snapshot."
     )
-    hidden = f"The picture shows the best heads on {judged_on(run)}; the table has all."
+    hidden = f"The picture shows the best heads on {judged_on(run)}; the table has all models."
     return Block(
         sentences=_describe_compute(run, curve, others),
         table=Table.of(_compute_row(curve, name, one) for one in priced),
@@ -227,8 +227,8 @@ def _price(run: FinishedRun, split: str, group: Group) -> _Priced | None:
 
 
 def _encoder_around(curve: list[_Priced], compute: float) -> tuple[_Priced | None, _Priced | None]:
-    """The encoder's own snapshots next to this compute: the dearest that is no dearer, the cheapest that is no cheaper.
-    What lies between them is not known; learning curves are no straight lines."""
+    """The encoder's snapshots on either side of this compute: the most expensive one that costs no more, and the
+    cheapest one that costs no less. Scores are not interpolated, because learning curves are not linear."""
     below = [one for one in curve if one.compute <= compute]
     above = [one for one in curve if one.compute >= compute]
     return (
@@ -238,33 +238,33 @@ def _encoder_around(curve: list[_Priced], compute: float) -> tuple[_Priced | Non
 
 
 def _describe_compute(run: FinishedRun, curve: list[_Priced], others: list[_Priced]) -> list[str]:
-    told = []
+    sentences = []
     for epochs in run.head_snapshots:
         best = best_or_control(run, epochs)
         for one in others:
             if best and one.group.epochs == epochs and one.group.name == best.name:
-                told.append(_describe_one(curve, one))
-    return told or [f"The encoder alone is known for {counted(len(curve), 'amount')} of compute, and no head is."]
+                sentences.append(_describe_one(curve, one))
+    return sentences or [
+        f"Compute is known for {counted(len(curve), 'snapshot')} of the encoder alone, but not for the best head."
+    ]
 
 
 def _describe_one(curve: list[_Priced], one: _Priced) -> str:
-    text = (
-        f"With {one.compute / MILLION:,.2f} million tokens of compute {in_text(one.group)} on the encoder after "
-        f"{counted(one.group.epochs, 'epoch')} scores {one.score:.2f}"
-    )
     below, above = _encoder_around(curve, one.compute)
-    told = []
+    scores = []
     if below is not None:
-        told.append(f"{_at(below)} for {'as much' if below is above else 'less'}")
+        scores.append(_at(below, "the same" if below is above else "less"))
     if above is not None and above is not below:
-        told.append(f"{_at(above)} for more")
-    elif above is None:
-        told.append("nothing is known of it for more")
-    return f"{text}; the encoder alone reaches {', and '.join(told)}."
+        scores.append(_at(above, "more"))
+    return joined(
+        f"After {counted(one.group.epochs, 'epoch')} of fine-tuning, {in_text(one.group)} scores {one.score:.2f} with "
+        f"{one.compute / MILLION:,.2f} million tokens of compute; the encoder alone scores {' and '.join(scores)}.",
+        "It has no snapshot with more compute." if above is None else "",
+    )
 
 
-def _at(one: _Priced) -> str:
-    return f"{one.score:.2f} ({one.compute / MILLION:,.2f} million)"
+def _at(one: _Priced, compute: str) -> str:
+    return f"{one.score:.2f} with {compute} ({one.compute / MILLION:,.2f} million)"
 
 
 def _compute_row(curve: list[_Priced], name: str, one: _Priced) -> Row:
@@ -272,13 +272,13 @@ def _compute_row(curve: list[_Priced], name: str, one: _Priced) -> Row:
     return {
         "model": title_of(one.group),
         EPOCHS: one.group.epochs,
-        Column("compute (M tokens)", 3, "Forward, and backward twice"): one.compute / MILLION,
+        Column("compute (M tokens)", 3, "Tokens forward plus twice the tokens backward"): one.compute / MILLION,
         Column("seconds", 1): one.seconds,
         Column(name, 2): one.score,
-        Column("encoder for no more", 2, "Its dearest snapshot that took no more compute"): None
+        Column("encoder, up to same compute", 2, "Its most expensive snapshot that used no more compute"): None
         if below is None
         else below.score,
-        Column("encoder for no less", 2, "Its cheapest snapshot that took no less"): None
+        Column("encoder, at least same compute", 2, "Its cheapest snapshot that used no less compute"): None
         if above is None
         else above.score,
     }
@@ -294,7 +294,7 @@ def _draw_compute(name: str, shown: list[_Priced]) -> dict[str, Any]:
         rows.append({"model": title_of(one.group), "epochs": one.group.epochs, **place, **origin})
 
     def draw_ways(base: Any) -> Any:
-        """From the encoder that a model stands on."""
+        """Lines from the encoder to the models trained on it."""
         ways = base.transform_filter(f"datum.model != '{ENCODER}'").mark_rule(strokeWidth=1, opacity=0.4)
         return ways.encode(x=altair.X("from_compute:Q"), x2="compute:Q", y=altair.Y("from_score:Q"), y2="score:Q")
 

@@ -1,4 +1,4 @@
-"""What the no-answer threshold does to the scores (spans only)."""
+"""Scores as a function of the no-answer threshold (spans only)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,28 +16,28 @@ from bertvision.report.ranking import main_models, results_of
 from bertvision.report.wording import in_text, joined, listed, signed, stand_in_note, title_of
 from bertvision.tables import Column, Row, Table
 
-POINTS = 60  # of a curve
+POINTS = 60  # evenly spaced thresholds of a curve
 
 
 @dataclass(frozen=True)
 class _Curve:
-    """A model whose scores are drawn over the thresholds."""
+    """A model whose scores are drawn against the threshold."""
 
     title: str
     name: str
-    """Inside a sentence."""
+    """As used in a sentence."""
     model: Model
     results: SpanResults
 
     @property
     def used(self) -> float:
-        """The threshold it answers at: the one chosen for it, else 0."""
+        """The threshold the model uses: the one chosen for it, or 0."""
         return self.model.threshold or 0.0
 
 
 @analysis("What the models say", 40, "Scores against the no-answer threshold", [gives(SpanResults)])
 def threshold_curve(run: FinishedRun, split: str) -> Block:
-    """F1 and EM against the no-answer threshold, with the chosen one; the best one on this split is never used."""
+    """F1 and EM against the no-answer threshold; the chosen one is marked. The best on this split is never used."""
     groups = main_models(run)
     curves = [
         _Curve(title_of(group), in_text(group), group.trained[0], results_of(group.trained[0], split, SpanResults))
@@ -49,8 +49,8 @@ def threshold_curve(run: FinishedRun, split: str) -> Block:
         picture=_draw_curves(curves, _thresholds(curves)),
         drawn=["threshold", "F1", "F1 at 0", "best threshold", "best F1"],
         note=joined(
-            'A model says nothing where the score of "no answer" leads that of the best span by more than the '
-            "threshold. The best threshold on this split is for diagnosis only: it was not used for any figure.",
+            'A model predicts "no answer" if the score of "no answer" exceeds that of the best span by more than the '
+            "threshold. The best threshold on this split is for diagnosis only; no other score uses it.",
             stand_in_note(groups),
         ),
         folded=True,
@@ -59,7 +59,7 @@ def threshold_curve(run: FinishedRun, split: str) -> Block:
 
 def _threshold_row(one: _Curve, split: str) -> Row:
     chosen, scores, results = one.model.threshold, one.model.scores(split), one.results
-    best, forced = best_threshold(results), "On answerable questions, when the model must answer"
+    best, forced = best_threshold(results), "On answerable questions; the model must answer"
     return {
         "model": one.title,
         Column("threshold", 3, "Chosen on held-out training questions"): chosen,
@@ -69,7 +69,7 @@ def _threshold_row(one: _Curve, split: str) -> Row:
         Column("EM at 0", 2): _em(results, 0.0),
         Column("best threshold", 3, "On this split, for diagnosis only"): best,
         Column("best F1", 2, "At the best threshold on this split"): _f1(results, best),
-        Column("AUC", 2, "Of the no-answer score"): scores.get("no_answer_auc"),
+        Column("AUC", 2, "Area under the ROC curve of the no-answer score"): scores.get("no_answer_auc"),
         Column("answerable-only EM", 2, forced): scores.get("forced_exact"),
         Column("answerable-only F1", 2, forced): scores.get("forced_f1"),
     }
@@ -84,19 +84,20 @@ def _em(results: SpanResults, threshold: float) -> float:
 
 
 def best_threshold(results: SpanResults) -> float:
-    """The threshold with the highest F1 on these very questions; of equals the one nearest 0."""
+    """The threshold with the highest F1 on these questions; of several, the one closest to 0."""
     order = np.argsort(results.lead)  # (example)
     leads = results.lead[order]  # (example)
     gains = np.concatenate([[0.0], np.cumsum((results.f1 - results.silent)[order])])  # (answered questions)
     tried = np.unique(np.concatenate([[0.0, np.nextafter(leads[0], -np.inf)], leads]))  # (threshold)
-    # Rounded: sums of fractions may differ in their last digits where the scores are equal.
+    # Rounded, because floating-point sums of equal scores may differ in their last digits.
     totals = np.round(gains[np.searchsorted(leads, tried, side="right")], 9)  # (threshold)
     best = tried[totals == totals.max()]  # (threshold)
     return float(best[np.argmin(np.abs(best))])
 
 
 def _thresholds(curves: Sequence[_Curve]) -> list[float]:
-    """Those a curve is drawn through: evenly over the leads without their long tails, 0, the chosen and best ones."""
+    """The thresholds of a curve: evenly spaced over the leads without their long tails, plus 0, the chosen and the best
+    ones."""
     leads = np.concatenate([one.results.lead[one.results.score > NO_SPAN] for one in curves])  # (lead)
     low, high = np.quantile(leads, [0.05, 0.9]).tolist() if len(leads) else (0.0, 0.0)
     best = [at for at in (best_threshold(one.results) for one in curves) if low < at < high]
@@ -109,15 +110,16 @@ def _describe_thresholds(curves: Sequence[_Curve]) -> list[str]:
     for one in curves:
         used = _f1(one.results, one.used)
         points = "" if missed else " points of F1"
-        missed.append(f"{max(0.0, _f1(one.results, best_threshold(one.results)) - used):.2f}{points} to {one.name}")
+        missed.append(f"{max(0.0, _f1(one.results, best_threshold(one.results)) - used):.2f}{points} for {one.name}")
         if one.model.threshold is not None:
             changed.append(f"{signed(used - _f1(one.results, 0.0))} for {one.name}")
-    over = "chosen on held-out questions" if len(changed) == len(curves) else "that they are scored at"
-    best = f"Over those {over}, the best threshold on this split would add {listed(missed)}."
-    unused = "It is for diagnosis only and was not used"
+    s = "" if len(curves) == 1 else "s"
+    baseline = f"threshold{s} chosen on held-out questions" if len(changed) == len(curves) else f"threshold{s} in use"
+    best = f"Compared with the {baseline}, the best threshold{s} on this split would add {listed(missed)}."
+    unused = "Best thresholds are for diagnosis only and were not used."
     if not changed:
-        return [best, f"{unused}; no threshold was chosen on held-out questions, so 0 stands."]
-    return [best, f"{unused}; against threshold 0 the chosen ones changed F1 by {listed(changed)}."]
+        return [best, f"{unused} No threshold was chosen on held-out questions, so 0 is used."]
+    return [best, f"{unused} Compared with threshold 0, the chosen threshold{s} changed F1 by {listed(changed)}."]
 
 
 def _draw_curves(curves: Sequence[_Curve], tried: Sequence[float]) -> dict[str, Any]:
@@ -125,7 +127,7 @@ def _draw_curves(curves: Sequence[_Curve], tried: Sequence[float]) -> dict[str, 
     rows = [row for one in curves for row in _points(one, tried)]
     chosen = [row for one in curves if one.model.threshold is not None for row in _points(one, [one.used])]
     shown = {
-        "x": altair.X("threshold:Q", title="no-answer threshold (to the right, more is answered)"),
+        "x": altair.X("threshold:Q", title="no-answer threshold (higher: more questions answered)"),
         "y": off_zero("Y", "score:Q", "score, %"),
         "tooltip": tips(
             ("model:N", "model"),

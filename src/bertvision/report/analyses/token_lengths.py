@@ -1,4 +1,4 @@
-"""How long the texts are, in tokens."""
+"""Text lengths in tokens."""
 
 import math
 from typing import Any
@@ -11,15 +11,15 @@ from bertvision.report.block import Block
 from bertvision.report.drawing import chart_of, colour_by, import_altair, tips
 from bertvision.tables import Column, Row, Table, counted
 
-BINS = 32  # of the histogram, about
+BINS = 32  # approximate number of bins in the histogram
 
 Lengths = dict[str, np.ndarray]
-"""Split → (window) tokens."""
+"""Split → (window) length in tokens."""
 
 
-@analysis("How it came about", 40, "Lengths in tokens")
+@analysis("How it came about", 40, "Text lengths in tokens")
 def length_histogram(run: FinishedRun, split: str) -> Block | None:
-    """How long the windows of train and of a split are, in tokens."""
+    """Lengths in tokens of the windows of train and of a dev split."""
     counts = {name: run.lengths[name] for name in ("train", split) if name in run.lengths}
     found = {name: np.repeat(*map(np.array, pair)) for name, pair in counts.items() if sum(pair[1])}  # each (window)
     if not found:
@@ -31,37 +31,37 @@ def length_histogram(run: FinishedRun, split: str) -> Block | None:
         table=Table.of(_row_of(*pair, limit) for pair in found.items()),
         picture=_draw_lengths(found, width),
         drawn=["median", "longest"],
-        note="Lengths are of windows as the encoder sees them, special tokens included. Bars are "
+        note="Lengths are those of the windows that the encoder reads, including special tokens. Bars are "
         f"{counted(width, 'token')} wide.",
     )
 
 
 def _middle(lengths: np.ndarray, share: float) -> int:
-    """The shortest length that this share of the windows does not exceed."""
+    """The shortest length that this fraction of the windows does not exceed."""
     return int(np.quantile(lengths, share, method="inverted_cdf"))
 
 
 def _bin_width(longest: int) -> int:
-    """A power of two that makes about as many bins as a picture can show."""
+    """The power of two that leads to at most BINS bins."""
     return int(2 ** max(0, math.ceil(math.log2(longest / BINS))))
 
 
 def _describe_lengths(name: str, lengths: np.ndarray) -> str:
     return (
-        f"Of {counted(len(lengths), 'window')} of {name} half have at most {_middle(lengths, 0.5)} tokens and 95 % at "
-        f"most {_middle(lengths, 0.95)}; the longest has {int(lengths.max())}."
+        f"{name} has {counted(len(lengths), 'window')}. The median length is {_middle(lengths, 0.5)} tokens, the 95th "
+        f"percentile {_middle(lengths, 0.95)} and the maximum {int(lengths.max())}."
     )
 
 
 def _describe_limit(run: FinishedRun, found: Lengths, limit: int) -> str:
     full = {name: int((lengths >= limit).sum()) for name, lengths in found.items()}
     if not any(full.values()):
-        return f"None is as long as a window may be ({counted(limit, 'token')}): no text was cut."
+        return f"No window reaches the limit of {counted(limit, 'token')}, so no text was cut."
     counts = " and ".join(
         f"{number:,} of {name} ({100 * number / len(found[name]):.1f} %)" for name, number in full.items()
     )
-    what = "longer passages go on in further windows" if run.task.windowed else "their text may have been cut"
-    return f"As long as a window may be ({counted(limit, 'token')}) are {counts}: {what}."
+    effect = "Longer passages continue in further windows" if run.task.windowed else "Their text may have been cut"
+    return f"Windows at the limit of {counted(limit, 'token')}: {counts}. {effect}."
 
 
 def _row_of(name: str, lengths: np.ndarray, limit: int) -> Row:
@@ -73,7 +73,7 @@ def _row_of(name: str, lengths: np.ndarray, limit: int) -> Row:
         "median": _middle(lengths, 0.5),
         "95th percentile": _middle(lengths, 0.95),
         "longest": int(lengths.max()),
-        Column("at the limit", None, f"Windows of {limit} tokens, the most there can be"): full,
+        Column("at the limit", None, f"Windows with the maximum of {limit} tokens"): full,
         Column("at the limit (%)", 1): 100 * full / len(lengths),
     }
 

@@ -38,27 +38,28 @@ def test_models_are_right_with_and_without_an_answer_at_their_own_threshold(tmp_
     assert list(rows["encoder alone"].values())[1:] == pytest.approx([40.0, 200 / 3, 37.5])
     assert list(rows["adapter_64"].values())[1:] == [0.0, 100.0, 100.0]
     assert block and block.sentences == [
-        "Of 8 questions 37.5 % have no answer; adapter_64 said so most often, of 100.0 %, and the encoder alone least "
-        "often, of 37.5 %.",
-        "Of the 5 with an answer the encoder alone got 40.0 % right and adapter_64 0.0 %; of the 3 without an answer "
-        "66.7 % and 100.0 %.",
+        '37.5 % of 8 questions have no answer. adapter_64 predicts "no answer" most often (100.0 %), the encoder alone '
+        "least often (37.5 %).",
+        "EM on the 5 questions with an answer is 40.0 for the encoder alone and 0.0 for adapter_64; on the 3 questions "
+        "without an answer it is 66.7 for the encoder alone and 100.0 for adapter_64.",
     ]
     assert "own no-answer threshold" in block.note
 
 
-def test_models_that_are_silent_alike_are_not_ranked(tmp_path: Path) -> None:
+def test_models_that_abstain_equally_often_are_not_ranked(tmp_path: Path) -> None:
     run = answers_run(tmp_path, ("encoder", MIXED, None), ("adapter_64", MIXED, None), ("last_linear", MIXED, None))
     block = answers.has_and_no_answer(run, "dev")
-    assert block and block.sentences[0].endswith("have no answer; all 3 models said so of 37.5 %.")
+    assert block and block.sentences[0].endswith('have no answer. All 3 models predict "no answer" for 37.5 %.')
     assert "At no-answer threshold 0" in block.note
 
 
-def test_a_run_of_the_encoder_alone_is_told_of_too(tmp_path: Path) -> None:
+def test_a_run_without_heads_is_described(tmp_path: Path) -> None:
     run = answers_run(tmp_path, ("encoder", MIXED, None))
     block = answers.has_and_no_answer(run, "dev")
-    assert block and block.sentences[0].endswith("the encoder alone said so of 37.5 %.")
+    assert block and block.sentences[0].endswith('The encoder alone predicts "no answer" for 37.5 %.')
     assert block.sentences[1] == (
-        "Of the 5 with an answer the encoder alone got 40.0 % right; of the 3 without an answer 66.7 %."
+        "EM on the 5 questions with an answer is 40.0 for the encoder alone; on the 3 questions without an answer it "
+        "is 66.7 for the encoder alone."
     )
     assert passage_lengths(run, "dev") is None
 
@@ -66,8 +67,12 @@ def test_a_run_of_the_encoder_alone_is_told_of_too(tmp_path: Path) -> None:
 def test_a_set_without_unanswerable_questions_has_no_column_for_them(tmp_path: Path) -> None:
     run = answers_run(tmp_path, ("encoder", span_results([1, 0], [True, True], [-1, -1]), None))
     block = answers.has_and_no_answer(run, "dev")
-    assert rows_of(block)["encoder alone"] == {"model": "encoder alone", "EM with an answer": 50.0, "silent": 0.0}
-    assert block and block.sentences[1] == "Of the 2 with an answer the encoder alone got 50.0 % right."
+    assert rows_of(block)["encoder alone"] == {
+        "model": "encoder alone",
+        "EM with an answer": 50.0,
+        "no answer (%)": 0.0,
+    }
+    assert block and block.sentences[1] == "EM on the 2 questions with an answer is 50.0 for the encoder alone."
     assert {row["questions"] for row in drawn(block)} == {"with an answer"}
 
 
@@ -84,30 +89,35 @@ def test_seeds_are_one_row_with_mean_and_deviation(tmp_path: Path) -> None:
     assert wrong["wrong"] == 1 and wrong["wrong span"] == 1  # 0 and 2 of them; the third seed failed
 
 
-def test_wrong_predictions_fall_into_four_kinds(tmp_path: Path) -> None:
+def test_errors_have_four_types(tmp_path: Path) -> None:
     run = answers_run(tmp_path, ("encoder", MIXED, 0.0), ("adapter_64", MIXED, -2.0))
     block = answers.wrong_predictions(run, "dev")
     rows = rows_of(block)
-    kinds = ["said nothing", "overlapping span", "wrong span", "answered anyway"]
+    kinds = ["missed answer", "overlapping span", "wrong span", "false answer"]
     assert [rows["encoder alone"][kind] for kind in kinds] == [1, 1, 1, 1]
     assert [rows["encoder alone"][f"% {kind}"] for kind in kinds] == [25.0] * 4
     assert [rows["adapter_64"][kind] for kind in kinds] == [5, 0, 0, 0]
     assert rows["adapter_64"]["% wrong"] == 62.5
-    assert block and block.sentences[1] == (
-        "adapter_64 was wrong on 5 of 8 questions (62.5 %): each time it said nothing where there is an answer."
-    )
+    assert block and block.sentences == [
+        'The encoder alone is wrong on 4 of 8 questions (50.0 %). Its most common errors are predicting "no answer" '
+        "for a question that has an answer, predicting a span that shares words with the gold answer, predicting a "
+        "span that shares no words with the gold answer and answering a question that has no answer (25.0 % of the "
+        "errors each).",
+        'adapter_64 is wrong on 5 of 8 questions (62.5 %). Its only type of error is predicting "no answer" for a '
+        "question that has an answer.",
+    ]
     assert sum(row["count"] for row in drawn(block)) == 9
 
 
-def test_a_model_that_is_never_wrong_has_no_shares_of_errors(tmp_path: Path) -> None:
+def test_a_model_that_is_never_wrong_has_no_error_percentages(tmp_path: Path) -> None:
     run = answers_run(tmp_path, ("encoder", span_results([1, 0], [True, False], [-1, 1]), None))
     wrong, second = answers.wrong_predictions(run, "dev"), answers.second_answer(run, "dev")
-    assert wrong and wrong.sentences == ["The encoder alone was never wrong."]
+    assert wrong and wrong.sentences == ["The encoder alone is never wrong."]
     assert second and second.sentences == ["The most likely answer of the encoder alone is never wrong."]
     assert "% wrong span" not in rows_of(wrong)["encoder alone"]
 
 
-def test_the_second_answer_is_the_next_of_spans_and_silence(tmp_path: Path) -> None:
+def test_the_second_answer_is_the_next_span_or_no_answer(tmp_path: Path) -> None:
     cases = [  # F1 of the best span, has an answer, lead of silence, F1 of the second span (1 below the best)
         (1.0, True, 1.0, 0.0),  # silent; the best span is next, and right
         (0.0, True, -0.5, 0.5),  # silence is next, and wrong
@@ -126,18 +136,19 @@ def test_the_second_answer_is_the_next_of_spans_and_silence(tmp_path: Path) -> N
     assert (row["% first right"], row["% first or second right"]) == (25.0, 62.5)
     assert [row["count"] for row in drawn(block)] == [2.0, 3.0, 3.0]
     assert block and block.sentences == [
-        "When the most likely answer of the encoder alone is wrong (6 of 8 questions), the second is right 50.0 % of "
-        "the time: one of the two is right for 62.5 % of all questions, the first alone for 25.0 %."
+        "The most likely answer of the encoder alone is wrong for 6 of 8 questions. In 50.0 % of these cases the "
+        "second most likely answer is right. The first answer is right for 25.0 % of all questions, the first or the "
+        "second for 62.5 %."
     ]
 
 
-def test_where_there_is_no_second_span_silence_is_second(tmp_path: Path) -> None:
+def test_without_a_second_span_no_answer_is_second(tmp_path: Path) -> None:
     run = answers_run(tmp_path, ("encoder", span_results([0.0, 0.0], [False, True], [-9.0, -9.0]), None))
     assert rows_of(answers.second_answer(run, "dev"))["encoder alone"]["second right"] == 1
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
-def test_a_whole_run_gives_every_analysis(tmp_path: Path, seeds: int) -> None:
+def test_a_complete_run_has_every_analysis(tmp_path: Path, seeds: int) -> None:
     run = build_tiny_run(tmp_path, SPAN, seeds=seeds, ensemble="both")
     for analysis in ANALYSES:
         block = analysis(run, "dev")

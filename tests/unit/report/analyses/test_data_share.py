@@ -8,32 +8,32 @@ from bertvision.kinds import KINDS, Kind
 from bertvision.report.analyses.data_share import data_share
 
 
-def test_without_shares_of_the_data_there_is_no_curve_of_them(tmp_path: Path) -> None:
+def test_without_data_fractions_there_is_no_curve(tmp_path: Path) -> None:
     assert data_share(curve_run(tmp_path, {1: 60.0}, {1: {"adapter_64": 61.0}}).write(), "dev") is None
 
 
-def test_heads_that_differ_in_their_share_alone_are_one_line(tmp_path: Path) -> None:
+def test_heads_that_differ_only_in_the_data_fraction_are_one_line(tmp_path: Path) -> None:
     run = curve_run(tmp_path, {1: 70.0}, {1: {"last_linear": 65.0, "adapter_64": 72.0}})
     for share, value in ((0.1, 60.0), (0.5, 69.0)):
         run.add(f"adapter_64_data_fraction{share}", scores=accuracy(value), head="adapter", data_fraction=share)
     block = data_share(run.write(), "dev")
     assert block is not None and block.table is not None and block.picture is not None
-    rows = [(row["model"], row["share of the data (%)"], row["accuracy"]) for row in block.table.records()]
+    rows = [(row["model"], row["training data (%)"], row["accuracy"]) for row in block.table.records()]
     assert rows == [("adapter_64", 10.0, 60.0), ("adapter_64", 50.0, 69.0), ("adapter_64", 100.0, 72.0)]
     assert block.sentences == [
-        "adapter_64 scores 60.00 with 10 % of the training data, 12.00 below the 72.00 that it scores with 100 %."
+        "adapter_64 scores 60.00 with 10 % of the training data, 12.00 below its 72.00 with 100 %."
     ]
     assert {"score": 70.0, "model": "encoder alone"} in drawn(block)
 
 
-def test_a_head_on_one_share_alone_is_told_without_a_comparison(tmp_path: Path) -> None:
+def test_a_head_with_one_data_fraction_is_not_compared(tmp_path: Path) -> None:
     run = curve_run(tmp_path, {1: 70.0}, {})
     run.add("mine", scores=accuracy(60.0), data_fraction=0.25)
     block = data_share(run.write(), "dev")
-    assert block is not None and block.sentences == ["mine, trained on 25 % of the data, scores 60.00."]
+    assert block is not None and block.sentences == ["mine scores 60.00 with 25 % of the training data."]
 
 
-def test_the_names_of_members_are_those_the_shares_are_read_from(tmp_path: Path) -> None:
+def test_data_fractions_are_read_from_the_names_of_members(tmp_path: Path) -> None:
     heads = [
         "learned_pooling",
         {"head": ["adapter_64", "last_linear"], "data_fraction": [0.1, 1e-05, 1], "name": "less"},

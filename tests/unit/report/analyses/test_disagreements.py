@@ -63,17 +63,21 @@ def test_who_alone_was_right_is_counted_and_tested(tmp_path: Path) -> None:
     assert squares(block) == found
     p = binomtest(1, 6).pvalue
     assert block and block.sentences == [
-        "Of 11 examples adapter_64 alone got 5 right, the encoder alone alone 1; both 2, neither 3.",
-        f"That puts adapter_64 ahead by 4: chance alone could have given it (McNemar's exact test: p = {p:.3f}).",
+        "Of 11 examples, both models get 2 right and 3 wrong. Only adapter_64 is right on 5, and only the encoder "
+        "alone on 1.",
+        f"adapter_64 is ahead by 4 examples. This could be due to chance (McNemar's exact test: p = {p:.3f}).",
     ]
     assert block.in_words() == (
-        "A square of four counts. Both right: 2; only the encoder alone: 1; only adapter_64: 5; neither: 3."
+        "Two-by-two table of counts. Both right: 2; only the encoder alone right: 1; only adapter_64 right: 5; neither "
+        "right: 3."
     )
 
 
 def test_the_encoder_can_be_ahead_by_more_than_chance(tmp_path: Path) -> None:
     block = disagreements(labels(tmp_path, [0.1] * 12, [0.9] * 11 + [0.1]), "dev")
-    assert block and block.sentences[1].startswith("That puts the encoder alone ahead by 11: chance would seldom")
+    assert block and block.sentences[1].startswith(
+        "The encoder alone is ahead by 11 examples. This is unlikely to be due to chance"
+    )
 
 
 def test_equal_numbers_put_nobody_ahead(tmp_path: Path) -> None:
@@ -85,7 +89,7 @@ def test_models_that_never_disagree_have_no_table(tmp_path: Path, monkeypatch: p
     with_data(monkeypatch, [Example("a", "one", target=0), Example("b", "two", target=0)])
     block = disagreements(labels(tmp_path, [0.1, 0.9], [0.3, 0.6]), "dev")
     assert block and block.table is None and block.note == ""
-    assert block.sentences == ["The encoder alone and adapter_64 got the same 1 of 2 examples right."]
+    assert block.sentences == ["The encoder alone and adapter_64 get the same 1 of 2 examples right."]
 
 
 def test_labels_are_read_with_their_probabilities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,12 +98,12 @@ def test_labels_are_read_with_their_probabilities(tmp_path: Path, monkeypatch: p
     assert block and block.table
     first, second = block.table.records()
     assert second == {
-        "id": "a", "text": "one", "second text": "two", "gold": "no", "encoder said": "no",
-        "encoder's probability": 0.9, "head said": "yes", "head's probability": 0.75, "right": "encoder alone",
+        "id": "a", "text": "one", "second text": "two", "gold": "no", "encoder's prediction": "no",
+        "encoder's probability": 0.9, "head's prediction": "yes", "head's probability": 0.75, "right": "encoder alone",
     }  # fmt: skip
     assert (first["id"], first["right"]) == ("b", "adapter_64")
     assert first["second text"] == "word " * 59 + "word …"
-    assert "drawn evenly over the split with seed 0" in block.note
+    assert "drawn evenly across the split (seed 0)" in block.note
 
 
 def test_at_most_twenty_of_each_direction_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +118,7 @@ def test_at_most_twenty_of_each_direction_are_shown(tmp_path: Path, monkeypatch:
 def test_without_the_data_the_counts_remain(tmp_path: Path) -> None:
     block = disagreements(labels(tmp_path, [0.1, 0.9], [0.9, 0.9]), "dev")
     assert block and block.table is None and block.picture
-    assert block.note == "The data of this split are no longer there: examples can't be shown."
+    assert block.note == "No examples are shown, because the data of this split is no longer available."
 
 
 def test_without_a_head_there_is_nothing_to_compare(tmp_path: Path) -> None:
@@ -131,7 +135,7 @@ def test_the_first_seed_that_did_not_fail_stands_for_its_group(tmp_path: Path) -
         results = label_results([0, 0], second)
         run.add(f"adapter_seed{seed}", results=results, group="adapter", head="adapter", failed=seed == 0)
     block = disagreements(run.write(), "dev")
-    assert block and block.sentences[0].startswith("Of 2 examples adapter alone got 1 right, the encoder alone alone 1")
+    assert block and block.sentences[0].endswith("Only adapter is right on 1, and only the encoder alone on 1.")
     assert "Of the 3 seeds of adapter the first that was trained to the end is shown: adapter_seed1." in block.note
 
 
@@ -162,11 +166,12 @@ def test_answers_are_read_with_the_passage_around_them(tmp_path: Path, monkeypat
     first, second = block.table.records()
     shown = str(first.pop("passage"))
     assert first == {
-        "id": "a", "question": "Where?", "gold": "Paris", "encoder said": "before", "encoder's probability": 0.6,
-        "head said": "Paris", "head's probability": 0.7, "right": "adapter_64",
+        "id": "a", "question": "Where?", "gold": "Paris", "encoder's prediction": "before",
+        "encoder's probability": 0.6, "head's prediction": "Paris", "head's probability": 0.7, "right": "adapter_64",
     }  # fmt: skip
     assert " Paris " in shown and shown.startswith("… ") and shown.endswith(" …") and len(shown.split()) == 62
-    assert (second["gold"], second["encoder said"], second["head said"]) == ("no answer", "no answer", "after")
+    predictions = second["encoder's prediction"], second["head's prediction"]
+    assert (second["gold"], *predictions) == ("no answer", "no answer", "after")
     assert str(second["passage"]).startswith("… ") and str(second["passage"]).endswith("after")
 
 
@@ -215,9 +220,9 @@ def test_of_scores_the_closer_one_is_counted_and_the_largest_differences_are_sho
     block = disagreements(run, "dev")
     assert block and block.table and block.picture
     assert block.sentences == [
-        "Of 4 examples adapter_64 was closer to the gold score on 2, the encoder alone on 1, both alike on 1 "
-        f"(sign test: p = {binomtest(1, 3).pvalue:.3f}).",
-        "The mean absolute error is 0.812 for adapter_64, 0.375 for the encoder alone.",
+        "adapter_64 is closer to the gold score on 2 of 4 examples and the encoder alone on 1; the errors are equal on "
+        f"1 (sign test: p = {binomtest(1, 3).pvalue:.3f}).",
+        "The mean absolute error is 0.812 for adapter_64 and 0.375 for the encoder alone.",
     ]
     assert block.table.rows == [
         ["a", "text a", 1.0, 2.0, 1.0, "adapter_64"],

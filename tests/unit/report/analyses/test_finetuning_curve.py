@@ -13,15 +13,16 @@ def test_one_snapshot_has_no_curve(tmp_path: Path) -> None:
     assert finetuning_curve(curve_run(tmp_path, {1: 60.0}, {1: {"adapter_64": 61.0}}).write(), "dev") is None
 
 
-def test_the_curve_says_when_the_encoder_reaches_what_a_head_reached_before(tmp_path: Path) -> None:
+def test_the_first_snapshot_where_the_encoder_reaches_a_head_is_named(tmp_path: Path) -> None:
     heads = {0.5: {"last_linear": 61.0, "adapter_64": 66.0}, 2: {"last_linear": 70.0, "adapter_64": 75.0}}
     block = finetuning_curve(curve_run(tmp_path, {0.5: 60.0, 1: 65.0, 2: 72.0}, heads).write(), "dev")
     assert block is not None and block.table is not None and block.picture is not None
     assert block.sentences == [
         "The encoder alone scores 60.00 (accuracy) after 0.5 epochs of fine-tuning and 72.00 after 2 epochs.",
-        "After 0.5 epochs the best head on held-out data, adapter_64, scores 66.00, 6.00 above the encoder alone "
-        "there; the encoder alone first reaches that at its snapshot of 2 epochs.",
-        "After 2 epochs the best head on held-out data, adapter_64, scores 75.00, 3.00 above the encoder alone there.",
+        "After 0.5 epochs, adapter_64 (best head on held-out data) scores 66.00, 6.00 above the encoder alone at the "
+        "same snapshot. The encoder alone first reaches this score after 2 epochs.",
+        "After 2 epochs, adapter_64 (best head on held-out data) scores 75.00, 3.00 above the encoder alone at the "
+        "same snapshot.",
     ]
     assert [(row["epochs"], row["model"], row["accuracy"]) for row in block.table.records()] == [
         (0.5, "encoder alone", 60.0),
@@ -36,14 +37,14 @@ def test_the_curve_says_when_the_encoder_reaches_what_a_head_reached_before(tmp_
     assert "encoder alone: epochs 0.5, accuracy 60.00" in block.in_words() and "55.0" in block.in_words()
 
 
-def test_a_curve_that_falls_names_its_highest_point_and_a_head_below_it_says_so(tmp_path: Path) -> None:
+def test_the_highest_score_of_a_falling_curve_is_named(tmp_path: Path) -> None:
     block = finetuning_curve(curve_run(tmp_path, {1: 70.0, 2: 72.0, 3: 71.0}, {1: {"adapter_64": 69.5}}).write(), "dev")
     assert block is not None
-    assert block.sentences[0].endswith("71.00 after 3 epochs; it is highest, 72.00, after 2 epochs.")
-    assert block.sentences[1].endswith("scores 69.50, 0.50 below the encoder alone there.")
+    assert block.sentences[0].endswith("71.00 after 3 epochs. Its highest score is 72.00, after 2 epochs.")
+    assert block.sentences[1].endswith("scores 69.50, 0.50 below the encoder alone at the same snapshot.")
 
 
-def test_of_many_heads_the_picture_shows_the_best_on_held_out_data_and_the_table_all(tmp_path: Path) -> None:
+def test_the_picture_shows_the_best_heads_on_held_out_data_and_the_table_all(tmp_path: Path) -> None:
     heads = {"last_linear": 10.0} | {f"head{number}": 50.0 + number for number in range(9)}
     block = finetuning_curve(curve_run(tmp_path, {0.5: 60.0, 1: 65.0}, {1: heads}).write(), "dev")
     assert block is not None and block.table is not None and block.picture is not None

@@ -97,7 +97,7 @@ def test_the_control_loses_by_its_last_layer_alone(task: str, request: pytest.Fi
     block = layer_importance(run, "dev", QUIET)
     assert block is not None
     told = [sentence for sentence in block.sentences if sentence.startswith("The control ")]
-    assert len(told) == 1 and "without layer 3, and without any other its score stays the same" in told[0]
+    assert len(told) == 1 and "without layer 3. Without any other layer its score stays the same" in told[0]
 
 
 def test_a_span_is_scored_as_in_the_run_where_nothing_is_zeroed(squad: Path) -> None:
@@ -137,13 +137,13 @@ def test_other_examples_or_predictions_are_measured_anew(rte_copy: Path) -> None
     assert again["stamp"] != first["stamp"] and again["heads"] == first["heads"]
 
 
-def test_without_the_data_the_block_is_left_out_and_that_is_said(
+def test_without_the_data_the_block_is_left_out_with_a_message(
     rte_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FinishedRun, "examples", lambda *_: None)
     reporter = Listening()
     assert layer_importance(FinishedRun(rte_copy), "dev", reporter) is None
-    assert len(reporter.lines) == 1 and "no longer there" in reporter.lines[0]
+    assert len(reporter.lines) == 1 and "no longer available" in reporter.lines[0]
 
 
 def test_chosen_layers_keep_their_numbers(make_run: Callable[..., Path], glue_folder: Path) -> None:
@@ -170,11 +170,11 @@ def test_the_table_holds_every_loss_and_the_sentences_name_the_worst(
     assert block is not None and block.table is not None and block.picture is not None
     assert [row[4] for row in block.table.rows] == [0, 0, 30, 12, 1, 21.5, -1, 0, 0]
     assert block.sentences == [
-        "deep leans most on layer 2: with that zeroed accuracy falls from 82.0 to 60.5, by 21.5 points.",
-        "flat loses nothing without any one of the 3 states it reads.",
-        "More than one layer matters to 1 of 2 heads, that is, costs at least 1 point where it alone is zero.",
-        "The control loses 30.0 points without layer 2, and without any other its score stays the same, as it must: "
-        "it reads no other.",
+        "deep loses most without layer 2: accuracy falls from 82.0 to 60.5, by 21.5 points.",
+        "flat loses nothing if any one of the 3 states it reads is set to zero.",
+        "1 of the 2 heads has more than one layer that costs at least 1 point when only that one is set to zero.",
+        "The control loses 30.0 points without layer 2. Without any other layer its score stays the same, as expected: "
+        "it reads only that one.",
     ]
     assert "seed 0" not in block.note, "all examples were measured"
 

@@ -31,8 +31,10 @@ def test_learned_weights_are_shares_averaged_over_seeds(rte_copy: Path) -> None:
     assert [row[3] for row in block.table.rows] == pytest.approx([10 / 2**0.5, 0, 0, 10 / 2**0.5, 0], abs=1e-5)
     assert {row[4] for row in block.table.rows} == {20.0}
     (sentence,) = block.sentences
-    assert "weighs the pooled output most, with 50.0 % where an even share would be 20.0 %" in sentence
-    assert "65.0 % of its weight is in the upper half of the 5 states it reads (even: 40.0 %)" in sentence
+    assert sentence == (
+        "learned_pooling puts the largest weight on the pooled output: 50.0 %, compared with 20.0 % for equal weights. "
+        "The upper half of the 5 states it reads has 65.0 % of the weight (40.0 % for equal weights)."
+    )
 
 
 def test_one_seed_has_no_spread_and_heads_without_weights_are_left_out(rte_copy: Path) -> None:

@@ -28,7 +28,7 @@ def lengths_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: int) -
     return passage_lengths(run, "dev")
 
 
-def test_passages_of_what_only_one_got_right_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lengths_are_measured_where_only_one_model_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     block = lengths_block(tmp_path, monkeypatch, 8)
     assert block and block.table
     assert block.table.rows == [
@@ -38,25 +38,30 @@ def test_passages_of_what_only_one_got_right_are_measured(tmp_path: Path, monkey
         ["neither", 0, None, None, None, None, None],
     ]
     assert block.sentences[0] == (
-        "Passages of what only the encoder alone got right (8 questions): 4.5 words in the median; of what only "
-        "adapter_64 got right (8 questions): 12.5 words in the median."
+        "The median passage has 4.5 words where only the encoder alone is right (8 questions) and 12.5 words where "
+        "only adapter_64 is right (8 questions)."
     )
     # Of the 12,870 ways to mix 8 and 8 lengths two are as far apart: p = 0.00016.
-    assert block.sentences[1].endswith("chance would seldom give (Mann-Whitney: p < 0.001).")
+    assert block.sentences[1].endswith("is unlikely to be due to chance (Mann-Whitney U test: p < 0.001).")
     assert "neither" not in block.in_words()
 
 
 def test_too_few_passages_are_not_tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     block = lengths_block(tmp_path, monkeypatch, 7)
-    assert block and block.sentences[1] == "That is too few to test: it takes 8 questions on each side."
+    assert (
+        block and block.sentences[1] == "These are too few questions for a test, which needs at least 8 on each side."
+    )
 
 
-def test_nothing_that_only_one_got_right_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sides_without_questions_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     block = lengths_block(tmp_path, monkeypatch, 0)
-    assert block and "only the encoder alone got right (0 questions): none" in block.sentences[0]
+    assert block and block.sentences[0] == (
+        "There are no questions that only the encoder alone gets right. There are no questions that only adapter_64 "
+        "gets right."
+    )
 
 
 def test_passages_of_one_length_differ_by_nothing() -> None:
     assert passages.describe_chance(np.full(8, 5), np.full(9, 5)).endswith(
-        "than chance gives (Mann-Whitney: p = 1.000)."
+        "could be due to chance (Mann-Whitney U test: p = 1.000)."
     )

@@ -53,16 +53,16 @@ def test_errors_and_correlations_are_those_of_scikit_learn_and_scipy(tmp_path: P
         assert rows[name]["Spearman"] == pytest.approx(100 * spearmanr(results.target, results.value)[0])
 
 
-def test_the_ends_of_the_scale_are_told(tmp_path: Path) -> None:
+def test_the_ends_of_the_scale_are_described(tmp_path: Path) -> None:
     # Drawn to the middle: 1 for the lowest, 4 for the highest; the encoder is 0.5 too high throughout.
     head = score_results([0, 0, 5, 5, 5], [0.5, 1.5, 4, 4, 4])
     encoder = score_results([0, 0, 5, 5, 5], [0.5, 0.5, 5.5, 5.5, 5.5])
     block = predicted_against_true(run_of(tmp_path, head, encoder), "dev")
     assert block is not None and block.table is not None
     assert block.sentences == [
-        "adapter_64 is 1.000 off the true score on average (mean absolute error), the encoder alone 0.500.",
-        "Of the lowest true scores it predicts 1.00 where they are 0.00 on average (0 to 1, 2 examples), of the "
-        "highest 4.00 where they are 5.00 on average (4 to 5, 3 examples).",
+        "The mean absolute error is 1.000 for adapter_64 and 0.500 for the encoder alone.",
+        "For the lowest true scores (0 to 1, 2 examples, mean 0.00), adapter_64 predicts 1.00 on average; for the "
+        "highest (4 to 5, 3 examples, mean 5.00), 4.00.",
     ]
     parts = [row for row in block.table.records() if row["true scores"] == "4 to 5"]
     assert {row["model"]: (row["examples"], row["mean predicted"]) for row in parts} == {
@@ -81,7 +81,7 @@ def test_seeds_are_averaged_in_the_table_and_one_of_them_is_drawn(tmp_path: Path
     assert block is not None and block.table is not None and block.picture is not None
     (row,) = [row for row in block.table.records() if row["model"] == "adapter" and row["true scores"] == "all"]
     assert row["mean absolute error"] == pytest.approx(0.4)
-    assert "adapter_seed0." in block.note and "means over them" in block.note
+    assert "adapter_seed0." in block.note and "means over the seeds" in block.note
     points = block.picture["layer"][0]["data"]["values"]
     assert [row["predicted"] for row in points] == pytest.approx([0.2, 1.2, 2.2])
 
@@ -102,7 +102,6 @@ def test_other_kinds_have_no_scores_and_the_encoder_alone_will_do(tmp_path: Path
     run.add("encoder", results=score_results([1, 1], [1, 2]))
     block = predicted_against_true(run.write(), "dev")
     assert block is not None and block.sentences == [
-        "The encoder alone is 0.500 off the true score on average (mean absolute error).",
-        "True scores are all the same: the encoder alone predicts 1.50 where they are 1.00 on average (1 to 1, "
-        "2 examples).",
+        "The mean absolute error is 0.500 for the encoder alone.",
+        "All true scores are 1.00; the encoder alone predicts 1.50 on average.",
     ]

@@ -33,8 +33,8 @@ def test_a_head_costs_its_fine_tuning_and_its_pass(tmp_path: Path) -> None:
     assert block is not None and block.table is not None
     rows = {(row["model"], row["epochs"]): row for row in block.table.records()}
     encoder, head = rows["encoder alone", 1.0], rows["adapter_64", 1.0]
-    assert (encoder["seconds"], encoder["of these in the pass"]) == (100.0, None)
-    assert (head["seconds"], head["of these in the pass"]) == (110.0, 10.0)
+    assert (encoder["seconds"], encoder["seconds in pass"]) == (100.0, None)
+    assert (head["seconds"], head["seconds in pass"]) == (110.0, 10.0)
     assert (encoder["forward (M tokens)"], encoder["backward (M tokens)"]) == (1.0, 1.0)
     assert (head["forward (M tokens)"], head["backward (M tokens)"]) == (1.5, 1.0)
     assert (head["parameters"], head["% of encoder"]) == (2500, pytest.approx(0.25))
@@ -43,7 +43,7 @@ def test_a_head_costs_its_fine_tuning_and_its_pass(tmp_path: Path) -> None:
     assert rows["last_linear (control)", 1.0]["disk (MB)"] is None  # its folder is not there
 
 
-def test_an_encoder_as_it_came_costs_nothing_more(tmp_path: Path) -> None:
+def test_an_untouched_encoder_costs_nothing(tmp_path: Path) -> None:
     block = costs_table(priced_run(tmp_path).write(), "dev")
     assert block is not None and block.table is not None
     first = block.table.records()[0]
@@ -51,16 +51,15 @@ def test_an_encoder_as_it_came_costs_nothing_more(tmp_path: Path) -> None:
     assert first["forward (M tokens)"] == 0.0
 
 
-def test_costs_are_told_of_the_best_head_and_who_shared_its_pass(tmp_path: Path) -> None:
+def test_the_sentences_describe_the_best_head_and_its_shared_pass(tmp_path: Path) -> None:
     run = priced_run(tmp_path)
     run.add("alone", scores=accuracy(10.0), seconds=3.5)
     block = costs_table(run.write(), "dev")
     assert block is not None
     assert block.sentences == [
-        "adapter_64 has 2,500 parameters (0.250 % of the encoder's) and scores 71.00 where the encoder alone scores "
-        "66.00.",
-        "Its pass, which 2 models shared, took 10.0 s, after 100.0 s of fine-tuning, and sent 0.50 million tokens "
-        "through the encoder, forward.",
+        "adapter_64 has 2,500 parameters (0.250 % of the encoder's) and scores 71.00; the encoder alone scores 66.00.",
+        "Its training pass, shared by 2 models, took 10.0 s after 100.0 s of fine-tuning and sent 0.50 million tokens "
+        "forward through the encoder.",
     ]
 
 
@@ -77,16 +76,18 @@ def test_runs_from_before_tokens_were_counted_have_a_table_and_no_curve(tmp_path
     assert score_against_compute(finished, "dev") is None
 
 
-def test_without_heads_the_encoder_alone_is_told_of(tmp_path: Path) -> None:
+def test_without_heads_the_encoder_alone_is_described(tmp_path: Path) -> None:
     run = TinyRun(tmp_path)
     run.add("encoder", scores=accuracy(60.0))
     finished = run.write()
     block = costs_table(finished, "dev")
-    assert block is not None and block.sentences == ["The encoder alone has 1,000,000 parameters; there are no heads."]
+    assert block is not None and block.sentences == [
+        "The encoder alone has 1,000,000 parameters. The run has no heads."
+    ]
     assert score_against_compute(finished, "dev") is None
 
 
-def test_backward_counts_twice_and_the_encoder_s_own_snapshots_stand_beside(tmp_path: Path) -> None:
+def test_backward_counts_twice_and_the_encoder_is_compared_at_similar_compute(tmp_path: Path) -> None:
     block = score_against_compute(priced_run(tmp_path).write(), "dev")
     assert block is not None and block.table is not None
     rows = {(row["model"], row["epochs"]): row for row in block.table.records()}
@@ -94,18 +95,18 @@ def test_backward_counts_twice_and_the_encoder_s_own_snapshots_stand_beside(tmp_
     early, late = rows["adapter_64", 0.5], rows["adapter_64", 1.0]
     # 1.5 for half an epoch, 0.5 for the pass; the encoder goes from 60 at 1.5 to 66 at 3.0.
     assert early["compute (M tokens)"] == 2.0
-    assert (early["encoder for no more"], early["encoder for no less"]) == (60.0, 66.0)
+    assert (early["encoder, up to same compute"], early["encoder, at least same compute"]) == (60.0, 66.0)
     assert late["compute (M tokens)"] == 3.5
-    assert (late["encoder for no more"], late["encoder for no less"]) == (66.0, None)
+    assert (late["encoder, up to same compute"], late["encoder, at least same compute"]) == (66.0, None)
     assert block.sentences == [
-        "With 2.00 million tokens of compute adapter_64 on the encoder after 0.5 epochs scores 65.00; the encoder "
-        "itself reaches 60.00 (1.50 million) for less, and 66.00 (3.00 million) for more.",
-        "With 3.50 million tokens of compute adapter_64 on the encoder after 1 epoch scores 71.00; the encoder alone "
-        "reaches 66.00 (3.00 million) for less, and nothing is known of it for more.",
+        "After 0.5 epochs of fine-tuning, adapter_64 scores 65.00 with 2.00 million tokens of compute; the encoder "
+        "alone scores 60.00 with less (1.50 million) and 66.00 with more (3.00 million).",
+        "After 1 epoch of fine-tuning, adapter_64 scores 71.00 with 3.50 million tokens of compute; the encoder alone "
+        "scores 66.00 with less (3.00 million). It has no snapshot with more compute.",
     ]
 
 
-def test_a_head_on_the_encoder_as_it_came_is_compared_with_a_little_fine_tuning(tmp_path: Path) -> None:
+def test_a_head_on_the_untouched_encoder_is_compared_with_fine_tuning(tmp_path: Path) -> None:
     run = TinyRun(tmp_path)
     run.add("encoder", 0.0, scores=accuracy(50.0))
     run.add("adapter_64", 0.0, scores=accuracy(55.0))
@@ -114,10 +115,10 @@ def test_a_head_on_the_encoder_as_it_came_is_compared_with_a_little_fine_tuning(
     assert block is not None and block.table is not None
     (row,) = [row for row in block.table.records() if row["model"] == "adapter_64"]
     assert row["compute (M tokens)"] == 0.5
-    assert (row["encoder for no more"], row["encoder for no less"]) == (50.0, 80.0)
+    assert (row["encoder, up to same compute"], row["encoder, at least same compute"]) == (50.0, 80.0)
 
 
-def test_an_ensemble_costs_its_pass_and_one_with_members_from_elsewhere_is_not_priced(tmp_path: Path) -> None:
+def test_an_ensemble_with_members_of_another_run_has_no_compute(tmp_path: Path) -> None:
     run = priced_run(tmp_path)
     for name, other in (("both", None), ("foreign", "runs/other")):
         voices = [{"run": None, "epochs": 1.0, "name": "encoder"}, {"run": other, "epochs": 1.0, "name": "adapter_64"}]

@@ -20,7 +20,7 @@ def test_no_threshold_beats_the_best_one(seed: int) -> None:
     assert best == pytest.approx(max(tried))
 
 
-def test_of_equal_thresholds_the_best_is_the_one_nearest_0() -> None:
+def test_the_best_of_equal_thresholds_is_the_closest_to_0() -> None:
     assert best_threshold(span_results([1, 1], [True, True], [-2, -1])) == 0.0
     assert best_threshold(span_results([1, 1], [True, True], [3, 1])) == 3.0
 
@@ -40,18 +40,21 @@ def test_the_curve_goes_through_the_chosen_threshold_and_0(tmp_path: Path) -> No
     assert {(-0.75, 50.0), (0.0, 75.0), (1.5, 100.0)} <= set(points)
     assert len(points) <= 2 * (POINTS + 6)
     assert block and block.sentences == [
-        "Over those chosen on held-out questions, the best threshold on this split would add 50.00 points of F1 to the "
-        "encoder alone, 25.00 to the control (last_linear) and 0.00 to adapter_64.",
-        "It is for diagnosis only and was not used; against threshold 0 the chosen ones changed F1 by −25.00 for the "
-        "encoder alone, +0.00 for the control (last_linear) and +25.00 for adapter_64.",
+        "Compared with the thresholds chosen on held-out questions, the best thresholds on this split would add 50.00 "
+        "points of F1 for the encoder alone, 25.00 for the control (last_linear) and 0.00 for adapter_64.",
+        "Best thresholds are for diagnosis only and were not used. Compared with threshold 0, the chosen thresholds "
+        "changed F1 by −25.00 for the encoder alone, +0.00 for the control (last_linear) and +25.00 for adapter_64.",
     ]
 
 
-def test_without_a_chosen_threshold_0_stands(tmp_path: Path) -> None:
+def test_without_a_chosen_threshold_0_is_used(tmp_path: Path) -> None:
     block = threshold_curve(
         answers_run(tmp_path, ("encoder", span_results([1, 0], [True, False], [-1, 1]), None)), "dev"
     )
-    assert block and block.sentences[1].endswith("no threshold was chosen on held-out questions, so 0 stands.")
+    assert block and block.sentences[0].startswith(
+        "Compared with the threshold in use, the best threshold on this split"
+    )
+    assert block.sentences[1].endswith("No threshold was chosen on held-out questions, so 0 is used.")
     assert rows_of(block)["encoder alone"]["threshold"] is None
 
 

@@ -17,8 +17,7 @@ def test_lengths_have_the_quantiles_of_all_windows(tmp_path: Path) -> None:
     assert train_row == ["train", 10, pytest.approx(31.0), 30, 100, 100, 0, 0.0]
     assert dev_row == ["dev", 4, pytest.approx(101.0), 128, 128, 128, 3, 75.0]
     assert block.sentences[2] == (
-        "As long as a window may be (128 tokens) are 0 of train (0.0 %) and 3 of dev (75.0 %): their text may have "
-        "been cut."
+        "Windows at the limit of 128 tokens: 0 of train (0.0 %) and 3 of dev (75.0 %). Their text may have been cut."
     )
     rows = [(row["split"], row["from"], row["to"], row["windows"], row["share"]) for row in drawn(block)]
     assert rows == [
@@ -30,18 +29,18 @@ def test_lengths_have_the_quantiles_of_all_windows(tmp_path: Path) -> None:
     ]
 
 
-def test_a_length_of_ones_own_is_the_limit_and_short_texts_are_not_cut(tmp_path: Path) -> None:
+def test_max_length_is_the_limit_and_short_texts_are_not_cut(tmp_path: Path) -> None:
     run = curve_run(tmp_path, {1: 60.0}, {})
     run.lengths(dev={20: 1})
     block = length_histogram(run.write(data={"max_length": 21}), "dev")
     assert block is not None
     assert block.sentences == [
-        "Of 1 window of dev half have at most 20 tokens and 95 % at most 20; the longest has 20.",
-        "None is as long as a window may be (21 tokens): no text was cut.",
+        "dev has 1 window. The median length is 20 tokens, the 95th percentile 20 and the maximum 20.",
+        "No window reaches the limit of 21 tokens, so no text was cut.",
     ]
 
 
-def test_a_run_that_kept_no_lengths_has_no_histogram(tmp_path: Path) -> None:
+def test_a_run_without_lengths_has_no_histogram(tmp_path: Path) -> None:
     assert length_histogram(curve_run(tmp_path, {1: 60.0}, {}).write(), "dev") is None
 
 
