@@ -32,7 +32,7 @@ def test_every_task_answers_typed_text_and_says_how_far_to_trust_it(kit: Path, c
     assert set(rows) == {"sst2", "rte", "squad2"} and all("trust" in row for row in rows.values())
     said = command("predict", kit, "--text", QUESTION, "--text-pair", PASSAGE).out.splitlines()
     assert [line.split()[0] for line in said] == ["sst2", "rte", "squad2"]
-    assert all(("held-out answer" in line) != ("never said on held-out data" in line) for line in said)
+    assert all(("held-out answer" in line) != ("no similar answers on held-out data" in line) for line in said)
     assert set(command("predict", kit, "--text", "a king", "--json").json) == {"sst2"}
 
 
@@ -59,11 +59,11 @@ def test_rows_go_by_the_ids_of_the_file_and_into_one_object_where_that_is_asked(
     assert [{"id": id, **row} for id, row in found.items()] == rows
 
 
-def test_what_was_never_said_on_held_out_data_is_told(kit: Path, command: Command) -> None:
+def test_an_answer_without_similar_held_out_answers_is_marked(kit: Path, command: Command) -> None:
     facts = json.loads((kit / "kit.json").read_text(encoding="utf-8"))
     facts["tasks"]["sst2"]["trust"] = {}
     (kit / "kit.json").write_text(json.dumps(facts), encoding="utf-8")
-    assert "[never said on held-out data]" in command("predict", kit, "--text", "a king").out
+    assert "[no similar answers on held-out data]" in command("predict", kit, "--text", "a king").out
 
 
 def test_a_kit_takes_no_other_folders_place(
@@ -83,14 +83,14 @@ def test_a_kit_takes_no_other_folders_place(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--text", "a king", "--head", "encoder"], "--head: for runs"),
+        (["--text", "a king", "--head", "encoder"], "--head: only for runs"),
         (["--text", "a king", "--tasks", "rte"], "rte: about two texts"),
         (["--text", "a king", "--tasks", "cola"], "no task 'cola'"),
         (["--text", "a king", "--tasks", ","], "no task is named"),
         (["--text", " "], "'--text' is empty"),
         (["--file", "FOLDER/gap.csv"], "'x8' is empty"),
         ([], "nothing to predict on"),
-        (["--file", "FOLDER/odd.csv"], "expected columns of one of these names: question, passage"),
+        (["--file", "FOLDER/odd.csv"], "expected columns with one of these sets of names: question, passage"),
     ],
 )
 def test_mistakes_are_told(words: list[str], told: str, kit: Path, command: Command, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_tasks_are_for_kits(finished: Callable[..., Path], glue_folder: Path, co
 def test_texts_typed_one_after_the_other_are_answered(
     kit: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    typed = ["a king", "", QUESTION, PASSAGE, ""]  # alone, then a pair, then leave
+    typed = ["a king", "", QUESTION, PASSAGE, ""]  # a single text, a pair, then quit
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -145,7 +145,11 @@ def test_cards_say_what_the_about_file_says(kit: Path, command: Command, tmp_pat
     about.write_text('sst2 = "Reviews, free for all."\n', encoding="utf-8")
     assert command("kit", *runs, "--to", kit, "--about", about).code == 0
     assert "Reviews, free for all." in (kit / "sst2" / "README.md").read_text(encoding="utf-8")
-    for text, message in (("sst2 = 1\n", "expected lines such as"), ("sst2 =\n", "is no TOML"), (None, "no such file")):
+    for text, message in (
+        ("sst2 = 1\n", "expected lines such as"),
+        ("sst2 =\n", "is not valid TOML"),
+        (None, "no such file"),
+    ):
         about.unlink(missing_ok=True) if text is None else about.write_text(text, encoding="utf-8")
         told = command("kit", *runs, "--to", kit, "--about", about)
         assert told.code == 2 and message in " ".join(told.err.split()) and "Traceback" not in told.err
@@ -160,6 +164,6 @@ def test_a_blank_second_text_is_none_and_the_file_that_is_read_is_not_written(
     assert [set(row) - {"id"} for row in rows] == [{"sst2", "rte", "squad2"}, {"sst2"}]
     before = texts.read_text(encoding="utf-8")
     told = command("predict", kit, "--file", texts, "--out", texts)
-    assert told.code == 2 and "is the file that is read" in " ".join(told.err.split())
+    assert told.code == 2 and "is the input file" in " ".join(told.err.split())
     assert texts.read_text(encoding="utf-8") == before
     assert "a kit (default)" in " ".join(command("predict", "defualt", "--text", "a king").err.split())

@@ -40,7 +40,7 @@ def kit(
     tasks = (read_json(made / "kit.json") or {})["tasks"]
     for task, facts in tasks.items():
         typer.echo(f"{task}: {facts['head']}, {facts['parameters']:,} parameters")
-    typer.echo(f"kit with {counted(len(tasks), 'task')}: {made}   (to use it: bertvision predict {made} --text …)")
+    typer.echo(f"kit of {counted(len(tasks), 'task')}: {made}   (to use it: bertvision predict {made} --text …)")
 
 
 def _read_about(path: Path | None) -> dict[str, str]:

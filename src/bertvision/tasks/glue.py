@@ -60,7 +60,7 @@ GLUE = {
             text="#1 String", text_pair="#2 String", label="Quality", labels=("not_equivalent", "equivalent"),
         ),
         GlueTask(
-            name="stsb", folder="STS-B", what="how similar are two sentences, from 0 to 5?", metrics=("pearson", "spearman"),
+            name="stsb", folder="STS-B", what="how similar are two sentences, 0 to 5?", metrics=("pearson", "spearman"),
             kind=SCORE, text="sentence1", text_pair="sentence2", label="score", recipe=SMALL_SETS,
         ),
         GlueTask(
@@ -186,7 +186,7 @@ def _check_columns(task: GlueTask, columns: list[str], path: Path, labelled: boo
 
 def _broken_row(path: Path, number: int, expected: int, found: int) -> str:
     return (
-        f"{path}, line {number}: expected {expected} tab-separated cells, found {found}. "
+        f"{path}, line {number}: expected {expected} cells separated by tabs, found {found}. "
         "Fix the line, or download the file again."
     )
 

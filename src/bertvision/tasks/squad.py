@@ -103,7 +103,7 @@ def _parse_question(question: Any, passage: str, title: str | None, where: str, 
 def _check_possible(is_impossible: Any, answers: tuple[Answer, ...], place: str) -> None:
     if is_impossible is not None and bool(is_impossible) == bool(answers):
         conflict = (
-            "is_impossible is true but there are answers" if answers else "is_impossible is false without answers"
+            "is_impossible is true but it has answers" if answers else "is_impossible is false but it has no answers"
         )
         raise UserError(f"{place}: {conflict}. Correct one of the two.")
 
