@@ -30,7 +30,7 @@ class DataConfig:
     overlap: int = setting(128, "tokens shared by neighbouring windows of a long passage", at_least=0)
     hold_out: float = setting(
         0.05,
-        "fraction of the training set held out of all training, for choosing thresholds and the best model",
+        "fraction of the training set held out of all training; thresholds and the best model are chosen on it",
         at_least=0,
         below=1,
     )
@@ -50,7 +50,7 @@ class EncoderConfig:
     attention: str = setting(
         "auto", "'auto' (no padding where the device and the model allow it) or 'padded'", choices=("auto", "padded")
     )
-    record: bool = setting(True, "record small steps as CUDA graphs and replay them; false: launch each kernel")
+    record: bool = setting(True, "record small steps as CUDA graphs and replay them; false: launch kernels one by one")
     compile: str = setting(
         "auto",
         "compile the layers: 'on', 'off' or 'auto' (if an unpadded encoder has minutes of work ahead)",
@@ -73,7 +73,9 @@ class FinetuneConfig:
     )
     lora_rank: int = setting(8, "lora: rank of the updates to queries and values", at_least=1)
     lora_alpha: float = setting(16.0, "lora: updates are scaled by lora_alpha / lora_rank", above=0, below=math.inf)
-    snapshots: list[float] = setting([], "epochs after which to save and score the encoder; the end is always saved")
+    snapshots: list[float] = setting(
+        [], "epochs after which to save and score the encoder; the final encoder is always saved"
+    )
     lr: float | None = setting(
         None, "learning rate; default: 1e-5 for MNLI, QNLI and QQP, else 2e-5", above=0, below=math.inf
     )
@@ -118,7 +120,7 @@ class TrainConfig:
     batch_tokens: int | None = setting(None, "tokens per step, instead of batch_rows", at_least=1)
     stack: int | None = setting(
         None,
-        "maximum number of heads of equal shape to run as one; 1: one after the other; default: what is fast here",
+        "maximum number of heads of equal shape to run as one; 1: one after the other; default: chosen for speed",
         at_least=1,
     )
     source: str = setting(
@@ -128,7 +130,7 @@ class TrainConfig:
     )
     shuffle: str = setting(
         "windows",
-        "'windows' (a full shuffle) or 'blocks' (of neighbouring windows, for a store on a slow disk)",
+        "'windows' (full shuffle) or 'blocks' (shuffles blocks of neighbouring windows, for a slow disk)",
         choices=("windows", "blocks"),
     )
     encode_tokens: int | None = setting(

@@ -166,4 +166,4 @@ def test_a_blank_second_text_is_none_and_the_file_that_is_read_is_not_written(
     told = command("predict", kit, "--file", texts, "--out", texts)
     assert told.code == 2 and "is the input file" in " ".join(told.err.split())
     assert texts.read_text(encoding="utf-8") == before
-    assert "a kit (default)" in " ".join(command("predict", "defualt", "--text", "a king").err.split())
+    assert "a shipped kit (default)" in " ".join(command("predict", "defualt", "--text", "a king").err.split())

@@ -6,6 +6,7 @@ import typer
 
 from bertvision.cli import Config, Overrides, app, load_job
 from bertvision.errors import UserError, suggest
+from bertvision.tables import counted
 
 
 @app.command(
@@ -45,8 +46,8 @@ def encode(
     for store in stores:
         facts = store.manifest
         typer.echo(
-            f"{store.location}: {facts.windows:,} windows, {facts.tokens:,} tokens, {facts.bytes / 1e6:,.1f} MB, "
-            f"{facts.contents.dtype}"
+            f"{store.location}: {counted(facts.windows, 'window')}, {counted(facts.tokens, 'token')}, "
+            f"{facts.bytes / 1e6:,.1f} MB, {facts.contents.dtype}"
         )
 
 

@@ -6,7 +6,7 @@ from bertvision.tables import Table
 
 @app.command("settings", rich_help_panel="Inspect")
 def settings(json: AsJson = False) -> None:
-    """List every setting with its default and description (--json adds its type)."""
+    """List every setting with its default and description (--json adds the type)."""
     from bertvision.config import RunConfig
     from bertvision.settings import list_settings
 

@@ -119,7 +119,7 @@ def export(
     store = Store.open(path)
     with RichReporter().bar(f"writing {hdf5}", len(store) * len(store.contents.parts), "windows") as bar:
         export_hdf5(store, hdf5, bar)
-    typer.echo(f"{hdf5}: {len(store):,} windows, {_format_size(hdf5.expanduser().stat().st_size)}.")
+    typer.echo(f"{hdf5}: {counted(len(store), 'window')}, {_format_size(hdf5.expanduser().stat().st_size)}.")
 
 
 # ---------------------------------------------------------------------- formatting

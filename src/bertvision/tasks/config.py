@@ -29,7 +29,7 @@ class TaskConfig:
     hub: str | None = setting(None, "hub dataset to use instead of the task's own")
     hub_config: str | None = setting(None, "configuration (subset) of the hub dataset")
     kind: str | None = setting(
-        None, f"files: kind of target, {', '.join(KINDS)}; default: span for .json files, else label"
+        None, f"files: kind of target ({', '.join(KINDS)}); default: span for .json files, else label"
     )
     text: str | None = setting(None, "files: text column; default: text")
     text_pair: str | None = setting(None, "files: column with the second text of a pair")
