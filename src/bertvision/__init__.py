@@ -1,10 +1,10 @@
-"""BERTVision: very small heads on the hidden states of every layer of a BERT, all of them trained in one pass.
+"""BERTVision: very small heads on the hidden states of every layer of a BERT, all trained in one pass.
 
     import bertvision as bv
     run = bv.run(task="rte", encoder="bert-base-uncased", heads=["learned_pooling", "adapter"])
 
-The nouns (Task, Features, Encoder, HiddenStates, Source, Head, Predictions, Run) are imported when they are first used,
-so that `import bertvision` is quick and `bertvision --help` needs no torch.
+Public names (Task, Features, Encoder, HiddenStates, Source, Head, Predictions, Run …) are imported on first use. So
+`import bertvision` is fast, and `bertvision --help` needs no torch.
 """
 
 import importlib
@@ -16,7 +16,7 @@ wait_passively()  # before anything here imports torch
 
 __version__ = "0.1.0"
 
-_PLACES = {
+_MODULES = {
     "run": "bertvision.api",
     "Run": "bertvision.api",
     "RunConfig": "bertvision.config",
@@ -48,13 +48,13 @@ _PLACES = {
     "Kit": "bertvision.kits",
     "load": "bertvision.kits",
 }
-__all__ = ["__version__", *_PLACES]
+__all__ = ["__version__", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'bertvision' has no attribute '{name}'")
-    return getattr(importlib.import_module(_PLACES[name]), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""What Python users call: `bv.run(…)`, and the Run it gives.
+"""The Python interface: `bv.run(…)`, and the Run it returns.
 
 import bertvision as bv
 run = bv.run(task="rte", encoder="bert-base-uncased", heads=["learned_pooling", "adapter"])
@@ -29,13 +29,13 @@ class Run:
 
     @property
     def config(self) -> RunConfig:
-        """The settings it was made with; reading them asks for the data to be there still."""
-        # The folder may have been moved since it was made.
+        """The settings of the run. The data must still be where they say."""
+        # The folder may have been moved.
         return dataclasses.replace(load_config(self.folder), run=str(self.folder))
 
     @property
     def scores(self) -> dict[str, Any]:
-        """What scores.json holds: snapshots → models → splits → figures."""
+        """The contents of scores.json: snapshots → models → splits → scores."""
         return self._finished.scores if (self.folder / "scores.json").is_file() else {}
 
     @property
@@ -45,12 +45,14 @@ class Run:
         return FinishedRun(self.folder)
 
     def summary(self) -> str:
-        """The tables, as Markdown."""
+        """The tables of scores as Markdown."""
         return "\n".join(to_markdown(table) for table in score_tables(self._finished))
 
     def ensemble(self, *members: str, method: str = "max", name: str = "") -> dict[str, Any]:
-        """Scores models that answer together, `run.ensemble("encoder", "adapter_64")`, and keeps them in the run; a
-        member of another run or snapshot is "RUN:NAME@EPOCHS". Gives name → facts and scores, one for each seed."""
+        """Combine models into an ensemble, `run.ensemble("encoder", "adapter_64")`, score it and save it in the run.
+
+        "RUN:NAME@EPOCHS" is a member of another run or snapshot. Returns name → facts and scores, one entry per seed.
+        """
         scores = self._finished.scores
         job = Job(self.config)
         added = add_ensemble(job, Ensemble(members, method, name), scores)
@@ -58,13 +60,13 @@ class Run:
         return added
 
     def report(self, with_encoder: bool = True) -> Path:
-        """Writes report.html and what lies beside it into the run folder, and gives its path."""
+        """Write report.html and its companion files to the run folder, and return its path."""
         from bertvision.report.build import make_report
 
         return make_report([self.folder], with_encoder=with_encoder)
 
     def predict(self, *texts: Any, head: str | None = None) -> list[dict[str, Any]]:
-        """What a head says of new text: strings, or (text, second text) pairs (question, passage)."""
+        """Predict on new text: strings, or pairs such as (question, passage). `head` defaults to the best model."""
         from bertvision.pipeline.predict import Predictor
 
         return Predictor(self.folder, head).predict_texts(list(texts))
@@ -79,9 +81,9 @@ def run(
     progress: bool = False,
     **settings: Any,
 ) -> Run:
-    """Fine-tunes, trains and scores; finished stages are skipped.
+    """Fine-tune the encoder, train every head in one pass and score them all. Finished stages are skipped.
 
-    Takes a config file, a RunConfig, or the sections as keywords: `task="rte"`, `encoder="bert-base-uncased"`,
+    Takes a config file, a RunConfig, or sections as keywords: `task="rte"`, `encoder="bert-base-uncased"`,
     `finetune={"epochs": 0.3}`, `data={"limit_train": 1000}`, `run="runs/mine"` …
     """
     if config is None:
@@ -93,7 +95,7 @@ def run(
             tables["heads"] = heads
         config = build_config(tables, find_more=find_mistakes)
     elif task is not None or encoder is not None or heads is not None or settings:
-        raise UserError("give bv.run a config, or its sections as keywords, not both.")
+        raise UserError("give bv.run a config or sections as keywords, not both.")
     elif not isinstance(config, RunConfig):
         config = Run(config).config if Path(config).is_dir() else load_config(config, find_more=find_mistakes)
     job = Job(config, RichReporter() if progress else Reporter())

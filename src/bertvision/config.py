@@ -1,7 +1,7 @@
-"""Every setting of a run on one page, and how a TOML file and `section.key=value` words become them.
+"""Every setting of a run, and how they are read from a TOML file and `section.key=value` overrides.
 
-Defaults < file < overrides; all mistakes are collected and shown at once. Nothing here imports torch; what only the
-heads know is checked through `find_more`.
+Precedence: defaults < file < overrides. All mistakes are collected and reported at once. Nothing here imports torch;
+checks that need the heads come in through `find_more`.
 """
 
 import copy
@@ -25,158 +25,167 @@ SCHEDULES = ("linear", "constant")
 @dataclass(frozen=True)
 class DataConfig:
     max_length: int | None = setting(
-        None, "tokens a window holds; absent: the task's own (GLUE 128, RTE 250, SQuAD 384)", at_least=8
+        None, "maximum tokens per window; default: depends on the task (GLUE 128, RTE 250, SQuAD 384)", at_least=8
     )
-    overlap: int = setting(128, "tokens that neighbouring windows of a long passage share", at_least=0)
+    overlap: int = setting(128, "tokens shared by neighbouring windows of a long passage", at_least=0)
     hold_out: float = setting(
-        0.05, "share of train kept away from all training, for thresholds and other choices", at_least=0, below=1
+        0.05,
+        "fraction of the training set held out of all training; thresholds and the best model are chosen on it",
+        at_least=0,
+        below=1,
     )
-    limit_train: int | None = setting(None, "use only this many training examples (drawn with `seed`)", at_least=1)
-    limit_dev: int | None = setting(None, "score only this many dev examples (drawn with `seed`)", at_least=1)
+    limit_train: int | None = setting(None, "use only this many training examples, drawn with `seed`", at_least=1)
+    limit_dev: int | None = setting(None, "score only this many dev examples, drawn with `seed`", at_least=1)
 
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    name: str = setting("embedded", "hub name, local folder, or 'embedded' (all-MiniLM-L6-v2 from the demo extra)")
-    device: str = setting("auto", "'auto', 'cpu', 'cuda', 'mps'")
+    name: str = setting("embedded", "hub name, local folder, or 'embedded' (all-MiniLM-L6-v2, from the demo extra)")
+    device: str = setting("auto", "device to run on: 'auto', 'cpu', 'cuda' or 'mps'")
     dtype: str = setting(
         "auto",
-        "'auto' (bfloat16 on CUDA from capability 8.0, else float32), 'float32', 'bfloat16'",
+        "'auto' (bfloat16 on CUDA with compute capability 8.0 or higher, else float32), 'float32' or 'bfloat16'",
         choices=("auto", "float32", "bfloat16"),
     )
     attention: str = setting(
-        "auto", "'auto' (unpadded where the device and model allow it), 'padded'", choices=("auto", "padded")
+        "auto", "'auto' (no padding where the device and the model allow it) or 'padded'", choices=("auto", "padded")
     )
-    record: bool = setting(True, "small steps are recorded as CUDA graphs and played again; false: started one by one")
+    record: bool = setting(True, "record small steps as CUDA graphs and replay them; false: launch kernels one by one")
     compile: str = setting(
         "auto",
-        "'on', 'off', 'auto': layers are compiled where an unpadded encoder has minutes of work before it",
+        "compile the layers: 'on', 'off' or 'auto' (if an unpadded encoder has minutes of work ahead)",
         choices=("auto", "on", "off"),
     )
     layers: list[int] | None = setting(
-        None, "layers whose states the heads read, 0 = embeddings, -1 = the last; absent: all"
+        None, "layers whose hidden states the heads read: 0 = embeddings, -1 = last; default: all"
     )
 
 
 @dataclass(frozen=True)
 class FinetuneConfig:
     epochs: float = setting(
-        1.0, "passes over the training windows; 0 leaves the encoder as it is", at_least=0, below=math.inf
+        1.0, "epochs of fine-tuning, whole or fractional; 0 leaves the encoder untouched", at_least=0, below=math.inf
     )
     method: str = setting(
         "full",
-        "what learns, with the output layer: 'full' (all), 'bitfit' (biases), 'lora' (low-rank updates; peft)",
+        "what to train besides the output layer: 'full' (all weights), 'bitfit' (biases), 'lora' (needs peft)",
         choices=("full", "bitfit", "lora"),
     )
-    lora_rank: int = setting(8, "rank of each update of queries and values, for 'lora'", at_least=1)
-    lora_alpha: float = setting(16.0, "updates count lora_alpha / lora_rank times, for 'lora'", above=0, below=math.inf)
-    snapshots: list[float] = setting([], "epochs after which the encoder is kept and scored; the last is always kept")
+    lora_rank: int = setting(8, "lora: rank of the updates to queries and values", at_least=1)
+    lora_alpha: float = setting(16.0, "lora: updates are scaled by lora_alpha / lora_rank", above=0, below=math.inf)
+    snapshots: list[float] = setting(
+        [], "epochs after which to save and score the encoder; the final encoder is always saved"
+    )
     lr: float | None = setting(
-        None, "learning rate; absent: 1e-5 for MNLI, QNLI, QQP, else 2e-5", above=0, below=math.inf
+        None, "learning rate; default: 1e-5 for MNLI, QNLI and QQP, else 2e-5", above=0, below=math.inf
     )
     schedule: str = setting(
-        "linear", "'linear' (warm-up, then down to 0) or 'constant' (after the warm-up)", choices=SCHEDULES
+        "linear", "learning rate after the warm-up: 'linear' (down to 0) or 'constant'", choices=SCHEDULES
     )
-    warmup: float = setting(0.1, "share of the steps in which the learning rate rises", at_least=0, below=1)
-    decay: float = setting(0.01, "weight decay (not of biases and LayerNorm)", at_least=0, below=math.inf)
-    clip: float | None = setting(1.0, "largest norm of the gradient; 'none': no clipping", above=0)
+    warmup: float = setting(0.1, "fraction of the steps during which the learning rate rises", at_least=0, below=1)
+    decay: float = setting(0.01, "weight decay (not applied to biases and LayerNorm)", at_least=0, below=math.inf)
+    clip: float | None = setting(1.0, "maximum gradient norm; 'none': no clipping", above=0)
     batch_rows: int | None = setting(
         None,
-        "windows a step; absent: 32, or 16 for RTE, CoLA, STS-B, SQuAD (the papers: 8 for SQuAD with BERT-large)",
+        "windows per step; default: 32, or 16 for RTE, CoLA, STS-B and SQuAD (the papers: 8 for SQuAD with BERT-large)",
         at_least=1,
     )
-    batch_tokens: int | None = setting(None, "tokens a step instead of windows", at_least=1)
-    memory_tokens: int = setting(
-        32768, "most tokens that go through the encoder at once; halved when memory runs out", at_least=1
-    )
+    batch_tokens: int | None = setting(None, "tokens per step, instead of batch_rows", at_least=1)
+    memory_tokens: int = setting(32768, "maximum tokens per forward pass; halved when memory runs out", at_least=1)
     checkpoint_seconds: float = setting(
-        120.0, "how often the state is kept, so that a killed run can go on", at_least=0
+        120.0, "seconds between checkpoints, from which an interrupted run resumes", at_least=0
     )
     track: str | None = setting(None, "also log to 'tensorboard' or 'wandb'", choices=("tensorboard", "wandb"))
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    snapshots: list[float] | None = setting(None, "snapshots whose states the heads are trained on; absent: the last")
-    lr: float = setting(1e-3, "learning rate of a head that gives none of its own", above=0, below=math.inf)
+    snapshots: list[float] | None = setting(None, "snapshots on which to train the heads; default: the last")
+    lr: float = setting(1e-3, "learning rate of heads that do not set their own", above=0, below=math.inf)
     epochs: int | None = setting(
-        None, "passes over the states; absent: 1 for spans, 10 for labels and scores", at_least=1
+        None, "epochs of head training; default: 1 for spans, 10 for labels and scores", at_least=1
     )
     seeds: int = setting(
-        1, "how many times each head is trained, with seeds from `seed` on; tables show the spread", at_least=1
+        1, "seeds per head, counting up from `seed`; tables show mean and standard deviation", at_least=1
     )
-    schedule: str = setting("linear", "'linear' or 'constant'", choices=SCHEDULES)
-    warmup: float = setting(0.0, "share of the steps in which the learning rate rises", at_least=0, below=1)
+    schedule: str = setting(
+        "linear", "learning rate after the warm-up: 'linear' (down to 0) or 'constant'", choices=SCHEDULES
+    )
+    warmup: float = setting(0.0, "fraction of the steps during which the learning rate rises", at_least=0, below=1)
     decay: float = setting(0.0, "weight decay", at_least=0, below=math.inf)
-    clip: float | None = setting(1.0, "largest norm of a head's gradient; 'none': no clipping", above=0)
-    batch_rows: int | None = setting(None, "windows a step; absent: 16 for spans, 64 for labels and scores", at_least=1)
-    batch_tokens: int | None = setting(None, "tokens a step instead of windows", at_least=1)
+    clip: float | None = setting(1.0, "maximum gradient norm per head; 'none': no clipping", above=0)
+    batch_rows: int | None = setting(
+        None, "windows per step; default: 16 for spans, 64 for labels and scores", at_least=1
+    )
+    batch_tokens: int | None = setting(None, "tokens per step, instead of batch_rows", at_least=1)
     stack: int | None = setting(
         None,
-        "heads of equal shapes that run as one, at most; 1: one after the other; absent: what is fast here",
+        "maximum number of heads of equal shape to run as one; 1: one after the other; default: chosen for speed",
         at_least=1,
     )
     source: str = setting(
         "auto",
-        "where states come from: 'streamed' (the encoder), 'stored' (a disk), 'auto' (what is cheaper here)",
+        "where hidden states come from: 'streamed' (the encoder), 'stored' (disk) or 'auto' (the cheaper one)",
         choices=("auto", "streamed", "stored"),
     )
     shuffle: str = setting(
         "windows",
-        "'windows' (any order), or 'blocks' (runs of neighbours, well mixed): for a store on a slow disk",
+        "'windows' (full shuffle) or 'blocks' (shuffles blocks of neighbouring windows, for a slow disk)",
         choices=("windows", "blocks"),
     )
     encode_tokens: int | None = setting(
         None,
-        "tokens that go through the frozen encoder at once; absent: 8,192, on a GPU up to 32,768 as memory allows",
+        "tokens per forward pass of the frozen encoder; default: 8,192, on a GPU up to 32,768 as memory allows",
         at_least=1,
     )
     checkpoint_seconds: float = setting(
-        120.0, "how often the heads' state is kept, so that a killed run can go on", at_least=0
+        120.0, "seconds between checkpoints, from which an interrupted run resumes", at_least=0
     )
 
 
 @dataclass(frozen=True)
 class StoreConfig:
     path: str | None = setting(
-        None, "folder or fsspec address (s3://…) that the stores go to; absent: 'states' in the run folder"
+        None, "folder or fsspec address (s3://…) for stores; default: 'states' in the run folder"
     )
     dtype: str = setting(
         "auto",
-        "'auto' (bfloat16 where the encoder computes in it, else float16), 'float32', 'bfloat16', 'float16', 'int8'",
+        "'auto' (bfloat16 if the encoder computes in it, else float16), 'float32', 'bfloat16', 'float16' or 'int8'",
         choices=("auto", "float32", "bfloat16", "float16", "int8"),
     )
     keep: list[str] | None = setting(
         None,
-        "what `encode` keeps: 'tokens', 'cls' (with the pooled output), 'mean'; absent: what the heads read",
+        "states that `encode` writes: 'tokens', 'cls' (with the pooled output), 'mean'; default: those the heads read",
         choices=("tokens", "cls", "mean"),
     )
-    shard_mb: int = setting(256, "MB of a shard at most: what a kill while writing can cost", at_least=1)
-    memory_mb: int = setting(1024, "about how many MB of states are read ahead and in use", at_least=1)
+    shard_mb: int = setting(256, "maximum MB per shard; an interrupted write loses one shard at most", at_least=1)
+    memory_mb: int = setting(1024, "approximate MB of states to hold in memory while reading", at_least=1)
 
 
 @dataclass(frozen=True)
 class EvaluateConfig:
-    n_best: int = setting(20, "answers kept for each question, with probabilities", at_least=1)
-    max_answer_tokens: int = setting(30, "longest answer in tokens", at_least=1)
+    n_best: int = setting(20, "answers saved per question, with probabilities", at_least=1)
+    max_answer_tokens: int = setting(30, "maximum tokens per answer", at_least=1)
 
 
 @dataclass(frozen=True)
 class SearchConfig:
     sampler: str = setting(
-        "tpe", "what proposes members: 'tpe' (learns from those before) or 'random'", choices=("tpe", "random")
+        "tpe", "how to propose members: 'tpe' (learns from earlier ones) or 'random'", choices=("tpe", "random")
     )
-    members: int | None = setting(50, "how many members are tried; 'none': as many as `seconds` allow", at_least=1)
-    seconds: float | None = setting(None, "no population is begun after so many seconds of search", above=0)
-    population: int = setting(25, "members that train together, in one pass of the encoder", at_least=1)
-    prune: bool = setting(True, "drop the worse half of the members at each rung of the pass")
-    rungs: list[float] = setting([0.25, 0.5], "shares of a member's steps after which it is judged", above=0, below=1)
-    metric: str | None = setting(None, "held-out score to choose by; absent: the task's first (spans: F1)")
-    snapshot: float | None = setting(None, "snapshot whose states are searched on; absent: the last")
+    members: int | None = setting(50, "number of members to try; 'none': as many as `seconds` allows", at_least=1)
+    seconds: float | None = setting(None, "start no new population after this many seconds", above=0)
+    population: int = setting(25, "members trained together in one pass of the encoder", at_least=1)
+    prune: bool = setting(True, "drop the worse half of the members at each rung")
+    rungs: list[float] = setting(
+        [0.25, 0.5], "fractions of a member's steps after which it is judged", above=0, below=1
+    )
+    metric: str | None = setting(None, "held-out metric to choose by; default: the first of the task (spans: F1)")
+    snapshot: float | None = setting(None, "snapshot on which to search; default: the last")
     space: dict | None = setting(
         None,
-        "settings to try: a list = choices, {low=, high=, log=} = a range; absent: one for the task",
-        type_words="a table or absent",
+        "settings to vary: a list is a choice, {low=, high=, log=} a range; default: a space for the task",
+        type_words="a table or none",
     )
 
 
@@ -193,15 +202,15 @@ class RunConfig:
     )
     ensembles: list[Any] = setting(
         [],
-        "models that answer together: lists of names, or tables with `members`, `method`, `name`",
+        "ensembles of models: lists of names, or tables with `members`, `method` and `name`",
         type_words="a list of lists or tables",
     )
     train: TrainConfig = field(default_factory=TrainConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
-    seed: int = setting(0, "seed of every draw; each head may have its own", at_least=0)
-    run: str | None = setting(None, "the run folder; absent: runs/<task>_<encoder>")
+    seed: int = setting(0, "random seed; each head may have its own", at_least=0)
+    run: str | None = setting(None, "run folder; default: runs/<task>_<encoder>")
 
     @property
     def folder(self) -> Path:
@@ -212,37 +221,37 @@ class RunConfig:
         return dataclasses.asdict(self)
 
     def with_absolute_paths(self) -> "RunConfig":
-        """The same config, right from any working directory: what the run folder keeps."""
-        places = {key: _absolute(getattr(self.task, key)) for key in ("data", "train", "dev", "test")}
+        """The same config with paths that are valid in any working directory, as saved in the run folder."""
+        paths = {key: _absolute(getattr(self.task, key)) for key in ("data", "train", "dev", "test")}
         encoder = dataclasses.replace(self.encoder, name=_absolute(self.encoder.name))
-        store = dataclasses.replace(self.store, path=_absolute_place(self.store.path))
-        task, heads = dataclasses.replace(self.task, **places), [_with_absolute_begin(entry) for entry in self.heads]
+        store = dataclasses.replace(self.store, path=_absolute_address(self.store.path))
+        task, heads = dataclasses.replace(self.task, **paths), [_with_absolute_begin(entry) for entry in self.heads]
         return dataclasses.replace(self, task=task, encoder=encoder, store=store, heads=heads)
 
 
-def _absolute_place(place: str | None) -> str | None:
-    """The full path of a folder, there or to be made; addresses (s3://…) stay as they are."""
-    return place if place is None or "://" in place else str(Path(place).expanduser().absolute())
+def _absolute_address(address: str | None) -> str | None:
+    """The absolute path of a folder, whether or not it exists; addresses (s3://…) are unchanged."""
+    return address if address is None or "://" in address else str(Path(address).expanduser().absolute())
 
 
-def _absolute(place: str | None) -> Any:
-    """The full path of what exists here; hub names and absent keys stay as they are."""
-    whole = Path(os.path.expanduser(place)).absolute() if place else None  # which leaves ~nobody as it is
-    return str(whole) if whole is not None and whole.exists() else place
+def _absolute(path: str | None) -> Any:
+    """The absolute path of an existing file or folder; hub names and None are unchanged."""
+    whole = Path(os.path.expanduser(path)).absolute() if path else None  # unlike Path.expanduser, accepts ~nobody
+    return str(whole) if whole is not None and whole.exists() else path
 
 
-def _has_config(place: Any) -> bool:
-    return isinstance(place, str) and Path(os.path.expanduser(place), "config.json").is_file()
+def _has_config(path: Any) -> bool:
+    return isinstance(path, str) and Path(os.path.expanduser(path), "config.json").is_file()
 
 
 def _with_absolute_begin(entry: Any) -> Any:
-    """An entry of `heads` with the full paths of the heads that it, or each point of its grid, begins with."""
+    """An entry of `heads` with absolute paths in `begin`, which may be a list (a grid)."""
     if not isinstance(entry, dict) or "begin" not in entry:
         return entry
     begin = entry["begin"]
-    places = begin if isinstance(begin, list) else [begin]
-    # A folder without a head in it leaves its name to the kits that ship.
-    whole = [_absolute(place) if _has_config(place) else place for place in places]
+    paths = begin if isinstance(begin, list) else [begin]
+    # A name that is not a folder with a head may be in a shipped kit.
+    whole = [_absolute(path) if _has_config(path) else path for path in paths]
     return {**entry, "begin": whole if isinstance(begin, list) else whole[0]}
 
 
@@ -252,31 +261,29 @@ FindMore = Callable[[RunConfig], list[str]]
 def load_config(
     path: str | Path, overrides: list[str] | tuple[str, ...] = (), find_more: FindMore | None = None
 ) -> RunConfig:
-    """The config of a TOML file, of a run folder, or of its config.json, with `section.key=value` words over it.
+    """Load a config from a TOML file, a run folder or its config.json, and apply `section.key=value` overrides.
 
-    `find_more` finds mistakes that only a later part of the program knows of, to be shown with the others.
+    `find_more` finds further mistakes that this module can't know of; they are reported with the others.
     """
     path = Path(path)
     if path.is_dir():
         path = path / "config.json"
     if not path.is_file():
-        raise UserError(
-            f"no config at '{path}': give a TOML file (see configs/), or a run folder that has a config.json."
-        )
+        raise UserError(f"no config at '{path}': give a TOML file (see configs/) or a run folder with a config.json.")
     try:
         text = path.read_text(encoding="utf-8-sig")
         tables = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (tomllib.TOMLDecodeError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not readable as {path.suffix.lstrip('.').upper() or 'TOML'}: {error}.") from None
+        raise UserError(f"{path} is not valid {path.suffix.lstrip('.').upper() or 'TOML'}: {error}.") from None
     if not isinstance(tables, dict):
-        raise UserError(f'{path} holds no settings: expected sections like "task", not {str(tables)[:40]}.')
+        raise UserError(f'{path} has no settings: expected sections such as "task", found {str(tables)[:40]}.')
     return build_config(tables, overrides, find_more)
 
 
 def build_config(
     tables: dict[str, Any], overrides: list[str] | tuple[str, ...] = (), find_more: FindMore | None = None
 ) -> RunConfig:
-    """A config from nested tables; raises ConfigError with every mistake found."""
+    """Build a config from nested tables. Raise a ConfigError that lists every mistake."""
     mistakes: list[str] = []
     tables = _with_overrides(tables, overrides, mistakes)
     config = build_section(RunConfig, tables, "", mistakes)
@@ -289,7 +296,7 @@ def build_config(
 
 
 def resolve(config: RunConfig) -> RunConfig:
-    """The config with what it leaves to the task's recipe filled in."""
+    """The config with unset values filled in from the task's recipe."""
     recipe, finetune, train = recipe_of(config.task), config.finetune, config.train
     if finetune.lr is None:
         finetune = dataclasses.replace(finetune, lr=recipe.lr)
@@ -304,27 +311,27 @@ def resolve(config: RunConfig) -> RunConfig:
 
 def _with_overrides(tables: dict[str, Any], overrides: Any, mistakes: list[str]) -> dict[str, Any]:
     tables = copy.deepcopy(tables)
-    for word in overrides:
-        key, equals, text = word.partition("=")
+    for override in overrides:
+        key, equals, text = override.partition("=")
         if not equals or not key:
-            mistakes.append(f"'{word}' is not an override: write section.key=value, for instance finetune.epochs=0.5.")
+            mistakes.append(f"'{override}' is not an override: write section.key=value, such as finetune.epochs=0.5.")
             continue
         *sections, name = key.strip().split(".")
-        place: Any = tables
+        table: Any = tables
         for section in sections:
-            if isinstance(place, dict):
-                if place.get(section) is None:
-                    place[section] = {}
-                place = place[section]
-        if isinstance(place, dict):
-            place[name] = _parse_value(text.strip())
+            if isinstance(table, dict):
+                if table.get(section) is None:
+                    table[section] = {}
+                table = table[section]
+        if isinstance(table, dict):
+            table[name] = _parse_value(text.strip())
         else:
-            mistakes.append(f"'{'.'.join(sections)}' in '{word}' is not a section.")
+            mistakes.append(f"'{'.'.join(sections)}' in '{override}' is not a section.")
     return tables
 
 
 def _parse_value(text: str) -> Any:
-    """A TOML value; words without quotes are taken as text, and `none` as absent."""
+    """Parse a TOML value. Text needs no quotes, and `none` means None."""
     if text.lower() == "none":
         return None
     try:
@@ -334,10 +341,10 @@ def _parse_value(text: str) -> Any:
 
 
 def _check_sense(config: RunConfig) -> Iterator[str]:
-    """Settings that are right one by one and wrong together."""
+    """Settings that are valid on their own but not in combination."""
     yield from _check_snapshots(config)
     if config.search.members is None and config.search.seconds is None:
-        yield "'search.members' and 'search.seconds' are both absent: a search needs one of them to end."
+        yield "'search.members' and 'search.seconds' are both none: set at least one, so that the search ends."
     for name, section in (("finetune", config.finetune), ("train", config.train)):
         if section.batch_rows and section.batch_tokens:
             yield f"give '{name}.batch_rows' or '{name}.batch_tokens', not both."
@@ -345,17 +352,17 @@ def _check_sense(config: RunConfig) -> Iterator[str]:
     if _is_windowed(config) and length is not None and length <= overlap:
         yield f"'data.overlap' ({overlap}) must be less than 'data.max_length' ({length})."
     if config.store.keep is not None and not config.store.keep:
-        yield "'store.keep' is empty: name what to keep, or leave it out to keep what the heads read."
+        yield "'store.keep' is empty: name the states to write, or leave it out to write those the heads read."
     layers = config.encoder.layers
     if layers is not None and not layers:
-        yield "'encoder.layers' is empty: name the last layer, -1, at least, or leave it out to read all."
+        yield "'encoder.layers' is empty: name at least the last layer, -1, or leave it out to read all."
     if layers is not None and len(set(layers)) < len(layers):
         yield f"'encoder.layers' is {layers}: name each layer once."
     for entry in config.heads:
         head = entry.get("head") if isinstance(entry, dict) else entry
         names = head if isinstance(entry, dict) and isinstance(head, list) else [head]
         if not names or not all(isinstance(name, str) for name in names):
-            yield f"'heads' has {entry!r}: each must be a name, or a table with `head = \"name\"` in it."
+            yield f"'heads' has {entry!r}: each must be a name, or a table with `head = \"name\"`."
 
 
 def _check_snapshots(config: RunConfig) -> Iterator[str]:
@@ -363,13 +370,13 @@ def _check_snapshots(config: RunConfig) -> Iterator[str]:
     for snapshot in config.finetune.snapshots:
         if not 0 <= snapshot <= epochs:
             yield f"'finetune.snapshots' has {snapshot:g}, outside 0 to finetune.epochs = {epochs:g}."
-    kept = {*config.finetune.snapshots, epochs}
-    known = ", ".join(f"{value:g}" for value in sorted(kept))
+    saved = {*config.finetune.snapshots, epochs}
+    known = ", ".join(f"{value:g}" for value in sorted(saved))
     for snapshot in config.train.snapshots or []:
-        if snapshot not in kept:
-            yield f"'train.snapshots' has {snapshot:g}, which fine-tuning does not keep: it keeps {known}."
-    if config.search.snapshot is not None and config.search.snapshot not in kept:
-        yield f"'search.snapshot' is {config.search.snapshot:g}, which fine-tuning does not keep: it keeps {known}."
+        if snapshot not in saved:
+            yield f"'train.snapshots' has {snapshot:g}, which fine-tuning does not save: it saves {known}."
+    if config.search.snapshot is not None and config.search.snapshot not in saved:
+        yield f"'search.snapshot' is {config.search.snapshot:g}, which fine-tuning does not save: it saves {known}."
 
 
 def _is_windowed(config: RunConfig) -> bool:

@@ -1,15 +1,18 @@
-"""Errors a user can act on: what was expected, what came, what to do. The command line prints no traceback for them."""
+"""Errors that users can fix. Messages state what was expected, what was found and what to do.
+
+The command line prints them without a traceback.
+"""
 
 import difflib
 from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """Bad input or a missing part. The message is written for the user."""
+    """Invalid input, or something missing. The message is written for users."""
 
 
 class ConfigError(UserError):
-    """One or more mistakes in a config, all shown at once."""
+    """One or more mistakes in a config, all reported at once."""
 
     def __init__(self, mistakes: list[str]) -> None:
         self.mistakes = mistakes = list(dict.fromkeys(mistakes))
@@ -18,8 +21,8 @@ class ConfigError(UserError):
 
 
 def suggest(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """'did you mean …? It can be …', for the end of an error about an unknown name; `prefix` is its section."""
+    """'did you mean …? Choose from …', the end of an error about an unknown name. `prefix` is its section."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    choices = f"can be {', '.join(names)}."
-    return f"did you mean '{prefix}{near[0]}'? It {choices}" if near else f"it {choices}"
+    choices = ", ".join(names)
+    return f"did you mean '{prefix}{near[0]}'? Choose from {choices}." if near else f"choose from {choices}."

@@ -1,6 +1,6 @@
-"""Where the work runs: device, precision and processes, through accelerate; one code from a laptop to many GPUs.
+"""Device, precision and processes, through accelerate: the same code runs on a laptop and on many GPUs.
 
-`describe_environment` is what every run folder keeps of it.
+`describe_environment` is saved in every run folder.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from accelerate.tracking import get_available_trackers
 from bertvision import threads
 from bertvision.errors import UserError
 
-# Linux keeps a process's highest memory, and lets it be set back.
+# Linux records the peak memory of a process, and allows resetting it.
 PEAK_STATUS, PEAK_RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 PACKAGES = (
@@ -30,11 +30,11 @@ PACKAGES = (
     *("numpy", "scikit-learn", "scipy"),
 )
 CROWDED = 1.5
-"""Running programs per core from which a machine counts as busy; our own work is one per core."""
+"""Load per core above which a machine counts as busy; our own threads make up a load of one per core."""
 
 
 class Machine:
-    """One process's view of the device it has and of the other processes."""
+    """The device of this process, and communication with the other processes."""
 
     def __init__(
         self,
@@ -45,16 +45,16 @@ class Machine:
         record: bool = True,
     ) -> None:
         if track and track not in {str(getattr(found, "value", found)) for found in get_available_trackers()}:
-            raise UserError(f"finetune.track = '{track}' needs that package: pip install {track}.")
+            raise UserError(f"finetune.track = '{track}' needs the package {track}: pip install {track}.")
         self.accelerator = Accelerator(log_with=track, project_dir=str(folder) if folder else None)
         self.device = self.accelerator.device if device == "auto" else _explicit_device(device)
         self.dtype = _choose_dtype(self.device, dtype)
         if self.device.type == "cuda" and self.device.index is not None:
             torch.cuda.set_device(self.device)  # graphs are recorded on the current one
-        # Several processes put their gradients together between the parts of a step.
+        # Several processes sum their gradients between the parts of a step, so their steps are not recorded.
         on_cuda = self.device.type == "cuda" and torch.version.hip is None
         self.records = record and on_cuda and self.processes == 1
-        """Whether small steps are recorded and played again (`encoder/recording.py`)."""
+        """Whether small steps are recorded and replayed (`encoder/recording.py`)."""
 
     @property
     def rank(self) -> int:
@@ -72,13 +72,13 @@ class Machine:
         self.accelerator.wait_for_everyone()
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """Half-precision products over float32 weights, where the dtype is half."""
+        """Half-precision arithmetic on float32 weights if the dtype is half precision, else nothing."""
         if self.dtype == torch.float32:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, self.dtype)
 
     def sum_gradients(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Adds the gradients of all processes, each of which saw its own windows of the batch."""
+        """Sum the gradients of all processes. Each process saw its own windows of the batch."""
         if self.processes == 1:
             return
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
@@ -86,17 +86,17 @@ class Machine:
         flat = torch.cat([used, *(gradient.flatten() for gradient in gradients)])  # (parameter + weight)
         used, *parts = self.accelerator.reduce(flat, "sum").split([len(used), *(p.numel() for p in parameters)])
         for parameter, part, count in zip(parameters, parts, used.tolist(), strict=True):
-            # What no process used (a pooler under spans) keeps no gradient: a zero one would still be decayed.
+            # A parameter that no process used (the pooler, for spans) gets none: with zeros it would still decay.
             parameter.grad = part.view_as(parameter) if count else None
 
     def average(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Makes each tensor the mean of all processes'."""
+        """Replace each tensor by its mean over all processes."""
         if self.processes > 1:
             for tensor in tensors:
                 tensor.copy_(self.accelerator.reduce(tensor, "mean"))
 
     def sum_numbers(self, numbers: list[float]) -> list[float]:
-        """Each number added up over all processes."""
+        """Each number summed over all processes."""
         if self.processes == 1:
             return numbers
         mine = torch.tensor(numbers, dtype=torch.float64, device=self.accelerator.device)  # (number)
@@ -104,11 +104,11 @@ class Machine:
         return summed
 
     def agree(self, *wishes: bool) -> list[bool]:
-        """For each wish whether any process has it: clocks and signals differ, and all must do the same."""
+        """For each flag, whether any process sets it. Clocks and signals differ, but all processes must act alike."""
         return [votes > 0 for votes in self.sum_numbers([float(wish) for wish in wishes])]
 
     def gather(self, items: list[Any]) -> list[Any]:
-        """The items of all processes, on each of them."""
+        """The items of all processes, on every process."""
         if self.processes == 1:
             return items
         from accelerate.utils import gather_object
@@ -116,15 +116,15 @@ class Machine:
         return gather_object(items)
 
     def watch_memory(self) -> None:
-        """Starts a new look-out for the highest memory."""
+        """Reset the peak that `peak_memory` reports."""
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         elif PEAK_RESET.exists():
-            with contextlib.suppress(OSError):  # not ours to reset: the peak is then the process's since its start
+            with contextlib.suppress(OSError):  # not permitted: the peak is then the one since the process started
                 PEAK_RESET.write_text("5")
 
     def peak_memory(self) -> int:
-        """The most bytes in use since `watch_memory`: of the GPU, or of the process."""
+        """Peak memory since `watch_memory`, in bytes: of the GPU, or of the process."""
         if self.device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self.device))
         if PEAK_STATUS.exists():
@@ -145,7 +145,9 @@ def _explicit_device(name: str) -> torch.device:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0][:80]
-        raise UserError(f"encoder.device = '{name}' is not usable here ({reason}): try 'auto' or 'cpu'.") from None
+        raise UserError(
+            f"encoder.device = '{name}' can't be used on this machine ({reason}): try 'auto' or 'cpu'."
+        ) from None
     return device
 
 
@@ -153,7 +155,7 @@ def _choose_dtype(device: torch.device, name: str) -> torch.dtype:
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16}
     if name != "auto":
         if name not in known:
-            raise UserError(f"dtype is '{name}': it can be auto, {' or '.join(known)}.")
+            raise UserError(f"dtype is '{name}': choose from auto, {' or '.join(known)}.")
         return known[name]
     if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0):
         return torch.bfloat16
@@ -162,7 +164,7 @@ def _choose_dtype(device: torch.device, name: str) -> torch.dtype:
 
 @contextlib.contextmanager
 def drawing_from(device: torch.device, *seeds: int) -> Iterator[None]:
-    """Draws inside come from these seeds alone, and leave the process's own generator as it was."""
+    """Random draws inside depend only on these seeds, and leave the global generator unchanged."""
     seed = int(np.random.SeedSequence(seeds).generate_state(1)[0])
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed every device
@@ -174,10 +176,11 @@ def drawing_from(device: torch.device, *seeds: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def sharing_cores() -> Iterator[None]:
-    """One thread for the work inside, where torch was loaded first, so that its threads spin, and the machine is busy.
+    """Use a single thread inside if the machine is busy and torch's threads spin (torch was imported before us).
 
-    A single thread waits for nobody. A number of threads set by the user (OMP_NUM_THREADS) stays. For prediction only:
-    the number of threads can change the last bit of a sum, and training must give the same weights every time."""
+    A single thread never waits for another. A number of threads set by the user (OMP_NUM_THREADS) is respected. For
+    prediction only: the number of threads can change the last bit of a sum, and training must be reproducible.
+    """
     before = torch.get_num_threads()
     if not threads.spins or before == 1 or "OMP_NUM_THREADS" in os.environ or not is_crowded():
         yield
@@ -190,7 +193,7 @@ def sharing_cores() -> Iterator[None]:
 
 
 def is_crowded() -> bool:
-    """Whether more programs want to run than there are cores, over the last minute."""
+    """Whether more programs than cores wanted to run over the last minute."""
     return psutil.getloadavg()[0] > CROWDED * (psutil.cpu_count() or 1)
 
 
@@ -214,13 +217,13 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _git(*words: str) -> str | None:
-    """What git says of the checkout this package lies in; None when it is installed, or there is no git."""
+def _git(*arguments: str) -> str | None:
+    """Output of git in the checkout that contains this package; None if it is installed or git is missing."""
     folder = Path(__file__).resolve().parent
     if "site-packages" in folder.parts:
         return None
     try:
-        done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, timeout=10)
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

@@ -1,4 +1,4 @@
-"""How long work tells what it does: silent by default, lines and bars (rate, time left) when the command line asks."""
+"""Progress of long operations: silent by default; lines and bars (rate, time left) on the command line."""
 
 import time
 from collections.abc import Iterator
@@ -7,20 +7,20 @@ from typing import Any
 
 
 class Bar:
-    """One piece of long work; `advance` is called as it goes."""
+    """Progress of one long operation."""
 
     def advance(self, amount: float, note: str = "") -> None:
-        """Says that `amount` more is done; `note` (a loss, say) stands beside the bar."""
+        """Report that `amount` more is done. `note`, such as the loss, appears next to the bar."""
 
 
 class Reporter:
-    """Says nothing: what the library uses unless told otherwise."""
+    """Prints nothing: the default in the library."""
 
     def say(self, text: str) -> None:
-        """One line for the user."""
+        """Print one line for the user."""
 
     def say_if_new(self, topic: str, text: str) -> None:
-        """A line for the user, unless it is the last one on this topic again."""
+        """Print a line, unless it repeats the last one on this topic."""
         last: dict[str, str] = vars(self).setdefault("last_lines", {})
         if last.get(topic) != text:
             last[topic] = text
@@ -28,7 +28,7 @@ class Reporter:
 
     @contextmanager
     def bar(self, title: str, total: float, unit: str) -> Iterator[Bar]:
-        """A progress bar over `total` units of work."""
+        """A progress bar over `total` units."""
         yield Bar()
 
 
@@ -72,25 +72,24 @@ class RichReporter(Reporter):
 
 
 class _LineBar(Bar):
-    """For logs and pipes, where a bar can't be redrawn: a line every half a minute."""
+    """A line every 30 seconds, for logs and pipes, where a bar can't be redrawn."""
 
     SECONDS = 30.0
 
     def __init__(self, reporter: Reporter, title: str, total: float, unit: str) -> None:
         self.reporter, self.title, self.total, self.unit = reporter, title, total, unit
         self.done = 0.0
-        self.started = self.told = time.monotonic()
+        self.started = self.printed = time.monotonic()
 
     def advance(self, amount: float, note: str = "") -> None:
         self.done += amount
         now = time.monotonic()
-        if now - self.told >= self.SECONDS:
-            self.told, rate = now, self.done / (now - self.started)
+        if now - self.printed >= self.SECONDS:
+            self.printed, rate = now, self.done / (now - self.started)
             left = (self.total - self.done) / rate if rate else 0.0
-            share = 100 * self.done / max(self.total, 1)
-            self.reporter.say(
-                f"{self.title}: {share:.0f} %, {rate:,.0f} {self.unit}/s, {left:,.0f} s left {note}".rstrip()
-            )
+            percent = 100 * self.done / max(self.total, 1)
+            line = f"{self.title}: {percent:.0f} %, {rate:,.0f} {self.unit}/s, {left:,.0f} s left"
+            self.reporter.say(f"{line}, {note}" if note else line)
 
 
 class _RichBar(Bar):

@@ -1,4 +1,4 @@
-"""A name becomes a thing: the decorator in the thing's own file is its only registration."""
+"""Registries of named objects. The decorator at an object's definition is its only registration."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -9,18 +9,18 @@ T = TypeVar("T")
 
 
 class Registry(dict[str, T]):
-    """Name → thing, in the order of registration: that of the files' names, since packages import theirs so."""
+    """Name → object, in order of registration: alphabetical by file name, as the packages import their files."""
 
     def __init__(self, noun: str) -> None:
         super().__init__()
         self.noun = noun
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Decorator that files the thing under `name`; a taken name is our own mistake, so it raises at import."""
+        """Decorator that registers an object under `name`. A duplicate is a bug, so it raises at import."""
 
         def add(thing: T) -> T:
             if name in self:
-                raise RuntimeError(f"two {self.noun}s are called '{name}'")
+                raise RuntimeError(f"two {self.noun}s are named '{name}'")
             self[name] = thing
             return thing
 

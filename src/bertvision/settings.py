@@ -1,8 +1,8 @@
-"""Settings as fields of dataclasses: each declared once, with its default, its help and what it can be.
+"""Settings as fields of dataclasses, each declared once with its default, help and allowed values.
 
     lr: float = setting(1e-3, "learning rate", above=0, below=math.inf)
 
-Tables become dataclasses and values are checked here; every mistake is collected, in the user's words.
+Turns tables into dataclasses and checks the values. Mistakes are collected, with settings named as users write them.
 """
 
 import dataclasses
@@ -26,10 +26,10 @@ def setting(
     type_words: str | None = None,
     off: str | None = None,
 ) -> Any:
-    """A field of a section: the sentence that documents it, and the values it can have (of a list: each item).
+    """Declare a field of a section: its default, its help, and the allowed values (of each item, for a list).
 
-    `below=math.inf` says finite. `type_words` names the type where Python's says too little. `off` is what a head's
-    name says of a switch that is off.
+    `below=math.inf` means finite. `type_words` describes the type where the annotation is too general. `off` is the
+    part of a head's name that marks a switch as off.
     """
     metadata = {"help": help, "choices": choices, "at_least": at_least, "above": above, "below": below}
     metadata |= {"type": type_words} if type_words else {}
@@ -40,7 +40,7 @@ def setting(
 
 
 def build_section(cls: Any, table: Any, prefix: str, mistakes: list[str]) -> Any:
-    """A dataclass from a table; what is wrong goes to `mistakes`, and the default stands in for it."""
+    """Build a dataclass from a table. Invalid values are added to `mistakes` and replaced by the default."""
     if not isinstance(table, dict):
         mistakes.append(f"[{prefix.rstrip('.')}] must be a section with keys, not {table!r}.")
         table = {}
@@ -71,7 +71,7 @@ def _is_required(item: "dataclasses.Field[Any]") -> bool:
 
 
 def out_of_range(item: "dataclasses.Field[Any]", key: str, value: Any) -> Iterator[str]:
-    """What is wrong with a value of the right type."""
+    """Messages about a value that has the right type but is not allowed."""
     choices = item.metadata.get("choices", ())
     if isinstance(value, list):
         if choices:
@@ -85,11 +85,11 @@ def out_of_range(item: "dataclasses.Field[Any]", key: str, value: Any) -> Iterat
 
 
 def _range_missed(item: "dataclasses.Field[Any]", value: Any) -> str:
-    """The range a number had to be in, in words; '' where it is, and for what is no number."""
+    """The range that a number misses, in words; '' if it is in range or is not a number."""
     at_least, above, below = (item.metadata.get(key) for key in ("at_least", "above", "below"))
     if not isinstance(value, int | float) or isinstance(value, bool):
         return ""
-    # Written so that nan, for which no comparison is true, is outside.
+    # NaN, for which every comparison is false, counts as out of range.
     high_enough = (at_least is None or value >= at_least) and (above is None or value > above)
     if high_enough and (below is None or value < below):
         return ""
@@ -102,7 +102,7 @@ def _range_missed(item: "dataclasses.Field[Any]", value: Any) -> str:
 
 
 def list_settings(cls: Any, prefix: str = "") -> Iterator[tuple[str, str, Any, str]]:
-    """(key, type, default, help) of every setting, for the command line and the docs."""
+    """(key, type, default, help) of every setting."""
     hints = typing.get_type_hints(cls)
     for item in dataclasses.fields(cls):
         if dataclasses.is_dataclass(hints[item.name]):
@@ -114,12 +114,12 @@ def list_settings(cls: Any, prefix: str = "") -> Iterator[tuple[str, str, Any, s
 
 
 def convert(value: Any, hint: Any) -> tuple[Any, bool]:
-    """The value as the annotated type, and whether it is one (a whole number is taken for a float)."""
+    """The value converted to the annotated type, and whether it fits. An int is accepted as a float."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return value, True
     if origin in (types.UnionType, typing.Union):
-        if type(None) in arguments and value == "none":  # TOML has no word for it
+        if type(None) in arguments and value == "none":  # TOML has no null
             return None, True
         for choice in arguments:
             converted, fits = convert(value, choice)
@@ -143,9 +143,11 @@ def type_of(item: "dataclasses.Field[Any]", hint: Any) -> str:
 
 
 def describe_type(hint: Any) -> str:
-    words = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "absent"}
+    words = {int: "a whole number", float: "a number", str: "a string", bool: "true or false", type(None): "none"}
+    plurals = {int: "whole numbers", float: "numbers", str: "strings"}
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         return " or ".join(describe_type(choice) for choice in typing.get_args(hint))
     if typing.get_origin(hint) in (list, tuple):
-        return f"a list of {describe_type(typing.get_args(hint)[0])}"
+        item = typing.get_args(hint)[0]
+        return f"a list of {plurals.get(item) or describe_type(item)}"
     return words.get(hint, "any value")

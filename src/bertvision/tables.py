@@ -1,4 +1,4 @@
-"""Tables and numbers as people read them: on the terminal, in messages, Markdown files, cards and a report's page."""
+"""Tables and number formatting for the terminal, messages, Markdown files, model cards and reports."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -7,34 +7,34 @@ from typing import Any
 
 Cell = str | int | float | bool | None
 MISSING = "–"
-MINUS = "\N{MINUS SIGN}"  # as wide as a figure, where a hyphen is not
+MINUS = "\N{MINUS SIGN}"  # as wide as a digit, unlike a hyphen
 
 
 @dataclass(frozen=True)
 class Column:
     heading: str
     digits: int | None = None
-    """Decimals that people are shown of a number; files keep all of them. None: text, or a whole number."""
+    """Decimals to display; files keep full precision. None: text, or a whole number."""
     note: str = ""
-    """What the heading means, where that is not plain; several columns may share a note."""
+    """What the heading means, if it is not obvious; several columns may share a note."""
 
 
 Headings = list[Column | str]
 Rows = list[list[Cell]]
 Row = dict[Column | str, Cell]
-"""Values under their columns."""
+"""Column → value."""
 
 
 @dataclass(init=False)
 class Table:
-    """Numbers stay numbers, so that they sort and can be read by programs; a column can be given as its heading."""
+    """A table whose numbers stay numbers, so that they sort and export. A column may be given by its heading."""
 
     columns: list[Column]
     rows: Rows
     title: str
     note: str
     first_to_go: tuple[str, ...]
-    """Headings of columns left out, in this order, where the terminal is too narrow."""
+    """Headings of the columns to drop, in this order, if the terminal is too narrow."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Table:
 
     @classmethod
     def of(cls, rows: Iterable[Row]) -> "Table":
-        """Of rows that say under which column each value stands, the same columns in each."""
+        """Build a table from rows of column → value, all with the same columns."""
         found = list(rows)
         return cls(found[0] if found else [], [list(row.values()) for row in found])
 
@@ -59,11 +59,11 @@ class Table:
         return [column.heading for column in self.columns]
 
     def records(self) -> list[dict[str, Cell]]:
-        """One object a row, by heading."""
+        """One dict per row, heading → cell."""
         return [dict(zip(self.headings, row, strict=True)) for row in self.rows]
 
     def texts(self) -> list[list[str]]:
-        """The cells as people are shown them; a short row is filled up."""
+        """The cells as displayed; short rows are padded."""
         blank = [""] * len(self.columns)
         return [
             [show(cell, column) for cell, column in zip([*row, *blank], self.columns, strict=False)]
@@ -71,15 +71,15 @@ class Table:
         ]  # fmt: skip
 
     def is_numeric(self) -> list[bool]:
-        """For each column, whether all that is there is numbers; an empty one goes by whether it names digits."""
+        """For each column, whether all its values are numbers; an empty column counts as numeric if it has digits."""
         numeric = []
-        for place, column in enumerate(self.columns):
-            there = [row[place] for row in self.rows if not is_missing(row[place])]
-            numeric.append(all(map(_is_number, there)) if there else column.digits is not None)
+        for index, column in enumerate(self.columns):
+            values = [row[index] for row in self.rows if not is_missing(row[index])]
+            numeric.append(all(map(_is_number, values)) if values else column.digits is not None)
         return numeric
 
     def legend(self) -> list[tuple[str, str]]:
-        """(headings, note): columns that share a note share a line."""
+        """(headings, note) pairs; columns with the same note share one."""
         groups: dict[str, list[str]] = {}
         for column in self.columns:
             if column.note:
@@ -87,28 +87,28 @@ class Table:
         return [(", ".join(headings), note) for note, headings in groups.items()]
 
     def explain(self, shown: Iterable[str]) -> str:
-        """What these headings mean, in a line."""
+        """The notes of these headings, in one line."""
         notes = {column.heading: column.note for column in self.columns}
         return " ".join(filter(None, dict.fromkeys(notes[heading] for heading in shown)))
 
     def without_empty(self) -> "Table":
-        """Without the columns that no row has a value for."""
-        kept = [place for place in range(len(self.columns)) if any(row[place] is not None for row in self.rows)]
-        return Table([self.columns[place] for place in kept], [[row[place] for place in kept] for row in self.rows])
+        """The table without columns that have no values."""
+        kept = [index for index in range(len(self.columns)) if any(row[index] is not None for row in self.rows)]
+        return Table([self.columns[index] for index in kept], [[row[index] for index in kept] for row in self.rows])
 
 
 def to_markdown(table: Table) -> str:
-    """Under its title as a heading, with its note below; cells are not escaped."""
-    results = ["---"] + ["---:"] * (len(table.columns) - 1)
+    """The table with its title as a heading and its notes below. Cells are not escaped."""
+    alignments = ["---"] + ["---:"] * (len(table.columns) - 1)
     rows = [f"| {' | '.join(cells)} |" for cells in table.texts()]
     note = " ".join(filter(None, [table.note, table.explain(table.headings)]))
     return "\n".join(
-        [f"## {table.title}", "", f"| {' | '.join(table.headings)} |", f"|{'|'.join(results)}|", *rows, "", note, ""]
+        [f"## {table.title}", "", f"| {' | '.join(table.headings)} |", f"|{'|'.join(alignments)}|", *rows, "", note, ""]
     )
 
 
 def is_missing(cell: Cell) -> bool:
-    """None, or a float that is no number: neither can be ranked against the rest."""
+    """Whether a cell is None, NaN or infinite, and so can't be ranked."""
     return cell is None or (isinstance(cell, float) and not math.isfinite(cell))
 
 
@@ -117,7 +117,7 @@ def _is_number(cell: Cell) -> bool:
 
 
 def show(cell: Cell, column: Column) -> str:
-    """12,345.68 with two digits; yes or no; a dash where nothing is known."""
+    """12,345.68 with two digits; yes or no; a dash for a missing value."""
     if is_missing(cell):
         return MISSING
     if isinstance(cell, bool):
@@ -134,12 +134,12 @@ def _show_number(number: int | float, digits: int | None) -> str:
         text = f"{int(number):,}"
     else:
         text = f"{number:,.4g}"
-    nothing = not text.strip("-0.,")  # -0.00 is 0.00 to people
-    return text.lstrip("-") if nothing else text.replace("-", MINUS, 1) if number < 0 else text
+    is_zero = not text.strip("-0.,")  # show -0.00 as 0.00
+    return text.lstrip("-") if is_zero else text.replace("-", MINUS, 1) if number < 0 else text
 
 
 def plain(value: Any) -> Any:
-    """The same value with null for what JSON has no word for: NaN and the infinities."""
+    """The same value with None for NaN and infinities, which JSON can't express."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

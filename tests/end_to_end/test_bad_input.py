@@ -1,4 +1,4 @@
-"""Bad input through the real command: exit code 2, no traceback, a message that says what to do; nothing is lost."""
+"""Bad input to the real command: exit code 2, no traceback, a message that says what to do, and nothing lost."""
 
 import contextlib
 import errno
@@ -24,7 +24,7 @@ GOOD = "text,label\n" + "".join(f"the king {n},yes\nno river {n},no\n" for n in 
 
 @pytest.fixture
 def refused(command: Command) -> Callable[..., str]:
-    """refused("run", …) → the message, after making sure that it is one."""
+    """refused("run", …) → the error message, after checking exit code and output."""
 
     def call(*words: object) -> str:
         said = command(*words)
@@ -39,7 +39,7 @@ def refused(command: Command) -> Callable[..., str]:
 
 @pytest.fixture
 def files(tmp_path: Path, write_config: Callable[..., Path]) -> Callable[..., Path]:
-    """files("train.csv", content, …) → a config of a user's own files, good where nothing else is given."""
+    """files("train.csv", content, …) → a config for a user's own files, valid by default."""
 
     def write(train: str = "train.csv", content: str | bytes = GOOD, **task: object) -> Path:
         path = tmp_path / train
@@ -83,7 +83,7 @@ def test_a_wrong_column(files: Callable[..., Path], refused: Callable[..., str])
     says(message, "train.csv", "'txt'", "task.text", "did you mean 'text'", "'lable'", "did you mean 'label'")
 
 
-def test_an_unknown_label_is_told_before_any_work(
+def test_an_unknown_label_is_reported_before_any_work(
     files: Callable[..., Path], refused: Callable[..., str], tmp_path: Path
 ) -> None:
     config = files()
@@ -108,12 +108,10 @@ def test_a_truncated_archive(files: Callable[..., Path], refused: Callable[..., 
     says(refused("run", files("t.csv.gz", table[: len(table) // 2])), "t.csv.gz is truncated", "after line", "again")
     questions = gzip.compress((squad_folder / "train-v2.0.json").read_bytes())
     says(refused("run", files("t.json.gz", questions[:-20])), "t.json.gz is truncated", "again")
-    says(refused("run", files("t.csv.gz", GOOD)), "t.csv.gz is not a sound .gz file")
+    says(refused("run", files("t.csv.gz", GOOD)), "t.csv.gz is not a valid .gz file")
 
 
-def test_ids_that_come_twice(
-    files: Callable[..., Path], refused: Callable[..., str], squad_json: Callable[..., Any]
-) -> None:
+def test_repeated_ids(files: Callable[..., Path], refused: Callable[..., str], squad_json: Callable[..., Any]) -> None:
     rows = "text,label,n\na,yes,7\nb,no,7\n"
     config = files(content=rows, id="n")
     says(refused("run", config, f"task.dev={config.parent / 'train.csv'}"), "train.csv", "unique", "7")
@@ -131,7 +129,7 @@ def test_an_answer_that_is_not_in_its_passage(
     says(message, "t.json, question q1", "'queen'", "answer_start 4", "'old queen'", "Correct")
 
 
-def test_a_question_longer_than_the_window_is_told_before_any_work(
+def test_a_question_longer_than_the_window_is_reported_before_any_work(
     files: Callable[..., Path],
     refused: Callable[..., str],
     squad_json: Callable[..., Any],
@@ -144,7 +142,7 @@ def test_a_question_longer_than_the_window_is_told_before_any_work(
         says(refused(name, config), "'q0' (61 tokens)", "data.max_length = 48", "Raise")
     config = files("t.json", json.dumps(document))
     says(refused("run", config, f"task.train={squad_folder / 'train-v2.0.json'}"), "'q0' (61 tokens)", "48")
-    assert not (tmp_path / "run" / "snapshots").exists(), "it is in dev, and told before fine-tuning"
+    assert not (tmp_path / "run" / "snapshots").exists(), "it is in dev, and reported before fine-tuning"
 
 
 def test_a_window_longer_than_the_encoder_takes(rte: Path, refused: Callable[..., str]) -> None:
@@ -155,7 +153,7 @@ def test_a_window_longer_than_the_encoder_takes(rte: Path, refused: Callable[...
 # ---------------------------------------------------------------------- encoder and network
 
 
-def test_an_encoder_folder_that_is_none(
+def test_an_invalid_encoder_folder(
     tmp_path: Path, rte: Path, refused: Callable[..., str], tiny_encoder_folder: Path
 ) -> None:
     shutil.copytree(tiny_encoder_folder, tmp_path / "bare")
@@ -198,7 +196,7 @@ def test_no_network(rte: Path, refused: Callable[..., str]) -> None:
 # ---------------------------------------------------------------------- config
 
 
-def test_a_head_that_does_not_fit_the_encoder_is_told_before_any_work(
+def test_a_head_that_does_not_fit_the_encoder_is_reported_before_any_work(
     rte: Path, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
     for command in ("run", "train"):
@@ -217,7 +215,7 @@ def test_unknown_names_suggest_the_nearest(rte: Path, refused: Callable[..., str
     says(refused("heads", "--task", "rt"), "did you mean 'rte'")
 
 
-def test_all_mistakes_of_a_config_come_at_once(rte: Path, refused: Callable[..., str]) -> None:
+def test_all_mistakes_in_a_config_are_reported_at_once(rte: Path, refused: Callable[..., str]) -> None:
     wrong = ("finetune.epoch=2", "train.lr=-1", "encoder.dtype=float99", "data.hold_out=yes", "task.data=gone", "word")
     heads = 'heads=["lerned_pooling", {head="adapter", size="big"}, {head="adapter", depth=2}]'
     message = refused("run", rte, *wrong, heads)
@@ -225,7 +223,7 @@ def test_all_mistakes_of_a_config_come_at_once(rte: Path, refused: Callable[...,
     says(message, "lerned_pooling", "'big'", "'depth'")
 
 
-def test_a_config_that_is_none(tmp_path: Path, refused: Callable[..., str]) -> None:
+def test_an_invalid_config(tmp_path: Path, refused: Callable[..., str]) -> None:
     says(refused("run", "gone.toml"), "gone.toml", "TOML")
     says(refused("run", tmp_path), "config.json", "TOML")
     (tmp_path / "c.toml").write_text("[task\n")
@@ -251,20 +249,20 @@ def test_a_run_folder_that_cannot_be_written(
     def deny(*_: Any, **__: Any) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("tempfile.mkstemp", deny)  # the superuser may write anywhere, so rights alone do not do
+    monkeypatch.setattr("tempfile.mkstemp", deny)  # root may write anywhere, so file permissions are not enough
     says(refused("run", rte), "can't be written", "set `run`")
 
 
-def test_no_room_on_the_disk(small_disk: Path, rte: Path, refused: Callable[..., str], command: Command) -> None:
+def test_a_full_disk(small_disk: Path, rte: Path, refused: Callable[..., str], command: Command) -> None:
     run = small_disk / "run"
     message = refused("run", rte, f"run={run}")
-    says(message, "no room on the disk", str(run), "kept", "make room", "another disk")
-    assert not list(run.rglob(".writing-*")), "half-written files would keep the room"
+    says(message, "no space left on the disk", str(run), "is saved", "free up space", "another disk")
+    assert not list(run.rglob(".writing-*")), "half-written files would take up space"
     subprocess.run(["mount", "-o", "remount,size=16m", str(small_disk)], check=True)
     assert command("run", rte, f"run={run}").code == 0
 
 
-def test_check_says_that_the_disk_is_too_small(
+def test_check_reports_that_the_disk_is_too_small(
     rte: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000})())
@@ -274,7 +272,7 @@ def test_check_says_that_the_disk_is_too_small(
 # ---------------------------------------------------------------------- predict and evaluate
 
 
-def test_predict_on_what_is_no_finished_run(
+def test_predict_with_an_unfinished_run(
     tmp_path: Path, rte: Path, refused: Callable[..., str], command: Command
 ) -> None:
     says(refused("predict", tmp_path / "gone", "--text", "x"), "gone", "no run or kit")
@@ -283,7 +281,7 @@ def test_predict_on_what_is_no_finished_run(
     says(refused("evaluate", rte, "finetune.lr=0.5"), "no encoder fine-tuned by these settings", "bertvision finetune")
 
 
-def test_predict_with_wrong_words(
+def test_predict_with_wrong_arguments(
     tmp_path: Path, finished: Callable[..., Path], refused: Callable[..., str], glue_folder: Path, squad_folder: Path
 ) -> None:
     run, spans = finished(name="rte", data=glue_folder), finished(name="squad2", data=squad_folder)
@@ -296,8 +294,8 @@ def test_predict_with_wrong_words(
     says(refused("predict", run, "--text", "a"), "two texts", "--text-pair")
     says(refused("predict", spans, "--text", "a"), "--text QUESTION --text-pair PASSAGE")
     says(refused("predict", run, "--text", "", "--text-pair", "b"), "empty")
-    says(refused("predict", run, "--text-pair", "b"), "--text-pair goes with --text")
-    says(refused("predict", run, *pair, "--out", tmp_path / "o.jsonl"), "--out goes with --file")
+    says(refused("predict", run, "--text-pair", "b"), "--text-pair needs --text")
+    says(refused("predict", run, *pair, "--out", tmp_path / "o.jsonl"), "--out needs --file")
     says(refused("predict", run, "--file", tmp_path / "gone.csv"), "gone.csv")
     says(refused("predict", run, "--file", tmp_path / "x.csv"), "x.csv", "sentence1, sentence2")
     says(refused("predict", run, "--file", squad_folder / "dev-v2.0.json"), "SQuAD", "rte")
@@ -317,7 +315,7 @@ def test_a_predictions_file_of_the_wrong_shape(tmp_path: Path, refused: Callable
     says(refused("evaluate"), "--predictions FILE --data FILE")
 
 
-def test_fine_tuning_that_diverges_is_told(
+def test_fine_tuning_that_diverges_is_reported(
     tmp_path: Path,
     refused: Callable[..., str],
     write_config: Callable[..., Path],
@@ -327,7 +325,7 @@ def test_fine_tuning_that_diverges_is_told(
     for name, data in (("rte", glue_folder), ("squad2", squad_folder)):
         message = refused("run", write_config(tmp_path, name=name, data=data), "finetune.lr=1e30")
         says(message, "diverged", "finetune.lr")
-        assert not (tmp_path / "run" / "snapshots").exists(), "nothing is kept of it"
+        assert not (tmp_path / "run" / "snapshots").exists(), "nothing of it is saved"
 
 
 # ---------------------------------------------------------------------- interruptions
@@ -342,13 +340,13 @@ def start(*words: object) -> subprocess.Popen[str]:
 
 
 def wait_for_lines(path: Path, count: int, process: subprocess.Popen[str]) -> None:
-    """Until the run has logged so many lines, that is, is well under way."""
+    """Wait until the run has logged this many lines."""
     for _ in range(1200):
         if path.is_file() and path.read_bytes().count(b"\n") >= count:
             return
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
-    raise AssertionError("the run does not get under way")
+    raise AssertionError("the run does not make progress")
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
@@ -372,7 +370,7 @@ def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
     assert not [name for name in found if not torch.equal(found[name], expected[name])]
 
 
-def test_ctrl_c_keeps_the_state_and_says_how_to_go_on(
+def test_ctrl_c_saves_the_state_and_explains_how_to_resume(
     rte: Path, command: Command, undisturbed: dict[str, torch.Tensor]
 ) -> None:
     run = rte.parent / "run"
@@ -382,7 +380,7 @@ def test_ctrl_c_keeps_the_state_and_says_how_to_go_on(
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in said
-    assert "kept" in said and "the same command goes on" in said
+    assert "Progress is saved: run the same command again to resume." in said
     assert list((run / "checkpoints" / "finetune").glob("step_*")), "the state is there"
 
     again = command("run", rte, *LONG)
@@ -392,7 +390,7 @@ def test_ctrl_c_keeps_the_state_and_says_how_to_go_on(
     assert_same(weights(run), undisturbed)
 
 
-def test_killed_at_any_moment_it_ends_in_the_same_weights(
+def test_a_run_killed_at_any_moment_resumes_to_the_same_weights(
     rte: Path, command: Command, undisturbed: dict[str, torch.Tensor]
 ) -> None:
     run, moment = rte.parent / "run", random.Random().uniform(0, 0.6)
@@ -406,10 +404,10 @@ def test_killed_at_any_moment_it_ends_in_the_same_weights(
 
     assert again.code == 0, (moment, again.err)
     assert_same(weights(run), undisturbed)
-    assert not list(run.rglob(".writing-*")), "what the kill left half written is swept"
+    assert not list(run.rglob(".writing-*")), "half-written files are removed"
 
 
-def test_ctrl_c_outside_of_training_is_answered_too(
+def test_ctrl_c_outside_of_training_prints_the_same_message(
     rte: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: Any, **__: Any) -> None:
@@ -417,13 +415,13 @@ def test_ctrl_c_outside_of_training_is_answered_too(
 
     monkeypatch.setattr("bertvision.pipeline.finetune.output_layer", interrupt)
     said = command("run", rte)
-    assert said.code == 130 and "the same command goes on" in said.err
+    assert said.code == 130 and "run the same command again to resume" in said.err
     monkeypatch.setattr("bertvision.encoder.loading.shape_of", interrupt)
     said = command("heads")
-    assert said.code == 130 and said.err.strip() == "stopped.", "there is nothing to go on with"
+    assert said.code == 130 and said.err.strip() == "Interrupted.", "there is nothing to resume"
 
 
-def test_heads_on_streamed_states_go_on_to_the_same_weights(
+def test_heads_on_streamed_states_resume_to_the_same_weights(
     tmp_path: Path,
     command: Command,
     write_config: Callable[..., Path],

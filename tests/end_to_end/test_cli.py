@@ -1,4 +1,4 @@
-"""The command line as a user meets it: stages alone and together, what is done again and what is not, JSON output."""
+"""The command line as users see it: separate stages, whole runs, which stages are repeated, JSON output."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ def rte(tmp_path: Path, write_config: Callable[..., Path], glue_folder: Path) ->
 
 
 def stamps(run: Path) -> dict[str, str]:
-    """Every finished part of a run with the moment it was written."""
+    """Every finished part of a run with the time it was written."""
     return {
         str(path.parent.relative_to(run)): f"{path.stat().st_mtime_ns} {path.stat().st_ino}"
         for path in run.rglob("stamp.json")
@@ -35,7 +35,7 @@ def stamps(run: Path) -> dict[str, str]:
 
 
 def changed(before: dict[str, str], after: dict[str, str]) -> set[str]:
-    """The parts that are new or were written again, by their last name but encoder/heads/predictions kept."""
+    """The parts that are new or were written again."""
     return {part for part in after if before.get(part) != after[part]}
 
 
@@ -43,13 +43,13 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-# ---------------------------------------------------------------------- stages and what is done again
+# ---------------------------------------------------------------------- stages, and which are repeated
 
 
-def test_stages_one_by_one_make_a_run_that_run_then_leaves_alone(rte: Path, command: Command) -> None:
+def test_separate_stages_make_a_run_that_run_leaves_unchanged(rte: Path, command: Command) -> None:
     run = rte.parent / "run"
     assert command("check", rte).code == 0
-    assert not run.exists(), "check only looks"
+    assert not run.exists(), "check writes nothing"
     assert command("evaluate", rte).code == 2
     assert command("finetune", rte).code == 0
     assert set(stamps(run)) == {"snapshots/epoch_1/encoder"}
@@ -75,7 +75,7 @@ def test_a_run_folder_is_a_config(rte: Path, command: Command) -> None:
     assert stamps(rte.parent / "run") == before
 
 
-def test_each_changed_setting_redoes_what_hangs_on_it(rte: Path, command: Command) -> None:
+def test_a_changed_setting_repeats_only_what_depends_on_it(rte: Path, command: Command) -> None:
     run, places = rte.parent / "run", {}
     assert command("run", rte).code == 0
 
@@ -111,7 +111,7 @@ def test_each_changed_setting_redoes_what_hangs_on_it(rte: Path, command: Comman
     assert redone("finetune.lr=0.002", "evaluate.n_best=3") == {part for part in everything if "pred" in part}
 
 
-def test_changed_data_is_noticed_and_only_what_hangs_on_it_is_redone(
+def test_changed_data_repeats_only_what_depends_on_it(
     tmp_path: Path, command: Command, write_config: Callable[..., Path]
 ) -> None:
     rows = [f"the king {n},yes\nno river {n},no\n" for n in range(6)]
@@ -156,11 +156,11 @@ def test_the_run_folder_explains_itself(finished: Callable[..., Path], squad_fol
     assert models["baseline"]["scores"]["dev"]["exact"] == pytest.approx(100 * 2 / 6)
     summary = (run / "summary.md").read_text()
     assert all(name in summary for name in ("baseline", "encoder alone", "last_linear (control)", "adapter_4"))
-    assert not list(run.rglob(".writing-*")), "nothing half written stays"
+    assert not list(run.rglob(".writing-*")), "no half-written files remain"
     assert not (run / "checkpoints" / "finetune").exists(), "a finished run needs no checkpoint"
 
 
-def test_snapshots_draw_a_curve_and_heads_train_where_asked(
+def test_every_snapshot_is_scored_and_heads_train_on_the_chosen_ones(
     tmp_path: Path, command: Command, write_config: Callable[..., Path], glue_folder: Path
 ) -> None:
     config = write_config(tmp_path, name="rte", data=glue_folder)
@@ -233,23 +233,23 @@ def test_a_users_own_scores_and_spans(
     assert (baseline["HasAns_total"], baseline["NoAns_total"]) == (8, 1)
 
 
-# ---------------------------------------------------------------------- encoders as they came
+# ---------------------------------------------------------------------- untouched encoders
 
 
-def test_without_fine_tuning_the_encoder_stays_as_it_came(
+def test_without_fine_tuning_the_encoder_is_untouched(
     finished: Callable[..., Path], tiny_encoder_folder: Path, glue_folder: Path
 ) -> None:
     run = finished("finetune.epochs=0", name="rte", data=glue_folder)
     place = run / "snapshots" / "epoch_0" / "encoder"
     assert json.loads((place / "reference.json").read_text())["name"] == str(tiny_encoder_folder)
-    assert not (place / "model.safetensors").exists(), "no copy of what is there already"
+    assert not (place / "model.safetensors").exists(), "the encoder is not copied"
     assert len(bv.Run(run).scores["snapshots"]["0"]) == 5
 
 
 def test_a_fine_tuned_classifier_is_the_encoder_row(
     tmp_path: Path, command: Command, write_config: Callable[..., Path], glue_folder: Path
 ) -> None:
-    labels = {0: "not_entailment", 1: "entailment"}  # the other way round than the task's
+    labels = {0: "not_entailment", 1: "entailment"}  # in the opposite order to the task's
     model = tiny_model("bert", AutoModelForSequenceClassification, num_attention_heads=2, id2label=labels)
     tokenizer = tiny_tokenizer()
     model.save_pretrained(tmp_path / "tuned")
@@ -285,7 +285,7 @@ def test_a_classifier_of_another_task_gets_a_fresh_output_layer(
         assert said.code == 0 and line in said.err, said.err
 
 
-def test_a_packed_route_that_differs_is_told_and_padded_instead(
+def test_a_packed_route_that_differs_is_reported_and_replaced_by_padding(
     rte: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def differ(encoder: object, batch: object) -> float:
@@ -303,7 +303,7 @@ def test_a_fine_tuned_encoder_is_scored_before_any_head_is_trained(rte: Path, co
     assert "head 'adapter_4' is not trained by these settings" in said.err
 
 
-def test_a_fine_tuned_answerer_is_the_encoder_row(
+def test_a_fine_tuned_question_answering_model_is_the_encoder_row(
     tmp_path: Path, command: Command, write_config: Callable[..., Path], squad_json: Callable[..., Any]
 ) -> None:
     model = tiny_model("bert", AutoModelForQuestionAnswering, num_attention_heads=2)
@@ -334,7 +334,7 @@ def test_a_fine_tuned_answerer_is_the_encoder_row(
 # ---------------------------------------------------------------------- scoring a file
 
 
-def test_a_predictions_file_is_scored_by_the_official_definition(
+def test_a_predictions_file_is_scored_by_the_official_metrics(
     tmp_path: Path, command: Command, squad_json: Callable[..., Any]
 ) -> None:
     data = squad_json(
@@ -360,7 +360,7 @@ def test_a_predictions_file_is_scored_by_the_official_definition(
 # ---------------------------------------------------------------------- JSON, help, the module, Python
 
 
-def test_json_is_alone_on_standard_output(
+def test_standard_output_is_only_json(
     finished: Callable[..., Path], command: Command, glue_folder: Path, tiny_encoder_folder: Path
 ) -> None:
     run = finished(name="rte", data=glue_folder)
@@ -376,13 +376,28 @@ def test_json_is_alone_on_standard_output(
         assert said.json, line
 
 
+@pytest.mark.parametrize(("columns", "width"), [("80", 80), ("120", 120), (None, 200), ("", 200), ("wide", 200)])
+def test_piped_tables_are_as_wide_as_columns_says(
+    columns: str | None, width: int, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if columns is None:
+        monkeypatch.delenv("COLUMNS", raising=False)
+    else:
+        monkeypatch.setenv("COLUMNS", columns)
+    for name in ("heads", "tasks", "settings"):
+        assert max(map(len, command(name).out.splitlines())) <= width, name
+    heads = " ".join(command("heads").out.split())
+    assert ("columns not shown:" in heads) == (width < 200)
+    assert ("pooled_adapter_inception" in heads) and ("6,583,122" in heads)
+
+
 def test_heads_are_counted_for_an_encoder(command: Command) -> None:
     rows = {row["name"]: row for row in command("heads", "--encoder", "bert-large-uncased", "--json").json}
     assert rows["learned_pooling"]["parameters"] == 2076
     assert rows["last_linear"]["parameters"] == 2050
 
 
-def test_the_module_is_the_command() -> None:
+def test_the_module_runs_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "bertvision", "tasks"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "rte" in done.stdout
@@ -421,7 +436,7 @@ def test_python_does_the_same_as_the_command(tmp_path: Path, tiny_encoder_folder
     assert again.scores == run.scores
 
 
-def test_a_config_and_keywords_exclude_each_other(rte: Path) -> None:
+def test_a_config_excludes_keywords(rte: Path) -> None:
     with pytest.raises(bv.UserError, match="not both"):
         bv.run(rte, finetune={"epochs": 0.1})
 
@@ -438,7 +453,7 @@ def test_a_task_may_be_given_by_name_alone_from_python() -> None:
         bv.run()
 
 
-def test_a_moved_run_goes_on_where_it_is_now(
+def test_a_moved_run_is_used_in_its_new_folder(
     tmp_path: Path, finished: Callable[..., Path], command: Command, glue_folder: Path
 ) -> None:
     moved = tmp_path / "moved"

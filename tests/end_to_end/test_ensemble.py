@@ -206,7 +206,7 @@ def test_another_task_is_refused(copy: Callable[..., Path], command: Command) ->
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["encoder"], "two members or more"),
+        (["encoder"], "at least two members"),
         (["encoder", "adaptor_4"], "adapter_4"),
         (["encoder", "adapter_4@7"], "no snapshot at 7 epochs"),
         (["encoder", "nowhere:adapter_4"], "is not a finished run"),

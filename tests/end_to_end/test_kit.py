@@ -83,14 +83,14 @@ def test_a_kit_replaces_no_other_folder(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--text", "a king", "--head", "encoder"], "--head: for runs"),
+        (["--text", "a king", "--head", "encoder"], "--head: only for runs"),
         (["--text", "a king", "--tasks", "rte"], "two texts are needed for rte"),
         (["--text", "a king", "--tasks", "cola"], "no task 'cola'"),
         (["--text", "a king", "--tasks", ","], "no task selected"),
         (["--text", " "], "'--text' is empty"),
         (["--file", "FOLDER/gap.csv"], "'x8' is empty"),
         ([], "nothing to predict on"),
-        (["--file", "FOLDER/odd.csv"], "expected columns of one of these names: question, passage"),
+        (["--file", "FOLDER/odd.csv"], "expected columns with one of these sets of names: question, passage"),
     ],
 )
 def test_invalid_arguments_raise_clear_errors(
@@ -147,7 +147,11 @@ def test_cards_contain_the_text_of_the_about_file(kit: Path, command: Command, t
     about.write_text('sst2 = "Reviews, free for all."\n', encoding="utf-8")
     assert command("kit", *runs, "--to", kit, "--about", about).code == 0
     assert "Reviews, free for all." in (kit / "sst2" / "README.md").read_text(encoding="utf-8")
-    for text, message in (("sst2 = 1\n", "expected lines such as"), ("sst2 =\n", "is no TOML"), (None, "no such file")):
+    for text, message in (
+        ("sst2 = 1\n", "expected lines such as"),
+        ("sst2 =\n", "is not valid TOML"),
+        (None, "no such file"),
+    ):
         about.unlink(missing_ok=True) if text is None else about.write_text(text, encoding="utf-8")
         told = command("kit", *runs, "--to", kit, "--about", about)
         assert told.code == 2 and message in " ".join(told.err.split()) and "Traceback" not in told.err
@@ -162,6 +166,6 @@ def test_a_blank_second_text_counts_as_missing_and_the_input_file_is_not_overwri
     assert [set(row) - {"id"} for row in rows] == [{"sst2", "rte", "squad2"}, {"sst2"}]
     before = texts.read_text(encoding="utf-8")
     told = command("predict", kit, "--file", texts, "--out", texts)
-    assert told.code == 2 and "is the file that is read" in " ".join(told.err.split())
+    assert told.code == 2 and "is the input file" in " ".join(told.err.split())
     assert texts.read_text(encoding="utf-8") == before
-    assert "a kit (default)" in " ".join(command("predict", "defualt", "--text", "a king").err.split())
+    assert "a shipped kit (default)" in " ".join(command("predict", "defualt", "--text", "a king").err.split())

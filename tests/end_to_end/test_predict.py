@@ -1,4 +1,4 @@
-"""Prediction on new text: typed, from files of every form, and the official submission files."""
+"""Prediction on new text: given on the command line, in files of every format, and the official submission files."""
 
 import json
 import shutil
@@ -30,11 +30,11 @@ def held_out_scores(run: Path) -> dict[str, dict[str, Any]]:
     return {name: model["scores"]["held_out"] for name, model in models.items() if name != "baseline"}
 
 
-# ---------------------------------------------------------------------- typed
+# ---------------------------------------------------------------------- single texts
 
 
 @pytest.mark.parametrize("head", ["encoder", "last_linear", "learned_pooling", "adapter_4"])
-def test_an_answer_stands_where_it_says_in_the_passage(head: str, squad_run: Path, command: Command) -> None:
+def test_an_answer_is_at_its_offsets_in_the_passage(head: str, squad_run: Path, command: Command) -> None:
     typed = ["--text", QUESTION, "--text-pair", PASSAGE, "--head", head]
     row = command("predict", squad_run, *typed, "--threshold", "1e9", "--json").json
     assert row["answer"] and PASSAGE[row["start"] : row["end"]] == row["answer"]
@@ -50,7 +50,7 @@ def test_an_answer_stands_where_it_says_in_the_passage(head: str, squad_run: Pat
     assert command("predict", squad_run, *typed, "--threshold", "-1e9").out.startswith("no answer")
 
 
-def test_a_label_comes_with_the_probability_of_each(rte_run: Path, command: Command) -> None:
+def test_a_label_has_the_probability_of_every_label(rte_run: Path, command: Command) -> None:
     row = command("predict", rte_run, "--text", "a king", "--text-pair", "a man", "--json").json
     assert set(row["probabilities"]) == {"entailment", "not_entailment"}
     assert sum(row["probabilities"].values()) == pytest.approx(1, abs=1e-5)
@@ -71,7 +71,7 @@ def test_answerability_is_a_label(finished: Callable[..., Path], command: Comman
 
 
 @pytest.mark.parametrize(("name", "metric"), [("rte", "accuracy"), ("squad2", "f1")])
-def test_without_a_head_the_best_on_held_out_speaks(
+def test_without_a_head_the_best_on_held_out_data_is_used(
     name: str, metric: str, finished: Callable[..., Path], command: Command, glue_folder: Path, squad_folder: Path
 ) -> None:
     run = finished(name=name, data=squad_folder if name == "squad2" else glue_folder)
@@ -79,8 +79,8 @@ def test_without_a_head_the_best_on_held_out_speaks(
     out = run.parent / "best.jsonl"
     test = squad_folder / "test-v2.0.json" if name == "squad2" else glue_folder / "RTE" / "test.tsv"
     said = command("predict", run, "--file", test, "--out", out)
-    spoke = said.err.split("predictions of ")[1].split()[0]
-    assert scores[spoke] == max(scores.values())
+    used = said.err.split("predictions by ")[1].split(":")[0]
+    assert scores[used] == max(scores.values())
 
 
 def test_a_name_without_its_seed_is_the_best_of_the_seeds(rte_run: Path, tmp_path: Path) -> None:
@@ -94,7 +94,9 @@ def test_a_name_without_its_seed_is_the_best_of_the_seeds(rte_run: Path, tmp_pat
     assert found.name == "learned_pooling" and "best on held-out training data (of 2 seeds)" in found.why
 
 
-def test_the_threshold_is_the_one_chosen_on_held_out(squad_run: Path, command: Command, squad_folder: Path) -> None:
+def test_the_threshold_is_the_one_chosen_on_held_out_data(
+    squad_run: Path, command: Command, squad_folder: Path
+) -> None:
     for head, scores in held_out_scores(squad_run).items():
         words = ["predict", squad_run, "--head", head, "--file", squad_folder / "dev-v2.0.json", "--json"]
         chosen = command(*words).json
@@ -117,7 +119,7 @@ def write_pairs(folder: Path, names: tuple[str, str], rows: list[tuple[str, str]
 
 
 @pytest.mark.parametrize("names", [("question", "passage"), ("question", "context")])
-def test_questions_come_from_any_form_of_file(
+def test_questions_are_read_from_every_file_format(
     names: tuple[str, str], tmp_path: Path, squad_run: Path, command: Command, squad_json: Callable[..., Any]
 ) -> None:
     rows = [("who was born?", "the queen was born in 1900."), ("who died?", "no man died in the old city.")]
@@ -132,7 +134,7 @@ def test_questions_come_from_any_form_of_file(
     assert all(rows == found[0] for rows in found)
 
 
-def test_glue_text_comes_from_any_form_of_file(tmp_path: Path, rte_run: Path, command: Command) -> None:
+def test_glue_text_is_read_from_every_file_format(tmp_path: Path, rte_run: Path, command: Command) -> None:
     files = write_pairs(tmp_path, ("sentence1", "sentence2"), [("a king", "a man"), ("the river", "a city")])
     found = [command("predict", rte_run, "--file", file, "--json").json for file in files]
     assert len(found[0]) == 2
@@ -179,7 +181,7 @@ def test_out_writes_json_lines_or_the_official_json(
     assert list(official) == ["test0a", "test0b", "test0c"]
 
 
-def test_what_predict_writes_evaluate_scores(
+def test_evaluate_scores_the_output_of_predict(
     tmp_path: Path, squad_run: Path, command: Command, squad_folder: Path
 ) -> None:
     dev, out = squad_folder / "dev-v2.0.json", tmp_path / "said.json"
@@ -207,7 +209,7 @@ def submission_of(path: Path) -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.parametrize("name", ["cola", "qnli", "rte", "stsb"])
-def test_glue_submissions_have_the_official_form(
+def test_glue_submissions_have_the_official_format(
     name: str, tmp_path: Path, finished: Callable[..., Path], command: Command, glue_folder: Path
 ) -> None:
     run = finished(name=name, data=glue_folder)
@@ -232,7 +234,7 @@ def test_mnli_submits_two_test_sets_and_the_diagnostic_one(
     assert {value for _, values in rows.values() for value in values} <= {"entailment", "neutral", "contradiction"}
 
 
-def test_the_diagnostic_set_is_found_beside_the_mnli_folder(
+def test_the_diagnostic_set_is_found_next_to_the_mnli_folder(
     tmp_path: Path, finished: Callable[..., Path], command: Command, glue_folder: Path
 ) -> None:
     run = finished(name="mnli", data=glue_folder)

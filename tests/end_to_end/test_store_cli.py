@@ -166,7 +166,7 @@ def test_rm_asks_and_says_what_goes(command: Command, whole: Path, monkeypatch: 
     answer(monkeypatch, "y")
     said = command("store", "rm", whole)
     assert said.code == 0, said.err
-    assert "kB, whole, made by squad2 train, tiny after 1 epoch, run runs/tiny" in said.out
+    assert "kB, whole, created from squad2 train, tiny after 1 epoch, run runs/tiny" in said.out
     assert [path.name for path in whole.iterdir()] == ["notes.txt"]
 
 

@@ -412,7 +412,11 @@ def test_a_disk_that_fills_up_loses_nothing_wherever_the_room_ends(
                 tiny.writer.write()
                 assert tiny.writer.finish()
             except UserError as error:
-                assert "no room on the disk" in str(error) and "store.path" in str(error) and "kept" in str(error)
+                assert (
+                    "no space left on the disk" in str(error)
+                    and "store.path" in str(error)
+                    and "is saved" in str(error)
+                )
                 assert error.__suppress_context__
             else:
                 break

@@ -49,7 +49,7 @@ def test_an_unknown_name_suggests_the_nearest(tables: dict[str, Any], nearest: s
     assert f"did you mean '{nearest}'?" in one_mistake({**RTE, **tables})
 
 
-def test_an_unknown_name_with_no_neighbour_lists_what_exists() -> None:
+def test_an_unknown_name_without_a_near_match_lists_the_choices() -> None:
     line = one_mistake({**RTE, "evaluate": {"zzz": 1}})
     assert "did you mean" not in line and "max_answer_tokens, n_best" in line
 
@@ -57,40 +57,40 @@ def test_an_unknown_name_with_no_neighbour_lists_what_exists() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        ("train.epochs", 1.5, "a whole number or absent"),
-        ("train.epochs", True, "a whole number or absent"),
+        ("train.epochs", 1.5, "a whole number or none"),
+        ("train.epochs", True, "a whole number or none"),
         ("train.lr", True, "a number"),
         ("train.lr", "1e-3", "a number"),
         ("train.lr", None, "a number"),
-        ("encoder.name", 7, "text"),
-        ("finetune.snapshots", 1.0, "a list of a number"),
-        ("finetune.snapshots", [0.5, "1"], "a list of a number"),
-        ("finetune.snapshots", [True], "a list of a number"),
-        ("encoder.layers", 3, "a list of a whole number or absent"),
-        ("encoder.layers", [0, 1.5], "a list of a whole number or absent"),
+        ("encoder.name", 7, "a string"),
+        ("finetune.snapshots", 1.0, "a list of numbers"),
+        ("finetune.snapshots", [0.5, "1"], "a list of numbers"),
+        ("finetune.snapshots", [True], "a list of numbers"),
+        ("encoder.layers", 3, "a list of whole numbers or none"),
+        ("encoder.layers", [0, 1.5], "a list of whole numbers or none"),
     ],
 )
-def test_a_wrong_type_is_said_in_words(key: str, value: Any, words: str) -> None:
+def test_a_wrong_type_is_described_in_words(key: str, value: Any, words: str) -> None:
     section, name = key.split(".")
     assert one_mistake({**RTE, section: {name: value}}) == f"'{key}' must be {words}, not {value!r}."
 
 
 @pytest.mark.parametrize("value", [3, 0.5, True, []])
-def test_a_task_s_name_of_another_type_is_one_mistake_among_others(value: Any) -> None:
+def test_a_task_name_of_the_wrong_type_is_reported_with_the_other_mistakes(value: Any) -> None:
     found = mistakes({"task": {"name": value}, "seed": -1})
-    assert f"'task.name' must be text, not {value!r}." in found and any("'seed'" in line for line in found)
+    assert f"'task.name' must be a string, not {value!r}." in found and any("'seed'" in line for line in found)
 
 
-def test_a_boolean_is_no_seed() -> None:
+def test_a_boolean_is_not_a_seed() -> None:
     assert "'seed' must be a whole number" in one_mistake({**RTE, "seed": True})
 
 
-def test_a_section_that_is_no_table_is_said() -> None:
+def test_a_section_that_is_not_a_table_is_reported() -> None:
     assert "[train] must be a section" in one_mistake({**RTE, "train": 3})
     assert "[task] must be a section" in mistakes({"task": "rte"})[0]
 
 
-def test_whole_numbers_are_taken_for_numbers() -> None:
+def test_whole_numbers_are_accepted_as_floats() -> None:
     built = build_config({**RTE, "finetune": {"epochs": 2, "snapshots": [1]}})
     assert built.finetune.epochs == 2.0 and isinstance(built.finetune.epochs, float)
     assert isinstance(built.finetune.snapshots[0], float)
@@ -121,7 +121,7 @@ def test_values_out_of_range_are_named(override: str, words: str) -> None:
     [
         (["finetune.epochs=1", "finetune.snapshots=[1.5]"], "'finetune.snapshots' has 1.5"),
         (["finetune.snapshots=[-0.1]"], "'finetune.snapshots' has -0.1"),
-        (["train.snapshots=[0.3]"], "'train.snapshots' has 0.3, which fine-tuning does not keep"),
+        (["train.snapshots=[0.3]"], "'train.snapshots' has 0.3, which fine-tuning does not save"),
         (["train.batch_rows=4", "train.batch_tokens=400"], "not both"),
         (["data.max_length=4", "data.overlap=1"], "at least 8"),
         (["heads=[3]"], "each must be a name"),
@@ -134,18 +134,18 @@ def test_settings_that_contradict_each_other_are_named(overrides: list[str], wor
     assert words in one_mistake(RTE, *overrides)
 
 
-def test_the_overlap_must_fit_where_there_are_windows() -> None:
+def test_the_overlap_must_be_smaller_than_a_window() -> None:
     words = ["data.max_length=64", "data.overlap=64"]
     assert "must be less than 'data.max_length'" in one_mistake(SPANS, *words)
     assert build_config(RTE, words).data.max_length == 64
 
 
-def test_a_kind_that_does_not_exist_is_a_mistake_like_any_other() -> None:
+def test_an_unknown_kind_is_reported_with_the_other_mistakes() -> None:
     found = mistakes({"task": {"name": "files", "kind": "spam", "data": "."}, "data": {"max_length": 64}, "seed": -1})
     assert any("task.kind" in line for line in found) and any("'seed'" in line for line in found)
 
 
-def test_defaults_give_way_to_the_file_and_the_file_to_the_command_line(tmp_path: Path) -> None:
+def test_the_file_overrides_defaults_and_the_command_line_overrides_the_file(tmp_path: Path) -> None:
     file = tmp_path / "some.toml"
     file.write_text('heads = ["adapter"]\n[task]\nname = "rte"\n[train]\nlr = 3e-4\nepochs = 2\n')
     built = load_config(file, ["train.epochs=5", "encoder.name=bert-base-uncased", "seed = 7"])
@@ -153,7 +153,7 @@ def test_defaults_give_way_to_the_file_and_the_file_to_the_command_line(tmp_path
     assert built.encoder.name == "bert-base-uncased" and built.seed == 7 and built.heads == ["adapter"]
 
 
-def test_overrides_take_lists_tables_text_and_absence() -> None:
+def test_overrides_accept_lists_tables_text_and_none() -> None:
     words = ["finetune.snapshots=[0.5, 1]", 'heads=[{head = "adapter", size = 8}]', "finetune.clip=none", "run=a=b"]
     built = build_config(RTE, words)
     assert built.finetune.snapshots == [0.5, 1.0] and built.heads == [{"head": "adapter", "size": 8}]
@@ -161,11 +161,11 @@ def test_overrides_take_lists_tables_text_and_absence() -> None:
 
 
 @pytest.mark.parametrize("word", ["train.lr", "=3", "train.lr.x=3", "seed.x=3"])
-def test_an_override_that_is_none_is_said(word: str) -> None:
+def test_an_invalid_override_is_reported(word: str) -> None:
     assert mistakes({**RTE, "seed": 1}, word)
 
 
-def test_tables_that_are_given_are_not_changed() -> None:
+def test_the_given_tables_are_not_modified() -> None:
     tables = {"task": {"name": "rte"}, "train": {"lr": 0.1}}
     build_config(tables, ["train.lr=0.2", "data.hold_out=0.1"])
     assert tables == {"task": {"name": "rte"}, "train": {"lr": 0.1}}
@@ -187,13 +187,13 @@ def test_tables_that_are_given_are_not_changed() -> None:
         ("squad2_answerable", 2e-5, 16, 10, 64),
     ],
 )
-def test_recipes_fill_what_is_absent(task: str, lr: float, rows: int, head_epochs: int, head_rows: int) -> None:
+def test_recipes_fill_in_unset_values(task: str, lr: float, rows: int, head_epochs: int, head_rows: int) -> None:
     built = build_config({"task": {"name": task}})
     assert (built.finetune.lr, built.finetune.batch_rows) == (lr, rows)
     assert (built.train.epochs, built.train.batch_rows) == (head_epochs, head_rows)
 
 
-def test_recipes_leave_what_is_given() -> None:
+def test_recipes_do_not_override_given_values() -> None:
     built = build_config(
         SPANS, ["finetune.lr=1e-4", "finetune.batch_tokens=900", "train.epochs=3", "train.batch_rows=5"]
     )
@@ -216,20 +216,20 @@ def test_a_resolved_config_survives_json_and_a_run_folder(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "text"), [("a.toml", "x = ["), ("a.json", "{"), ("b.toml", "\xff"), ("b.json", "[]"), ("c.json", "3")]
 )
-def test_a_file_that_is_no_config_names_the_file(tmp_path: Path, name: str, text: str) -> None:
+def test_an_invalid_config_file_is_named(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_bytes(text.encode("latin-1"))
     with pytest.raises(UserError, match=re.escape(name)):
         load_config(tmp_path / name)
 
 
-def test_a_file_that_is_not_there_says_what_to_give(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_with_what_to_give(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no config at .*TOML"):
         load_config(tmp_path / "none.toml")
     with pytest.raises(UserError, match="config.json"):
         load_config(tmp_path)
 
 
-def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('[task]\nname = "rte"\n', encoding="utf-8-sig")
     assert load_config(tmp_path / "a.toml").task.name == "rte"
 

@@ -16,7 +16,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_text_is_written_whole_with_folders_above_it(tmp_path: Path) -> None:
+def test_a_text_is_written_and_parent_folders_are_created(tmp_path: Path) -> None:
     write_text(tmp_path / "a" / "b.txt", "größe\n")
     assert (tmp_path / "a" / "b.txt").read_text(encoding="utf-8") == "größe\n" and names(tmp_path / "a") == ["b.txt"]
 
@@ -39,9 +39,9 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
 
 @pytest.mark.parametrize(
     ("number", "words"),
-    [(errno.ENOSPC, "no room on the disk"), (errno.EDQUOT, "no room"), (errno.EROFS, "can't be written")],
+    [(errno.ENOSPC, "no space left on the disk"), (errno.EDQUOT, "no space left"), (errno.EROFS, "can't be written")],
 )
-def test_a_full_or_read_only_disk_is_a_sentence(
+def test_a_full_or_read_only_disk_is_a_user_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str
 ) -> None:
     file = tmp_path / "a.json"
@@ -57,7 +57,7 @@ def test_a_full_or_read_only_disk_is_a_sentence(
     assert read_json(file) == {"old": 1} and names(tmp_path) == ["a.json"]
 
 
-def test_other_errors_of_the_system_are_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_system_errors_are_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.EIO, "bad disk")))
     with pytest.raises(OSError, match="bad disk") as caught:
         write_text(tmp_path / "a", "x")
@@ -65,27 +65,27 @@ def test_other_errors_of_the_system_are_not_hidden(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_a_disk_that_fills_up_while_a_folder_is_written_is_a_sentence(tmp_path: Path) -> None:
+def test_a_disk_that_fills_up_while_a_folder_is_written_is_a_user_error(tmp_path: Path) -> None:
     place = tmp_path / "place"
     with writing_folder(place) as fresh:
         (fresh / "old").write_text("old")
-    with pytest.raises(UserError, match="no room on the disk"), writing_folder(place) as fresh:
+    with pytest.raises(UserError, match="no space left on the disk"), writing_folder(place) as fresh:
         (fresh / "full").symlink_to("/dev/full")
         (fresh / "full").write_text("x" * 100_000)
     assert names(tmp_path) == ["place"] and names(place) == ["old"]
 
 
-def test_a_disk_that_fills_up_under_safetensors_is_the_same_sentence(tmp_path: Path) -> None:
-    # Its own kind of error, with the system's number in the text: seen on a small tmpfs.
+def test_a_disk_that_fills_up_under_safetensors_is_the_same_user_error(tmp_path: Path) -> None:
+    # safetensors raises its own error with the system's number in the text, as seen on a small tmpfs.
     full = SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
-    with pytest.raises(UserError, match="no room on the disk"), writing_folder(tmp_path / "place"):
+    with pytest.raises(UserError, match="no space left on the disk"), writing_folder(tmp_path / "place"):
         raise full
     with pytest.raises(SafetensorError, match="bad header"), writing_folder(tmp_path / "place"):
         raise SafetensorError("bad header")
     assert names(tmp_path) == []
 
 
-def test_what_is_written_can_be_read_by_others(tmp_path: Path) -> None:
+def test_files_and_folders_are_readable_by_other_users(tmp_path: Path) -> None:
     write_text(tmp_path / "file", "x")
     with writing_folder(tmp_path / "folder") as fresh:
         write_json(fresh / "inner", 1)
@@ -93,14 +93,14 @@ def test_what_is_written_can_be_read_by_others(tmp_path: Path) -> None:
     assert modes == [0o644, 0o755, 0o644]
 
 
-def test_a_folder_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
+def test_a_folder_replaces_the_old_one(tmp_path: Path) -> None:
     for name in ("old", "new"):
         with writing_folder(tmp_path / "a" / "place") as fresh:
             (fresh / name).write_text(name)
     assert names(tmp_path / "a" / "place") == ["new"] and names(tmp_path / "a") == ["place"]
 
 
-def test_nothing_is_at_the_place_until_the_block_ends(tmp_path: Path) -> None:
+def test_the_folder_appears_only_when_the_block_ends(tmp_path: Path) -> None:
     with writing_folder(tmp_path / "place") as fresh:
         assert not (tmp_path / "place").exists() and fresh.parent == tmp_path
     assert (tmp_path / "place").is_dir()
@@ -115,13 +115,13 @@ def test_an_error_inside_leaves_the_old_folder_and_nothing_else(tmp_path: Path) 
     assert names(tmp_path) == ["place"] and names(tmp_path / "place") == ["old"]
 
 
-def test_equal_parts_have_equal_fingerprints_and_others_do_not() -> None:
+def test_fingerprints_are_equal_only_for_equal_parts() -> None:
     assert fingerprint({"a": 1, "b": 2.5}, "x") == fingerprint({"b": 2.5, "a": 1}, "x")
     others = [fingerprint(*parts) for parts in [(1,), ("1",), (1, 1), ([1],), ({"a": 1},), (None,), (1.5,), ()]]
     assert len(set(others)) == len(others)
 
 
-def test_a_file_s_fingerprint_is_that_of_its_bytes(tmp_path: Path) -> None:
+def test_a_file_fingerprint_depends_on_its_bytes(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x" * 3_000_000)
     (tmp_path / "b").write_bytes(b"x" * 3_000_000)
     assert file_fingerprint([tmp_path / "a"]) == file_fingerprint([tmp_path / "b"])

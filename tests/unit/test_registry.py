@@ -11,19 +11,19 @@ def make() -> Registry[type]:
     return fruits
 
 
-def test_a_name_becomes_the_thing_and_the_decorator_gives_it_back() -> None:
+def test_a_name_returns_the_object_and_the_decorator_returns_it_unchanged() -> None:
     fruits = make()
     assert fruits["pear"] is int and fruits.register("fig")(float) is float and fruits["fig"] is float
 
 
-def test_names_come_in_the_order_of_registration_and_are_counted() -> None:
+def test_names_are_in_order_of_registration() -> None:
     fruits = make()
     assert list(fruits) == ["pear", "apple"] and len(fruits) == 2 and "pear" in fruits and "plum" not in fruits
 
 
-def test_a_taken_name_is_refused_and_the_first_thing_stays() -> None:
+def test_a_taken_name_is_refused_and_the_first_object_stays() -> None:
     fruits = make()
-    with pytest.raises(RuntimeError, match="two fruits are called 'pear'"):
+    with pytest.raises(RuntimeError, match="two fruits are named 'pear'"):
         fruits.register("pear")(bytes)
     assert fruits["pear"] is int
 

@@ -1,4 +1,4 @@
-"""Numbers as people read them, and tables of them."""
+"""Formatting of numbers and tables."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def test_a_cell_is_shown_with_separators_and_its_digits(cell: Cell, digits: int 
     assert show(cell, Column("x", digits)) == shown
 
 
-def test_a_column_is_numeric_when_all_that_is_there_is_numbers() -> None:
+def test_a_column_is_numeric_if_all_its_values_are_numbers() -> None:
     rows: list[list[Cell]] = [[1, "a", None, True, None], [None, 2, 0.5, False, float("nan")]]
     assert Table(map(str, range(5)), rows).is_numeric() == [True, False, True, False, False]
     assert Table(["empty", Column("empty with digits", 2)], [[None, None]]).is_numeric() == [False, True]
@@ -38,11 +38,11 @@ def test_columns_that_share_a_note_share_a_line_of_the_legend() -> None:
     assert Table(columns, []).legend() == [("a, d", "one"), ("c", "two")]
 
 
-def test_json_gets_null_for_what_is_no_number_however_deep() -> None:
+def test_nan_and_infinity_become_null_at_any_depth() -> None:
     assert plain({"a": [float("nan"), (1, float("-inf"))], "b": 0.5}) == {"a": [None, [1, None]], "b": 0.5}
 
 
-def test_markdown_has_as_many_cells_in_every_line_and_says_what_shared_notes_mean_once() -> None:
+def test_every_markdown_row_has_all_cells_and_shared_notes_appear_once() -> None:
     table = Table(
         ["a", Column("b", 1, "Points."), Column("c", note="Points.")], [["x", 0.26, 3], ["y"]], "Title", "Of it."
     )
@@ -60,5 +60,5 @@ def test_markdown_has_as_many_cells_in_every_line_and_says_what_shared_notes_mea
     assert to_markdown(table).split("\n") == lines
 
 
-def test_columns_that_no_row_fills_are_left_out() -> None:
+def test_empty_columns_are_left_out() -> None:
     assert Table(["a", "b", "c"], [[1, None, 0], [2, None, None]]).without_empty().headings == ["a", "c"]

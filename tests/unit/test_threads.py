@@ -1,4 +1,4 @@
-"""Threads wait without spinning unless the user says otherwise, and prediction makes room on a busy machine."""
+"""Threads wait without spinning unless the user sets otherwise, and prediction uses one thread on a busy machine."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ SHOW = "import os; e = os.environ.get; print(e('OMP_WAIT_POLICY'), e('GOMP_SPINC
 
 
 def show(code: str, **settings: str) -> list[str]:
-    """What a fresh process prints with these settings of the environment and no other of OpenMP's."""
+    """The output of a fresh process with these environment variables and no other OpenMP settings."""
     own = {key: value for key, value in os.environ.items() if key not in (*threads.WAITING, "OMP_NUM_THREADS")}
     done = subprocess.run(
         [sys.executable, "-c", f"{code}\n{SHOW}"], env=own | settings, capture_output=True, text=True, check=True
@@ -26,7 +26,7 @@ def test_importing_the_package_makes_threads_wait_passively() -> None:
     assert show("import bertvision") == ["PASSIVE", str(threads.SPINS), "False"]
 
 
-def test_after_torch_it_is_too_late_for_this_process_and_in_time_for_its_children() -> None:
+def test_after_torch_the_setting_reaches_only_child_processes() -> None:
     assert show("import torch, bertvision") == ["PASSIVE", str(threads.SPINS), "True"]
 
 
@@ -51,7 +51,7 @@ def count_inside() -> int:
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_one_thread_is_used_where_threads_spin_on_a_busy_machine_and_only_for_the_work(
+def test_one_thread_is_used_inside_if_threads_spin_on_a_busy_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(threads, "spins", True)
@@ -64,7 +64,7 @@ def test_one_thread_is_used_where_threads_spin_on_a_busy_machine_and_only_for_th
 
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize(("spins", "crowded"), [(False, True), (True, False)])
-def test_threads_that_sleep_or_an_idle_machine_keep_all_of_them(
+def test_all_threads_are_used_if_they_sleep_or_the_machine_is_idle(
     monkeypatch: pytest.MonkeyPatch, spins: bool, crowded: bool
 ) -> None:
     monkeypatch.setattr(threads, "spins", spins)
@@ -72,7 +72,7 @@ def test_threads_that_sleep_or_an_idle_machine_keep_all_of_them(
     assert count_inside() == 2
 
 
-def test_a_machine_is_busy_where_more_programs_run_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_is_busy_if_more_programs_run_than_it_has_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine.psutil, "cpu_count", lambda: 4)
     monkeypatch.setattr(machine.psutil, "getloadavg", lambda: (4.0, 9.0, 9.0))
     assert not machine.is_crowded()  # our own work takes all cores

@@ -1,11 +1,13 @@
-"""The command line: the app, what its commands share, and the order in which --help shows them. One file a command;
-heavy imports wait inside the commands, so that --help answers at once.
+"""The command line: the app, the helpers its commands share, and their order in --help.
+
+Each command has its own file. Heavy imports happen inside the commands, so that --help is fast.
 """
 
 import dataclasses
 import importlib
 import json
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -25,29 +27,30 @@ COMMANDS = (
 )  # fmt: skip
 RESUMABLE = ("demo", "run", "search", "finetune", "encode", "train", "evaluate")
 
-Config = Annotated[str, typer.Argument(help="A TOML config, or a run folder.", show_default=False)]
+Config = Annotated[str, typer.Argument(help="A TOML config file or a run folder.", show_default=False)]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(help="Settings over the config's: section.key=value …", show_default=False)
+    list[str] | None,
+    typer.Argument(help="Settings that override the config, as section.key=value.", show_default=False),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 
 
 class Commands(TyperGroup):
-    """The group of commands; without it typer leaves at Ctrl-C and says nothing."""
+    """The group of commands. Prints a message on Ctrl-C, where typer would exit silently."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            kept = " What was done is kept: the same command goes on from there."
-            typer.echo("\nstopped." + (kept if ctx.invoked_subcommand in RESUMABLE else ""), err=True)
+            saved = " Progress is saved: run the same command again to resume."
+            typer.echo("\nInterrupted." + (saved if ctx.invoked_subcommand in RESUMABLE else ""), err=True)
             raise typer.Exit(130) from None
 
 
 app = typer.Typer(
     name="bertvision",
     cls=Commands,
-    help="Train very small heads on the hidden states of every layer of a BERT, all of them in one pass.",
+    help="Train very small heads on the hidden states of every layer of a BERT, all in one pass.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -67,43 +70,46 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: bool = typer.Option(
-        False, "--version", help="Print the version and leave.", is_eager=True, callback=_print_version
+        False, "--version", help="Show the version and exit.", is_eager=True, callback=_print_version
     ),
 ) -> None: ...
 
 
 def main() -> None:
-    """The `bertvision` command: what a user can put right is said in a sentence, without a traceback."""
+    """Run the `bertvision` command. Errors that the user can fix are printed as a message, without a traceback."""
     try:
         app()
     except UserError as error:
-        sys.exit(_say(f"error: {error}", 2))
+        sys.exit(_print_error(f"error: {error}", 2))
     except KeyboardInterrupt:
-        sys.exit(_say("\nstopped.", 130))  # before a command began; the commands say more
+        sys.exit(_print_error("\nInterrupted.", 130))  # before a command started
     except BrokenPipeError:
         sys.exit(1)
     except RuntimeError as error:
-        if type(error).__name__ != "OutOfMemoryError":  # torch's, which is not imported here
+        if type(error).__name__ != "OutOfMemoryError":  # torch's; torch is not imported here
             raise
-        advice = "set smaller train.encode_tokens and finetune.memory_tokens. What was done is kept."
-        sys.exit(_say(f"error: the GPU's memory has run out: {advice}", 2))
+        advice = "lower train.encode_tokens and finetune.memory_tokens, then run the same command again to resume."
+        sys.exit(_print_error(f"error: the GPU ran out of memory: {advice}", 2))
 
 
-def _say(text: str, code: int) -> int:
+def _print_error(text: str, code: int) -> int:
     print(text, file=sys.stderr)
     return code
 
 
-# ---------------------------------------------------------------------- what commands share
+# ---------------------------------------------------------------------- shared by the commands
 
 
 def load_job(config: str, overrides: list[str] | None, find_more: Callable[[Any], list[str]] | None = None) -> Any:
-    """The job a command works on, with progress on the terminal; `find_more` finds mistakes besides the heads'."""
+    """Return the job of a config, with progress shown on the terminal.
+
+    `find_more` checks more than the settings; by default it checks the heads and ensembles.
+    """
     from bertvision.config import load_config
 
     settings = load_config(config, overrides or [], find_more or find_mistakes)
-    if Path(config).is_dir() and not any(word.startswith("run=") for word in overrides or []):
-        settings = dataclasses.replace(settings, run=config)  # the folder may have been moved since it was made
+    if Path(config).is_dir() and not any(override.startswith("run=") for override in overrides or []):
+        settings = dataclasses.replace(settings, run=config)  # the folder may have been moved
     quiet_libraries()
     from bertvision.pipeline.job import Job
 
@@ -111,14 +117,14 @@ def load_job(config: str, overrides: list[str] | None, find_more: Callable[[Any]
 
 
 def find_mistakes(config: Any) -> list[str]:
-    """Mistakes in the heads and ensembles, to be shown with those of the other settings."""
+    """Mistakes in the heads and ensembles, reported along with those in the other settings."""
     from bertvision.pipeline import job
 
     return job.find_mistakes(config)
 
 
 def quiet_libraries() -> None:
-    """transformers' own bars and advice would stand between ours; errors still come through."""
+    """Silence progress bars and advice of other libraries; their errors still come through."""
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -133,27 +139,34 @@ def print_json(value: Any) -> None:
 
 
 def print_table(table: Table, with_notes: bool = True) -> None:
-    """A table that fits the terminal: numbers to the right, the note under it."""
+    """Print a table that fits the terminal, with numbers right-aligned and the notes below."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    # Into a file or pipe nothing is folded: whoever reads it has room.
-    console = Console() if sys.stdout.isatty() else Console(width=200)
+    console = Console(width=_table_width())
     headings, rows, shown = table.headings, table.texts(), _fitting_columns(table, console.width)
     drawn = RichTable(box=SIMPLE_HEAD, pad_edge=False, show_header=any(headings))
     for number in shown:
-        is_figure = all(_is_figure(row[number]) for row in rows)
-        drawn.add_column(headings[number], justify="right" if is_figure else "left")
+        is_number = all(_is_number(row[number]) for row in rows)
+        drawn.add_column(headings[number], justify="right" if is_number else "left")
     for row in rows:
         drawn.add_row(*(Text(row[number]) for number in shown))
     console.print(table.title, style="bold", highlight=False, markup=False)
     console.print(drawn)
-    left_out = [heading for number, heading in enumerate(headings) if number not in shown]
+    hidden = [heading for number, heading in enumerate(headings) if number not in shown]
     meanings = table.explain(headings[number] for number in shown) if with_notes else ""
-    notes = [table.note, meanings, f"(left out here: {', '.join(left_out)}; --json has all)" if left_out else ""]
-    console.print(*filter(None, notes), style="dim", highlight=False, markup=False)
+    advice = f"(columns not shown: {', '.join(hidden)}; widen the terminal or use --json)" if hidden else ""
+    console.print(*filter(None, [table.note, meanings, advice]), style="dim", highlight=False, markup=False)
+
+
+def _table_width() -> int | None:
+    """The width of a table; None: as wide as the terminal. Output to a pipe or file is as wide as COLUMNS, if set."""
+    if sys.stdout.isatty():
+        return None
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isdecimal() and int(columns) else 200
 
 
 def _fitting_columns(table: Table, width: int) -> list[int]:
@@ -166,12 +179,12 @@ def _fitting_columns(table: Table, width: int) -> list[int]:
     return shown
 
 
-def _is_figure(cell: str) -> bool:
+def _is_number(cell: str) -> bool:
     return not cell.strip("0123456789.,-+±% ")
 
 
 def print_run(job: Any, scores: dict[str, Any], as_json: bool) -> None:
-    """The scores of a run and where its folder is; only the first process speaks."""
+    """Print the scores of a run and the path of its folder, from the main process only."""
     from bertvision.pipeline.finished import FinishedRun
     from bertvision.pipeline.score import score_tables
 
@@ -182,8 +195,8 @@ def print_run(job: Any, scores: dict[str, Any], as_json: bool) -> None:
         return
     tables = score_tables(FinishedRun(job.folder.path, scores))
     for table in tables:
-        print_table(table, with_notes=table is tables[-1])  # what headings mean is said once, under the last
-    typer.echo(f"run folder: {job.folder.path}   (bertvision report {job.folder.path})")
+        print_table(table, with_notes=table is tables[-1])  # headings are explained once, under the last table
+    typer.echo(f"run folder: {job.folder.path}   (for a report: bertvision report {job.folder.path})")
 
 
 for _command in COMMANDS:

@@ -6,9 +6,9 @@ from bertvision.cli import AsJson, Config, Overrides, app, load_job, print_json,
 from bertvision.tables import Table
 
 
-@app.command("check", rich_help_panel="Look", epilog="example: bertvision check configs/rte.toml")
+@app.command("check", rich_help_panel="Inspect", epilog="Example: bertvision check configs/rte.toml")
 def check(config: Config, overrides: Overrides = None, json: AsJson = False) -> None:
-    """Say beforehand whether all is there and what it will cost: seconds, memory, disk."""
+    """Check data, encoder and settings, and estimate time, memory and disk space."""
     job = load_job(config, overrides)
     from bertvision.pipeline.check import estimate_costs
 
@@ -19,7 +19,7 @@ def check(config: Config, overrides: Overrides = None, json: AsJson = False) -> 
     for section, rows in found.items():
         cells = [[key, _value(value)] for key, value in rows.items()]
         print_table(Table(["", ""], cells, section))
-    typer.echo("all is there.")
+    typer.echo("Everything is in place.")
 
 
 def _value(value: object) -> str:

@@ -7,9 +7,11 @@ import typer
 from bertvision.cli import AsJson, Overrides, app, load_job, print_run
 
 
-@app.command("demo", rich_help_panel="Run", epilog="example: bertvision demo finetune.epochs=2 run=runs/longer_demo")
+@app.command(
+    "demo", rich_help_panel="Main commands", epilog="Example: bertvision demo finetune.epochs=2 run=runs/longer_demo"
+)
 def demo(overrides: Overrides = None, json: AsJson = False) -> None:
-    """The paper in miniature: offline, minutes on a laptop, on a synthetic corpus that ships; ends in a report."""
+    """Run the paper's experiment in miniature, offline, on a bundled corpus, and write a report. Takes minutes."""
     with as_file(files("bertvision") / "demo.toml") as config:
         job = load_job(str(config), overrides)
     from bertvision.pipeline.run import run_job

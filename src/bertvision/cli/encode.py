@@ -6,22 +6,23 @@ import typer
 
 from bertvision.cli import Config, Overrides, app, load_job
 from bertvision.errors import UserError, suggest
+from bertvision.tables import counted
 
 
 @app.command(
-    "encode", rich_help_panel="The stages of run", epilog="example: bertvision encode configs/rte.toml store.dtype=int8"
+    "encode", rich_help_panel="Individual stages", epilog="Example: bertvision encode configs/rte.toml store.dtype=int8"
 )
 def encode(
     config: Config,
     overrides: Overrides = None,
-    split: Annotated[str, typer.Option(help="train, held_out, or a dev split.")] = "train",
+    split: Annotated[str, typer.Option(help="Split to encode: train, held_out or a dev split.")] = "train",
     part: Annotated[
-        str, typer.Option(help="K/N: write the K-th of N parts, others are left to other commands.")
+        str, typer.Option(help="K/N: encode only part K of N, so that several commands can share the work.")
     ] = "1/1",
 ) -> None:
-    """Write the hidden states that heads read to a store, after fine-tuning if that is not done yet.
+    """Write the hidden states that the heads read to a store. Fine-tunes the encoder first if needed.
 
-    Existing shards are compared with their checksums; what is missing or wrong is written again.
+    Existing shards are verified by their checksums; only missing or damaged ones are written.
     """
     number = _parse_part(part)
     job = load_job(config, overrides)
@@ -33,25 +34,25 @@ def encode(
 
     known = ["train", *(job.scored_splits if split != "train" else [])]
     if split not in known:
-        raise UserError(f"there is no split '{split}' of {job.task.name}: {suggest(split, known)}")
+        raise UserError(f"{job.task.name} has no split '{split}': {suggest(split, known)}")
     check_heads(job)
     open_run(job)
     finetune(job)
     try:
         stores = encode_states(job, split, number)
-    except UnfinishedError as waits:
-        typer.echo(str(waits))
+    except UnfinishedError as unfinished:
+        typer.echo(str(unfinished))
         return
     for store in stores:
         facts = store.manifest
         typer.echo(
-            f"{store.location}: {facts.windows:,} windows, {facts.tokens:,} tokens, {facts.bytes / 1e6:,.1f} MB, "
-            f"{facts.contents.dtype}"
+            f"{store.location}: {counted(facts.windows, 'window')}, {counted(facts.tokens, 'token')}, "
+            f"{facts.bytes / 1e6:,.1f} MB, {facts.contents.dtype}"
         )
 
 
 def _parse_part(part: str) -> tuple[int, int]:
     number, _, parts = part.partition("/")
     if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
-        raise UserError(f"--part is '{part}': write K/N, for instance 2/4 for the second of four parts.")
+        raise UserError(f"--part is '{part}': expected K/N, such as 2/4 for the second of four parts.")
     return int(number) - 1, int(parts)

@@ -10,24 +10,29 @@ from bertvision.errors import UserError
 
 @app.command(
     "ensemble",
-    rich_help_panel="The stages of run",
-    epilog="example: bertvision ensemble runs/demo encoder adapter_64 --method max",
+    rich_help_panel="Individual stages",
+    epilog="Example: bertvision ensemble runs/demo encoder adapter_64 --method max",
 )
 def ensemble(
-    run: Annotated[str, typer.Argument(help="The folder of a run that was scored.", show_default=False)],
+    run: Annotated[str, typer.Argument(help="Folder of a scored run.", show_default=False)],
     members: Annotated[
         list[str],
-        typer.Argument(help="Two models or more: NAME, NAME@EPOCHS, or RUN:NAME@EPOCHS.", show_default=False),
+        typer.Argument(
+            help="Two or more models: NAME, NAME@EPOCHS (another snapshot) or RUN:NAME@EPOCHS.", show_default=False
+        ),
     ],
     method: Annotated[
-        str, typer.Option(help="max or mean of probabilities, sum of logits, or weights fitted on held-out data.")
+        str,
+        typer.Option(
+            help="max or mean (of probabilities), sum (of logits), or fitted (weights fitted on held-out data)."
+        ),
     ] = "max",
-    name: Annotated[str, typer.Option(help="What to call it; absent: made of its members' names.")] = "",
+    name: Annotated[str, typer.Option(help="Name of the ensemble. Default: built from the names of its members.")] = "",
     json: AsJson = False,
 ) -> None:
-    """Let several models answer together, of one run or several; scored and kept like any other model."""
+    """Combine models, from one or several runs, into an ensemble and score it like any other model."""
     if len(members) < 2:
-        raise UserError(f"an ensemble has two members or more, not {', '.join(members) or 'none'}.")
+        raise UserError(f"an ensemble needs at least two members, got {', '.join(members) or 'none'}.")
     job = load_job(run, [])
     from bertvision.api import Run
 

@@ -12,21 +12,25 @@ from bertvision.tables import Table
 
 @app.command(
     "evaluate",
-    rich_help_panel="The stages of run",
-    epilog="example: bertvision evaluate --predictions mine.json --data dev-v2.0.json --json",
+    rich_help_panel="Individual stages",
+    epilog="Example: bertvision evaluate --predictions mine.json --data dev-v2.0.json --json",
 )
 def evaluate(
-    config: Annotated[str | None, typer.Argument(help="A TOML config, or a run folder.", show_default=False)] = None,
+    config: Annotated[
+        str | None, typer.Argument(help="A TOML config file or a run folder.", show_default=False)
+    ] = None,
     overrides: Overrides = None,
-    predictions: Annotated[Path | None, typer.Option(help="A SQuAD 2.0 predictions file: id → text.")] = None,
-    data: Annotated[Path | None, typer.Option(help="The SQuAD-format file the predictions are for.")] = None,
-    kit: Annotated[str | None, typer.Option(help="Score this kit's head on the config's data.")] = None,
+    predictions: Annotated[
+        Path | None, typer.Option(help="SQuAD 2.0 predictions file to score: JSON, id → answer.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="With --predictions: SQuAD file with the gold answers.")] = None,
+    kit: Annotated[str | None, typer.Option(help="Score this kit's head on the data of the config.")] = None,
     json: AsJson = False,
 ) -> None:
-    """Score a run's encoder, control and heads; a kit's head; or any SQuAD 2.0 predictions file, officially."""
+    """Score all models of a run, a head of a kit, or a SQuAD 2.0 predictions file."""
     if predictions is not None or data is not None:
         if predictions is None or data is None or config is not None or kit is not None:
-            raise UserError("to score a file give both --predictions FILE and --data FILE, and no config or kit.")
+            raise UserError("to score a file, give both --predictions FILE and --data FILE, and no config or kit.")
         _evaluate_file(predictions, data, json)
         return
     if config is None:
@@ -55,15 +59,15 @@ def _evaluate_file(predictions: Path, data: Path, as_json: bool) -> None:
     from bertvision.tasks.squad import read_squad
     from bertvision.tasks.text_files import read_json
 
-    said = read_json(predictions)
-    if not isinstance(said, dict) or not all(isinstance(text, str) for text in said.values()):
-        raise UserError(f'{predictions}: expected one JSON object of question id → answer text ("" = no answer).')
+    answers = read_json(predictions)
+    if not isinstance(answers, dict) or not all(isinstance(text, str) for text in answers.values()):
+        raise UserError(f'{predictions}: expected one JSON object, question id → answer text ("" = no answer).')
     examples = read_squad(data)
     if any(example.answers is None for example in examples):
-        raise UserError(f"{data} has questions without gold answers: it can't be scored against.")
-    scores = score_answers(gold_answers(examples), said)
+        raise UserError(f"{data} has questions without gold answers, so predictions can't be scored on it.")
+    scores = score_answers(gold_answers(examples), answers)
     if as_json:
         print_json(scores)
     else:
         rows = [[key, str(value) if isinstance(value, int) else f"{value:.4f}"] for key, value in scores.items()]
-        print_table(Table(["measure", "value"], rows, f"{predictions} on {data}"))
+        print_table(Table(["metric", "score"], rows, f"{predictions} on {data}"))

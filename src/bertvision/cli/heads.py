@@ -12,16 +12,18 @@ from bertvision.tables import Table
 
 
 @app.command(
-    "heads", rich_help_panel="Look", epilog="example: bertvision heads --encoder bert-large-uncased --task squad2"
+    "heads", rich_help_panel="Inspect", epilog="Example: bertvision heads --encoder bert-large-uncased --task squad2"
 )
 def heads(
-    name: Annotated[str | None, typer.Argument(help="One head: what it is, and its settings.")] = None,
-    encoder: Annotated[str, typer.Option(help="Name or folder; BERT's sizes are known offline.")] = "bert-base-uncased",
-    task: Annotated[str, typer.Option(help="A task that `bertvision tasks` lists.")] = "squad2",
-    labels: Annotated[int, typer.Option(min=2, help="For a task of your own: how many labels.")] = 2,
+    name: Annotated[str | None, typer.Argument(help="Head to describe, with its settings. Default: list all.")] = None,
+    encoder: Annotated[
+        str, typer.Option(help="Hub name or folder of the encoder. The original BERT models need no network.")
+    ] = "bert-base-uncased",
+    task: Annotated[str, typer.Option(help="Task to predict; `bertvision tasks` lists them.")] = "squad2",
+    labels: Annotated[int, typer.Option(min=2, help="With --task files: number of labels.")] = 2,
     json: AsJson = False,
 ) -> None:
-    """List the heads with their parameters and their share of the encoder's, or describe one of them."""
+    """List the heads with their parameter counts, or describe one head and its settings."""
     quiet_libraries()
     if name is not None:
         _describe_head(name, json)
@@ -31,13 +33,14 @@ def heads(
         print_json(rows)
         return
     cells = [[r["name"], f"{r['parameters']:,}", f"{100 * r['share']:.3f}", r["head"], r["what"]] for r in rows]
+    columns = ["name", "parameters", "% of encoder", "head", "description"]
     title = f"heads for {task} on {encoder} ({whole:,} parameters)"
-    note = "`bertvision heads NAME` describes one head and its settings; every name can stand in a config's `heads`."
-    print_table(Table(["name", "parameters", "% of encoder", "head", "what"], cells, title, note, ("what", "head")))
+    note = "Use these names in the `heads` of a config. `bertvision heads NAME` describes a head and its settings."
+    print_table(Table(columns, cells, title, note, ("description", "head")))
 
 
 def _rows(encoder: str, task: str, labels: int) -> tuple[list[dict[str, Any]], int]:
-    """Every named row that takes the task's target, smallest first, and the encoder's parameters."""
+    """Every preset that can predict the task's target, smallest first, and the number of the encoder's parameters."""
     import torch
 
     from bertvision.encoder.loading import shape_of
@@ -54,9 +57,9 @@ def _rows(encoder: str, task: str, labels: int) -> tuple[list[dict[str, Any]], i
         if not HEADS[head].takes(target.kind):
             continue
         try:
-            with torch.device("meta"):  # twenty million numbers need not be drawn to be counted
+            with torch.device("meta"):  # counts the weights without allocating them
                 built = HEADS[head](HEADS[head].Config(**settings), size.shape, target)
-        except UserError:  # a row that asks for more layers than this encoder has
+        except UserError:  # a preset that reads more layers than this encoder has
             continue
         rows.append(
             {
@@ -73,7 +76,7 @@ def _rows(encoder: str, task: str, labels: int) -> tuple[list[dict[str, Any]], i
 
 
 def _what(head: type) -> tuple[str, str]:
-    """The first sentence of a head's file, and the rest of its text."""
+    """The first sentence of the docstring of a head's file, and the whole docstring."""
     text = (sys.modules[head.__module__].__doc__ or "").partition(": ")[2]
     first, _, rest = text.partition("\n\n")
     return " ".join(first.split()).split(". ")[0].rstrip("."), " ".join(f"{first}\n{rest}".split())
@@ -111,4 +114,4 @@ def _describe_head(name: str, as_json: bool) -> None:
     cells = [[s["name"], str(s["value"]), s["type"], s["help"]] for s in settings]
     presets = f" Presets: {', '.join(HEADS[head].presets)}." if HEADS[head].presets else ""
     note = f"{facts['what']} Predicts: {', '.join(facts['predicts'])}.{presets}"
-    print_table(Table(["setting", "value" if given else "default", "type", "what it does"], cells, name, note))
+    print_table(Table(["setting", "value" if given else "default", "type", "description"], cells, name, note))

@@ -10,32 +10,37 @@ from bertvision.cli import app
 from bertvision.errors import UserError
 
 
-@app.command("kit", rich_help_panel="Run", epilog="example: bertvision kit runs/sst2 runs/rte --to my_kit")
+@app.command("kit", rich_help_panel="Main commands", epilog="Example: bertvision kit runs/sst2 runs/rte --to my_kit")
 def kit(
-    runs: Annotated[list[Path], typer.Argument(help="Finished runs, one a task, at 0 epochs.", show_default=False)],
+    runs: Annotated[
+        list[Path], typer.Argument(help="Finished runs with finetune.epochs = 0, one per task.", show_default=False)
+    ],
     to: Annotated[
-        Path, typer.Option(help="The kit's folder: new, empty or a kit, which is replaced.", show_default=False)
+        Path,
+        typer.Option(help="Folder of the kit: new or empty, or an existing kit to replace.", show_default=False),
     ],
     head: Annotated[
-        list[str] | None, typer.Option(help="TASK=NAME: this head instead of the best on held-out; may be repeated.")
+        list[str] | None,
+        typer.Option(help="TASK=NAME: use this head instead of the best on held-out data. May be repeated."),
     ] = None,
     about: Annotated[
-        Path | None, typer.Option(help='TOML of TASK = "sentences about its data and their licence", for the cards.')
+        Path | None,
+        typer.Option(help='TOML file with notes on data and licence for the model cards: TASK = "…" for each task.'),
     ] = None,
 ) -> None:
-    """Put heads of several tasks on one untouched encoder together; text goes through it once for all of them."""
-    words = [word.partition("=") for word in head or []]
-    if any(not (task and sign and name) for task, sign, name in words):
-        raise UserError("--head is TASK=NAME, such as --head rte=adapter_64.")
+    """Combine heads for several tasks into a kit. A text then goes through the encoder once for all tasks."""
+    choices = [choice.partition("=") for choice in head or []]
+    if any(not (task and equals and name) for task, equals, name in choices):
+        raise UserError("--head must be TASK=NAME, such as --head rte=adapter_64.")
     from bertvision.disk import read_json
     from bertvision.kits.make import make_kit
     from bertvision.tables import counted
 
-    made = make_kit(runs, to, {task: name for task, _, name in words}, _read_about(about))
+    made = make_kit(runs, to, {task: name for task, _, name in choices}, _read_about(about))
     tasks = (read_json(made / "kit.json") or {})["tasks"]
     for task, facts in tasks.items():
         typer.echo(f"{task}: {facts['head']}, {facts['parameters']:,} parameters")
-    typer.echo(f"kit of {counted(len(tasks), 'task')}: {made}   (bertvision predict {made} --text …)")
+    typer.echo(f"kit of {counted(len(tasks), 'task')}: {made}   (to use it: bertvision predict {made} --text …)")
 
 
 def _read_about(path: Path | None) -> dict[str, str]:
@@ -44,9 +49,9 @@ def _read_about(path: Path | None) -> dict[str, str]:
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError:
-        raise UserError(f"--about {path}: there is no such file that can be read.") from None
+        raise UserError(f"--about {path}: there is no such file, or it can't be read.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"--about {path} is no TOML: {error}.") from None
+        raise UserError(f"--about {path} is not valid TOML: {error}.") from None
     if not all(isinstance(text, str) for text in found.values()):
         raise UserError(f'--about {path}: expected lines such as  sst2 = "sentences about the data".')
     return found

@@ -15,33 +15,52 @@ from bertvision.tables import counted
 
 @app.command(
     "predict",
-    rich_help_panel="Run",
-    epilog="example: bertvision predict runs/demo --text 'Who …?' --text-pair 'In 1891 …'",
+    rich_help_panel="Main commands",
+    epilog="Example: bertvision predict runs/demo --text 'Who …?' --text-pair 'In 1891 …'",
 )
 def predict(
-    run: Annotated[str, typer.Argument(help="A finished run's folder, or a kit.", show_default=False)],
-    head: Annotated[str | None, typer.Option(help="A head of the run, or 'encoder'; absent: best on held-out.")] = None,
-    text: Annotated[str | None, typer.Option(help="One text (the question).")] = None,
-    text_pair: Annotated[str | None, typer.Option(help="Its second text (the passage).")] = None,
-    file: Annotated[Path | None, typer.Option(help="CSV, TSV, JSONL or SQuAD-format JSON; also .gz, .xz.")] = None,
-    submission: Annotated[
-        Path | None, typer.Option(help="Write the official submission files into this folder.")
+    run: Annotated[
+        str, typer.Argument(help="Folder of a finished run, or a kit (a folder, or 'default').", show_default=False)
+    ],
+    head: Annotated[
+        str | None, typer.Option(help="Head to use, or 'encoder'. Default: the best model on held-out data.")
     ] = None,
-    data: Annotated[str | None, typer.Option(help="With --submission: folder with the official test files.")] = None,
+    text: Annotated[str | None, typer.Option(help="Text to predict on (or the question).")] = None,
+    text_pair: Annotated[str | None, typer.Option(help="Second text of a pair (or the passage).")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="File to predict on: CSV, TSV, JSONL or SQuAD JSON, also .gz or .xz.")
+    ] = None,
+    submission: Annotated[
+        Path | None,
+        typer.Option(help="Predict the test splits and write the official submission files to this folder."),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="With --submission: folder with the test files. Default: the data of the run.")
+    ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Write JSON lines here; into a .json one object, id → prediction.")
+        Path | None,
+        typer.Option(
+            help="With --file: save predictions here as JSON lines, or in a .json file as one object, id → prediction."
+        ),
     ] = None,
     threshold: Annotated[
-        float | None, typer.Option(help="No-answer threshold; absent: the one chosen on held-out.")
+        float | None, typer.Option(help="No-answer threshold. Default: the one chosen on held-out data.")
     ] = None,
-    epochs: Annotated[float | None, typer.Option(help="Snapshot; absent: the last that has heads.")] = None,
-    tasks: Annotated[str | None, typer.Option(help="Of a kit: 'all', or names with commas; absent: all.")] = None,
+    epochs: Annotated[
+        float | None, typer.Option(help="Snapshot to use, in epochs of fine-tuning. Default: the last with heads.")
+    ] = None,
+    tasks: Annotated[
+        str | None, typer.Option(help="With a kit: tasks to predict, separated by commas. Default: all.")
+    ] = None,
     json: AsJson = False,
 ) -> None:
-    """Predict on new text: an answer with its place, a label with probabilities, or a score."""
+    """Predict on new text: the answer to a question, a label with probabilities, or a score.
+
+    Without --text, --file or --submission, asks for texts one by one.
+    """
     _check_options(text, text_pair, file, out, submission, data)
     quiet_libraries()
-    if not (Path(run) / "scores.json").is_file():  # not a run, so perhaps a kit
+    if not (Path(run) / "scores.json").is_file():  # not a run: it may be a kit
         from bertvision.kits.kit import is_kit
 
         if is_kit(run):
@@ -49,16 +68,18 @@ def predict(
             _predict_with_kit(run, tasks, text, text_pair, file, out, json)
             return
     if tasks is not None:
-        raise UserError(f"--tasks is for kits, and '{run}' is none: leave it out, or give a kit.")
+        raise UserError(f"--tasks is for kits, and '{run}' is not one: leave it out, or give a kit.")
     from bertvision.pipeline.predict import Predictor
 
     if not Path(run).exists():
         from bertvision.kits.kit import shipped_kits
 
-        raise UserError(f"there is no run or kit '{run}': give a run's folder, or a kit ({', '.join(shipped_kits())}).")
+        raise UserError(
+            f"there is no run or kit '{run}': give the folder of one, or a shipped kit ({', '.join(shipped_kits())})."
+        )
     predictor = Predictor(run, head, epochs, RichReporter())
     if head is None:
-        predictor.reporter.say(f"by {predictor.model.title}: {predictor.why}")
+        predictor.reporter.say(f"predicting with {predictor.model.title}: {predictor.why}")
     limit = predictor.threshold if threshold is None else threshold
     if submission is not None:
         _write_submissions(predictor, submission, data, limit)
@@ -78,23 +99,23 @@ def _check_options(
     submission: Path | None,
     data: str | None,
 ) -> None:
-    """Refuses options that do not go together."""
+    """Raise a UserError for options that do not go together."""
     if sum(value is not None for value in (text, file, submission)) > 1:
-        raise UserError("give one of --text, --file and --submission.")
+        raise UserError("give only one of --text, --file and --submission.")
     for option, value, partner, there in (
         ("--text-pair", text_pair, "--text", text), ("--out", out, "--file", file),
         ("--data", data, "--submission", submission),
     ):  # fmt: skip
         if value is not None and there is None:
-            raise UserError(f"{option} goes with {partner}: give that too, or leave {option} out.")
+            raise UserError(f"{option} needs {partner}: add it, or leave {option} out.")
     if out is not None and file is not None and out.resolve() == file.resolve():
-        raise UserError(f"--out {out} is the file that is read: give another one.")
+        raise UserError(f"--out {out} is the input file: give another one.")
 
 
 def _refuse_for_kits(options: dict[str, Any]) -> None:
     given = [name for name, value in options.items() if value is not None]
     if given:
-        raise UserError(f"{', '.join(given)}: for runs; a kit has one head for each task, with its own threshold.")
+        raise UserError(f"{', '.join(given)}: only for runs. A kit has one head per task, with its own threshold.")
 
 
 def _predict_with_kit(
@@ -111,7 +132,7 @@ def _predict_with_kit(
 
     if text is None and file is None and not sys.stdin.isatty():
         raise UserError("nothing to predict on: give --text or --file.")
-    wanted = None if tasks in (None, "all") else [word.strip() for word in str(tasks).split(",") if word.strip()]
+    wanted = None if tasks in (None, "all") else [task.strip() for task in str(tasks).split(",") if task.strip()]
     examples = read_any_text(file) if file is not None else []
     kit = load(name, wanted, reporter=RichReporter())
     if text is None and file is None:
@@ -123,8 +144,8 @@ def _predict_with_kit(
     named = [{"id": id, **row} for id, row in zip(ids, rows, strict=True)]
     if out is not None:
         _write_rows(out, named, dict(zip(ids, rows, strict=True)))
-        many = f"{counted(len(kit.tasks), 'task')} for {counted(len(rows), 'text')}"
-        typer.echo(f"predictions of {many} in {out}", err=True)
+        count = f"{counted(len(rows), 'text')}, {counted(len(kit.tasks), 'task')}"
+        typer.echo(f"predictions for {count}: {out}", err=True)
     elif json:
         print_json(rows[0] if file is None else named)
     else:
@@ -134,17 +155,17 @@ def _predict_with_kit(
 
 
 def _second(text: str | None) -> str | None:
-    """A row whose second text is blank is about the first alone."""
+    """The second text of a row; None if it is blank."""
     return text if text is not None and text.strip() else None
 
 
 def _prompt_kit(kit: Any, as_json: bool) -> None:
-    """Typed at a prompt, one after the other, until an empty line."""
-    while text := typer.prompt("text, or question (empty: leave)", default="", show_default=False):
-        pair = typer.prompt("second text, or passage (empty: none)", default="", show_default=False) or None
+    """Ask for texts and print predictions until an empty line."""
+    while text := typer.prompt("text or question (empty to quit)", default="", show_default=False):
+        pair = typer.prompt("second text or passage (empty for none)", default="", show_default=False) or None
         try:
             (row,) = kit.predict([(text, pair)], ids=["the text"])
-        except UserError as error:  # the next text may be a better one
+        except UserError as error:  # go on to the next text
             typer.echo(f"error: {error}", err=True)
             continue
         print_json(row) if as_json else _print_kit_row(kit, row, max(map(len, row)))
@@ -169,7 +190,7 @@ def _predict_file(predictor: Any, file: Path, out: Path | None, threshold: float
     kind, rows = predictor.task.kind, list(predictor.predict(predictor.read(file)).rows(threshold))
     if out is not None:
         _write_rows(out, rows, {row["id"]: kind.value_of(row) for row in rows})
-        typer.echo(f"{len(rows):,} predictions of {predictor.name} in {out}", err=True)
+        typer.echo(f"{counted(len(rows), 'prediction')} by {predictor.name}: {out}", err=True)
     elif as_json:
         print_json(rows)
     else:
@@ -178,7 +199,7 @@ def _predict_file(predictor: Any, file: Path, out: Path | None, threshold: float
 
 
 def _write_rows(out: Path, rows: list[dict[str, Any]], values: dict[str, Any]) -> None:
-    """Rows as JSON lines; into a .json file one object of the values, by id."""
+    """Write rows as JSON lines; to a .json file, write one object, id → value."""
     from bertvision.disk import write_json, write_text
 
     if out.suffix == ".json":
@@ -193,17 +214,17 @@ def _print_typed(predictor: Any, text: str, text_pair: str | None, threshold: fl
 
 
 def _prompt(predictor: Any, threshold: float, as_json: bool) -> None:
-    """Typed at a prompt, one after the other, until an empty line."""
+    """Ask for texts and print predictions until an empty line."""
     if not sys.stdin.isatty():
         raise UserError("nothing to predict on: give --text, --file or --submission.")
     first, second = ("question", "passage") if predictor.task.windowed else ("text", "second text")
-    while text := typer.prompt(f"{first} (empty: leave)", default="", show_default=False):
+    while text := typer.prompt(f"{first} (empty to quit)", default="", show_default=False):
         pair = typer.prompt(second) if predictor.takes_pairs else None
         _print_typed(predictor, text, pair, threshold, as_json)
 
 
 def _write_submissions(predictor: Any, folder: Path, data: str | None, threshold: float) -> None:
-    """The official form of each unlabelled split that the data has."""
+    """Write the official submission file of each unlabelled split in the data."""
     from bertvision.tasks.submission import write_submission
 
     for split, examples in predictor.test_splits(data):
@@ -211,4 +232,4 @@ def _write_submissions(predictor: Any, folder: Path, data: str | None, threshold
         path = write_submission(
             predictor.task.name, split, predictor.task.kind, predictions.ids, predictions.predicted(threshold), folder
         )
-        typer.echo(f"{len(examples):,} predictions of {predictor.name} in {path}")
+        typer.echo(f"{counted(len(examples), 'prediction')} by {predictor.name}: {path}")

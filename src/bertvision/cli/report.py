@@ -8,18 +8,20 @@ import typer
 from bertvision.cli import app, quiet_libraries
 
 
-@app.command("report", rich_help_panel="Run", epilog="example: bertvision report runs/demo")
+@app.command("report", rich_help_panel="Main commands", epilog="Example: bertvision report runs/demo")
 def report(
-    runs: Annotated[list[str], typer.Argument(help="The folders of runs that were scored.", show_default=False)],
+    runs: Annotated[
+        list[str], typer.Argument(help="Folders of scored runs. Several are compared on one page.", show_default=False)
+    ],
     to: Annotated[
         Path | None,
-        typer.Option(help="Folder that the report goes to; absent: the run's, or the one that holds them all."),
+        typer.Option(help="Folder for the report. Default: the run folder, or the parent folder of several runs."),
     ] = None,
     encoder: Annotated[
-        bool, typer.Option(help="Run the encoder for what needs it: what each layer matters, the layer map.")
+        bool, typer.Option(help="Include the analyses that run the encoder: layer importance and the layer map.")
     ] = True,
 ) -> None:
-    """Write report.html: what was found, tables that sort, pictures, analyses; one page that opens offline."""
+    """Write report.html, a single offline page with findings, sortable tables, charts and analyses."""
     quiet_libraries()
     from bertvision.progress import RichReporter
     from bertvision.report.build import make_report

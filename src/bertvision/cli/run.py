@@ -5,11 +5,11 @@ from bertvision.cli import AsJson, Config, Overrides, app, load_job, print_run
 
 @app.command(
     "run",
-    rich_help_panel="Run",
-    epilog="example: bertvision run configs/rte.toml finetune.epochs=0.3 data.limit_train=500",
+    rich_help_panel="Main commands",
+    epilog="Example: bertvision run configs/rte.toml finetune.epochs=0.3 data.limit_train=500",
 )
 def run(config: Config, overrides: Overrides = None, json: AsJson = False) -> None:
-    """Fine-tune, train every head in one pass, score: all stages, each only where it is not done yet."""
+    """Fine-tune the encoder, train every head in one pass, and score them all. Finished stages are skipped."""
     job = load_job(config, overrides)
     from bertvision.pipeline.run import run_job
 

@@ -9,11 +9,11 @@ from bertvision.cli import AsJson, Config, Overrides, app, load_job, print_json,
 
 @app.command(
     "search",
-    rich_help_panel="Run",
-    epilog="example: bertvision search configs/search_rte.toml search.members=100 search.sampler=random",
+    rich_help_panel="Main commands",
+    epilog="Example: bertvision search configs/search_rte.toml search.members=100 search.sampler=random",
 )
 def search(config: Config, overrides: Overrides = None, json: AsJson = False) -> None:
-    """Try populations of heads, one pass each, choose on held-out training data, score the winner on dev once."""
+    """Search for the best head and settings on held-out data, then score the winner on dev."""
     job = load_job(config, overrides, _find_mistakes)
     from bertvision.search.run import search as run_search
     from bertvision.search.study import quiet_optuna

@@ -13,22 +13,22 @@ from bertvision.tables import Table, counted
 StorePath = Annotated[str, typer.Argument(help="The store: a folder, or an address such as s3://…", show_default=False)]
 
 
-group = typer.Typer(help="Stores of hidden states: list, verify, remove, export.", no_args_is_help=True)
-app.add_typer(group, name="store", rich_help_panel="Look")
+group = typer.Typer(help="List, verify, remove or export stores of hidden states.", no_args_is_help=True)
+app.add_typer(group, name="store", rich_help_panel="Inspect")
 
 
-@group.command("ls", epilog="example: bertvision store ls runs")
+@group.command("ls", epilog="Example: bertvision store ls runs")
 def ls(
-    path: Annotated[str, typer.Argument(help="A store, or a folder or address with stores.")] = "runs",
+    path: Annotated[str, typer.Argument(help="A store, or a folder or address that contains stores.")] = "runs",
     json: AsJson = False,
 ) -> None:
-    """List stores: their sizes, what is in them, what made them."""
+    """List stores with their size, contents and origin."""
     from dataclasses import asdict
 
     from bertvision.sources.store.upkeep import list_stores
 
     if path != "runs" and "://" not in path and not Path(path).expanduser().exists():
-        raise UserError(f"there is no '{path}': give a folder or address with stores, or a store.")
+        raise UserError(f"'{path}' does not exist: give a store, or a folder or address that contains stores.")
     found = list_stores(path)
     if json:
         print_json([asdict(store) for store in found])
@@ -38,8 +38,8 @@ def ls(
         return
     rows = [_row(store) for store in found]
     details = [f"{store.path}: {store.detail}." for store in found if store.detail]
-    first_to_go = ("tokens", "windows", "written", "layers", "made by", "examples")
-    title = f"{counted(len(found), 'store')}, {_say_size(sum(store.bytes for store in found))}"
+    first_to_go = ("tokens", "windows", "written", "layers", "created from", "examples")
+    title = f"{counted(len(found), 'store')}, {_format_size(sum(store.bytes for store in found))}"
     print_table(Table(list(rows[0]), [list(row.values()) for row in rows], title, "\n".join(details), first_to_go))
 
 
@@ -47,21 +47,21 @@ def _row(store: Any) -> dict[str, str]:
     return {
         "store": store.path,
         "state": store.state,
-        "size": _say_size(store.bytes),
-        **{name: _say_count(getattr(store, name)) for name in ("examples", "windows", "tokens")},
-        "kept": ", ".join(store.parts),
-        "layers": _say_layers(store.layers),
+        "size": _format_size(store.bytes),
+        **{name: _format_count(getattr(store, name)) for name in ("examples", "windows", "tokens")},
+        "contents": ", ".join(store.parts),
+        "layers": _format_layers(store.layers),
         "dtype": store.dtype or "",
-        "made by": _say_maker(store.about),
+        "created from": _describe_origin(store.about),
         "written": str(store.written or "")[:16].replace("T", " "),
     }
 
 
-@group.command("verify", epilog="example: bertvision store verify runs/rte/states/train_epoch_1_cls")
+@group.command("verify", epilog="Example: bertvision store verify runs/rte/states/train_epoch_1_cls")
 def verify(path: StorePath, json: AsJson = False) -> None:
-    """Read every byte of a store and report what is damaged; exit code 1 if anything is.
+    """Check every byte of a store against its checksums. The exit code is 1 if anything is damaged.
 
-    Damaged shards are renamed, so that nobody reads them and `bertvision encode` writes them again.
+    Damaged shards are renamed, so that they are never read and `bertvision encode` writes them again.
     """
     from dataclasses import asdict
 
@@ -79,38 +79,39 @@ def verify(path: StorePath, json: AsJson = False) -> None:
         for damage in damages:
             examples = f" ({damage.examples})" if damage.stop > damage.first else ""
             typer.echo(f"{damage.file}{examples} {damage.why}.")
-        advice = f"{len(damages)} damaged: `bertvision encode` writes them again, and only them."
-        typer.echo(advice if damages else f"{path}: whole, {_say_size(store.bytes)}, every byte as it was written.")
+        advice = f"{counted(len(damages), 'damaged file')}: `bertvision encode` writes only these again."
+        typer.echo(advice if damages else f"{path}: whole, {_format_size(store.bytes)}, all checksums match.")
         if leftovers:
-            typer.echo(f"not of the store, and harmless: {', '.join(leftovers)}.")
+            typer.echo(f"leftover files, harmless: {', '.join(leftovers)}.")
     if damages:
         raise typer.Exit(1)
 
 
-@group.command("rm", epilog="example: bertvision store rm runs/rte/states/train_epoch_1_cls")
+@group.command("rm", epilog="Example: bertvision store rm runs/rte/states/train_epoch_1_cls")
 def rm(
-    path: StorePath, yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove it without asking.")] = False
+    path: StorePath,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove it without asking for confirmation.")] = False,
 ) -> None:
-    """Remove a store: its own files, and its folder if nothing else is in it."""
+    """Remove the files of a store, and its folder if nothing else is in it."""
     from bertvision.sources.store.upkeep import describe_store, remove_store
 
     store = describe_store(path)
-    maker = _say_maker(store.about)
-    what = f"{store.path}: {_say_size(store.bytes)}, {store.state}{', made by ' + maker if maker else ''}"
+    origin = _describe_origin(store.about)
+    what = f"{store.path}: {_format_size(store.bytes)}, {store.state}{', created from ' + origin if origin else ''}"
     if not yes:
         if not sys.stdin.isatty():
-            raise UserError(f"{what}. This is no terminal, so the removal can't be confirmed: pass --yes.")
+            raise UserError(f"{what}. The removal can't be confirmed without a terminal: pass --yes.")
         typer.confirm(f"{what}. Remove it?", abort=True)
     remove_store(path)
     typer.echo(f"removed {what}.")
 
 
-@group.command("export", epilog="example: bertvision store export runs/rte/states/train_epoch_1_cls --hdf5 rte.h5")
+@group.command("export", epilog="Example: bertvision store export runs/rte/states/train_epoch_1_cls --hdf5 rte.h5")
 def export(
     path: StorePath,
     hdf5: Annotated[Path, typer.Option(metavar="FILE", help="The HDF5 file to write.", show_default=False)],
 ) -> None:
-    """Write a store's states into one HDF5 file, padded and in float32, as the original kept them."""
+    """Export a store to one HDF5 file, padded and in float32, in the layout of the original BERTVision."""
     from bertvision.progress import RichReporter
     from bertvision.sources.store import Store
     from bertvision.sources.store.export import export_hdf5
@@ -118,32 +119,32 @@ def export(
     store = Store.open(path)
     with RichReporter().bar(f"writing {hdf5}", len(store) * len(store.contents.parts), "windows") as bar:
         export_hdf5(store, hdf5, bar)
-    typer.echo(f"{hdf5}: {len(store):,} windows, {_say_size(hdf5.expanduser().stat().st_size)}.")
+    typer.echo(f"{hdf5}: {counted(len(store), 'window')}, {_format_size(hdf5.expanduser().stat().st_size)}.")
 
 
-# ---------------------------------------------------------------------- in words
+# ---------------------------------------------------------------------- formatting
 
 
-def _say_size(count: float) -> str:
+def _format_size(count: float) -> str:
     units = ["bytes", "kB", "MB", "GB", "TB"]
     while count >= 999.5 and len(units) > 1:
         count, units = count / 1000, units[1:]
     return f"{count:.0f} {units[0]}" if units[0] == "bytes" or count >= 99.95 else f"{count:.1f} {units[0]}"
 
 
-def _say_count(count: int | None) -> str:
+def _format_count(count: int | None) -> str:
     return "" if count is None else f"{count:,}"
 
 
-def _say_layers(layers: list[int]) -> str:
-    """'0-12' for neighbours, all of them named otherwise."""
+def _format_layers(layers: list[int]) -> str:
+    """'0-12' for consecutive layers, otherwise a list."""
     if len(layers) > 2 and layers == list(range(layers[0], layers[-1] + 1)):
         return f"{layers[0]}-{layers[-1]}"
     return ", ".join(map(str, layers))
 
 
-def _say_maker(about: dict[str, Any]) -> str:
-    """'rte train, bert-base-uncased after 1 epoch, run runs/rte', as far as it is known."""
+def _describe_origin(about: dict[str, Any]) -> str:
+    """'rte train, bert-base-uncased after 1 epoch, run runs/rte'; unknown parts are left out."""
     task = " ".join(str(about[key]) for key in ("task", "split") if key in about)
     encoder, epochs = str(about.get("encoder", "")), about.get("epochs")
     if encoder and isinstance(epochs, int | float):

@@ -9,11 +9,12 @@ from bertvision.cli import AsJson, app, print_json, print_table
 from bertvision.tables import Table
 
 
-@app.command("tasks", rich_help_panel="Look", epilog="example: bertvision tasks --data glue_data")
+@app.command("tasks", rich_help_panel="Inspect", epilog="Example: bertvision tasks --data glue_data")
 def tasks(
-    data: Annotated[Path | None, typer.Option(help="A folder: show what is found in it.")] = None, json: AsJson = False
+    data: Annotated[Path | None, typer.Option(help="Describe the data files in this folder instead.")] = None,
+    json: AsJson = False,
 ) -> None:
-    """List the tasks; with --data the rows, label shares and lengths of what a folder holds."""
+    """List the tasks, or describe the data files in a folder: rows, labels and lengths."""
     from bertvision.tasks import TASKS
     from bertvision.tasks.describe import describe_folder
 
@@ -39,7 +40,7 @@ def tasks(
     cells = [
         [r["name"], r["kind"] or "any", str(len(r["labels"]) or ""), ", ".join(r["metrics"]), r["what"]] for r in rows
     ]
-    print_table(Table(["task", "target", "labels", "metrics", "what"], cells, "tasks"))
+    print_table(Table(["task", "target", "labels", "metrics", "description"], cells, "tasks"))
 
 
 def _found_table(folder: Path, found: list[dict[str, Any]]) -> Table:

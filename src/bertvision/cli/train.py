@@ -5,16 +5,16 @@ import typer
 from bertvision.cli import Config, Overrides, app, load_job
 
 
-@app.command("train", rich_help_panel="The stages of run", epilog="example: bertvision train runs/rte_embedded")
+@app.command("train", rich_help_panel="Individual stages", epilog="Example: bertvision train runs/rte_embedded")
 def train(config: Config, overrides: Overrides = None) -> None:
-    """Train every head on the encoder's states in one pass, after fine-tuning where that is not done yet."""
+    """Train every head in one pass of the encoder. Fine-tunes the encoder first if needed."""
     job = load_job(config, overrides)
     from bertvision.pipeline.finetune import finetune
     from bertvision.pipeline.run import open_run
     from bertvision.pipeline.train import check_heads
     from bertvision.pipeline.train import train as train_heads
 
-    check_heads(job)  # mistakes in the heads are said before any work
+    check_heads(job)  # report mistakes in the heads before any work
     open_run(job)
     finetune(job)
     train_heads(job)

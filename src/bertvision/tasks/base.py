@@ -1,4 +1,4 @@
-"""Task: where texts and targets come from. Nothing here knows of tokens, tensors or heads.
+"""Task: where texts and targets come from. Nothing here depends on tokens, tensors or heads.
 
 task.read("train") → [Example, …]      task.dev_splits → ("dev",), or two for MNLI
 """
@@ -14,16 +14,16 @@ from bertvision.kinds import Kind
 
 @dataclass(frozen=True)
 class Recipe:
-    """Settings that a task has unless the config gives them."""
+    """Defaults of a task for settings that the config leaves out."""
 
     lr: float = 2e-5
     """Learning rate of fine-tuning."""
     batch_rows: int = 16
-    """Windows a step of fine-tuning."""
+    """Windows per fine-tuning step."""
     head_epochs: int = 10
-    """Passes over the states."""
+    """Epochs of head training."""
     head_batch_rows: int = 64
-    """Windows a step of training heads."""
+    """Windows per step of head training."""
 
 
 SPAN_RECIPE = Recipe(head_epochs=1, head_batch_rows=16)
@@ -31,7 +31,7 @@ SPAN_RECIPE = Recipe(head_epochs=1, head_batch_rows=16)
 
 @dataclass(frozen=True, kw_only=True)
 class TaskInfo:
-    """What can be said of a task without its data."""
+    """What is known about a task without its data."""
 
     name: str
     what: str
@@ -39,7 +39,7 @@ class TaskInfo:
     """None: the config decides."""
     metrics: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
-    """Names in the order of their indices."""
+    """Names in index order."""
     max_length: int = 128
     hub: str | None = None
     windowed: bool = False
@@ -52,16 +52,16 @@ class Task:
     name: str
     kind: Kind
     metrics: tuple[str, ...]
-    """Names in `evaluation.metrics`; the first is the one models are chosen by."""
+    """Names in `evaluation.metrics`; models are chosen by the first."""
     readers: Mapping[str, Callable[[], list[Example]]] = field(repr=False)
-    """How to read each split that exists: "train", "dev" (MNLI: "dev_matched", "dev_mismatched"), "test" …"""
+    """A reader for each split that exists: "train", "dev" (MNLI: "dev_matched", "dev_mismatched"), "test" …"""
     labels: tuple[str, ...] = ()
     windowed: bool = False
     """Whether a long `text_pair` is cut into overlapping windows; if not, it is truncated."""
     max_length: int = 128
-    """Tokens a window holds unless the config says otherwise."""
+    """Default number of tokens per window."""
     source: str = ""
-    """Where the data came from, in words, for the run folder."""
+    """Description of where the data came from, for the run folder."""
     takes_pairs: bool = False
     """Whether an example has two texts, or a question and a passage."""
 
@@ -76,17 +76,17 @@ class Task:
     def read(self, split: str) -> list[Example]:
         """All examples of a split, in file order, with unique ids."""
         if split not in self.readers:
-            there = ", ".join(self.readers) or "none"
-            raise UserError(f"{self.name} has no split '{split}' in {self.source or 'its data'}: it has {there}.")
+            available = ", ".join(self.readers) or "none"
+            raise UserError(f"{self.name} has no split '{split}' in {self.source or 'its data'}: it has {available}.")
         return self.readers[split]()
 
 
 def check_unique_ids(ids: Iterable[str], where: str) -> None:
-    """Raises a UserError that names ids found more than once."""
+    """Raise a UserError that names repeated ids."""
     repeated = [identity for identity, count in Counter(ids).items() if count > 1]
     if repeated:
         more = f" and {len(repeated) - 5} more" if len(repeated) > 5 else ""
         raise UserError(
-            f"{where}: ids must be unique, these come more than once: {', '.join(repeated[:5])}{more}. "
-            "Rename or remove the copies."
+            f"{where}: ids must be unique, but these occur more than once: {', '.join(repeated[:5])}{more}. "
+            "Rename or remove the duplicates."
         )

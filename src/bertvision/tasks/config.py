@@ -1,4 +1,4 @@
-"""The `task` section of a config: every task there is, mistakes found before anything is read, the task it builds."""
+"""The `task` section of a config: the list of tasks, checks before any data is read, and building the task."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields
@@ -16,24 +16,26 @@ from bertvision.tasks.text_files import plain_suffix
 SPLITS = ("train", "dev", "test")
 FILES_ONLY = ("kind", "text", "text_pair", "label", "id", "labels")
 COLUMN_KEYS = ("text", "text_pair", "label", "id")
-PLACES = ("data", *SPLITS, "hub", "hub_config")
+LOCATIONS = ("data", *SPLITS, "hub", "hub_config")
 
 
 @dataclass(frozen=True)
 class TaskConfig:
-    name: str = setting(MISSING, "the task, one that `bertvision tasks` lists")
-    data: str | None = setting(None, "local folder with the official files; absent: the hub")
+    name: str = setting(MISSING, "name of the task; `bertvision tasks` lists them")
+    data: str | None = setting(None, "local folder with the official files; default: the hub")
     train: str | None = setting(None, "training file, instead of the one in task.data")
     dev: str | None = setting(None, "dev file, instead of the one in task.data")
-    test: str | None = setting(None, "test file, which may lack labels")
-    hub: str | None = setting(None, "hub dataset to read instead of the task's own")
+    test: str | None = setting(None, "test file, with or without labels")
+    hub: str | None = setting(None, "hub dataset to use instead of the task's own")
     hub_config: str | None = setting(None, "configuration (subset) of the hub dataset")
-    kind: str | None = setting(None, f"files: {', '.join(KINDS)}; absent: span for .json files, otherwise label")
-    text: str | None = setting(None, "files: column of the text; absent: text")
-    text_pair: str | None = setting(None, "files: column of the second text of a pair")
-    label: str | None = setting(None, "files: column of the label or score; absent: label")
-    id: str | None = setting(None, "files: column of unique ids; absent: rows are numbered")
-    labels: list[str] | None = setting(None, "files: all labels in order; absent: those found in train, sorted")
+    kind: str | None = setting(
+        None, f"files: kind of target ({', '.join(KINDS)}); default: span for .json files, else label"
+    )
+    text: str | None = setting(None, "files: text column; default: text")
+    text_pair: str | None = setting(None, "files: column with the second text of a pair")
+    label: str | None = setting(None, "files: label or score column; default: label")
+    id: str | None = setting(None, "files: column with unique ids; default: row numbers")
+    labels: list[str] | None = setting(None, "files: all labels in order; default: those in the training file, sorted")
     seed: int = setting(0, "demo: seed of the corpus")
     train_questions: int = setting(3000, "demo: number of training questions", at_least=1)
     dev_questions: int = setting(600, "demo: number of dev questions", at_least=1)
@@ -43,22 +45,22 @@ TASKS: dict[str, TaskInfo] = {
     info.name: info
     for info in (
         TaskInfo(
-            name="squad2", what="where in the passage is the answer, if it is there?", kind=SPAN,
+            name="squad2", what="where in the passage is the answer, if anywhere?", kind=SPAN,
             metrics=squad.SPAN_METRICS, max_length=squad.MAX_LENGTH, windowed=True, hub=squad.HUB,
             recipe=SPAN_RECIPE,
         ),
         TaskInfo(
-            name="squad2_answerable", what="is the answer in the passage?", kind=LABEL,
+            name="squad2_answerable", what="does the passage contain the answer?", kind=LABEL,
             metrics=squad.ANSWERABLE_METRICS, labels=squad.ANSWERABLE_LABELS, max_length=squad.MAX_LENGTH,
             windowed=True, hub=squad.HUB,
         ),
         *glue.GLUE.values(),
         TaskInfo(
-            name="files", what="your own: CSV, TSV or JSON lines with labels or scores, or SQuAD-format JSON",
-            recipe=Recipe(batch_rows=32),  # a user's own texts are mostly short
+            name="files", what="your own data: CSV, TSV or JSON lines with labels or scores, or SQuAD-format JSON",
+            recipe=Recipe(batch_rows=32),  # users' own texts are mostly short
         ),
         TaskInfo(
-            name="demo", what="synthetic reading comprehension that ships with the package", kind=SPAN,
+            name="demo", what="synthetic reading comprehension, bundled with the package", kind=SPAN,
             metrics=squad.SPAN_METRICS, max_length=squad.MAX_LENGTH, windowed=True, recipe=SPAN_RECIPE,
         ),
     )
@@ -66,21 +68,21 @@ TASKS: dict[str, TaskInfo] = {
 
 
 def recipe_of(config: TaskConfig) -> Recipe:
-    """What the task fills in where the config is silent."""
+    """The task's defaults for settings that the config leaves out."""
     kind = target_kind(config)
     own_spans = config.name == "files" and kind is not None and kind.position == "token"
     return SPAN_RECIPE if own_spans else TASKS[config.name].recipe
 
 
 def target_kind(config: TaskConfig) -> Kind | None:
-    """What the task predicts; None where the section has mistakes."""
+    """The kind of target; None if the section has mistakes."""
     if config.name == "files":
         return files_kind_or_none(config)
     return TASKS[config.name].kind if config.name in TASKS else None
 
 
 def check_task_config(config: TaskConfig) -> list[str]:
-    """Every mistake in the section, in the user's words; empty if it can be built."""
+    """Every mistake in the section, with settings named as users write them; empty if the task can be built."""
     if config.name not in TASKS:
         return [f"task.name: there is no task '{config.name}': {suggest(config.name, TASKS)}"]
     mistakes = [*_keys_that_do_not_apply(config), *_wrong_values(config), *_missing_paths(config)]
@@ -96,7 +98,7 @@ def check_task_config(config: TaskConfig) -> list[str]:
 
 
 def locate_files(config: TaskConfig) -> dict[str, Path]:
-    """The local file of each split: those the config names, and for the others those in task.data."""
+    """The local file of each split: the one that the config names, otherwise the one in task.data."""
     given = {split: Path(path).expanduser() for split in SPLITS if (path := getattr(config, split))}
     if config.name in glue.GLUE:
         row = glue.GLUE[config.name]
@@ -113,7 +115,7 @@ def locate_files(config: TaskConfig) -> dict[str, Path]:
 
 
 def files_kind(config: TaskConfig) -> Kind:
-    """The target kind of a user's own data: as given, else told by the kind of file."""
+    """The target kind of a user's own data: as configured, otherwise inferred from the file type."""
     if config.kind:
         return KINDS[config.kind]
     paths = [path for split in SPLITS if (path := getattr(config, split))]
@@ -122,7 +124,7 @@ def files_kind(config: TaskConfig) -> Kind:
 
 
 def files_columns(config: TaskConfig) -> files.Columns:
-    """The column names of a user's own data, with the defaults filled in."""
+    """The column names of a user's own data, with defaults filled in."""
     return files.Columns(config.text or "text", config.text_pair, config.label or "label", config.id)
 
 
@@ -147,8 +149,8 @@ def _nothing_found(folder: Path, config: TaskConfig) -> str:
     is_table = config.name == "files" and not files_kind(config).reads_answers
     tables = 'train.csv, train.tsv, train.jsonl (SQuAD-format JSON with task.kind = "span")'
     names = tables if is_table else "train-v2.0.json, dev-v2.0.json, train*.json, dev*.json"
-    there = ", ".join(sorted(path.name for path in folder.iterdir())[:10]) or "nothing"
-    return f"no files of {config.name} in {folder}: looked for {names}, also .gz and .xz; it has {there}."
+    contents = ", ".join(sorted(path.name for path in folder.iterdir())[:10]) or "nothing"
+    return f"no {config.name} data in {folder}: looked for {names}, also .gz and .xz; found {contents}."
 
 
 def _wrong_files(config: TaskConfig, found: dict[str, Path]) -> Iterator[str]:
@@ -156,7 +158,7 @@ def _wrong_files(config: TaskConfig, found: dict[str, Path]) -> Iterator[str]:
     if kind.reads_answers:
         return
     if kind.has_labels and not config.labels and "train" not in found:
-        yield f"task.labels is missing: {config.data} has no training file to find the labels in."
+        yield f"task.labels is missing, and {config.data} has no training file from which to read the labels."
     for split, path in found.items():
         yield from files.check_columns(path, files_columns(config), labelled=split != "test")
 
@@ -165,7 +167,7 @@ def _keys_that_do_not_apply(config: TaskConfig) -> Iterator[str]:
     defaults = {entry.name: entry.default for entry in fields(TaskConfig)}
     changed = [key for key, default in defaults.items() if key != "name" and getattr(config, key) != default]
     if config.name == "demo":
-        wrong, why = [key for key in changed if key in PLACES + FILES_ONLY], "the demo makes its own corpus"
+        wrong, why = [key for key in changed if key in LOCATIONS + FILES_ONLY], "the demo generates its own corpus"
     elif config.name != "files":
         wrong, why = [key for key in changed if key in FILES_ONLY], 'it is for task.name = "files"'
     elif (kind := files_kind_or_none(config)) is not None and kind.reads_answers:
@@ -182,7 +184,7 @@ def _keys_that_do_not_apply(config: TaskConfig) -> Iterator[str]:
 
 
 def files_kind_or_none(config: TaskConfig) -> Kind | None:
-    """As `files_kind`, and None where task.kind is not a kind at all."""
+    """Like `files_kind`, but None if task.kind is invalid."""
     return files_kind(config) if config.kind is None or config.kind in KINDS else None
 
 
@@ -193,14 +195,14 @@ def _wrong_values(config: TaskConfig) -> Iterator[str]:
         yield f"task.kind: there is no kind '{config.kind}': {suggest(config.kind, KINDS)}"
     local = [f"task.{key}" for key in ("data", *SPLITS) if getattr(config, key)]
     if config.hub and local:
-        yield f"task.hub and {', '.join(local)} exclude each other: keep the hub or the local files."
+        yield f"task.hub and {', '.join(local)} exclude each other: use the hub or local files."
     if config.hub_config and local:
         yield f"task.hub_config does not apply with {', '.join(local)}: it is for hub datasets."
     if config.name == "files" and not (config.train or config.data or config.hub):
-        yield 'task.train is missing: task.name = "files" needs a training file (or task.data, a folder that has one).'
+        yield 'task.train is missing: task.name = "files" needs a training file (or task.data, a folder with one).'
     if config.labels is not None:
         if len(set(config.labels)) < max(2, len(config.labels)):
-            yield f"task.labels must be two or more different names, found {config.labels}."
+            yield f"task.labels must be at least two different names, found {config.labels}."
         kind = files_kind_or_none(config)
         if kind is not None and not kind.has_labels and not kind.reads_answers:
             yield f"task.labels does not apply to {kind}s. Remove it."
@@ -210,9 +212,9 @@ def _missing_paths(config: TaskConfig) -> Iterator[str]:
     if config.data and not Path(config.data).expanduser().is_dir():
         is_file = Path(config.data).expanduser().is_file()
         hint = (
-            "it is a file: give it as task.train, task.dev or task.test."
+            "this is a file. Set task.train, task.dev or task.test instead."
             if is_file
-            else "there is no such folder. Give the one you have: task.data=FOLDER."
+            else "there is no such folder. Set task.data=FOLDER to the right one."
         )
         yield f"task.data = '{config.data}': {hint}"
     for split in SPLITS:
@@ -220,20 +222,20 @@ def _missing_paths(config: TaskConfig) -> Iterator[str]:
         if path and not Path(path).expanduser().is_file():
             is_folder = Path(path).expanduser().is_dir()
             hint = (
-                "it is a folder: give it as task.data."
+                "this is a folder. Set task.data instead."
                 if is_folder
-                else f"there is no such file. Give the one you have: task.{split}=FILE."
+                else f"there is no such file. Set task.{split}=FILE to the right one."
             )
             yield f"task.{split} = '{path}': {hint}"
 
 
-# ---------------------------------------------------------------------- the task it builds
+# ---------------------------------------------------------------------- building the task
 
 Readers = dict[str, Callable[[], list[Example]]]
 
 
 def build_task(config: TaskConfig) -> Task:
-    """The task a config describes; files are found now and read when a split is (a user's own labels: now)."""
+    """Build the task of a config. Files are located now and read on demand, except to find a user's own labels."""
     mistakes = check_task_config(config)
     if mistakes:
         raise ConfigError(mistakes)
@@ -287,7 +289,7 @@ def _demo_readers(config: TaskConfig) -> Readers:
 
 
 def _read_demo(split: str, questions: int, seed: int) -> list[Example]:
-    from bertvision.tasks.demo import build_corpus  # its word lists are needed by nobody else
+    from bertvision.tasks.demo import build_corpus  # imported only here: it has long word lists
 
     return squad.parse_squad(build_corpus(split, questions, seed), f"the demo corpus ({split})")
 

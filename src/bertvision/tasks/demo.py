@@ -1,8 +1,8 @@
-"""The corpus that ships: seeded, synthetic reading comprehension in SQuAD 2.0 format.
+"""The demo corpus: seeded, synthetic reading comprehension in SQuAD 2.0 format.
 
     build_corpus("train", 3000) → {"version": …, "data": [{"title", "paragraphs": [{"context", "qas"}]}]}
 
-A passage tells of two entities of one sort, so that the type of an answer never settles which one is meant. Names,
+A passage is about two entities of one sort, so that the type of an answer never reveals which one is meant. Names,
 values and wordings are in demo_corpus.toml.
 """
 
@@ -36,14 +36,16 @@ _SLOT = re.compile(r"\{(a )?(\w+)('s)?\}")
 
 
 def build_corpus(split: str, questions: int, seed: int = 0) -> dict[str, Any]:
-    """Exactly `questions` questions of `split` ("train" or "dev"), a third of them unanswerable.
+    """Build a corpus of exactly `questions` questions for `split` ("train" or "dev"), a third of them unanswerable.
 
-    The same arguments give the same corpus; a larger one begins with the smaller one of the same split and seed.
+    The same arguments produce the same corpus. A larger corpus starts with the smaller one of the same split and seed.
     """
     if split not in SPLITS:
-        raise UserError(f"there is no split '{split}' in the demo corpus: {suggest(split, SPLITS)}")
+        raise UserError(f"the demo corpus has no split '{split}': {suggest(split, SPLITS)}")
     if questions < 1:
-        raise UserError(f"the demo corpus needs 1 question or more, not {questions}: set a larger number of questions.")
+        raise UserError(
+            f"the demo corpus needs at least 1 question, not {questions}: set a larger number of questions."
+        )
     flags = _unanswerable_flags(split, seed)
     data: list[dict[str, Any]] = []
     left = questions
@@ -65,11 +67,11 @@ def build_corpus(split: str, questions: int, seed: int = 0) -> dict[str, Any]:
 
 
 def _unanswerable_flags(split: str, seed: int) -> Iterator[bool]:
-    """One True in every three, at a random place, so that any prefix holds a third to within one question."""
+    """One True in every three, at a random position, so that any prefix has a third to within one question."""
     rng = Random(f"{split}/{seed}/flags")
     while True:
-        place = rng.randrange(3)
-        yield from (place == index for index in range(3))
+        position = rng.randrange(3)
+        yield from (position == index for index in range(3))
 
 
 # What the corpus is made of
@@ -77,7 +79,7 @@ def _unanswerable_flags(split: str, seed: int) -> Iterator[bool]:
 
 @dataclass(frozen=True)
 class Relation:
-    """One kind of fact about an entity, and its wordings by split; `low` to `high` bounds a number or a year."""
+    """One kind of fact about an entity, with its wordings by split; `low` and `high` bound a number or a year."""
 
     name: str
     value: str
@@ -89,18 +91,18 @@ class Relation:
 
 @dataclass(frozen=True)
 class Sort:
-    """One sort of entity: how it is named and referred to, what can be said of it."""
+    """One sort of entity: how it is named and referred to, and the facts about it."""
 
     name: str
     pattern: str
-    """Which sort of name it bears: `person`, `place`, `title`, or text around one of those and other words."""
+    """How it is named: `person`, `place`, `title`, or a template with one of those and other words."""
     introduced: bool
-    """Whether the noun may stand before the name: 'the town of X'."""
+    """Whether the noun may precede the name: 'the town of X'."""
     noun: dict[str, str]
     doubles: dict[str, list[str]]
     """Sentences that state two facts."""
     asides: dict[str, list[str]]
-    """Sentences without a fact that is asked for."""
+    """Sentences with no fact that a question asks for."""
     relations: list[Relation]
 
 
@@ -125,12 +127,12 @@ def sorts() -> list[Sort]:
 
 @dataclass
 class Entity:
-    """One thing a passage tells of (or, in a question about an absent one, does not)."""
+    """An entity that a passage is about, or one that a question names but the passage does not."""
 
     sort: Sort
     name: str
     short: str
-    """What stands for the name later on: a surname or 'the town'."""
+    """A shorter reference after the first mention: a surname or 'the town'."""
     pronoun: str
     possessive: str
     facts: tuple[Relation, ...] = ()
@@ -138,14 +140,14 @@ class Entity:
 
 @dataclass
 class _Namer:
-    """Makes names and values, and picks wordings of one split, never the same one twice in a passage."""
+    """Generates names and values, and picks wordings of one split, never the same one twice in a passage."""
 
     split: str
     rng: Random
     used: set[str] = field(default_factory=set)
 
     def fresh(self, choices: list[str]) -> str:
-        """One of the choices that the passage has not used yet."""
+        """A random choice that the passage has not used yet."""
         word = self.rng.choice([choice for choice in choices if choice not in self.used])
         self.used.add(word)
         return word
@@ -238,7 +240,7 @@ class _Sentence:
 
 
 def _pick(template: str, rng: Random) -> str:
-    """The template with every [one|another] decided."""
+    """The template with each [one|another] resolved at random."""
     return _CHOICE.sub(lambda choice: rng.choice(choice[1].split("|")), template)
 
 
@@ -247,7 +249,7 @@ def _capitalise(text: str) -> str:
 
 
 def _fill(template: str, subject: str, possessive: str, values: dict[str, str]) -> tuple[str, dict[str, int]]:
-    """The sentence, and at which character of it each value starts."""
+    """The sentence, and the character offset of each value in it."""
     text, starts, end = "", {}, 0
     for slot in _SLOT.finditer(template):
         article, name, owner = slot.groups()
@@ -264,7 +266,7 @@ def _fill(template: str, subject: str, possessive: str, values: dict[str, str]) 
 
 
 def _sentences_of(entity: Entity, namer: _Namer) -> list[_Sentence]:
-    """Wordings that state all the entity's facts once, at times two in one sentence; none stands twice in a passage."""
+    """Sentences that state each of the entity's facts once, sometimes two in one; no wording repeats in a passage."""
     split, rng = namer.split, namer.rng
     left = {relation.name: relation for relation in entity.facts}
     sentences = []
@@ -290,7 +292,7 @@ def _slots(template: str) -> list[str]:
 
 
 def _merge(first: list[_Sentence], second: list[_Sentence], rng: Random) -> list[_Sentence]:
-    """Both lists in their order: one after the other, or in turns of a few sentences."""
+    """Both lists, each in order: one after the other, or alternating every few sentences."""
     if rng.random() < 0.5:
         return first + second
     queues, merged = [first[:], second[:]], []
@@ -306,7 +308,7 @@ def _merge(first: list[_Sentence], second: list[_Sentence], rng: Random) -> list
 
 @dataclass
 class Passage:
-    """A text about two entities, where it states what, and the questions that can be put to it."""
+    """A text about two entities, the positions of the facts in it, and the questions about it."""
 
     split: str
     rng: Random
@@ -314,10 +316,10 @@ class Passage:
     entities: tuple[Entity, Entity]
     context: str
     answers: dict[tuple[str, str], tuple[str, int]]
-    """(entity name, relation name) → the answer as it stands in the context, and where."""
+    """(entity name, relation name) → the answer as it appears in the context, and its offset."""
 
     def ask(self, unanswerable: list[bool], prefix: str) -> list[dict[str, Any]]:
-        """One question for each flag, ids `prefix-1`, `prefix-2`, …; no fact is asked for twice."""
+        """One question per flag, with ids `prefix-1`, `prefix-2`, …; no fact is asked for twice."""
         stated = [(entity, relation) for entity in self.entities for relation in entity.facts]
         self.rng.shuffle(stated)
         missing = self._missing()
@@ -332,8 +334,10 @@ class Passage:
         return qas
 
     def _missing(self) -> list[tuple[Entity, Relation]]:
-        """What the passage does not say, in random order: facts it leaves out, many of which it states of the other
-        entity, and now and then last (so that it is asked for) a stated fact of an entity that is not in it."""
+        """Facts that the passage does not state, in random order, many of which it states about the other entity.
+
+        Sometimes the last one, which is asked first, is about an entity that the passage does not mention.
+        """
         missing = [
             (entity, relation)
             for entity in self.entities
@@ -352,7 +356,7 @@ def _own(name: str) -> str:
 
 
 def _build_passage(split: str, rng: Random) -> Passage:
-    """Drawn again until the length is right."""
+    """Draw passages until one has the right length."""
     while True:
         passage, sentences = _draw_passage(split, rng)
         length = len(passage.context.split())
@@ -372,17 +376,17 @@ def _draw_passage(split: str, rng: Random) -> tuple[Passage, int]:
 
 
 def _write(sentences: list[_Sentence], namer: _Namer) -> tuple[str, dict[tuple[str, str], tuple[str, int]]]:
-    """The context, and the answers as they stand in it."""
+    """The context, and the answers in it."""
     context, answers = "", {}
-    told: dict[str, set[str]] = {}
-    reported = namer.rng.choice([*sentences, *[None] * len(sentences)])  # half of the passages have one such sentence
+    stated: dict[str, set[str]] = {}
+    reported = namer.rng.choice([*sentences, *[None] * len(sentences)])  # half of the passages have such a sentence
     before: _Sentence | None = None
     subject = ""
     for sentence in sentences:
         entity, template = sentence.entity, sentence.template
         names = {relation.name for relation in sentence.relations}
-        subject, possessive = _refer(sentence, before, subject, entity.name in told, namer)
-        repeated = names.intersection(*told.values()) if told and entity.name not in told else set()
+        subject, possessive = _refer(sentence, before, subject, entity.name in stated, namer)
+        repeated = names.intersection(*stated.values()) if stated and entity.name not in stated else set()
         if repeated and template.startswith("{S} ") and namer.rng.random() < 0.5:
             template = f"{namer.rng.choice(words(namer.split)['contrasts'])} {template}"
         elif sentence is reported and names and not template.startswith(("As ", "Because ")):
@@ -394,16 +398,16 @@ def _write(sentences: list[_Sentence], namer: _Namer) -> tuple[str, dict[tuple[s
             end = start + len(values[name])
             answers[entity.name, name] = (text[start:end], len(context) + start)
         context += text
-        told.setdefault(entity.name, set()).update(names)
+        stated.setdefault(entity.name, set()).update(names)
         before = sentence
     return context, answers
 
 
 def _refer(sentence: _Sentence, before: _Sentence | None, last: str, known: bool, namer: _Namer) -> tuple[str, str]:
-    """How the sentence names its entity, and the possessive of that."""
+    """How the sentence refers to its entity, and the possessive form."""
     entity, rng = sentence.entity, namer.rng
     noun = entity.sort.noun[namer.split]
-    echoes = bool(noun) and noun[:5] in sentence.template.lower()  # not 'the painting was painted'
+    echoes = bool(noun) and noun[:5] in sentence.template.lower()  # avoids 'the painting was painted'
     if not known:
         fits = entity.sort.introduced and not echoes and sentence.template.startswith("{S} ")
         if fits and rng.random() < 0.6:
@@ -412,11 +416,11 @@ def _refer(sentence: _Sentence, before: _Sentence | None, last: str, known: bool
         return entity.name, _own(entity.name)
     chance = rng.random()
     if before is None or before.entity is not entity:
-        # Two towns are in play, so 'the town' would not say which; a surname does.
+        # There are two towns, so 'the town' would be ambiguous; a surname is not.
         name = entity.short if entity.pronoun != "it" and chance < 0.5 else entity.name
         return name, _own(name)
     leads = sentence.template.startswith(("{S} ", "{S's} "))
-    # After 'Her teacher was Rosa Varsley' a 'she' could be either, after 'The church of X' an 'it'.
+    # 'She' is ambiguous after 'Her teacher was Rosa Varsley', and so is 'it' after 'The church of X'.
     if entity.pronoun == "it":
         clear = "{S}" in before.template and "of {S}" not in before.template
     else:

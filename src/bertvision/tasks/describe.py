@@ -1,6 +1,6 @@
-"""What a folder holds, for `bertvision tasks --data DIR`: rows, label shares and lengths of every task found in it.
+"""The data files in a folder, for `bertvision tasks --data DIR`: rows, label distribution and lengths of every task.
 
-A file that cannot be read is listed with its error, beside the others.
+A file that can't be read is listed with its error.
 """
 
 import math
@@ -19,7 +19,7 @@ from bertvision.tasks import files, glue, squad
 from bertvision.tasks.text_files import find_file, read_lines
 
 DEPTH = 2
-"""How many levels of folders below the given one are looked through."""
+"""Levels of subfolders to search."""
 PERCENTILES = (50, 90, 98, 100)
 MANY_LABELS = 20
 
@@ -36,26 +36,26 @@ class Found:
 
 
 def describe_folder(path: str | Path) -> list[dict[str, Any]]:
-    """One entry a split: task, split, file, and its rows, shares and lengths in words, or its error.
+    """One entry per split: task, split, file, and its rows, label distribution and lengths in words, or its error.
 
     {"task": "rte", "split": "dev", "file": "…/RTE/dev.tsv", "rows": 277,
      "labels": {"entailment": 0.53, "not_entailment": 0.47}, "words": {"50": 53, "90": 103, "98": 167, "100": 208}}
-    Questions have "answerable" (a share) and scores "scores" (mean, min, max) in place of "labels".
+    Instead of "labels", questions have "answerable" (a fraction) and scores have "scores" (mean, min, max).
     """
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}.")
-    entries = [_describe(found) for place in _folders(folder, DEPTH) for found in _find(place)]
+    entries = [_describe(found) for inside in _folders(folder, DEPTH) for found in _find(inside)]
     if not entries:
         raise UserError(
-            f"found no task in {folder}: looked for GLUE folders ({', '.join(r.folder for r in glue.GLUE.values())}), "
+            f"found no data in {folder}: looked for GLUE folders ({', '.join(r.folder for r in glue.GLUE.values())}), "
             "SQuAD files (train*.json, dev*.json) and train, dev or test as .csv, .tsv or .jsonl (also .gz, .xz)."
         )
     return entries
 
 
 def describe_examples(examples: Sequence[Example], labels: Sequence[str]) -> dict[str, Any]:
-    """Rows, what can be said of the targets, and percentiles of length in words (both texts together)."""
+    """Number of rows, distribution of targets, and percentiles of length in words (both texts together)."""
     entry: dict[str, Any] = {"rows": len(examples)}
     answers = [example.answers for example in examples if example.answers is not None]
     targets = [example.target for example in examples if example.target is not None]
@@ -67,7 +67,7 @@ def describe_examples(examples: Sequence[Example], labels: Sequence[str]) -> dic
     elif targets:
         entry["scores"] = {"mean": math.fsum(targets) / len(targets), "min": min(targets), "max": max(targets)}
     lengths = sorted(len(example.text.split()) + len((example.text_pair or "").split()) for example in examples)
-    # Nearest rank: the smallest length that at least this share of the rows do not exceed.
+    # Nearest rank: the smallest length that at least this percentage of rows do not exceed.
     ranks = {percent: math.ceil(percent * len(lengths) / 100) - 1 for percent in PERCENTILES}
     entry["words"] = {str(percent): lengths[rank] for percent, rank in ranks.items()}
     return entry
@@ -76,12 +76,12 @@ def describe_examples(examples: Sequence[Example], labels: Sequence[str]) -> dic
 def _describe(found: Found) -> dict[str, Any]:
     entry: dict[str, Any] = {"task": found.task, "split": found.split, "file": str(found.path)}
     try:
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             entry |= describe_examples(found.read(), found.labels())
     except UserError as error:
         return entry | {"error": str(error)}
-    return entry | ({"warning": str(told[0].message)} if told else {})
+    return entry | ({"warning": str(caught[0].message)} if caught else {})
 
 
 def _folders(folder: Path, depth: int) -> Iterator[Path]:
@@ -92,7 +92,7 @@ def _folders(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _find(folder: Path) -> Iterator[Found]:
-    """The splits whose files lie directly in `folder`."""
+    """The splits whose files are directly in `folder`."""
     row = _glue_task_of(folder)
     if row is not None:
         for split, path in glue.find_glue_files(row, folder).items():
@@ -125,7 +125,7 @@ def _own_files(folder: Path) -> dict[str, Path]:
     for split in files.STEMS:
         try:
             found |= files.find_files(folder, [split])
-        except UserError:  # several: each stands under its own name
+        except UserError:  # several files: list each under its own name
             stems = files.STEMS[split]
             paths = sorted(path for path in folder.iterdir() if path.name.split(".")[0] in stems)
             found |= {path.name: path for path in paths if path.is_file()}
@@ -133,7 +133,7 @@ def _own_files(folder: Path) -> dict[str, Path]:
 
 
 def _own_labels(path: Path | None) -> Sequence[str]:
-    """The labels of a training file; none if they are many different numbers, for then they are scores."""
+    """The labels of a training file; none if they are many different numbers, that is, scores."""
     labels = files.discover_labels(files.read_rows(path), "label", str(path)) if path else ()
     return () if len(labels) > MANY_LABELS and all(map(_is_number, labels)) else labels
 
@@ -154,7 +154,7 @@ def _read_own(path: Path, labels: Callable[[], Sequence[str]], split: str) -> li
 
 
 def _glue_task_of(folder: Path) -> glue.GlueTask | None:
-    """By the folder's name, else by the first lines of its training or dev file."""
+    """The task, recognised by the folder's name or by the first lines of its training or dev file."""
     rows = [row for row in glue.GLUE.values() if _has_files(row, folder)]
     named = next((row for row in rows if glue.is_folder_of(row, folder)), None)
     return named or next((row for row in rows if _first_row_fits(row, folder)), None)

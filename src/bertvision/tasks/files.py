@@ -1,7 +1,7 @@
 """A user's own texts: CSV, TSV or JSON lines with columns named in the config.
 
-CSV is quoted as RFC 4180 says. TSV is not quoted at all, as GLUE's files are not: a line is a row, a tab ends a cell;
-a text with tabs or line breaks in it belongs in CSV or JSON lines. CSV and TSV open with a header line.
+CSV is quoted as in RFC 4180. TSV is not quoted, as in GLUE: a line is a row, and tabs separate cells. Use CSV or JSON
+lines for texts with tabs or line breaks. CSV and TSV start with a header line.
 """
 
 import csv
@@ -20,10 +20,10 @@ from bertvision.tasks.text_files import find_file, plain_suffix, read_lines, rea
 
 FORMATS = (".csv", ".tsv", ".jsonl")
 STEMS = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test",)}
-"""How the files of a folder are called, by split."""
+"""File names without their ending, by split."""
 
 Row = tuple[str, Mapping[str, Any]]
-"""Where a row stands, for messages ("train.csv, line 3"), and its cells by column."""
+"""Location of a row, for messages ("train.csv, line 3"), and its cells by column."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class Columns:
 
 
 def read_file(path: Path, columns: Columns, kind: Kind, labels: Sequence[str], split: str) -> list[Example]:
-    """Every row of a user's file as an Example; only a test split may lack labels."""
+    """Read every row of a user's file as an Example. Only a test split may lack labels."""
     return to_examples(read_rows(path), columns, kind, labels, split, str(path))
 
 
 def to_examples(
     rows: Iterable[Row], columns: Columns, kind: Kind, labels: Sequence[str], split: str, where: str
 ) -> list[Example]:
-    """Rows from anywhere as Examples; `where` names the file or hub dataset in messages."""
+    """Convert rows to Examples; `where` names the file or hub dataset in messages."""
     examples: list[Example] = []
     for place, row in rows:
         text = _text(row, columns.text, "text", place)
@@ -57,12 +57,12 @@ def to_examples(
 
 
 def discover_labels(rows: Iterable[Row], column: str, where: str) -> tuple[str, ...]:
-    """The labels that occur, sorted."""
+    """The labels found, sorted."""
     labels = tuple(sorted({read_label(_cell(row, column, "label", place), place, column) for place, row in rows}))
     if len(labels) < 2:
         raise UserError(
-            f"{where}: column '{column}' has {'one label only: ' + labels[0] if labels else 'no labels'}. "
-            "At least two are needed; give all of them with task.labels if the others are in dev."
+            f"{where}: column '{column}' has {'only one label: ' + labels[0] if labels else 'no labels'}. "
+            "At least two are needed. If the others occur only in dev, list all of them in task.labels."
         )
     return labels
 
@@ -74,14 +74,14 @@ def find_files(folder: Path, splits: Iterable[str] = tuple(STEMS)) -> dict[str, 
         paths = [path for stem in STEMS[split] for ending in FORMATS if (path := find_file(folder, stem + ending))]
         if len(paths) > 1:
             names = ", ".join(path.name for path in paths)
-            raise UserError(f'{folder} has several {split} files: {names}. Say which with task.{split} = "…".')
+            raise UserError(f'{folder} has several {split} files: {names}. Choose one with task.{split} = "…".')
         if paths:
             found[split] = paths[0]
     return found
 
 
 def check_columns(path: Path, columns: Columns, labelled: bool) -> list[str]:
-    """What is wrong with the column names, seen from the file's first row; empty if nothing is."""
+    """Mistakes in the column names, judging by the file's first row; empty if there are none."""
     _, row = next(read_rows(path), ("", {}))
     if not row:
         return [f"{path} has no rows."]
@@ -92,7 +92,7 @@ def check_columns(path: Path, columns: Columns, labelled: bool) -> list[str]:
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """Every row of a CSV, TSV or JSON lines file, told apart by its ending."""
+    """Every row of a CSV, TSV or JSON lines file; the file ending decides which."""
     suffix = plain_suffix(path)
     if suffix == ".csv":
         return _tabular(path, _read_csv(path))
@@ -100,7 +100,7 @@ def read_rows(path: Path) -> Iterator[Row]:
         return _tabular(path, ((number, line.split("\t")) for number, line in read_lines(path) if line))
     if suffix == ".jsonl":
         return _read_json_lines(path)
-    raise UserError(f"{path} ends in '{suffix}'; it can end in {', '.join(FORMATS)} (then also .gz or .xz).")
+    raise UserError(f"{path} ends in '{suffix}', expected {', '.join(FORMATS)} (optionally with .gz or .xz).")
 
 
 def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -108,14 +108,14 @@ def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
     number = 1
     try:
         for cells in reader:
-            if cells:  # an empty line holds no row
+            if cells:  # skip empty lines
                 yield number, cells
             number = reader.line_num + 1
     except csv.Error as error:
         raise UserError(
-            f"{path}, line {number}: the row that starts here is not sound CSV ({error}). "
-            'A cell with a comma, a quotation mark or a line break stands in "…", a quotation mark in it is doubled; '
-            "very long texts belong in JSON lines (.jsonl)."
+            f"{path}, line {number}: the row that starts here is not valid CSV ({error}). "
+            'Put cells with commas, quotation marks or line breaks in "…", and double quotation marks inside them; '
+            "use JSON lines (.jsonl) for very long texts."
         ) from error
 
 
@@ -126,7 +126,7 @@ def _tabular(path: Path, lines: Iterator[tuple[int, list[str]]]) -> Iterator[Row
     for number, cells in lines:
         if len(cells) != len(header):
             raise UserError(
-                f"{path}, line {number}: expected {len(header)} cells as in the header ({', '.join(header)}), "
+                f"{path}, line {number}: expected {len(header)} cells, as in the header ({', '.join(header)}), "
                 f"found {len(cells)}."
             )
         yield f"{path}, line {number}", dict(zip(header, cells, strict=True))
@@ -165,7 +165,7 @@ def _text(row: Mapping[str, Any], column: str, key: str, place: str) -> str:
 def _identity(row: Mapping[str, Any], column: str, place: str) -> str:
     cell = _cell(row, column, "id", place)
     if cell is None or cell == "":
-        raise UserError(f"{place}: column '{column}' (task.id) is empty. Every row needs an id, or leave task.id out.")
+        raise UserError(f"{place}: column '{column}' (task.id) is empty. Give every row an id, or leave task.id out.")
     return str(cell)
 
 

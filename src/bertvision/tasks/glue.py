@@ -1,6 +1,6 @@
-"""The nine GLUE tasks from their official TSV files: one row a task says which columns it reads.
+"""The nine GLUE tasks, read from their official TSV files. Each entry of `GLUE` names the columns of a task.
 
-The files are not quoted CSV: a line is a row, a tab ends a cell, a quotation mark is a character like any other.
+The files are not quoted: a line is a row, tabs separate cells, and quotation marks are ordinary characters.
 """
 
 import warnings
@@ -14,7 +14,7 @@ from bertvision.kinds import LABEL, SCORE, Kind
 from bertvision.tasks.base import Recipe, TaskInfo, check_unique_ids
 from bertvision.tasks.text_files import find_file, read_lines
 
-# Batch and learning rate of the 2021 paper.
+# Batch size and learning rate of the 2021 paper.
 LARGE_SETS = Recipe(lr=1e-5, batch_rows=32)
 SMALL_SETS = Recipe(batch_rows=16)
 
@@ -23,21 +23,21 @@ SMALL_SETS = Recipe(batch_rows=16)
 class GlueTask(TaskInfo):
     kind: Kind = LABEL
     folder: str
-    """The official folder, and the stem of the file that the GLUE server takes."""
+    """Name of the official folder, and of the submission file without its ending."""
     text: str
     text_pair: str | None = None
     label: str = "label"
     index: str = "index"
-    """Column with the row's own number; files without it are numbered from 0."""
+    """Column with the row number; rows of files without it are numbered from 0."""
     values: tuple[str, ...] = ("0", "1")
-    """How the files, and the GLUE server, write the labels."""
+    """The labels as written in the files and expected by the GLUE server."""
     hub: str = "nyu-mll/glue"
     hub_columns: tuple[str, ...] = ("sentence1", "sentence2")
     headerless: tuple[str, ...] = ()
-    """Columns of train and dev where those files have no header line."""
+    """Columns of train and dev files that have no header line."""
     recipe: Recipe = Recipe(batch_rows=32)
     has_broken_rows: bool = False
-    """The official file has a few lines that are torn rows; they are left out with a warning."""
+    """The official file has a few malformed lines; they are skipped with a warning."""
 
 
 NLI = ("entailment", "not_entailment")
@@ -52,25 +52,25 @@ GLUE = {
             headerless=("source", "label", "mark", "sentence"), hub_columns=("sentence",), recipe=SMALL_SETS,
         ),
         GlueTask(
-            name="sst2", folder="SST-2", what="does this film review sentence praise?", metrics=("accuracy",),
+            name="sst2", folder="SST-2", what="is this film review sentence positive?", metrics=("accuracy",),
             text="sentence", labels=("negative", "positive"), hub_columns=("sentence",),
         ),
         GlueTask(
-            name="mrpc", folder="MRPC", what="do two sentences from the news say the same?", metrics=("accuracy", "f1"),
+            name="mrpc", folder="MRPC", what="do two news sentences mean the same?", metrics=("accuracy", "f1"),
             text="#1 String", text_pair="#2 String", label="Quality", labels=("not_equivalent", "equivalent"),
         ),
         GlueTask(
-            name="stsb", folder="STS-B", what="how alike are two sentences, 0 to 5?", metrics=("pearson", "spearman"),
+            name="stsb", folder="STS-B", what="how similar are two sentences, 0 to 5?", metrics=("pearson", "spearman"),
             kind=SCORE, text="sentence1", text_pair="sentence2", label="score", recipe=SMALL_SETS,
         ),
         GlueTask(
-            name="qqp", folder="QQP", what="do two questions ask the same?", metrics=("accuracy", "f1"),
+            name="qqp", folder="QQP", what="do two questions ask the same thing?", metrics=("accuracy", "f1"),
             text="question1", text_pair="question2", label="is_duplicate", index="id",
             labels=("not_duplicate", "duplicate"), hub_columns=("question1", "question2"), recipe=LARGE_SETS,
             has_broken_rows=True,
         ),
         GlueTask(
-            name="mnli", folder="MNLI", what="does the premise entail the hypothesis? Two dev sets",
+            name="mnli", folder="MNLI", what="does the premise entail the hypothesis? (two dev sets)",
             metrics=("accuracy",), text="sentence1", text_pair="sentence2", label="gold_label", labels=MNLI,
             values=MNLI, hub_columns=("premise", "hypothesis"), recipe=LARGE_SETS,
         ),
@@ -84,7 +84,7 @@ GLUE = {
             text="sentence1", text_pair="sentence2", labels=NLI, values=NLI, max_length=250, recipe=SMALL_SETS,
         ),
         GlueTask(
-            name="wnli", folder="WNLI", what="does the sentence follow once its pronoun is filled in?",
+            name="wnli", folder="WNLI", what="does the sentence follow once its pronoun is resolved?",
             metrics=("accuracy",), text="sentence1", text_pair="sentence2", labels=("not_entailment", "entailment"),
         ),
     )
@@ -95,7 +95,7 @@ MNLI_SPLIT_FILES = {
     split: f"{split}.tsv" for split in ("train", "dev_matched", "dev_mismatched", "test_matched", "test_mismatched")
 }
 AX_FILES = ("diagnostic.tsv", "AX.tsv")
-"""GLUE's diagnostic set has no labels and is answered by an MNLI model: split "ax" of mnli."""
+"""GLUE's diagnostic set, which has no labels and is predicted by MNLI models: split "ax" of mnli."""
 
 
 def split_files(task: GlueTask) -> dict[str, str]:
@@ -104,35 +104,35 @@ def split_files(task: GlueTask) -> dict[str, str]:
 
 
 def find_glue_files(task: GlueTask, folder: Path) -> dict[str, Path]:
-    """The file of each split in `folder`, which is the task's own or the one that holds all of GLUE."""
+    """The file of each split in `folder`, which is the folder of the task or of all of GLUE."""
     own = glue_folder(task, folder)
     found = {split: find_file(own, name) for split, name in split_files(task).items()}
     if task.name == "mnli":
-        places = [own, own.parent / "diagnostic", own.parent / "AX"]
-        found["ax"] = next((path for place in places for name in AX_FILES if (path := find_file(place, name))), None)
+        inside = [own, own.parent / "diagnostic", own.parent / "AX"]
+        found["ax"] = next((path for each in inside for name in AX_FILES if (path := find_file(each, name))), None)
     return {split: path for split, path in found.items() if path}
 
 
 def glue_folder(task: GlueTask, folder: Path) -> Path:
-    """`folder` itself if it has the task's files, else the folder in it with the official name, in any case."""
+    """`folder` itself if it has the task's files, else its subfolder with the official name, ignoring case."""
     names = split_files(task).values()
     inside = [path for path in sorted(folder.iterdir()) if path.is_dir() and is_folder_of(task, path)]
     for candidate in [folder, *inside]:
         if any(find_file(candidate, name) for name in names):
             return candidate
     raise UserError(
-        f"no {task.folder} files in {folder}: looked for {', '.join(names)} (also .gz, .xz) there and in a folder "
-        f"{task.folder} inside it. Set task.data to the {task.folder} folder or to the one that holds it."
+        f"no {task.folder} files in {folder}: looked for {', '.join(names)} (also .gz, .xz) there and in its "
+        f"subfolder {task.folder}. Set task.data to the {task.folder} folder or its parent."
     )
 
 
 def is_folder_of(task: GlueTask, folder: Path) -> bool:
-    """Whether the folder bears the task's official name, whatever its case and hyphens."""
+    """Whether the folder has the task's official name, ignoring case and hyphens."""
     return folder.name.lower().replace("-", "").replace("_", "") == task.folder.lower().replace("-", "")
 
 
 def split_of_file(task: GlueTask, path: Path, split: str) -> str:
-    """The split an explicit file stands for: MNLI's two dev and test sets are told apart by their official names."""
+    """The split of an explicit file: MNLI's two dev and test sets are recognised by their official names."""
     if task.name != "mnli" or split == "train":
         return split
     stem = path.name.split(".")[0]
@@ -142,7 +142,7 @@ def split_of_file(task: GlueTask, path: Path, split: str) -> str:
 
 
 def read_glue(task: GlueTask, path: Path, split: str) -> list[Example]:
-    """Every row of an official file, in order; a test file has no labels, and then targets are None."""
+    """Every row of an official file, in order. Test files have no labels, so their targets are None."""
     labelled = split == "train" or split.startswith("dev")
     examples: list[Example] = []
     for number, row in _read_rows(task, path, headerless=bool(task.headerless) and labelled, labelled=labelled):
@@ -180,31 +180,31 @@ def _check_columns(task: GlueTask, columns: list[str], path: Path, labelled: boo
     if missing:
         raise UserError(
             f"{path} is not an official {task.folder} file: its first line has no column {', '.join(missing)}; "
-            f'it has {", ".join(columns)[:200]}. Your own files are read with task.name = "files".'
+            f'it has {", ".join(columns)[:200]}. For your own files, set task.name = "files".'
         )
 
 
 def _broken_row(path: Path, number: int, expected: int, found: int) -> str:
     return (
-        f"{path}, line {number}: expected {expected} cells between tabs, found {found}. "
-        "Put the line right, or download the file again."
+        f"{path}, line {number}: expected {expected} cells separated by tabs, found {found}. "
+        "Fix the line, or download the file again."
     )
 
 
 def _report_broken(path: Path, broken: list[int], count: int) -> None:
-    """A few torn rows are known of in the official file and told; more mean that the file is another one."""
+    """Warn about a few malformed lines, which the official file has; raise if there are more."""
     lines = ", ".join(map(str, broken[:5])) + (" …" if len(broken) > 5 else "")
-    message = f"{path}: {len(broken)} of {count} lines are torn rows without all columns (line {lines})"
+    message = f"{path}: {len(broken)} of {count} lines are malformed, with columns missing (line {lines})"
     if len(broken) > max(3, count // 100):
         raise UserError(f"{message}; the official file has only a few. Download it again.")
-    warnings.warn(f"{message}; they are left out.", stacklevel=2)
+    warnings.warn(f"{message}; they are skipped.", stacklevel=2)
 
 
 def _target(task: GlueTask, cell: str, place: str) -> int | float:
     if task.labels:
         if cell not in task.values:
             raise UserError(
-                f"{place}: unknown label {cell!r} in column {task.label}, {task.folder} has {', '.join(task.values)}."
+                f"{place}: unknown label {cell!r} in column {task.label}, expected {', '.join(task.values)}."
             )
         return task.values.index(cell)
     try:

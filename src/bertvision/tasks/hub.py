@@ -1,4 +1,4 @@
-"""The same tasks from the Hugging Face hub through `datasets`, which is imported only when a split is read."""
+"""The same tasks from the Hugging Face Hub, through `datasets`, which is imported only when a split is read."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +12,7 @@ from bertvision.tasks.squad import make_question
 
 
 def read_hub_glue(task: GlueTask, name: str, config: str | None, hub_split: str, split: str) -> list[Example]:
-    """A split of a hub dataset in the shape of nyu-mll/glue; its label -1 means "not known"."""
+    """Read a split of a hub dataset with the columns of nyu-mll/glue; a label of -1 means "unknown"."""
     dataset = load_hub(name, config, hub_split)
     where = describe_hub(name, config, hub_split)
     _check_columns(dataset, [*task.hub_columns, "label"], where)
@@ -26,12 +26,12 @@ def read_hub_glue(task: GlueTask, name: str, config: str | None, hub_split: str,
 
 
 def read_hub_squad(name: str, config: str | None, hub_split: str) -> list[Example]:
-    """A split of a hub dataset in the shape of rajpurkar/squad_v2."""
+    """Read a split of a hub dataset with the columns of rajpurkar/squad_v2."""
     return read_squad_rows(load_hub(name, config, hub_split), describe_hub(name, config, hub_split))
 
 
 def read_squad_rows(dataset: Any, where: str) -> list[Example]:
-    """Questions of a `datasets.Dataset` with SQuAD's columns; without `answers` they are not known."""
+    """Read questions from a `datasets.Dataset` with SQuAD's columns; `answers` may be missing (unknown)."""
     _check_columns(dataset, ["id", "question", "context"], where)
     examples = []
     for row in dataset:
@@ -47,13 +47,13 @@ def read_squad_rows(dataset: Any, where: str) -> list[Example]:
 
 
 def open_hub(name: str, config: str | None) -> dict[str, Any]:
-    """All splits of any hub dataset, under our names for them: validation → dev."""
+    """All splits of a hub dataset, under our names: validation → dev."""
     dataset = load_hub(name, config, None)
     return {our_split(split): dataset[split] for split in dataset}
 
 
 def hub_rows(dataset: Any, label: str, where: str) -> Iterator[Row]:
-    """Rows as `files` reads them: a ClassLabel becomes its name, -1 becomes None."""
+    """Rows in the form of `files.Row`: a ClassLabel becomes its name, -1 becomes None."""
     names = hub_labels(dataset, label)
     for number, row in enumerate(dataset):
         if names is not None:
@@ -63,7 +63,7 @@ def hub_rows(dataset: Any, label: str, where: str) -> Iterator[Row]:
 
 
 def hub_labels(dataset: Any, label: str) -> tuple[str, ...] | None:
-    """The label names the dataset itself declares (a ClassLabel column), if it does."""
+    """The label names that the dataset declares (a ClassLabel column), if any."""
     names = getattr(dataset.features.get(label), "names", None)
     return tuple(names) if names else None
 
@@ -79,7 +79,7 @@ def their_split(split: str) -> str:
 
 
 def describe_hub(name: str, config: str | None, hub_split: str | None = None) -> str:
-    """The dataset in words, for messages and for the run folder."""
+    """Description of the dataset, for messages and the run folder."""
     parts = [
         f"hub dataset '{name}'",
         f"config '{config}'" if config else "",
@@ -89,13 +89,13 @@ def describe_hub(name: str, config: str | None, hub_split: str | None = None) ->
 
 
 def load_hub(name: str, config: str | None, hub_split: str | None) -> Any:
-    """`datasets.load_dataset`, with its many ways to fail told as one message that says what to do."""
+    """Call `datasets.load_dataset`; its many kinds of errors become one UserError that says what to do."""
     try:
         import datasets
     except ImportError as error:
         raise UserError(
             "hub datasets need the package 'datasets': pip install 'bertvision[hub]', "
-            "or give local files with task.data=FOLDER."
+            "or use local files with task.data=FOLDER."
         ) from error
     try:
         return datasets.load_dataset(name, config, split=hub_split)
@@ -103,7 +103,7 @@ def load_hub(name: str, config: str | None, hub_split: str | None) -> Any:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
             f"could not load the {describe_hub(name, config, hub_split)}: {reason.rstrip('.')}. "
-            "No network, or another name? Local files are given with task.data=FOLDER."
+            "Check the network and the name, or use local files with task.data=FOLDER."
         ) from error
 
 
@@ -119,5 +119,5 @@ def _glue_target(task: GlueTask, label: Any, place: str) -> int | float | None:
     if not task.labels:
         return float(label)
     if label not in range(len(task.labels)):
-        raise UserError(f"{place}: label {label!r} is none of 0 … {len(task.labels) - 1}.")
+        raise UserError(f"{place}: label {label!r} is not in 0 … {len(task.labels) - 1}.")
     return int(label)

@@ -1,4 +1,4 @@
-"""New text to predict on: a user's file in any form the task can have, with or without its targets."""
+"""New text to predict on: a user's file in any format that the task supports, with or without targets."""
 
 from pathlib import Path
 
@@ -15,14 +15,14 @@ ANY_COLUMNS = *QUESTION_COLUMNS, ("sentence1", "sentence2"), ("text", None), ("s
 
 
 def read_new_text(task: Task, path: Path, columns: Columns) -> list[Example]:
-    """The examples of a file; targets it may have are left aside. `columns` are those of the run's own files."""
+    """Read the examples of a file, ignoring any targets. `columns` are those of the run's own files."""
     if not path.is_file():
         raise UserError(f"there is no file '{path}' to predict on.")
     suffix = plain_suffix(path)
     if suffix == ".json":
         if not task.windowed:
             raise UserError(
-                f"{path}: SQuAD-format JSON holds questions, but this run predicts {task.name}. Give CSV, TSV or JSONL."
+                f"{path} has questions in SQuAD format, but this run predicts {task.name}. Give CSV, TSV or JSONL."
             )
         return squad.read_squad(path)
     if task.name in glue.GLUE:
@@ -38,14 +38,13 @@ def read_new_text(task: Task, path: Path, columns: Columns) -> list[Example]:
     wanted = [name for name in (columns.text, columns.text_pair, columns.id) if name]
     if check_columns(path, columns, labelled=False):
         raise UserError(
-            f"{path}: a run of {task.name} reads the columns {', '.join(wanted)}; it does not have all of them."
+            f"{path}: expected the columns {', '.join(wanted)}, which a run of {task.name} reads; some are missing."
         )
     return _read_unlabelled(path, columns)
 
 
 def read_any_text(path: Path) -> list[Example]:
-    """Texts or pairs of texts of a file that belongs to no task: columns go by their names; `id` is taken where it
-    is there."""
+    """Read texts or pairs from a file of any task. Columns are recognised by their names; `id` is optional."""
     if not path.is_file():
         raise UserError(f"there is no file '{path}' to predict on.")
     suffix = plain_suffix(path)
@@ -59,10 +58,12 @@ def read_any_text(path: Path) -> list[Example]:
             if not check_columns(path, columns, labelled=False):
                 return _read_unlabelled(path, columns)
     wanted = " · ".join(", ".join(name for name in names if name) for names in ANY_COLUMNS)
-    raise UserError(f"{path}: expected columns of one of these names: {wanted}. Rename them, or give a .txt file.")
+    raise UserError(
+        f"{path}: expected columns with one of these sets of names: {wanted}. Rename them, or give a .txt file."
+    )
 
 
 def _read_unlabelled(path: Path, columns: Columns) -> list[Example]:
-    # The label column is not looked at: whatever stands in it, this text is to be predicted.
+    # No column has this name, so labels in the file are ignored.
     unlabelled = Columns(columns.text, columns.text_pair, label="\0", id=columns.id)
     return read_file(path, unlabelled, SCORE, (), "test")

@@ -1,4 +1,4 @@
-"""Reading comprehension in SQuAD's JSON form, 1.1 or 2.0: questions about passages, with answers or without.
+"""Reading comprehension in SQuAD's JSON format, 1.1 or 2.0: questions about passages, with or without answers.
 
 The same questions make two tasks: `squad2` asks where the answer is, `squad2_answerable` whether there is one.
 """
@@ -22,12 +22,12 @@ ANSWERABLE_LABELS = ("no_answer", "has_answer")
 
 
 def read_squad(path: Path) -> list[Example]:
-    """All questions of a SQuAD file (.json, .json.gz, .json.xz); a file without answers gives `answers=None`."""
+    """Read all questions of a SQuAD file (.json, .json.gz, .json.xz); without answers, `answers` is None."""
     return parse_squad(read_json(path), str(path))
 
 
 def parse_squad(document: Any, where: str) -> list[Example]:
-    """All questions of a SQuAD document already in memory; `where` opens every error message."""
+    """Parse all questions of a SQuAD document; every error message starts with `where`."""
     examples = []
     for article_number, article in enumerate(_field(document, "data", list, where), start=1):
         title = article.get("title") if isinstance(article, Mapping) else None
@@ -38,7 +38,7 @@ def parse_squad(document: Any, where: str) -> list[Example]:
             for question in _field(paragraph, "qas", list, paragraph_place):
                 examples.append(_parse_question(question, passage, title, where, paragraph_place))
     if not examples:
-        raise UserError(f"{where} holds no questions.")
+        raise UserError(f"{where} has no questions.")
     check_unique_ids((example.id for example in examples), where)
     return examples
 
@@ -46,20 +46,20 @@ def parse_squad(document: Any, where: str) -> list[Example]:
 def make_question(
     identity: str, question: str, passage: str, title: str | None, answers: tuple[Answer, ...] | None, where: str
 ) -> Example:
-    """One question as an Example, after checking that every answer is where it says."""
+    """Make an Example of one question, after checking that every answer is at its answer_start."""
     for text, start in answers or ():
         found = passage[start : start + len(text)] if start >= 0 else ""
         if not text or found != text:
             raise UserError(
                 f"{where}, question {identity}: the answer {text!r} is not in its passage at answer_start {start}; "
-                f"there it says {passage[max(start, 0) : max(start, 0) + max(len(text), 20)]!r}. "
+                f"the passage has {passage[max(start, 0) : max(start, 0) + max(len(text), 20)]!r}. "
                 "Correct answer_start (in characters, from 0) or the answer's text."
             )
     return Example(id=identity, text=question, text_pair=passage, answers=answers, group=title or passage)
 
 
 def to_answerable(examples: Iterable[Example]) -> list[Example]:
-    """The same questions with "is there an answer?" as their target; the answers stay."""
+    """The same questions with "is there an answer?" as the target; the answers are kept."""
     return [
         example if example.answers is None else replace(example, target=int(bool(example.answers)))
         for example in examples
@@ -67,21 +67,21 @@ def to_answerable(examples: Iterable[Example]) -> list[Example]:
 
 
 def find_squad_files(folder: Path, splits: Iterable[str] = ("train", "dev", "test")) -> dict[str, Path]:
-    """The file of each split that has one in a folder: the official name, else the only `split*.json`."""
+    """The file of each split in a folder: the one with the official name, else the only `split*.json`."""
     found = {}
     for split in splits:
         official = find_file(folder, f"{split}-v2.0.json")
         paths = [official] if official else squad_files(folder, split)
         if len(paths) > 1:
             names = ", ".join(path.name for path in paths)
-            raise UserError(f'{folder} has several {split} files: {names}. Say which with task.{split} = "…".')
+            raise UserError(f'{folder} has several {split} files: {names}. Choose one with task.{split} = "…".')
         if paths:
             found[split] = paths[0]
     return found
 
 
 def squad_files(folder: Path, split: str) -> list[Path]:
-    """Every file in `folder` that may be this split in SQuAD's form, by its name."""
+    """Every file in `folder` whose name could be this split in SQuAD's format."""
     pattern = re.compile(rf"{split}.*\.json(\.gz|\.xz)?", re.IGNORECASE)
     return sorted(path for path in folder.iterdir() if path.is_file() and pattern.fullmatch(path.name))
 
@@ -89,7 +89,7 @@ def squad_files(folder: Path, split: str) -> list[Path]:
 def _parse_question(question: Any, passage: str, title: str | None, where: str, paragraph: str) -> Example:
     identity = question.get("id") if isinstance(question, Mapping) else None
     if not isinstance(identity, str | int) or identity == "":
-        raise UserError(f"{paragraph}: a question has no 'id'. Every question needs one of its own.")
+        raise UserError(f"{paragraph}: a question has no 'id'. Every question needs a unique one.")
     place = f"{where}, question {identity}"
     text = _field(question, "question", str, place)
     answers = None
@@ -102,16 +102,18 @@ def _parse_question(question: Any, passage: str, title: str | None, where: str, 
 
 def _check_possible(is_impossible: Any, answers: tuple[Answer, ...], place: str) -> None:
     if is_impossible is not None and bool(is_impossible) == bool(answers):
-        said = "is_impossible is true but it has answers" if answers else "is_impossible is false but it has no answers"
-        raise UserError(f"{place}: {said}. Correct one of the two.")
+        conflict = (
+            "is_impossible is true but it has answers" if answers else "is_impossible is false but it has no answers"
+        )
+        raise UserError(f"{place}: {conflict}. Correct one of the two.")
 
 
-def _field(thing: Any, key: str, kind: type, place: str) -> Any:
-    """thing[key] of the expected type; the message says where SQuAD's form was left."""
-    if not isinstance(thing, Mapping):
-        raise UserError(f"{place}: expected an object with '{key}' (SQuAD's form), found {type(thing).__name__}.")
-    if key not in thing:
-        raise UserError(f"{place}: '{key}' is missing; it has {', '.join(map(str, thing)) or 'nothing'}.")
-    if not isinstance(thing[key], kind) or isinstance(thing[key], bool):
-        raise UserError(f"{place}: '{key}' must be a {kind.__name__}, found {type(thing[key]).__name__}.")
-    return thing[key]
+def _field(value: Any, key: str, kind: type, place: str) -> Any:
+    """Return value[key], which must have the expected type; errors name the place in the document."""
+    if not isinstance(value, Mapping):
+        raise UserError(f"{place}: expected an object with '{key}' (SQuAD format), found {type(value).__name__}.")
+    if key not in value:
+        raise UserError(f"{place}: '{key}' is missing; found {', '.join(map(str, value)) or 'nothing'}.")
+    if not isinstance(value[key], kind) or isinstance(value[key], bool):
+        raise UserError(f"{place}: '{key}' must be of type {kind.__name__}, found {type(value[key]).__name__}.")
+    return value[key]

@@ -1,4 +1,4 @@
-"""Predictions in the forms the official servers take: SQuAD's id → text JSON, GLUE's `index, prediction` TSVs."""
+"""Predictions in the formats of the official servers: id → text JSON for SQuAD, `index, prediction` TSVs for GLUE."""
 
 import json
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ MNLI_FILES = {"test_matched": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv", "a
 
 
 def submission_name(task: str, split: str, kind: Kind) -> str | None:
-    """The file's official name; None where no server takes this split of this task."""
+    """The official file name; None if no server accepts this split of this task."""
     if kind.reads_answers:
         return f"{task}-{split}.json"
     if task == "mnli":
@@ -27,13 +27,13 @@ def submission_name(task: str, split: str, kind: Kind) -> str | None:
 def write_submission(
     task: str, split: str, kind: Kind, ids: Sequence[str], outputs: Sequence[Output], folder: Path
 ) -> Path:
-    """Writes one split's predictions, in the order of `ids`, and returns the file."""
+    """Write the predictions of one split, in the order of `ids`, and return the path."""
     assert len(ids) == len(outputs), f"{len(ids)} ids, {len(outputs)} outputs"
     name = submission_name(task, split, kind)
     if name is None:
         splits = ", ".join(MNLI_FILES) if task == "mnli" else "test"
-        form = f"its splits for the server are: {splits}" if task in GLUE else "it has no official form"
-        raise UserError(f"there is no submission file for {task}, split '{split}': {form}.")
+        reason = f"the server takes {splits}" if task in GLUE else "the task has no official server"
+        raise UserError(f"there is no submission file for {task}, split '{split}': {reason}.")
     if kind.reads_answers:
         text = json.dumps(dict(zip(ids, outputs, strict=True)), ensure_ascii=False, indent=1) + "\n"
     else:

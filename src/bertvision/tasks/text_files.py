@@ -1,6 +1,6 @@
-"""Opening and reading text files, plain or compressed (.gz, .xz): UTF-8 only, lines end at "\\n" and nowhere else.
+"""Reading text files, plain or compressed (.gz, .xz): UTF-8 only, lines end only at "\\n".
 
-Every way such a file can be broken becomes a UserError that names the file and, where it is known, the line.
+For every kind of damaged file, a UserError names the file and, where known, the line.
 """
 
 import codecs
@@ -15,16 +15,16 @@ from typing import IO, Any, cast
 from bertvision.errors import UserError
 
 COMPRESSIONS = ("", ".gz", ".xz")
-"""Endings a file may carry after its own, in the order they are looked for."""
+"""Endings that may follow a file's own, in the order they are tried."""
 
 
 def plain_suffix(path: Path) -> str:
-    """The ending that says the format: ".csv" for both a.csv and a.csv.gz."""
+    """The ending that identifies the format: ".csv" for both a.csv and a.csv.gz."""
     return (Path(path.stem) if path.suffix in COMPRESSIONS[1:] else path).suffix.lower()
 
 
 def find_file(folder: Path, name: str) -> Path | None:
-    """`folder/name` as it is or compressed; None if there is no such file."""
+    """`folder/name`, plain or compressed; None if there is no such file."""
     paths = (folder / (name + ending) for ending in COMPRESSIONS)
     return next((path for path in paths if path.is_file()), None)
 
@@ -36,7 +36,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_raw_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """As `read_lines`, with the line endings left on: a quoted CSV cell may hold one."""
+    """Like `read_lines`, but with line endings, which may be part of a quoted CSV cell."""
     number, any_text = 0, False
     try:
         with _open(path) as handle:
@@ -66,7 +66,7 @@ def read_json(path: Path) -> Any:
     except json.JSONDecodeError as error:
         raise UserError(
             f"{path} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}. "
-            "Put that place right, or download or copy the file again if it was cut off."
+            "Fix it there, or download or copy the file again if it was cut off."
         ) from error
 
 
@@ -94,12 +94,12 @@ def _unreadable(path: Path, error: Exception, line: int | None) -> UserError:
     if isinstance(error, FileNotFoundError):
         return UserError(f"there is no file {path}.")
     if isinstance(error, IsADirectoryError):
-        return UserError(f"{path} is a folder, a file was expected.")
+        return UserError(f"{path} is a folder, but a file was expected.")
     again = "Download or copy it again."
     place = f" after line {line}" if line else ""
     if isinstance(error, EOFError):
         return UserError(f"{path} is truncated: its compressed data ends too early{place}. {again}")
     if isinstance(error, gzip.BadGzipFile | zlib.error | lzma.LZMAError):
-        return UserError(f"{path} is not a sound {path.suffix} file{place}: {error}. {again}")
+        return UserError(f"{path} is not a valid {path.suffix} file{place}: {error}. {again}")
     assert isinstance(error, OSError)
-    return UserError(f"{path} cannot be read{place}: {error.strerror or error}.")
+    return UserError(f"{path} can't be read{place}: {error.strerror or error}.")

@@ -161,7 +161,7 @@ def test_invalid_arguments_raise_clear_errors(kit: Kit, folder: Path, runs: dict
         kit.predict(["A film ."], tasks=[5])  # type: ignore[list-item]
     with pytest.raises(UserError, match="no examples to score mrpc on"):
         kit.score("mrpc", [])
-    with pytest.raises(UserError, match="dtype is 'wide': it can be auto, float32 or bfloat16"):
+    with pytest.raises(UserError, match="dtype is 'wide': choose from auto, float32 or bfloat16"):
         bv.load(folder, dtype="wide")
     with pytest.raises(UserError, match=r"pass \[text\]"):
         kit.predict("A film .")

@@ -197,7 +197,7 @@ def test_what_is_no_head_or_another_head_is_a_mistake_shown_with_the_others(save
     )
     expected = ("expected config.json and head.safetensors", "expected config.json and head.safetensors",
                 "expected head.safetensors beside", "holds the head 'adapter': it must be 'learned_pooling' too",
-                "must be text or absent, not 3", "`lr` must be above 0")  # fmt: skip
+                "must be a string or none, not 3", "`lr` must be above 0")  # fmt: skip
     assert len(found) == len(expected)
     assert all(words in line for words, line in zip(expected, found, strict=True)), found
 

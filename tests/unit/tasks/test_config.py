@@ -26,7 +26,7 @@ def test_every_setting_has_help() -> None:
         TaskConfig("files", hub="somebody/something", kind="span"),
     ],
 )
-def test_a_sound_config_has_no_mistakes(config: TaskConfig) -> None:
+def test_a_valid_config_has_no_mistakes(config: TaskConfig) -> None:
     assert check_task_config(config) == []
 
 
@@ -35,11 +35,11 @@ def test_a_sound_config_has_no_mistakes(config: TaskConfig) -> None:
     [
         (TaskConfig("squad"), "task.name: there is no task 'squad': did you mean 'squad2'?"),
         (TaskConfig("rte", data="nowhere"), "task.data = 'nowhere': there is no such folder."),
-        (TaskConfig("rte", data=CSV), "it is a file: give it as task.train"),
+        (TaskConfig("rte", data=CSV), "this is a file. Set task.train"),
         (TaskConfig("rte", train="nowhere.tsv"), "task.train = 'nowhere.tsv': there is no such file."),
-        (TaskConfig("rte", dev=str(FIXTURES)), "it is a folder: give it as task.data"),
+        (TaskConfig("rte", dev=str(FIXTURES)), "this is a folder. Set task.data"),
         (TaskConfig("rte", data=str(FIXTURES / "squad_tiny")), "no RTE files in"),
-        (TaskConfig("squad2", data=str(FIXTURES / "files_tiny")), "no files of squad2 in"),
+        (TaskConfig("squad2", data=str(FIXTURES / "files_tiny")), "no squad2 data in"),
         (TaskConfig("rte", text="sentence"), 'task.text does not apply to rte: it is for task.name = "files"'),
         (TaskConfig("rte", seed=3), "task.seed does not apply to rte"),
         (TaskConfig("demo", data="x"), "task.data does not apply to demo"),
@@ -49,17 +49,17 @@ def test_a_sound_config_has_no_mistakes(config: TaskConfig) -> None:
         (TaskConfig("files", train=CSV, kind="lable"), "there is no kind 'lable': did you mean 'label'?"),
         (TaskConfig("files", train=CSV, text="texts"), "there is no column 'texts' (task.text): did you mean 'text'?"),
         (TaskConfig("files", train=CSV, label="stars", kind="score"), "there is no column 'stars' (task.label)"),
-        (TaskConfig("files", train=CSV, labels=["a", "a"]), "two or more different names"),
+        (TaskConfig("files", train=CSV, labels=["a", "a"]), "at least two different names"),
         (TaskConfig("files", train=CSV, kind="score", labels=["a", "b"]), "task.labels does not apply to scores"),
         (TaskConfig("files", data=str(FIXTURES / "squad_tiny")), 'SQuAD-format JSON with task.kind = "span"'),
         (TaskConfig("files", hub="a/b", kind="span", text="q"), "task.text does not apply to files"),
     ],
 )
-def test_a_mistake_is_told_in_the_users_words(config: TaskConfig, words: str) -> None:
+def test_a_mistake_is_reported_with_the_setting_as_written(config: TaskConfig, words: str) -> None:
     assert [mistake for mistake in check_task_config(config) if words in mistake]
 
 
-def test_all_mistakes_come_at_once() -> None:
+def test_all_mistakes_are_reported_at_once() -> None:
     config = TaskConfig("rte", data="nowhere", dev="nothing.tsv", kind="label", seed=1)
     with pytest.raises(ConfigError) as caught:
         build_task(config)
@@ -82,7 +82,7 @@ def test_a_folder_without_a_training_file_needs_its_labels_given(tmp_path: Path)
     assert [example.target for example in task.read("dev")] == [1, 0]
 
 
-def test_the_demo_is_made_from_its_seed_and_sizes() -> None:
+def test_the_demo_depends_on_its_seed_and_sizes() -> None:
     task = build_task(TaskConfig("demo", seed=1, train_questions=24, dev_questions=9))
     assert (len(task.read("train")), len(task.read("dev"))) == (24, 9)
     other = build_task(TaskConfig("demo", seed=2, train_questions=24, dev_questions=9))

@@ -28,7 +28,7 @@ def test_all_tasks_below_a_folder_are_found() -> None:
 
 
 @pytest.mark.parametrize("name", ["CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI"])
-def test_a_task_folder_is_known_by_its_files_too(name: str, tmp_path: Path) -> None:
+def test_a_task_folder_is_also_recognised_by_its_files(name: str, tmp_path: Path) -> None:
     shutil.copytree(FIXTURES / "glue_tiny" / name, tmp_path / "renamed")
     assert {entry["task"] for entry in describe_folder(tmp_path / "renamed")} == {name.lower().replace("-", "")}
 
@@ -40,7 +40,7 @@ def test_lengths_are_percentiles_by_nearest_rank() -> None:
     assert describe_examples(examples, ())["words"] == expected
 
 
-def test_a_broken_file_is_listed_beside_the_sound_ones(tmp_path: Path) -> None:
+def test_a_broken_file_is_listed_with_the_valid_ones(tmp_path: Path) -> None:
     shutil.copytree(FIXTURES / "glue_tiny" / "RTE", tmp_path / "RTE")
     (tmp_path / "RTE" / "dev.tsv").write_text("index\tsentence1\tsentence2\tlabel\n0\ta\tb\tmaybe\n")
     (tmp_path / "squad").mkdir()
@@ -58,12 +58,12 @@ def test_a_broken_file_is_listed_beside_the_sound_ones(tmp_path: Path) -> None:
     assert len(errors) == 2
 
 
-def test_torn_rows_are_told_in_the_entry(tmp_path: Path) -> None:
+def test_the_entry_reports_malformed_lines(tmp_path: Path) -> None:
     shutil.copytree(FIXTURES / "glue_tiny" / "QQP", tmp_path / "QQP")
     with open(tmp_path / "QQP" / "train.tsv", "a") as handle:
-        handle.write("a torn row\n")
+        handle.write("a malformed row\n")
     entry = by_split(tmp_path)["qqp", "train"]
-    assert entry["rows"] == 8 and "1 of 9 lines are torn" in entry["warning"]
+    assert entry["rows"] == 8 and "1 of 9 lines are malformed" in entry["warning"]
 
 
 def test_many_different_numbers_are_scores(tmp_path: Path) -> None:
@@ -72,13 +72,13 @@ def test_many_different_numbers_are_scores(tmp_path: Path) -> None:
     assert by_split(tmp_path)["files", "train"]["scores"] == {"mean": pytest.approx(1.45), "min": 0.0, "max": 2.9}
 
 
-def test_own_files_with_other_columns_are_listed_with_what_they_have(tmp_path: Path) -> None:
+def test_own_files_with_other_columns_are_listed_with_their_columns(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("review,stars\nfine,5\n")
-    assert "no column 'text' (task.text): it can be review, stars" in by_split(tmp_path)["files", "train"]["error"]
+    assert "no column 'text' (task.text): choose from review, stars" in by_split(tmp_path)["files", "train"]["error"]
 
 
-def test_a_folder_with_nothing_in_it_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="found no task in .* looked for GLUE folders"):
+def test_an_empty_folder_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="found no data in .* looked for GLUE folders"):
         describe_folder(tmp_path)
     with pytest.raises(UserError, match="there is no folder"):
         describe_folder(tmp_path / "none")

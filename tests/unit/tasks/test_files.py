@@ -22,7 +22,7 @@ def write(path: Path, text: str) -> str:
 
 
 @given(st.lists(st.tuples(CELL, CELL), min_size=1))
-def test_csv_gives_back_what_pythons_csv_writer_wrote(tmp_path_factory: pytest.TempPathFactory, rows: list) -> None:
+def test_csv_written_by_python_is_read_back(tmp_path_factory: pytest.TempPathFactory, rows: list) -> None:
     buffer = io.StringIO(newline="")
     csv.writer(buffer, quoting=csv.QUOTE_ALL).writerows([("text", "other"), *rows])
     path = tmp_path_factory.mktemp("csv") / "a.csv"
@@ -106,8 +106,8 @@ def test_a_folders_files_are_found_by_split(tmp_path: Path) -> None:
         ("a.csv", 'text,label\n"x\ny",good\nz,ugly\n', "label", "a.csv, line 4: unknown label 'ugly'"),
         ("a.csv", "text,label\nx,\n", "label", "a.csv, line 2: column 'label' .* is empty"),
         ("a.csv", "text,labels\nx,bad\n", "label", "line 2: there is no column 'label' .*did you mean 'labels'"),
-        ("a.csv", "text,label\nx,bad,more\n", "label", "line 2: expected 2 cells .* found 3"),
-        ("a.csv", 'text,label\nx,bad\n"y,bad\n', "label", "line 3: the row that starts here is not sound CSV"),
+        ("a.csv", "text,label\nx,bad,more\n", "label", "line 2: expected 2 cells, .* found 3"),
+        ("a.csv", 'text,label\nx,bad\n"y,bad\n', "label", "line 3: the row that starts here is not valid CSV"),
         ("a.csv", "text,text\nx,bad\n", "label", "two columns have the same name"),
         ("a.csv", "text,label\n", "label", "a.csv has no rows"),
         ("a.csv", "", "label", "a.csv is empty"),
@@ -125,10 +125,12 @@ def test_a_folders_files_are_found_by_split(tmp_path: Path) -> None:
         ("a.jsonl", '{"text": 3, "label": "bad"}\n', "label", "line 1: column 'text' .* must be text, found 3"),
         ("a.jsonl", '{"text": "x", "label": null}\n', "label", "line 1: column 'label' .* is empty"),
         ("a.jsonl", '{"text": "x", "label": ["bad"]}\n', "label", "must be one label"),
-        ("a.xlsx", "x", "label", "ends in '.xlsx'; it can end in .csv, .tsv, .jsonl"),
+        ("a.xlsx", "x", "label", "ends in '.xlsx', expected .csv, .tsv, .jsonl"),
     ],
 )
-def test_a_bad_file_is_told_with_file_and_line(name: str, text: str, kind: str, message: str, tmp_path: Path) -> None:
+def test_a_bad_file_is_reported_with_file_and_line(
+    name: str, text: str, kind: str, message: str, tmp_path: Path
+) -> None:
     write(tmp_path / name, text)
     with pytest.raises(UserError, match=message):
         read_file(tmp_path / name, Columns(), KINDS[kind], ("bad", "good"), "dev")
@@ -143,7 +145,7 @@ def test_repeated_and_empty_ids_are_named(tmp_path: Path) -> None:
         read_file(tmp_path / "a.csv", Columns(id="n"), LABEL, ("bad",), "dev")
 
 
-def test_one_label_alone_is_not_a_task(tmp_path: Path) -> None:
+def test_a_single_label_is_refused(tmp_path: Path) -> None:
     train = write(tmp_path / "t.csv", "text,label\nx,bad\ny,bad\n")
-    with pytest.raises(UserError, match="one label only: bad"):
+    with pytest.raises(UserError, match="only one label: bad"):
         build_task(TaskConfig("files", train=train))

@@ -27,7 +27,7 @@ def test_carriage_returns_of_dos_files_are_not_part_of_the_label() -> None:
     assert examples[0].text == 'He said "stop and left 0 . '  # its last space too
 
 
-def test_ids_take_the_files_own_index_and_else_the_row_number() -> None:
+def test_ids_are_the_index_of_the_file_or_the_row_number() -> None:
     assert [example.id for example in read_glue(GLUE["qqp"], TINY / "QQP" / "dev.tsv", "dev")][:2] == [
         "dev-1000",
         "dev-1001",
@@ -35,7 +35,7 @@ def test_ids_take_the_files_own_index_and_else_the_row_number() -> None:
     assert read_glue(GLUE["mrpc"], TINY / "MRPC" / "dev.tsv", "dev")[3].id == "dev-3"
 
 
-def test_labels_have_the_order_of_the_hub_dataset() -> None:
+def test_labels_are_in_the_order_of_the_hub_dataset() -> None:
     # As the label features of nyu-mll/glue list them.
     assert {name: row.labels for name, row in GLUE.items()} == {
         "cola": ("unacceptable", "acceptable"),
@@ -78,7 +78,7 @@ def test_the_folder_is_found_in_any_case(tmp_path: Path) -> None:
         find_glue_files(GLUE["cola"], tmp_path)
 
 
-def test_the_test_file_of_mrpc_never_stands_in_for_dev(tmp_path: Path) -> None:
+def test_the_test_file_of_mrpc_is_never_used_as_dev(tmp_path: Path) -> None:
     for name in ("train.tsv", "test.tsv"):
         write(tmp_path / name, (TINY / "MRPC" / name).read_text("utf-8-sig"))
     task = build_task(TaskConfig("mrpc", data=str(tmp_path)))
@@ -87,25 +87,25 @@ def test_the_test_file_of_mrpc_never_stands_in_for_dev(tmp_path: Path) -> None:
         task.read("dev")
 
 
-def qqp(tmp_path: Path, torn: list[str], sound: int = 10) -> Path:
+def qqp(tmp_path: Path, malformed: list[str], valid: int = 10) -> Path:
     header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate"
-    rows = [f"{i}\t1\t2\ta{i}\tb{i}\t{i % 2}" for i in range(sound)]
-    return write(tmp_path / "train.tsv", "\n".join([header, *rows[:2], *torn, *rows[2:]]) + "\n")
+    rows = [f"{i}\t1\t2\ta{i}\tb{i}\t{i % 2}" for i in range(valid)]
+    return write(tmp_path / "train.tsv", "\n".join([header, *rows[:2], *malformed, *rows[2:]]) + "\n")
 
 
-def test_torn_rows_of_qqp_are_left_out_and_told(tmp_path: Path) -> None:
+def test_malformed_rows_of_qqp_are_skipped_with_a_warning(tmp_path: Path) -> None:
     path = qqp(tmp_path, ["77\t1\t2\tthe first half", "the other half\tb\t1"])
-    with pytest.warns(UserWarning, match=r"2 of 12 lines are torn rows .*\(line 4, 5\)"):
+    with pytest.warns(UserWarning, match=r"2 of 12 lines are malformed, .*\(line 4, 5\)"):
         examples = read_glue(GLUE["qqp"], path, "train")
     assert [example.text for example in examples] == [f"a{i}" for i in range(10)]
 
 
-def test_many_torn_rows_mean_another_file(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="4 of 14 lines are torn"):
+def test_many_malformed_rows_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="4 of 14 lines are malformed"):
         read_glue(GLUE["qqp"], qqp(tmp_path, ["half"] * 4), "train")
 
 
-def test_a_sound_qqp_file_gives_no_warning(tmp_path: Path) -> None:
+def test_a_valid_qqp_file_gives_no_warning(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(read_glue(GLUE["qqp"], qqp(tmp_path, []), "train")) == 10
@@ -132,6 +132,6 @@ def test_a_sound_qqp_file_gives_no_warning(tmp_path: Path) -> None:
         ("stsb", "index\tsentence1\tsentence2\tscore\n0\ta\tb\tnan\n", "line 2: the score must be .* found 'nan'"),
     ],
 )
-def test_a_bad_file_is_told_with_file_and_line(name: str, text: str, message: str, tmp_path: Path) -> None:
+def test_a_bad_file_is_reported_with_file_and_line(name: str, text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         read_glue(GLUE[name], write(tmp_path / "train.tsv", text), "train")

@@ -92,7 +92,7 @@ def test_a_missing_column_or_split_is_told(tmp_path: Path) -> None:
         task.read("train")
     with pytest.raises(UserError, match="could not load the hub dataset .* split 'validation'.*task.data"):
         task.read("dev")
-    with pytest.raises(UserError, match="row 0: there is no column 'text'.*it can be label, sentence1"):
+    with pytest.raises(UserError, match="row 0: there is no column 'text'.*choose from label, sentence1"):
         build_task(TaskConfig("files", hub=hub, labels=["0", "1"])).read("train")
 
 

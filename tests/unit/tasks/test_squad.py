@@ -51,17 +51,17 @@ def test_a_file_without_answers_is_unlabelled() -> None:
     assert [example.target for example in task.read("test")] == [None] * 3
 
 
-def test_answerable_targets_say_whether_there_is_an_answer() -> None:
+def test_answerable_targets_are_whether_there_is_an_answer() -> None:
     examples = build_task(TaskConfig("squad2_answerable", data=str(TINY))).read("dev")
     assert [example.target for example in examples] == [1, 1, 0] * 2
     assert examples[0].answers == (Answer("1900", 3),)
 
 
 @pytest.mark.parametrize("start, found", [(4, "900 the"), (-1, "In 1900"), (10_000, "")])
-def test_an_answer_that_is_not_there_is_named(start: int, found: str) -> None:
+def test_an_answer_that_is_not_in_the_passage_is_named(start: int, found: str) -> None:
     document = changed(answers=[{"text": "1900", "answer_start": start}])
     with pytest.raises(
-        UserError, match=f"here, question dev0a: the answer '1900' is not .* {start}; there it says '{found}"
+        UserError, match=f"here, question dev0a: the answer '1900' is not .* {start}; the passage has '{found}"
     ):
         parse_squad(document, "here")
 
@@ -76,22 +76,22 @@ def test_another_unicode_form_of_the_answer_is_not_guessed_at() -> None:
     "document, message",
     [
         ([1], "here: expected an object with 'data' .* found list"),
-        ({"date": []}, "here: 'data' is missing; it has date"),
-        ({"data": {}}, "'data' must be a list, found dict"),
-        ({"data": []}, "here holds no questions"),
+        ({"date": []}, "here: 'data' is missing; found date"),
+        ({"data": {}}, "'data' must be of type list, found dict"),
+        ({"data": []}, "here has no questions"),
         ({"data": [{"title": "Oil"}]}, r"here, article 1 \('Oil'\): 'paragraphs' is missing"),
         ({"data": [{"title": "Oil", "paragraphs": [{"qas": []}]}]}, "paragraph 1: 'context' is missing"),
         (changed(id=None), r"article 1 \('Article_0'\), paragraph 1: a question has no 'id'"),
-        (changed(question=3), "question dev0a: 'question' must be a str, found int"),
+        (changed(question=3), "question dev0a: 'question' must be of type str, found int"),
         (changed(answers=[{"text": "1900"}]), "question dev0a: 'answer_start' is missing"),
-        (changed(answers=[{"text": "1900", "answer_start": "3"}]), "'answer_start' must be a int, found str"),
+        (changed(answers=[{"text": "1900", "answer_start": "3"}]), "'answer_start' must be of type int, found str"),
         (changed(answers=[{"text": "", "answer_start": 3}]), "question dev0a: the answer '' is not"),
         (changed(is_impossible=True), "question dev0a: is_impossible is true but it has answers"),
         (changed(answers=[]), "question dev0a: is_impossible is false but it has no answers"),
         (changed(id="dev0b"), "more than once: dev0b"),
     ],
 )
-def test_a_document_out_of_form_is_told_with_its_place(document: object, message: str) -> None:
+def test_an_invalid_document_is_reported_with_the_location(document: object, message: str) -> None:
     with pytest.raises(UserError, match=message):
         parse_squad(document, "here")
 
@@ -103,18 +103,18 @@ def test_a_truncated_file_is_named(tmp_path: Path) -> None:
         read_squad(tmp_path / "dev-v2.0.json.gz")
 
 
-def test_the_official_name_comes_first_and_several_others_are_asked_about(tmp_path: Path) -> None:
+def test_the_official_name_wins_and_several_other_files_are_refused(tmp_path: Path) -> None:
     for name in ("train-a.json", "train-b.json.gz", "dev.json", "training_notes.txt"):
         (tmp_path / name).touch()
     with pytest.raises(
-        UserError, match="several train files: train-a.json, train-b.json.gz. Say which with task.train"
+        UserError, match="several train files: train-a.json, train-b.json.gz. Choose one with task.train"
     ):
         find_squad_files(tmp_path)
     (tmp_path / "train-v2.0.json.xz").touch()
     assert find_squad_files(tmp_path) == {"train": tmp_path / "train-v2.0.json.xz", "dev": tmp_path / "dev.json"}
 
 
-def test_a_named_file_settles_which_of_several_is_meant(tmp_path: Path) -> None:
+def test_naming_a_file_decides_between_several(tmp_path: Path) -> None:
     for name in ("train-a.json", "train-b.json"):
         (tmp_path / name).write_bytes((TINY / "train-v2.0.json").read_bytes())
     with pytest.raises(ConfigError, match="several train files"):

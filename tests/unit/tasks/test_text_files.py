@@ -13,7 +13,7 @@ LINE = st.text(st.characters(exclude_characters="\r\n", exclude_categories=("Cs"
 
 
 @given(st.lists(LINE, min_size=1), st.sampled_from(["\n", "\r\n"]))
-def test_lines_end_at_newlines_and_nowhere_else(tmp_path_factory: pytest.TempPathFactory, lines: list[str], end: str):
+def test_lines_end_only_at_newlines(tmp_path_factory: pytest.TempPathFactory, lines: list[str], end: str):
     lines = ["first", *lines, "last"]
     path = tmp_path_factory.mktemp("lines") / "a.txt"
     path.write_bytes(end.join(lines).encode() + end.encode())
@@ -39,7 +39,7 @@ def test_a_truncated_compressed_file_is_named(pack, ending: str, tmp_path: Path)
 @pytest.mark.parametrize("ending", [".gz", ".xz"])
 def test_a_file_that_is_not_compressed_at_all_is_named(ending: str, tmp_path: Path) -> None:
     (tmp_path / f"a{ending}").write_bytes(b"plain text")
-    with pytest.raises(UserError, match=f"a{ending} is not a sound {ending} file"):
+    with pytest.raises(UserError, match=f"a{ending} is not a valid {ending} file"):
         list(read_lines(tmp_path / f"a{ending}"))
 
 
@@ -72,7 +72,7 @@ def test_broken_json_names_file_line_and_column(tmp_path: Path) -> None:
         read_json(tmp_path / "a.json")
 
 
-def test_the_plain_file_comes_before_the_compressed_one(tmp_path: Path) -> None:
+def test_a_plain_file_is_preferred_to_a_compressed_one(tmp_path: Path) -> None:
     (tmp_path / "a.tsv.gz").touch()
     assert find_file(tmp_path, "a.tsv") == tmp_path / "a.tsv.gz"
     (tmp_path / "a.tsv").touch()
@@ -80,7 +80,7 @@ def test_the_plain_file_comes_before_the_compressed_one(tmp_path: Path) -> None:
     assert find_file(tmp_path, "b.tsv") is None
 
 
-def test_the_format_is_told_by_the_ending_before_the_compression() -> None:
+def test_the_format_is_the_ending_before_the_compression() -> None:
     assert [plain_suffix(Path(name)) for name in ("a.csv", "a.b.CSV.gz", "a.jsonl.xz", "a")] == [
         ".csv",
         ".csv",

@@ -152,7 +152,9 @@ def test_a_write_is_on_the_disk_before_its_name_is_given_and_its_name_after(
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace", "chmod"])
-@pytest.mark.parametrize(("number", "says"), [(errno.ENOSPC, "no room on the disk"), (errno.EROFS, "can't be written")])
+@pytest.mark.parametrize(
+    ("number", "says"), [(errno.ENOSPC, "no space left on the disk"), (errno.EROFS, "can't be written")]
+)
 def test_a_write_that_fails_leaves_what_was_there_and_no_rubbish(
     folder: Folder, monkeypatch: pytest.MonkeyPatch, step: str, number: int, says: str
 ) -> None:
