@@ -1,10 +1,12 @@
 """bertvision demo"""
 
 from importlib.resources import as_file, files
+from typing import Any
 
 import typer
 
 from bertvision.cli import AsJson, Overrides, app, load_job, print_run
+from bertvision.tables import counted
 
 
 @app.command(
@@ -17,7 +19,23 @@ def demo(overrides: Overrides = None, json: AsJson = False) -> None:
     from bertvision.pipeline.run import run_job
     from bertvision.report.build import make_report
 
+    if job.machine.is_main:
+        job.reporter.say(_describe_work(job))
     print_run(job, run_job(job), json)
     if job.machine.is_main:
         page = make_report([job.folder.path], reporter=job.reporter)
-        typer.echo(f"report: {page}", err=json)
+        typer.echo(f"report: {page}   (open it in a browser)", err=json)
+
+
+def _describe_work(job: Any) -> str:
+    snapshots = " and ".join(f"{epochs:g}" for epochs in job.snapshots)
+    return (
+        "The paper's experiment in miniature: about four minutes on two CPU cores. If you stop it, the same command "
+        "resumes it.\n"
+        f"  1. Fine-tune {job.config.encoder.name} on {job.config.task.train_questions:,} synthetic questions; save it "
+        f"after {snapshots} epochs.\n"
+        f"  2. Train {counted(len(job.members), 'small head')} on the hidden states of all layers, in one pass per "
+        "snapshot.\n"
+        f"  3. Score everything on {job.config.task.dev_questions:,} dev questions.\n"
+        "  4. Write a report."
+    )

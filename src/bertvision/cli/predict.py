@@ -180,10 +180,10 @@ def _print_kit_row(kit: Any, row: dict[str, Any], width: int, before: str = "") 
 def _describe_trust(trust: dict[str, float]) -> str:
     if not trust["examples"]:
         return "no similar answers on held-out data"
-    similar = counted(trust["examples"], "similar held-out answer")
     if "off_by" in trust:
-        return f"off by {trust['off_by']:.2f} on average for {similar}"
-    return f"right for {100 * trust['right']:.0f} % of {similar}"
+        return f"off by {trust['off_by']:.2f} on average on {trust['examples']} held-out examples"
+    verb = "was" if trust["examples"] == 1 else "were"
+    return f"{100 * trust['right']:.0f} % of {counted(trust['examples'], 'similar held-out answer')} {verb} right"
 
 
 def _predict_file(predictor: Any, file: Path, out: Path | None, threshold: float, as_json: bool) -> None:
