@@ -182,9 +182,7 @@ def restore_output_layer(folder: str | Path) -> OutputLayer | CheckpointOutputLa
         config = json.loads((Path(folder) / _CONFIG).read_text(encoding="utf-8"))
         weights = load_file(Path(folder) / _WEIGHTS)
     except FileNotFoundError as error:
-        raise UserError(
-            f"no output layer in {folder}: {Path(error.filename or _WEIGHTS).name} is missing."
-        ) from error
+        raise UserError(f"no output layer in {folder}: {Path(error.filename or _WEIGHTS).name} is missing.") from error
     kind = KINDS[config["kind"]]
     layer: OutputLayer | CheckpointOutputLayer
     if config["form"] == "linear":

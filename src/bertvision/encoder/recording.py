@@ -151,8 +151,7 @@ class TokenBuffers:
         self.buffers: dict[Hashable, list[Tensor]] = {}
 
     def put(self, tokens: PackedTokens, *others: Tensor) -> tuple[Hashable, PackedTokens, list[Tensor]]:
-        """Copy a padded batch and the tensors that belong to it to the device. Return its size, the batch, the tensors.
-        """
+        """Copy a padded batch and tensors that belong to it to the device. Return its size, the batch, the tensors."""
         given = [tokens.input_ids, tokens.type_ids, *vars(tokens.packing).values(), *others]
         key = len(tokens.input_ids), len(tokens), tokens.longest
         if key not in self.buffers:

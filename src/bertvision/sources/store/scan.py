@@ -65,8 +65,7 @@ class Scan:
 
     @cached_property
     def broken(self) -> list[tuple[Shard, str]]:
-        """The manifest's shards that are missing, truncated or known to be damaged, and why. Their bytes are not read.
-        """
+        """The manifest's shards that are missing, truncated or known to be damaged, and why. No shard is read for this."""
         found = []
         for shard in self.manifest.shards if self.manifest is not None else ():
             size = self.sizes.get(shard.file)

@@ -130,7 +130,7 @@ def _report_failure(location: Location, reporter: Reporter) -> Iterator[None]:
     except FileNotFoundError:  # another process did the same
         pass
     except (OSError, UserError) as error:
-        reporter.say(f"damaged shards could not be renamed in '{location}', so other readers may use them: {error}")
+        reporter.say(f"the result could not be recorded in '{location}', so other readers will not know of it: {error}")
 
 
 # ---------------------------------------------------------------------- list
