@@ -161,7 +161,7 @@ def test_a_head_that_wants_more_layers_than_are_given_is_refused_before_any_work
 ) -> None:
     ladder = ['heads=["ladder_128_last4"]', 'search.space={head=["ladder_128_last4"]}']
     said = command(stage, rte, LAYERS, *ladder)
-    assert said.code == 2 and "head 'ladder': there is no layer -4, -3 to read" in said.err
+    assert said.code == 2 and "head 'ladder': there is no layer -4, -3." in said.err
     assert not (rte.parent / "run").exists()
 
 

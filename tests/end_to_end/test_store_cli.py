@@ -110,7 +110,7 @@ def test_verify_names_damaged_shards_and_their_examples(command: Command, whole:
     said = command("store", "verify", whole)
     assert said.code == 1
     lines = said.out.splitlines()
-    assert lines[0].startswith(f"{damaged.name} (examples 2 to 2) is not what was written")
+    assert lines[0].startswith(f"{damaged.name} (examples 2 to 2) is damaged: its checksum is wrong")
     assert lines[1] == f"{missing.name} (examples 3 to 3) is missing."
     assert lines[2].startswith("2 damaged") and "bertvision encode" in lines[2]
 
@@ -128,7 +128,7 @@ def test_verify_names_a_damaged_manifest(command: Command, whole: Path) -> None:
     flip_a_bit(whole / "manifest.json")
     said = command("store", "verify", whole)
     assert said.code == 1
-    assert said.out.splitlines()[0] == "manifest.json is not what was written."
+    assert said.out.splitlines()[0] == "manifest.json is damaged."
 
 
 def test_verify_tells_of_leftovers_and_is_content(command: Command, whole: Path) -> None:
@@ -142,11 +142,11 @@ def test_what_is_no_finished_store_is_an_error(command: Command, runs: Path, who
     for words, part in (
         (("verify", unfinished), "not finished (5 of 9 shards)"),
         (("verify", runs / "a"), f"is no store itself; there is {whole}"),
-        (("verify", runs / "none"), "there is no store at"),
-        (("rm", runs / "none", "--yes"), "there is no store at"),
+        (("verify", runs / "none"), "no store at"),
+        (("rm", runs / "none", "--yes"), "no store at"),
         (("rm", runs / "a", "--yes"), "is no store itself"),
         (("export", unfinished, "--hdf5", runs / "x.h5"), "no store at"),
-        (("verify", "nonsense://x"), "no address that fsspec knows"),
+        (("verify", "nonsense://x"), "nor a URL that fsspec supports"),
     ):
         said = command("store", *words)
         assert said.code == 2, words

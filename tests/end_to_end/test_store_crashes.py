@@ -435,7 +435,7 @@ def test_a_disk_that_fills_up_loses_nothing_wherever_the_room_ends(
 def test_too_little_room_is_said_before_anything_is_written(small_disk: Path) -> None:
     (small_disk / "filler").write_bytes(bytes(200_000))
     tiny = begin_tiny_store(small_disk / "store")
-    with pytest.raises(UserError, match="make room"):
+    with pytest.raises(UserError, match="Free some space"):
         tiny.writer.write()
     assert os.listdir(small_disk) == ["filler"]
     (small_disk / "filler").unlink()

@@ -98,7 +98,7 @@ def test_a_store_of_other_states_is_refused_and_what_differs_is_named(
     assert "Traceback" not in said.err and "fine-tuning:" not in said.err, "said before any work"
     assert command("check", squad, override, "train.source=stored").code == 2
     said = ok(command("train", squad, override))  # left to itself it goes on without the store, and says why
-    assert "holds other states" in said.err and named in said.err
+    assert "holds different states" in said.err and named in said.err
     assert states_of(squad.parent / "run") == "streamed"
 
 
@@ -265,7 +265,7 @@ def test_check_tells_where_states_would_come_from_and_their_size(squad: Path, co
     ok(command("encode", squad, "store.dtype=float32"))
     written = Store.open(squad.parent / "run/states/train_epoch_1_tokens").manifest.bytes
     assert facts["tokens: MB in a store"] == pytest.approx(written / 1e6, abs=0.06)  # rounded to a tenth
-    assert "all of it is there" in ok(command("check", squad, "--json", "store.dtype=float32")).json["states"]["tokens"]
+    assert "a finished store" in ok(command("check", squad, "--json", "store.dtype=float32")).json["states"]["tokens"]
     assert not list(squad.parent.rglob("*probe*"))
 
 
@@ -371,7 +371,7 @@ def test_people_read_a_store_without_the_data(squad: Path, command: Command) -> 
     states = store.read("tokens", [2, 0])
     assert states.dtype == torch.float32 and states.shape == (lengths[2] + lengths[0], 4, 32)
     assert len(store.ids()) == store.manifest.examples and "int8" in repr(store)
-    with pytest.raises(UserError, match="it keeps tokens"):
+    with pytest.raises(UserError, match="has no 'cls' states, only tokens"):
         store.read("cls", [0])
     with pytest.raises(UserError, match="has windows 0 to"):
         store.read("tokens", [len(store)])

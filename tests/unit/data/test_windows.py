@@ -355,7 +355,7 @@ def test_text_between_leaves_out_outer_white_space_and_never_splits_a_grapheme()
 
 def test_text_of_tokens_outside_the_passage_is_our_own_mistake():
     features = spans([question("The fox")], TOKENIZERS["wordpiece"])
-    with pytest.raises(AssertionError, match="not of the passage"):
+    with pytest.raises(AssertionError, match="outside the passage"):
         passage_text("The fox", features.offsets, 0, 0)
 
 

@@ -32,7 +32,7 @@ def test_a_sequence_longer_than_the_position_table_names_the_setting(route: str)
     roberta = Encoder(tiny_model("roberta"), name="tiny", attention=route)
     assert roberta.max_length == 62  # 64 places less the padding index 1 and the one before it
     roberta(tokens([62]))
-    with pytest.raises(UserError, match="at most 62 tokens, one text has 63: set data.max_length"):
+    with pytest.raises(UserError, match="at most 62 tokens, but one text has 63: set data.max_length"):
         roberta(tokens([63]))
 
 
@@ -96,7 +96,7 @@ def test_float32_never_reaches_the_half_precision_kernel() -> None:
     encoder.route = "varlen"
     attention.register()
     encoder.model.set_attn_implementation(attention.VARLEN)
-    with pytest.raises(RuntimeError, match="half precision or under autocast"):
+    with pytest.raises(RuntimeError, match="use half precision or autocast"):
         encoder(tokens())
 
 

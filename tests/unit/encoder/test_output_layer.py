@@ -113,5 +113,5 @@ def test_a_fresh_layer_survives_saving_and_follows_its_generator(tmp_path: Path)
 
 
 def test_a_folder_without_an_output_layer_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no output layer: output_layer.json is missing"):
+    with pytest.raises(UserError, match="no output layer in .*: output_layer.json is missing"):
         restore_output_layer(tmp_path)

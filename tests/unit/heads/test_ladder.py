@@ -272,9 +272,9 @@ def test_states_are_dropped_value_by_value_before_they_are_projected_and_the_res
             {"attention_heads": 0, "expand": 0, "blocks": 0},
             ["`attention_heads` must", "`expand` must", "`blocks` must"],
         ),
-        ({"width": 100}, ["`width` 100 can't be shared by 4 `attention_heads`"]),
-        ({"width": 48}, ["each needs 8, 16, 24 … 256 values"]),
-        ({"width": 1024, "attention_heads": 2}, ["each needs 8, 16, 24 … 256 values"]),
+        ({"width": 100}, ["`width` = 100 can't be divided among 4 `attention_heads`"]),
+        ({"width": 48}, ["each needs a multiple of 8 values, at most 256"]),
+        ({"width": 1024, "attention_heads": 2}, ["each needs a multiple of 8 values, at most 256"]),
         ({"layers": ()}, ["`layers` is empty"]),
         ({"kernel": 4}, ["`kernel` must be odd and at least 1, not 4"]),
         ({"dropout": 1.0}, ["`dropout` must be from 0 to less than 1, not 1.0"]),
@@ -291,9 +291,9 @@ def test_settings_that_cannot_be_are_told_in_words(settings: dict[str, Any], wor
 @pytest.mark.parametrize(
     ("layers", "words"),
     [
-        ((0, 5, 9), "no layer 5, 9 to read: this encoder has layers 0 (embeddings) to 4, or -5 to -1"),
+        ((0, 5, 9), "no layer 5, 9. This encoder has layers 0 (embeddings) to 4, or -5 to -1"),
         ((-6,), "no layer -6"),
-        ((4, 0, -1), "names a layer twice"),
+        ((4, 0, -1), "lists a layer twice"),
     ],
     ids=str,
 )

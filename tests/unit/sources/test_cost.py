@@ -19,7 +19,7 @@ def test_one_pass_is_streamed_and_ten_are_stored() -> None:
     often = weigh(10, 60_000, 200_000_000, 1.0, RATES)
     assert often.source == "stored"
     assert often.figures["seconds streamed"] == 600.0 and often.figures["seconds stored"] == 60.0 + 10 * 2.0
-    assert "600 s through the encoder" in often.reason and "200 MB" in often.reason
+    assert "takes about 600 s;" in often.reason and "200 MB" in often.reason
 
 
 def test_a_disk_slower_than_the_encoder_counts_while_writing() -> None:

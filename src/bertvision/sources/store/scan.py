@@ -65,7 +65,7 @@ class Scan:
 
     @cached_property
     def broken(self) -> list[tuple[Shard, str]]:
-        """The manifest's shards that are missing, truncated or known to be damaged, and why. No shard is read for this."""
+        """The manifest's shards that are missing, truncated or known to be damaged, and why. Shards are not read."""
         found = []
         for shard in self.manifest.shards if self.manifest is not None else ():
             size = self.sizes.get(shard.file)

@@ -126,7 +126,7 @@ def test_the_estimate_holds(store: Store, tmp_path: Path) -> None:
 def test_a_disk_without_room_is_told_before(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(2_000, 1_000, 1_000))
-    with pytest.raises(UserError, match=r"need \d MB, 0 MB are free.*--hdf5"):
+    with pytest.raises(UserError, match=r"need \d MB, but only 0 MB are free.*--hdf5"):
         export_hdf5(store, tmp_path / "folder" / "states.h5")
     assert not list(tmp_path.iterdir())
 
@@ -151,12 +151,12 @@ def test_a_disk_that_fills_up_leaves_no_file(
 def test_a_file_that_is_there_is_left_alone(store: Store, tmp_path: Path) -> None:
     file = tmp_path / "states.h5"
     file.write_bytes(b"mine")
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="already exists and is not overwritten"):
         export_hdf5(store, file)
     assert file.read_bytes() == b"mine"
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="already exists and is not overwritten"):
         export_hdf5(store, tmp_path)
-    with pytest.raises(UserError, match="is no folder"):
+    with pytest.raises(UserError, match="is not a folder"):
         export_hdf5(store, file / "states.h5")
     with pytest.raises(UserError, match="a file of this machine"):
         export_hdf5(store, "s3://bucket/states.h5")

@@ -13,7 +13,7 @@ from bertvision.sources.store import Store, StoreWriter, build_identity, find_di
 from bertvision.sources.store.location import Folder
 from bertvision.sources.store.scan import scan
 
-# Every field, another value, and what the error must say of it.
+# Every field, another value, and what the error must contain.
 OTHERS: dict[str, tuple[Any, list[str]]] = {
     "encoder weights": ("other", ["encoder weights"]),
     "tokenizer": ("other", ["tokenizer"]),
@@ -24,7 +24,7 @@ OTHERS: dict[str, tuple[Any, list[str]]] = {
     "parts": (["tokens", "cls"], ["parts", "[tokens]", "[tokens, cls]"]),
     "dtype": ("int8", ["dtype", "float16", "int8"]),
     "precision": ("bfloat16", ["precision", "float32", "bfloat16"]),
-    "format": (2, ["format", "1 there", "2 wanted"]),
+    "format": (2, ["format", "1 found", "2 wanted"]),
 }
 
 
@@ -73,7 +73,7 @@ def test_a_store_of_other_states_is_refused_unread(
     wanted = {**tiny.identity, field: other}
     parts = (tiny.location, tiny.encoder, tiny.features, tiny.ids, tiny.contents, wanted)
     for act in (lambda: Store.open(tiny.location, wanted), lambda: StoreWriter(*parts)):
-        with pytest.raises(UserError, match="holds other states") as caught:
+        with pytest.raises(UserError, match="holds different states") as caught:
             act()
         text = str(caught.value)
         assert all(word in text for word in words) and str(tiny.location) in text and "bertvision store rm" in text
@@ -87,7 +87,7 @@ def test_a_store_that_was_only_begun_is_refused_too(field: str, tmp_path: Path) 
     before = listing(tmp_path / "store")
     assert "writing.json" in before and "manifest.json" not in before
     wanted = {**tiny.identity, field: OTHERS[field][0]}
-    with pytest.raises(UserError, match="holds other states") as caught:
+    with pytest.raises(UserError, match="holds different states") as caught:
         StoreWriter(tiny.location, tiny.encoder, tiny.features, tiny.ids, tiny.contents, wanted)
     assert all(word in str(caught.value) for word in OTHERS[field][1])
     assert listing(tmp_path / "store") == before

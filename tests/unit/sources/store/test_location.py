@@ -357,7 +357,7 @@ def test_any_name_of_a_machine_will_do(folder: Folder, monkeypatch: pytest.Monke
 
 
 def test_an_address_nobody_knows_is_said() -> None:
-    with pytest.raises(UserError, match="no address that fsspec knows"):
+    with pytest.raises(UserError, match="nor a URL that fsspec supports"):
         open_location("nosuch://bucket/store")
 
 

@@ -86,7 +86,7 @@ def test_other_states_are_told_from_the_wanted_ones(make: Any, tmp_path: Path, r
     read_only()
     found, other = scan(open_location(tmp_path / "store")), {**tiny.identity, "encoder weights": "others"}
     named = found.find_difference(other)
-    assert "encoder weights" in named if found.identity else "shards of other states" in named
+    assert "encoder weights" in named if found.identity else "shards of different states" in named
     with pytest.raises(UserError, match="bertvision store rm"):
         found.refuse_other(other)
 
@@ -98,5 +98,5 @@ def test_broken_shards_are_named_without_being_read(tmp_path: Path, monkeypatch:
     (tmp_path / names[3]).write_bytes(b"")
     (tmp_path / names[5]).rename(tmp_path / f"{SET_ASIDE}{names[5]}")
     monkeypatch.setattr(Folder, "hash", lambda *_: pytest.fail("nothing is hashed"))
-    found = [(shard.file, why.split(",")[0]) for shard, why in scan(open_location(tmp_path)).broken]
+    found = [(shard.file, why.partition(" instead")[0]) for shard, why in scan(open_location(tmp_path)).broken]
     assert found == [(names[1], "is missing"), (names[3], "has 0 bytes"), (names[5], "is damaged")]

@@ -111,7 +111,7 @@ def test_shards_are_checked_by_their_names_where_the_manifest_is_of_no_use(copy:
     flip(other, 12_345)
     assert [(damage.file, damage.why.split(":")[0]) for damage in verify_store(copy)] == [
         (MANIFEST, "is missing"),
-        (other.name, "is not what was written"),
+        (other.name, "is damaged"),
     ]
 
 
@@ -126,8 +126,8 @@ def test_missing_cut_and_grown_shards_are_named(copy: Path) -> None:
 
     assert found == {
         missing.name: "is missing",
-        cut.name: f"has {sizes[0] - 1:,} bytes, not {sizes[0]:,}",
-        grown.name: f"has {sizes[1] + 1:,} bytes, not {sizes[1]:,}",
+        cut.name: f"has {sizes[0] - 1:,} bytes instead of {sizes[0]:,}",
+        grown.name: f"has {sizes[1] + 1:,} bytes instead of {sizes[1]:,}",
     }
 
 
@@ -203,7 +203,7 @@ def test_damage_is_told_where_it_can_not_be_noted(copy: Path, monkeypatch: pytes
     flip(shards_in(copy)[0], 5)
     assert len(verify_store(location, reporter=listening)) == 1
     assert (
-        len(listening.lines) == 1 and "could not be noted" in listening.lines[0] and "read-only" in listening.lines[0]
+        len(listening.lines) == 1 and "could not be recorded" in listening.lines[0] and "read-only" in listening.lines[0]
     )
     assert len(shards_in(copy)) == 9
 
@@ -261,7 +261,7 @@ def test_a_place_without_a_store_is_said_to_be_one_and_stores_in_it_are_named(co
     for look in (verify_store, describe_store, remove_store):
         with pytest.raises(UserError, match="no store at"):
             look(tmp_path / "nothing")
-        with pytest.raises(UserError, match="is no store itself; there is .*/store"):
+        with pytest.raises(UserError, match="is not a store, but contains stores.*/store"):
             look(copy.parent)
 
 
