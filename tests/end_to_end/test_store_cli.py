@@ -141,11 +141,11 @@ def test_verify_tells_of_leftovers_and_is_content(command: Command, whole: Path)
 def test_what_is_no_finished_store_is_an_error(command: Command, runs: Path, whole: Path, unfinished: Path) -> None:
     for words, part in (
         (("verify", unfinished), "not finished (5 of 9 shards)"),
-        (("verify", runs / "a"), f"is no store itself; there is {whole}"),
+        (("verify", runs / "a"), f"is not a store, but contains stores. Choose one: {whole}."),
         (("verify", runs / "none"), "no store at"),
         (("rm", runs / "none", "--yes"), "no store at"),
-        (("rm", runs / "a", "--yes"), "is no store itself"),
-        (("export", unfinished, "--hdf5", runs / "x.h5"), "no store at"),
+        (("rm", runs / "a", "--yes"), "is not a store, but contains stores"),
+        (("export", unfinished, "--hdf5", runs / "x.h5"), "is incomplete"),
         (("verify", "nonsense://x"), "nor a URL that fsspec supports"),
     ):
         said = command("store", *words)
@@ -193,7 +193,7 @@ def test_export_writes_the_states_of_every_window(command: Command, whole: Path,
         assert made["embeds"].shape[:2] == (18, 4) and np.isfinite(made["embeds"][:]).all()
         assert json.loads((whole / "manifest.json").read_bytes())["fingerprint"] == made.attrs["store"]
     again = command("store", "export", whole, "--hdf5", file)
-    assert again.code == 2 and "is there already" in again.err
+    assert again.code == 2 and "already exists and is not overwritten" in again.err
 
 
 # ---------------------------------------------------------------------- addresses

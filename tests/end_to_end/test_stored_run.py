@@ -82,9 +82,9 @@ def test_a_store_is_written_once_and_read_by_the_next_command(squad: Path, comma
 @pytest.mark.parametrize(
     ("override", "named"),
     [
-        ("store.dtype=int8", "dtype (float16 there, int8 wanted)"),
+        ("store.dtype=int8", "dtype (float16 found, int8 wanted)"),
         ("data.max_length=40", "window settings"),
-        ("encoder.layers=[0,3]", "layers ([0, 1, 2, 3] there, [0, 3] wanted)"),
+        ("encoder.layers=[0,3]", "layers ([0, 1, 2, 3] found, [0, 3] wanted)"),
         ("data.limit_train=4", "data"),
         ("finetune.lr=1e-2", "encoder weights"),
     ],
@@ -195,10 +195,10 @@ def test_one_pass_is_streamed_without_a_look_at_the_disk(
 
 
 def test_small_states_are_kept_and_come_from_a_store_where_there_is_one(rte: Path, command: Command) -> None:
-    assert "states (cls) are kept: they are small, and encoded once" in ok(command("train", rte)).err
+    assert "states (cls) are memory: they are small, so they are encoded once" in ok(command("train", rte)).err
     ok(command("encode", rte))
     shutil.rmtree(rte.parent / "run/snapshots/epoch_1/heads")
-    assert "read from" in ok(command("train", rte)).err
+    assert "they are read once from" in ok(command("train", rte)).err
 
 
 def test_states_too_large_for_memory_are_stored_for_many_passes(
@@ -329,7 +329,7 @@ def test_a_disk_without_room_is_done_without(squad: Path, command: Command, monk
     monkeypatch.setattr(Folder, "free_bytes", lambda _: 1000)
     monkeypatch.setattr(states, "measure_encoder", lambda *_: 1.0)
     said = ok(command("train", squad))
-    assert "are free there" in said.err and states_of(squad.parent / "run") == "streamed"
+    assert "are free on its disk" in said.err and states_of(squad.parent / "run") == "streamed"
 
 
 def test_one_place_serves_several_tasks_and_runs(
@@ -347,7 +347,7 @@ def test_one_place_serves_several_tasks_and_runs(
 
 def test_a_store_of_more_serves_heads_that_read_less(rte: Path, command: Command) -> None:
     ok(command("encode", rte, 'store.keep=["cls", "mean"]'))
-    assert "read from" in ok(command("train", rte)).err
+    assert "they are read once from" in ok(command("train", rte)).err
     ok(command("train", rte, "train.source=stored"))
     assert [path.name for path in (rte.parent / "run/states").iterdir()] == ["train_epoch_1_cls_mean"]
 

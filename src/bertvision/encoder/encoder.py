@@ -183,7 +183,7 @@ def choose_layers(wanted: Sequence[int] | None, count: int, name: str = "") -> t
     missing = [str(layer) for layer in wanted if not -count <= layer < count]
     twice = [str(layer) for layer in sorted(set(found)) if found.count(layer) > 1]
     if missing:
-        problem = f"it has no layer {', '.join(missing)}"
+        problem = f"there is no layer {', '.join(missing)}"
     elif twice:
         problem = f"layer {', '.join(twice)} is listed twice"
     elif list(found) != sorted(found):

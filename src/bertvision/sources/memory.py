@@ -40,7 +40,7 @@ class MemoryStates:
                 bar.advance(int(features.lengths[windows].sum()))
         back = torch.from_numpy(np.argsort(order, kind="stable"))  # (window) its index in the encoded order
         joined = {name: torch.cat(parts)[back.to(parts[0].device)] for name, parts in found.items()}
-        return cls(joined, encoder.shape.pooled, "small enough for memory, encoded once")
+        return cls(joined, encoder.shape.pooled, "they are small, so they are encoded once")
 
     @classmethod
     def load(
@@ -56,7 +56,7 @@ class MemoryStates:
                 found[name].append(from_stored(stored[name].to(device), dtype))
             first += shard.windows
         parts = {name: torch.cat(tensors) for name, tensors in found.items()}
-        return cls(parts, store.contents.pooled, f"small enough for memory, read from {store.location}")
+        return cls(parts, store.contents.pooled, f"they are small, so they are read once from {store.location}")
 
 
 class MemorySource:

@@ -118,8 +118,8 @@ def test_the_shape_of_chosen_layers_is_known_before_the_weights(tiny_encoder_fol
 @pytest.mark.parametrize(
     ("layers", "words"),
     [
-        ([0, 4], "it has no layer 4"),
-        ([-5, -1], "it has no layer -5"),
+        ([0, 4], "there is no layer 4"),
+        ([-5, -1], "there is no layer -5"),
         ([0, 0, 3], "layer 0 is listed twice"),
         ([3, -1], "layer 3 is listed twice"),
         ([3, 0], r"in ascending order, \[0, 3\]"),

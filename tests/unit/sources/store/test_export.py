@@ -158,7 +158,7 @@ def test_a_file_that_is_there_is_left_alone(store: Store, tmp_path: Path) -> Non
         export_hdf5(store, tmp_path)
     with pytest.raises(UserError, match="is not a folder"):
         export_hdf5(store, file / "states.h5")
-    with pytest.raises(UserError, match="a file of this machine"):
+    with pytest.raises(UserError, match="expected a local file"):
         export_hdf5(store, "s3://bucket/states.h5")
     assert list(tmp_path.iterdir()) == [file]
 
