@@ -6,8 +6,10 @@ Layer 0 is the embedding output. The last layer is the model's `last_hidden_stat
 (ModernBERT). With `layers`, the encoder returns the states of those layers only.
 """
 
+import contextlib
+import logging
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import logging as transformers_logging
 
 from bertvision.encoder.attention import LOOPED, VARLEN, register, varlen_obstacle
 from bertvision.encoder.states import HiddenStates, PackedTokens, Packing, Part, StateShape, pad_batches
@@ -116,7 +119,8 @@ class Encoder(nn.Module):
 
     def save(self, folder: str | Path) -> None:
         """Save in Hugging Face format (config.json, safetensors, tokenizer files), for `AutoModel` to load."""
-        self.model.save_pretrained(folder)
+        with quiet_transformers():
+            self.model.save_pretrained(folder)
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(folder)
 
@@ -173,6 +177,35 @@ class Encoder(nn.Module):
             self.raw.extend(layers)
         flat = [layer.flatten(0, 1).to(last.dtype) for layer in layers]  # each (slot, hidden)
         return flat, output.pooler_output if self.shape.pooled else None
+
+
+@contextlib.contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Hide transformers' progress bars and load report. If loading fails, the report is shown.
+
+    Weights missing from a checkpoint appear in the report, but the caller checks them anyway: a missing pooler is fine,
+    everything else is an error. Download bars and all other messages are untouched.
+    """
+    logger, reports = logging.getLogger("transformers.modeling_utils"), []
+
+    def hold_report(record: logging.LogRecord) -> bool:
+        is_report = "LOAD REPORT" in record.getMessage()
+        reports.extend([record] * is_report)
+        return not is_report
+
+    set_hook = getattr(transformers_logging, "set_tqdm_hook", lambda _: None)
+    previous = set_hook(lambda build, given, named: build(*given, **{**named, "disable": True}))
+    logger.addFilter(hold_report)
+    try:
+        yield
+    except Exception:
+        logger.removeFilter(hold_report)
+        for record in reports:
+            logger.handle(record)
+        raise
+    finally:
+        logger.removeFilter(hold_report)
+        set_hook(previous)
 
 
 def choose_layers(wanted: Sequence[int] | None, count: int, name: str = "") -> tuple[int, ...]:

@@ -27,7 +27,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 from transformers.utils.hub import cached_file, extract_commit_hash
 
 from bertvision.disk import file_fingerprint, fingerprint
-from bertvision.encoder.encoder import Encoder, choose_layers
+from bertvision.encoder.encoder import Encoder, choose_layers, quiet_transformers
 from bertvision.encoder.states import StateShape
 from bertvision.errors import UserError
 
@@ -203,7 +203,8 @@ def load_weights(name: str, auto_class: Any, config: PretrainedConfig, dtype: to
         _check_weight_files(name, folder)
     settings = {"use_safetensors": True, "output_loading_info": True, "trust_remote_code": False}
     try:
-        model, info = auto_class.from_pretrained(resolve(name), config=config, dtype=dtype, **settings)
+        with quiet_transformers():
+            model, info = auto_class.from_pretrained(resolve(name), config=config, dtype=dtype, **settings)
     except SafetensorError as error:
         raise UserError(
             f"{_describe(name)}: its weights are damaged or truncated ({error}). Copy or download them again."

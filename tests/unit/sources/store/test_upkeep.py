@@ -203,7 +203,9 @@ def test_damage_is_told_where_it_can_not_be_noted(copy: Path, monkeypatch: pytes
     flip(shards_in(copy)[0], 5)
     assert len(verify_store(location, reporter=listening)) == 1
     assert (
-        len(listening.lines) == 1 and "could not be recorded" in listening.lines[0] and "read-only" in listening.lines[0]
+        len(listening.lines) == 1
+        and "could not be recorded" in listening.lines[0]
+        and "read-only" in listening.lines[0]
     )
     assert len(shards_in(copy)) == 9
 
