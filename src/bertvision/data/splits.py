@@ -34,8 +34,8 @@ def hold_out(examples: list[Example], share: float, seed: int) -> tuple[list[Exa
             break
     if len(held) >= len(examples):
         held = set(list(held)[: len(examples) // 2])
-    kept = [example for index, example in enumerate(examples) if index not in held]
-    return kept, [examples[index] for index in sorted(held)]
+    training = [example for index, example in enumerate(examples) if index not in held]
+    return training, [examples[index] for index in sorted(held)]
 
 
 def _draw_groups(groups: list[list[int]], wanted: int, seed: int) -> set[int]:

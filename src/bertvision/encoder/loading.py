@@ -68,7 +68,7 @@ def resolve(name: str) -> str:
     if folder.is_dir():
         return str(folder)
     if folder.is_file():
-        raise UserError(f"encoder.name = '{name}' is a file: give the folder that holds config.json and the weights.")
+        raise UserError(f"encoder.name = '{name}' is a file, not the folder with config.json and the weights.")
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:
         raise UserError(f"encoder.name = '{name}': no such folder.")
     return name

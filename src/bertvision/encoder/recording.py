@@ -135,9 +135,9 @@ def fill_up(tokens: PackedTokens, pad_id: int, most: int | None = None) -> Packe
     longest = longest if most is None else max(tokens.longest, min(longest, most))
     slots = round_up(count)
     rows = round_up(len(tokens) + (slots - count) // longest + 2, parts=4)
-    further = torch.full((rows - len(tokens),), longest)  # (further sequence)
-    further = (count + further.cumsum(0)).clamp(max=slots).diff(prepend=torch.tensor([count]))
-    lengths = torch.cat([tokens.lengths, further])  # (row)
+    padding = torch.full((rows - len(tokens),), longest)  # (padding sequence)
+    padding = (count + padding.cumsum(0)).clamp(max=slots).diff(prepend=torch.tensor([count]))
+    lengths = torch.cat([tokens.lengths, padding])  # (row)
     ids, types = tokens.input_ids.new_full((slots,), pad_id), tokens.type_ids.new_zeros(slots)
     ids[:count], types[:count] = tokens.input_ids, tokens.type_ids
     return PackedTokens(ids, types, torch.full((rows,), longest), Packing.of(lengths))

@@ -22,7 +22,7 @@ def normal(values):
 
 @triton.jit
 def forward(product, columns, out, positions, eighths, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    width = eighths * 8  # written so, eight values are read at once
+    width = eighths * 8  # shows Triton that the width is a multiple of 8: it loads eight values at a time
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)  # (row)
     # Summed over columns once, at the end: each reduction synchronises the threads.
     first = tl.zeros((ROWS, COLUMNS), tl.float32)
@@ -44,7 +44,7 @@ def forward(product, columns, out, positions, eighths, ROWS: tl.constexpr, COLUM
 
 @triton.jit
 def backward(product, columns, given, back, sums, positions, eighths, chunk, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    width = eighths * 8  # written so, eight values are read at once
+    width = eighths * 8  # shows Triton that the width is a multiple of 8: it loads eight values at a time
     places = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)  # (column)
     inside = places < width
     one = tl.load(columns + places, mask=inside, other=0.0).to(tl.float32)  # (column)

@@ -111,7 +111,7 @@ def measure_disk(location: Location, store_bytes: int, writes: bool = True) -> t
         return math.inf, _read_rate(location, name, min(PROBE_BYTES, sizes[name]), in_memory)
     if isinstance(location, Folder):
         location = Folder(str(existing_folder(location.folder)))  # an estimate leaves nothing behind
-    size, name = PROBE_BYTES, f"{TEMPORARY}probe-{secrets.token_hex(8)}"  # unique, as others may measure at once
+    size, name = PROBE_BYTES, f"{TEMPORARY}probe-{secrets.token_hex(8)}"  # unique: other processes may also measure
     free = location.free_bytes()
     if free is not None and free < 2 * size:
         size = max(1, free // 4)

@@ -61,9 +61,9 @@ class MemoryStates:
 
 class MemorySource:
     def __init__(
-        self, kept: MemoryStates, features: Features, plan: list[np.ndarray], share: tuple[int, int] = (0, 1)
+        self, memory: MemoryStates, features: Features, plan: list[np.ndarray], share: tuple[int, int] = (0, 1)
     ) -> None:
-        self.kept, self.features, self.plan = kept, features, plan
+        self.memory, self.features, self.plan = memory, features, plan
         self.rank, self.processes = share
 
     @property
@@ -71,14 +71,14 @@ class MemorySource:
         return len(self.plan)
 
     def batches(self, first: int = 0) -> Iterator[StateBatch]:
-        device = next(iter(self.kept.parts.values())).device
+        device = next(iter(self.memory.parts.values())).device
         mine = [windows[self.rank :: self.processes] for windows in self.plan[first:]]
         # Indices and targets of all steps go to the device at once: no step waits for a copy.
         order = torch.from_numpy(np.concatenate([np.zeros(0, dtype=np.int64), *mine])).to(device)  # (window of a step)
         targets = pack_targets(self.features, np.arange(len(self.features))).to(device)
         for whole, windows, index in zip(self.plan[first:], mine, order.split([len(w) for w in mine]), strict=True):
-            parts = {name: values[index] for name, values in self.kept.parts.items()}
+            parts = {name: values[index] for name, values in self.memory.parts.items()}
             lengths = torch.from_numpy(self.features.lengths[windows].astype(np.int64))  # (sequence)
-            states = HiddenStates(lengths, cls=parts.get("cls"), mean=parts.get("mean"), pooled=self.kept.pooled)
+            states = HiddenStates(lengths, cls=parts.get("cls"), mean=parts.get("mean"), pooled=self.memory.pooled)
             own = Targets(targets.start[index], targets.end[index], targets.value[index])
             yield StateBatch(windows, states, own, len(whole))

@@ -56,7 +56,7 @@ class StreamedSource:
         return Graphs()
 
     @cached_property
-    def places(self) -> TokenBuffers:
+    def buffers(self) -> TokenBuffers:
         return TokenBuffers(self.encoder.device)
 
     @cached_property
@@ -115,8 +115,8 @@ class StreamedSource:
         with torch.no_grad():
             if not group.filled:
                 return self.encoder(group.tokens, keep=self.keep)
-            key, placed, _ = self.places.put(group.tokens)
-            states: HiddenStates = self.graphs.run(key, lambda: self.encoder(placed, keep=self.keep))
+            key, buffered, _ = self.buffers.put(group.tokens)
+            states: HiddenStates = self.graphs.run(key, lambda: self.encoder(buffered, keep=self.keep))
         lengths = torch.from_numpy(self.features.lengths[np.concatenate(group.parts)].astype(np.int64))  # (sequence)
         return states.first(lengths)
 

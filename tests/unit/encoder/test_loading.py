@@ -117,7 +117,7 @@ def test_a_path_that_is_not_there_is_not_taken_for_a_hub_name(name: str) -> None
 
 def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"")
-    with pytest.raises(UserError, match="is a file: give the folder"):
+    with pytest.raises(UserError, match="is a file, not the folder"):
         resolve(str(tmp_path / "model.safetensors"))
 
 

@@ -124,9 +124,9 @@ class Location:
                 self.files.pipe_file(self._name(name), b"".join(pieces))
                 return
             self.files.makedirs(self.root, exist_ok=True)
-            beside = self._name(f"{_temporary(name)}{os.getpid()}")
-            self.files.pipe_file(beside, b"".join(pieces))
-            self.files.mv(beside, self._name(name))
+            temporary = self._name(f"{_temporary(name)}{os.getpid()}")
+            self.files.pipe_file(temporary, b"".join(pieces))
+            self.files.mv(temporary, self._name(name))
 
     def remove(self, name: str) -> None:
         """Remove a file if it exists."""
