@@ -342,7 +342,7 @@ def test_one_place_serves_several_tasks_and_runs(
     folders = sorted(path.name for path in (tmp_path / "shared").iterdir())
     assert [name.split("_")[0] for name in folders] == ["mrpc", "rte"]
     said = ok(command("train", config, shared, "finetune.epochs=0", f"run={tmp_path / 'again'}"))
-    assert "read from" in said.err, "another run with the same encoder and data"
+    assert "read once from" in said.err, "another run with the same encoder and data"
 
 
 def test_a_store_of_more_serves_heads_that_read_less(rte: Path, command: Command) -> None:

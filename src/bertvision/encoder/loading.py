@@ -194,7 +194,7 @@ def load_config(name: str) -> PretrainedConfig:
     return config
 
 
-_WANTED = "set encoder.name to a BERT-like one (BERT, RoBERTa, DistilBERT, ELECTRA, MPNet, DeBERTa, ModernBERT …)."
+_WANTED = "set encoder.name to a BERT-like encoder (BERT, RoBERTa, DistilBERT, ELECTRA, MPNet, DeBERTa, ModernBERT …)."
 
 
 def load_weights(name: str, auto_class: Any, config: PretrainedConfig, dtype: torch.dtype) -> tuple[Any, list[str]]:

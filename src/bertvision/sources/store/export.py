@@ -37,7 +37,7 @@ def export_hdf5(store: Store, file: str | Path, bar: Bar | None = None) -> None:
     _check_room(path, needed)
     with clear_disk_errors(path, "--hdf5"), writing_file(path) as output:
         _reserve(output, needed)
-        # HDF5 opens an empty file of its own, grows into the reserved space, and truncates the rest on closing.
+        # HDF5 opens an empty HDF5 file, grows into the reserved space, and truncates the rest on closing.
         output.write(_empty_file(h5py))
         output.flush()
         _write_file(h5py, output.name, store, bar or Bar())

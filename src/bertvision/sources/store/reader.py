@@ -131,7 +131,7 @@ class Buffers:
 
     def __init__(self) -> None:
         self.free: list[np.ndarray] = []  # smallest first
-        self.back: deque[np.ndarray] = deque()  # returned by finalizers, in any thread at any time: no lock needed
+        self.back: deque[np.ndarray] = deque()  # filled by finalizers, which run at any time and must not take the lock
         self.lock = Lock()
 
     def take(self, size: int) -> Tensor:

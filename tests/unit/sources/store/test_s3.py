@@ -193,7 +193,7 @@ def test_an_interrupted_write_resumes(
         with pytest.raises(CutOffError):
             write(address)
     assert sorted(open_location(address).sizes()) == sorted(written)
-    with pytest.raises(UserError, match="the store at .* is incomplete"):
+    with pytest.raises(UserError, match="is incomplete" if written else "no store at"):
         Store.open(address)
     again: list[str] = []
 
