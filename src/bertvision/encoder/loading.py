@@ -294,6 +294,6 @@ def _unreadable(name: str, part: str, error: Exception) -> UserError:
             f"convert them to {_WEIGHTS}, or set encoder.name to another encoder."
         )
     return UserError(
-        f"the {part} of '{name}' was not found in the cache or on the hub. Check the name and the network, or set "
-        f"encoder.name to a local folder. ({first})"
+        f"the {part} of '{name}' was not found in the cache or on the hub. Check the name and the network, or use "
+        f"a local folder: encoder.name=FOLDER. ({first})"
     )
