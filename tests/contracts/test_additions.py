@@ -1,8 +1,8 @@
-"""What an addition costs, proved on a copy of the package: a head is one file, a task one row, a metric one function, a
-kind of target one file, an analysis one file. Each then works from the command line, in training, scores, ensembles,
-kits and reports.
+"""The cost of an addition, shown on a copy of the package: a head is one file, a task one row, a metric one function, a
+kind one file, an analysis one file. Each then works on the command line, in training, scores, ensembles, kits and
+reports.
 
-Nothing else in the copy is touched, so nothing else needs an edit.
+Nothing else in the copy is touched, so no other edit is needed.
 """
 
 import csv
@@ -55,7 +55,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """TOYS in GLUE's form, and grades in a CSV: which word stands in a sentence tells the target."""
+    """TOYS in GLUE's format, and grades in a CSV: one word of each sentence determines the target."""
     folder, draw = tmp_path_factory.mktemp("data"), random.Random(0)
     words = ["king", "river", "dog"]
     (folder / "TOYS").mkdir()
@@ -119,7 +119,7 @@ def test_a_head_is_one_file_a_task_one_row_and_a_metric_one_function(
     scores = json.loads((tmp_path / "run" / "scores.json").read_text())
     models = scores["snapshots"]["0"]
     assert scores["metrics"] == ["accuracy", "within_one"]
-    # Of two labels each is next to the other; and both seeds of the new head were trained and scored.
+    # With two labels, each is adjacent to the other; both seeds of the new head were trained and scored.
     assert all(model["scores"]["dev"]["within_one"] == 100.0 for model in models.values())
     assert {"max_pooling_seed0", "max_pooling_seed1"} <= set(models)
     table = json.loads((tmp_path / "run" / "report" / "scores_dev_0.json").read_text())
@@ -130,7 +130,7 @@ def test_a_head_is_one_file_a_task_one_row_and_a_metric_one_function(
 
 
 def check_analysis(run: Path) -> None:
-    """An analysis is one file: its block stands where it says, and is left out where what it needs is not there."""
+    """An analysis is one file: its block appears where it declares, and is left out if its data is missing."""
     report = json.loads((run / "report.json").read_text())
     keys = {section["title"]: [block["key"] for block in section["blocks"]] for section in report["sections"]}
     said = keys["What the models say"]
@@ -143,7 +143,7 @@ def check_analysis(run: Path) -> None:
     assert "Right answers in numbers" in (run / "report.html").read_text()
 
 
-def test_a_kind_of_target_is_one_file(package: Path, data: Path, tmp_path: Path, tiny_encoder_folder: Path) -> None:
+def test_a_kind_is_one_file(package: Path, data: Path, tmp_path: Path, tiny_encoder_folder: Path) -> None:
     labels = json.dumps(GRADES)
     task = (
         f'name = "files"\nkind = "grade"\ntrain = "{data / "train.csv"}"\ndev = "{data / "dev.csv"}"\nlabels = {labels}'
@@ -163,7 +163,7 @@ def test_a_kind_of_target_is_one_file(package: Path, data: Path, tmp_path: Path,
     assert set(json.loads((tmp_path / "said.json").read_text()).values()) <= set(GRADES)
     scores = json.loads((run / "scores.json").read_text())
     dev = {name: model["scores"]["dev"] for name, model in scores["snapshots"]["1"].items()}
-    # Grades come one after the other, so the median one is in the middle and each other is next to it.
+    # Grades are consecutive, so the median is in the middle and the others are adjacent to it.
     assert dev["baseline"] == {"within_one": 100.0, "accuracy": pytest.approx(100 / 3), "total": 24}
     assert {"max_encoder_learned_pooling", "fitted_encoder_max_pooling_seed0"} <= set(dev)
     assert "always predicts the median grade" in (run / "summary.md").read_text()

@@ -13,11 +13,11 @@ CONFIGS["demo.toml"] = ROOT / "src" / "bertvision" / "demo.toml"
 
 
 def read_tables(path: Path) -> dict[str, Any]:
-    """The file as it is written, no default filled in."""
+    """The file as written, without defaults."""
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
-def test_no_config_is_overlooked() -> None:
+def test_every_config_is_tested() -> None:
     places = [str(Path(name).parent) for name in CONFIGS]
     assert {place: places.count(place) for place in places} == {"configs": 9, "configs/kit": 3, ".": 1}
     assert all(path.is_file() for path in CONFIGS.values())
@@ -29,7 +29,9 @@ def wide_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_two_steps_of_every_config_give_scores_of_every_model(name: str, wide_encoder: Path, tmp_path: Path) -> None:
+def test_two_steps_of_every_config_produce_scores_for_every_model(
+    name: str, wide_encoder: Path, tmp_path: Path
+) -> None:
     take_two_steps(read_tables(CONFIGS[name]), wide_encoder, tmp_path)
 
 

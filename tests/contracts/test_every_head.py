@@ -1,4 +1,4 @@
-"""The head contract, over every registered head and preset, each target kind it takes, and more of its settings."""
+"""The head contract, for every registered head and preset, each kind of target it supports, and more settings."""
 
 import copy
 import dataclasses
@@ -18,7 +18,7 @@ LARGE = StateShape(25, 1024, True)
 SHAPES = {"pooler": StateShape(4, 32, True), "no pooler": StateShape(4, 32, False)}
 LENGTHS = [5, 1, 9, 3, 9, 2, 7, 4]
 TARGETS = {kind: Target(kind, 3 if kind.has_labels else 0) for kind in KINDS.values()}
-# Settings that change what a head is made of, beside its defaults and its presets.
+# Settings that change the structure of a head, in addition to its defaults and presets.
 SETTINGS: dict[str, list[dict[str, Any]]] = {
     "adapter": [{"size": 1}],
     "pooled_adapter": [{"skip": False}],
@@ -49,7 +49,7 @@ def every_case() -> list[Any]:
             by_position = kind is not SPAN and hasattr(HEADS[name].Config(), "read")
             for settings in settings_of(name):
                 for read in ["cls", "mean"] if by_position else ["cls"]:
-                    # Only [CLS] states have the pooled output beside them.
+                    # Only [CLS] states include the pooled output.
                     for where in SHAPES if by_position and read == "cls" else ["pooler"]:
                         given = {**settings, **({"read": read} if read != "cls" else {})}
                         words = [name, str(kind), *(f"{key}={value}" for key, value in given.items()), where]
@@ -61,10 +61,10 @@ CASES = every_case()
 
 
 def is_fitted(name: str, kind: Kind, settings: dict[str, Any], shape: StateShape) -> bool:
-    """Fitting, the one property that takes long, is shown for each head, kind of target and settings once.
+    """Fitting is slow, so each head is fitted once for each kind of target and setting.
 
-    What is read, and whether the pooled output is beside it, changes what comes into a head and not the head itself;
-    but one that mixes tokens takes the mean after its own layers, so that is fitted too, with its other defaults.
+    `read` and the pooled output change only the input of a head, not the head itself. A head that mixes tokens takes
+    the mean after its own layers, so it is also fitted with each `read`, and defaults otherwise.
     """
     return shape.pooled and ("read" not in settings or (HEADS[name].mixes_tokens and len(settings) == 1))
 
@@ -85,7 +85,7 @@ def head(request: pytest.FixtureRequest) -> Head:
 
 @pytest.fixture
 def own_head(head: Head) -> Head:
-    """One that a test may change."""
+    """A copy that a test may change."""
     return copy.deepcopy(head)
 
 
@@ -106,7 +106,7 @@ def test_every_registered_head_is_in_the_table() -> None:
     assert set(SETTINGS) <= set(HEADS)
 
 
-def test_every_head_is_fitted_with_each_target_and_all_its_settings() -> None:
+def test_every_head_is_fitted_with_each_target_and_setting() -> None:
     def known_by(case: Any) -> str:
         name, kind, settings, _ = case.values[0]
         return f"{name} {kind} {[(key, value) for key, value in settings.items() if key != 'read']}"
@@ -114,7 +114,7 @@ def test_every_head_is_fitted_with_each_target_and_all_its_settings() -> None:
     assert set(map(known_by, FITTED)) == set(map(known_by, CASES))
 
 
-def test_a_head_s_file_is_called_as_the_head_is() -> None:
+def test_a_head_s_file_has_the_name_of_the_head() -> None:
     assert [HEADS[name].__module__ for name in HEADS] == [f"bertvision.heads.{name}" for name in HEADS]
 
 
@@ -138,7 +138,7 @@ def test_packing_changes_nothing(head: Head, states: HiddenStates) -> None:
 
 
 @torch.no_grad()
-def test_reads_nothing_but_what_it_says_it_reads(head: Head, states: HiddenStates) -> None:
+def test_reads_only_the_states_it_declares(head: Head, states: HiddenStates) -> None:
     parts = {"tokens": states.tokens, "cls": states.cls, "mean": states.mean}
     alone = HiddenStates(states.lengths, **{head.reads: parts[head.reads]}, pooled=states.pooled)
     assert torch.equal(head(alone), head(states))
@@ -154,7 +154,7 @@ def test_every_trainable_parameter_gets_a_finite_gradient_that_is_not_zero(
 ) -> None:
     own_head.train()
     outputs = own_head(states)
-    # Not the span loss: it does not change when all tokens rise alike, so it never moves the output's bias.
+    # Not the span loss: adding a constant to all tokens does not change it, so the output's bias gets no gradient.
     weights = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(1))
     (outputs * weights).sum().backward()
     for name, parameter in own_head.named_parameters():
@@ -163,7 +163,7 @@ def test_every_trainable_parameter_gets_a_finite_gradient_that_is_not_zero(
 
 
 @torch.no_grad()
-def test_saved_and_loaded_it_gives_identical_output(own_head: Head, states: HiddenStates, tmp_path: Path) -> None:
+def test_a_saved_and_loaded_head_returns_identical_output(own_head: Head, states: HiddenStates, tmp_path: Path) -> None:
     head = own_head
     for tensor in (*head.parameters(), *head.buffers()):
         if tensor.is_floating_point():
@@ -189,7 +189,7 @@ def test_accepts_half_precision_states(head: Head, states: HiddenStates) -> None
         torch.testing.assert_close(head(half).float(), exact, rtol=0.05, atol=0.05)
 
 
-def test_initial_weights_come_from_the_member_s_seed_and_leave_the_generator_alone(head: Head) -> None:
+def test_initial_weights_depend_on_the_member_s_seed_and_do_not_touch_the_global_generator(head: Head) -> None:
     name = next(name for name in HEADS if isinstance(head, HEADS[name]))
     settings = {k: v for k, v in dataclasses.asdict(head.config).items() if v != getattr(HEADS[name].Config(), k)}
 
@@ -231,7 +231,7 @@ def count(name: str, target: Target, shape: StateShape = LARGE, **settings: Any)
 
 SPANS, TWO_LABELS = Target(SPAN), Target(LABEL, 2)
 BERT_LARGE = 335_143_938
-# SPEC's tables: an exact count, or a share of BERT-large in percent where only that is known.
+# The papers' tables: an exact count, or a percentage of BERT-large if only that is known.
 SPAN_ROWS: dict[str, int | str] = {
     "last_linear": 2_050, "learned_pooling": 2_076, "average_pooling": 2_050,
     "adapter_64": 68_802, "adapter_64_skip": 70_850,
@@ -268,12 +268,12 @@ def test_the_flat_adapter_at_bert_base_has_the_published_parameters() -> None:
     assert count(head, TWO_LABELS, StateShape(13, 768, True), **settings) == 524_418
 
 
-def test_the_pooled_output_is_one_more_layer_only_beside_cls() -> None:
+def test_the_pooled_output_is_one_more_layer_for_cls_only() -> None:
     without = StateShape(25, 1024, False)
     assert count("learned_pooling", TWO_LABELS, without) == 2_076 == count("learned_pooling", TWO_LABELS, read="mean")
 
 
-def test_a_skip_adds_the_last_layer_to_what_the_output_reads() -> None:
+def test_a_skip_adds_the_last_layer_to_the_input_of_the_output_layer() -> None:
     assert count("two_adapters", SPANS, skip=True) == 811_400 + 2 * 1024
 
 
@@ -299,7 +299,7 @@ def test_learned_pooling_is_the_weighted_mean_of_the_formula() -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_an_adapter_is_gelu_of_a_map_for_each_layer_side_by_side_then_the_last_layer(shared: bool) -> None:
+def test_an_adapter_is_the_gelu_of_a_map_per_layer_concatenated_with_the_last_layer(shared: bool) -> None:
     states = random_states(SHAPES["no pooler"], LENGTHS)
     member = member_of("adapter", SPAN, size=3, shared=shared, skip=True)
     head = build_head(member, SHAPES["no pooler"], SPANS)

@@ -1,4 +1,4 @@
-"""The source contract: whoever trains cannot tell where the states come from, nor in what pieces they were made."""
+"""The source contract: batches are the same from every source, in whatever pieces the states were computed."""
 
 import gc
 import threading
@@ -47,7 +47,7 @@ def store_states(
     dtype: str = "float32",
     tokens: int = 100,
 ) -> Store:
-    """A whole store of several shards; the ranges are the same for every dtype."""
+    """A complete store of several shards; the ranges are the same for every dtype."""
     contents = Contents.of(encoder.shape, range(encoder.shape.layers), keep, dtype)
     identity = build_identity(contents, "weights", "tokenizer", "data", {"max_length": 48}, "ids", "float32")
     ids = [f"e{number}" for number in range(int(features.example.max()) + 1)]
@@ -97,7 +97,7 @@ def assert_same_batches(found: Any, expected: Any) -> None:
         assert_same(one, other)
 
 
-def test_every_source_gives_the_batches_of_the_streamed_one_in_equal_order(
+def test_every_source_returns_the_batches_of_the_streamed_source_in_the_same_order(
     build: Build, encoder: Encoder, features: Features
 ) -> None:
     plan = plan_of(features)
@@ -106,7 +106,7 @@ def test_every_source_gives_the_batches_of_the_streamed_one_in_equal_order(
     assert_same_batches(found.batches(), streamed.batches())
 
 
-def test_a_batch_holds_the_windows_of_its_step_and_their_own_targets(build: Build, features: Features) -> None:
+def test_a_batch_holds_the_windows_of_its_step_and_their_targets(build: Build, features: Features) -> None:
     plan = plan_of(features)
     for batch, windows in zip(build(plan).batches(), plan, strict=True):
         assert batch.windows.tolist() == windows.tolist() and batch.total == len(windows)
@@ -114,7 +114,7 @@ def test_a_batch_holds_the_windows_of_its_step_and_their_own_targets(build: Buil
         assert batch.states.lengths.tolist() == features.lengths[windows].tolist()
 
 
-def test_states_are_those_of_a_plain_call_of_the_encoder(build: Build, encoder: Encoder, features: Features) -> None:
+def test_states_equal_those_of_a_plain_call_of_the_encoder(build: Build, encoder: Encoder, features: Features) -> None:
     for batch in build(plan_of(features)).batches():
         for row, window in enumerate(batch.windows):
             place = features.tokens_of(window)
@@ -137,7 +137,7 @@ def test_resuming_at_a_step_continues_the_sequence(build: Build, features: Featu
 
 
 @pytest.mark.parametrize("processes", [2, 3, 5])
-def test_shares_are_disjoint_and_make_up_the_whole(build: Build, features: Features, processes: int) -> None:
+def test_shares_are_disjoint_and_complete(build: Build, features: Features, processes: int) -> None:
     plan = plan_of(features)  # the last batch of an epoch has two windows: some shares of it are empty
     shares = [list(build(plan, share=(rank, processes)).batches()) for rank in range(processes)]
     for step, windows in enumerate(plan):
@@ -147,7 +147,7 @@ def test_shares_are_disjoint_and_make_up_the_whole(build: Build, features: Featu
 
 
 @pytest.mark.parametrize("tokens", [1, 60, 137, 100_000])
-def test_how_many_tokens_go_through_at_once_changes_nothing(build: Build, features: Features, tokens: int) -> None:
+def test_the_number_of_tokens_encoded_at_once_changes_nothing(build: Build, features: Features, tokens: int) -> None:
     plan = plan_of(features)
     assert_same_batches(build(plan, tokens=tokens).batches(), build(plan).batches())
 
@@ -159,7 +159,7 @@ def build_tokens(
     tiny_features: Callable[[str], Features],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Build:
-    """build_tokens(plan) → a source of all tokens' states of the tiny SQuAD windows."""
+    """build_tokens(plan) → a source of the states of all tokens, for the tiny SQuAD windows."""
     squad = tiny_features("squad2")
 
     def make(plan: list[np.ndarray], share: tuple[int, int] = (0, 1)) -> Source:
@@ -182,7 +182,7 @@ def test_states_of_all_tokens_come_with_their_spans(
         assert batch.targets.end.tolist() == squad.end[windows].tolist()
 
 
-def test_states_of_all_tokens_are_those_of_a_plain_call_of_the_encoder(
+def test_states_of_all_tokens_equal_those_of_a_plain_call_of_the_encoder(
     build_tokens: Build, encoder: Encoder, tiny_features: Callable[[str], Features]
 ) -> None:
     squad = tiny_features("squad2")
@@ -211,7 +211,7 @@ def test_resuming_a_pass_over_all_tokens_continues_it(
         torch.testing.assert_close(one.states.read("tokens"), other.states.read("tokens"), rtol=1e-5, atol=1e-5)
 
 
-def test_shares_of_all_tokens_make_up_the_whole(build_tokens: Build, tiny_features: Callable[[str], Features]) -> None:
+def test_shares_of_all_tokens_are_complete(build_tokens: Build, tiny_features: Callable[[str], Features]) -> None:
     plan = plan_of(tiny_features("squad2"), epochs=1, rows=5)
     shares = [list(build_tokens(plan, share=(rank, 4)).batches()) for rank in range(4)]
     for step, whole in enumerate(build_tokens(plan).batches()):
@@ -227,9 +227,7 @@ def split_tokens(batch: StateBatch) -> list[torch.Tensor]:
     return list(batch.states.read("tokens").split(batch.states.lengths.tolist())) if len(batch.windows) else []
 
 
-def test_the_encoder_is_asked_with_dropout_off_and_without_gradients(
-    build: Build, features: Features, encoder: Encoder
-) -> None:
+def test_the_encoder_runs_without_dropout_and_gradients(build: Build, features: Features, encoder: Encoder) -> None:
     encoder.train()
     source = build(plan_of(features))
     assert not encoder.training
@@ -240,16 +238,16 @@ def test_the_encoder_is_asked_with_dropout_off_and_without_gradients(
 # ---------------------------------------------------------------------- what only a store can get wrong
 
 
-# The largest error of one number: half the distance of neighbours that its stored form can hold.
+# The largest error of one value: half the distance between adjacent values of the stored dtype.
 ROUNDING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "bfloat16": lambda values: values.abs() * 2**-8,
-    "float16": lambda values: values.abs() * 2**-11 + 2**-25,  # below 2**-14 its steps grow no finer
+    "float16": lambda values: values.abs() * 2**-11 + 2**-25,  # below 2**-14 the resolution is constant
     "int8": lambda values: (values.abs().amax(dim=-1, keepdim=True) / 254).expand_as(values),
 }
 
 
 @pytest.mark.parametrize("dtype", list(ROUNDING))
-def test_half_precision_and_int8_give_the_same_batches_to_their_rounding(
+def test_half_precision_and_int8_return_the_same_batches_up_to_rounding(
     dtype: str, encoder: Encoder, tiny_features: Callable[[str], Features], tmp_path: Path
 ) -> None:
     parts: tuple[Part, ...] = ("tokens", "cls", "mean")
@@ -266,7 +264,7 @@ def test_half_precision_and_int8_give_the_same_batches_to_their_rounding(
         for part in ("tokens", "cls", "mean"):
             found, expected = one.states.read(part), other.states.read(part)
             assert found.dtype == torch.float32
-            bound = ROUNDING[dtype](expected.double()) * (1 + 1e-6)  # the arithmetic of the bound is float32's
+            bound = ROUNDING[dtype](expected.double()) * (1 + 1e-6)  # the bound is computed in float32
             assert bool(((found.double() - expected.double()).abs() <= bound).all()), part
             differs |= not torch.equal(found, expected)
     assert differs, "the states were not stored in this dtype at all"
@@ -277,7 +275,7 @@ def stored(encoder: Encoder, tiny_features: Callable[[str], Features], tmp_path:
     return store_states(tmp_path / "store", encoder, tiny_features("squad2"), ("tokens",))
 
 
-def test_several_readers_at_once_each_get_their_own(stored: Store, tiny_features: Callable[[str], Features]) -> None:
+def test_concurrent_readers_get_their_own_batches(stored: Store, tiny_features: Callable[[str], Features]) -> None:
     squad = tiny_features("squad2")
     everything = {
         int(window): states
@@ -305,7 +303,7 @@ def store_threads() -> list[str]:
 
 
 @pytest.mark.parametrize("taken", [0, 1, 3])
-def test_a_pass_dropped_half_way_leaves_no_thread_behind(
+def test_an_abandoned_pass_leaves_no_thread_behind(
     stored: Store, tiny_features: Callable[[str], Features], taken: int
 ) -> None:
     squad = tiny_features("squad2")
@@ -333,12 +331,12 @@ def test_a_failed_read_reaches_the_reader_and_leaves_no_thread_behind(
 
 
 @pytest.mark.parametrize("memory", [1, 60_000, 200_000])
-def test_states_read_ahead_stay_within_the_memory_however_long_the_pass(
+def test_prefetched_states_stay_within_the_memory_limit(
     stored: Store, tiny_features: Callable[[str], Features], memory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     squad, lock, alive, most, groups = tiny_features("squad2"), threading.Lock(), 0, 0, []
     fetch, make = StateReader.fetch, reader._aligned
-    taken = largest = 0  # of the memory itself, in which states lie
+    taken = largest = 0  # bytes of the memory that holds the states
 
     def count(size: int) -> None:
         nonlocal alive, most

@@ -29,7 +29,7 @@ def config_of(name: str) -> TaskConfig:
 
 
 def rows_written(name: str, split: str) -> int:
-    """Counted without our readers: newline bytes of the files, ids in the JSON, numbers asked for."""
+    """Counted without our readers: newline bytes of the files, ids in the JSON, requested numbers."""
     if name in GLUE:
         file = "diagnostic/diagnostic.tsv" if split == "ax" else f"{GLUE[name].folder}/{split_files(GLUE[name])[split]}"
         raw = (FIXTURES / "glue_tiny" / file).read_bytes()

@@ -33,7 +33,7 @@ def file_map() -> dict[str, str]:
     return read_map()
 
 
-def test_everything_on_the_map_exists_and_has_a_purpose(file_map: dict[str, str]) -> None:
+def test_everything_on_the_map_exists_and_is_described(file_map: dict[str, str]) -> None:
     assert len(file_map) >= 10
     assert not [path for path in file_map if not (ROOT / path).exists()]
     inner = {str(Path(path).parent) + "/" for path in file_map}

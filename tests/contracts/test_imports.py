@@ -1,4 +1,4 @@
-"""Imports go one way, in the order of the flow; and what answers at once imports no torch."""
+"""Imports go one way, in the order of the data flow, and fast commands do not import torch."""
 
 import ast
 import os
@@ -11,7 +11,7 @@ import pytest
 SRC = Path(__file__).parents[2] / "src"
 PACKAGE = SRC / "bertvision"
 
-# From the ground up: a module imports only from those before its own part, or from its own part.
+# Bottom up: a module imports only from its own subpackage, or from those listed before it.
 ORDER = (
     "threads", "errors", "settings", "tables", "registry", "progress", "disk", "machine",
     "data", "evaluation", "kinds", "tasks", "config", "encoder", "sources", "heads", "training",
@@ -37,7 +37,7 @@ HEAVY = ("torch", "transformers", "accelerate", "datasets", "sklearn", "scipy", 
 
 
 def modules() -> dict[str, Path]:
-    """Dotted name → file, of every module of the package."""
+    """Dotted name → file, for every module of the package."""
     found = {}
     for path in PACKAGE.rglob("*.py"):
         parts = list(path.relative_to(SRC).with_suffix("").parts)
@@ -54,7 +54,7 @@ def part_of(module: str) -> str:
 
 
 def imported(tree: ast.AST) -> list[str]:
-    """Every module a piece of code imports; `from package import module` gives the module itself."""
+    """Every module that a piece of code imports; `from package import module` counts as the module itself."""
     names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -84,7 +84,7 @@ def parse(module: str) -> ast.Module:
     return ast.parse(MODULES[module].read_text(encoding="utf-8"))
 
 
-def test_every_part_has_its_place_in_the_order() -> None:
+def test_every_subpackage_is_in_the_order() -> None:
     assert len(MODULES) > 40
     assert {part_of(module) for module in MODULES} - {"__init__"} == set(ORDER)
 
@@ -98,7 +98,7 @@ def test_imports_go_one_way(module: str) -> None:
             assert other == own or ORDER.index(other) < ORDER.index(own), f"{module} imports {name}, which comes later"
 
 
-def test_no_two_modules_import_each_other_even_inside_a_part() -> None:
+def test_no_two_modules_import_each_other_even_inside_a_subpackage() -> None:
     graph = {m: {n for n in imported(at_import(parse(m))) if n in MODULES and n != m} for m in MODULES}
     # A package's __init__ gathers its modules: they may name the package to reach a sibling, not the other way round.
     done: set[str] = set()
@@ -115,7 +115,7 @@ def run_in_a_fresh_process(script: str, **environment: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_light_parts_import_no_heavy_library_themselves_or_through_others() -> None:
+def test_light_modules_import_no_heavy_library_directly_or_indirectly() -> None:
     light = sorted(m for m in MODULES if part_of(m) in LIGHT and m != "bertvision.__main__")
     assert len(light) > 30
     run_in_a_fresh_process(
@@ -130,8 +130,8 @@ for module in {light}:
     )
 
 
-def test_what_should_answer_at_once_imports_neither_torch_nor_transformers() -> None:
-    """One process for all, looked at after each: starting one takes longer than what it is asked."""
+def test_fast_commands_import_neither_torch_nor_transformers() -> None:
+    """One process for all, checked after each: starting a process takes longer than the checks."""
     run_in_a_fresh_process(
         """
 import sys
@@ -158,8 +158,8 @@ for code in (
     )
 
 
-def test_what_uses_a_trained_run_imports_nothing_of_training() -> None:
-    """One process for all three, looked at after each: each imports torch, which takes seconds."""
+def test_using_a_trained_run_imports_nothing_from_training() -> None:
+    """One process for all three, checked after each: importing torch takes seconds."""
     run_in_a_fresh_process(
         """
 import importlib

@@ -1,4 +1,4 @@
-"""Config and store name the same choices: config.py may not import the store, which takes seconds to load."""
+"""Config and store offer the same choices: config.py can't import the store, which takes seconds to load."""
 
 from dataclasses import fields
 
@@ -7,7 +7,7 @@ from bertvision.sources.store import DTYPES
 from bertvision.sources.store.format import PARTS
 
 
-def test_a_config_may_ask_for_what_a_store_can_hold() -> None:
+def test_config_and_store_offer_the_same_choices() -> None:
     choices = {field.name: field.metadata["choices"] for field in fields(StoreConfig)}
     assert choices["dtype"] == ("auto", *DTYPES)
     assert choices["keep"] == PARTS

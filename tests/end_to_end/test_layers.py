@@ -1,4 +1,4 @@
-"""A run whose heads read some layers (`encoder.layers`): trained, scored, asked; the encoder and its row stay."""
+"""Runs on a subset of layers (`encoder.layers`): training, scoring, prediction; the encoder's row does not change."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ from bertvision.progress import Reporter
 from bertvision.search import run as flow
 
 Command = Callable[..., Any]
-LAYERS = "encoder.layers=[0,3]"  # of the four that the tiny encoder has
+LAYERS = "encoder.layers=[0,3]"  # of the tiny encoder's four layers
 HEADS = ("last_linear", "learned_pooling", "adapter_4")
 TEXTS = [("a king", "a man"), ("the river", "no king")]
 
@@ -29,7 +29,7 @@ def rte(tmp_path: Path, write_config: Callable[..., Path], glue_folder: Path) ->
 
 
 def moments(run: Path) -> dict[str, int]:
-    """Every finished part of a run with the moment it was written."""
+    """Every finished part of a run, and when it was written."""
     return {str(path.parent.relative_to(run)): path.stat().st_mtime_ns for path in run.rglob("stamp.json")}
 
 
@@ -49,7 +49,7 @@ def test_heads_read_the_chosen_layers_and_the_encoders_row_stays(
     whole, some = finished(**task), finished(LAYERS, **task)
 
     for split in ("dev", "held_out"):
-        for same in ("encoder", "last_linear"):  # the control reads the last layer alone
+        for same in ("encoder", "last_linear"):  # the control reads only the last layer
             assert outputs(whole, split, same) == outputs(some, split, same)
         for other in ("learned_pooling", "adapter_4"):
             assert outputs(whole, split, other) != outputs(some, split, other)
@@ -76,7 +76,7 @@ def test_stored_states_are_of_the_chosen_layers(
         facts = json.loads((stored / "snapshots/epoch_1/heads" / head / "stamp.json").read_text())
         assert facts["states"] == ("stored" if name == "squad2" else "memory") and facts["layers"] == [0, 3]
         for key, found in weights(stored, head).items():
-            if (name, key) != ("squad2", "output.bias"):  # its gradient is nothing but rounding
+            if (name, key) != ("squad2", "output.bias"):  # its gradient is only rounding error
                 torch.testing.assert_close(found, weights(plain, head)[key], rtol=1e-4, atol=1e-4)
 
 
@@ -97,7 +97,7 @@ def test_other_layers_retrain_the_heads_and_not_the_encoder(rte: Path, command: 
     assert redone() == heads, "back to all of them"
 
 
-def test_stamps_hang_on_the_layers_only_where_they_are_given(rte: Path) -> None:
+def test_fingerprints_depend_on_the_layers_only_if_they_are_set(rte: Path) -> None:
     plain, some, others = (Job(load_config(rte, words)) for words in ([], [LAYERS], ["encoder.layers=[1,3]"]))
     member, train = plain.members[0], plain.config.train
     made_of = plain.stamps.finetune, 1.0, (train.batch_rows, train.batch_tokens, 0), member.identity()
@@ -106,7 +106,7 @@ def test_stamps_hang_on_the_layers_only_where_they_are_given(rte: Path) -> None:
     assert len({job.stamps.member(1.0, member) for job in (plain, some, others)}) == 3
 
 
-def test_a_head_is_asked_with_the_layers_it_was_trained_on(
+def test_a_head_predicts_with_the_layers_it_was_trained_on(
     finished: Callable[..., Path], glue_folder: Path, tmp_path: Path
 ) -> None:
     """The config of a run changes when a stage begins, its heads when the stage ends."""
@@ -121,7 +121,7 @@ def test_a_head_is_asked_with_the_layers_it_was_trained_on(
                 assert Predictor(run, head).predict_texts(TEXTS) == Predictor(made, head).predict_texts(TEXTS)
 
 
-def test_a_run_folder_from_before_the_setting_is_whole(
+def test_a_run_folder_without_the_setting_is_complete(
     finished: Callable[..., Path], glue_folder: Path, tmp_path: Path, command: Command
 ) -> None:
     made = finished(name="rte", data=glue_folder)
@@ -145,7 +145,7 @@ def test_a_run_folder_from_before_the_setting_is_whole(
     ("layers", "words"),
     [("[0,2]", "add -1, the last layer"), ("[0,9]", "there is no layer 9"), ("[3,0]", "ascending order")],
 )
-def test_layers_that_do_not_fit_are_said_before_any_work(
+def test_layers_that_do_not_fit_are_reported_before_any_work(
     stage: str, layers: str, words: str, rte: Path, command: Command
 ) -> None:
     said = command(stage, rte, f"encoder.layers={layers}")
@@ -156,20 +156,18 @@ def test_layers_that_do_not_fit_are_said_before_any_work(
 
 
 @pytest.mark.parametrize("stage", ["check", "run", "train", "search"])
-def test_a_head_that_wants_more_layers_than_are_given_is_refused_before_any_work(
-    stage: str, rte: Path, command: Command
-) -> None:
+def test_a_head_that_needs_more_layers_is_refused_before_any_work(stage: str, rte: Path, command: Command) -> None:
     ladder = ['heads=["ladder_128_last4"]', 'search.space={head=["ladder_128_last4"]}']
     said = command(stage, rte, LAYERS, *ladder)
-    assert said.code == 2 and "head 'ladder': there is no layer -4, -3 to read" in said.err
+    assert said.code == 2 and "head 'ladder': there is no layer -4, -3." in said.err
     assert not (rte.parent / "run").exists()
 
 
-def test_check_tells_the_states_and_heads_of_the_chosen_layers(rte: Path, command: Command) -> None:
+def test_check_reports_states_and_heads_for_the_chosen_layers(rte: Path, command: Command) -> None:
     whole, some = (command("check", rte, *words, "--json").json for words in ([], [LAYERS]))
     assert whole["encoder"].pop("states") == "4 layers of 32" and some["encoder"].pop("states") == "2 layers of 32"
     assert whole["encoder"] == some["encoder"]
-    # One weight a layer and for the pooled output, a factor, and a linear map of 32 to 2.
+    # One weight per layer and for the pooled output, a scale, and a linear layer from 32 to 2.
     for found, layers in ((whole, 5), (some, 3)):
         assert found["heads"]["learned_pooling"].startswith(f"{layers + 1 + 2 * 33} parameters")
 
@@ -182,7 +180,7 @@ class Lines(Reporter):
         self.said.append(text)
 
 
-def test_a_search_on_other_layers_begins_anew_and_says_why(rte: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_on_other_layers_starts_over_and_says_why(rte: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow, "write_picture", lambda *_: None)
     words = ["search.members=2", "search.population=2", 'search.space={head=["adapter"], size=[2, 4]}']
 

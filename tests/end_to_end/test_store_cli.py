@@ -1,4 +1,4 @@
-"""`bertvision store` as a user meets it: ls, verify, rm, export; what they say, and their exit codes."""
+"""`bertvision store` from the command line: output and exit codes of ls, verify, rm and export."""
 
 import io
 import json
@@ -40,7 +40,7 @@ def flip_a_bit(file: Path) -> None:
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """Somebody at a terminal who types this."""
+    """A user at a terminal who types this."""
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -52,7 +52,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 # ---------------------------------------------------------------------- ls
 
 
-def test_ls_shows_sizes_and_what_made_each(
+def test_ls_shows_sizes_and_origin(
     command: Command, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -67,7 +67,7 @@ def test_ls_shows_sizes_and_what_made_each(
     assert "runs/b/states/train_epoch_1: 5 of 9 shards" in said.out
 
 
-def test_ls_gives_json(command: Command, runs: Path, whole: Path) -> None:
+def test_ls_prints_json(command: Command, runs: Path, whole: Path) -> None:
     rows = command("store", "ls", runs, "--json").json
     assert [row["state"] for row in rows] == ["whole", "unfinished"]
     assert rows[0]["path"] == str(whole)
@@ -76,7 +76,7 @@ def test_ls_gives_json(command: Command, runs: Path, whole: Path) -> None:
     assert rows[0]["about"]["task"] == "squad2"
 
 
-def test_ls_looks_into_runs_where_no_path_is_given(
+def test_ls_searches_runs_by_default(
     command: Command, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -91,7 +91,7 @@ def test_ls_looks_into_runs_where_no_path_is_given(
 # ---------------------------------------------------------------------- verify
 
 
-def test_verify_is_content_with_a_sound_store(command: Command, whole: Path) -> None:
+def test_verify_accepts_an_intact_store(command: Command, whole: Path) -> None:
     said = command("store", "verify", whole)
     assert said.code == 0, said.err
     assert "whole" in said.out
@@ -110,7 +110,7 @@ def test_verify_names_damaged_shards_and_their_examples(command: Command, whole:
     said = command("store", "verify", whole)
     assert said.code == 1
     lines = said.out.splitlines()
-    assert lines[0].startswith(f"{damaged.name} (examples 2 to 2) is not what was written")
+    assert lines[0].startswith(f"{damaged.name} (examples 2 to 2) is damaged: its checksum is wrong")
     assert lines[1] == f"{missing.name} (examples 3 to 3) is missing."
     assert lines[2].startswith("2 damaged") and "bertvision encode" in lines[2]
 
@@ -128,25 +128,25 @@ def test_verify_names_a_damaged_manifest(command: Command, whole: Path) -> None:
     flip_a_bit(whole / "manifest.json")
     said = command("store", "verify", whole)
     assert said.code == 1
-    assert said.out.splitlines()[0] == "manifest.json is not what was written."
+    assert said.out.splitlines()[0] == "manifest.json is damaged."
 
 
-def test_verify_tells_of_leftovers_and_is_content(command: Command, whole: Path) -> None:
+def test_verify_lists_leftovers_and_succeeds(command: Command, whole: Path) -> None:
     (whole / "writing.json").write_text("{}")
     said = command("store", "verify", whole)
     assert said.code == 0
     assert "harmless: writing.json" in said.out
 
 
-def test_what_is_no_finished_store_is_an_error(command: Command, runs: Path, whole: Path, unfinished: Path) -> None:
+def test_anything_but_a_finished_store_is_an_error(command: Command, runs: Path, whole: Path, unfinished: Path) -> None:
     for words, part in (
         (("verify", unfinished), "not finished (5 of 9 shards)"),
-        (("verify", runs / "a"), f"is no store itself; there is {whole}"),
-        (("verify", runs / "none"), "there is no store at"),
-        (("rm", runs / "none", "--yes"), "there is no store at"),
-        (("rm", runs / "a", "--yes"), "is no store itself"),
-        (("export", unfinished, "--hdf5", runs / "x.h5"), "no store at"),
-        (("verify", "nonsense://x"), "no address that fsspec knows"),
+        (("verify", runs / "a"), f"is not a store, but contains stores. Choose one: {whole}."),
+        (("verify", runs / "none"), "no store at"),
+        (("rm", runs / "none", "--yes"), "no store at"),
+        (("rm", runs / "a", "--yes"), "is not a store, but contains stores"),
+        (("export", unfinished, "--hdf5", runs / "x.h5"), "is incomplete"),
+        (("verify", "nonsense://x"), "nor a URL that fsspec supports"),
     ):
         said = command("store", *words)
         assert said.code == 2, words
@@ -157,7 +157,7 @@ def test_what_is_no_finished_store_is_an_error(command: Command, runs: Path, who
 # ---------------------------------------------------------------------- rm
 
 
-def test_rm_asks_and_says_what_goes(command: Command, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rm_asks_and_shows_what_it_removes(command: Command, whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (whole / "notes.txt").write_text("mine")
     answer(monkeypatch, "n")
     said = command("store", "rm", whole)
@@ -170,7 +170,7 @@ def test_rm_asks_and_says_what_goes(command: Command, whole: Path, monkeypatch: 
     assert [path.name for path in whole.iterdir()] == ["notes.txt"]
 
 
-def test_rm_without_a_terminal_wants_yes(command: Command, whole: Path, unfinished: Path) -> None:
+def test_rm_without_a_terminal_requires_yes(command: Command, whole: Path, unfinished: Path) -> None:
     said = command("store", "rm", whole)
     assert said.code == 2
     assert "--yes" in said.err and "squad2 train" in said.err
@@ -193,13 +193,13 @@ def test_export_writes_the_states_of_every_window(command: Command, whole: Path,
         assert made["embeds"].shape[:2] == (18, 4) and np.isfinite(made["embeds"][:]).all()
         assert json.loads((whole / "manifest.json").read_bytes())["fingerprint"] == made.attrs["store"]
     again = command("store", "export", whole, "--hdf5", file)
-    assert again.code == 2 and "is there already" in again.err
+    assert again.code == 2 and "already exists and is not overwritten" in again.err
 
 
 # ---------------------------------------------------------------------- addresses
 
 
-def test_every_command_takes_an_address(command: Command, tmp_path: Path) -> None:
+def test_every_command_accepts_a_url(command: Command, tmp_path: Path) -> None:
     store = "memory://store_cli/states/train"
     write_tiny_store(store)
     assert [row["path"] for row in command("store", "ls", "memory://store_cli", "--json").json] == [store]

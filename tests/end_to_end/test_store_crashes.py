@@ -1,4 +1,4 @@
-"""A store comes through kills, flipped bits and a full disk: never a wrong state, and nothing finished is lost."""
+"""Stores survive kills, flipped bits and full disks: states are never wrong, and finished shards are never lost."""
 
 import dataclasses
 import hashlib
@@ -24,7 +24,7 @@ from bertvision.sources.store.location import Folder
 from bertvision.sources.store.upkeep import verify_store
 
 SHARDS = 18
-LONG, FEW = {"times": 2}, {"shard_bytes": 80_000}  # so many shards, and three
+LONG, FEW = {"times": 2}, {"shard_bytes": 80_000}  # many shards, and three
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def all_states(folder: Path) -> torch.Tensor:
 
 
 def assert_nothing_wrong(folder: Path, reference: Path) -> None:
-    """What is there after a kill is right, or refused."""
+    """After a kill, the store is correct or refused."""
     for name in shards_in(folder):
         data = (folder / name).read_bytes()
         right = hashlib.sha256(data).hexdigest()[:16] == name.removesuffix(".safetensors")[-16:]
@@ -77,7 +77,7 @@ def assert_nothing_wrong(folder: Path, reference: Path) -> None:
 
 
 def assert_same_store(folder: Path, reference: Path) -> None:
-    """Byte for byte, but for the time of writing; and nothing beside it."""
+    """Byte for byte, except for the time of writing, and without other files."""
     assert sorted(os.listdir(folder)) == sorted(os.listdir(reference))
     for name in shards_in(reference):
         assert (folder / name).read_bytes() == (reference / name).read_bytes()
@@ -87,7 +87,7 @@ def assert_same_store(folder: Path, reference: Path) -> None:
 
 
 def phase_of(folder: Path) -> str:
-    """How far a writer of a long store had come when it was killed."""
+    """How far a writer of a long store was when it was killed."""
     if (folder / MANIFEST).exists():
         return "manifest"
     count = len(shards_in(folder))
@@ -100,8 +100,8 @@ def phase_of(folder: Path) -> str:
 
 
 def kill_at(writers: Writers, folder: Path, moment: float, seconds: float) -> int:
-    """Kills a writer when so many shards are there (the fraction is that of the time a shard takes); gives how it
-    ended. By shards, since the machine may be busy with other things than a moment before."""
+    """Kill a writer after the given number of shards (a fraction is of the time that a shard takes); return its exit
+    code. Counted in shards, since the load of the machine varies."""
     wanted = min(SHARDS, len(shards_in(folder)) + int(moment))
     process = writers.start(folder, **LONG)
     deadline = time.monotonic() + 60
@@ -137,7 +137,9 @@ def test_a_writer_killed_at_fifty_random_moments_never_leaves_a_wrong_state(
     assert sum(phases[name] for name in ("nothing", "notes", "all shards", "manifest")) < 25, phases
 
 
-def test_one_store_killed_again_and_again_gets_done(writers: Writers, long_store: Path, tmp_path: Path) -> None:
+def test_a_store_killed_again_and_again_is_finished_eventually(
+    writers: Writers, long_store: Path, tmp_path: Path
+) -> None:
     folder, draws, kills = tmp_path / "store", random.Random(1), 0
     while not (folder / MANIFEST).exists():
         kills += kill_at(writers, folder, draws.uniform(0.2, 3), 0.01) == -signal.SIGKILL
@@ -147,10 +149,8 @@ def test_one_store_killed_again_and_again_gets_done(writers: Writers, long_store
     assert_same_store(folder, long_store)
 
 
-def test_a_writer_killed_at_any_step_of_its_work_is_gone_on_from(
-    writers: Writers, small_store: Path, tmp_path: Path
-) -> None:
-    """Before every call that changes the disk, and in the middle of every file."""
+def test_a_writer_killed_at_any_step_resumes(writers: Writers, small_store: Path, tmp_path: Path) -> None:
+    """Kill before every call that changes the disk, and in the middle of every file."""
     seen: Counter[str] = Counter()
     for step in range(1000):
         folder = tmp_path / f"{step}"
@@ -170,7 +170,7 @@ def test_a_writer_killed_at_any_step_of_its_work_is_gone_on_from(
 
 
 def damage(folder: Path, numbers: list[int]) -> None:
-    """Flips a bit in some shards, and lets `verify` set them aside."""
+    """Flip a bit in some shards, and let `verify` rename them."""
     names = [shards_in(folder)[number] for number in numbers]
     for name in names:
         flip(folder / name, -9, 3)
@@ -188,7 +188,7 @@ def flip(path: Path, place: int, bit: int) -> None:
     path.write_bytes(bytes(data))
 
 
-def test_a_repair_killed_at_any_step_is_gone_on_from(writers: Writers, small_store: Path, tmp_path: Path) -> None:
+def test_a_repair_killed_at_any_step_resumes(writers: Writers, small_store: Path, tmp_path: Path) -> None:
     seen: Counter[str] = Counter()
     for step in range(1000):
         folder = tmp_path / f"{step}"
@@ -206,10 +206,10 @@ def test_a_repair_killed_at_any_step_is_gone_on_from(writers: Writers, small_sto
     assert step > 10 and seen["cut"] and seen["set aside"]
 
 
-def test_a_verify_stopped_between_two_shards_hides_no_damage(
+def test_a_verify_interrupted_between_two_shards_hides_no_damage(
     small_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is not set aside yet is found by the next one; what is, stays so."""
+    """Shards not yet renamed are found by the next run; renamed ones stay renamed."""
 
     class Stopped(BaseException):
         pass
@@ -234,7 +234,7 @@ def test_a_verify_stopped_between_two_shards_hides_no_damage(
     assert sorted(entry.file for entry in verify_store(folder)) == names
 
 
-def test_a_repair_killed_at_random_moments_is_gone_on_from(writers: Writers, long_store: Path, tmp_path: Path) -> None:
+def test_a_repair_killed_at_random_moments_resumes(writers: Writers, long_store: Path, tmp_path: Path) -> None:
     draws = random.Random(2)
     for number in range(6):
         folder = tmp_path / f"{number}"
@@ -275,10 +275,10 @@ def test_one_of_several_processes_may_be_killed(writers: Writers, long_store: Pa
     assert_same_store(folder, long_store)
 
 
-def test_processes_that_begin_and_end_at_odd_times_do_each_other_no_harm(
+def test_processes_that_start_and_stop_at_different_times_do_not_interfere(
     writers: Writers, long_store: Path, tmp_path: Path
 ) -> None:
-    """All of them take every range: what a hasty user does."""
+    """Each process takes every range, as if a user started the same command twice."""
     draws = random.Random(4)
     for number in range(4):
         folder = tmp_path / f"{number}"
@@ -299,7 +299,7 @@ def tiny(tmp_path: Path) -> TinyStore:
 
 
 def repair(tiny: TinyStore, folder: Path) -> list[int]:
-    """The examples that a new writer finds missing and writes, until the store is whole."""
+    """The examples that a new writer finds missing and writes to complete the store."""
     writer = begin_tiny_store(folder).writer
     missing = [shard.first for shard in writer.missing()]
     writer.write()
@@ -307,14 +307,14 @@ def repair(tiny: TinyStore, folder: Path) -> list[int]:
     return missing
 
 
-def test_any_flipped_bit_is_found_and_its_shard_alone_is_written_again(tiny: TinyStore, tmp_path: Path) -> None:
+def test_any_flipped_bit_is_found_and_only_its_shard_is_rewritten(tiny: TinyStore, tmp_path: Path) -> None:
     folder, reference = tmp_path / "store", tmp_path / "reference"
     shutil.copytree(folder, reference)
     draws, names = random.Random(0), [*shards_in(folder), MANIFEST]
     sizes = [(reference / name).stat().st_size for name in names]
     hit: Counter[str] = Counter()
     for number in range(200):
-        # Every tenth in the manifest, which is small; the others wherever a byte lies, the shards' heads included.
+        # Every tenth in the manifest, which is small; the others anywhere, including the shards' headers.
         name = MANIFEST if number % 10 == 0 else draws.choices(names, sizes)[0]
         place = draws.randrange(4096) if number % 5 == 1 else draws.randrange((reference / name).stat().st_size)
         place %= (reference / name).stat().st_size
@@ -351,7 +351,7 @@ def test_any_flipped_bit_of_a_shards_first_bytes_is_found(tiny: TinyStore, tmp_p
     assert verify_store(folder) == []
 
 
-def test_several_damages_are_all_found(tiny: TinyStore, tmp_path: Path) -> None:
+def test_all_damage_is_found(tiny: TinyStore, tmp_path: Path) -> None:
     folder, reference = tmp_path / "store", tmp_path / "reference"
     shutil.copytree(folder, reference)
     names = shards_in(folder)
@@ -366,8 +366,8 @@ def test_several_damages_are_all_found(tiny: TinyStore, tmp_path: Path) -> None:
     assert_same_store(folder, reference)
 
 
-def test_a_flipped_bit_in_an_unfinished_store_ends_in_a_right_one(tmp_path: Path) -> None:
-    """Of its notes; shards are checked when it is done."""
+def test_a_flipped_bit_in_an_unfinished_store_is_repaired(tmp_path: Path) -> None:
+    """A bit of writing.json; shards are checked at the end."""
     reference, draws = tmp_path / "reference", random.Random(5)
     write_tiny_store(reference)
     for number in range(8):
@@ -380,7 +380,7 @@ def test_a_flipped_bit_in_an_unfinished_store_ends_in_a_right_one(tmp_path: Path
         assert_same_store(folder, reference)
 
 
-def test_a_bit_flipped_while_writing_goes_on_is_found_when_all_is_done(tmp_path: Path) -> None:
+def test_a_bit_flipped_during_writing_is_found_at_the_end(tmp_path: Path) -> None:
     folder, reference = tmp_path / "store", tmp_path / "reference"
     write_tiny_store(reference)
     tiny = begin_tiny_store(folder)
@@ -395,7 +395,7 @@ def test_a_bit_flipped_while_writing_goes_on_is_found_when_all_is_done(tmp_path:
 # ---------------------------------------------------------------------- no room
 
 
-def test_a_disk_that_fills_up_loses_nothing_wherever_the_room_ends(
+def test_a_disk_that_fills_up_at_any_point_loses_nothing(
     small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reference, folder, filler = tmp_path / "reference", small_disk / "store", small_disk / "filler"
@@ -404,7 +404,7 @@ def test_a_disk_that_fills_up_loses_nothing_wherever_the_room_ends(
     ended: Counter[int] = Counter()
     for room in range(0, needed + 32_768, 8192):
         with monkeypatch.context() as patch:
-            # There is room when it is asked for; then somebody else takes it.
+            # The check finds enough space; then another program uses it.
             patch.setattr(Folder, "free_bytes", lambda _: 10**9)
             tiny = begin_tiny_store(folder)
             filler.write_bytes(bytes(max(0, (free(tiny.location) or 0) - room)))
@@ -436,10 +436,10 @@ def test_a_disk_that_fills_up_loses_nothing_wherever_the_room_ends(
     assert_same_store(folder, reference)
 
 
-def test_too_little_room_is_said_before_anything_is_written(small_disk: Path) -> None:
+def test_too_little_space_is_reported_before_anything_is_written(small_disk: Path) -> None:
     (small_disk / "filler").write_bytes(bytes(200_000))
     tiny = begin_tiny_store(small_disk / "store")
-    with pytest.raises(UserError, match="make room"):
+    with pytest.raises(UserError, match="Free some space"):
         tiny.writer.write()
     assert os.listdir(small_disk) == ["filler"]
     (small_disk / "filler").unlink()
@@ -447,8 +447,8 @@ def test_too_little_room_is_said_before_anything_is_written(small_disk: Path) ->
     assert tiny.writer.finish()
 
 
-def test_a_long_store_is_the_short_one_several_times_over(tmp_path: Path) -> None:
-    """What the kills above are tried on holds the states it should."""
+def test_a_long_store_repeats_the_short_one(tmp_path: Path) -> None:
+    """The long store of the tests above holds the right states."""
     tiny = begin_long_store(tmp_path, times=2)
     tiny.writer.write()
     assert tiny.writer.finish() and len(tiny.features) == 2 * 18

@@ -82,9 +82,9 @@ def test_a_store_is_written_once_and_read_by_the_next_command(squad: Path, comma
 @pytest.mark.parametrize(
     ("override", "named"),
     [
-        ("store.dtype=int8", "dtype (float16 there, int8 wanted)"),
+        ("store.dtype=int8", "dtype (float16 found, int8 wanted)"),
         ("data.max_length=40", "window settings"),
-        ("encoder.layers=[0,3]", "layers ([0, 1, 2, 3] there, [0, 3] wanted)"),
+        ("encoder.layers=[0,3]", "layers ([0, 1, 2, 3] found, [0, 3] wanted)"),
         ("data.limit_train=4", "data"),
         ("finetune.lr=1e-2", "encoder weights"),
     ],
@@ -98,7 +98,7 @@ def test_a_store_of_other_states_is_refused_and_what_differs_is_named(
     assert "Traceback" not in said.err and "fine-tuning:" not in said.err, "said before any work"
     assert command("check", squad, override, "train.source=stored").code == 2
     said = ok(command("train", squad, override))  # left to itself it goes on without the store, and says why
-    assert "holds other states" in said.err and named in said.err
+    assert "holds different states" in said.err and named in said.err
     assert states_of(squad.parent / "run") == "streamed"
 
 
@@ -195,10 +195,10 @@ def test_one_pass_is_streamed_without_a_look_at_the_disk(
 
 
 def test_small_states_are_kept_and_come_from_a_store_where_there_is_one(rte: Path, command: Command) -> None:
-    assert "states (cls) are kept: they are small, and encoded once" in ok(command("train", rte)).err
+    assert "states (cls) are memory: they are small, so they are encoded once" in ok(command("train", rte)).err
     ok(command("encode", rte))
     shutil.rmtree(rte.parent / "run/snapshots/epoch_1/heads")
-    assert "read from" in ok(command("train", rte)).err
+    assert "they are read once from" in ok(command("train", rte)).err
 
 
 def test_states_too_large_for_memory_are_stored_for_many_passes(
@@ -265,7 +265,7 @@ def test_check_tells_where_states_would_come_from_and_their_size(squad: Path, co
     ok(command("encode", squad, "store.dtype=float32"))
     written = Store.open(squad.parent / "run/states/train_epoch_1_tokens").manifest.bytes
     assert facts["tokens: MB in a store"] == pytest.approx(written / 1e6, abs=0.06)  # rounded to a tenth
-    assert "all of it is there" in ok(command("check", squad, "--json", "store.dtype=float32")).json["states"]["tokens"]
+    assert "a finished store" in ok(command("check", squad, "--json", "store.dtype=float32")).json["states"]["tokens"]
     assert not list(squad.parent.rglob("*probe*"))
 
 
@@ -329,7 +329,7 @@ def test_a_disk_without_room_is_done_without(squad: Path, command: Command, monk
     monkeypatch.setattr(Folder, "free_bytes", lambda _: 1000)
     monkeypatch.setattr(states, "measure_encoder", lambda *_: 1.0)
     said = ok(command("train", squad))
-    assert "are free there" in said.err and states_of(squad.parent / "run") == "streamed"
+    assert "are free on its disk" in said.err and states_of(squad.parent / "run") == "streamed"
 
 
 def test_one_place_serves_several_tasks_and_runs(
@@ -342,12 +342,12 @@ def test_one_place_serves_several_tasks_and_runs(
     folders = sorted(path.name for path in (tmp_path / "shared").iterdir())
     assert [name.split("_")[0] for name in folders] == ["mrpc", "rte"]
     said = ok(command("train", config, shared, "finetune.epochs=0", f"run={tmp_path / 'again'}"))
-    assert "read from" in said.err, "another run with the same encoder and data"
+    assert "read once from" in said.err, "another run with the same encoder and data"
 
 
 def test_a_store_of_more_serves_heads_that_read_less(rte: Path, command: Command) -> None:
     ok(command("encode", rte, 'store.keep=["cls", "mean"]'))
-    assert "read from" in ok(command("train", rte)).err
+    assert "they are read once from" in ok(command("train", rte)).err
     ok(command("train", rte, "train.source=stored"))
     assert [path.name for path in (rte.parent / "run/states").iterdir()] == ["train_epoch_1_cls_mean"]
 
@@ -371,7 +371,7 @@ def test_people_read_a_store_without_the_data(squad: Path, command: Command) -> 
     states = store.read("tokens", [2, 0])
     assert states.dtype == torch.float32 and states.shape == (lengths[2] + lengths[0], 4, 32)
     assert len(store.ids()) == store.manifest.examples and "int8" in repr(store)
-    with pytest.raises(UserError, match="it keeps tokens"):
+    with pytest.raises(UserError, match="has no 'cls' states, only tokens"):
         store.read("cls", [0])
     with pytest.raises(UserError, match="has windows 0 to"):
         store.read("tokens", [len(store)])

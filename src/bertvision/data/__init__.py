@@ -1,1 +1,1 @@
-"""From examples to batches: windows of tokens, held-out parts, packed batches."""
+"""From examples to batches: windows of tokens, held-out data, packed batches."""

@@ -1,11 +1,11 @@
-"""Example: a text or two, and what is true of them. Nothing here knows of tokens, tensors or heads."""
+"""Example: one or two texts and their target. Independent of tokens, tensors and heads."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 
 class Answer(NamedTuple):
-    """A gold answer: its text and the character of the passage where it starts."""
+    """A gold answer: its text, and the character in the passage at which it starts."""
 
     text: str
     start: int
@@ -21,6 +21,6 @@ class Example:
     target: int | float | None = None
     """Index into the task's labels, or the score; None for spans and for unlabelled text."""
     answers: tuple[Answer, ...] | None = None
-    """Gold answers of a question: empty = it has none in the passage, None = not known."""
+    """Gold answers of a question: empty = the passage has no answer, None = unknown."""
     group: str | None = None
-    """What must stay together when a part is held out (SQuAD: the article)."""
+    """Examples of one group stay together when data is held out (SQuAD: the article)."""

@@ -1,26 +1,26 @@
-"""Which windows make up each batch: shuffled by (seed, epoch), filled to a number of tokens or of rows."""
+"""Batches of windows: shuffled by (seed, epoch), filled to a number of tokens or of rows."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-# A block shuffle takes runs of so many neighbouring windows in random order, and mixes so many runs at a time.
+# A block shuffle takes runs of BLOCK neighbouring windows in random order, and mixes POOL runs at a time.
 BLOCK, POOL = 8, 64
 
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The batches of every epoch. A plan is a value: the same arguments give the same batches on any machine."""
+    """The batches of every epoch. The same arguments produce the same plan on any machine."""
 
     epochs: list[list[np.ndarray]]
-    """For each epoch its batches, each the indices of its windows."""
+    """The batches of each epoch; a batch is an array of window indices."""
 
     @property
     def steps(self) -> int:
         return sum(len(batches) for batches in self.epochs)
 
     def batch(self, step: int) -> np.ndarray:
-        """The windows of step `step`, counted from 0 over all epochs."""
+        """Return the windows of step `step`, counted from 0 over all epochs."""
         for batches in self.epochs:
             if step < len(batches):
                 return batches[step]
@@ -28,7 +28,7 @@ class BatchPlan:
         raise IndexError(step)
 
     def step_at(self, epochs: float) -> int:
-        """How many steps make up this many epochs, whole or not."""
+        """Return the number of steps in the given, possibly fractional, number of epochs."""
         whole = min(int(epochs), len(self.epochs))
         steps = sum(len(batches) for batches in self.epochs[:whole])
         if whole < len(self.epochs):
@@ -44,14 +44,14 @@ def plan_batches(
     tokens: int | None = None,
     shuffle: str = "windows",
 ) -> BatchPlan:
-    """Shuffled batches for `epochs` epochs (a started one is planned whole), of `rows` windows or up to `tokens`."""
+    """Plan shuffled batches of `rows` windows or up to `tokens` tokens. A fractional last epoch is planned in full."""
     orders = (draw_order(len(lengths), shuffle, seed, 3, epoch) for epoch in range(int(np.ceil(epochs))))
     return BatchPlan([fill_batches(lengths, order, rows, tokens) for order in orders])
 
 
 def draw_order(count: int, shuffle: str, *seeds: int) -> np.ndarray:
-    """All windows in random order. "windows": any order is as likely as any other. "blocks": runs of neighbours come
-    together and are mixed with a pool of others, so that a disk reads whole runs; windows of one pool are never far."""
+    """Shuffle all windows. "windows" is a uniform shuffle. "blocks" draws runs of neighbouring windows and shuffles the
+    windows of a pool of runs, so that a disk reads whole runs."""
     draws = np.random.default_rng(seeds)
     if shuffle == "windows":
         return draws.permutation(count)
@@ -65,7 +65,7 @@ def draw_order(count: int, shuffle: str, *seeds: int) -> np.ndarray:
 
 
 def find_pools(batches: list[np.ndarray]) -> list[int]:
-    """The steps of an epoch shuffled by blocks at which a pool begins."""
+    """Return the steps at which a pool begins, for an epoch shuffled by blocks."""
     sizes = np.array([len(windows) for windows in batches])  # (step)
     pools = (np.cumsum(sizes) - sizes) // (BLOCK * POOL)  # (step) of each step's first window
     return np.flatnonzero(np.diff(pools, prepend=-1)).tolist()
@@ -73,16 +73,16 @@ def find_pools(batches: list[np.ndarray]) -> list[int]:
 
 @dataclass(frozen=True)
 class Pass:
-    """All steps of one pass over the states, and which of them a member takes."""
+    """All steps of one pass over the states, and the steps that each member trains on."""
 
     steps: list[np.ndarray]
     """The windows of each step."""
     starts: list[int]
-    """The steps at which a tenth of an epoch begins: steps before and after never go through the encoder together."""
+    """The steps at which a tenth of an epoch begins. Steps before and after are never encoded together."""
     courses: dict[tuple[int, float], list[int]]
-    """The steps of a member with so many epochs and such a fraction of the data."""
+    """The steps of a member, by its (epochs, data_fraction)."""
     pools: list[int]
-    """Where blocks are shuffled, the steps at which others begin: what lies between is read together."""
+    """The steps at which a pool begins, if shuffled by blocks. The steps of a pool are read together."""
 
 
 def plan_pass(
@@ -93,11 +93,11 @@ def plan_pass(
     tokens: int | None = None,
     shuffle: str = "windows",
 ) -> Pass:
-    """The pass in which members with these (epochs, data_fraction) train.
+    """Plan a pass for members with the wanted (epochs, data_fraction).
 
-    A member with all data takes every step of its epochs. One with a fraction takes the first steps of the first epoch,
-    so fractions are nested; its further epochs go over those same windows, in steps of their own at the pass's end.
-    Whoever else takes part, a member's steps are the same.
+    A member on all data trains on every step of its epochs. A member on a fraction trains on the first steps of the
+    first epoch, so fractions are nested. Its later epochs repeat the same windows, in extra steps at the end of the
+    pass. A member's steps do not depend on the other members.
     """
     whole = max([epochs for epochs, fraction in wanted if fraction == 1], default=1)
     plan = plan_batches(lengths, whole, seed, rows, tokens, shuffle)
@@ -111,7 +111,7 @@ def plan_pass(
         starts += [len(steps) + tenth for tenth in tenths[:-1] if tenth < len(batches)]
         steps += batches
     firsts = {fraction: max(1, round(fraction * count)) for _, fraction in wanted if fraction < 1}
-    if all(fraction < 1 for _, fraction in wanted):  # nobody takes the rest of the epoch
+    if all(fraction < 1 for _, fraction in wanted):  # no member needs the rest of the epoch
         steps = steps[: min(tenth for tenth in tenths if tenth >= max(firsts.values()))]
         starts, pools = ([step for step in found if step < len(steps)] for found in (starts, pools))
     courses = {(epochs, fraction): list(range(plan.step_at(epochs))) for epochs, fraction in wanted if fraction == 1}
@@ -133,7 +133,7 @@ def plan_pass(
 def fill_batches(
     lengths: np.ndarray, order: np.ndarray, rows: int | None = None, tokens: int | None = None
 ) -> list[np.ndarray]:
-    """Consecutive windows of `order`, as many as fit in `tokens` (one at least), or `rows` at a time."""
+    """Split `order` into batches of `rows` windows, or of as many as fit in `tokens` (at least one)."""
     assert (rows is None) != (tokens is None), "a batch is filled to rows or to tokens"
     if rows is not None:
         return [order[start : start + rows] for start in range(0, len(order), rows)]

@@ -1,4 +1,4 @@
-"""Which examples are used for what: limits, and the part of train that is held out for every choice."""
+"""Subsets of the data: limits, and the part of the training set that is held out for every choice."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from bertvision.errors import UserError
 
 
 def draw(examples: list[Example], count: int | None, seed: int) -> list[Example]:
-    """`count` examples drawn without replacement, in their first order; all of them when there are no more."""
+    """Draw `count` examples without replacement, in their original order; all of them if there are no more."""
     if count is None or count >= len(examples):
         return examples
     chosen = np.random.default_rng([seed, 1]).choice(len(examples), count, replace=False)
@@ -15,15 +15,15 @@ def draw(examples: list[Example], count: int | None, seed: int) -> list[Example]
 
 
 def hold_out(examples: list[Example], share: float, seed: int) -> tuple[list[Example], list[Example]]:
-    """(kept, held out): whole groups are drawn until the held-out part has at least `share` of the examples.
+    """Return (training, held-out) examples. Whole groups are drawn until at least `share` of the examples is held out.
 
-    An article's questions lean on one another, so they stay on one side. Where groups are so large that a draw would
-    hold out over twice the share (a corpus of one article, say), passages are the groups instead.
+    Questions on one article are related, so they stay together. If groups are so large that more than twice the share
+    would be held out (for example, in a corpus of one article), passages are the groups instead.
     """
     if share == 0:
         return examples, []
     if len(examples) < 2:
-        raise UserError(f"{len(examples)} training example(s) can't be split: give more, or set data.hold_out=0.")
+        raise UserError(f"{len(examples)} training example(s) can't be split: add more, or set data.hold_out=0.")
     wanted = max(1, round(share * len(examples)))
     for key in (lambda example: example.group or example.id, lambda example: example.text_pair or example.id):
         groups: dict[str, list[int]] = {}
@@ -34,8 +34,8 @@ def hold_out(examples: list[Example], share: float, seed: int) -> tuple[list[Exa
             break
     if len(held) >= len(examples):
         held = set(list(held)[: len(examples) // 2])
-    kept = [example for index, example in enumerate(examples) if index not in held]
-    return kept, [examples[index] for index in sorted(held)]
+    training = [example for index, example in enumerate(examples) if index not in held]
+    return training, [examples[index] for index in sorted(held)]
 
 
 def _draw_groups(groups: list[list[int]], wanted: int, seed: int) -> set[int]:

@@ -1,4 +1,4 @@
-"""Features: the token ids of every window, and the way back from tokens to the passage's own characters.
+"""Features: the token ids of every window, and the mapping from tokens back to characters of the passage.
 
 features = build_features(examples, tokenizer, SPAN, windowed=True)
 passage_text(passage, features.offsets[features.tokens_of(window)], start, end) → (text, char_start, char_end)
@@ -21,7 +21,7 @@ from bertvision.errors import UserError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-BATCH = 1000  # examples tokenized at once, and between two calls of on_progress
+BATCH = 1000  # examples tokenized at once, and per call of on_progress
 LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
 Int32 = npt.NDArray[np.int32]
@@ -29,12 +29,12 @@ Int32 = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Features:
-    """All windows of a list of examples, packed: the tokens of one window follow those of the one before."""
+    """All windows of a list of examples, packed: their tokens are laid end to end."""
 
     input_ids: Int32
     """(token,)"""
     type_ids: npt.NDArray[np.int8]
-    """(token,) zeros where the model has no token types"""
+    """(token,) zeros if the model has no token types"""
     lengths: Int32
     """(window,)"""
     starts: npt.NDArray[np.int64]
@@ -42,31 +42,31 @@ class Features:
     example: Int32
     """(window,) index into the examples, ascending"""
     offsets: Int32
-    """(token, 2) the tokenizer's character range in the passage; -1, -1 for tokens that are not of the passage"""
+    """(token, 2) the tokenizer's character range in the passage; -1, -1 for tokens outside the passage"""
     start: Int32
-    """(window,) first token of the answer, within the window; 0 = no answer here, or not known"""
+    """(window,) first token of the answer, within the window; 0 = no answer in this window, or unknown"""
     end: Int32
-    """(window,) last token of the answer (inclusive), within the window; 0 = no answer here, or not known"""
+    """(window,) last token of the answer (inclusive), within the window; 0 = no answer in this window, or unknown"""
     target: npt.NDArray[np.float32]
-    """(window,) label index or score; NaN for spans and where it is not known"""
+    """(window,) label index or score; NaN for spans, and if unknown"""
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def tokens_of(self, window: int) -> slice:
-        """Where the tokens of a window lie in the packed arrays."""
+        """Return the slice of the packed arrays that holds the tokens of a window."""
         first = int(self.starts[window])
         return slice(first, first + int(self.lengths[window]))
 
     def find_tokens(self, windows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """(token,) where the tokens of some windows lie in the packed arrays, one window's after the other's."""
+        """Return the indices, (token,), of the tokens of the given windows in the packed arrays."""
         lengths = self.lengths[windows].astype(np.int64)  # (window,)
         before = np.cumsum(lengths) - lengths  # (window,)
         return np.repeat(self.starts[windows] - before, lengths) + np.arange(lengths.sum())
 
 
 class WindowKind(Protocol):
-    """A kind of target, as far as windows need it."""
+    """The part of a `Kind` that windows need."""
 
     @property
     def reads_answers(self) -> bool: ...
@@ -74,7 +74,7 @@ class WindowKind(Protocol):
 
 
 class _Layout(NamedTuple):
-    """How the tokens of one uncut example are laid out: [CLS] question [SEP] | passage | [SEP]."""
+    """Token counts of one uncut example: [CLS] question [SEP] | passage | [SEP]."""
 
     before: int
     passage: int
@@ -83,10 +83,10 @@ class _Layout(NamedTuple):
 
 @dataclass
 class _Batch:
-    """Arrays of one batch of examples, still to be joined."""
+    """The windows of one batch of examples, before they are joined."""
 
     take: list[Int32] = field(default_factory=list)
-    """For each window, which tokens of the uncut batch it holds."""
+    """For each window, the indices of its tokens in the uncut batch."""
     example: list[int] = field(default_factory=list)
     span: list[tuple[int, int]] = field(default_factory=list)
     target: list[float] = field(default_factory=list)
@@ -103,11 +103,11 @@ def build_features(
 ) -> Features:
     """Tokenize the examples and, if `windowed`, cut long passages into windows that share `overlap` tokens.
 
-    A window without the whole first answer is labelled "no answer": start = end = 0, and label 0 for
+    A window that does not contain the whole first answer is labelled "no answer": start = end = 0, and label 0 for
     answerability. Without `windowed`, text and pair are truncated, the longer one first. If any example has a
-    `text_pair`, all are read as pairs. `on_progress` is told how many more examples are done.
+    `text_pair`, all are treated as pairs. `on_progress` is called with the number of examples just finished.
     """
-    assert tokenizer.is_fast, "only fast tokenizers know which characters a token came from"
+    assert tokenizer.is_fast, "only fast tokenizers return character offsets"
     assert windowed or not kind.reads_answers, "answers need windows: truncation could cut one off"
     pairs = windowed or any(example.text_pair is not None for example in examples)
     _check_settings(tokenizer, windowed, pairs, max_length, overlap)
@@ -131,22 +131,22 @@ def _check_settings(
     least = tokenizer.num_special_tokens_to_add(pair=pairs) + 1 + pairs
     if max_length < least:
         raise UserError(
-            f"data.max_length must be at least {least} (special tokens and one of each text), but is {max_length}."
+            f"data.max_length must be at least {least} (special tokens and one token per text), not {max_length}."
         )
     if windowed and not 0 <= overlap < max_length:
         raise UserError(
-            f"data.overlap must be from 0 to data.max_length - 1 = {max_length - 1}, but is {overlap}; 128 is usual."
+            f"data.overlap must be from 0 to data.max_length - 1 = {max_length - 1}, not {overlap}. 128 is common."
         )
 
 
 def _encode(
     batch: list[Example], tokenizer: "PreTrainedTokenizerBase", pairs: bool, truncate_to: int | None
 ) -> list[Any]:
-    """One `tokenizers.Encoding` for each example."""
+    """Tokenize a batch into one `tokenizers.Encoding` per example."""
     texts = [_encodable(example.text) for example in batch]
     seconds = [_encodable(example.text_pair or "") for example in batch] if pairs else None
     truncation = {"truncation": "longest_first", "max_length": truncate_to} if truncate_to else {"truncation": False}
-    # verbose=False: uncut passages may be longer than the model allows, the windows are not.
+    # verbose=False: no warning about passages that are too long for the model; the windows fit.
     encoded = tokenizer(texts, seconds, padding=False, return_attention_mask=False, verbose=False, **truncation)
     encodings = encoded.encodings
     assert encodings is not None
@@ -155,7 +155,7 @@ def _encode(
 
 
 def _encodable(text: str) -> str:
-    """The text with lone surrogates, which no tokenizer takes, replaced one for one: offsets stay right."""
+    """Replace lone surrogates, which tokenizers reject, one for one, so that offsets stay valid."""
     return text if text.isascii() else LONE_SURROGATES.sub("\ufffd", text)
 
 
@@ -168,7 +168,7 @@ def _cut(
     overlap: int,
     too_long: list[tuple[str, int]],
 ) -> _Batch:
-    """The windows of a batch. Questions that leave no room for the passage are added to `too_long`."""
+    """Cut a batch into windows. Questions that leave no room for the passage are added to `too_long`."""
     cut = _Batch()
     base = 0
     for index, (example, encoding) in enumerate(zip(batch, encodings, strict=True)):
@@ -199,7 +199,8 @@ def _layout(sequence: list[int | None]) -> _Layout:
 
 
 def _ranges(tokens: int, room: int, overlap: int) -> Iterator[tuple[int, int]]:
-    """The passage tokens of each window; neighbours share `overlap` of them, the last one ends with the passage."""
+    """Yield the range of passage tokens of each window. Adjacent windows share `overlap` tokens; the last window ends
+    with the passage."""
     low = 0
     while low + room < tokens:
         yield low, low + room
@@ -215,11 +216,11 @@ def _window_tokens(layout: _Layout, low: int, high: int) -> Int32:
 
 
 def _answer_tokens(example: Example, offsets: list[tuple[int, int]]) -> tuple[int, int] | None:
-    """First and last passage token of the first answer: the fewest that cover all its characters."""
+    """Return the first and last passage token of the shortest range that covers the first answer."""
     if not example.answers or example.text_pair is None:
         return None
     answer = example.answers[0]
-    # Byte-level and SentencePiece tokens own the space before a word; an answer's outer space must not draw in others.
+    # Byte-level and SentencePiece tokens include the space before a word, so white space around an answer is stripped.
     low = answer.start + len(answer.text) - len(answer.text.lstrip())
     high = answer.start + len(answer.text.rstrip())
     ranges = np.array(offsets, dtype=np.int32).reshape(-1, 2)  # (token, 2)
@@ -232,7 +233,7 @@ def _shift(span: tuple[int, int] | None, by: int) -> tuple[int, int]:
 
 
 def _pack(encodings: list[Any], cut: _Batch, has_types: bool) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of one batch, named as in Features."""
+    """Return the arrays of one batch, named as in Features."""
     take = np.concatenate([*cut.take, np.zeros(0, dtype=np.int32)])  # (token,)
     ids = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), dtype=np.int32)  # (uncut,)
     types = np.zeros(len(ids), dtype=np.int8)  # (uncut,)
@@ -264,7 +265,7 @@ def _passage_offsets(encodings: list[Any]) -> Int32:
 
 
 def _join(parts: list[dict[str, npt.NDArray[Any]]]) -> Features:
-    """Features of all batches; each field's parts are freed once joined, so the peak stays near the result's size."""
+    """Join the batches. Each field's parts are freed once joined, so peak memory stays near the size of the result."""
     empty = _pack([], _Batch(), False)
     joined = {name: np.concatenate([part.pop(name) for part in parts] or [empty[name]]) for name in empty}
     ends = np.cumsum(joined["lengths"], dtype=np.int64)  # (window,)
@@ -281,24 +282,24 @@ def _too_long_message(
     return (
         f"{count} too little room for the passage: {shown}{more}. A window of data.max_length = {max_length} tokens "
         f"must hold the question, {special} special tokens, and the whole passage or more than data.overlap = "
-        f"{overlap} tokens of it. Raise data.max_length, lower data.overlap, or shorten or leave out these questions."
+        f"{overlap} tokens of it. Raise data.max_length, lower data.overlap, or shorten or remove these questions."
     )
 
 
 def passage_text(passage: str, offsets: Int32, start: int, end: int) -> tuple[str, int, int]:
-    """The passage's own characters under tokens `start` to `end` of a window, and their range.
+    """Return the passage's characters for tokens `start` to `end` of a window, and their range.
 
-    `offsets` (token, 2) are those of the window. Outer white space that tokens own is left out, and a character is
-    never cut in two: combining results, emoji sequences, Hangul syllables and the like stay whole even where the
-    tokenizer drops or splits a part of them. Without a visible character the text is empty.
+    `offsets` (token, 2) are those of the window. White space at either end is dropped. Characters are never split:
+    combining marks, emoji sequences, Hangul syllables and the like stay whole even if the tokenizer drops or splits
+    part of them. If no character is visible, the text is empty.
     """
     low, high = int(offsets[start, 0]), int(offsets[end, 1])
-    assert low >= 0 and high >= 0, "the tokens are not of the passage"
+    assert low >= 0 and high >= 0, "the tokens are outside the passage"
     return text_between(passage, low, high)
 
 
 def text_between(passage: str, low: int, high: int) -> tuple[str, int, int]:
-    """The characters from `low` to `high` without outer white space, widened to whole graphemes, and their range."""
+    """Return the characters from `low` to `high`, stripped and widened to whole graphemes, and their range."""
     text = passage[low:high]
     low += len(text) - len(text.lstrip())
     text = text.strip()
@@ -315,7 +316,7 @@ def text_between(passage: str, low: int, high: int) -> tuple[str, int, int]:
 
 @lru_cache(maxsize=64)
 def _grapheme_edges(passage: str) -> list[int]:
-    """Where the extended grapheme clusters (Unicode annex 29) begin, and the passage's end."""
-    import regex  # comes with transformers; the standard library has no \X
+    """Return the start of each extended grapheme cluster (Unicode annex 29), and the end of the passage."""
+    import regex  # a dependency of transformers; the standard library has no \X
 
     return [match.start() for match in regex.finditer(r"\X", passage, regex.DOTALL)] + [len(passage)]

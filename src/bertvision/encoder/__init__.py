@@ -1,1 +1,1 @@
-"""The encoder: found by name or folder, run packed, with the hidden states of every layer as its output."""
+"""The encoder: loaded by name or from a folder, run on packed batches, returns the hidden states of every layer."""

@@ -1,8 +1,8 @@
-"""Attention over packed sequences, plugged into transformers, and what rules out its kernel.
+"""Attention over packed sequences, registered with transformers, and the requirements of its kernel.
 
-Two functions take the place of a model's attention: "bertvision_varlen" (CUDA, half precision, no padding computed) and
-its twin "bertvision_looped", plain SDPA on one sequence after another, which runs anywhere: packing is tested with it.
-Neither drops attention weights in training, since the variable-length kernel cannot; other dropout is as in the model.
+Two functions can replace a model's attention: "bertvision_varlen" (CUDA, half precision, no padding computed) and
+"bertvision_looped", which calls plain SDPA sequence by sequence and runs anywhere; the tests of packing use it.
+Neither applies dropout to attention weights, since the variable-length kernel has none. All other dropout is unchanged.
 """
 
 import inspect
@@ -19,27 +19,27 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 def register() -> None:
-    """Make both functions known to transformers; calling it again changes nothing."""
+    """Register both functions with transformers. Idempotent."""
     for name, function in ((VARLEN, _varlen_attention), (LOOPED, _looped_attention)):
         AttentionInterface.register(name, function)
         AttentionMaskInterface.register(name, _no_mask)
 
 
 def varlen_obstacle(device: torch.device, dtype: torch.dtype, head_size: int, sliding: bool = False) -> str | None:
-    """What rules out the variable-length kernel on a CUDA device, in words, or None."""
+    """Return why the variable-length kernel cannot run on a CUDA device, or None if it can."""
     if torch.version.hip is not None:
         return "variable-length attention is only used on NVIDIA devices"
     if torch.cuda.get_device_capability(device) < (8, 0):
-        return "variable-length attention needs a device of compute capability 8.0 or more"
+        return "variable-length attention needs compute capability 8.0 or higher"
     if dtype not in HALF:
         return f"variable-length attention needs half precision, not {str(dtype).removeprefix('torch.')}"
     parameters = _varlen_parameters()
     if parameters is None:
         return f"torch {torch.__version__} has no variable-length attention"
     if sliding and "window_size" not in parameters:
-        return f"variable-length attention of torch {torch.__version__} has no sliding window"
+        return f"variable-length attention in torch {torch.__version__} does not support sliding windows"
     if head_size % 8 or head_size > 256:
-        return f"variable-length attention needs attention heads of 8, 16 … 256 values, not {head_size}"
+        return f"variable-length attention needs a head size that is a multiple of 8, at most 256, not {head_size}"
     return None
 
 
@@ -51,14 +51,14 @@ def _varlen_parameters() -> frozenset[str] | None:
 
 
 def load_varlen() -> Callable[..., Tensor]:
-    # Imported on use: the module registers CUDA operators and older torch has none.
+    # Imported on use: the module registers CUDA operators, and older versions of torch lack it.
     from torch.nn.attention.varlen import varlen_attn
 
-    return varlen_attn  # type: ignore[return-value]  # a Tensor unless auxiliary outputs are asked for
+    return varlen_attn  # type: ignore[return-value]  # a Tensor unless auxiliary outputs are requested
 
 
 def _no_mask(*args: Any, **kwargs: Any) -> None:
-    """The bounds of the sequences take the mask's place."""
+    """Return no mask: the bounds of the sequences replace it."""
 
 
 def _varlen_attention(
@@ -75,7 +75,7 @@ def _varlen_attention(
 ) -> tuple[Tensor, None]:
     assert packed_bounds is not None, "packed attention needs the bounds of the sequences"
     if value.dtype not in HALF:
-        raise RuntimeError(f"variable-length attention got {value.dtype}: run it in half precision or under autocast")
+        raise RuntimeError(f"variable-length attention got {value.dtype}: use half precision or autocast")
     options: dict[str, Any] = {"scale": scaling}
     if sliding_window is not None:
         options["window_size"] = (sliding_window - 1, sliding_window - 1)
@@ -106,6 +106,6 @@ def _looped_attention(
 
 
 def _window_mask(length: int, sliding_window: int, device: torch.device) -> Tensor:
-    # transformers hands down the window plus one, as flash attention counts it: a token sees this many to each side.
+    # transformers passes the window plus one: a token attends to `sliding_window - 1` tokens on each side.
     positions = torch.arange(length, device=device)
     return (positions[:, None] - positions[None, :]).abs() < sliding_window  # (token, token)

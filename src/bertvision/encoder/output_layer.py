@@ -1,9 +1,9 @@
-"""What sits on the encoder while it is fine-tuned, and gives the "encoder" row of every table.
+"""The encoder's own output layer: trained in fine-tuning, and used for the "encoder" row of every table.
 
     layer = build_output_layer(SPAN, encoder.shape, outputs=2)
     logits = layer(encoder(tokens, keep=layer.keep))
 
-An already fine-tuned checkpoint brings its own: `load_output_layer`.
+`load_output_layer` loads the output layer of a checkpoint that is already fine-tuned.
 """
 
 import json
@@ -42,11 +42,11 @@ class OutputLayer(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        assert (kind.position == "token") == (reads == "tokens"), f"a {kind} is read off each {kind.position}"
+        assert (kind.position == "token") == (reads == "tokens"), f"a {kind} is predicted per {kind.position}"
         self.kind = kind
         self.reads = reads
         self.labels: tuple[str, ...] | None = None
-        # BERT's span layer has no dropout before it (Devlin et al. 2019), its classifier has.
+        # BERT has dropout before its classifier, but not before its span layer (Devlin et al. 2019).
         self.dropout = nn.Dropout(0.0 if kind.position == "token" else dropout)
         self.linear = nn.Linear(hidden, outputs)
         with torch.no_grad():
@@ -55,7 +55,7 @@ class OutputLayer(nn.Module):
 
     @property
     def keep(self) -> tuple[Part, ...]:
-        """The parts of the states the encoder must give."""
+        """The parts of the states that the encoder must return."""
         return (_KEEP[self.reads],)
 
     def forward(self, states: HiddenStates) -> Tensor:
@@ -77,10 +77,10 @@ class OutputLayer(nn.Module):
 
 
 class CheckpointOutputLayer(nn.Module):
-    """The output layer of a fine-tuned checkpoint of any family, run on states that were computed elsewhere.
+    """The output layer of a fine-tuned checkpoint of any model family, applied to precomputed states.
 
-    It is the checkpoint's own class with its encoder taken out: in the encoder's place stands a part that hands on the
-    states it is given, so what follows (dense layers, activations, dropout) is the family's own code.
+    It is the checkpoint's own class with the encoder replaced by a module that returns the given states. Everything
+    after the encoder (dense layers, activations, dropout) is the family's own code.
     """
 
     def __init__(self, kind: Kind, model: PreTrainedModel) -> None:
@@ -92,10 +92,10 @@ class CheckpointOutputLayer(nn.Module):
         self.model = model
         self.register_buffer("index", None, persistent=False)  # (label) `order` on the device
         self.order: list[int] | None = None
-        """Which of the checkpoint's labels stands at each place of the task's; None: they are in the same order."""
+        """For each of the task's labels, its index in the checkpoint; None: the order is the same."""
 
     def match_labels(self, labels: Sequence[str]) -> bool:
-        """Puts the outputs in the task's order where both name the same labels; False: the checkpoint's order stays."""
+        """Reorder the outputs to the task's labels. Return False, and change nothing, if the label names differ."""
         own = [name.lower() for name in self.labels or ()]
         wanted = [name.lower() for name in labels]
         if sorted(own) != sorted(wanted) or len(set(own)) < len(own):
@@ -133,7 +133,7 @@ class CheckpointOutputLayer(nn.Module):
 
 
 class _GivenStates(nn.Module):
-    """Stands in for the encoder: what comes in as embeddings goes out as its last states or its pooled output."""
+    """Replaces the encoder: returns its input embeddings as the last states, and as the pooled output if wanted."""
 
     def __init__(self, pooled: bool) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ def build_output_layer(
     reads: OutputPart | None = None,
     generator: torch.Generator | None = None,
 ) -> OutputLayer:
-    """A fresh output layer; labels and scores read the pooled output, or [CLS] where there is no pooler."""
+    """Build a new output layer. Labels and scores read the pooled output, or [CLS] if the encoder has no pooler."""
     if kind.position == "token":
         reads = "tokens"
     elif reads is None:
@@ -162,9 +162,9 @@ def build_output_layer(
 
 
 def load_output_layer(name: str, kind: Kind, labels: int) -> CheckpointOutputLayer | None:
-    """The checkpoint's own output layer, or None where it has none for this kind of target and number of labels.
+    """Load the checkpoint's own output layer; None if it has none for this kind of target and number of labels.
 
-    The layer's `labels` are the checkpoint's names in its own order: match them with the task's before comparing.
+    The layer's `labels` are the checkpoint's names in the checkpoint's order: call `match_labels` before comparing.
     """
     config = load_config(name)
     if not any(architecture.endswith(kind.checkpoint) for architecture in config.architectures or ()):
@@ -177,14 +177,12 @@ def load_output_layer(name: str, kind: Kind, labels: int) -> CheckpointOutputLay
 
 
 def restore_output_layer(folder: str | Path) -> OutputLayer | CheckpointOutputLayer:
-    """Read what `save` wrote."""
+    """Load an output layer that `save` wrote."""
     try:
         config = json.loads((Path(folder) / _CONFIG).read_text(encoding="utf-8"))
         weights = load_file(Path(folder) / _WEIGHTS)
     except FileNotFoundError as error:
-        raise UserError(
-            f"{folder} holds no output layer: {Path(error.filename or _WEIGHTS).name} is missing."
-        ) from error
+        raise UserError(f"no output layer in {folder}: {Path(error.filename or _WEIGHTS).name} is missing.") from error
     kind = KINDS[config["kind"]]
     layer: OutputLayer | CheckpointOutputLayer
     if config["form"] == "linear":
@@ -209,12 +207,12 @@ def _read(states: HiddenStates, reads: OutputPart) -> Tensor:
 
 
 def _cast(values: Tensor, weight: Tensor) -> Tensor:
-    """States in the layer's own precision; under autocast the products choose theirs."""
+    """Cast states to the layer's dtype; under autocast, torch casts them."""
     return values if torch.is_autocast_enabled(values.device.type) else values.to(weight.dtype)
 
 
 def _class_for(kind: Kind) -> Any:
-    """The class that builds a checkpoint with an output layer for this kind."""
+    """The transformers class of a checkpoint with an output layer for this kind."""
     return getattr(transformers, f"AutoModel{kind.checkpoint}")
 
 

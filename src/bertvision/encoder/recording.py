@@ -1,11 +1,12 @@
-"""Work that is recorded as a CUDA graph and replayed: one start for hundreds of kernels, each of which takes the
-program longer to start than it runs, where encoder or head is small.
+"""CUDA graphs: record a step once, then replay it with a single launch instead of hundreds.
+
+With a small encoder or head, launching a kernel takes longer than running it.
 
     tokens = fill_up(tokens, pad_id)
-    key, buffered, _ = buffers.put(tokens)            in the memory that batches of this size always have
-    states = graphs.run(key, lambda: encoder(buffered))   plain the first time, recorded the second, then replayed
+    key, buffered, _ = buffers.put(tokens)                copied into the buffer for this batch size
+    states = graphs.run(key, lambda: encoder(buffered))   eager the first time, recorded the second, then replayed
 
-What is recorded reads and writes the same memory each time. So batches are filled up to one of a few sizes.
+A graph reads and writes the same memory on every replay, so batches are padded to one of a few sizes.
 """
 
 import contextlib
@@ -20,18 +21,18 @@ from torch import Tensor
 from bertvision.encoder.states import PackedTokens, Packing
 from bertvision.errors import UserError
 
-# Steps with more arithmetic than this keep a GPU busy longer than the program takes to start them.
+# Steps with more operations than this keep a GPU busy for longer than it takes to launch them.
 MOST_WORK = 2e13
 
 
 def round_up(count: int, parts: int = 8) -> int:
-    """The next of a few sizes, of which there are `parts` between a power of two and its double."""
+    """Round up to one of a few sizes: `parts` sizes between each power of two and the next."""
     step = max(1, (1 << (count - 1).bit_length()) // (2 * parts))
     return -(-count // step) * step
 
 
 def spare_bytes(device: torch.device, part: int) -> int:
-    """One part in so many of the device's memory: what may be kept for the sake of recording."""
+    """The device's total memory divided by `part`: how much recording may use."""
     memory = (
         torch.cuda.get_device_properties(device).total_memory
         if device.type == "cuda"
@@ -41,16 +42,16 @@ def spare_bytes(device: torch.device, part: int) -> int:
 
 
 class Pool:
-    """Memory and a stream for graphs that leave nothing in it which another one of them may not write over. It is given
-    back with the last of them."""
+    """A memory pool and a stream shared by graphs that may overwrite each other's memory. The memory is freed with the
+    last graph."""
 
     def __init__(self) -> None:
         self.first: torch.cuda.CUDAGraph | None = None
         self.stream: torch.cuda.Stream | None = None
 
     def enter(self) -> tuple[Any, torch.cuda.Stream]:
-        # A graph that stays: a memory that all graphs have left can't be entered again. One stream: on another, memory
-        # would not be used again.
+        # One graph stays alive: a pool that all graphs have left can't be entered again. All use one stream, since
+        # memory is not reused across streams.
         if self.first is None or self.stream is None:
             self.first, self.stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
             with torch.cuda.graph(self.first, stream=self.stream, capture_error_mode="thread_local"):
@@ -59,18 +60,18 @@ class Pool:
 
 
 class Graphs:
-    """Recorded steps, by the size of their batch. What a step does must depend on nothing but memory."""
+    """Recorded steps by batch size. A step must depend on nothing but the contents of memory."""
 
     def __init__(self, pool: Pool | None = None) -> None:
         self.pool = pool or Pool()
         self.seen: set[Hashable] = set()
         self.unrecorded: set[Hashable] = set()
-        """Those that memory does not suffice to record."""
+        """Sizes for which memory is too small to record."""
         self.recorded: dict[Hashable, tuple[torch.cuda.CUDAGraph, Any]] = {}
 
     def run(self, key: Hashable, step: Callable[[], Any]) -> Any:
-        """Takes the step; gives what it gave when it was recorded: the same tensors, with new values."""
-        # The first time finds the kernels and makes what is made once.
+        """Run the step, and return its result: for a replay, the recorded tensors with new values."""
+        # The first call is eager: it selects the kernels and does one-time initialisation.
         if key not in self.seen or key in self.unrecorded:
             self.seen.add(key)
             return step()
@@ -82,7 +83,7 @@ class Graphs:
         return result
 
     def _record(self, key: Hashable, step: Callable[[], Any]) -> bool:
-        """False where memory does not suffice, not even without what is kept for later."""
+        """Record the step. Return False if memory is too small even after emptying torch's cache."""
         for _ in range(2):
             graph = torch.cuda.CUDAGraph()
             try:
@@ -91,11 +92,11 @@ class Graphs:
                 self.recorded[key] = graph, result
                 return True
             except torch.cuda.OutOfMemoryError:
-                pass  # while it is handled, the error's frames hold the tensors that have to go
+                pass  # inside this block, the error's frames would keep the tensors alive
             except RuntimeError as error:
                 reason = str(error).splitlines()[0][:200]
                 raise UserError(
-                    f"a step could not be recorded as a CUDA graph ({reason}): set encoder.record = false and go on."
+                    f"a step could not be recorded as a CUDA graph ({reason}): set encoder.record = false and rerun."
                 ) from error
             del graph
             torch.cuda.empty_cache()
@@ -104,15 +105,15 @@ class Graphs:
 
 @contextlib.contextmanager
 def _recording(graph: torch.cuda.CUDAGraph, pool: Pool) -> Iterator[None]:
-    """What is started inside is recorded and not run. `torch.cuda.graph` would also collect garbage and give memory
-    back, which takes longer than all the rest."""
+    """Record the kernels launched inside, without running them. `torch.cuda.graph` would also collect garbage and
+    release memory, which takes longer than the recording itself."""
     memory, stream = pool.enter()
     stream.wait_stream(torch.cuda.current_stream())
     collecting = gc.isenabled()
-    gc.disable()  # what is collected meanwhile may free memory of the device, which can't be recorded
+    gc.disable()  # a collection could free device memory, which can't be recorded
     try:
         with torch.cuda.stream(stream):
-            # Other threads go on with what they do: they prepare batches.
+            # Thread-local: other threads continue to prepare batches.
             graph.capture_begin(pool=memory, capture_error_mode="thread_local")
             try:
                 yield
@@ -128,29 +129,29 @@ def _recording(graph: torch.cuda.CUDAGraph, pool: Pool) -> Iterator[None]:
 
 
 def fill_up(tokens: PackedTokens, pad_id: int, most: int | None = None) -> PackedTokens:
-    """The same sequences and further ones of padding, so that tokens and sequences are as many as in other batches of
-    about this size; `lengths` then only says how long a sequence may be. `most` is what the encoder takes."""
+    """Add sequences of padding until the batch has one of a few sizes. `lengths` then holds only the maximum length of
+    a sequence. `most` is the encoder's maximum length."""
     count, longest = len(tokens.input_ids), round_up(tokens.longest, parts=4)
     longest = longest if most is None else max(tokens.longest, min(longest, most))
     slots = round_up(count)
     rows = round_up(len(tokens) + (slots - count) // longest + 2, parts=4)
-    further = torch.full((rows - len(tokens),), longest)  # (further sequence)
-    further = (count + further.cumsum(0)).clamp(max=slots).diff(prepend=torch.tensor([count]))
-    lengths = torch.cat([tokens.lengths, further])  # (row)
+    padding = torch.full((rows - len(tokens),), longest)  # (padding sequence)
+    padding = (count + padding.cumsum(0)).clamp(max=slots).diff(prepend=torch.tensor([count]))
+    lengths = torch.cat([tokens.lengths, padding])  # (row)
     ids, types = tokens.input_ids.new_full((slots,), pad_id), tokens.type_ids.new_zeros(slots)
     ids[:count], types[:count] = tokens.input_ids, tokens.type_ids
     return PackedTokens(ids, types, torch.full((rows,), longest), Packing.of(lengths))
 
 
 class TokenBuffers:
-    """What batches of tokens are copied into before they go through an encoder: one buffer for each size."""
+    """Device buffers that batches of tokens are copied into before encoding, one for each batch size."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.buffers: dict[Hashable, list[Tensor]] = {}
 
     def put(self, tokens: PackedTokens, *others: Tensor) -> tuple[Hashable, PackedTokens, list[Tensor]]:
-        """The size of a batch that was filled up, and the batch on the device, with other tensors that belong to it."""
+        """Copy a padded batch and tensors that belong to it to the device. Return its size, the batch, the tensors."""
         given = [tokens.input_ids, tokens.type_ids, *vars(tokens.packing).values(), *others]
         key = len(tokens.input_ids), len(tokens), tokens.longest
         if key not in self.buffers:

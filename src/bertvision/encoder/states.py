@@ -2,7 +2,7 @@
 
     tokens = PackedTokens.from_lists([[101, 7, 102], [101, 8, 9, 102]])      7 tokens in 2 sequences
 
-Lengths stay on the CPU, so that nothing here waits for the device; index tensors on the device are in `Packing`.
+Lengths stay on the CPU, so nothing here waits for the device. `Packing` holds the index tensors on the device.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,22 +23,22 @@ ReadPart = Literal["tokens", "cls", "mean"]
 
 @dataclass(frozen=True)
 class StateShape:
-    """The states an encoder gives, known before any weight is loaded."""
+    """The shape of the states that an encoder returns, known before any weight is loaded."""
 
     layers: int
-    """Layers whose states are given. All of them are the encoder's plus one: layer 0 is the embedding output."""
+    """Number of layers returned. By default the encoder's layers plus one: layer 0 is the embedding output."""
     hidden: int
     pooled: bool
-    """Whether there is a pooled output, which the [CLS] states then carry as their last entry."""
+    """Whether the encoder has a pooled output, which is then the last entry of the [CLS] states."""
 
     def read_layers(self, part: ReadPart) -> int:
-        """How many states a head finds for each token, [CLS] or mean that it reads."""
+        """Number of states that a head reads per token, [CLS] or mean."""
         return self.layers + int(self.pooled and part == "cls")
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Where each sequence lies in a packed batch, as index tensors on the device of the states."""
+    """Where each sequence is in a packed batch, as index tensors on the device of the states."""
 
     starts: Tensor  # (sequence,)
     bounds: Tensor  # (sequence + 1,) int32, cumulative lengths
@@ -47,7 +47,7 @@ class Packing:
 
     @classmethod
     def of(cls, lengths: Tensor, device: torch.device | str = "cpu") -> "Packing":
-        """Sequences without a token come last, and only fill a batch up."""
+        """Build the indices from the lengths. Sequences of length 0 are padding and come last."""
         assert lengths.device.type == "cpu" and len(lengths) > 0, "lengths are a non-empty CPU tensor"
         assert int(lengths[0]) > 0 and int(lengths.min()) >= 0, "a packed sequence has at least one token"
         ends = lengths.cumsum(0)  # (sequence,)
@@ -61,12 +61,12 @@ class Packing:
         return Packing(*(part.to(device, non_blocking=True) for part in vars(self).values()))
 
     def pin(self) -> "Packing":
-        """In memory that a GPU reads on its own, while the program goes on."""
+        """Copy to pinned memory, for asynchronous transfer to a GPU."""
         return Packing(*(part.pin_memory() for part in vars(self).values()))
 
     def mean(self, values: Tensor) -> Tensor:
-        """Each sequence's mean over its tokens, in the values' precision but summed in float32."""
-        lengths = self.bounds.diff().clamp(min=1)  # (sequence,) those that only fill a batch up have none
+        """Mean over the tokens of each sequence, summed in float32 and returned in the dtype of the values."""
+        lengths = self.bounds.diff().clamp(min=1)  # (sequence,) sequences of padding have length 0
         total = torch.zeros(len(lengths), values.shape[1], device=values.device)  # (sequence, value)
         total = total.index_add(0, self.owners, values.float())  # (sequence, value)
         return (total / lengths.unsqueeze(1)).to(values.dtype)  # (sequence, value)
@@ -74,7 +74,7 @@ class Packing:
 
 @dataclass(frozen=True)
 class PackedTokens:
-    """The encoder's input: token ids and segment ids of all sequences, one after another."""
+    """The encoder's input: token ids and segment ids of all sequences, laid end to end."""
 
     input_ids: Tensor  # (token,)
     type_ids: Tensor  # (token,)
@@ -83,7 +83,7 @@ class PackedTokens:
 
     @classmethod
     def from_lists(cls, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None) -> "PackedTokens":
-        """Pack token ids; without `types` every segment id is zero."""
+        """Pack token ids. Without `types`, every segment id is zero."""
         lengths = torch.tensor([len(sequence) for sequence in ids])  # (sequence,)
         input_ids = torch.tensor(list(chain.from_iterable(ids)))  # (token,)
         if types is None:
@@ -107,12 +107,12 @@ class PackedTokens:
         return int(self.lengths.max())
 
     def to(self, device: torch.device | str) -> "PackedTokens":
-        """The same tokens on another device."""
+        """Move to another device."""
         ids, types = (part.to(device, non_blocking=True) for part in (self.input_ids, self.type_ids))
         return PackedTokens(ids, types, self.lengths, self.packing.to(device))
 
     def pin(self) -> "PackedTokens":
-        """In memory that a GPU reads on its own, while the program goes on."""
+        """Copy to pinned memory, for asynchronous transfer to a GPU."""
         return PackedTokens(self.input_ids.pin_memory(), self.type_ids.pin_memory(), self.lengths, self.packing.pin())
 
     def __len__(self) -> int:
@@ -121,7 +121,7 @@ class PackedTokens:
 
 @dataclass
 class HiddenStates:
-    """The states of a packed batch; only the parts that were asked for are there."""
+    """The states of a packed batch. Parts that were not requested are None."""
 
     lengths: Tensor  # (sequence,) int64, on the CPU
     tokens: Tensor | None = None  # (token, layer, hidden)
@@ -131,9 +131,9 @@ class HiddenStates:
     pooled: bool = False
     """Whether the last entry of `cls` is the pooled output."""
     packing: Packing | None = None
-    """Made from the lengths when it is first needed."""
+    """Built from the lengths on first use."""
     real: Tensor | None = None  # (token or sequence,)
-    """1 where a head reads a position that counts, 0 where one only fills the batch up; None: all of them count."""
+    """1 for positions that a head reads, 0 for padding that fills up the batch; None: no padding."""
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -149,23 +149,23 @@ class HiddenStates:
 
     @property
     def bounds(self) -> Tensor:
-        """Where each sequence begins, and where the last one ends."""
+        """Index of each sequence's first token, and the end of the last sequence."""
         return self._packing().bounds  # (sequence + 1,) int32
 
     def mean_over_tokens(self, values: Tensor) -> Tensor:
-        """Each sequence's mean of what its tokens have."""
+        """Mean of per-token values over each sequence."""
         return self._packing().mean(values)  # (sequence, value)
 
     @property
     def last_tokens(self) -> Tensor:
-        """Each token's state after the last encoder layer."""
+        """State of each token after the last encoder layer."""
         if self.last is not None:
             return self.last  # (token, hidden)
         return self.read("tokens")[:, -1]  # (token, hidden)
 
     @property
     def last_cls(self) -> Tensor:
-        """The [CLS] state after the last encoder layer: never the pooled output."""
+        """The [CLS] state after the last encoder layer, never the pooled output."""
         return self.read("cls")[:, -2 if self.pooled else -1]  # (sequence, hidden)
 
     @property
@@ -174,9 +174,9 @@ class HiddenStates:
         return self.read("cls")[:, -1]  # (sequence, hidden)
 
     def read(self, part: ReadPart) -> Tensor:
-        """What a head reads: the states of all tokens, of [CLS], or the mean over tokens."""
+        """Return the part of the states that a head reads: all tokens, [CLS], or the mean over tokens."""
         states = {"tokens": self.tokens, "cls": self.cls, "mean": self.mean}[part]
-        assert states is not None, f"the states '{part}' were not kept"
+        assert states is not None, f"the states '{part}' were not requested"
         return states  # (token or sequence, layer, hidden)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "HiddenStates":
@@ -187,7 +187,7 @@ class HiddenStates:
         return replace(self, **moved, packing=packing)
 
     def first(self, lengths: Tensor) -> "HiddenStates":
-        """The states of the first sequences alone, which have these lengths."""
+        """Return the states of the first sequences only, which have these lengths."""
         tokens, sequences = int(lengths.sum()), len(lengths)
         cuts: dict[str, Any] = {
             name: part[: tokens if name in ("tokens", "last") else sequences] for name, part in self.parts().items()
@@ -195,8 +195,8 @@ class HiddenStates:
         return HiddenStates(lengths, **cuts, pooled=self.pooled)
 
     def split(self, sequence_counts: list[int], packings: list[Packing] | None = None) -> list["HiddenStates"]:
-        """Cut into consecutive batches of so many sequences each; the states are views. The batches' own packings may
-        be given, where they were made before."""
+        """Split into consecutive batches with the given numbers of sequences; the states are views. `packings`, if
+        given, are those of the batches."""
         assert sum(sequence_counts) == len(self), "the counts cover all sequences"
         lengths = self.lengths.split(sequence_counts)
         token_counts = [int(part.sum()) for part in lengths]
@@ -215,7 +215,7 @@ class HiddenStates:
         ]
 
     def pick(self, rows: Tensor, part: ReadPart) -> "HiddenStates":
-        """The states of some sequences, in this order, at least the part that is named; `rows` is on the CPU."""
+        """Return the states of the given sequences, in this order. At least `part` is set; `rows` is on the CPU."""
         lengths, states = self.lengths[rows], self.read(part)
         if len(rows) == len(self) and bool((rows == torch.arange(len(self))).all()):
             return self
@@ -228,7 +228,7 @@ class HiddenStates:
         return HiddenStates(lengths, **picked, pooled=self.pooled)
 
     def pad(self, values: Tensor, fill: float = 0.0) -> tuple[Tensor, Tensor]:
-        """Values of tokens as rows of sequences, and the mask that is true where a token is."""
+        """Pad per-token values to one row per sequence. Also return the mask, true for tokens."""
         longest = int(self.lengths.max())
         flat = values.new_full((len(self) * longest, *values.shape[1:]), fill)  # (sequence · longest, …)
         padded = flat.index_copy(0, self._slots(longest), values)  # (sequence · longest, …)
@@ -237,7 +237,7 @@ class HiddenStates:
         return padded.unflatten(0, (len(self), longest)), mask
 
     def unpad(self, padded: Tensor) -> Tensor:
-        """The inverse of `pad`: rows of sequences back to a line of tokens."""
+        """Invert `pad`: return per-token values from padded rows."""
         return padded.flatten(0, 1).index_select(0, self._slots(padded.shape[1]))  # (token, …)
 
     def _slots(self, longest: int) -> Tensor:
@@ -245,13 +245,13 @@ class HiddenStates:
         return packing.owners * longest + packing.positions  # (token,)
 
     def parts(self) -> dict[str, Tensor]:
-        """What is there, by name."""
+        """The parts that are not None, by name."""
         named = {"tokens": self.tokens, "last": self.last, "cls": self.cls, "mean": self.mean}
         return {name: part for name, part in named.items() if part is not None}
 
     def _any_part(self) -> Tensor:
         parts = self.parts()
-        assert parts, "these states hold no part at all"
+        assert parts, "these states have no parts"
         return next(iter(parts.values()))
 
     def _packing(self) -> Packing:
@@ -261,7 +261,7 @@ class HiddenStates:
 
 
 def pack_tokens(features: Features, windows: np.ndarray) -> PackedTokens:
-    """The tokens of some windows, one after the other."""
+    """Pack the tokens of the given windows."""
     index = features.find_tokens(windows)  # (token)
     counts = torch.from_numpy(features.lengths[windows].astype(np.int64))  # (window)
     return PackedTokens(
@@ -278,14 +278,14 @@ def pack_tokens(features: Features, windows: np.ndarray) -> PackedTokens:
 class PaddedBatch(NamedTuple):
     """Some sequences of a packed batch as padded rows."""
 
-    rows: Tensor  # (row,) the sequences in it
-    source: Tensor  # (row, longest) the packed token of each slot, 0 where there is none
+    rows: Tensor  # (row,) the sequence in each row
+    source: Tensor  # (row, longest) index of the packed token in each slot, 0 for padding
     mask: Tensor  # (row, longest)
     real: Tensor  # (token,) flat slots that hold a token
 
 
 def pad_batches(lengths: Tensor, budget: int) -> Iterator[PaddedBatch]:
-    """Padded batches of sequences of nearly the same length, at most `budget` slots each, longest first."""
+    """Yield padded batches of sequences with similar lengths, at most `budget` slots each, longest first."""
     starts = lengths.cumsum(0) - lengths  # (sequence,)
     for rows in group_by_length(lengths.tolist(), budget):
         chosen = torch.tensor(rows)  # (row,)
@@ -301,7 +301,7 @@ def group_by_length(lengths: list[int], budget: int) -> Iterator[list[int]]:
     for sequence in order:
         longest = lengths[rows[0]] if rows else 0
         full = (len(rows) + 1) * longest > budget
-        # One more call costs about as much as a sixteenth of the budget in padding, so small groups may mix lengths.
+        # One more call costs about as much as padding of a sixteenth of the budget, so small groups may mix lengths.
         wasteful = 8 * lengths[sequence] < 7 * longest and len(rows) * longest > budget // 16
         if rows and (full or wasteful):
             yield rows

@@ -1,4 +1,4 @@
-"""Heads: the small things that train. Each lives in its own file of this package, which imports them all itself."""
+"""Heads: the small models that train on hidden states. Each has its own file; this package imports all of them."""
 
 import importlib
 import pkgutil
@@ -23,7 +23,7 @@ from bertvision.heads.base import (
 
 for _module in pkgutil.iter_modules(__path__):
     if _module.name.startswith("_"):
-        continue  # needs what is not everywhere; imported where it is used
+        continue  # needs an optional dependency; imported where it is used
     importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Kernels of `heads/fused.py`, in Triton, which comes with torch for CUDA; imported only where they run."""
+"""Triton kernels for `heads/fused.py`. Triton comes with torch for CUDA; this module is imported only where it runs."""
 
 # mypy: ignore-errors
 
@@ -6,13 +6,13 @@ import triton
 import triton.language as tl
 
 PEAK = tl.constexpr(0.3989422804014327)  # 1 / √2π, the normal density at 0
-SLOPE = tl.constexpr(0.2316418882663604)  # 0.3275911 / √2, of the approximation below
+SLOPE = tl.constexpr(0.2316418882663604)  # 0.3275911 / √2, a constant of the approximation below
 
 
 @triton.jit
 def normal(values):
-    """Share and density of the normal distribution, which make up GELU and its slope, from one exponential (Abramowitz
-    and Stegun 1964, 7.1.26: wrong by 1e-7 at most)."""
+    """Cumulative distribution and density of the normal distribution, the terms of GELU and its derivative, from one
+    exponential (Abramowitz and Stegun 1964, 7.1.26: error at most 1e-7)."""
     density = tl.exp(-0.5 * values * values)
     t = 1 / (1 + SLOPE * tl.abs(values))
     tail = 0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429)))
@@ -22,9 +22,9 @@ def normal(values):
 
 @triton.jit
 def forward(product, columns, out, positions, eighths, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    width = eighths * 8  # written so, eight values are read at once
+    width = eighths * 8  # shows Triton that the width is a multiple of 8: it loads eight values at a time
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)  # (row)
-    # Summed over columns once, at the end: threads would wait for each other each time.
+    # Summed over columns once, at the end: each reduction synchronises the threads.
     first = tl.zeros((ROWS, COLUMNS), tl.float32)
     second = tl.zeros((ROWS, COLUMNS), tl.float32)
     for begin in range(0, width, COLUMNS):
@@ -44,7 +44,7 @@ def forward(product, columns, out, positions, eighths, ROWS: tl.constexpr, COLUM
 
 @triton.jit
 def backward(product, columns, given, back, sums, positions, eighths, chunk, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    width = eighths * 8  # written so, eight values are read at once
+    width = eighths * 8  # shows Triton that the width is a multiple of 8: it loads eight values at a time
     places = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)  # (column)
     inside = places < width
     one = tl.load(columns + places, mask=inside, other=0.0).to(tl.float32)  # (column)

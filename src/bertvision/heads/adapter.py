@@ -1,7 +1,7 @@
-"""adapter: every layer's state through a small non-linear map, all of them side by side into the output.
+"""adapter: a small non-linear projection of every layer's state, concatenated and followed by a linear layer.
 
-The 2020 paper's head (the map of Houlsby et al. 2019 without its way up). At BERT-large for spans: size 64 shared
-68,802, separate 1,643,202; size 386 shared 414,952, separate 9,910,552; the skip adds 2,048.
+From the 2020 paper: the adapter of Houlsby et al. 2019 without its up-projection. Parameters at BERT-large for spans:
+size 64 shared 68,802, separate 1,643,202; size 386 shared 414,952, separate 9,910,552; the skip adds 2,048.
 """
 
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ from bertvision.settings import setting
 
 @dataclass(frozen=True)
 class AdapterConfig(ReadConfig):
-    size: int = setting(64, "values a layer's state becomes", at_least=1)
-    shared: bool = setting(True, "one map for all layers, or one for each", off="separate")
-    skip: bool = setting(False, "the last layer's state goes to the output too")
+    size: int = setting(64, "output size of the adapter, per layer", at_least=1)
+    shared: bool = setting(True, "one adapter for all layers (true) or one per layer (false)", off="separate")
+    skip: bool = setting(False, "also feed the last layer's state to the output layer")
 
 
 @HEADS.register("adapter")
@@ -46,7 +46,7 @@ class Adapter(Head):
 
     def forward(self, states: HiddenStates) -> Tensor:
         read = self.states(states)  # (position, layer, hidden)
-        # Asked here first, so that a CPU never enters the kernels' module.
+        # is_cuda is checked first, so that the kernels are never imported on a CPU.
         if self.config.shared and read.is_cuda and can_fuse(read, self.output.weight):
             return self._forward_fused(read)  # (position, output)
         adapted = self.adapter(read, alignment_of(read))  # (position, layer, width)
@@ -56,7 +56,7 @@ class Adapter(Head):
         return linear_of_parts(self.output, parts)  # (position, output)
 
     def _forward_fused(self, read: Tensor) -> Tensor:
-        """The same, with fewer readings of what the adapter gives."""
+        """The same computation with fewer reads of the adapter's output."""
         weight, bias = pad_to(self.adapter.weight, -2, ALIGNMENT), pad_to(self.adapter.bias, -1, ALIGNMENT)
         own, skipped = self.output.weight.tensor_split([self.layers * self.config.size], dim=1)
         columns = pad_to(own.unflatten(1, (self.layers, -1)), -1, ALIGNMENT).flatten(1)  # (2, layer * width)

@@ -1,8 +1,8 @@
-"""What a head is: a small module from the hidden states of all layers to the task's outputs.
+"""The base class of heads: small modules that map the hidden states of all layers to the task's outputs.
 
-Spans: two logits a token. Labels: one logit a label. Scores: one number. A head is built from its own `Config`, the
-encoder's `StateShape` and the `Target`; the decorator in its file is its only registration. A member of a set of heads
-is a head's name and settings, with those of its training.
+Spans: two logits per token. Labels: one logit per label. Scores: one number. A head is built from its own `Config`, the
+encoder's `StateShape` and the `Target`; the decorator in its file registers it. A member of a set of heads is a head's
+name with its settings and its training settings.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ CONFIG, WEIGHTS = "config.json", "head.safetensors"
 
 @dataclass(frozen=True)
 class Target:
-    """What is predicted: its kind and, for labels, how many there are."""
+    """The kind of target and, for labels, their number."""
 
     kind: Kind
     labels: int = 0
@@ -45,10 +45,10 @@ class Target:
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """What a head's own `Config` extends; on its own it is that of a head which reads all tokens for any target."""
+    """Base class of a head's `Config`. Use it directly for a head that reads all tokens, whatever the target."""
 
     def mistakes(self) -> list[str]:
-        """What is wrong with the values, in the user's words."""
+        """Return a message for each invalid setting."""
         items = dataclasses.fields(self)
         lines = [line for item in items for line in out_of_range(item, f"`{item.name}`", getattr(self, item.name))]
         return [line.removesuffix(".") for line in lines]
@@ -56,39 +56,39 @@ class HeadConfig:
 
 @dataclass(frozen=True)
 class ReadConfig(HeadConfig):
-    """Settings of a head that takes one position at a time: a token for spans, a sequence otherwise."""
+    """Settings of a head that treats positions independently: tokens for spans, sequences otherwise."""
 
     read: str = setting(
         "cls",
-        "labels and scores: 'cls' = [CLS] states and pooled output, 'mean' = mean over tokens",
+        "labels and scores: read the [CLS] states and the pooled output ('cls') or the mean over tokens ('mean')",
         choices=("cls", "mean"),
     )
 
 
 def list_presets() -> dict[str, tuple[str, dict[str, Any]]]:
-    """Every named row: its head and the settings it stands for. A head without presets is a row of its own."""
+    """Return head and settings of every preset, by name. A head without presets is listed under its own name."""
     rows: dict[str, tuple[str, dict[str, Any]]] = {}
     for head in HEADS:
         for name, settings in (HEADS[head].presets or {head: {}}).items():
-            assert name not in rows and (name == head or name not in HEADS), f"two rows are called '{name}'"
+            assert name not in rows and (name == head or name not in HEADS), f"two presets are named '{name}'"
             rows[name] = head, settings
     return rows
 
 
 def find_preset(name: str) -> tuple[str, dict[str, Any]]:
-    """The head that a name stands for, and the settings that come with it: none where it is the head's own name."""
+    """Return the head and the settings that a name stands for; a head's own name has no settings."""
     return (name, {}) if name in HEADS else list_presets()[name]
 
 
 def setting_types(head: str) -> dict[str, Any]:
-    """The settings a head takes, by name, and the type of each."""
+    """Return the type of each of a head's settings, by name."""
     hints = typing.get_type_hints(HEADS[head].Config)
     return {item.name: hints[item.name] for item in dataclasses.fields(HEADS[head].Config)}
 
 
 @dataclass(frozen=True)
 class MemberConfig:
-    """One member of a set of heads, everything filled in."""
+    """One member of a set of heads, with all settings resolved."""
 
     name: str
     head: str
@@ -102,25 +102,25 @@ class MemberConfig:
     seed: int
     data_fraction: float = 1.0
     group: str = ""
-    """The name without the seed: members of one group differ in nothing else."""
+    """The name without the seed: members of one group differ only in their seed."""
     begin: str | None = None
-    """The folder of a trained head whose weights it begins with. Its output layer is taken too where that head predicts
-    the same: the same kind, as many outputs and, where the folder's run or kit has it, the same task."""
+    """Folder of a trained head to initialise from. The output layer is included only if both heads predict the same:
+    the same kind, the same number of outputs and, if the folder's run or kit states it, the same task."""
     begin_stamp: str | None = None
-    """What it begins with, wherever that lies."""
+    """Fingerprint of those initial weights, independent of their location."""
 
     def head_config(self) -> HeadConfig:
         values = {key: tuple(value) if isinstance(value, list) else value for key, value in self.settings.items()}
         return HEADS[self.head].Config(**values)
 
     def to_dict(self) -> dict[str, Any]:
-        """What its folder keeps: with which weights it began, not in which place of some machine they lay, and nothing
-        of that where it began with random ones, as of members made before there was a choice."""
+        """The fields saved in the member's folder. `begin` is a local path and left out; `begin_stamp` is saved only if
+        the member did not start from random weights."""
         left_out = ("begin",) if self.begin_stamp else ("begin", "begin_stamp")
         return {key: value for key, value in dataclasses.asdict(self).items() if key not in left_out}
 
     def identity(self) -> dict[str, Any]:
-        """Everything that its weights depend on."""
+        """Everything that the member's weights depend on."""
         return {key: value for key, value in self.to_dict().items() if key not in ("name", "group")}
 
 
@@ -130,66 +130,66 @@ class MemberConfig:
 class Head(nn.Module):
     Config: ClassVar[type[HeadConfig]] = ReadConfig
     positions: ClassVar[frozenset[str]] = frozenset({"token", "sequence"})
-    """What its outputs can belong to: each token (spans), the whole sequence (labels, scores), or either."""
+    """Where it can predict: at each token (spans), for the whole sequence (labels, scores), or both."""
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
-    """Names that stand for settings: the papers' rows. A head without any is its own row, with its defaults."""
+    """Named settings, as in the papers' tables. A head without presets is listed under its own name."""
     mixes_tokens: ClassVar[bool] = False
-    """Whether a token's output depends on its neighbours'."""
+    """Whether a token's output depends on other tokens."""
 
     def __init__(self, config: Any, shape: StateShape, target: Target) -> None:
         super().__init__()
-        assert self.takes(target.kind), f"{type(self).__name__} does not take {target.kind}"
+        assert self.takes(target.kind), f"{type(self).__name__} does not support {target.kind}"
         self.config, self.shape, self.target = config, shape, target
 
     @classmethod
     def takes(cls, kind: Kind) -> bool:
-        """Whether it can predict such targets."""
+        """Whether the head can predict this kind of target."""
         return kind.position in cls.positions
 
     @property
     def reads(self) -> ReadPart:
-        """Which states the head needs: "tokens", "cls" or "mean"."""
+        """The states the head reads: "tokens", "cls" or "mean"."""
         if self.target.kind.position == "token" or not hasattr(self.config, "read"):
             return "tokens"
         return "mean" if self.config.read == "mean" else "cls"
 
     @property
     def stackable(self) -> bool:
-        """Whether members can run as one (`vmap`): nothing is drawn while training, nothing kept but weights, and
-        nothing along tokens, whose kernels know no further dimension."""
+        """Whether members can run as a stack (`vmap`). This rules out random numbers in training, buffers, and mixing
+        of tokens, whose kernels have no member dimension."""
         return not self.draws and not self.mixes_tokens and next(self.buffers(), None) is None
 
     @property
     def draws(self) -> bool:
-        """Whether random numbers are drawn in training."""
+        """Whether the head draws random numbers in training."""
         return any(isinstance(module, nn.Dropout) and module.p > 0 for module in self.modules())
 
     @property
     def layers(self) -> int:
-        """How many states a position has; the pooled output is one more beside the [CLS] states."""
+        """Number of states per position, including the pooled output for [CLS]."""
         return self.shape.read_layers(self.reads)
 
     def states(self, states: HiddenStates) -> Tensor:
-        """All layers at each position, in the head's own precision."""
+        """Return all layers at each position, in the head's dtype."""
         return self._cast(states.read(self.reads))  # (position, layer, hidden)
 
     def last(self, states: HiddenStates) -> Tensor:
-        """The last encoder layer at each position, never the pooled output."""
+        """Return the last encoder layer at each position, never the pooled output."""
         return self._cast(states.read(self.reads)[:, self.shape.layers - 1])  # (position, hidden)
 
     def _cast(self, values: Tensor) -> Tensor:
-        # Under autocast the products choose their precision; otherwise states in half precision meet float32 weights.
+        # Under autocast, torch casts. Otherwise states in half precision would meet float32 weights.
         if torch.is_autocast_enabled(values.device.type):
             return values
         return values.to(next(self.parameters()).dtype)
 
     def forward(self, states: HiddenStates) -> Tensor:
-        """(token, 2) for spans, (sequence, labels) or (sequence, 1) otherwise."""
+        """Return (token, 2) for spans, (sequence, labels) for labels, (sequence, 1) for scores."""
         raise NotImplementedError
 
 
 def count_parameters(module: nn.Module) -> int:
-    """Weights plus batch-norm means and variances (not their step counters)."""
+    """Count weights and the running means and variances of batch norm, without its step counters."""
     buffers = (buffer for name, buffer in module.named_buffers() if not name.endswith("num_batches_tracked"))
     return sum(tensor.numel() for tensor in (*module.parameters(), *buffers))
 
@@ -198,19 +198,19 @@ def count_parameters(module: nn.Module) -> int:
 
 
 def build_head(member: MemberConfig, shape: StateShape, target: Target) -> Head:
-    """The member's head with initial weights from the member's own seed, whatever was drawn before."""
+    """Build the member's head. Its initial weights depend only on the member's seed."""
     with drawing_from(torch.device("cpu"), member.seed):
         return HEADS[member.head](member.head_config(), shape, target)
 
 
 def outline_head(member: MemberConfig, shape: StateShape, target: Target) -> Head:
-    """The member's head without its weights: to find out what it reads, to count it, or to refuse it."""
+    """Build the member's head on the meta device, to inspect it or to count its parameters."""
     with torch.device("meta"):
         return HEADS[member.head](member.head_config(), shape, target)
 
 
 def save_head(folder: Path, head: Head, member: MemberConfig) -> None:
-    """head.safetensors and config.json: enough to build it again. Nothing in them can run code."""
+    """Save a head as head.safetensors and config.json. Neither file can run code."""
     folder.mkdir(parents=True, exist_ok=True)
     save_file({name: tensor.contiguous() for name, tensor in head.state_dict().items()}, folder / WEIGHTS)
     facts = {
@@ -223,10 +223,10 @@ def save_head(folder: Path, head: Head, member: MemberConfig) -> None:
 
 
 def load_head(folder: Path) -> tuple[Head, MemberConfig]:
-    """A head saved by `save_head`, ready to predict."""
+    """Load a head saved by `save_head`, ready to predict."""
     facts = read_json(folder / CONFIG)
     if facts is None or not (folder / WEIGHTS).is_file():
-        raise UserError(f"no head in '{folder}': expected {CONFIG} and {WEIGHTS} there.")
+        raise UserError(f"no head in '{folder}': expected {CONFIG} and {WEIGHTS}.")
     member = MemberConfig(**facts["member"])
     target = Target(KINDS[facts["target"]["kind"]], facts["target"]["labels"])
     head = build_head(member, StateShape(**facts["shape"]), target)

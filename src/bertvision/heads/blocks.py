@@ -1,4 +1,4 @@
-"""Parts shared by two or more heads. Shapes: position = a token (spans) or a sequence (labels, scores)."""
+"""Modules shared by several heads. In shapes, a position is a token (spans) or a sequence (labels, scores)."""
 
 import math
 from collections.abc import Sequence
@@ -38,24 +38,24 @@ def build_pooling(pooling: str, layers: int) -> nn.Module:
 
 
 ALIGNMENT = 8
-"""Rows of so many values in half precision begin at aligned addresses: other widths take a GPU far longer."""
+"""In half precision, a width that is a multiple of this is aligned in memory; other widths are far slower on a GPU."""
 
 
 def alignment_of(values: Tensor) -> int:
-    """What the widths in products with these values should be multiples of."""
+    """Return the alignment for the widths of matrices multiplied with these values."""
     return ALIGNMENT if values.is_cuda else 1
 
 
 def pad_to(weight: Tensor, dim: int, align: int) -> Tensor:
-    """A weight with zeros up to a multiple of `align` along its last dimension (`dim` = -1) or the one before it."""
+    """Pad a weight with zeros to a multiple of `align`, along its last (`dim` = -1) or second-to-last dimension."""
     missing = -weight.shape[dim] % align
     return functional.pad(weight, (0, 0) * (-1 - dim) + (0, missing)) if missing else weight
 
 
 def linear_of_parts(output: nn.Linear, parts: Sequence[tuple[Tensor, int]]) -> Tensor:
-    """`output` of parts side by side, without copying them to there. Each part is (position, [layer,] width) and its
-    true size; what it has beyond that size is 0."""
-    columns = [math.prod(part.shape[1:-1]) * size for part, size in parts]  # that each part has in the weight
+    """Apply `output` to the concatenation of the parts, without copying them. Each part is a tensor (position, [layer,]
+    width) and its size before padding; values beyond that size are 0."""
+    columns = [math.prod(part.shape[1:-1]) * size for part, size in parts]  # columns of the weight for each part
     mapped: Tensor | None = None
     for (part, size), weight in zip(parts, output.weight.split(columns, dim=1), strict=True):  # (output, layer * size)
         rows = pad_to(weight.unflatten(1, (-1, size)), -1, part.shape[-1]).flatten(1)  # (output, layer * width)
@@ -75,13 +75,13 @@ class SharedAdapter(nn.Module):
         self.bias = nn.Parameter(torch.zeros(size))
 
     def forward(self, states: Tensor, align: int = 1) -> Tensor:
-        """`align`: further values, all of them 0, make the width a multiple of it."""
+        """The output is padded with zeros to a multiple of `align`."""
         weight, bias = pad_to(self.weight, -2, align), pad_to(self.bias, -1, align)  # (width, hidden), (width)
         return functional.gelu(functional.linear(states, weight, bias))  # (position, [layer,] width)
 
 
 class SeparateAdapter(nn.Module):
-    """GELU(Wₗ stateₗ + bₗ): a W and b of its own for each layer."""
+    """GELU(Wₗ stateₗ + bₗ): a separate W and b for each layer."""
 
     def __init__(self, layers: int, hidden: int, size: int) -> None:
         super().__init__()
@@ -89,12 +89,12 @@ class SeparateAdapter(nn.Module):
         self.bias = nn.Parameter(torch.zeros(layers, size))
 
     def forward(self, states: Tensor, align: int = 1) -> Tensor:
-        """`align` is as in the shared one."""
+        """`align` works as in SharedAdapter."""
         weight, bias = pad_to(self.weight, -2, align), pad_to(self.bias, -1, align)
         projected = torch.einsum("plh,lsh->pls", states, weight)  # (position, layer, width)
         return functional.gelu(projected + bias)  # (position, layer, width)
 
 
 def truncated_normal(*shape: int) -> Tensor:
-    """σ = 0.001, cut at two σ: the papers' start for adapters."""
+    """The papers' initialisation of adapters: σ = 0.001, truncated at two σ."""
     return nn.init.trunc_normal_(torch.empty(*shape), std=0.001, a=-0.002, b=0.002)

@@ -1,8 +1,8 @@
-"""cnn: the 1×N CNN, convolutions along the hidden axis of one position, the layers as channels.
+"""cnn: the 1×N CNN, which convolves along the hidden dimension of each position, with the layers as channels.
 
-From the 2020 paper, of which name, share and scores survive; the layout is ours inside the published share: two layers
-of kernels N = 1 … 7 with a stride of 7, then one linear map. At BERT-large for spans: 330,262 parameters (published:
-0.099 %), dilated 405,912 (0.121 %); about 16 million multiply-adds a token.
+From the 2020 paper, of which only name, size and scores survive. The layout is ours, of the published size: two layers
+of kernels N = 1 … 7 with stride 7, then a linear layer. Parameters at BERT-large for spans: 330,262 (published: 0.099 %
+of the encoder), dilated 405,912 (0.121 %); about 16 million multiply-adds per token.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from bertvision.settings import setting
 
 @dataclass(frozen=True)
 class CnnConfig(WidthCnnConfig):
-    dilation: bool = setting(False, "kernels of the second layer that read every other value")
+    dilation: bool = setting(False, "dilate the kernels of the second layer, so that they read every other value")
 
 
 @HEADS.register("cnn")

@@ -1,8 +1,8 @@
-"""Parts of the heads that convolve: along the values of one position (its width), or along the tokens of a sequence.
+"""Modules for heads that convolve along the values of one position (its width) or along the tokens of a sequence.
 
-Along tokens the batch stays packed: a convolution is a linear map of each token and its neighbours, with zeros beyond
-the ends of its own sequence, so that neither padding nor another sequence is ever seen. Along the width the windows are
-laid out for the same plain products: a GPU takes several times as long for convolutions of so few channels.
+Along tokens, the batch stays packed: a convolution is a linear map of each token and its neighbours, with zeros beyond
+the ends of the sequence, so that it never reads padding or another sequence. Along the width, windows are laid out for
+plain matrix products: with so few channels, convolutions are several times slower on a GPU.
 """
 
 from collections.abc import Sequence
@@ -27,18 +27,18 @@ SIZES = (1, 2, 3, 4, 5, 6, 7)
 class WidthCnnConfig(ReadConfig):
     """Settings of the 1×N heads."""
 
-    dropout: float = setting(0.1, "share of values dropped in training after each convolution", at_least=0, below=1)
+    dropout: float = setting(0.1, "dropout after each convolution", at_least=0, below=1)
 
 
 @dataclass(frozen=True)
 class TokenCnnConfig(HeadConfig):
     """Settings of the heads that convolve along tokens."""
 
-    size: int = setting(386, "values the pooled state becomes", at_least=1)
+    size: int = setting(386, "output size of the adapter", at_least=1)
 
 
 class TokenCnnHead(Head):
-    """The layers pooled into one state, an adapter on it; what follows convolves along tokens."""
+    """Base class: pools the layers into one state and applies an adapter. Subclasses convolve along tokens."""
 
     Config = TokenCnnConfig
     positions = frozenset({"token"})
@@ -51,13 +51,13 @@ class TokenCnnHead(Head):
 
 
 def check_width(head: str, hidden: int, least: int) -> None:
-    """Refuses states that convolutions without padding would shrink to nothing."""
+    """Raise UserError if convolutions without padding would shrink the states to nothing."""
     if hidden < least:
         raise UserError(f"head '{head}' needs hidden states of at least {least} values, not {hidden}.")
 
 
 def padded_linear(values: Tensor, weight: Tensor) -> Tensor:
-    """The product with a weight (output, input), with zeros where its sides are uneven."""
+    """Multiply by a weight (output, input), with both dimensions padded to the alignment."""
     align = alignment_of(values)
     widened = pad_to(pad_to(weight, -1, align), -2, align)  # (output, input), both rounded up
     return functional.linear(pad_to(values, -1, align), widened)[:, : len(weight)]  # (position, output)
@@ -68,18 +68,18 @@ def padded_linear(values: Tensor, weight: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class PositionMask:
-    """Which positions of a batch count, where others only fill it up. All of it stays on the device; made once for all
-    norms along tokens. Single numbers are in double precision, which leaves that of tensors as it is."""
+    """The positions of a batch that are not padding. Everything stays on the device, and is computed once for all norms
+    along tokens. Scalars are in double precision, which does not change the dtype of tensors in a product."""
 
     mask: Tensor  # (position,)
-    count: Tensor  # () values a channel
-    several: Tensor  # () whether they are more than one
-    share: Tensor  # () of one value in a mean; 0 where there is only one
-    unbiased: Tensor  # () from a variance to the estimate of one
+    count: Tensor  # () values per channel
+    several: Tensor  # () whether the count is greater than one
+    share: Tensor  # () weight of one value in a mean; 0 if the count is one
+    unbiased: Tensor  # () factor from the variance to its unbiased estimate
 
     @classmethod
     def of(cls, states: HiddenStates) -> "PositionMask | None":
-        """None where all positions count."""
+        """Return None if there is no padding."""
         return None if states.real is None else cls.counting(states.real, states.real.sum(dtype=torch.float64))
 
     @classmethod
@@ -88,13 +88,13 @@ class PositionMask:
         return cls(mask, count, several, several / count, count / (count - 1).clamp(min=1))
 
     def at(self, width: int) -> "PositionMask":
-        """The same positions with so many values a channel each."""
+        """Return the mask for values with `width` entries per position and channel."""
         return self if width == 1 else self.counting(self.mask, self.count * width)
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch norm over (position, channel[, width]), of the positions that count; a batch of one value a channel has no
-    spread and takes the running mean and variance, and leaves them as they are."""
+    """Batch norm over (position, channel[, width]) without padding. A batch with one value per channel has no variance:
+    it is normalised with the running mean and variance, and does not update them."""
 
     def forward(self, input: Tensor, real: PositionMask | None = None) -> Tensor:
         if self.training and real is not None:
@@ -107,7 +107,7 @@ class BatchNorm(nn.BatchNorm1d):
 
 
 def normalise(norms: Sequence[BatchNorm], values: Tensor, real: PositionMask | None) -> Tensor:
-    """Norms whose channels lie side by side, as one where that is fewer steps."""
+    """Apply norms to adjacent groups of channels, as one norm where that is faster."""
     sizes = [norm.num_features for norm in norms]
     if norms[0].training and real is None:
         return torch.cat([norm(part) for norm, part in zip(norms, values.split(sizes, dim=1), strict=True)], dim=1)
@@ -132,8 +132,8 @@ def normalise(norms: Sequence[BatchNorm], values: Tensor, real: PositionMask | N
 
 
 class MaskedNorm(torch.autograd.Function):
-    """Batch norm with mean and variance of the positions that count; gives both beside it. The loss must not
-    depend on the others. Nothing here waits for the device: how many count is only known there."""
+    """Batch norm with the mean and variance of the positions that are not padding; also returns both. The loss must not
+    depend on padding. Nothing here synchronises with the device, where the count stays."""
 
     @staticmethod
     def forward(
@@ -162,12 +162,12 @@ class MaskedNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
         values, mask, share, weight, mean, var = ctx.saved_tensors
-        # As if mean and variance were given ...
+        # The gradient for constant mean and variance ...
         inverse = (var + ctx.eps).rsqrt()  # (channel)
         plain, to_weight, to_bias = torch.ops.aten.native_batch_norm_backward(
             gradients[0], values, weight, mean, var, mean, inverse, False, ctx.eps, [True, True, True]
         )
-        # ... less what reaches the values through them: weight / σ / count · (Σ gradient + normed · Σ gradient normed).
+        # ... minus the part through both: weight / σ / count · (Σ gradient + normed · Σ gradient normed).
         scale = weight * inverse * share  # (channel)
         through = functional.batch_norm(
             values, mean, var, scale * to_weight, scale * to_bias, training=False, eps=ctx.eps
@@ -180,9 +180,9 @@ class MaskedNorm(torch.autograd.Function):
 
 
 class Kernels(nn.Module):
-    """Kernels of several sizes side by side, all of them centred; an even one reaches one further to the right.
+    """Kernels of several sizes in parallel, all centred; a kernel of even size reaches one value further to the right.
 
-    They run as one kernel of the largest size with zeros around the smaller ones: fewer, larger products.
+    They run as one kernel of the largest size, with zeros around the smaller ones: fewer, larger products.
     """
 
     def __init__(self, inputs: int, channels: int, sizes: Sequence[int] = SIZES) -> None:
@@ -200,12 +200,12 @@ class Kernels(nn.Module):
         return torch.cat(padded)  # (output, input, largest size)
 
     def spread(self, dilation: int) -> Tensor:
-        """The joined kernel with zeros between its places."""
+        """Return the joined kernel, dilated."""
         spread = functional.pad(self.joined().unsqueeze(3), (0, dilation - 1)).flatten(2)
         return spread[:, :, : 2 * self.reach * dilation + 1]  # (output, input, span)
 
     def along_tokens(self, values: Tensor, neighbours: "Neighbours") -> Tensor:
-        """What values and outputs have beyond their true widths is 0: on a GPU their widths are padded."""
+        """Convolve along tokens. On a GPU, the widths of inputs and outputs are padded with zeros."""
         align = alignment_of(values)
         around = neighbours.around(values, self.reach).flatten(1)  # (token, size * input)
         weight = pad_to(self.joined().transpose(1, 2), -1, values.shape[1]).flatten(1)  # (output, size * input)
@@ -213,10 +213,11 @@ class Kernels(nn.Module):
 
 
 class WidthCnn(nn.Module):
-    """The 1×N CNN: two layers of kernels N = 1 … 7 with strides, GELU and dropout after each; all values are kept side
-    by side, since a place in a hidden state has its own meaning.
+    """The 1×N CNN: two layers of kernels N = 1 … 7 with strides, each followed by GELU and dropout. Outputs are not
+    pooled over the width, since each dimension of a hidden state has its own meaning.
 
-    Dilated, the second layer's kernels read every other value; a plain 1×7 beside them reads those in between.
+    With dilation, the second layer's kernels read every other value; an additional plain 1×7 kernel reads the values in
+    between.
     """
 
     def __init__(
@@ -240,16 +241,16 @@ class WidthCnn(nn.Module):
         self.features = self.places * self.channels
 
     def forward(self, values: Tensor) -> Tensor:
-        """From (position, channel, width); `linear_of_places` knows the order of what it gives."""
+        """From (position, channel, width) to (position, place, output); apply `linear_of_places` to the result."""
         align, stride = alignment_of(values), self.strides[1]
         kernel, bias = self._second()  # (output, input, span), (output)
-        parts = -(-kernel.shape[2] // stride)  # groups of rows that a window of the second layer touches
+        parts = -(-kernel.shape[2] // stride)  # groups of rows that a window of the second layer overlaps
         groups = self.places + parts - 1
         rows = lay_out_windows(values, SIZES[-1], self.strides[0], kernel.shape[2] // 2, groups * stride, align)
         weight = torch.cat([self.first.joined().flatten(1), self.first.bias.unsqueeze(1)], dim=1)  # (output, window)
         first = functional.linear(rows, pad_to(pad_to(weight, -1, align), -2, align))  # (position, row, channel)
         first = self.dropout(functional.gelu(first)).unflatten(1, (groups, stride)).flatten(2)
-        # (position, group, stride * channel): the product takes each group once, for all windows that touch it.
+        # (position, group, stride * channel): each group is multiplied once, for all windows that overlap it.
         weight, bias = split_kernel(kernel, bias, parts, stride, align)
         second = functional.linear(first, weight, bias)  # (position, group, part * output)
         own, *others = second.unflatten(2, (parts, -1)).unbind(2)  # (position, group, output) each
@@ -268,16 +269,16 @@ class WidthCnn(nn.Module):
 
 
 def lay_out_windows(values: Tensor, size: int, stride: int, before: int, rows: int, align: int) -> Tensor:
-    """Windows of the width (position, channel, width), one a row, with so many rows of zeros before them; where they do
-    not fill all rows, zeros follow.
+    """Lay out windows of (position, channel, width), one per row, after `before` rows of zeros. Rows after the last
+    window are zeros.
 
-    A window is channel · size values, then a 1 that takes the bias, then zeros up to a multiple of `align`: a row
-    without a window stays 0 in any product.
+    A window is channel · size values, a 1 for the bias, and zeros up to a multiple of `align`. A row without a window
+    stays 0 in any product.
     """
     positions, channels, width = values.shape
     reach, used = size // 2, channels * size
     places = min(-(-width // stride), rows - before)
-    whole = range(-(-reach // stride), min(places, (width - 1 - reach) // stride + 1))  # those inside the width
+    whole = range(-(-reach // stride), min(places, (width - 1 - reach) // stride + 1))  # windows inside the width
     laid = values.new_zeros(positions, rows, -(-(used + 1) // align) * align)  # (position, row, window)
     laid[:, before : before + places, used] = 1
     windows = laid[:, before : before + places, :used].unflatten(
@@ -294,8 +295,8 @@ def lay_out_windows(values: Tensor, size: int, stride: int, before: int, rows: i
 
 
 def split_kernel(kernel: Tensor, bias: Tensor, parts: int, stride: int, align: int) -> tuple[Tensor, Tensor]:
-    """A kernel (output, input, span) as so many parts of `stride` places, one below the other, and the bias with the
-    first of them; inputs and outputs rounded up with zeros."""
+    """Split a kernel (output, input, span) into `parts` parts of `stride` places, stacked as rows; the bias goes with
+    the first part. Inputs and outputs are padded to the alignment."""
     kernel = functional.pad(kernel, (0, parts * stride - kernel.shape[2])).permute(2, 0, 1)  # (place, output, input)
     kernel = pad_to(pad_to(kernel, -1, align), -2, align).unflatten(0, (parts, stride))
     outputs = kernel.shape[2]
@@ -304,8 +305,8 @@ def split_kernel(kernel: Tensor, bias: Tensor, parts: int, stride: int, align: i
 
 
 def linear_of_places(output: nn.Linear, features: Tensor, channels: int) -> Tensor:
-    """`output` of (position, place, channel), of which so many channels count; its weight lies channel by channel, and
-    is turned instead of the features."""
+    """Apply `output` to (position, place, channel), without the padding after the first `channels` channels. The weight
+    is ordered by channel; it is transposed, since the features are larger."""
     weight = output.weight.unflatten(1, (channels, -1)).transpose(1, 2)  # (output, place, channel)
     weight = pad_to(weight, -1, features.shape[2]).flatten(1)  # (output, place * width)
     return functional.linear(features.flatten(1), weight, output.bias)  # (position, output)
@@ -315,7 +316,7 @@ def linear_of_places(output: nn.Linear, features: Tensor, channels: int) -> Tens
 
 
 class Neighbours:
-    """Where the tokens of a packed batch have neighbours of their own sequence; made once for all convolutions."""
+    """Which neighbours of each token in a packed batch are in its sequence; computed once for all convolutions."""
 
     def __init__(self, states: HiddenStates, tokens: int, reach: int) -> None:
         first = torch.zeros(tokens, dtype=torch.long, device=states.device)  # (token)
@@ -325,14 +326,14 @@ class Neighbours:
         # (token, neighbour)
 
     def around(self, values: Tensor, reach: int) -> Tensor:
-        """Each token between its neighbours, zeros beyond the ends of its sequence."""
+        """Return each token with its neighbours, and zeros beyond the ends of its sequence."""
         same = self.same[:, self.reach - reach : self.reach + reach + 1].unsqueeze(2)  # (token, neighbour, 1)
         padded = functional.pad(values, (0, 0, reach, reach))  # (reach + token + reach, channel)
         return padded.unfold(0, 2 * reach + 1, 1).transpose(1, 2) * same  # (token, neighbour, channel)
 
 
 class TokenConvolution(nn.Module):
-    """A convolution of one odd size along tokens, batch norm and ReLU."""
+    """A convolution along tokens with an odd kernel size, then batch norm and ReLU."""
 
     def __init__(self, inputs: int, outputs: int, size: int) -> None:
         super().__init__()
@@ -345,13 +346,13 @@ class TokenConvolution(nn.Module):
         return functional.relu(self.norm(self.convolve(values, neighbours), real))  # (token, output)
 
     def convolve(self, values: Tensor, neighbours: Neighbours) -> Tensor:
-        """What comes before the norm."""
+        """Return the values before the norm."""
         around = neighbours.around(values, self.reach).flatten(1) if self.reach else values  # (token, size * input)
         return padded_linear(around, self.weight.transpose(1, 2).flatten(1))  # (token, output)
 
 
 class TokenSeparable(nn.Module):
-    """A separable convolution along tokens: each channel over three tokens, a map of the channels, batch norm."""
+    """A separable convolution along tokens: depthwise over three tokens, pointwise, then batch norm."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -371,7 +372,7 @@ class TokenSeparable(nn.Module):
 
 
 class Convolution(nn.Module):
-    """A convolution without bias along the width, no padding, then batch norm."""
+    """A convolution along the width without bias or padding, then batch norm."""
 
     def __init__(self, inputs: int, outputs: int, size: int, stride: int = 1) -> None:
         super().__init__()
@@ -384,8 +385,8 @@ class Convolution(nn.Module):
 
 
 class Separable(nn.Module):
-    """A separable convolution along the width, which it keeps: each channel over three values, a map of the channels,
-    batch norm (Chollet 2017)."""
+    """A separable convolution that preserves the width: depthwise over three values, pointwise, then batch norm
+    (Chollet 2017)."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -400,7 +401,7 @@ class Separable(nn.Module):
 
 
 class HalvingBlock(nn.Module):
-    """Two separable convolutions and a pooling that halves the width, around them a 1×1 convolution of stride 2."""
+    """Two separable convolutions and a pooling that halves the width, with a strided 1×1 convolution as residual."""
 
     def __init__(self, inputs: int, middle: int, outputs: int, pool: nn.Module) -> None:
         super().__init__()

@@ -1,6 +1,7 @@
-"""flat_adapter: an adapter on every token and layer, everything side by side into one linear map.
+"""flat_adapter: an adapter on every token and layer, concatenated and followed by one linear layer.
 
-The GLUE head of 2021. At BERT-base for two labels, 128 tokens and size 128: 524,418 parameters; at BERT-large 950,402.
+The GLUE head of 2021. Parameters for two labels with 128 tokens and size 128: 524,418 at BERT-base, 950,402 at
+BERT-large.
 """
 
 from dataclasses import dataclass
@@ -17,8 +18,8 @@ from bertvision.settings import setting
 
 @dataclass(frozen=True)
 class FlatAdapterConfig(HeadConfig):
-    tokens: int = setting(128, "tokens it reads of each sequence, from the first", at_least=1)
-    size: int = setting(128, "values a layer's state becomes", at_least=1)
+    tokens: int = setting(128, "number of tokens to read at the start of each sequence", at_least=1)
+    size: int = setting(128, "output size of the adapter, per token and layer", at_least=1)
 
 
 @HEADS.register("flat_adapter")
@@ -36,5 +37,5 @@ class FlatAdapter(Head):
         adapted = self.adapter(self.states(states)).flatten(1)  # (token, layer * size)
         padded, _ = states.pad(adapted)  # (sequence, longest, layer * size)
         flat = padded[:, : self.config.tokens].flatten(1)  # (sequence, token * layer * size)
-        # Tokens that no sequence has are zeros: their weights need not be read.
+        # Beyond the longest sequence all values are zeros: skip their weights.
         return functional.linear(flat, self.output.weight[:, : flat.shape[1]], self.output.bias)  # (sequence, output)

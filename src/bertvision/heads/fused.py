@@ -1,9 +1,9 @@
-"""GELU and a map to two outputs of what a wide product gives, in one reading of it: for span adapters on a GPU.
+"""Fused GELU and output layer for span adapters on a GPU: the adapter's wide product is read only once.
 
-A shared adapter's product has layer × size values a token (9,650 at BERT-large and 386), and only two numbers are made
-of them. Step by step, forward and backward, torch reads or writes them eleven times; here five: the product writes
-them, the forward kernel reads them, the backward kernel reads them and writes their gradient with all sums over tokens,
-the weight's gradient reads that. The kernels are in `_kernels.py`.
+A shared adapter computes layer × size values per token (9,650 at BERT-large with size 386) and reduces them to two
+numbers. Over forward and backward, plain torch reads or writes these values eleven times; the fused version needs five:
+the product writes them, the forward kernel reads them, the backward kernel reads them and writes their gradient along
+with all sums over tokens, and the weight's gradient reads that. The kernels are in `_kernels.py`.
 """
 
 import contextlib
@@ -17,23 +17,23 @@ from torch import Tensor
 
 from bertvision.encoder.attention import HALF
 
-# The fastest of many on an H200, for 13 and for 25 layers.
+# The fastest of many choices on an H200, for 13 and 25 layers.
 ROWS, COLUMNS, WARPS = 2, 512, 4
 BACK_ROWS, BACK_COLUMNS, BACK_WARPS = 32, 64, 4
 PROGRAMS = 1024  # about how many run at once on a large GPU
-LEAST = 1_000_000  # values of states; below, finding the kernels takes longer than they save
+LEAST = 1_000_000  # values in the states; below this, launching the kernels takes longer than they save
 
 
 def can_fuse(states: Tensor, weight: Tensor) -> bool:
-    """Whether the kernels run on these states, here, with an output layer of this weight (output, …). They know no
-    members of a stack."""
+    """Whether the kernels can run on these states with this weight of the output layer, (output, …). They do not
+    support stacked members."""
     if not states.is_cuda or states.dtype not in HALF or states.numel() < LEAST or len(weight) != 2:
         return False
     return not torch._C._functorch.is_batchedtensor(weight) and _kernels_run_on(states.device)
 
 
 def read_out(states: Tensor, weight: Tensor, bias: Tensor, columns: Tensor) -> Tensor:
-    """GELU(weight · state + bias), all layers side by side, mapped by `columns`: (position, 2), in float32.
+    """GELU(weight · state + bias), concatenated over layers and multiplied by `columns`: (position, 2) in float32.
 
     states (position, layer, hidden), weight (width, hidden), bias (width), columns (2, layer * width).
     """
@@ -85,7 +85,8 @@ class ReadOut(torch.autograd.Function):
 
 @contextlib.contextmanager
 def _on_device_of(states: Tensor) -> Iterator[None]:
-    """Kernels start on the current device; autocast would give products another precision than the states have."""
+    """Make the states' device current, where kernels are launched, and disable autocast, which would change the dtype
+    of products."""
     device = torch.cuda.device(states.device) if states.is_cuda else contextlib.nullcontext()
     with device, torch.autocast(states.device.type, enabled=False):
         yield
@@ -93,7 +94,7 @@ def _on_device_of(states: Tensor) -> Iterator[None]:
 
 @functools.cache
 def _load_kernels() -> Any:
-    """The module that holds them; None where Triton is not."""
+    """Import the kernels; None if Triton is not installed."""
     try:
         from bertvision.heads import _kernels
     except ImportError:
@@ -103,7 +104,7 @@ def _load_kernels() -> Any:
 
 @functools.cache
 def _kernels_run_on(device: torch.device) -> bool:
-    """Whether they can be built here: Triton needs a C compiler and a place to keep what it built."""
+    """Whether the kernels can be compiled: Triton needs a C compiler and a writable cache."""
     if _load_kernels() is None:
         return False
     try:
@@ -111,6 +112,6 @@ def _kernels_run_on(device: torch.device) -> bool:
         read_out(states, states.new_zeros(8, 8), states.new_zeros(8), torch.zeros(2, 8, device=device))
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        warnings.warn(f"span adapters run without kernels of their own, which is slower ({reason}).", stacklevel=2)
+        warnings.warn(f"span adapters run without their fused kernels, which is slower ({reason}).", stacklevel=2)
         return False
     return True

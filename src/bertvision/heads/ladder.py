@@ -1,10 +1,10 @@
-"""ladder: a narrow transformer beside the encoder, which reads a layer's state at each rung and mixes tokens there.
+"""ladder: a narrow transformer alongside the encoder that reads the encoder's layers one by one and mixes tokens.
 
 A side network (Sung et al. 2022, "LST: Ladder Side-Tuning") for encoders that were fine-tuned little or not at all. Its
-pre-norm blocks convolve over a few tokens (Gulati et al. 2020, "Conformer") and attend over all of a sequence (Vaswani
-et al. 2017). At BERT-large for spans: ladder_64 2,590,658, mostly projections (1024 to the width, one a layer);
-ladder_128_last4 1,124,354; ladder_128_deep 1,292,674, for an encoder that was not fine-tuned and several passes. LOG.md
-has what each part is worth.
+pre-norm blocks convolve over neighbouring tokens (Gulati et al. 2020, "Conformer") and attend over the whole sequence
+(Vaswani et al. 2017). Parameters at BERT-large for spans: ladder_64 2,590,658, most of them in the projections (1024 to
+the width, one per layer); ladder_128_last4 1,124,354; ladder_128_deep 1,292,674, meant for an untouched encoder and
+several passes. LOG.md has the effect of each part.
 """
 
 from dataclasses import dataclass
@@ -24,25 +24,27 @@ from bertvision.settings import setting
 
 @dataclass(frozen=True)
 class LadderConfig(HeadConfig):
-    width: int = setting(128, "values a token has in the ladder", at_least=1)
-    attention_heads: int = setting(4, "attention heads that share the width", at_least=1)
-    expand: int = setting(2, "how many times as wide a block's MLP is inside", at_least=1)
-    kernel: int = setting(7, "tokens that each block convolves over before it attends, odd; 1: no convolution")
+    width: int = setting(128, "width of the ladder: values per token", at_least=1)
+    attention_heads: int = setting(4, "number of attention heads, among which the width is divided", at_least=1)
+    expand: int = setting(2, "inner width of a block's MLP, as a multiple of `width`", at_least=1)
+    kernel: int = setting(7, "tokens that each block convolves over, an odd number; 1 = no convolution")
     layers: tuple[int, ...] | None = setting(
-        None, "layers to read, in this order: 0 = embeddings, -1 = the last; absent: all of them"
+        None, "layers to read, in this order: 0 = embeddings, -1 = the last; default: all"
     )
     blocks: int | None = setting(
-        None, "absent: one a layer; fewer: each reads a share of the layers; further ones read nothing", at_least=1
+        None,
+        "number of blocks; default: one per layer. With fewer, each reads several layers; extra blocks read none",
+        at_least=1,
     )
-    shared: bool = setting(False, "one projection for all layers, or one for each", off="separate")
-    shared_blocks: bool = setting(False, "one block's weights at every rung")
-    normalised: bool = setting(True, "states are normalised before they are projected", off="raw")
-    dropout: float = setting(0.0, "share dropped of what attention and MLP add, in training", at_least=0, below=1)
-    drop_states: float = setting(
-        0.0, "share dropped of the states' values before they are projected, in training", at_least=0, below=1
-    )
+    shared: bool = setting(False, "one projection for all layers (true) or one per layer (false)", off="separate")
+    shared_blocks: bool = setting(False, "use the same weights in every block")
+    normalised: bool = setting(True, "normalise states before projecting them", off="raw")
+    dropout: float = setting(0.0, "dropout on the output of each convolution, attention and MLP", at_least=0, below=1)
+    drop_states: float = setting(0.0, "dropout on the states before they are projected", at_least=0, below=1)
     read: str = setting(
-        "cls", "labels and scores are read off at 'cls' = [CLS], or off the 'mean' over tokens", choices=("cls", "mean")
+        "cls",
+        "labels and scores: predict from the [CLS] token ('cls') or from the mean over tokens ('mean')",
+        choices=("cls", "mean"),
     )
 
     def mistakes(self) -> list[str]:
@@ -50,19 +52,19 @@ class LadderConfig(HeadConfig):
         counted = self.width > 0 and self.attention_heads > 0
         if counted and (self.width % (8 * self.attention_heads) or self.width > 256 * self.attention_heads):
             mistakes.append(
-                f"`width` {self.width} can't be shared by {self.attention_heads} `attention_heads`: "
-                "each needs 8, 16, 24 … 256 values"
+                f"`width` = {self.width} can't be divided among {self.attention_heads} `attention_heads`: "
+                "each needs a multiple of 8 values, at most 256"
             )
         if self.kernel < 1 or self.kernel % 2 == 0:
             mistakes.append(f"`kernel` must be odd and at least 1, not {self.kernel}")
         if self.layers is not None and not self.layers:
-            mistakes.append("`layers` is empty: name at least one, or leave it out to read all")
+            mistakes.append("`layers` is empty: list at least one layer, or leave it out to read all")
         return mistakes
 
 
 class TokenMixing(nn.Module):
-    """Each channel over a few neighbouring tokens, GELU, a map of the channels: where a span begins and ends shows in
-    its surroundings (the convolution of the Conformer, without its gate and batch norm)."""
+    """A depthwise convolution over neighbouring tokens, GELU, and a pointwise map: nearby tokens show where a span
+    begins and ends. It is the convolution of the Conformer without its gate and batch norm."""
 
     def __init__(self, width: int, size: int) -> None:
         super().__init__()
@@ -78,8 +80,8 @@ class TokenMixing(nn.Module):
 
 
 class Block(nn.Module):
-    """x + convolution(x), where there is one, x + attention(norm(x)), then x + MLP(norm(x)). All begin near nothing, so
-    that x begins as what was read."""
+    """x + convolution(x), if there is one, then x + attention(norm(x)), then x + MLP(norm(x)). All three terms start
+    near zero, so that x starts as the projected states."""
 
     def __init__(
         self, width: int, attention_heads: int, expand: int, kernel: int, dropout: float, scale: float
@@ -88,7 +90,7 @@ class Block(nn.Module):
         self.attention_heads = attention_heads
         self.mixing = TokenMixing(width, kernel) if kernel > 1 else None
         self.attention_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
-        # No bias: one on the keys would add the same to all scores of a query, and softmax does not see that.
+        # No bias: on the keys, it would add a constant to all scores of a query, which softmax ignores.
         self.query_key_value = nn.Linear(width, 3 * width, bias=False)
         self.gather = nn.Linear(width, width)
         self.widen, self.narrow = nn.Linear(width, expand * width), nn.Linear(expand * width, width)
@@ -99,7 +101,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, states: HiddenStates, neighbours: Neighbours | None) -> Tensor:
         if self.mixing is not None:
-            assert neighbours is not None, "a block that convolves needs to know the neighbours"
+            assert neighbours is not None, "a block with a convolution needs the neighbours"
             x = x + self.dropout(self.mixing(x, neighbours))  # (token, width)
         projected = self.query_key_value(self.attention_norm(x))  # (token, 3 * width)
         query, key, value = projected.unflatten(1, (3, self.attention_heads, -1)).unbind(1)  # (token, head, size)
@@ -111,7 +113,7 @@ class Block(nn.Module):
 
 @HEADS.register("ladder")
 class Ladder(Head):
-    """Spans are read off at each token, labels and scores at the first one, [CLS], or off the mean over all."""
+    """Predicts spans at each token; labels and scores from the first token, [CLS], or from the mean over tokens."""
 
     Config = LadderConfig
     mixes_tokens = True
@@ -139,14 +141,13 @@ class Ladder(Head):
 
     @property
     def reads(self) -> ReadPart:
-        """All tokens, wherever the answer is read off."""
+        """Always all tokens, for any kind of target."""
         return "tokens"
 
     def forward(self, states: HiddenStates) -> Tensor:
         tokens = states.read(self.reads)  # (token, layer, hidden)
-        # In the weights' precision also under autocast: rounding would add up from rung to rung.
+        # In the weights' dtype even under autocast: rounding errors would accumulate from block to block.
         x = tokens.new_zeros(len(tokens), self.config.width, dtype=self.output.weight.dtype)  # (token, width)
-        # Found once for all blocks.
         neighbours = Neighbours(states, len(tokens), self.config.kernel // 2) if self.config.kernel > 1 else None
         for rung, layers in enumerate(self.rungs):
             for layer in layers:
@@ -159,8 +160,8 @@ class Ladder(Head):
     def _project(self, layer: int, state: Tensor) -> Tensor:
         state = self._cast(state)  # (token, hidden)
         if self.config.normalised:
-            # A few dimensions of an encoder's states are far larger than the rest. The norm computes in float32 inside;
-            # without autocast its output stays in the states' precision, and no float32 copy is made of them.
+            # A few dimensions of an encoder's states are far larger than the rest. The norm computes in float32
+            # internally. Without autocast its output keeps the dtype of the states, so no float32 copy is made.
             with torch.autocast(state.device.type, enabled=False):
                 state = functional.layer_norm(state, state.shape[1:])  # (token, hidden)
         state = self.drop_states(state)  # (token, hidden)
@@ -168,7 +169,7 @@ class Ladder(Head):
 
 
 def build_projection(hidden: int, width: int) -> nn.Linear:
-    """A projection that gives values of unit scale from values of unit scale."""
+    """Build a projection that preserves unit scale."""
     linear = nn.Linear(hidden, width)
     nn.init.normal_(linear.weight, std=hidden**-0.5)
     nn.init.zeros_(linear.bias)
@@ -176,23 +177,24 @@ def build_projection(hidden: int, width: int) -> nn.Linear:
 
 
 def find_layers(wanted: tuple[int, ...] | None, count: int) -> list[int]:
-    """The layers to read, counted from 0, out of `count`; raises UserError where one is not there or is there twice."""
+    """Return the layers to read, numbered from 0. Raise UserError if one is out of range or listed twice."""
     if wanted is None:
         return list(range(count))
     missing = [layer for layer in wanted if not -count <= layer < count]
     if missing:
         raise UserError(
-            f"head 'ladder': there is no layer {', '.join(map(str, missing))} to read: this encoder has layers 0 "
-            f"(embeddings) to {count - 1}, or {-count} to -1 counted from the end."
+            f"head 'ladder': there is no layer {', '.join(map(str, missing))}. This encoder has layers 0 (embeddings) "
+            f"to {count - 1}, or {-count} to -1 counted from the end."
         )
     found = [layer % count for layer in wanted]
     if len(set(found)) < len(found):
-        raise UserError(f"head 'ladder': `layers` = {list(wanted)} names a layer twice; this encoder has {count}.")
+        raise UserError(f"head 'ladder': `layers` = {list(wanted)} lists a layer twice; this encoder has {count}.")
     return found
 
 
 def share_layers(layers: list[int], blocks: int) -> list[list[int]]:
-    """Consecutive shares, the first ones one longer where they can't be equal; blocks beyond the layers get none."""
+    """Divide consecutive layers among the blocks as evenly as possible, the first blocks getting one more. If there are
+    more blocks than layers, the last blocks get none."""
     size, longer = divmod(len(layers), blocks)
     ends = [block * size + min(block, longer) for block in range(blocks + 1)]
     return [layers[start:end] for start, end in zip(ends, ends[1:], strict=False)]

@@ -1,4 +1,4 @@
-"""last_linear: a fresh linear map of the last layer's state. The control: what all layers add is measured against it.
+"""last_linear: a linear layer on the last layer's state. The control: head minus control is what the other layers add.
 
 2,050 parameters at BERT-large for spans. Not in the papers.
 """

@@ -1,7 +1,7 @@
-"""pooled_adapter: the layers pooled into one state, an adapter on it, the last layer beside it (the "adapter pooler").
+"""pooled_adapter: the layers pooled into one state, then an adapter, concatenated with the last layer's state.
 
-From the 2020 paper. At BERT-large with size 386: 398,498 parameters for spans; for two labels 398,499, with average
-pooling 398,472.
+The "adapter pooler" of the 2020 paper. Parameters at BERT-large with size 386: 398,498 for spans; for two labels
+398,499, with average pooling 398,472.
 """
 
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ from bertvision.settings import setting
 
 @dataclass(frozen=True)
 class PooledAdapterConfig(ReadConfig):
-    size: int = setting(386, "values the pooled state becomes", at_least=1)
-    pooling: str = setting("learned", "'learned' or 'average' over the layers", choices=POOLINGS)
-    skip: bool = setting(True, "the last layer's state goes to the output too")
+    size: int = setting(386, "output size of the adapter", at_least=1)
+    pooling: str = setting("learned", "how to pool the layers: 'learned' weights or 'average'", choices=POOLINGS)
+    skip: bool = setting(True, "also feed the last layer's state to the output layer")
 
 
 @HEADS.register("pooled_adapter")

@@ -1,7 +1,7 @@
-"""pooled_adapter_cnn: the layers pooled into one state, an adapter on it, then the 1×N CNN along the adapter's values.
+"""pooled_adapter_cnn: the layers pooled into one state, then an adapter, then the 1×N CNN along the adapter's values.
 
-From the 2020 paper, of which name, share and scores survive; the layout of the CNN is ours inside the published share.
-At BERT-large for spans with size 386: 692,744 parameters (published: 0.207 %).
+From the 2020 paper, of which only name, size and scores survive. The layout of the CNN is ours, of the published size.
+Parameters at BERT-large for spans with size 386: 692,744 (published: 0.207 % of the encoder).
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from bertvision.settings import setting
 
 @dataclass(frozen=True)
 class PooledAdapterCnnConfig(WidthCnnConfig):
-    size: int = setting(386, "values the pooled state becomes", at_least=1)
+    size: int = setting(386, "output size of the adapter", at_least=1)
 
 
 @HEADS.register("pooled_adapter_cnn")

@@ -1,8 +1,8 @@
-"""pooled_adapter_cnn_nxn: the layers pooled into one state, an adapter on it, then kernels N = 1 … 7 along tokens.
+"""pooled_adapter_cnn_nxn: the layers pooled into one state, then an adapter, then kernels N = 1 … 7 along tokens.
 
-From the 2020 paper, of which name, share and scores survive; the layout of the CNN is ours inside the published share:
-two layers, each token keeps its place. At BERT-large for spans with size 386: 1,112,807 parameters (published:
-0.332 %).
+From the 2020 paper, of which only name, size and scores survive. The layout of the CNN is ours, of the published size:
+two layers that preserve the positions of tokens. Parameters at BERT-large for spans with size 386: 1,112,807
+(published: 0.332 % of the encoder).
 """
 
 from typing import Any

@@ -1,9 +1,9 @@
-"""pooled_adapter_inception: the layers pooled into one state, an adapter on it, then Inception blocks along tokens.
+"""pooled_adapter_inception: the layers pooled into one state, then an adapter, then Inception blocks along tokens.
 
-From the 2020 paper, of which name, share and scores survive; the layout is ours inside the published share: six blocks
-like those of Szegedy et al. 2015 (1024 channels, as their last), with batch norm. Each token keeps its place, which
-shrinking blocks would lose. At BERT-large for spans with size 386: 6,681,950 parameters (published: 6.68 million,
-1.994 %), 6,665,822 of them trainable.
+From the 2020 paper, of which only name, size and scores survive. The layout is ours, of the published size: six blocks
+like those of Szegedy et al. 2015 (1024 channels, as in their last block), with batch norm. No block shrinks the
+sequence, so that the positions of tokens are preserved. Parameters at BERT-large for spans with size 386: 6,681,950
+(published: 6.68 million, 1.994 % of the encoder), 6,665,822 of them trainable.
 """
 
 from typing import Any
@@ -27,7 +27,7 @@ BLOCKS, CHANNELS = 6, 1024
 
 
 class InceptionBlock(nn.Module):
-    """Four ways side by side: one token, three, five, and the largest of three."""
+    """Four parallel branches: kernels over one, three and five tokens, and max pooling over three."""
 
     def __init__(self, inputs: int) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class InceptionBlock(nn.Module):
         self.pooled = TokenConvolution(inputs, 128, size=1)
 
     def forward(self, values: Tensor, neighbours: Neighbours, real: PositionMask | None) -> Tensor:
-        # What reads the same token is one product; norms side by side are one.
+        # The kernels of size 1 run as one product, and adjacent norms as one norm.
         near, far = (self.one, self.before_three, self.before_five), (self.three, self.five, self.pooled)
         found = padded_linear(values, torch.cat([layer.weight.flatten(1) for layer in near]))  # (token, channel)
         found = functional.relu(normalise([layer.norm for layer in near], found, real))

@@ -1,9 +1,9 @@
-"""pooled_adapter_xception: the layers pooled into one state, an adapter on it, then a small Xception along tokens.
+"""pooled_adapter_xception: the layers pooled into one state, then an adapter, then a small Xception along tokens.
 
-From the 2020 paper ("modified Xception"), of which name, share and scores survive; the layout is ours inside the
-published share, with the parts and the 728 channels of Chollet 2017: an entry block, three middle blocks, an exit. Each
-token keeps its place. At BERT-large for spans with size 386: 6,602,528 parameters (published: 6.60 million, 1.970 %),
-6,583,512 of them trainable.
+From the 2020 paper ("modified Xception"), of which only name, size and scores survive. The layout is ours, of the
+published size, with the blocks and the 728 channels of Chollet 2017: an entry block, three middle blocks and an exit.
+The positions of tokens are preserved. Parameters at BERT-large for spans with size 386: 6,602,528 (published: 6.60
+million, 1.970 % of the encoder), 6,583,512 of them trainable.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ BLOCKS, CHANNELS = 3, 728
 
 
 class Widening(nn.ModuleList):
-    """A map to more channels, batch norm."""
+    """A linear map to more channels, then batch norm."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__([nn.Linear(inputs, outputs, bias=False), BatchNorm(outputs)])
@@ -38,7 +38,7 @@ class Widening(nn.ModuleList):
 
 
 class ResidualBlock(nn.Module):
-    """Separable convolutions of so many channels, ReLU before each, and a way around them, which may widen."""
+    """Separable convolutions with the given channels, each after a ReLU, and a residual connection, which may widen."""
 
     def __init__(self, channels: Sequence[int], around: Widening | None = None) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class ResidualBlock(nn.Module):
 class PooledAdapterXception(TokenCnnHead):
     def __init__(self, config: Any, shape: StateShape, target: Target) -> None:
         super().__init__(config, shape, target)
-        # The adapter starts with tiny values: what follows should not.
+        # The adapter's initial outputs are tiny: normalise them.
         self.norm = BatchNorm(config.size)
         entry = ResidualBlock([config.size, CHANNELS, CHANNELS], around=Widening(config.size, CHANNELS))
         middle = [ResidualBlock([CHANNELS] * 4) for _ in range(BLOCKS)]

@@ -1,7 +1,8 @@
-"""pooled_cnn: the layers pooled into one state, then the 1×N CNN along its hidden axis.
+"""pooled_cnn: the layers pooled into one state, then the 1×N CNN along its hidden dimension.
 
-From the 2020 paper, of which name, share and scores survive; the layout is ours inside the published share: that of
-`cnn` with one channel. At BERT-large for spans: 310,128 parameters, with average pooling 310,102 (published: 0.093 %).
+From the 2020 paper, of which only name, size and scores survive. The layout is ours, of the published size: that of
+`cnn` with one channel. Parameters at BERT-large for spans: 310,128, with average pooling 310,102 (published: 0.093 % of
+the encoder).
 """
 
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from bertvision.settings import setting
 
 @dataclass(frozen=True)
 class PooledCnnConfig(WidthCnnConfig):
-    pooling: str = setting("learned", "'learned' or 'average' over the layers", choices=POOLINGS)
+    pooling: str = setting("learned", "how to pool the layers: 'learned' weights or 'average'", choices=POOLINGS)
 
 
 @HEADS.register("pooled_cnn")

@@ -1,7 +1,7 @@
-"""Attention among the tokens of each sequence of a packed batch (Vaswani et al. 2017), for heads.
+"""Attention within each sequence of a packed batch (Vaswani et al. 2017), for heads.
 
-Three routes to the same values, up to rounding: variable-length (CUDA, half precision, no padding computed), padded,
-and looped, one sequence after another, on a CPU where padding would cost more than the calls.
+Three routes return the same values up to rounding: variable-length (CUDA, half precision, no padding computed), padded,
+and looped, which runs sequence by sequence on a CPU if padding would cost more than the calls.
 """
 
 import functools
@@ -13,12 +13,12 @@ from torch.nn.functional import scaled_dot_product_attention
 from bertvision.encoder.attention import load_varlen, varlen_obstacle
 from bertvision.encoder.states import HiddenStates
 
-# On a CPU the attention calls of one more sequence take about as long as this many padded pairs of tokens.
+# On a CPU, the attention call for one more sequence takes about as long as this many padded pairs of tokens.
 PAIRS_A_CALL = 5000
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, states: HiddenStates) -> Tensor:
-    """Softmax attention, scaled by the root of the size; each of the three is (token, head, size)."""
+    """Softmax attention, scaled by the square root of the size. Query, key and value are (token, head, size)."""
     if _kernel_takes(value):
         return _attend_unpadded(query, key, value, states)  # (token, head, size)
     if value.device.type == "cpu" and _padded_pairs(states) > PAIRS_A_CALL * len(states):
@@ -27,7 +27,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, states: HiddenStates) -> T
 
 
 def _kernel_takes(value: Tensor) -> bool:
-    """Whether the variable-length kernel runs on such values, here."""
+    """Whether the variable-length kernel can run on these values."""
     return value.is_cuda and _find_obstacle(value.device, value.dtype, value.shape[2]) is None
 
 
@@ -42,8 +42,8 @@ def _attend_unpadded(query: Tensor, key: Tensor, value: Tensor, states: HiddenSt
 def _attend_padded(query: Tensor, key: Tensor, value: Tensor, states: HiddenStates) -> Tensor:
     (rows, mask), (keys, _), (values, _) = (states.pad(part) for part in (query, key, value))
     rows, keys, values = (part.transpose(1, 2) for part in (rows, keys, values))  # (sequence, head, longest, size)
-    # Only keys are masked: a padded query looks at real tokens, and what it finds is dropped. A row that only fills the
-    # batch up has none, and looks at its first place: at nothing at all it would find no numbers.
+    # Only keys are masked: the results of padded queries are dropped. A row of padding has no tokens; it attends to its
+    # first slot, since attention to nothing would be NaN.
     mask = mask | (torch.arange(mask.shape[1], device=mask.device) == 0)  # (sequence, longest)
     found = scaled_dot_product_attention(rows, keys, values, attn_mask=mask[:, None, None])
     return states.unpad(found.transpose(1, 2))  # (token, head, size)
@@ -59,6 +59,6 @@ def _attend_looped(query: Tensor, key: Tensor, value: Tensor, states: HiddenStat
 
 
 def _padded_pairs(states: HiddenStates) -> int:
-    """Pairs of tokens that padding adds to those inside sequences."""
+    """Number of token pairs that padding adds."""
     longest = int(states.lengths.max())
     return len(states) * longest**2 - int(states.lengths.square().sum())

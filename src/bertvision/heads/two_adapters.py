@@ -1,7 +1,7 @@
-"""two_adapters: an adapter on every layer, and a second one on the pooled layers, side by side into the output.
+"""two_adapters: an adapter on every layer and a second one on the pooled layers, concatenated into a linear layer.
 
-A row of the 2020 paper, of which the share survives (0.242 %): this is the layout that fits it. At BERT-large for spans
-with size 386: 811,400 parameters; the skip would add 2,048.
+From the 2020 paper, of which only the size survives (0.242 % of the encoder). This layout has that size. Parameters at
+BERT-large for spans with size 386: 811,400; the skip adds 2,048.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from bertvision.settings import setting
 
 @dataclass(frozen=True)
 class TwoAdaptersConfig(ReadConfig):
-    size: int = setting(386, "values a layer's state becomes, and the pooled state", at_least=1)
-    skip: bool = setting(False, "the last layer's state goes to the output too")
+    size: int = setting(386, "output size of each adapter", at_least=1)
+    skip: bool = setting(False, "also feed the last layer's state to the output layer")
 
 
 @HEADS.register("two_adapters")

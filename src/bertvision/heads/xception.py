@@ -1,7 +1,7 @@
-"""xception: the full Xception along the hidden axis of [CLS], the layers as channels.
+"""xception: the full Xception along the hidden dimension of [CLS], with the layers as channels.
 
-From the 2020 paper; the network is that of Chollet 2017 in one dimension, with ReLU before every separable convolution.
-At BERT-large for two labels: 20,716,634 parameters, 20,662,106 of them trainable.
+From the 2020 paper: the network of Chollet 2017 in one dimension, with ReLU before every separable convolution.
+Parameters at BERT-large for two labels: 20,716,634, of which 20,662,106 are trainable.
 """
 
 from typing import Any, ClassVar
@@ -15,7 +15,7 @@ from bertvision.heads.convolutions import Convolution, HalvingBlock, PositionMas
 
 
 class MiddleBlock(nn.Module):
-    """Three separable convolutions, ReLU before each, added to what came in."""
+    """Three separable convolutions, each after a ReLU, with a residual connection."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""xception_short: a short Xception along the hidden axis of [CLS], the layers as channels ("Xception abbreviated").
+"""xception_short: a short Xception along the hidden dimension of [CLS], with the layers as channels.
 
-From the 2020 paper, with the parts of Chollet 2017. At BERT-large for two labels: 267,010 parameters, 264,066 of them
-trainable; with the last layer's [CLS] beside the result 269,058.
+"Xception abbreviated" in the 2020 paper, with the blocks of Chollet 2017. Parameters at BERT-large for two labels:
+267,010, of which 264,066 are trainable; 269,058 with the skip.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from bertvision.settings import setting
 
 @dataclass(frozen=True)
 class XceptionShortConfig(ReadConfig):
-    skip: bool = setting(False, "the last layer's state goes to the output too")
+    skip: bool = setting(False, "also feed the last layer's state to the output layer")
 
 
 @HEADS.register("xception_short")
@@ -36,7 +36,7 @@ class XceptionShort(Head):
         check_width("xception_short", shape.hidden, 9)
         self.first = Convolution(self.layers, 64, size=3, stride=3)
         self.second = Convolution(64, 128, size=3)
-        # Values outside the width do not count as zeros in the mean.
+        # The mean ignores positions outside the width.
         self.block = HalvingBlock(128, 256, 512, nn.AvgPool1d(3, stride=2, padding=1, count_include_pad=False))
         self.output = nn.Linear(512 + config.skip * shape.hidden, target.outputs)
 

@@ -1,4 +1,4 @@
-"""Where hidden states come from: streamed from the encoder, stored on disk, or kept in memory if they are small."""
+"""Sources of hidden states: streamed from the encoder, stored on disk, or in memory if they are small."""
 
 from bertvision.sources.base import Source, StateBatch, Targets, pack_targets
 from bertvision.sources.memory import MemorySource, MemoryStates

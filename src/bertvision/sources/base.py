@@ -1,6 +1,6 @@
 """Source: an iterable of packed batches of hidden states with their targets, in the order of a plan.
 
-Whoever trains or predicts cannot tell whether the states are streamed from the encoder, in memory or on disk.
+Training and prediction use every source the same way: streamed from the encoder, in memory or on disk.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class Targets:
-    """What the windows of a batch should give."""
+    """The targets of the windows of a batch."""
 
     start: Tensor  # (window) position of the answer's first token, 0 = no answer
     end: Tensor  # (window)
@@ -33,19 +33,19 @@ class Targets:
         return Targets(*(tensor.to(device, non_blocking=True) for tensor in (self.start, self.end, self.value)))
 
     def pin(self) -> "Targets":
-        """In memory that a GPU reads on its own, while the program goes on."""
+        """Copy to pinned memory, for asynchronous transfer to a GPU."""
         return Targets(*(tensor.pin_memory() for tensor in (self.start, self.end, self.value)))
 
 
 @dataclass(frozen=True)
 class StateBatch:
     windows: np.ndarray
-    """Which windows of the features these are."""
+    """Indices of the batch's windows in the features."""
     states: HiddenStates
     targets: Targets
     total: int | Tensor
-    """Windows of this step over all processes: what the loss is divided by. Or the weight of each window (window),
-    where some only fill the batch up."""
+    """Number of windows in this step over all processes, which the loss is divided by. In a batch with padding: the
+    weight of each window, (window)."""
 
 
 class Source(Protocol):
@@ -53,7 +53,7 @@ class Source(Protocol):
     def steps(self) -> int: ...
 
     def batches(self, first: int = 0) -> Iterator[StateBatch]:
-        """The batches from step `first` on."""
+        """Yield the batches from step `first` on."""
         ...
 
 
@@ -66,8 +66,8 @@ def pack_targets(features: Features, windows: np.ndarray) -> Targets:
 
 
 def make_ahead(make: Callable[[Item], Made], items: Iterable[Item], count: int = 3) -> Generator[Made, None, None]:
-    """`make(item)` of each item, in order, up to `count` of them made by a thread before they are asked for: while the
-    GPU computes one batch, the next ones are prepared."""
+    """Yield `make(item)` for each item, in order. A thread computes up to `count` results ahead, so the next batches
+    are prepared while the GPU computes the current one."""
     if count == 0:
         yield from map(make, items)
         return

@@ -1,4 +1,4 @@
-"""Which is cheaper, to stream states or to store them: seconds of both, from rates that are measured here."""
+"""Estimate whether streaming or storing the states is faster, from measured speeds of the encoder and the disk."""
 
 import contextlib
 import math
@@ -24,12 +24,12 @@ from bertvision.sources.streamed import StreamedSource
 
 MEMORY, STREAMED, STORED = "memory", "streamed", "stored"
 PROBE_BYTES = 64 << 20
-FEW_SECONDS = 2.0  # of encoding, to measure its rate
+FEW_SECONDS = 2.0  # how long to measure the encoder
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What was measured, a second."""
+    """Measured speeds, per second."""
 
     encoder_tokens: float
     write_bytes: float
@@ -38,7 +38,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Choice:
-    """Where the states come from, and why."""
+    """The chosen source of the states, and the reason."""
 
     source: str
     """ "streamed", "stored", or "memory"."""
@@ -49,9 +49,10 @@ class Choice:
 def weigh(
     passes: float, tokens: int, store_bytes: int, missing: float, rates: Rates, free_bytes: int | None = None
 ) -> Choice:
-    """The cheaper source for so many passes over so many tokens; `missing` is the share of the store not yet there.
+    """Choose the faster source for `passes` passes over `tokens` tokens. `missing` is the fraction of the store that is
+    not written yet.
 
-    The heads' own time is the same in both. Encoding and writing go on side by side, so the slower of them counts.
+    The heads take the same time either way. Encoding and writing overlap, so only the slower of the two counts.
     """
     streamed = passes * tokens / rates.encoder_tokens
     write = missing * max(tokens / rates.encoder_tokens, store_bytes / rates.write_bytes)
@@ -66,14 +67,14 @@ def weigh(
         "disk writes MB a second": round(rates.write_bytes / 1e6) if missing else 0,
         "disk reads MB a second": round(rates.read_bytes / 1e6),
     }
-    there = "all of it is there" if not missing else f"writing it takes {write:,.0f} s"
-    sums = (
-        f"{passes:.3g} times {tokens:,} tokens take about {streamed:,.0f} s through the encoder; a store has "
-        f"{store_bytes / 1e6:,.0f} MB, {there}, and reading it {read:,.0f} s"
+    writing = f"{write:,.0f} s to write and " if missing else ""
+    estimate = (
+        f"encoding {tokens:,} tokens {passes:.3g} times takes about {streamed:,.0f} s; "
+        f"a {'' if missing else 'finished '}store of {store_bytes / 1e6:,.0f} MB takes {writing}{read:,.0f} s to read"
     )
     if missing and free_bytes is not None and free_bytes < ROOM * missing * store_bytes:
-        return Choice(STREAMED, f"{sums}, but only {free_bytes / 1e6:,.0f} MB are free there", figures)
-    return Choice(STORED if write + read < streamed else STREAMED, sums, figures)
+        return Choice(STREAMED, f"{estimate}, but only {free_bytes / 1e6:,.0f} MB are free on its disk", figures)
+    return Choice(STORED if write + read < streamed else STREAMED, estimate, figures)
 
 
 # ---------------------------------------------------------------------- measured
@@ -82,7 +83,7 @@ def weigh(
 def measure_encoder(
     encoder: Encoder, features: Features, keep: Sequence[Part], encode_tokens: int, recorded: bool
 ) -> float:
-    """Tokens a second of the frozen encoder, after a batch or a few to warm up."""
+    """Measure the frozen encoder in tokens per second, after warm-up batches."""
     groups = fill_batches(features.lengths, np.arange(len(features)), tokens=encode_tokens)
     warm = 3 if recorded else 1  # the second batch of a size is recorded
     plan = [*groups[:1] * warm, *groups[1:], *groups[:1]]
@@ -101,8 +102,8 @@ def measure_encoder(
 
 
 def measure_disk(location: Location, store_bytes: int, writes: bool = True) -> tuple[float, float]:
-    """Bytes a second that the location of a store of this size writes and reads; what fits in memory is read from
-    there after the first time. Where the whole store is there, only that is read."""
+    """Measure how many bytes per second a location writes and reads. A store that fits in memory is read from the page
+    cache after the first time. With `writes=False` (a finished store), nothing is written."""
     in_memory = store_bytes < psutil.virtual_memory().available / 2
     if not writes:
         sizes = location.sizes()
@@ -110,7 +111,7 @@ def measure_disk(location: Location, store_bytes: int, writes: bool = True) -> t
         return math.inf, _read_rate(location, name, min(PROBE_BYTES, sizes[name]), in_memory)
     if isinstance(location, Folder):
         location = Folder(str(existing_folder(location.folder)))  # an estimate leaves nothing behind
-    size, name = PROBE_BYTES, f"{TEMPORARY}probe-{secrets.token_hex(8)}"  # others may look at the same moment
+    size, name = PROBE_BYTES, f"{TEMPORARY}probe-{secrets.token_hex(8)}"  # unique: other processes may also measure
     free = location.free_bytes()
     if free is not None and free < 2 * size:
         size = max(1, free // 4)
@@ -121,14 +122,14 @@ def measure_disk(location: Location, store_bytes: int, writes: bool = True) -> t
         write = size / (time.monotonic() - started)
         return write, _read_rate(location, name, size, in_memory)
     finally:
-        with contextlib.suppress(UserError, OSError):  # the error above says more
+        with contextlib.suppress(UserError, OSError):  # an error above is more informative
             location.remove(name)
 
 
 def _read_rate(location: Location, name: str, size: int, in_memory: bool) -> float:
     buffer = bytearray(size)
     if isinstance(location, Folder) and not in_memory and hasattr(os, "posix_fadvise"):
-        with open(location.folder / name, "rb") as file:  # the system drops it from memory: it is read from the disk
+        with open(location.folder / name, "rb") as file:  # drop it from the page cache, so that the disk is measured
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     started = time.monotonic()
     location.read_into(name, [ByteRange(0, [memoryview(buffer)])])

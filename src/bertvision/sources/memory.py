@@ -1,4 +1,4 @@
-"""Kept source: [CLS] or mean states are small, so they are encoded or read from a store once, and stay in memory."""
+"""In-memory source: [CLS] and mean states are small, so they are encoded or read once and held in memory."""
 
 from collections.abc import Iterator
 
@@ -17,17 +17,18 @@ from bertvision.sources.store.reader import StateReader, Store
 
 
 class MemoryStates:
-    """The `cls` and `mean` states of all windows of some features."""
+    """The `cls` and `mean` states of all windows."""
 
     def __init__(self, parts: dict[Part, Tensor], pooled: bool, origin: str = "") -> None:
-        """`origin` says in words where the states came from."""
+        """`origin` explains where the states came from."""
         self.parts, self.pooled, self.origin = parts, pooled, origin  # each part (window, layer, hidden)
 
     @classmethod
     def encode(
         cls, encoder: Encoder, features: Features, keep: tuple[Part, ...], tokens: int = 8192, bar: Bar | None = None
     ) -> "MemoryStates":
-        """Runs the frozen encoder over every window, longest first: little padding, and memory fails early or never."""
+        """Run the frozen encoder over every window, longest first: this needs little padding, and if memory is too
+        small, it fails at once."""
         order = np.argsort(-features.lengths, kind="stable")
         found: dict[Part, list[Tensor]] = {name: [] for name in keep}
         for windows in fill_batches(features.lengths, order, tokens=tokens):
@@ -37,15 +38,15 @@ class MemoryStates:
                 found[name].append(states.read(name))
             if bar:
                 bar.advance(int(features.lengths[windows].sum()))
-        back = torch.from_numpy(np.argsort(order, kind="stable"))  # (window) where it is among the encoded ones
+        back = torch.from_numpy(np.argsort(order, kind="stable"))  # (window) its index in the encoded order
         joined = {name: torch.cat(parts)[back.to(parts[0].device)] for name, parts in found.items()}
-        return cls(joined, encoder.shape.pooled, "they are small, and encoded once")
+        return cls(joined, encoder.shape.pooled, "they are small, so they are encoded once")
 
     @classmethod
     def load(
         cls, store: Store, keep: tuple[Part, ...], features: Features, device: torch.device, dtype: torch.dtype
     ) -> "MemoryStates":
-        """All states of a store, a shard's worth of windows at a time, each shard compared with its checksum."""
+        """Load all states of a store, shard by shard, and verify the checksum of each shard."""
         found: dict[Part, list[Tensor]] = {name: [] for name in keep}
         reading, first = StateReader(store, keep, features.lengths), 0
         for shard in store.manifest.shards:
@@ -55,14 +56,14 @@ class MemoryStates:
                 found[name].append(from_stored(stored[name].to(device), dtype))
             first += shard.windows
         parts = {name: torch.cat(tensors) for name, tensors in found.items()}
-        return cls(parts, store.contents.pooled, f"they are small, and read from {store.location}")
+        return cls(parts, store.contents.pooled, f"they are small, so they are read once from {store.location}")
 
 
 class MemorySource:
     def __init__(
-        self, kept: MemoryStates, features: Features, plan: list[np.ndarray], share: tuple[int, int] = (0, 1)
+        self, memory: MemoryStates, features: Features, plan: list[np.ndarray], share: tuple[int, int] = (0, 1)
     ) -> None:
-        self.kept, self.features, self.plan = kept, features, plan
+        self.memory, self.features, self.plan = memory, features, plan
         self.rank, self.processes = share
 
     @property
@@ -70,14 +71,14 @@ class MemorySource:
         return len(self.plan)
 
     def batches(self, first: int = 0) -> Iterator[StateBatch]:
-        device = next(iter(self.kept.parts.values())).device
+        device = next(iter(self.memory.parts.values())).device
         mine = [windows[self.rank :: self.processes] for windows in self.plan[first:]]
-        # All that the steps need goes to the device at once: no step waits for a copy.
+        # Indices and targets of all steps go to the device at once: no step waits for a copy.
         order = torch.from_numpy(np.concatenate([np.zeros(0, dtype=np.int64), *mine])).to(device)  # (window of a step)
         targets = pack_targets(self.features, np.arange(len(self.features))).to(device)
         for whole, windows, index in zip(self.plan[first:], mine, order.split([len(w) for w in mine]), strict=True):
-            parts = {name: values[index] for name, values in self.kept.parts.items()}
+            parts = {name: values[index] for name, values in self.memory.parts.items()}
             lengths = torch.from_numpy(self.features.lengths[windows].astype(np.int64))  # (sequence)
-            states = HiddenStates(lengths, cls=parts.get("cls"), mean=parts.get("mean"), pooled=self.kept.pooled)
+            states = HiddenStates(lengths, cls=parts.get("cls"), mean=parts.get("mean"), pooled=self.memory.pooled)
             own = Targets(targets.start[index], targets.end[index], targets.value[index])
             yield StateBatch(windows, states, own, len(whole))

@@ -1,4 +1,4 @@
-"""Streamed source: the frozen encoder runs as the batches are asked for, several steps' windows at a time."""
+"""Streamed source: the frozen encoder runs on demand, on the windows of several steps at a time."""
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property
@@ -15,18 +15,18 @@ from bertvision.sources.base import StateBatch, Targets, make_ahead, pack_target
 
 
 class _Group(NamedTuple):
-    """Steps that go through the encoder together, ready for it."""
+    """Prepared steps that are encoded together."""
 
     steps: range
     parts: list[np.ndarray]
-    """Each step's windows."""
+    """The windows of each step."""
     tokens: PackedTokens | None
-    """None: this process has none of them."""
+    """None if this process has no windows in these steps."""
     packings: list[Packing] | None
-    """Each step's own, where heads read tokens; None: they are made where they are needed."""
+    """The packing of each step if heads read tokens; None: built on demand."""
     targets: list[Targets]
     filled: bool = False
-    """Whether further sequences fill the tokens up."""
+    """Whether sequences of padding were added to the tokens."""
 
 
 class StreamedSource:
@@ -41,22 +41,22 @@ class StreamedSource:
         starts: Iterable[int] = (),
         recorded: bool = False,
     ) -> None:
-        """`plan` holds each step's windows; `keep` what of the states is wanted; `share` = (rank, processes); `starts`
-        the steps that never go through the encoder with the one before them. Where the encoder's work may be `recorded`
-        on a GPU, the states of a batch are overwritten when the next one is asked for."""
+        """`plan` holds the windows of each step, `keep` the parts of the states to return, `share` = (rank, processes),
+        `starts` the steps that are never encoded together with the step before. With `recorded`, encoding is recorded
+        as CUDA graphs on a GPU; the states of a batch are then overwritten by the next batch."""
         self.encoder, self.features, self.plan = encoder.eval(), features, plan
         self.keep, self.encode_tokens = tuple(keep), encode_tokens
         self.rank, self.processes = share
         self.starts = frozenset(starts)
         self.recorded = recorded and encoder.device.type == "cuda" and encoder.route == "varlen" and encoder.work > 0
-        self.sizes: dict[int, int] = {}  # tokens of a recorded batch → bytes of its states, which are kept
+        self.sizes: dict[int, int] = {}  # tokens of a recorded batch → bytes of its states, which stay allocated
 
     @cached_property
     def graphs(self) -> Graphs:
         return Graphs()
 
     @cached_property
-    def places(self) -> TokenBuffers:
+    def buffers(self) -> TokenBuffers:
         return TokenBuffers(self.encoder.device)
 
     @cached_property
@@ -69,10 +69,10 @@ class StreamedSource:
 
     def batches(self, first: int = 0) -> Iterator[StateBatch]:
         left = (found for found in self._groups() if found.stop > first)
-        # A CPU has no hand free to prepare what comes next.
+        # On a CPU, preparing ahead would compete with the encoder for cores.
         on_gpu = self.encoder.device.type == "cuda"
         for group in make_ahead(self._prepare, left) if on_gpu else map(self._prepare, left):
-            yield from self._batches_of(group, first)  # its states go with it, before the next group's come
+            yield from self._batches_of(group, first)  # frees its states before the next group is encoded
 
     def _prepare(self, steps: range) -> _Group:
         parts = [self.plan[step][self.rank :: self.processes] for step in steps]
@@ -91,8 +91,8 @@ class StreamedSource:
         return _Group(steps, parts, tokens.pin(), packings, [target.pin() for target in targets], filled)
 
     def _is_small(self, tokens: int) -> bool:
-        """Whether a GPU would be through with so many tokens before the program has told it all it has to do, and the
-        states of all sizes that are recorded are few."""
+        """Whether a GPU encodes this many tokens faster than the kernels are launched, and the states of all recorded
+        sizes fit in the memory set aside for them."""
         shape, slots = self.encoder.shape, round_up(tokens)
         size = slots * shape.layers * shape.hidden * self.encoder.model.dtype.itemsize if "tokens" in self.keep else 0
         if self.encoder.work * tokens >= MOST_WORK or sum(({**self.sizes, slots: size}).values()) >= self.most_bytes:
@@ -103,7 +103,7 @@ class StreamedSource:
     def _batches_of(self, group: _Group, first: int) -> Iterator[StateBatch]:
         device = self.encoder.device
         packings = [packing.to(device) for packing in group.packings] if group.packings else None
-        # Steps are small and the encoder likes much at once, so a group goes through together and is cut again.
+        # Steps are small and the encoder is faster on large batches, so a group is encoded at once and then split.
         cuts = self._encode(group).split([len(windows) for windows in group.parts], packings)
         for step, windows, cut, targets in zip(group.steps, group.parts, cuts, group.targets, strict=True):
             if step >= first:
@@ -115,16 +115,16 @@ class StreamedSource:
         with torch.no_grad():
             if not group.filled:
                 return self.encoder(group.tokens, keep=self.keep)
-            key, placed, _ = self.places.put(group.tokens)
-            states: HiddenStates = self.graphs.run(key, lambda: self.encoder(placed, keep=self.keep))
+            key, buffered, _ = self.buffers.put(group.tokens)
+            states: HiddenStates = self.graphs.run(key, lambda: self.encoder(buffered, keep=self.keep))
         lengths = torch.from_numpy(self.features.lengths[np.concatenate(group.parts)].astype(np.int64))  # (sequence)
         return states.first(lengths)
 
     def _groups(self) -> Iterator[range]:
-        """Consecutive steps whose windows hold about `encode_tokens` tokens.
+        """Yield groups of consecutive steps with about `encode_tokens` tokens.
 
-        They are counted from the first step wherever a pass begins, and end with an epoch: other neighbours would round
-        the states otherwise, and a resumed or longer pass would end in other weights.
+        Groups are formed from the first step, wherever a pass resumes, and end at `starts`. Rounding depends on the
+        windows that are encoded together, so other groups would give a resumed or longer pass different weights.
         """
         start = 0
         while start < self.steps:

@@ -24,7 +24,7 @@ SIZES = st.one_of(
 
 @settings(max_examples=60, deadline=None)
 @given(LENGTHS, SIZES, st.integers(0, 2**31), st.sampled_from([0.3, 1.0, 2.5]))
-def test_every_window_comes_exactly_once_an_epoch(lengths: np.ndarray, size: Any, seed: int, epochs: float) -> None:
+def test_every_window_comes_exactly_once_per_epoch(lengths: np.ndarray, size: Any, seed: int, epochs: float) -> None:
     plan = plan_batches(lengths, epochs, seed, **size)
     assert len(plan.epochs) == np.ceil(epochs)
     for batches in plan.epochs:
@@ -33,7 +33,7 @@ def test_every_window_comes_exactly_once_an_epoch(lengths: np.ndarray, size: Any
 
 @settings(max_examples=60, deadline=None)
 @given(LENGTHS, st.integers(1, 2000), st.integers(0, 100))
-def test_a_batch_holds_as_many_windows_as_fit_and_one_at_least(lengths: np.ndarray, tokens: int, seed: int) -> None:
+def test_a_batch_holds_as_many_windows_as_fit_and_at_least_one(lengths: np.ndarray, tokens: int, seed: int) -> None:
     batches = plan_batches(lengths, 1, seed, tokens=tokens).epochs[0]
     for batch, following in zip(batches, [*batches[1:], None], strict=True):
         held = lengths[batch].sum()
@@ -43,12 +43,12 @@ def test_a_batch_holds_as_many_windows_as_fit_and_one_at_least(lengths: np.ndarr
 
 @settings(max_examples=30, deadline=None)
 @given(LENGTHS, st.integers(1, 20))
-def test_batches_of_rows_are_full_but_the_last(lengths: np.ndarray, rows: int) -> None:
+def test_batches_of_rows_are_full_except_the_last(lengths: np.ndarray, rows: int) -> None:
     batches = plan_batches(lengths, 1, 0, rows=rows).epochs[0]
     assert [len(batch) for batch in batches[:-1]] == [rows] * (len(batches) - 1) and 1 <= len(batches[-1]) <= rows
 
 
-def test_the_same_seed_gives_the_same_plan_another_seed_and_another_epoch_others() -> None:
+def test_plans_depend_on_seed_and_epoch_only() -> None:
     lengths = np.full(50, 10, dtype=np.int32)
 
     def order(plan: BatchPlan, epoch: int) -> list[int]:
@@ -59,7 +59,7 @@ def test_the_same_seed_gives_the_same_plan_another_seed_and_another_epoch_others
     assert order(first, 0) != order(other, 0) and order(first, 0) != order(first, 1)
 
 
-def test_more_epochs_leave_the_first_as_they_were() -> None:
+def test_more_epochs_do_not_change_the_first() -> None:
     lengths = np.arange(1, 41, dtype=np.int32)
     short, long = plan_batches(lengths, 0.5, 3, tokens=90), plan_batches(lengths, 4, 3, tokens=90)
     assert [b.tolist() for b in short.epochs[0]] == [b.tolist() for b in long.epochs[0]]
@@ -85,7 +85,7 @@ def test_steps_are_counted_over_all_epochs() -> None:
     [(0, 0), (0.1, 1), (0.25, 2), (0.3, 3), (0.96, 10), (1, 10), (1.5, 15), (2, 20), (3, 30), (9, 30)],
 )
 def test_a_fraction_of_an_epoch_is_the_nearest_step(epochs: float, steps: int) -> None:
-    plan = plan_batches(np.full(20, 5, dtype=np.int32), 3, 0, rows=2)  # 10 steps an epoch
+    plan = plan_batches(np.full(20, 5, dtype=np.int32), 3, 0, rows=2)  # 10 steps per epoch
     assert plan.step_at(epochs) == steps
 
 
@@ -103,20 +103,20 @@ WANTED = st.sets(st.tuples(st.integers(1, 4), SHARES), min_size=1, max_size=6)
 
 @settings(max_examples=80, deadline=None)
 @given(LENGTHS, SIZES, WANTED, st.integers(0, 100))
-def test_a_member_s_steps_are_the_same_in_any_company(lengths: np.ndarray, size: Any, wanted: Any, seed: int) -> None:
+def test_a_members_steps_do_not_depend_on_other_members(lengths: np.ndarray, size: Any, wanted: Any, seed: int) -> None:
     together = plan_pass(lengths, wanted, seed, **size)
     for one in wanted:
         alone = plan_pass(lengths, {one}, seed, **size)
         mine = [alone.steps[step].tolist() for step in alone.courses[one]]
         assert mine == [together.steps[step].tolist() for step in together.courses[one]]
-        # Nor do they go through the encoder with other neighbours.
+        # Nor are they encoded together with other steps.
         begins = [[step in plan.starts for step in plan.courses[one]] for plan in (alone, together)]
         assert begins[0] == begins[1]
 
 
 @settings(max_examples=80, deadline=None)
 @given(LENGTHS, SIZES, WANTED, st.integers(0, 100))
-def test_each_epoch_goes_once_over_a_share_that_begins_the_first_one(
+def test_each_epoch_repeats_the_same_fraction_of_the_first(
     lengths: np.ndarray, size: Any, wanted: Any, seed: int
 ) -> None:
     whole = plan_pass(lengths, wanted, seed, **size)
@@ -133,14 +133,14 @@ def test_each_epoch_goes_once_over_a_share_that_begins_the_first_one(
             assert taken[each : 2 * each] != order[:each], "further epochs are shuffled"
 
 
-def test_a_share_is_that_part_of_the_first_epoch_s_full_batches() -> None:
+def test_a_fraction_is_the_first_part_of_the_first_epochs_full_batches() -> None:
     whole = plan_pass(np.full(1000, 7), {(1, 0.3), (1, 0.1), (2, 1.0)}, 5, rows=10)
     assert whole.courses[1, 0.3] == list(range(30)) and whole.courses[1, 0.1] == list(range(10))
     assert all(len(whole.steps[step]) == 10 for step in whole.courses[1, 0.3])
     assert whole.courses[2, 1.0] == list(range(200)) and len(whole.steps) == 200
 
 
-def test_what_nobody_takes_is_not_in_the_pass_beyond_the_next_tenth() -> None:
+def test_steps_no_member_needs_are_dropped_after_the_next_tenth() -> None:
     assert len(plan_pass(np.full(1000, 7), {(1, 0.25)}, 5, rows=10).steps) == 30
     assert len(plan_pass(np.full(1000, 7), {(3, 0.2)}, 5, rows=10).steps) == 60
 
@@ -150,7 +150,7 @@ def test_what_nobody_takes_is_not_in_the_pass_beyond_the_next_tenth() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 3000), st.integers(0, 100))
-def test_a_block_shuffle_gives_every_window_once(count: int, seed: int) -> None:
+def test_a_block_shuffle_has_every_window_once(count: int, seed: int) -> None:
     assert sorted(draw_order(count, "blocks", seed, 3, 0).tolist()) == list(range(count))
 
 

@@ -8,7 +8,7 @@ from bertvision.errors import UserError
 
 
 def articles(sizes: list[int], passages: int = 3) -> list[Example]:
-    """Articles of so many questions, spread over a few passages each."""
+    """Articles with these numbers of questions, each spread over a few passages."""
     return [
         Example(f"{article}-{number}", "q", f"passage {article}.{number % passages}", group=f"article {article}")
         for article, size in enumerate(sizes)
@@ -22,7 +22,7 @@ def ids(examples: list[Example]) -> list[str]:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=40), st.floats(0.01, 0.6), st.integers(0, 1000))
-def test_kept_and_held_out_are_disjoint_in_order_and_make_up_the_whole(
+def test_training_and_held_out_examples_are_disjoint_ordered_and_complete(
     sizes: list[int], share: float, seed: int
 ) -> None:
     examples = articles(sizes)
@@ -48,7 +48,7 @@ def test_whole_articles_stay_together_and_the_share_is_about_right(share: float,
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_where_articles_are_too_large_whole_passages_stay_together(seed: int) -> None:
+def test_if_articles_are_too_large_whole_passages_stay_together(seed: int) -> None:
     examples = articles([300], passages=60)
     kept, held = hold_out(examples, 0.05, seed)
     assert len(held) == 15 and not {example.text_pair for example in kept} & {example.text_pair for example in held}
@@ -67,17 +67,17 @@ def test_examples_without_groups_are_drawn_one_by_one(count: int, share: float, 
     assert len(hold_out(examples, share, 0)[1]) == expected
 
 
-def test_pairs_that_share_a_second_text_are_no_group() -> None:
+def test_pairs_that_share_a_second_text_are_not_a_group() -> None:
     examples = [Example(str(number), "text", "the same", target=0) for number in range(100)]
     assert len(hold_out(examples, 0.1, 0)[1]) == 10
 
 
-def test_another_seed_holds_out_others() -> None:
+def test_another_seed_holds_out_other_examples() -> None:
     examples = [Example(str(number), "text", target=0) for number in range(100)]
     assert ids(hold_out(examples, 0.1, 0)[1]) != ids(hold_out(examples, 0.1, 1)[1])
 
 
-def test_nothing_is_held_out_of_no_share_and_too_few_are_refused() -> None:
+def test_a_share_of_zero_holds_out_nothing_and_too_few_examples_are_refused() -> None:
     one = [Example("1", "text", target=0)]
     assert hold_out(one, 0, 0) == (one, [])
     for few in ([], one):

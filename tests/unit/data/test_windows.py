@@ -151,12 +151,12 @@ def test_token_types_are_zero_for_models_without_them():
     assert not spans([question("The fox")], tokenizer).type_ids.any()
 
 
-def test_no_examples_give_no_windows():
+def test_no_examples_return_no_windows():
     features = spans([], TOKENIZERS["wordpiece"])
     assert len(features) == 0 and features.offsets.shape == (0, 2)
 
 
-def test_batches_leave_no_trace_and_progress_ends_at_the_total():
+def test_batching_does_not_change_features_and_progress_ends_at_the_total():
     examples = [question(CORPUS[index % 3], id=str(index)) for index in range(BATCH + 7)]
     told: list[int] = []
     tokenizer = TOKENIZERS["wordpiece"]
@@ -197,7 +197,7 @@ def test_single_sentences_have_no_passage_tokens():
 
 
 @every_tokenizer
-def test_a_window_without_the_whole_answer_says_no_answer(tokenizer):
+def test_a_window_without_the_whole_answer_has_no_answer(tokenizer):
     passage = " ".join(CORPUS)
     words = [match.span() for match in re.finditer(r"\S+", passage)]
     # Every run of two words, so that answers end before, at and after the edges of windows.
@@ -217,7 +217,7 @@ def test_a_window_without_the_whole_answer_says_no_answer(tokenizer):
     assert labelled.any() and not labelled.all()
 
 
-def test_answerability_holds_only_for_windows_with_the_whole_answer():
+def test_only_windows_with_the_whole_answer_are_answerable():
     answer = (Answer("1867", CORPUS[0].index("1867")),)
     examples = [
         Example("yes", "when?", " ".join(CORPUS), 1, answer),
@@ -261,7 +261,7 @@ def test_an_answer_inside_a_token_takes_the_whole_token_and_no_more(tokenizer):
 
 
 @every_tokenizer
-def test_an_answer_of_nothing_visible_is_no_answer(tokenizer):
+def test_an_answer_without_visible_characters_is_no_answer(tokenizer):
     features = spans([question("a fox  \n  jumps", "  \n  "), question("")], tokenizer)
     assert features.start.tolist() == features.end.tolist() == [0, 0]
 
@@ -282,7 +282,7 @@ WORDS = [
     data=st.data(),
 )
 @quick
-def test_whole_words_come_back_exactly(tokenizer, words, gaps, data):
+def test_whole_words_round_trip_exactly(tokenizer, words, gaps, data):
     first = data.draw(st.integers(0, len(words) - 1))
     last = data.draw(st.integers(first, len(words) - 1))
     pieces = [piece for pair in zip(words, gaps, strict=False) for piece in pair]
@@ -304,7 +304,7 @@ ANYTHING = st.text(st.characters(), max_size=40) | st.text(
 @every_tokenizer
 @given(passage=ANYTHING, data=st.data())
 @quick
-def test_in_any_text_all_that_tokens_hold_of_the_answer_comes_back_in_whole_graphemes(tokenizer, passage, data):
+def test_answers_in_any_text_round_trip_in_whole_graphemes(tokenizer, passage, data):
     import regex
 
     words = [match.span() for match in regex.finditer(r"\S+", passage)]
@@ -341,21 +341,21 @@ def test_a_mark_that_the_tokenizer_drops_stays_with_its_letter():
     assert recovered(example, features) == ("cafe\u0301", 3, 8)
 
 
-def test_lone_surrogates_are_read_and_come_back():
+def test_lone_surrogates_round_trip():
     example = question("the \ud83d fox", "\ud83d fox")
     assert recovered(example, spans([example], TOKENIZERS["byte_level"])) == ("\ud83d fox", 4, 9)
 
 
-def test_text_between_leaves_out_outer_white_space_and_never_splits_a_grapheme():
+def test_text_between_strips_white_space_and_never_splits_a_grapheme():
     assert text_between("a  bc  d", 1, 7) == ("bc", 3, 5)
     assert text_between("a   d", 1, 4)[0] == ""
     assert text_between("x 👨‍👩‍👧 y", 4, 5) == ("👨‍👩‍👧", 2, 7)
     assert text_between("🇩🇪🇫🇷", 1, 2) == ("🇩🇪", 0, 2)
 
 
-def test_text_of_tokens_outside_the_passage_is_our_own_mistake():
+def test_tokens_outside_the_passage_fail_an_assertion():
     features = spans([question("The fox")], TOKENIZERS["wordpiece"])
-    with pytest.raises(AssertionError, match="not of the passage"):
+    with pytest.raises(AssertionError, match="outside the passage"):
         passage_text("The fox", features.offsets, 0, 0)
 
 

@@ -29,18 +29,20 @@ def test_older_devices_are_padded(cuda: None, monkeypatch: pytest.MonkeyPatch) -
     assert choose_route(tiny_config("bert"), "cuda", torch.float16).name == "padded"
 
 
-def test_a_kernel_without_windows_pads_modernbert_alone(cuda: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_modernbert_is_padded_if_the_kernel_has_no_sliding_window(
+    cuda: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(attention, "_varlen_parameters", lambda: frozenset({"scale"}))
     routes = {name: choose_route(tiny_config(name), "cuda", torch.bfloat16).name for name in ("bert", "modernbert")}
     assert routes == {"bert": "varlen", "modernbert": "padded"}
 
 
-def test_torch_without_the_kernel_is_padded(cuda: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_kernel_the_route_is_padded(cuda: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "_varlen_parameters", lambda: None)
     assert choose_route(tiny_config("bert"), "cuda", torch.bfloat16).name == "padded"
 
 
-def test_odd_attention_heads_are_padded(cuda: None) -> None:
+def test_unsupported_head_sizes_are_padded(cuda: None) -> None:
     config = tiny_config("bert", hidden_size=36, num_attention_heads=3)
     assert choose_route(config, "cuda", torch.bfloat16).name == "padded"
 
@@ -49,11 +51,11 @@ def test_odd_attention_heads_are_padded(cuda: None) -> None:
     ("architecture", "wanted", "words"),
     [("mpnet", "looped", "mpnet"), ("deberta-v2", "varlen", "deberta-v2"), ("bert", "varlen", "needs CUDA")],
 )
-def test_a_route_that_cannot_be_is_refused_with_its_reason(architecture: str, wanted: str, words: str) -> None:
+def test_an_impossible_route_is_refused_with_the_reason(architecture: str, wanted: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         choose_route(tiny_config(architecture), "cpu", torch.float32, wanted)
 
 
-def test_an_unknown_route_is_refused_with_the_nearest_name() -> None:
+def test_an_unknown_route_is_refused_with_a_suggestion() -> None:
     with pytest.raises(UserError, match="'varlen'"):
         choose_route(tiny_config("bert"), "cpu", torch.float32, "varlenn")

@@ -1,4 +1,4 @@
-"""`encoder.layers`: an encoder that gives the states of some layers gives just what it gives of them among all."""
+"""`encoder.layers`: the states of chosen layers equal those layers of the full states."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,11 +26,11 @@ def tokens() -> PackedTokens:
     return PackedTokens.from_lists(*random_sequences())
 
 
-# Of four layers: some, counted from the end, the last alone, all.
+# Of four layers: some, counted from the end, only the last, all.
 @pytest.mark.parametrize(
     ("layers", "places"), [([0, 3], [0, 3]), ([-3, -1], [1, 3]), ([-1], [3]), (range(4), range(4))]
 )
-@pytest.mark.parametrize(("architecture", "route"), ROUTES)  # BERT, RoBERTa and MPNet have a pooler, the others none
+@pytest.mark.parametrize(("architecture", "route"), ROUTES)  # BERT, RoBERTa and MPNet have a pooler, the others do not
 @torch.no_grad()
 def test_chosen_layers_are_slices_of_all(architecture: str, route: str, layers: Any, places: Any) -> None:
     model = tiny_model(architecture)
@@ -50,7 +50,7 @@ def test_chosen_layers_are_slices_of_all(architecture: str, route: str, layers: 
 
 @pytest.mark.parametrize("route", ["padded", "looped"])
 @torch.no_grad()
-def test_chosen_layers_are_those_of_a_plain_call(route: str) -> None:
+def test_chosen_layers_equal_those_of_a_plain_call(route: str) -> None:
     model = tiny_model("bert")
     sequences = zip(*random_sequences(), strict=True)
     expected = torch.cat([torch.stack(plain_call(model, *one).hidden_states, 2)[0] for one in sequences])
@@ -60,7 +60,7 @@ def test_chosen_layers_are_those_of_a_plain_call(route: str) -> None:
 
 @pytest.mark.parametrize("keep", [("tokens",), ("cls",), ("mean",), ("last",), ("cls", "last")])
 @torch.no_grad()
-def test_each_part_alone_is_that_of_all_parts(keep: Any) -> None:
+def test_a_part_requested_alone_equals_the_part_requested_with_others(keep: Any) -> None:
     encoder = Encoder(tiny_model("bert"), layers=[1, 3])
     alone, beside = encoder(tokens(), keep=keep), encoder(tokens(), keep=KEEP)
     for part in keep:
@@ -70,7 +70,7 @@ def test_each_part_alone_is_that_of_all_parts(keep: Any) -> None:
 @pytest.mark.parametrize("kind", KINDS.values())
 @pytest.mark.parametrize("reads", ["pooled", "cls", "mean"])
 @torch.no_grad()
-def test_the_encoders_own_output_layer_says_the_same(kind: Kind, reads: Any) -> None:
+def test_the_encoders_own_output_layer_is_unaffected(kind: Kind, reads: Any) -> None:
     model = tiny_model("bert")
     outputs = []
     for layers in (None, [0, 3], [-1]):
@@ -88,7 +88,7 @@ def test_the_packed_route_is_checked_on_chosen_layers() -> None:
 
 
 @pytest.mark.parametrize("part", ["cls", "mean"])
-def test_streamed_and_kept_states_are_of_the_chosen_layers(
+def test_states_streamed_and_in_memory_have_the_chosen_layers(
     part: Any, tiny_encoder_folder: Path, tiny_features: Callable[[str], Features]
 ) -> None:
     features = tiny_features("stsb")
@@ -100,7 +100,7 @@ def test_streamed_and_kept_states_are_of_the_chosen_layers(
         MemorySource(MemoryStates.encode(some, features, (part,)), features, plan),
     )
     for all_of_them, *found in zip(expected, *(source.batches() for source in sources), strict=True):
-        places = [0, 2, 3, 4] if part == "cls" else [0, 2, 3]  # the pooled output stands after the layers
+        places = [0, 2, 3, 4] if part == "cls" else [0, 2, 3]  # the pooled output comes after the layers
         for batch in found:
             wanted = all_of_them.states.read(part)[:, places]
             torch.testing.assert_close(batch.states.read(part), wanted, rtol=1e-5, atol=1e-5)
@@ -120,15 +120,15 @@ def test_the_shape_of_chosen_layers_is_known_before_the_weights(tiny_encoder_fol
     [
         ([0, 4], "there is no layer 4"),
         ([-5, -1], "there is no layer -5"),
-        ([0, 0, 3], "layer 0 is named twice"),
-        ([3, -1], "layer 3 is named twice"),
+        ([0, 0, 3], "layer 0 is listed twice"),
+        ([3, -1], "layer 3 is listed twice"),
         ([3, 0], r"in ascending order, \[0, 3\]"),
         ([-1, 0], r"in ascending order, \[0, 3\]"),
         ([0, 2], "add -1, the last layer"),
         ([], "add -1, the last layer"),
     ],
 )
-def test_layers_that_do_not_fit_are_named_with_those_there_are(
+def test_layers_that_do_not_fit_are_reported_with_the_valid_range(
     layers: list[int], words: str, tiny_encoder_folder: Path
 ) -> None:
     name = str(tiny_encoder_folder)

@@ -17,7 +17,7 @@ def tokens(lengths: list[int] = LENGTHS) -> PackedTokens:
 
 
 @torch.no_grad()
-def test_only_what_is_kept_is_built() -> None:
+def test_only_requested_parts_are_built() -> None:
     encoder = Encoder(tiny_model("bert"))
     states = encoder(tokens(), keep=("cls",))
     assert states.cls is not None and states.cls.shape == (7, 5, 32)
@@ -30,9 +30,9 @@ def test_only_what_is_kept_is_built() -> None:
 @pytest.mark.parametrize("route", ["padded", "looped"])
 def test_a_sequence_longer_than_the_position_table_names_the_setting(route: str) -> None:
     roberta = Encoder(tiny_model("roberta"), name="tiny", attention=route)
-    assert roberta.max_length == 62  # 64 places less the padding index 1 and the one before it
+    assert roberta.max_length == 62  # 64 positions minus the padding index 1 and the one before it
     roberta(tokens([62]))
-    with pytest.raises(UserError, match="at most 62 tokens, one text has 63: set data.max_length"):
+    with pytest.raises(UserError, match="at most 62 tokens, but one text has 63: set data.max_length"):
         roberta(tokens([63]))
 
 
@@ -42,7 +42,7 @@ def test_models_without_a_position_table_have_no_limit() -> None:
 
 @pytest.mark.parametrize("budget", [1, 40, 64, 10_000])
 @torch.no_grad()
-def test_the_padded_budget_changes_nothing(budget: int) -> None:
+def test_the_padded_budget_does_not_change_the_states(budget: int) -> None:
     model = tiny_model("bert")
     expected = Encoder(model)(tokens()).read("tokens")
     torch.testing.assert_close(
@@ -58,12 +58,12 @@ def test_micro_batches_cover_every_sequence_once_within_the_budget_and_with_litt
     assert max(slots) <= 8192 and sum(slots) < 1.15 * sum(lengths)
 
 
-def test_a_sequence_over_the_budget_goes_alone() -> None:
+def test_a_sequence_over_the_budget_is_a_batch_of_its_own() -> None:
     assert list(group_by_length([30, 50, 8], 20)) == [[1], [0], [2]]
 
 
 @pytest.mark.parametrize("architecture", PACKED)
-def test_check_route_is_rounding_for_the_packed_route_and_leaves_the_encoder_as_it_was(architecture: str) -> None:
+def test_check_route_accepts_the_packed_route_and_restores_the_encoder(architecture: str) -> None:
     encoder = Encoder(tiny_model(architecture), attention="looped").train()
     assert check_route(encoder, tokens()) < 1e-5
     assert encoder.route == "looped" and encoder.training
@@ -96,11 +96,11 @@ def test_float32_never_reaches_the_half_precision_kernel() -> None:
     encoder.route = "varlen"
     attention.register()
     encoder.model.set_attn_implementation(attention.VARLEN)
-    with pytest.raises(RuntimeError, match="half precision or under autocast"):
+    with pytest.raises(RuntimeError, match="use half precision or autocast"):
         encoder(tokens())
 
 
-def test_autocast_on_a_cpu_gives_all_parts() -> None:
+def test_autocast_on_a_cpu_returns_all_parts() -> None:
     encoder = Encoder(tiny_model("bert"), attention="looped")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         states = encoder(tokens(), keep=("tokens", "last", "cls", "mean"))

@@ -1,4 +1,4 @@
-"""Which encoder it is: what a run's results hang on, for folders and for the hub's cache."""
+"""The identity of an encoder, on which a run's results depend, for folders and for the hub's cache."""
 
 import os
 import shutil
@@ -54,10 +54,10 @@ def cache_of(folder: Path, cache: Path, commit: str) -> None:
     (home / "refs" / "main").write_text(commit)
 
 
-def test_a_hub_name_loads_from_the_cache_without_network_and_is_known_by_its_commit(
+def test_a_hub_name_loads_from_the_cache_without_network_and_is_identified_by_its_commit(
     tiny_encoder_folder: Path, tmp_path: Path
 ) -> None:
-    # A process of its own: the place of the cache is read when the hub's library is imported.
+    # A separate process: the location of the cache is read when huggingface_hub is imported.
     program = f"""
 from pathlib import Path
 from bertvision.encoder.loading import identify, load_encoder, shape_of

@@ -1,4 +1,4 @@
-"""Layers that are listened to and compiled, with a compiler that changes nothing; a real one is tried in tests/gpu."""
+"""Listening to and compiling layers, with a compiler that does nothing; tests/gpu uses the real one."""
 
 import warnings
 from typing import Any
@@ -19,7 +19,7 @@ def inputs() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_is_heard_is_what_transformers_gives_as_hidden_states(family: str) -> None:
+def test_the_listener_collects_the_hidden_states_of_transformers(family: str) -> None:
     model, given = tiny_model(family).eval(), inputs()
     with torch.no_grad():
         expected = model(**given, output_hidden_states=True).hidden_states
@@ -30,7 +30,7 @@ def test_what_is_heard_is_what_transformers_gives_as_hidden_states(family: str) 
     assert torch.equal(output.last_hidden_state, expected[-1])  # ModernBERT's last norm comes after its last layer
 
 
-def test_nothing_is_heard_outside_a_run() -> None:
+def test_the_listener_collects_nothing_outside_a_run() -> None:
     model = tiny_model("bert").eval()
     listener = Listener(find_layers(model))
     model(**inputs())
@@ -40,12 +40,12 @@ def test_nothing_is_heard_outside_a_run() -> None:
     assert listener.found is None
 
 
-def test_families_that_keep_their_layers_elsewhere_are_left_to_transformers() -> None:
+def test_unknown_model_families_use_output_hidden_states() -> None:
     assert find_layers(tiny_model("mpnet")) == []
     assert Encoder(tiny_model("mpnet")).work == 0
 
 
-def test_the_work_of_a_token_is_two_operations_a_weight_of_the_layers() -> None:
+def test_the_work_per_token_is_two_operations_per_weight_of_the_layers() -> None:
     model = tiny_model("bert", num_hidden_layers=3, hidden_size=32, intermediate_size=64, num_attention_heads=2)
     a_layer = 4 * (32 * 32 + 32) + (32 * 64 + 64) + (64 * 32 + 32) + 2 * 2 * 32  # attention, MLP in and out, two norms
     assert Encoder(model).work == 2 * 3 * a_layer
@@ -60,7 +60,7 @@ def counter(monkeypatch: pytest.MonkeyPatch) -> CompileCounterWithBackend:
     return found
 
 
-def test_all_layers_and_lengths_share_what_is_compiled_first(counter: CompileCounterWithBackend) -> None:
+def test_all_layers_and_lengths_share_one_compilation(counter: CompileCounterWithBackend) -> None:
     encoder = Encoder(tiny_model("bert", num_hidden_layers=12), attention="padded").eval()
     batches = [
         PackedTokens.from_lists(*random_sequences([length] * rows)) for length, rows in ((9, 3), (14, 5), (31, 2))
@@ -80,7 +80,7 @@ def test_all_layers_and_lengths_share_what_is_compiled_first(counter: CompileCou
     assert "forward" not in vars(find_layers(encoder.model)[0])
 
 
-def test_a_layer_that_can_not_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_that_can_not_be_compiled_runs_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Any:
         raise RuntimeError("no compiler here")
 
@@ -92,7 +92,7 @@ def test_a_layer_that_can_not_be_compiled_runs_as_it_is(monkeypatch: pytest.Monk
     with torch.no_grad():
         expected = encoder(batch).read("tokens")
         compile_layers(find_layers(encoder.model))
-        with pytest.warns(UserWarning, match="could not be compiled and runs as it is"):
+        with pytest.warns(UserWarning, match="could not be compiled and runs uncompiled"):
             found = encoder(batch).read("tokens")
         with warnings.catch_warnings():
             warnings.simplefilter("error")

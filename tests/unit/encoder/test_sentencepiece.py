@@ -1,4 +1,4 @@
-"""A tokenizer that comes as a SentencePiece file, as that of DeBERTa-v3 does."""
+"""A tokenizer in the form of a SentencePiece file, like that of DeBERTa-v3."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ SENTENCES = ["a man plays a guitar in the park", "who wrote the book about the r
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A DeBERTa folder as the hub has it: spm.model, and no tokenizer.json."""
+    """A DeBERTa folder as on the hub: spm.model, and no tokenizer.json."""
     sentencepiece = pytest.importorskip("sentencepiece", reason="the hub extra is not installed")
     pytest.importorskip("google.protobuf", reason="the hub extra is not installed")
     sentencepiece.SentencePieceTrainer.train(
@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_it_loads_as_a_fast_tokenizer_that_knows_where_a_token_stands(folder: Path) -> None:
+def test_it_loads_as_a_fast_tokenizer_with_offsets(folder: Path) -> None:
     encoder = loading.load_encoder(str(folder))
     assert encoder.tokenizer is not None
     text = SENTENCES[1]

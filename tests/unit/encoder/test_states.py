@@ -38,19 +38,19 @@ def test_last_cls_is_never_the_pooled_output() -> None:
     assert torch.equal(unpooled.last_cls, states.cls[:, 5])
 
 
-def test_last_tokens_are_the_last_layer_whether_kept_alone_or_with_all() -> None:
+def test_last_tokens_are_the_last_layer_with_or_without_the_other_layers() -> None:
     states = make_states()
     alone = HiddenStates(states.lengths, last=states.tokens[:, -1])
     assert torch.equal(states.last_tokens, alone.last_tokens)
 
 
-def test_a_head_reads_one_more_state_of_cls_where_there_is_a_pooler() -> None:
+def test_a_pooler_adds_one_state_to_cls() -> None:
     large = StateShape(layers=25, hidden=1024, pooled=True)
     assert [large.read_layers(what) for what in ("tokens", "cls", "mean")] == [25, 26, 25]
     assert StateShape(25, 1024, pooled=False).read_layers("cls") == 25
 
 
-def test_split_gives_consecutive_views() -> None:
+def test_split_returns_consecutive_views() -> None:
     states = make_states()
     first, second = states.split([2, 1])
     assert first.lengths.tolist() == [3, 1] and second.lengths.tolist() == [4]

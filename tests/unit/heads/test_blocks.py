@@ -6,7 +6,7 @@ from bertvision.heads.blocks import SeparateAdapter, SharedAdapter, linear_of_pa
 
 
 @pytest.mark.parametrize(("dim", "expected"), [(-1, (3, 5, 8)), (-2, (3, 8, 6))])
-def test_a_weight_is_evened_out_with_zeros_behind_it(dim: int, expected: tuple[int, ...]) -> None:
+def test_a_weight_is_padded_with_zeros(dim: int, expected: tuple[int, ...]) -> None:
     weight = torch.randn(3, 5, 6)
     even = pad_to(weight, dim, 8)
     assert even.shape == expected and torch.equal(even[:, :5, :6], weight) and even.sum().isclose(weight.sum())
@@ -14,7 +14,7 @@ def test_a_weight_is_evened_out_with_zeros_behind_it(dim: int, expected: tuple[i
 
 
 @pytest.mark.parametrize("adapter", [SharedAdapter(16, 13), SeparateAdapter(4, 16, 13)])
-def test_an_evened_adapter_gives_the_same_values_and_zeros_behind_them(adapter: nn.Module) -> None:
+def test_a_padded_adapter_returns_the_same_values_followed_by_zeros(adapter: nn.Module) -> None:
     nn.init.normal_(adapter.weight)
     nn.init.normal_(adapter.bias)
     states = torch.randn(7, 4, 16)  # (position, layer, hidden)
@@ -23,7 +23,7 @@ def test_an_evened_adapter_gives_the_same_values_and_zeros_behind_them(adapter: 
     torch.testing.assert_close(even[..., :13], plain)
 
 
-def test_parts_are_mapped_as_if_they_lay_side_by_side() -> None:
+def test_parts_are_mapped_as_if_concatenated() -> None:
     output, layers, last = nn.Linear(4 * 13 + 16, 2), torch.randn(7, 4, 13), torch.randn(7, 16)
     wide = nn.functional.pad(layers, (0, 3))  # (position, layer, 16)
     expected = output(torch.cat([layers.flatten(1), last], dim=1))  # (position, 2)

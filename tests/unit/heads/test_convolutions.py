@@ -1,4 +1,4 @@
-"""The parts that convolve, each against torch's own convolution or plain loops."""
+"""The convolutional modules, compared with torch's convolutions or plain loops."""
 
 import numpy as np
 import pytest
@@ -57,14 +57,14 @@ def convolve_with_loops(values: np.ndarray, weight: np.ndarray, stride: int, dil
 
 @pytest.fixture(params=[1, 8])
 def even(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Widths of products as they are on a CPU, and as they are on a GPU."""
+    """Widths of products as on a CPU and as on a GPU."""
     monkeypatch.setattr(convolutions, "alignment_of", lambda values: request.param)
     return request.param
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("dilation", [1, 2, 3])
-def test_kernels_of_all_sizes_are_the_convolutions_they_stand_for(dilation: int) -> None:
+def test_kernels_of_all_sizes_equal_separate_convolutions(dilation: int) -> None:
     kernels, values = Kernels(3, 2), draw(1, 3, 23)
     expected = [convolve_with_loops(values[0].numpy(), weight.numpy(), 1, dilation) for weight in kernels.weights]
     found = functional.conv1d(values, kernels.spread(dilation), padding=3 * dilation)[0]
@@ -107,7 +107,7 @@ def test_a_token_convolution_is_torch_s_of_each_sequence_alone(size: int) -> Non
     states, values, layer = packed_states(), draw(sum(LENGTHS), 6), TokenConvolution(6, 4, size).eval()
     layer.norm.running_mean.copy_(draw(4, seed=2))
     alone = [functional.conv1d(one, layer.weight, padding=size // 2)[0].T for one in each_alone(values)]
-    # Untrained, the norm takes the mean off and divides by the root of 1 + eps.
+    # Untrained, the norm subtracts the mean and divides by the square root of 1 + eps.
     expected = ((torch.cat(alone) - layer.norm.running_mean) / (1 + layer.norm.eps) ** 0.5).clamp(min=0)
     torch.testing.assert_close(layer(values, Neighbours(states, len(values), 2)), expected, rtol=1e-5, atol=1e-5)
 
@@ -144,7 +144,7 @@ def test_batch_norm_over_packed_tokens_has_the_mean_and_variance_of_the_real_tok
     torch.testing.assert_close(running_var, 0.9 + 0.1 * seen.var(dim=0).detach())
 
 
-def test_batch_norm_of_one_value_a_channel_takes_the_running_statistics_and_leaves_them() -> None:
+def test_batch_norm_of_one_value_per_channel_uses_the_running_statistics_unchanged() -> None:
     norm = BatchNorm(3).train()
     norm.running_mean.copy_(torch.tensor([1.0, 2.0, 3.0]))
     norm.running_var.copy_(torch.tensor([4.0, 4.0, 4.0]))
@@ -164,7 +164,7 @@ def some_real(count: int, further: int) -> PositionMask:
 
 @pytest.mark.parametrize("shape", [(7, 3), (7, 3, 4), (2, 3), (1, 3, 2)])
 @pytest.mark.parametrize("filler", [0, 4])
-def test_batch_norm_of_a_filled_batch_is_torch_s_of_what_is_real(shape: tuple[int, ...], filler: int) -> None:
+def test_batch_norm_of_a_padded_batch_equals_torch_s_without_padding(shape: tuple[int, ...], filler: int) -> None:
     ours, torchs = BatchNorm(3).double().train(), torch.nn.BatchNorm1d(3).double().train()
     for norm in (ours, torchs):
         norm.weight.data.copy_(draw(3, seed=2))
@@ -185,7 +185,7 @@ def test_batch_norm_of_a_filled_batch_is_torch_s_of_what_is_real(shape: tuple[in
     assert not own[0][shape[0] :].any()
 
 
-def test_batch_norm_of_a_filled_batch_in_half_precision_takes_its_statistics_in_full() -> None:
+def test_batch_norm_of_a_padded_batch_in_half_precision_computes_statistics_in_float32() -> None:
     ours, torchs, values = BatchNorm(3).train(), torch.nn.BatchNorm1d(3).train(), (draw(900, 3) + 30).bfloat16()
     found = ours(values.requires_grad_(), some_real(600, 300))
     expected = torchs(values[:600].float())
@@ -199,7 +199,7 @@ def test_batch_norm_of_a_filled_batch_in_half_precision_takes_its_statistics_in_
     torch.testing.assert_close(own, other, rtol=0.02, atol=0.02)
 
 
-def test_batch_norm_of_one_real_value_a_channel_takes_the_running_statistics_and_leaves_them() -> None:
+def test_batch_norm_of_one_real_value_per_channel_uses_the_running_statistics_unchanged() -> None:
     norm, values = BatchNorm(3).train(), draw(4, 3).requires_grad_()
     norm.running_mean.copy_(torch.tensor([1.0, 2.0, 3.0]))
     found = norm(values, some_real(1, 3))
@@ -212,7 +212,7 @@ def test_batch_norm_of_one_real_value_a_channel_takes_the_running_statistics_and
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("filler", [0, 4])
-def test_norms_side_by_side_are_each_alone(filler: int, training: bool) -> None:
+def test_joint_norms_equal_separate_norms(filler: int, training: bool) -> None:
     norms, alone = ([BatchNorm(size).train(training) for size in (2, 3)] for _ in range(2))
     for norm in (*norms, *alone):
         norm.running_mean.copy_(draw(norm.num_features, seed=2))
@@ -257,7 +257,7 @@ def test_the_dilated_cnn_reads_every_other_value_and_one_plain_kernel_those_betw
     first = functional.gelu(
         torch.cat([functional.conv1d(values, w, padding="same") for w in cnn.first.weights], dim=1)
     )  # (1, channel, width)
-    # torch's "same" puts the odd zero of an even dilated kernel elsewhere: loops instead.
+    # torch's "same" pads an even dilated kernel differently: use loops instead.
     parts = [convolve_with_loops(first[0].numpy(), w.numpy(), 1, dilation=2) for w in cnn.second.weights]
     parts.append(convolve_with_loops(first[0].numpy(), cnn.between.weights[0].numpy(), 1, dilation=1))
     expected = functional.gelu(torch.from_numpy(np.concatenate(parts))).flatten()
@@ -267,7 +267,7 @@ def test_the_dilated_cnn_reads_every_other_value_and_one_plain_kernel_those_betw
 
 @pytest.mark.parametrize("dilated", [False, True])
 @pytest.mark.parametrize(("width", "strides"), [(50, (7, 7)), (49, (4, 5)), (21, (7, 3)), (2, (7, 7))])
-def test_the_1xn_cnn_gives_torch_s_convolutions_and_their_gradients(
+def test_the_1xn_cnn_equals_torch_s_convolutions_and_their_gradients(
     width: int, strides: tuple[int, int], dilated: bool, even: int
 ) -> None:
     cnn = WidthCnn(3, width, (2, 4), strides, dropout=0.0, dilated=dilated).double()
@@ -292,14 +292,14 @@ def test_the_1xn_cnn_gives_torch_s_convolutions_and_their_gradients(
         torch.testing.assert_close(one, other)
 
 
-def test_a_product_is_the_same_with_even_sides(even: int) -> None:
+def test_padding_a_product_does_not_change_it(even: int) -> None:
     values, weight = draw(4, 13), draw(5, 13, seed=2)
     torch.testing.assert_close(padded_linear(values, weight), values @ weight.T)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("width", [8, 9])
-def test_a_halving_block_is_two_separables_and_a_pool_beside_a_strided_map(width: int) -> None:
+def test_a_halving_block_is_two_separables_and_a_pool_plus_a_strided_residual(width: int) -> None:
     block = HalvingBlock(3, 4, 5, torch.nn.MaxPool1d(3, stride=2, padding=1)).eval()
     values, scale = draw(2, 3, width), (1 + 1e-5) ** -0.5
     mixed = values

@@ -1,4 +1,4 @@
-"""What a span adapter gives its kernels: with a plain stand-in for them it must be what it gives without them."""
+"""Span adapters with fused kernels: with plain functions in place of the kernels, the output must be unchanged."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def read_plainly(states: Tensor, weight: Tensor, bias: Tensor, columns: Tensor) 
 
 @pytest.mark.parametrize("row", ["adapter_64", "adapter_64_skip", "adapter_386_skip"])
 @pytest.mark.parametrize("kind", [SPAN, LABEL])
-def test_an_adapter_gives_the_same_through_the_kernels(row: str, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adapter_returns_the_same_through_the_kernels(row: str, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     head = build_head(member_of(row, kind), SHAPE, Target(kind, 2))
     for weight in head.parameters():
@@ -40,7 +40,7 @@ def test_an_adapter_gives_the_same_through_the_kernels(row: str, kind: Kind, mon
         torch.testing.assert_close(weight.grad, gradients[name], rtol=1e-4, atol=1e-4, msg=name)
 
 
-def test_kernels_that_cannot_be_built_are_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_that_cannot_be_compiled_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     class NoCompiler:
         @property
         def forward(self) -> None:
@@ -48,7 +48,7 @@ def test_kernels_that_cannot_be_built_are_done_without(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(fused, "_load_kernels", NoCompiler)
     fused._kernels_run_on.cache_clear()
-    with pytest.warns(UserWarning, match="without kernels of their own.*Failed to find C compiler"):
+    with pytest.warns(UserWarning, match="without their fused kernels.*Failed to find C compiler"):
         assert not fused._kernels_run_on(torch.device("cpu"))
     fused._kernels_run_on.cache_clear()
 

@@ -1,4 +1,4 @@
-"""The ladder against a plain one written with torch's own functions, and attention that stays inside its sequence."""
+"""The ladder compared with a reference in plain torch; attention stays within each sequence."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +27,7 @@ ROUTES = {
 
 
 def ladder(target: Target = SPAN, shape: StateShape = SHAPE, **settings: Any) -> Any:
-    """A ladder whose weights are all far from their start, so that each of them shows."""
+    """A ladder with all weights far from their initial values, so that each of them has an effect."""
     config = HEADS["ladder"].Config(**{"width": 16, "attention_heads": 2, **settings})
     assert config.mistakes() == []
     with drawing_from(torch.device("cpu"), 3), torch.no_grad():
@@ -44,7 +44,7 @@ def random_parts(lengths: list[int], heads: int = 2, size: int = 8) -> tuple[lis
 
 
 def attend_alone(parts: list[Tensor], lengths: list[int]) -> Tensor:
-    """torch's attention on one sequence after another."""
+    """torch's attention, sequence by sequence."""
     found, start = [], 0
     for length in lengths:
         query, key, value = (part[start : start + length].transpose(0, 1) for part in parts)
@@ -72,7 +72,7 @@ def test_gradients_of_attention_are_those_of_each_sequence_alone(route: str) -> 
 
 
 @pytest.mark.parametrize(("lengths", "expected"), [([150, 2, 2, 2], "looped"), ([90, 90, 88], "padded")], ids=str)
-def test_on_a_cpu_sequences_go_one_by_one_only_where_padding_is_much(
+def test_on_a_cpu_sequences_are_looped_only_if_padding_is_expensive(
     lengths: list[int], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken = []
@@ -90,7 +90,7 @@ def reference(
     heads: int = 2,
     read_off: Callable[[Tensor], Tensor] = lambda x: x,
 ) -> Tensor:
-    """One sequence through the ladder, from its weights by name; gives what is read off after the last norm."""
+    """Run one sequence through the reference ladder, with weights by name; return the values after the last norm."""
     weights = head.state_dict()
     width = weights["norm.weight"].shape[0]
 
@@ -138,7 +138,7 @@ def reference(
     ids=str,
 )
 @torch.no_grad()
-def test_a_sequence_alone_gives_what_the_plain_ladder_gives(settings: dict[str, Any], rungs: list[list[int]]) -> None:
+def test_a_single_sequence_equals_the_reference_ladder(settings: dict[str, Any], rungs: list[list[int]]) -> None:
     states = random_states(SHAPE, [7])
     tokens = states.read("tokens")
     span, label, mean = ladder(**settings), ladder(LABEL, **settings), ladder(LABEL, read="mean", **settings)
@@ -151,7 +151,7 @@ def test_a_sequence_alone_gives_what_the_plain_ladder_gives(settings: dict[str, 
 
 
 @torch.no_grad()
-def test_a_token_is_seen_by_its_own_sequence_and_by_no_other() -> None:
+def test_a_token_affects_its_own_sequence_only() -> None:
     states, head = random_states(SHAPE, LENGTHS), ladder()
     before = head(states)
     states.read("tokens")[8] *= -1.0  # inside the third sequence, tokens 6 to 14
@@ -160,7 +160,7 @@ def test_a_token_is_seen_by_its_own_sequence_and_by_no_other() -> None:
 
 
 @torch.no_grad()
-def test_labels_are_read_at_the_first_token_and_hang_on_the_others() -> None:
+def test_labels_are_predicted_at_the_first_token_and_depend_on_the_others() -> None:
     states, head = random_states(SHAPE, LENGTHS), ladder(LABEL)
     before = head(states)
     states.read("tokens")[14] *= -1.0  # the last token of the third sequence
@@ -197,7 +197,7 @@ def expected_count(
     ],
     ids=str,
 )
-def test_parameters_are_as_many_as_projections_and_blocks_have(
+def test_the_parameter_count_is_that_of_projections_and_blocks(
     settings: dict[str, Any], projections: int, blocks: int
 ) -> None:
     assert count(width=32, **settings) == expected_count(24, 32, projections, blocks)
@@ -207,7 +207,7 @@ def test_parameters_are_as_many_as_projections_and_blocks_have(
     assert count(width=32, attention_heads=1, **settings) == count(width=32, attention_heads=2, **settings)
 
 
-def test_the_counts_in_the_docstring_are_true() -> None:
+def test_the_counts_in_the_docstring_are_correct() -> None:
     from bertvision.heads import ladder as module
 
     assert module.__doc__ is not None
@@ -225,7 +225,7 @@ def test_negative_layers_count_from_the_end() -> None:
     assert torch.equal(first(states), second(states))
 
 
-def test_at_the_start_a_ladder_is_near_the_sum_of_unit_projections() -> None:
+def test_at_initialisation_a_ladder_is_near_the_sum_of_unit_projections() -> None:
     with drawing_from(torch.device("cpu"), 0):
         head: Any = HEADS["ladder"](HEADS["ladder"].Config(), StateShape(7, 384, True), SPAN)
     states = random_states(head.shape, [40, 30])
@@ -249,7 +249,7 @@ def test_dropout_draws_in_training_and_only_then(setting: str) -> None:
         assert not torch.equal(head(states), head(states))
 
 
-def test_states_are_dropped_value_by_value_before_they_are_projected_and_the_rest_grows() -> None:
+def test_dropout_on_states_drops_single_values_and_rescales_the_rest() -> None:
     states, head = random_states(SHAPE, LENGTHS), ladder(drop_states=0.25).train()
     given = []
     for projection in head.projections.values():
@@ -272,9 +272,9 @@ def test_states_are_dropped_value_by_value_before_they_are_projected_and_the_res
             {"attention_heads": 0, "expand": 0, "blocks": 0},
             ["`attention_heads` must", "`expand` must", "`blocks` must"],
         ),
-        ({"width": 100}, ["`width` 100 can't be shared by 4 `attention_heads`"]),
-        ({"width": 48}, ["each needs 8, 16, 24 … 256 values"]),
-        ({"width": 1024, "attention_heads": 2}, ["each needs 8, 16, 24 … 256 values"]),
+        ({"width": 100}, ["`width` = 100 can't be divided among 4 `attention_heads`"]),
+        ({"width": 48}, ["each needs a multiple of 8 values, at most 256"]),
+        ({"width": 1024, "attention_heads": 2}, ["each needs a multiple of 8 values, at most 256"]),
         ({"layers": ()}, ["`layers` is empty"]),
         ({"kernel": 4}, ["`kernel` must be odd and at least 1, not 4"]),
         ({"dropout": 1.0}, ["`dropout` must be from 0 to less than 1, not 1.0"]),
@@ -282,7 +282,7 @@ def test_states_are_dropped_value_by_value_before_they_are_projected_and_the_res
     ],
     ids=str,
 )
-def test_settings_that_cannot_be_are_told_in_words(settings: dict[str, Any], words: list[str]) -> None:
+def test_invalid_settings_are_reported(settings: dict[str, Any], words: list[str]) -> None:
     mistakes = HEADS["ladder"].Config(**settings).mistakes()
     assert len(mistakes) == len(words)
     assert all(word in mistake for word, mistake in zip(words, mistakes, strict=True))
@@ -291,13 +291,13 @@ def test_settings_that_cannot_be_are_told_in_words(settings: dict[str, Any], wor
 @pytest.mark.parametrize(
     ("layers", "words"),
     [
-        ((0, 5, 9), "no layer 5, 9 to read: this encoder has layers 0 (embeddings) to 4, or -5 to -1"),
+        ((0, 5, 9), "no layer 5, 9. This encoder has layers 0 (embeddings) to 4, or -5 to -1"),
         ((-6,), "no layer -6"),
-        ((4, 0, -1), "names a layer twice"),
+        ((4, 0, -1), "lists a layer twice"),
     ],
     ids=str,
 )
-def test_layers_this_encoder_does_not_have_are_told_where_the_head_is_built(
+def test_layers_the_encoder_does_not_have_are_reported_when_the_head_is_built(
     layers: tuple[int, ...], words: str
 ) -> None:
     with pytest.raises(UserError) as error:

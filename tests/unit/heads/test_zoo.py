@@ -1,4 +1,4 @@
-"""The convolutional heads, the two adapters and the flat adapter: what the papers say of them, and what they read."""
+"""The convolutional heads, the two adapters and the flat adapter: published sizes, and the states they read."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def build(name: str, shape: StateShape, kind: Kind, labels: int = 2, **settings:
 
 
 def size_up(*given: Any, **settings: Any) -> Head:
-    """A head without values, for counting: at BERT-large's size they would take time and room."""
+    """A head on the meta device, for counting: at BERT-large's size, weights would take time and memory."""
     with torch.device("meta"):
         return build(*given, **settings)
 
@@ -36,7 +36,7 @@ def trainable(head: Head) -> int:
     return sum(parameter.numel() for parameter in head.parameters() if parameter.requires_grad)
 
 
-def test_each_takes_the_targets_it_should() -> None:
+def test_each_head_supports_the_right_targets() -> None:
     assert all(HEADS[name].positions == {"token"} and HEADS[name].mixes_tokens for name in ALONG_TOKENS)
     assert all(HEADS[name].positions == {"sequence"} and not HEADS[name].mixes_tokens for name in OF_SEQUENCES)
     assert all(HEADS[name].positions == {"token", "sequence"} and not HEADS[name].mixes_tokens for name in OF_POSITIONS)
@@ -71,7 +71,7 @@ def test_the_docstring_gives_the_parameters(name: str) -> None:
             assert f"{trainable(head):,}" in text
 
 
-def test_presets_are_settings_that_can_be_given_and_no_head_s_name() -> None:
+def test_presets_are_valid_settings_and_not_names_of_heads() -> None:
     presets = [(preset, name, settings) for name in ZOO for preset, settings in HEADS[name].presets.items()]
     assert {preset for preset, _, _ in presets} == {
         "two_adapters_386", "cnn_1xn", "cnn_1xn_dilated", "cnn_1xn_no_dropout", "pooled_cnn_1xn",
@@ -84,10 +84,10 @@ def test_presets_are_settings_that_can_be_given_and_no_head_s_name() -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize(("name", "kind"), CASES)
-def test_a_batch_gives_what_each_sequence_gives_alone(name: str, kind: Kind) -> None:
+def test_a_batch_equals_its_sequences_one_by_one(name: str, kind: Kind) -> None:
     head, states = build(name, TINY, kind, 3), random_states(TINY, LENGTHS)
     head.train()
-    head(states)  # the norms' means and variances are no longer their first ones
+    head(states)  # the norms' means and variances have moved from their initial values
     head.eval()
     alone = torch.cat([head(one) for one in states.split([1] * len(LENGTHS))])
     torch.testing.assert_close(head(states), alone, rtol=1e-4, atol=1e-5)
@@ -106,7 +106,7 @@ def test_a_batch_of_one_position_trains(name: str, kind: Kind) -> None:
 
 @pytest.mark.parametrize(("kind", "labels", "outputs"), [(LABEL, 2, 2), (LABEL, 3, 3), (SCORE, 0, 1)])
 @pytest.mark.parametrize("name", [*OF_SEQUENCES, *OF_POSITIONS])
-def test_one_output_a_label_or_one_score(name: str, kind: Kind, labels: int, outputs: int) -> None:
+def test_one_output_per_label_or_one_score(name: str, kind: Kind, labels: int, outputs: int) -> None:
     shape = StateShape(7, 48, True)
     head = build(name, shape, kind, labels).eval()
     assert head(random_states(shape, LENGTHS)).shape == (len(LENGTHS), outputs)
@@ -123,12 +123,12 @@ def test_trains_in_bfloat16_with_half_precision_states(name: str, kind: Kind) ->
 
 
 @pytest.mark.parametrize(("name", "kind"), [case for case in CASES if case[0] != "xception"])
-def test_the_paper_s_learning_rate_fits_a_few_examples_in_eval_mode_too(name: str, kind: Kind) -> None:
+def test_the_paper_s_learning_rate_fits_a_few_examples_even_in_eval_mode(name: str, kind: Kind) -> None:
     head, states, targets = build(name, TINY, kind, 3), random_states(TINY, LENGTHS), random_targets(LENGTHS, 3)
     optimizer = torch.optim.Adam(head.parameters(), lr=1e-3)
     for module in head.modules():
         if isinstance(module, BatchNorm):
-            module.momentum = 0.5  # so few steps: from 1 down to the variance of an adapter that starts tiny
+            module.momentum = 0.5  # with so few steps: from 1 down to the tiny variance of a new adapter
     head.train()
     for _ in range(50):
         optimizer.zero_grad()
@@ -156,7 +156,7 @@ def test_the_cnn_reads_layers_as_channels_and_the_hidden_axis_as_width() -> None
     values = states.read("tokens")[7:8]  # (1, layer, hidden)
     for kernels in (head.cnn.first, head.cnn.second):
         whole = [functional.conv1d(values, weight, padding="same") for weight in kernels.weights]
-        values = functional.gelu(torch.cat(whole, dim=1)[:, :, ::7])  # every seventh of the plain convolution
+        values = functional.gelu(torch.cat(whole, dim=1)[:, :, ::7])  # every seventh value of the plain convolution
     torch.testing.assert_close(head(states)[7:8], head.output(values.flatten(1)), rtol=1e-4, atol=1e-5)
 
 
@@ -176,7 +176,7 @@ def test_the_nxn_cnn_is_torch_s_convolution_of_each_sequence_alone() -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("tokens", [2, 5, 12])
-def test_the_flat_adapter_reads_the_first_tokens_and_takes_missing_ones_as_zeros(tokens: int) -> None:
+def test_the_flat_adapter_reads_the_first_tokens_and_zeros_for_missing_ones(tokens: int) -> None:
     states, head = random_states(TINY, LENGTHS), build("flat_adapter", TINY, LABEL, 3, tokens=tokens, size=3)
     adapted = functional.gelu(states.read("tokens") @ head.adapter.weight.T + head.adapter.bias)
     flat = torch.zeros(len(LENGTHS), tokens, 4, 3)
@@ -188,7 +188,7 @@ def test_the_flat_adapter_reads_the_first_tokens_and_takes_missing_ones_as_zeros
 @torch.no_grad()
 def test_the_skip_of_the_short_xception_is_the_last_layer_and_never_the_pooled_output() -> None:
     states, head = random_states(TINY, LENGTHS), build("xception_short", TINY, LABEL, skip=True).eval()
-    head.output.weight[:, :512] = 0  # the last layer's values alone go on
+    head.output.weight[:, :512] = 0  # only the last layer's values pass
     head.output.bias.zero_()
     torch.testing.assert_close(head(states), states.read("cls")[:, 3] @ head.output.weight[:, 512:].T)
 
@@ -206,6 +206,6 @@ def test_the_skip_of_the_short_xception_is_the_last_layer_and_never_the_pooled_o
         ("flat_adapter", {"size": 0}, "`size` must be at least 1, not 0"),
     ],
 )
-def test_a_wrong_setting_is_one_mistake_in_words(name: str, settings: dict[str, Any], words: str) -> None:
+def test_a_wrong_setting_is_one_clear_mistake(name: str, settings: dict[str, Any], words: str) -> None:
     (mistake,) = HEADS[name].Config(**settings).mistakes()
     assert words in mistake

@@ -118,7 +118,7 @@ def test_all_mistakes_of_a_search_are_shown_at_once_with_the_others() -> None:
         ({"head": [], "lr": [1]}, "'search.space.head' must be a head or a list of heads"),
         ({"head": "adapter", "seeds": [3]}, "'search.space.seeds' is no setting of adapter"),
         ({"head": "adapter", "begin": ["a", "b"]}, "'search.space.begin' is no setting of adapter"),
-        ({"head": "ladder", "width": [64], "attention_heads": [4, 16]}, "`width` 64 can't be shared by 16"),
+        ({"head": "ladder", "width": [64], "attention_heads": [4, 16]}, "`width` = 64 can't be divided among 16"),
     ],
 )
 def test_one_mistake_is_told_once_in_the_users_words(space: dict[str, Any], words: str) -> None:

@@ -12,7 +12,7 @@ def test_all_items_come_in_order(count: int) -> None:
     assert list(make_ahead(str, [], count)) == []
 
 
-def test_a_few_items_are_made_before_they_are_asked_for_and_no_more() -> None:
+def test_a_few_items_are_made_ahead_and_no_more() -> None:
     made: list[int] = []
     items = make_ahead(lambda item: made.append(item) or item, range(100), 3)
     assert made == [] and next(items) == 0
@@ -24,7 +24,7 @@ def test_a_few_items_are_made_before_they_are_asked_for_and_no_more() -> None:
     assert next(items) == 1
 
 
-def test_an_error_comes_when_its_item_is_asked_for() -> None:
+def test_an_error_is_raised_when_its_item_is_requested() -> None:
     def make(item: int) -> float:
         return 1 / (2 - item)
 
@@ -34,7 +34,7 @@ def test_an_error_comes_when_its_item_is_asked_for() -> None:
         next(items)
 
 
-def test_who_stops_asking_leaves_no_thread_behind() -> None:
+def test_a_consumer_that_stops_leaves_no_thread_behind() -> None:
     items = make_ahead(str, range(1000), 3)
     next(items)
     assert any(thread.name.startswith("ahead") for thread in threading.enumerate())

@@ -12,10 +12,8 @@ from bertvision.sources import streamed as module
 
 
 @pytest.mark.parametrize("keep", [("tokens",), ("cls", "mean")])
-def test_batches_that_were_filled_up_on_the_way_are_the_same(
-    keep: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on a GPU, where the encoder's work is recorded; here it is done each time."""
+def test_padded_batches_have_the_same_states(keep: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where encoding is recorded; here it runs each time."""
     monkeypatch.setattr(Graphs, "run", lambda _, key, step: step())
     features = build_tiny_features("squad2")
     encoder = Encoder(tiny_model("bert", num_attention_heads=2), attention="looped")
@@ -32,7 +30,7 @@ def test_batches_that_were_filled_up_on_the_way_are_the_same(
             torch.testing.assert_close(one.states.read(part), other.states.read(part))
 
 
-def test_large_batches_are_not_filled_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_batches_are_not_padded(monkeypatch: pytest.MonkeyPatch) -> None:
     features = build_tiny_features("squad2")
     encoder = Encoder(tiny_model("bert", num_attention_heads=2), attention="looped")
     source = StreamedSource(encoder, features, [np.arange(5)], ("tokens",))
@@ -45,7 +43,7 @@ def test_large_batches_are_not_filled_up(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not source._prepare(range(1)).filled
 
 
-def test_all_sizes_together_are_kept_within_bounds() -> None:
+def test_recorded_sizes_stay_within_the_memory_limit() -> None:
     features = build_tiny_features("squad2")
     encoder = Encoder(tiny_model("bert", num_attention_heads=2), attention="looped")
     source = StreamedSource(encoder, features, [np.arange(2), np.arange(9), np.arange(2)], ("tokens",))

@@ -1,4 +1,4 @@
-"""States on disk: a store in a folder or at an fsspec address, its writer, its reader, and what keeps it in order."""
+"""States on disk: a store in a folder or at an fsspec URL, with its writer, its reader and its maintenance."""
 
 from bertvision.sources.store.dtypes import DTYPES
 from bertvision.sources.store.format import Contents, DamagedError, Manifest, Shard, build_identity, find_differences

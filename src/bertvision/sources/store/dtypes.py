@@ -1,4 +1,4 @@
-"""How numbers are stored: as they are, in half precision, or as one byte each with a scale for each token and layer."""
+"""Stored number formats: float32, half precision, or int8 with one scale per token and layer."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ SCALE_BYTES = 4
 
 
 def stored_width(hidden: int, dtype: str) -> int:
-    """Entries of a stored state: int8 carries its scale, a float32, in four more bytes behind its numbers."""
+    """Number of entries in a stored state. An int8 state is followed by the four bytes of its float32 scale."""
     return hidden + SCALE_BYTES if dtype == "int8" else hidden
 
 
@@ -20,7 +20,7 @@ def item_bytes(dtype: str) -> int:
 
 
 def to_stored(states: Tensor, dtype: str) -> Tensor:
-    """States as they are stored; what does not fit becomes infinite, for `find_unfit` to find."""
+    """Convert states to their stored form. Values out of range become infinite; `find_unfit` finds them."""
     if dtype != "int8":
         return states.to(TORCH[dtype])  # (position, layer, hidden)
     values = states.float()  # (position, layer, hidden)
@@ -30,7 +30,7 @@ def to_stored(states: Tensor, dtype: str) -> Tensor:
 
 
 def from_stored(stored: Tensor, dtype: torch.dtype) -> Tensor:
-    """The states again, as numbers of this dtype."""
+    """Convert stored states back to the given dtype."""
     if stored.dtype != torch.int8:
         return stored.to(dtype)  # (position, layer, hidden)
     scale = stored[..., -SCALE_BYTES:].contiguous().view(torch.float32)  # (position, layer, 1)
@@ -38,9 +38,9 @@ def from_stored(stored: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def find_unfit(states: Tensor, stored: Tensor) -> Tensor:
-    """The positions with a number that is NaN or infinite, or that its stored form can't hold."""
-    kept = states if stored.dtype == torch.int8 else stored  # a scale fits any finite number
-    # A sum shows any of them; the look at each number is for the rare batch that has one.
-    if bool(kept.sum(dtype=torch.float32).isfinite()):
+    """Return the positions with a value that is NaN, infinite, or out of range for the stored dtype."""
+    checked = states if stored.dtype == torch.int8 else stored  # with its scale, int8 holds any finite value
+    # A finite sum rules them out; values are checked one by one only in the rare batch that has one.
+    if bool(checked.sum(dtype=torch.float32).isfinite()):
         return torch.zeros(0, dtype=torch.int64)
-    return (~kept.isfinite()).flatten(1).any(dim=1).nonzero().squeeze(1).cpu()  # (unfit,)
+    return (~checked.isfinite()).flatten(1).any(dim=1).nonzero().squeeze(1).cpu()  # (unfit,)

@@ -1,6 +1,6 @@
-"""A store as one HDF5 file, for people who work with the original's files: padded float32, one window a chunk.
+"""Export a store to one HDF5 file in the layout of the original project: padded float32, one window per chunk.
 
-docs/store_format.md lists its datasets.
+docs/store_format.md lists the datasets.
 """
 
 import importlib
@@ -20,16 +20,16 @@ from bertvision.progress import Bar
 from bertvision.sources.store.dtypes import from_stored
 from bertvision.sources.store.reader import StateReader, Store
 
-MEMORY = 128 << 20  # bytes of padded states made at once, one window at least
-SMALL = 1 << 20  # room for the file's own tables, beside 64 bytes a chunk
-TEXT = 64  # what HDF5 keeps beside a text
+MEMORY = 128 << 20  # bytes of padded states in memory at once, at least one window
+SMALL = 1 << 20  # space for the file's own tables, in addition to 64 bytes per chunk
+TEXT = 64  # HDF5's overhead per string
 FACTS = {"lengths": "lengths", "start_ids": "start", "end_ids": "end", "labels": "target", "indices": "example"}
 
 
 def export_hdf5(store: Store, file: str | Path, bar: Bar | None = None) -> None:
-    """Writes a store's states, padded and in float32, into a new HDF5 file.
+    """Write a store's states, padded and in float32, to a new HDF5 file.
 
-    `bar` goes forward by windows, once for each part.
+    `bar` advances by windows, once for each part.
     """
     h5py = _import_h5py()
     path = _check_file(file)
@@ -37,7 +37,7 @@ def export_hdf5(store: Store, file: str | Path, bar: Bar | None = None) -> None:
     _check_room(path, needed)
     with clear_disk_errors(path, "--hdf5"), writing_file(path) as output:
         _reserve(output, needed)
-        # HDF5 goes on with an empty file of its own, into the room behind it, and cuts off what it did not need.
+        # HDF5 opens an empty HDF5 file, grows into the reserved space, and truncates the rest on closing.
         output.write(_empty_file(h5py))
         output.flush()
         _write_file(h5py, output.name, store, bar or Bar())
@@ -57,7 +57,7 @@ def _write_file(h5py: Any, path: str, store: Store, bar: Bar) -> None:
 
 
 def _reserve(file: IO[bytes], size: int) -> None:
-    """Takes all the room before HDF5 begins, since it crashes when a write fails."""
+    """Reserve all disk space in advance: HDF5 crashes when a write fails."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), 0, size)
     else:  # macOS
@@ -73,7 +73,7 @@ def _empty_file(h5py: Any) -> bytes:
 
 
 def count_bytes(store: Store) -> int:
-    """What the file will take at most, padded and in float32."""
+    """Upper bound of the file's size, padded and in float32."""
     contents, lengths = store.contents, store.facts()["lengths"]
     longest = int(lengths.max(initial=0))
     rows = {part: contents.rows(part) * (longest if part == "tokens" else 1) for part in contents.parts}
@@ -110,17 +110,17 @@ def _import_h5py() -> Any:
     try:
         return importlib.import_module("h5py")
     except ImportError:
-        raise UserError("an HDF5 file needs the package h5py: pip install 'bertvision[hdf5]'.") from None
+        raise UserError("the export to HDF5 needs the package h5py: pip install 'bertvision[hdf5]'.") from None
 
 
 def _check_file(file: str | Path) -> Path:
     if "://" in str(file):
-        raise UserError(f"--hdf5 is '{file}': expected a file of this machine, from where it can be copied.")
+        raise UserError(f"--hdf5 is '{file}': expected a local file. Export to one, then copy it.")
     path = Path(file).expanduser()
     if path.exists():
-        raise UserError(f"--hdf5: '{path}' is there already, and nothing is written over: name another file.")
+        raise UserError(f"--hdf5: '{path}' already exists and is not overwritten. Choose another file.")
     if path.parent.exists() and not path.parent.is_dir():
-        raise UserError(f"--hdf5: '{path.parent}' is no folder.")
+        raise UserError(f"--hdf5: '{path.parent}' is not a folder.")
     return path
 
 
@@ -129,6 +129,6 @@ def _check_room(path: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise UserError(
-            f"padded and in float32 the states need {needed / 1e6:,.0f} MB, {free / 1e6:,.0f} MB are free in "
-            f"'{folder}': make room, or give --hdf5 a file on another disk."
+            f"padded and in float32, the states need {needed / 1e6:,.0f} MB, but only {free / 1e6:,.0f} MB are free in "
+            f"'{folder}': free some space, or choose a file on another disk for --hdf5."
         )

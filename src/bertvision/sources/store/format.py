@@ -1,7 +1,7 @@
-"""What the files of a store are: shards named by their range of examples, and a manifest, written last, that holds the
-identity: everything that affects the states.
+"""The files of a store: shards, named by their range of examples, and the manifest, which is written last and holds the
+identity (everything that affects the states).
 
-docs/store_format.md describes them for other programs; everything here that writes bytes is said there.
+docs/store_format.md specifies every byte written here, for other programs.
 """
 
 import hashlib
@@ -22,25 +22,25 @@ from bertvision.sources.store.location import Buffer, Location
 
 FORMAT = 1
 MANIFEST, WRITING = "manifest.json", "writing.json"
-LISTED = "damaged.json"  # where earlier versions listed shards that `store verify` found damaged
-SET_ASIDE = "damaged-"  # how the name of such a shard begins now
+LISTED = "damaged.json"  # list of damaged shards, written by earlier versions of `store verify`
+SET_ASIDE = "damaged-"  # prefix that `store verify` adds to the name of a damaged shard
 SHARD_NAME = re.compile(r"states-(\d{9,})-(\d{9,})-([0-9a-f]{16})\.safetensors")
 SHARD_BYTES = 256 << 20
-SHARD_TOKENS = 1 << 17  # [CLS] states are small: a shard ends here too, so that a kill costs little
+SHARD_TOKENS = 1 << 17  # [CLS] states are small: this limit also ends a shard, so that little is lost on a kill
 ALIGN = 64
-DIGITS = 16  # of a SHA-256, in hexadecimal
+DIGITS = 16  # hexadecimal digits of a SHA-256
 HEADER_GUESS, HEADER_MOST = 1 << 16, 100_000_000
 READABLE = ("window settings", "layers", "parts", "dtype", "precision", "format")
-# Follows from the others where one of them differs; on its own it means that texts are cut or tokenized otherwise now.
+# Usually differs because another field differs. On its own, it means that texts are now cut or tokenized differently.
 DERIVED = "token ids"
-FACT_BYTES = 72  # of a window besides its states, about: where it lies, its target, its id
+FACT_BYTES = 72  # approximate bytes per window in addition to its states: offset, target, id
 PARTS: tuple[Part, ...] = ("tokens", "cls", "mean")
-Data = bytes  # what is in a file; `bytes` is also how many a store takes
+Data = bytes  # the contents of a file; in the classes below, `bytes` is a size
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What is kept of each window, and how."""
+    """Which states of each window are stored, and in which dtype."""
 
     parts: tuple[Part, ...]
     layers: tuple[int, ...]
@@ -54,22 +54,22 @@ class Contents:
         return cls(tuple(part for part in PARTS if part in parts), tuple(layers), shape.hidden, shape.pooled, dtype)
 
     def rows(self, part: Part) -> int:
-        """States of one token, [CLS] or mean: one a layer, and the pooled output beside [CLS]."""
+        """States per token, [CLS] or mean: one per layer, and for [CLS] also the pooled output."""
         return len(self.layers) + int(self.pooled and part == "cls")
 
     def record_bytes(self, part: Part) -> int:
-        """Bytes of one token, [CLS] or mean, all layers together."""
+        """Bytes per token, [CLS] or mean, over all layers."""
         return self.rows(part) * stored_width(self.hidden, self.dtype) * item_bytes(self.dtype)
 
     def shape(self, part: Part, windows: int, tokens: int) -> tuple[int, int, int]:
         return (tokens if part == "tokens" else windows, self.rows(part), stored_width(self.hidden, self.dtype))
 
     def bytes_of(self, windows: int, tokens: int) -> int:
-        """Bytes of the states of so many windows."""
+        """Bytes of the states of the given number of windows and tokens."""
         return sum((tokens if part == "tokens" else windows) * self.record_bytes(part) for part in self.parts)
 
     def store_bytes(self, windows: int, tokens: int) -> int:
-        """About what a store of so many windows takes."""
+        """Approximate bytes of a store with the given number of windows and tokens."""
         return self.bytes_of(windows, tokens) + windows * FACT_BYTES
 
 
@@ -83,9 +83,9 @@ class Shard:
     tokens: int
     bytes: int
     at: dict[str, int]
-    """Byte of the file at which each part's states begin."""
+    """Byte offset in the file at which the states of each part begin."""
     sha256: str = ""
-    """The first 16 digits of the file's SHA-256, which its name carries too."""
+    """First 16 digits of the file's SHA-256, which are also part of its name."""
 
     @property
     def stem(self) -> str:
@@ -102,13 +102,13 @@ class Shard:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All about a store; once it is there, the store is whole."""
+    """The description of a store. A store with a manifest is complete."""
 
     identity: dict[str, Any]
     contents: Contents
     shards: list[Shard]
     about: dict[str, Any]
-    """What made it, for people."""
+    """Where the store came from, for people to read."""
 
     @property
     def fingerprint(self) -> str:
@@ -131,7 +131,7 @@ class Manifest:
         return sum(shard.bytes for shard in self.shards)
 
     def dump(self) -> Data:
-        """The file's bytes: JSON that ends with the checksum of all before it."""
+        """Return the bytes of the file: JSON that ends with a checksum of everything before it."""
         shards = [{**asdict(shard), "file": shard.file} for shard in self.shards]
         return seal(
             {
@@ -149,7 +149,7 @@ class Manifest:
         value = unseal(data, where)
         if value.get("format") != FORMAT:
             raise UserError(
-                f"{where} is of store format {value.get('format')}; this version of BERTVision reads format {FORMAT}. "
+                f"{where} has store format {value.get('format')}; this version of BERTVision reads format {FORMAT}. "
                 "Remove the store and encode again."
             )
         shards = [Shard(**{key: item for key, item in row.items() if key != "file"}) for row in value["shards"]]
@@ -186,12 +186,12 @@ def build_identity(
 
 
 def find_differences(found: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
-    """In what two identities differ, in words."""
+    """Describe the fields in which two identities differ."""
     differing = [key for key in {**wanted, **found} if found.get(key) != wanted.get(key)]
     if len(differing) > 1 and DERIVED in differing:
         differing.remove(DERIVED)
     return [
-        f"{key} ({_show(found.get(key))} there, {_show(wanted.get(key))} wanted)" if key in READABLE else key
+        f"{key} ({_show(found.get(key))} found, {_show(wanted.get(key))} wanted)" if key in READABLE else key
         for key in differing
     ]
 
@@ -204,35 +204,35 @@ def _show(value: Any) -> str:
     return str(value)
 
 
-# ---------------------------------------------------------------------- files with a checksum of themselves
+# ---------------------------------------------------------------------- files that include their own checksum
 
 
 class DamagedError(UserError):
-    """A file of the store is not what was written."""
+    """A file of the store differs from what was written."""
 
 
 def bad_shard(location: Location, shard: Shard, why: str) -> UserError:
     return UserError(
         f"the store '{location}' can't be used: {shard.file} ({shard.examples}) {why}. `bertvision store verify` "
-        "reports everything that is wrong, and `bertvision encode` writes it again."
+        "finds all damage, and `bertvision encode` repairs it."
     )
 
 
 def seal(value: dict[str, Any]) -> bytes:
-    """JSON of the value and, as its last entry, the checksum of that JSON without it."""
+    """Render the value as JSON and append, as the last entry, a checksum of that JSON."""
     return _render({**value, "sha256": digest([_render(value)])})
 
 
 def unseal(data: bytes, where: str) -> dict[str, Any]:
-    """The sealed value; any other byte than the sealed ones is found."""
+    """Parse sealed JSON. Raise DamagedError if any byte has changed."""
     try:
         value = json.loads(data)
-        kept = {key: item for key, item in value.items() if key != "sha256"}
-        if seal(kept) != data:
+        content = {key: item for key, item in value.items() if key != "sha256"}
+        if seal(content) != data:
             raise ValueError("its checksum is wrong")
     except (ValueError, AttributeError) as error:
-        raise DamagedError(f"{where} is damaged ({error}): `bertvision encode` puts the store right.") from None
-    return kept
+        raise DamagedError(f"{where} is damaged ({error}): `bertvision encode` repairs the store.") from None
+    return content
 
 
 def _render(value: dict[str, Any]) -> bytes:
@@ -257,8 +257,8 @@ def plan_shards(
     first: int = 0,
     stop: int | None = None,
 ) -> list[tuple[int, int]]:
-    """Ranges of the examples from `first` to `stop` - 1 (absent: all), each up to so many bytes and tokens (one example
-    at least)."""
+    """Split the examples from `first` to `stop` - 1 (default: all) into ranges of at most `most_bytes` and
+    `most_tokens`. Each range has at least one example."""
     stop = int(features.example.max(initial=-1)) + 1 if stop is None else stop
     if stop <= first:
         return []
@@ -277,7 +277,7 @@ def plan_shards(
 
 
 def windows_of(features: Features, first: int, stop: int) -> range:
-    """The windows of a range of examples."""
+    """Return the windows of a range of examples."""
     low, high = np.searchsorted(features.example, [first, stop])
     return range(int(low), int(high))
 
@@ -285,8 +285,8 @@ def windows_of(features: Features, first: int, stop: int) -> range:
 def outline_shard(
     features: Features, ids: Sequence[str], contents: Contents, fingerprint: str, first: int, stop: int
 ) -> tuple[Shard, Data]:
-    """A shard before its states are there: where they will lie, how large it will be, and all that comes before them in
-    the file: its header, and what is known of its windows."""
+    """Describe a shard before its states are computed. Return the shard, with offsets and size, and the bytes that come
+    before the states in the file: the header and the per-window arrays."""
     windows = windows_of(features, first, stop)
     some = slice(windows.start, windows.stop)
     offsets = np.zeros(len(windows) + 1, dtype="<i8")  # (window + 1)
@@ -316,8 +316,8 @@ def outline_shard(
 
 
 def read_header(location: Location, name: str) -> tuple[dict[str, Any], int]:
-    """The safetensors header of a shard, and the byte at which its arrays begin."""
-    data = location.read(name, 0, HEADER_GUESS)  # most headers are in it: one question is enough
+    """Return the safetensors header of a shard, and the byte at which its arrays begin."""
+    data = location.read(name, 0, HEADER_GUESS)  # large enough for most headers, so one request suffices
     needed = 8 + int.from_bytes(data[:8], "little")
     if len(data) < needed < HEADER_MOST:
         data = location.read(name, 0, needed)
@@ -325,7 +325,7 @@ def read_header(location: Location, name: str) -> tuple[dict[str, Any], int]:
 
 
 def parse_header(data: Data) -> tuple[dict[str, Any], int]:
-    """The same from a shard's first bytes."""
+    """Like `read_header`, from a shard's first bytes."""
     size = int.from_bytes(data[:8], "little")
     if not 0 < size < HEADER_MOST:
         raise ValueError("it has no safetensors header")

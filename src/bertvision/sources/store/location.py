@@ -1,7 +1,6 @@
-"""Where a store lies: a folder of this machine, or any address fsspec knows (`s3://bucket/states`).
+"""The location of a store: a local folder, or any URL that fsspec supports (`s3://bucket/states`).
 
-Both give what a store needs and no more: names with sizes, ranges read into given buffers, a file written whole or not
-at all.
+Both offer only what a store needs: names with sizes, reads of byte ranges into given buffers, and atomic writes.
 """
 
 import contextlib
@@ -21,15 +20,15 @@ from bertvision.disk import TEMPORARY, clear_disk_errors, existing_folder, writi
 from bertvision.errors import UserError
 
 Buffer = memoryview
-BLOCK = 4 << 20  # bytes that a server is asked for at once while a file is hashed
-MOST_BUFFERS = 512  # of one call of the system; at least 1,024 are allowed wherever it exists
-# Object stores show a file when it is whole. Elsewhere it is written beside its name first and then moved.
+BLOCK = 4 << 20  # bytes per request while a remote file is hashed
+MOST_BUFFERS = 512  # per system call; every system allows at least 1,024
+# Object stores show a file only when it is complete. Elsewhere it is written under a temporary name, then renamed.
 WHOLE_OR_NOTHING = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "memory"}
 
 
 @dataclass(frozen=True)
 class ByteRange:
-    """Bytes that lie one after the other in a file, and the buffers they go to."""
+    """Consecutive bytes of a file, and the buffers to read them into."""
 
     start: int
     buffers: Sequence[Buffer]
@@ -40,7 +39,7 @@ class ByteRange:
 
 
 def open_location(path: "str | Path | Location") -> "Location":
-    """The folder or address; errors say which package an address needs."""
+    """Open a folder or URL. Raise UserError if a package for the URL is missing."""
     if isinstance(path, Location):
         return path
     text = str(path)
@@ -50,11 +49,10 @@ def open_location(path: "str | Path | Location") -> "Location":
 
 
 class Location:
-    """Any address fsspec has a filesystem for."""
+    """Any URL that fsspec supports."""
 
     at_once = 256 << 20
-    """Bytes to ask for in one call, where several threads read: a server answers many questions together as fast as
-    one."""
+    """Bytes to request in one call when several threads read. A server answers many requests at once as fast as one."""
 
     def __init__(self, path: str) -> None:
         protocol = path.split("://")[0]
@@ -64,7 +62,7 @@ class Location:
             extra = " (pip install 'bertvision[s3]')" if protocol in ("s3", "s3a") else ""
             raise UserError(f"'{path}' needs another package{extra}: {error}.") from None
         except ValueError as error:
-            raise UserError(f"'{path}' is no folder and no address that fsspec knows: {error}.") from None
+            raise UserError(f"'{path}' is neither a folder nor a URL that fsspec supports: {error}.") from None
         self.path, self.root = path.rstrip("/"), root.rstrip("/")
         self.atomic = protocol in WHOLE_OR_NOTHING
 
@@ -72,20 +70,20 @@ class Location:
         return self.path
 
     def sizes(self) -> dict[str, int]:
-        """Bytes of each file by name; nothing where the location does not exist yet."""
+        """Size of each file by name; empty if the location does not exist yet."""
         return {name: size for name, size, _ in self._entries() if size is not None and not name.startswith(TEMPORARY)}
 
     def half_written(self) -> dict[str, int]:
-        """Bytes of each file that is being written, or that a killed writer left, by its temporary name."""
+        """Size of each temporary file by name: files being written, or left behind by a killed writer."""
         return {name: size for name, size, _ in self._entries() if size is not None and name.startswith(TEMPORARY)}
 
     def subfolders(self) -> list[str]:
         return sorted(f"{self.path}/{name}" for name, _, is_folder in self._entries() if is_folder)
 
     def _entries(self) -> list[tuple[str, int | None, bool]]:
-        """Name, bytes (of a file) and whether it is a folder, of all that lies here."""
+        """Return name, size (for files) and whether it is a folder, for everything at this location."""
         with self._clear_errors():
-            self.files.invalidate_cache()  # another process may have written meanwhile
+            self.files.invalidate_cache()  # another process may have written since
             try:
                 found = self.files.ls(self.root, detail=True)
             except FileNotFoundError:
@@ -102,36 +100,36 @@ class Location:
             return bytes(self.files.cat_file(self._name(name), start=start or None, end=stop))
 
     def hash(self, name: str) -> str:
-        """The SHA-256 of a file as it is now."""
+        """Compute the SHA-256 of a file."""
         with self._clear_errors(), self.files.open(self._name(name), "rb", block_size=BLOCK) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def read_into(self, name: str, ranges: Sequence[ByteRange]) -> None:
-        """Fills the buffers; a file that ends before them is an EOFError."""
+        """Fill the buffers. Raise EOFError if the file is too short."""
         with self._clear_errors():
             starts, stops = [some.start for some in ranges], [some.stop for some in ranges]
             found = self.files.cat_ranges([self._name(name)] * len(ranges), starts, stops, on_error="raise")
         for some, data in zip(ranges, found, strict=True):
             if len(data) < some.stop - some.start:
-                raise EOFError(f"{self.path}/{name} ends before the states that should be there")
+                raise EOFError(f"{self.path}/{name} is too short")
             first, view = 0, memoryview(data)
             for buffer in some.buffers:
                 buffer[:] = view[first : first + len(buffer)]
                 first += len(buffer)
 
     def write(self, name: str, pieces: Sequence[Buffer]) -> None:
-        """A whole file or none, on the disk when this returns."""
+        """Write a file atomically. It is on disk when this returns."""
         with self._clear_errors(missing=True):
             if self.atomic:
                 self.files.pipe_file(self._name(name), b"".join(pieces))
                 return
             self.files.makedirs(self.root, exist_ok=True)
-            beside = self._name(f"{_temporary(name)}{os.getpid()}")
-            self.files.pipe_file(beside, b"".join(pieces))
-            self.files.mv(beside, self._name(name))
+            temporary = self._name(f"{_temporary(name)}{os.getpid()}")
+            self.files.pipe_file(temporary, b"".join(pieces))
+            self.files.mv(temporary, self._name(name))
 
     def remove(self, name: str) -> None:
-        """Removes a file, where it is there."""
+        """Remove a file if it exists."""
         with contextlib.suppress(FileNotFoundError), self._clear_errors():
             self.files.rm_file(self._name(name))
 
@@ -140,34 +138,34 @@ class Location:
             self.files.mv(self._name(name), self._name(other))
 
     def free_bytes(self) -> int | None:
-        """What can still be written; None where it is not known."""
+        """Free space, or None if unknown."""
         return None
 
     def sweep(self, stems: Sequence[str]) -> None:
-        """Removes what a killed process of this machine left half written of the files that begin like this."""
+        """Remove partial files that killed processes of this machine left behind, for file names with these stems."""
 
     def _name(self, name: str) -> str:
         return f"{self.root}/{name}"
 
     @contextlib.contextmanager
     def _clear_errors(self, missing: bool = False) -> Iterator[None]:
-        """Explains that a server does not answer or refuses access, and with `missing` that a bucket is not there."""
+        """Turn network and access errors into UserError, and with `missing` also a missing bucket."""
         try:
             yield
         except (EOFError, UserError):
             raise
-        except Exception as error:  # each filesystem has errors of its own
+        except Exception as error:  # each filesystem has its own exceptions
             if isinstance(error, FileNotFoundError) and not missing:
                 raise
             reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
             raise UserError(
-                f"'{self.path}' can't be read or written ({type(error).__name__}: {reason}): check the address, the "
-                "network and the credentials; what was finished there is kept."
+                f"'{self.path}' can't be read or written ({type(error).__name__}: {reason}): check the URL, the "
+                "network and the credentials. Files that were finished there are safe."
             ) from error
 
 
 class Folder(Location):
-    """A folder of this machine."""
+    """A local folder."""
 
     at_once = 8 << 20
 
@@ -182,14 +180,14 @@ class Folder(Location):
         found: list[tuple[str, int | None, bool]] = []
         with os.scandir(self.folder) as entries:  # fsspec's own listing does not follow links
             for entry in entries:
-                with contextlib.suppress(FileNotFoundError):  # another process may have removed it just now
+                with contextlib.suppress(FileNotFoundError):  # another process may just have removed it
                     found.append((entry.name, entry.stat().st_size if entry.is_file() else None, entry.is_dir()))
         return found
 
     def read_into(self, name: str, ranges: Sequence[ByteRange]) -> None:
-        # The system's own call fills many buffers from one range of the disk without a copy between, in any thread.
+        # preadv fills many buffers from one range without an intermediate copy, and is thread-safe.
         with open(self.folder / name, "rb", buffering=0) as file:
-            if hasattr(os, "posix_fadvise"):  # the disk can fetch all of it while the first is copied
+            if hasattr(os, "posix_fadvise"):  # the disk can fetch all ranges while the first one is copied
                 for some in ranges:
                     os.posix_fadvise(file.fileno(), some.start, some.stop - some.start, os.POSIX_FADV_WILLNEED)
             for some in ranges:
@@ -214,16 +212,16 @@ class Folder(Location):
 
     def sweep(self, stems: Sequence[str]) -> None:
         begun = tuple(f"{TEMPORARY}{stem}" for stem in stems)
-        for name in self.half_written():  # one look at a folder that may hold thousands of files
+        for name in self.half_written():  # one listing: the folder may hold thousands of files
             if name.startswith(begun):
                 host, process = name.split("@")[-1].split("-")[:2]
-                # Another process may be at work on the same range: what a living one writes is not touched.
+                # Another process may be writing the same range: files of live processes are not touched.
                 if host == _host() and not psutil.pid_exists(int(process)):
                     self.remove(name)
 
     @contextlib.contextmanager
     def _clear_errors(self, missing: bool = False) -> Iterator[None]:
-        yield  # the system's own errors are clear
+        yield  # local errors are clear already
 
 
 def _temporary(name: str) -> str:
@@ -235,7 +233,7 @@ def _host() -> str:
 
 
 def _fill(file: Any, start: int, buffers: Sequence[Buffer]) -> int:
-    """Reads into the buffers, one after the other, from byte `start` on; gives where they end."""
+    """Fill the buffers one after the other from byte `start` on. Return the byte after the last one read."""
     left = list(buffers)
     while left:
         if hasattr(os, "preadv"):
@@ -244,7 +242,7 @@ def _fill(file: Any, start: int, buffers: Sequence[Buffer]) -> int:
             file.seek(start)
             count = file.readinto(left[0])
         if not count:
-            raise EOFError(f"{file.name} ends at byte {start:,}, before the states that should be there")
+            raise EOFError(f"{file.name} is too short: it ends at byte {start:,}")
         start += count
         while left and count >= len(left[0]):
             count -= len(left.pop(0))
@@ -254,7 +252,7 @@ def _fill(file: Any, start: int, buffers: Sequence[Buffer]) -> int:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Makes the new name last through a power cut; some systems open no folders."""
+    """Make a rename survive a power failure. Some systems can't open folders; they are skipped."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:

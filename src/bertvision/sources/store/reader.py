@@ -1,8 +1,8 @@
-"""Reading a store: batches of states in any order, read ahead by a thread while the heads learn.
+"""Read a store: batches of states in any order, prefetched by a thread while the heads train.
 
-A reader looks some steps ahead and fetches their windows in the order of the disk, each straight into its batch. So the
-batches are those of the plan, shuffled as it says, and the disk still goes forward: see docs/store_format.md for what
-that is worth on a spinning one.
+The reader looks several steps ahead and fetches their windows in disk order, each directly into its batch. The batches
+follow the plan's shuffled order, while the disk reads mostly forward. docs/store_format.md has the effect on a spinning
+disk.
 """
 
 import json
@@ -42,15 +42,15 @@ from bertvision.sources.store.format import (
 from bertvision.sources.store.location import Buffer, ByteRange, Location, open_location
 from bertvision.sources.store.scan import scan
 
-MEMORY = 1 << 30  # of the states read ahead and those in use together
+MEMORY = 1 << 30  # bytes of states, prefetched and in use together
 PAGE = 4096
-NUMPY: dict[str, Any] = {"I64": np.dtype("<i8"), "F32": np.dtype("<f4")}  # facts of the windows
-# Reads under way at once: disks and servers answer several together faster than one by one; more than cores are slower.
+NUMPY: dict[str, Any] = {"I64": np.dtype("<i8"), "F32": np.dtype("<f4")}  # dtypes of the per-window arrays
+# Concurrent reads: disks and servers answer several at once faster than one by one; more than the cores are slower.
 THREADS = max(2, min(4, os.cpu_count() or 2))
 
 
 class Store:
-    """A whole store, open for reading by any number of threads and processes."""
+    """A complete store, opened for reading. Threads and processes can share it."""
 
     def __init__(self, location: Location, manifest: Manifest) -> None:
         self.location, self.manifest = location, manifest
@@ -58,15 +58,17 @@ class Store:
 
     @classmethod
     def open(cls, path: str | Path | Location, identity: dict[str, Any] | None = None) -> "Store":
-        """The store at a path; it must be whole and, where an identity is given, be of those very states."""
+        """Open the store at a path. Raise UserError if it is incomplete or damaged, or if its identity differs from
+        the given one."""
         found = scan(open_location(path))
         location = found.location
         if found.problem is not None:
             raise found.problem
         if found.manifest is None:
             begun = found.shards or WRITING in found.sizes
-            why = "only a part of it is written: `bertvision encode` goes on" if begun else "there is nothing of one"
-            raise UserError(f"no store at '{location}': expected {MANIFEST}, but {why}.")
+            if begun:
+                raise UserError(f"the store at '{location}' is incomplete: `bertvision encode` finishes it.")
+            raise UserError(f"no store at '{location}': expected {MANIFEST} there.")
         if identity is not None:
             found.refuse_other(identity)
         for shard, why in found.broken:
@@ -74,22 +76,22 @@ class Store:
         return cls(location, found.manifest)
 
     def __len__(self) -> int:
-        """Windows."""
+        """Number of windows."""
         return self.manifest.windows
 
     def check(self, shard: Shard) -> None:
-        """Compares all bytes of a shard with its checksum."""
+        """Verify the checksum of a shard."""
         if self.location.hash(shard.file)[:DIGITS] != shard.sha256:
             raise bad_shard(self.location, shard, "is damaged")
 
     def __repr__(self) -> str:
-        kept = ", ".join(self.contents.parts)
-        return f"Store('{self.location}', {len(self):,} windows, {kept}, {self.contents.dtype})"
+        parts = ", ".join(self.contents.parts)
+        return f"Store('{self.location}', {len(self):,} windows, {parts}, {self.contents.dtype})"
 
     def read(self, part: Part, windows: Iterable[int]) -> Tensor:
-        """The states of some windows, one after the other, as float32: (position, layer, hidden)."""
+        """Return the states of the given windows, concatenated, as float32: (position, layer, hidden)."""
         if part not in self.contents.parts:
-            raise UserError(f"'{self.location}' has no states '{part}': it keeps {', '.join(self.contents.parts)}.")
+            raise UserError(f"'{self.location}' has no '{part}' states, only {', '.join(self.contents.parts)}.")
         chosen = np.fromiter(windows, dtype=np.int64)
         if len(chosen) and not 0 <= chosen.min() <= chosen.max() < len(self):
             raise UserError(
@@ -99,11 +101,11 @@ class Store:
         return from_stored(stored, torch.float32)
 
     def facts(self) -> dict[str, np.ndarray]:
-        """`lengths`, `example`, `start`, `end` and `target` of every window, from the shards themselves."""
+        """Return `lengths`, `example`, `start`, `end` and `target` of every window."""
         return self._facts[0]
 
     def ids(self) -> list[str]:
-        """The examples' ids, in order."""
+        """Return the ids of the examples, in order."""
         return self._facts[1]
 
     @cached_property
@@ -112,7 +114,7 @@ class Store:
         ids: list[str] = []
         for shard in self.manifest.shards:
             try:
-                data = self.location.read(shard.file, 0, min(shard.at.values()))  # all that lies before the states
+                data = self.location.read(shard.file, 0, min(shard.at.values()))  # everything before the states
                 header, begin = parse_header(data)
                 ids += json.loads(header["__metadata__"]["ids"])
             except (OSError, ValueError, KeyError) as error:
@@ -125,22 +127,22 @@ class Store:
 
 
 class Buffers:
-    """Memory that is used again once nobody holds it: fresh pages would cost as much time as the reading itself."""
+    """Recycled memory: allocating new pages would take as long as the reads themselves."""
 
     def __init__(self) -> None:
-        self.free: list[np.ndarray] = []  # the smallest first
-        self.back: deque[np.ndarray] = deque()  # no longer held, in any thread and at any moment: so without a lock
+        self.free: list[np.ndarray] = []  # smallest first
+        self.back: deque[np.ndarray] = deque()  # filled by finalizers, which run at any time and must not take the lock
         self.lock = Lock()
 
     def take(self, size: int) -> Tensor:
-        """So many bytes; they come back when the tensor and all views of it are gone."""
+        """Return a tensor of `size` bytes. The memory is reused once the tensor and all its views are gone."""
         with self.lock:
             while self.back:
                 insort(self.free, self.back.popleft(), key=len)
             fitting = bisect_left(self.free, size, key=len)
-            if fitting == len(self.free):  # none is large enough: a larger one takes the place of the smallest
+            if fitting == len(self.free):  # none is large enough: replace the smallest with a larger one
                 del self.free[:1]
-                whole = _aligned(size + size // 2)  # what is never written to takes no memory
+                whole = _aligned(size + size // 2)  # pages that are never written take no memory
             else:
                 whole = self.free.pop(fitting)
         lent = whole[:size]
@@ -149,20 +151,20 @@ class Buffers:
 
 
 def _aligned(size: int) -> np.ndarray:
-    """Bytes that begin with a page, which the system copies into faster."""
+    """Allocate page-aligned bytes, which the system copies into faster."""
     room = np.empty(size + PAGE, dtype=np.uint8)
     first = -room.ctypes.data % PAGE
     return room[first : first + size]
 
 
 class StateReader:
-    """Where each window's states lie in a store, and how they are fetched."""
+    """Locates the states of each window in a store, and reads them."""
 
     def __init__(self, store: Store, parts: tuple[Part, ...], lengths: np.ndarray) -> None:
         contents, shards = store.contents, store.manifest.shards
         missing = set(parts) - set(contents.parts)
-        assert not missing, f"the store keeps {contents.parts}, not {missing}"
-        assert len(lengths) == len(store) and lengths.sum() == store.manifest.tokens, "the lengths are the store's"
+        assert not missing, f"the store has {contents.parts}, not {missing}"
+        assert len(lengths) == len(store) and lengths.sum() == store.manifest.tokens, "lengths must match the store"
         self.store, self.parts = store, parts
         self.buffers = Buffers()
         self.lengths = lengths.astype(np.int64)  # (window)
@@ -173,7 +175,7 @@ class StateReader:
         tokens = np.array([shard.tokens for shard in shards])  # (shard)
         token_in_shard = before - np.repeat(np.cumsum(tokens) - tokens, counts)  # (window)
         window_in_shard = np.arange(len(self.lengths)) - first_window  # (window)
-        self.start: dict[Part, np.ndarray] = {}  # each (window) byte of the shard
+        self.start: dict[Part, np.ndarray] = {}  # each (window) byte offset in the shard
         self.size: dict[Part, np.ndarray] = {}  # each (window) bytes
         for part in parts:
             at, record = np.repeat([shard.at[part] for shard in shards], counts), contents.record_bytes(part)
@@ -187,7 +189,7 @@ class StateReader:
     def fetch(
         self, batches: list[np.ndarray], pinned: bool = False, pool: ThreadPoolExecutor | None = None
     ) -> list[dict[Part, Tensor]]:
-        """The stored states of each batch's windows, read in the order of the disk."""
+        """Read the stored states of each batch's windows, in disk order."""
         contents = self.store.contents
         found: list[dict[Part, Tensor]] = []
         wanted: list[tuple[np.ndarray, np.ndarray, list[Buffer]]] = []  # shards, starts and buffers of a batch's part
@@ -206,12 +208,12 @@ class StateReader:
 
     def _make(self, shape: tuple[int, int, int], pinned: bool) -> Tensor:
         dtype = TORCH[self.store.contents.dtype]
-        if pinned:  # such memory is kept and used again by torch itself
+        if pinned:  # torch recycles pinned memory itself
             return torch.empty(shape, dtype=dtype, pin_memory=True)
         return self.buffers.take(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
 
     def _cut(self, made: Tensor, part: Part, windows: np.ndarray) -> list[Buffer]:
-        """Each window's own bytes of a batch."""
+        """Return the bytes of each window in a batch."""
         numbers: Any = made.view(torch.uint8).numpy().reshape(-1)
         whole = memoryview(numbers) if made.numel() else memoryview(b"")
         ends = np.cumsum(self.size[part][windows]).tolist()
@@ -226,11 +228,11 @@ class StateReader:
         neighbours: list[Buffer] = []
         last, end, used = -1, -1, 0
         for index in order:
-            # Jobs are taken in the order of the disk: small ones keep the threads that take them near each other.
+            # Jobs are taken in disk order: small ones keep the threads close to each other on the disk.
             if shard_of[index] != last or used > self.store.location.at_once:
                 last, end, used = shard_of[index], -1, 0
                 jobs.append((self.store.manifest.shards[last], []))
-            if start_of[index] != end:  # windows side by side are one read
+            if start_of[index] != end:  # adjacent windows are one read
                 neighbours = []
                 jobs[-1][1].append(ByteRange(start_of[index], neighbours))
             neighbours.append(buffers[index])
@@ -250,7 +252,7 @@ class StateReader:
 
 
 class StoredSource:
-    """The batches of a plan, from a store: a `Source` like the streamed one."""
+    """The batches of a plan, read from a store."""
 
     def __init__(
         self,
@@ -264,8 +266,8 @@ class StoredSource:
         memory: int = MEMORY,
         pools: Iterable[int] = (),
     ) -> None:
-        """`dtype` is that of the states given, whatever they are stored as; `memory` bounds what is read ahead; what
-        lies between two steps of `pools` is best read together."""
+        """`dtype` is the dtype of the returned states, `memory` limits the bytes read ahead, and `pools` lists the
+        steps at which a new pool of blocks begins: the steps of a pool are best read together."""
         self.store, self.features, self.plan = store, features, plan
         self.device, self.dtype, self.memory = torch.device(device), dtype, memory
         self.rank, self.processes = share
@@ -280,8 +282,8 @@ class StoredSource:
         return map(self._batch, count(first), self.stored(first))
 
     def stored(self, first: int = 0) -> Iterator[dict[Part, Tensor]]:
-        """What is read for each step from `first` on, as it is stored."""
-        # One thread keeps a group ahead of the one in use; it hands the reads themselves to a few others.
+        """Yield the states of each step from `first` on, in their stored form."""
+        # One thread stays a group ahead of the one in use, and distributes its reads over a few others.
         with (
             ThreadPoolExecutor(THREADS, "store-read") as readers,
             closing(make_ahead(lambda group: self._fetch(group, readers), self.groups(first), 2)) as groups,
@@ -307,8 +309,10 @@ class StoredSource:
         return self.plan[step][self.rank :: self.processes]
 
     def groups(self, first: int = 0) -> Iterator[range]:
-        """Consecutive steps whose states are read together: one group is in use while the next is read. Pools of blocks
-        are read whole where half of the memory holds one; else an eighth is as fast, and the first batch sooner there.
+        """Yield groups of consecutive steps that are read together; one group is in use while the next is read.
+
+        Pools of blocks are read whole if one fits in half of the memory. Otherwise a group uses an eighth of it: that
+        is as fast, and the first batch arrives sooner.
         """
         start, most = first, self.memory // (2 if self.pools else 8)
         while start < self.steps:

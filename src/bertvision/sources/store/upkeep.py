@@ -1,4 +1,4 @@
-"""Keeping stores in order: what is damaged, what there is and what made it, and taking one away."""
+"""Maintenance of stores: verify, list and remove."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,13 +14,13 @@ from bertvision.sources.store.format import DIGITS, LISTED, MANIFEST, SET_ASIDE,
 from bertvision.sources.store.location import Folder, Location, open_location
 from bertvision.sources.store.scan import Scan, scan
 
-THREADS = 4  # hashing and reading leave Python to the others, so these are as many cores; servers answer them together
-LEVELS = 3  # from `runs` down to runs/<run>/states/<split>_epoch_1
+THREADS = 4  # hashing and reading release the GIL, so each thread can use a core
+LEVELS = 3  # depth of the search: from `runs` down to runs/<run>/states/<split>_epoch_1
 
 
 @dataclass(frozen=True)
 class Damage:
-    """A file that is not what was written, and the examples (`first` to `stop` - 1) that are in it."""
+    """A damaged file and the examples in it, `first` to `stop` - 1."""
 
     file: str
     first: int
@@ -34,15 +34,15 @@ class Damage:
 
 @dataclass(frozen=True)
 class Summary:
-    """A store as a listing shows it; what is not known of it is None or empty."""
+    """A row in a list of stores. Unknown fields are None or empty."""
 
     path: str
     state: str
-    """'whole', 'unfinished', 'damaged', or 'unreadable' (of another format)."""
+    """'whole', 'unfinished', 'damaged', or 'unreadable' (another format)."""
     detail: str
-    """How much of an unfinished store is there, what is wrong with a damaged one."""
+    """Progress of an unfinished store, or the problem of a damaged one."""
     bytes: int
-    """What its files take on the disk now."""
+    """Size of its files on disk."""
     examples: int | None = None
     windows: int | None = None
     tokens: int | None = None
@@ -50,7 +50,7 @@ class Summary:
     layers: list[int] = field(default_factory=list)
     dtype: str | None = None
     about: dict[str, Any] = field(default_factory=dict)
-    """What made it: task, split, encoder, epochs, run … as far as the writer was told."""
+    """Where it came from: task, split, encoder, epochs, run …, as far as the writer knew."""
     written: str | None = None
 
 
@@ -58,25 +58,25 @@ class Summary:
 
 
 def verify_store(path: str | Path | Location, bar: Bar | None = None, reporter: Reporter | None = None) -> list[Damage]:
-    """Reads every byte of a finished store and gives what is not as it was written; nothing where all is well.
+    """Read every byte of a finished store and return the damage, an empty list if there is none.
 
-    Damaged shards are renamed: nobody reads them any more, and the writer writes just those again. One that was
-    renamed and turns out to be sound, after a read error that has passed, gets its name back.
+    Damaged shards are renamed, so that readers skip them and the writer rewrites only those. A renamed shard that
+    proves intact, because the read error was temporary, gets its name back.
     """
     found = _scan_store(open_location(path))
     if found.is_unfinished:
         raise UserError(
-            f"the store '{found.location}' is not finished ({_count_written(found)}): `bertvision encode` goes on with "
-            "it; there is nothing to verify before."
+            f"the store '{found.location}' is not finished ({_count_written(found)}): finish it with `bertvision "
+            "encode`, then verify it."
         )
     found.refuse_other_format()
     damages, shown, reporter = [], bar or Bar(), reporter or Reporter()
     if found.manifest is None:
-        damages.append(Damage(MANIFEST, 0, 0, "is not what was written" if found.is_damaged else "is missing"))
+        damages.append(Damage(MANIFEST, 0, 0, "is damaged" if found.is_damaged else "is missing"))
     shown.advance(found.sizes.get(MANIFEST, 0))
     shards = found.manifest.shards if found.manifest is not None else found.shards
     names = {shard.file: shard.file if shard.file in found.sizes else SET_ASIDE + shard.file for shard in shards}
-    # A shard that is missing or cut off is seen by all at a glance.
+    # A shard that is missing or truncated need not be read.
     known = {shard.file: why for shard, why in found.broken if found.sizes.get(names[shard.file]) != shard.bytes}
     with ThreadPoolExecutor(THREADS, "store-verify") as pool:
         reasons = pool.map(
@@ -89,20 +89,20 @@ def verify_store(path: str | Path | Location, bar: Bar | None = None, reporter: 
                 damages.append(Damage(shard.file, shard.first, shard.stop, why))
             if shard.file in known:
                 continue
-            wanted = SET_ASIDE + shard.file if why else shard.file  # one set aside that can be read now comes back
+            wanted = SET_ASIDE + shard.file if why else shard.file  # an intact shard that was set aside comes back
             if wanted != name:
                 with _report_failure(found.location, reporter):
                     found.location.rename(name, wanted)
-    if LISTED in found.sizes:  # all that it may list has been read
+    if LISTED in found.sizes:  # every shard it may list has been verified
         with _report_failure(found.location, reporter):
             found.location.remove(LISTED)
     return damages
 
 
 def find_leftovers(path: str | Path | Location) -> list[str]:
-    """Files in a finished store that are not of it: they do no harm, and take room."""
+    """List files in a finished store that do not belong to it. They are harmless, but take space."""
     found = scan(open_location(path))
-    if found.manifest is None:  # without it nobody can tell
+    if found.manifest is None:  # unknown without it
         return []
     shards = [shard.file for shard in found.manifest.shards]
     own = {MANIFEST, *shards, *(SET_ASIDE + name for name in shards if name not in found.sizes)}
@@ -110,34 +110,34 @@ def find_leftovers(path: str | Path | Location) -> list[str]:
 
 
 def _check_shard(location: Location, shard: Shard, name: str) -> str:
-    """What is wrong with the bytes of a shard, which lie under this name, or nothing."""
+    """Return what is wrong with a shard that is stored under this name, or an empty string."""
     try:
         right = location.hash(name)[:DIGITS] == shard.sha256
     except FileNotFoundError:
         return "is missing"
-    except PermissionError as error:  # no damage: somebody else may read it
+    except PermissionError as error:  # not damage: another user may be able to read it
         raise UserError(f"{shard.file} of the store '{location}' can't be read ({error}).") from None
     except OSError as error:
         return f"can't be read ({error})"
-    return "" if right else "is not what was written: its checksum is wrong"
+    return "" if right else "is damaged: its checksum is wrong"
 
 
 @contextmanager
 def _report_failure(location: Location, reporter: Reporter) -> Iterator[None]:
-    """A store that can't be changed is verified all the same."""
+    """Report an error and continue: a read-only store can still be verified."""
     try:
         yield
     except FileNotFoundError:  # another process did the same
         pass
     except (OSError, UserError) as error:
-        reporter.say(f"this could not be noted in '{location}', where others would see it: {error}")
+        reporter.say(f"the result could not be recorded in '{location}', so other readers will not know of it: {error}")
 
 
 # ---------------------------------------------------------------------- list
 
 
 def list_stores(path: str | Path | Location) -> list[Summary]:
-    """The store at a path or, where it is none, those in its folders."""
+    """List the store at a path or, if it is not a store, the stores in its subfolders."""
     return _list(open_location(path), LEVELS)
 
 
@@ -147,13 +147,13 @@ def _list(location: Location, levels: int) -> list[Summary]:
         if found.is_store:
             return [_describe(found)]
         inner = location.subfolders() if levels else []
-    except PermissionError:  # a folder of somebody else
+    except PermissionError:  # another user's folder
         return []
     return [store for path in inner for store in _list(open_location(path), levels - 1)]
 
 
 def describe_store(path: str | Path | Location) -> Summary:
-    """The store at this very location."""
+    """Describe the store at this location."""
     return _describe(_scan_store(open_location(path)))
 
 
@@ -161,13 +161,13 @@ def _describe(found: Scan) -> Summary:
     path, manifest = str(found.location), found.manifest
     size = sum(size for name, size in found.sizes.items() if is_of_store(name)) + sum(_half_written(found).values())
     if found.is_damaged:
-        return Summary(path, "damaged", f"{MANIFEST} is not what was written", size)
+        return Summary(path, "damaged", f"{MANIFEST} is damaged", size)
     if found.problem is not None:
         return Summary(path, "unreadable", str(found.problem), size)
     about = dict(found.about)
     written = about.pop("written", None)
-    kept = [list(found.identity.get(key, [])) for key in ("parts", "layers")]
-    known = *kept, found.identity.get("dtype"), about, written
+    parts, layers = (list(found.identity.get(key, [])) for key in ("parts", "layers"))
+    known = parts, layers, found.identity.get("dtype"), about, written
     examples = found.ranges[-1][1] if found.ranges else None
     if manifest is None:
         state, detail = "damaged", f"{MANIFEST} is missing"
@@ -188,11 +188,11 @@ def _count_written(found: Scan) -> str:
 
 
 def remove_store(path: str | Path | Location) -> None:
-    """Removes the files of a store, and its folder if nothing else is in it."""
+    """Remove the files of a store, and its folder if nothing else is in it."""
     location = open_location(path)
     found = _scan_store(location)
     try:
-        # The manifest first: cut off in the middle, what is left is no whole store to anybody.
+        # The manifest first: if this is interrupted, the rest does not count as a complete store.
         own = sorted(filter(is_of_store, found.sizes), key=lambda name: (name != MANIFEST, name))
         for name in [*own, *_half_written(found)]:
             location.remove(name)
@@ -202,21 +202,19 @@ def remove_store(path: str | Path | Location) -> None:
         raise UserError(f"the store '{location}' can't be removed ({error}).") from None
 
 
-# ---------------------------------------------------------------------- what is a store, and its files
+# ---------------------------------------------------------------------- a store and its files
 
 
 def _scan_store(location: Location) -> Scan:
-    """Refuses a location without a store, and names those in its folders."""
+    """Scan a location. Raise UserError if it is not a store, and list the stores in its subfolders."""
     found = scan(location)
     if found.is_store:
         return found
     inner = [store.path for store in list_stores(location)]
     if inner:
-        verb = "is" if len(inner) == 1 else "are"
-        raise UserError(f"'{location}' is no store itself; there {verb} {', '.join(inner)}: name one.")
+        raise UserError(f"'{location}' is not a store, but contains stores. Choose one: {', '.join(inner)}.")
     raise UserError(
-        f"there is no store at '{location}': no {MANIFEST}, no {WRITING}, no shards. `bertvision store ls` "
-        "lists stores."
+        f"no store at '{location}': found no {MANIFEST}, {WRITING} or shards. `bertvision store ls` lists stores."
     )
 
 
@@ -225,6 +223,6 @@ def is_of_store(name: str) -> bool:
 
 
 def _half_written(found: Scan) -> dict[str, int]:
-    """What writers that were killed (or are at work) have of the store's files under temporary names."""
+    """Temporary files of the store, from writers that were killed or are still running."""
     names = sorted(found.location.half_written().items())
     return {name: size for name, size in names if is_of_store(name.removeprefix(TEMPORARY).rsplit("@", 1)[0])}

@@ -1,7 +1,7 @@
-"""Writing a store: the encoder runs over a range of examples while the range before goes to the disk.
+"""Write a store: the encoder processes one range of examples while the previous range is written to disk.
 
-Killed at any moment, the same call goes on with the ranges that are not there yet. Several processes take ranges
-between them; whoever finds all of them there writes the manifest.
+After a kill at any moment, the same call continues with the missing ranges. Several processes divide the ranges between
+them; a process that finds all ranges written writes the manifest.
 """
 
 import datetime
@@ -43,11 +43,11 @@ from bertvision.sources.store.location import Buffer, Location
 from bertvision.sources.store.scan import is_shard_of, scan
 from bertvision.sources.store.upkeep import is_of_store, verify_store
 
-ROOM = 1.02  # the disk must have this much of what will be written
+ROOM = 1.02  # required free space, as a multiple of the bytes to be written
 
 
 class StoreWriter:
-    """Writes the states of some features to a location, or what is missing of them."""
+    """Writes the states of all windows to a location, or only the missing shards."""
 
     def __init__(
         self,
@@ -63,31 +63,32 @@ class StoreWriter:
         shard_tokens: int = SHARD_TOKENS,
         reporter: Reporter | None = None,
     ) -> None:
-        """`ids` are the examples'; `about` is kept for people to read."""
+        """`ids` are those of the examples; `about` is saved in the manifest for people to read."""
         assert encoder.shape.layers == len(contents.layers) and encoder.shape.hidden == contents.hidden
         self.location, self.encoder, self.features, self.ids = location, encoder, features, ids
         self.contents, self.identity, self.about = contents, identity, about or {}
         self.encode_tokens, self.reporter = encode_tokens, reporter or Reporter()
         self.fingerprint = fingerprint(identity)
         self.own: set[str] = set()
-        """Names of files that are shards of this store: remembered, since finding out costs a read each."""
+        """File names known to be shards of this store: cached, since each check costs a read."""
         ranges = self._plan(shard_bytes, shard_tokens)
         self.shards = [self._outline_one(first, stop)[0] for first, stop in ranges]
 
     @property
     def bytes(self) -> int:
-        """What the whole store takes on the disk, known before anything is written."""
+        """Size of the complete store, known before anything is written."""
         return sum(shard.bytes for shard in self.shards)
 
     def missing(self) -> list[Shard]:
-        """The shards that are not there, not whole, or known to be damaged."""
+        """Return the shards that are missing, incomplete or known to be damaged."""
         found = self._found()
         return [shard for shard in self.shards if shard.first not in found]
 
     def write(self, share: tuple[int, int] = (0, 1)) -> int:
-        """Writes this process's share (rank, processes) of what is missing; gives the bytes written."""
+        """Write this process's share (rank, processes) of the missing shards. Return the bytes written."""
         missing = self.missing()
-        # By the plan, not by what is missing: processes look at different moments and must not meet.
+        # Shares are taken from the plan, not from the missing shards: processes check at different times, and must not
+        # write the same shard.
         gone = {shard.first for shard in missing}
         mine = [shard for shard in self.shards[share[0] :: share[1]] if shard.first in gone]
         self._check_room(sum(shard.bytes for shard in missing))
@@ -102,7 +103,7 @@ class StoreWriter:
         return sum(shard.bytes for shard in mine)
 
     def finish(self) -> bool:
-        """Writes the manifest if every shard is there; else another process is still at work, and False is given."""
+        """Write the manifest if every shard is written. Return False if other processes are still writing."""
         names = self._found()
         if len(names) < len(self.shards):
             return False
@@ -118,21 +119,21 @@ class StoreWriter:
         self.location.sweep([MANIFEST, WRITING, LISTED, *(shard.stem for shard in self.shards)])
         return True
 
-    # ------------------------------------------------------------------ what is there
+    # ------------------------------------------------------------------ existing shards
 
     def _plan(self, shard_bytes: int, shard_tokens: int) -> list[tuple[int, int]]:
-        """The ranges of this store's shards: those it was begun with, and new ones for what lies between them. A
-        location with other states is refused."""
+        """Return the ranges of this store's shards: those it was started with, and new ones for the gaps. Raise
+        UserError if the location holds different states."""
         found = scan(self.location)
         found.refuse_other(self.identity)
-        if LISTED in found.sizes:  # an earlier version saw damage: it is set aside now, to be written again
+        if LISTED in found.sizes:  # an earlier version found damage: rename those shards now, to rewrite them
             verify_store(self.location)
             found = scan(self.location)
         self.own |= {shard.file for shard in (found.manifest.shards if found.manifest is not None else ())}
         known = found.ranges or sorted({(s.first, s.stop) for s in found.shards if self._is_own(s.file)})
         ranges, begin, end = [], 0, len(self.ids)
         for first, stop in [*known, (end, end)]:
-            if first >= begin:  # none over another
+            if first >= begin:  # skip overlapping ranges
                 ranges += plan_shards(self.features, self.contents, shard_bytes, shard_tokens, begin, first)
                 ranges += [(first, stop)] if stop > first else []
                 begin = stop
@@ -142,7 +143,7 @@ class StoreWriter:
         return outline_shard(self.features, self.ids, self.contents, self.fingerprint, first, stop)
 
     def _found(self) -> dict[int, str]:
-        """First example → name, of the files that are whole shards of this very store."""
+        """First example → file name, for the complete shards of this store."""
         expected = {shard.stem: shard for shard in self.shards}
         found = {}
         for name, size in self.location.sizes().items():
@@ -160,9 +161,9 @@ class StoreWriter:
         free = self.location.free_bytes()
         if free is not None and needed and free < ROOM * needed:
             raise UserError(
-                f"the states need {needed / 1e6:,.0f} MB in '{self.location}', {free / 1e6:,.0f} MB are free: make "
-                "room, set store.path to another disk, store.dtype to 'int8', or encoder.layers to fewer layers; "
-                "train.source = 'streamed' needs no disk at all."
+                f"the states need {needed / 1e6:,.0f} MB in '{self.location}', but only {free / 1e6:,.0f} MB are free. "
+                "Free some space, or set store.path to another disk, store.dtype to 'int8', or encoder.layers to fewer "
+                "layers. train.source = 'streamed' needs no disk space."
             )
 
     # ------------------------------------------------------------------ writing
@@ -184,14 +185,14 @@ class StoreWriter:
             for shard in shards:
                 states = self._encode(shard, advance)
                 if writing is not None:
-                    writing.result()  # one shard on its way to the disk while one is filled: memory is that of two
+                    writing.result()  # one shard is written while the next is encoded: memory for two shards
                 writing = disk.submit(self._write_shard, shard, states)
             if writing is not None:
                 writing.result()
 
     def _encode(self, shard: Shard, on_progress: Callable[[int], None]) -> dict[Part, Tensor]:
-        """The states of a shard as they are stored. Windows of other shards have no say in how they are batched, so
-        that a shard written anew is the same."""
+        """Encode a shard, and return its states in stored form. Batches never mix windows of different shards, so a
+        rewritten shard is identical."""
         windows = np.array(windows_of(self.features, shard.first, shard.stop))
         lengths = self.features.lengths[windows].astype(np.int64)  # (window)
         starts = np.cumsum(lengths) - lengths  # (window)
@@ -218,18 +219,18 @@ class StoreWriter:
         return found
 
     def _refuse(self, values: Tensor, windows: np.ndarray) -> None:
-        """Names the examples whose states are NaN or infinite, or too large for their stored form."""
+        """Raise UserError with the ids of the examples whose states are NaN, infinite or too large for the dtype."""
         ids = list(dict.fromkeys(self.ids[self.features.example[window]] for window in windows))
         named = ", ".join(f"'{name}'" for name in ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
         if not bool(values.isfinite().all()):
             raise UserError(
-                f"the encoder's states are NaN or infinite for example {named}: nothing can be learned from them. "
-                "Fine-tuning may have diverged (lower finetune.lr)."
+                f"the encoder's states are NaN or infinite for example {named}, so heads can't learn from them. "
+                "If fine-tuning diverged, lower finetune.lr."
             )
         dtype, largest = self.contents.dtype, float(values.abs().max())
         others = "float32" if dtype == "bfloat16" else "bfloat16, int8 or float32"
         raise UserError(
-            f"a state of example {named} is too large for {dtype} ({largest:.3g}; at most "
+            f"a state of example {named} is too large for {dtype} ({largest:.3g}; the maximum is "
             f"{torch.finfo(TORCH[dtype]).max:,.5g}): set store.dtype to {others}."
         )
 

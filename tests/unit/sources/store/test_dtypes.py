@@ -1,4 +1,4 @@
-"""What is lost when states are stored, and what must not be: numbers that do not fit are found, not rounded away."""
+"""Rounding of stored states; values that do not fit are found, not rounded away."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ TINY = float(torch.finfo(torch.float32).tiny)
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
-    """Numbers as states are: each token and layer of another size, some far out."""
+    """Values like those of states: a different scale for each token and layer, with some outliers."""
     generator = torch.Generator().manual_seed(seed)
     sizes = 10 ** (torch.rand(*shape[:-1], 1, generator=generator) * 8 - 4)  # (position, layer, 1)
     values = torch.randn(*shape, generator=generator) * sizes  # (position, layer, hidden)
@@ -19,7 +19,7 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
     return values
 
 
-def test_float32_is_kept_bit_for_bit() -> None:
+def test_float32_is_stored_bit_for_bit() -> None:
     values = draw(50, 3, 32)
     assert torch.equal(from_stored(to_stored(values, "float32"), torch.float32), values)
 
@@ -40,14 +40,14 @@ def test_bfloat16_is_the_upper_half_of_a_float32_rounded_to_even() -> None:
     assert (back.view(np.uint32) == expected.astype(np.uint32) << 16).all()
 
 
-def test_int8_is_a_whole_number_of_steps_with_the_step_behind_it() -> None:
+def test_int8_is_a_multiple_of_the_scale_followed_by_the_scale() -> None:
     values = draw(50, 3, 32)
     stored = to_stored(values, "int8").numpy()
     assert stored.shape == (50, 3, 36) and stored.dtype == np.int8
     steps = np.ascontiguousarray(stored[..., 32:]).view("<f4")  # (position, layer, 1)
     assert (steps == np.abs(values.numpy()).max(axis=-1, keepdims=True) / np.float32(127)).all()
     expected = np.rint(values.numpy().astype(np.float64) / steps)
-    assert (np.abs(stored[..., :32] - expected) <= 1).all()  # a number half-way between two may go either way
+    assert (np.abs(stored[..., :32] - expected) <= 1).all()  # a value halfway between two may be rounded either way
     assert (stored[..., :32] == expected).mean() > 0.999
     assert np.abs(stored[..., :32].astype(int)).max(axis=-1).min() == 127, "the largest number has the largest step"
     back = from_stored(torch.from_numpy(stored), torch.float32).numpy()
@@ -56,7 +56,7 @@ def test_int8_is_a_whole_number_of_steps_with_the_step_behind_it() -> None:
 
 @pytest.mark.parametrize("size", [1e-30, 1.0, 1e30])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-def test_the_error_is_half_a_step_at_most(dtype: str, size: float) -> None:
+def test_the_error_is_at_most_half_the_scale(dtype: str, size: float) -> None:
     values = (draw(200, 2, 32) * size).double().float()
     error = (from_stored(to_stored(values, dtype), torch.float32).double() - values.double()).abs()
     largest = values.double().abs().amax(dim=-1, keepdim=True).expand_as(error)
@@ -65,7 +65,7 @@ def test_the_error_is_half_a_step_at_most(dtype: str, size: float) -> None:
 
 
 @pytest.mark.parametrize("size", [0.0, TINY / 100, TINY, 10 * TINY, 126 * TINY, 128 * TINY])
-def test_int8_of_numbers_near_nothing_is_near_nothing(size: float) -> None:
+def test_int8_of_tiny_values_stays_tiny(size: float) -> None:
     values = torch.linspace(-1, 1, 32)[None, None] * size  # (1, 1, hidden)
     back = from_stored(to_stored(values, "int8"), torch.float32)
     assert bool(back.isfinite().all())
@@ -73,7 +73,7 @@ def test_int8_of_numbers_near_nothing_is_near_nothing(size: float) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_states_come_back_in_the_dtype_that_is_asked_for(dtype: str) -> None:
+def test_states_are_returned_in_the_requested_dtype(dtype: str) -> None:
     stored = to_stored(draw(4, 3, 32).clamp(-1e4, 1e4), dtype)
     whole = from_stored(stored, torch.float32)
     for wanted in (torch.float32, torch.bfloat16, torch.float16):
@@ -83,7 +83,7 @@ def test_states_come_back_in_the_dtype_that_is_asked_for(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("given", [torch.bfloat16, torch.float16])
-def test_an_encoder_in_half_precision_loses_nothing_more(given: torch.dtype) -> None:
+def test_storing_in_the_encoders_half_precision_is_lossless(given: torch.dtype) -> None:
     values = draw(20, 3, 32).clamp(-1e4, 1e4).to(given)
     same = "bfloat16" if given == torch.bfloat16 else "float16"
     for dtype in ("float32", same):
@@ -100,7 +100,7 @@ def test_bytes_of_one_state(dtype: str, hidden: int, expected: int) -> None:
     assert to_stored(torch.zeros(1, 1, hidden), dtype).nbytes == expected
 
 
-def test_no_positions_at_all_are_stored_as_none() -> None:
+def test_no_positions_can_be_stored() -> None:
     for dtype in DTYPES:
         stored = to_stored(torch.zeros(0, 3, 32), dtype)
         assert from_stored(stored, torch.float32).shape == (0, 3, 32)
@@ -112,7 +112,7 @@ def test_no_positions_at_all_are_stored_as_none() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_numbers_that_are_none_are_found_where_they_are(dtype: str, value: float) -> None:
+def test_nan_and_infinite_values_are_found(dtype: str, value: float) -> None:
     values = draw(30, 3, 32).clamp(-100, 100)
     values[7, 2, 31] = values[29, 0, 0] = value
     assert find_unfit(values, to_stored(values, dtype)).tolist() == [7, 29]
@@ -135,7 +135,7 @@ def test_float16_ends_where_it_rounds_to_infinity(value: float, fits: bool) -> N
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-def test_large_numbers_fit_though_their_sum_does_not(dtype: str) -> None:
+def test_large_values_fit_although_their_sum_does_not(dtype: str) -> None:
     values = torch.full((100, 3, 32), 3e38)
     assert find_unfit(values, to_stored(values, dtype)).tolist() == []
     largest = from_stored(to_stored(values, dtype), torch.float32)

@@ -1,4 +1,4 @@
-"""Export: the HDF5 file holds the encoder's own states, padded, in the original's axes; a whole file or none."""
+"""Export: the HDF5 file has the encoder's states, padded, in the original project's layout, and is never partial."""
 
 import resource
 import shutil
@@ -40,7 +40,7 @@ def store(made: TinyStore) -> Store:
 
 
 def assert_close(found: np.ndarray, expected: np.ndarray, dtype: str) -> None:
-    """Within the stored dtype's rounding, of each state's largest number, and a little of the encoder's own."""
+    """Within the rounding of the stored dtype, relative to each state's largest value, plus that of the encoder."""
     assert found.shape == expected.shape
     largest = np.abs(expected).max(axis=-1, keepdims=True)
     assert (np.abs(found - expected) <= (TOLERANCE[dtype] + 2e-6) * largest).all()
@@ -95,7 +95,7 @@ def test_targets_examples_and_ids_are_those_of_the_data(task: str, tmp_path: Pat
         assert features.end.any()
 
 
-def test_little_is_in_memory_at_once(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_stays_small(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, padded = tmp_path / "whole.h5", []
     export_hdf5(store, whole)
     monkeypatch.setattr(export, "MEMORY", 60_000)
@@ -123,10 +123,10 @@ def test_the_estimate_holds(store: Store, tmp_path: Path) -> None:
     assert size <= estimate <= size * 1.02 + export.SMALL
 
 
-def test_a_disk_without_room_is_told_before(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_before_writing(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(2_000, 1_000, 1_000))
-    with pytest.raises(UserError, match=r"need \d MB, 0 MB are free.*--hdf5"):
+    with pytest.raises(UserError, match=r"need \d MB, but only 0 MB are free.*--hdf5"):
         export_hdf5(store, tmp_path / "folder" / "states.h5")
     assert not list(tmp_path.iterdir())
 
@@ -135,9 +135,9 @@ def test_a_disk_without_room_is_told_before(store: Store, tmp_path: Path, monkey
 def test_a_disk_that_fills_up_leaves_no_file(
     store: Store, tmp_path: Path, room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A limit on files is met as a full disk is. HDF5 itself crashes on one (with 1,000 bytes, mostly), so that it must
-    # not have begun.
-    monkeypatch.setattr(h5py, "File", lambda *_: pytest.fail("HDF5 was begun on a disk without room"))
+    # A limit on file size acts like a full disk. HDF5 itself crashes on one (mostly with 1,000 bytes), so it must
+    # not have been opened.
+    monkeypatch.setattr(h5py, "File", lambda *_: pytest.fail("HDF5 was opened on a full disk"))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
     try:
@@ -148,22 +148,22 @@ def test_a_disk_that_fills_up_leaves_no_file(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_that_is_there_is_left_alone(store: Store, tmp_path: Path) -> None:
+def test_an_existing_file_is_not_overwritten(store: Store, tmp_path: Path) -> None:
     file = tmp_path / "states.h5"
     file.write_bytes(b"mine")
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="already exists and is not overwritten"):
         export_hdf5(store, file)
     assert file.read_bytes() == b"mine"
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="already exists and is not overwritten"):
         export_hdf5(store, tmp_path)
-    with pytest.raises(UserError, match="is no folder"):
+    with pytest.raises(UserError, match="is not a folder"):
         export_hdf5(store, file / "states.h5")
-    with pytest.raises(UserError, match="a file of this machine"):
+    with pytest.raises(UserError, match="expected a local file"):
         export_hdf5(store, "s3://bucket/states.h5")
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_stopped_in_the_middle_no_file_is_left(store: Store, tmp_path: Path) -> None:
+def test_an_interrupted_export_leaves_no_file(store: Store, tmp_path: Path) -> None:
     class Stopping(Bar):
         def advance(self, amount: float, note: str = "") -> None:
             raise KeyboardInterrupt
@@ -173,7 +173,9 @@ def test_stopped_in_the_middle_no_file_is_left(store: Store, tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
-def test_without_h5py_it_says_what_to_install(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_h5py_the_error_names_the_package(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(UserError, match=r"pip install 'bertvision\[hdf5\]'"):
         export_hdf5(store, tmp_path / "states.h5")

@@ -1,4 +1,4 @@
-"""The files of a store: another program reads them, their sizes are known beforehand, and no changed byte passes."""
+"""The files of a store: other programs can read them, sizes are known in advance, any changed byte is found."""
 
 import hashlib
 import json
@@ -46,7 +46,7 @@ def test_bytes_follow_from_windows_and_tokens(dtype: str, number: int, beside: i
     assert contents_of(dtype, ("tokens",)).bytes_of(10, 333) == 333 * 4 * state
 
 
-def test_parts_are_kept_in_one_order_however_they_are_named() -> None:
+def test_parts_are_stored_in_a_fixed_order() -> None:
     assert contents_of(parts=("mean", "tokens", "cls")) == contents_of() and contents_of().parts == PARTS
 
 
@@ -68,12 +68,12 @@ def test_ranges_cover_every_example_once_and_stay_small(most_bytes: int, most_to
     for first, stop in ranges:
         bytes_, tokens = measure(first, stop)
         assert stop - first == 1 or (bytes_ <= most_bytes and tokens <= most_tokens)
-        if stop < 9:  # and no smaller than it must be
+        if stop < 9:  # and no smaller than necessary
             more_bytes, more_tokens = measure(first, stop + 1)
             assert more_bytes > most_bytes or more_tokens > most_tokens
 
 
-def test_an_example_is_never_cut_in_two() -> None:
+def test_an_example_is_never_split() -> None:
     features = build_tiny_features("squad2")
     assert features.example.tolist() == sorted([*range(9)] * 2), "two windows each"
     for first, stop in plan_shards(features, contents_of(), 1):
@@ -132,7 +132,7 @@ def test_a_shard_is_named_by_its_examples_and_its_checksum(tmp_path: Path) -> No
     assert manifest.examples == 9 and manifest.windows == 18 and manifest.tokens == sum([48, 35, 48, 41, 48, 35] * 3)
 
 
-def test_a_shard_is_outlined_to_the_byte_before_it_is_written(tmp_path: Path) -> None:
+def test_the_exact_size_of_a_shard_is_known_before_it_is_written(tmp_path: Path) -> None:
     tiny = write_tiny_store(tmp_path, "int8", PARTS)
     for shard in Store.open(tmp_path).manifest.shards:
         outlined, head = outline_shard(
@@ -151,7 +151,7 @@ def test_a_digest_is_that_of_the_pieces_together() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"1234", b"\0" * 8, b"\xff" * 8, (5).to_bytes(8, "little") + b"{nope", b"x" * 99]
 )
-def test_what_is_no_safetensors_file_has_no_header(tmp_path: Path, data: bytes) -> None:
+def test_other_files_have_no_safetensors_header(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "x").write_bytes(data)
     with pytest.raises(ValueError):
         read_header(open_location(tmp_path), "x")
@@ -160,7 +160,7 @@ def test_what_is_no_safetensors_file_has_no_header(tmp_path: Path, data: bytes) 
 # ---------------------------------------------------------------------- sealed files
 
 
-def test_a_sealed_value_is_json_and_comes_back(tmp_path: Path) -> None:
+def test_a_sealed_value_is_json_and_round_trips(tmp_path: Path) -> None:
     value: dict[str, Any] = {"a": [1, 2.5, None, True], "é": {"ü": 'x"\\\n'}, "empty": {}}
     assert unseal(seal(value), "there") == value
     assert {**value, "sha256": json.loads(seal(value))["sha256"]} == json.loads(seal(value))
@@ -181,14 +181,14 @@ def test_any_flipped_bit_and_any_cut_of_a_sealed_file_is_found() -> None:
             unseal(other, "there")
 
 
-def test_a_manifest_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_a_manifest_round_trips(tmp_path: Path) -> None:
     write_tiny_store(tmp_path, "int8", PARTS)
     manifest = Store.open(tmp_path).manifest
     again = Manifest.parse(manifest.dump(), "there")
     assert again == manifest and again.dump() == manifest.dump() == (tmp_path / "manifest.json").read_bytes()
 
 
-def test_a_manifest_of_another_format_is_named_and_not_read(tmp_path: Path) -> None:
+def test_a_manifest_of_another_format_is_refused(tmp_path: Path) -> None:
     write_tiny_store(tmp_path)
     value = json.loads((tmp_path / "manifest.json").read_bytes())
     del value["sha256"]

@@ -1,4 +1,4 @@
-"""docs/store_format.md is true: what it says of the bytes is enough to read a store without this package."""
+"""docs/store_format.md is correct, and sufficient to read a store without this package."""
 
 import ast
 import hashlib
@@ -19,9 +19,9 @@ from bertvision.sources.store.upkeep import verify_store
 
 PAGE = Path(__file__).parents[4] / "docs" / "store_format.md"
 PARTS = ("tokens", "cls", "mean")
-# Largest error of a stored number, as a share of the largest of its state: from the bits of each dtype.
+# Largest error of a stored value, relative to the largest value of its state: from the bits of each dtype.
 ROUNDING = {"float32": 0.0, "bfloat16": 2**-8, "float16": 2**-11, "int8": 1 / 254}
-OF_THE_ENCODER = 2e-6  # a window alone and among others
+OF_THE_ENCODER = 2e-6  # rounding of a window alone and in a batch
 
 Reader = Callable[..., Iterator[tuple[Any, ...]]]
 
@@ -65,7 +65,7 @@ def test_the_reader_on_the_page_is_twenty_lines_of_numpy() -> None:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_the_reader_on_the_page_gives_the_encoders_states(store: TinyStore, read_store: Reader, part: Any) -> None:
+def test_the_reader_on_the_page_returns_the_encoders_states(store: TinyStore, read_store: Reader, part: Any) -> None:
     dtype = store.contents.dtype
     count = 0
     for window, (*_, states) in enumerate(read_store(folder_of(store), part)):
@@ -77,7 +77,7 @@ def test_the_reader_on_the_page_gives_the_encoders_states(store: TinyStore, read
     assert count == len(store.features)
 
 
-def test_the_reader_on_the_page_gives_ids_and_targets(store: TinyStore, read_store: Reader) -> None:
+def test_the_reader_on_the_page_returns_ids_and_targets(store: TinyStore, read_store: Reader) -> None:
     features = store.features
     rows = list(read_store(folder_of(store)))
     assert [row[0] for row in rows] == [store.ids[example] for example in features.example]
@@ -86,7 +86,7 @@ def test_the_reader_on_the_page_gives_ids_and_targets(store: TinyStore, read_sto
     np.testing.assert_array_equal([row[3] for row in rows], features.target)
 
 
-def test_targets_of_labels_and_scores_are_read_too(tmp_path: Path, read_store: Reader) -> None:
+def test_the_reader_on_the_page_returns_labels_and_scores(tmp_path: Path, read_store: Reader) -> None:
     for task in ("rte", "stsb"):
         made = write_tiny_store(tmp_path / task, parts=("mean",), task=task)
         found = [row[3] for row in read_store(tmp_path / task, "mean")]
@@ -95,7 +95,7 @@ def test_targets_of_labels_and_scores_are_read_too(tmp_path: Path, read_store: R
 
 
 def test_safetensors_own_reader_opens_every_shard(store: TinyStore) -> None:
-    # numpy has no bfloat16, so those are read as torch tensors.
+    # numpy has no bfloat16, so torch tensors are used.
     manifest = json.loads((folder_of(store) / MANIFEST).read_bytes())
     tokens = windows = 0
     for shard in manifest["shards"]:
@@ -118,7 +118,7 @@ def test_safetensors_own_reader_opens_every_shard(store: TinyStore) -> None:
     assert (windows, tokens) == (len(store.features), int(store.features.lengths.sum()))
 
 
-def test_shards_lie_as_the_page_says(store: TinyStore) -> None:
+def test_shards_are_laid_out_as_the_page_says(store: TinyStore) -> None:
     manifest = json.loads((folder_of(store) / MANIFEST).read_bytes())
     before = 0
     for shard in manifest["shards"]:
@@ -143,13 +143,13 @@ def test_the_manifest_has_the_keys_of_the_page(store: TinyStore) -> None:
     assert list(manifest) == ["format", "fingerprint", "identity", "contents", "about", "shards", "sha256"]
     entries = [manifest, manifest["contents"], manifest["about"], manifest["shards"][0], manifest["identity"]]
     for key in (key for entry in entries for key in entry):
-        assert f"`{key}`" in page, f"the page does not tell of '{key}'"
+        assert f"`{key}`" in page, f"the page does not document '{key}'"
     text = json.dumps([manifest["identity"]], sort_keys=True)
     assert manifest["fingerprint"] == hashlib.sha256(text.encode("ascii")).hexdigest()[:16]
 
 
 def assert_sealed(data: bytes) -> None:
-    """The rule of the page, on bytes alone."""
+    """The rule on the page, applied to the bytes."""
     found = re.search(rb',\n "sha256": "([0-9a-f]{16})"(?=\n}\n$)', data)
     assert found and len(found[0]) == 31
     rest = data[: found.start()] + data[found.end() :]

@@ -1,4 +1,4 @@
-"""Nothing stale is read: whatever the states hang on and is not the same is named, and the store stays as it is."""
+"""Stale states are never read: every difference in identity is named, and the store is not changed."""
 
 import hashlib
 from pathlib import Path
@@ -13,7 +13,7 @@ from bertvision.sources.store import Store, StoreWriter, build_identity, find_di
 from bertvision.sources.store.location import Folder
 from bertvision.sources.store.scan import scan
 
-# Every field, another value, and what the error must say of it.
+# Every field, another value, and what the error must contain.
 OTHERS: dict[str, tuple[Any, list[str]]] = {
     "encoder weights": ("other", ["encoder weights"]),
     "tokenizer": ("other", ["tokenizer"]),
@@ -24,7 +24,7 @@ OTHERS: dict[str, tuple[Any, list[str]]] = {
     "parts": (["tokens", "cls"], ["parts", "[tokens]", "[tokens, cls]"]),
     "dtype": ("int8", ["dtype", "float16", "int8"]),
     "precision": ("bfloat16", ["precision", "float32", "bfloat16"]),
-    "format": (2, ["format", "1 there", "2 wanted"]),
+    "format": (2, ["format", "1 found", "2 wanted"]),
 }
 
 
@@ -37,7 +37,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyStore:
     return write_tiny_store(tmp_path_factory.mktemp("store"), "float16", ("tokens",))
 
 
-def test_all_fields_are_tried(tiny: TinyStore) -> None:
+def test_all_fields_are_tested(tiny: TinyStore) -> None:
     assert set(OTHERS) == set(tiny.identity)
 
 
@@ -48,7 +48,7 @@ def test_equal_identities_differ_in_nothing(tiny: TinyStore) -> None:
 
 
 @pytest.mark.parametrize("field", list(OTHERS))
-def test_what_differs_is_named_and_nothing_else_is(field: str, tiny: TinyStore) -> None:
+def test_only_the_differing_field_is_named(field: str, tiny: TinyStore) -> None:
     other, words = OTHERS[field]
     (named,) = find_differences(tiny.identity, {**tiny.identity, field: other})
     assert named.startswith(field) and all(word in named for word in words)
@@ -56,7 +56,7 @@ def test_what_differs_is_named_and_nothing_else_is(field: str, tiny: TinyStore) 
 
 
 @pytest.mark.parametrize("field", list(OTHERS))
-def test_a_store_of_other_states_is_refused_unread(
+def test_a_store_of_different_states_is_refused_unread(
     field: str, tiny: TinyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other, words = OTHERS[field]
@@ -73,7 +73,7 @@ def test_a_store_of_other_states_is_refused_unread(
     wanted = {**tiny.identity, field: other}
     parts = (tiny.location, tiny.encoder, tiny.features, tiny.ids, tiny.contents, wanted)
     for act in (lambda: Store.open(tiny.location, wanted), lambda: StoreWriter(*parts)):
-        with pytest.raises(UserError, match="holds other states") as caught:
+        with pytest.raises(UserError, match="holds different states") as caught:
             act()
         text = str(caught.value)
         assert all(word in text for word in words) and str(tiny.location) in text and "bertvision store rm" in text
@@ -81,19 +81,19 @@ def test_a_store_of_other_states_is_refused_unread(
 
 
 @pytest.mark.parametrize("field", list(OTHERS))
-def test_a_store_that_was_only_begun_is_refused_too(field: str, tmp_path: Path) -> None:
+def test_an_unfinished_store_of_different_states_is_refused(field: str, tmp_path: Path) -> None:
     tiny = begin_tiny_store(tmp_path / "store")
     tiny.writer.write((0, 2))
     before = listing(tmp_path / "store")
     assert "writing.json" in before and "manifest.json" not in before
     wanted = {**tiny.identity, field: OTHERS[field][0]}
-    with pytest.raises(UserError, match="holds other states") as caught:
+    with pytest.raises(UserError, match="holds different states") as caught:
         StoreWriter(tiny.location, tiny.encoder, tiny.features, tiny.ids, tiny.contents, wanted)
     assert all(word in str(caught.value) for word in OTHERS[field][1])
     assert listing(tmp_path / "store") == before
 
 
-def test_several_differences_are_all_named_but_what_follows_from_them(tiny: TinyStore) -> None:
+def test_all_differences_are_named_except_derived_ones(tiny: TinyStore) -> None:
     wanted = {**tiny.identity, "data": "x", "token ids": "y", "dtype": "int8"}
     assert [text.split(" (")[0] for text in find_differences(tiny.identity, wanted)] == ["data", "dtype"]
 
@@ -105,7 +105,7 @@ def test_a_field_that_only_one_side_has_is_a_difference(tiny: TinyStore) -> None
         assert named.startswith("precision")
 
 
-def test_window_settings_differ_by_one_of_them(tiny: TinyStore) -> None:
+def test_one_differing_window_setting_is_a_difference(tiny: TinyStore) -> None:
     windows = {"max_length": 384, "overlap": 128}
     one, other = (
         build_identity(tiny.contents, "w", "t", "d", given, "i", "float32")

@@ -1,4 +1,4 @@
-"""A location keeps what a store needs: files whole or not at all, ranges exactly, and nobody else's work untouched."""
+"""Locations: atomic writes, exact ranges, and other processes' files are left alone."""
 
 import errno
 import os
@@ -32,7 +32,7 @@ def pieces(*parts: bytes) -> list[memoryview]:
 
 
 def read_scattered(location: Location, name: str, wanted: Sequence[tuple[int, Sequence[int]]]) -> list[bytes]:
-    """Reads runs (start, sizes of the buffers) and gives what each buffer got."""
+    """Read ranges (start, sizes of the buffers), and return the contents of each buffer."""
     buffers = [[bytearray(size) for size in sizes] for _, sizes in wanted]
     views = [[memoryview(one) for one in some] for some in buffers]
     location.read_into(name, [ByteRange(start, some) for (start, _), some in zip(wanted, views, strict=True)])
@@ -42,12 +42,12 @@ def read_scattered(location: Location, name: str, wanted: Sequence[tuple[int, Se
 # ---------------------------------------------------------------------- both kinds
 
 
-def test_a_place_that_is_not_there_holds_nothing(location: Location) -> None:
+def test_a_missing_location_is_empty(location: Location) -> None:
     assert location.sizes() == {} and location.subfolders() == []
     location.remove("anything")
 
 
-def test_what_is_written_is_there_with_its_size_and_bytes(location: Location) -> None:
+def test_a_written_file_has_its_size_and_bytes(location: Location) -> None:
     location.write("a.bin", pieces(DATA[:100], DATA[100:101], DATA[101:]))
     location.write("b.json", pieces(b"{}"))
     assert location.sizes() == {"a.bin": len(DATA), "b.json": 2}
@@ -57,40 +57,40 @@ def test_what_is_written_is_there_with_its_size_and_bytes(location: Location) ->
     assert location.read("a.bin", len(DATA) - 3) == DATA[-3:]
 
 
-def test_a_file_written_again_is_the_new_one(location: Location) -> None:
+def test_writing_again_replaces_the_file(location: Location) -> None:
     location.write("a.bin", pieces(DATA))
     location.write("a.bin", pieces(b"new"))
     assert location.sizes() == {"a.bin": 3} and location.read("a.bin") == b"new"
 
 
-def test_runs_fill_their_buffers_in_order(location: Location) -> None:
+def test_ranges_fill_their_buffers_in_order(location: Location) -> None:
     location.write("a.bin", pieces(DATA))
     found = read_scattered(location, "a.bin", [(5, [3, 1, 200]), (1000, [1]), (2, [7]), (len(DATA) - 9, [4, 5])])
     expected = [(5, 8), (8, 9), (9, 209), (1000, 1001), (2, 9), (len(DATA) - 9, len(DATA) - 5), (len(DATA) - 5, None)]
     assert found == [DATA[first:last] for first, last in expected]
 
 
-def test_one_run_may_have_more_buffers_than_the_system_takes_at_once(location: Location) -> None:
+def test_a_range_may_have_more_buffers_than_one_system_call_takes(location: Location) -> None:
     location.write("a.bin", pieces(DATA))
     sizes = [1 + number % 4 for number in range(3000)]
     assert b"".join(read_scattered(location, "a.bin", [(17, sizes)])) == DATA[17 : 17 + sum(sizes)]
 
 
 @pytest.mark.parametrize("wanted", [(len(DATA) - 3, [4]), (len(DATA) - 3, [3, 1]), (len(DATA), [1]), (10**9, [5])])
-def test_a_file_that_ends_too_early_is_an_error(location: Location, wanted: tuple[int, list[int]]) -> None:
+def test_a_file_that_is_too_short_is_an_error(location: Location, wanted: tuple[int, list[int]]) -> None:
     location.write("a.bin", pieces(DATA))
     with pytest.raises((EOFError, UserError)):
         read_scattered(location, "a.bin", [wanted])
 
 
-def test_a_missing_file_is_an_error_of_the_system(location: Location) -> None:
+def test_a_missing_file_raises_file_not_found(location: Location) -> None:
     location.write("a.bin", pieces(DATA))
     for read in (lambda: location.read("b.bin"), lambda: read_scattered(location, "b.bin", [(0, [1])])):
         with pytest.raises(FileNotFoundError):
             read()
 
 
-def test_files_are_removed_once_and_for_all(location: Location) -> None:
+def test_files_are_removed(location: Location) -> None:
     for name in ("a", "b", "c"):
         location.write(name, pieces(b"x"))
     location.remove("a")
@@ -98,7 +98,7 @@ def test_files_are_removed_once_and_for_all(location: Location) -> None:
     assert set(location.sizes()) == {"b", "c"}
 
 
-def test_folders_in_a_place_are_places(location: Location) -> None:
+def test_subfolders_are_locations(location: Location) -> None:
     for name in ("b", "a"):
         open_location(f"{location}/{name}").write("manifest.json", pieces(b"{}"))
     location.write("file", pieces(b"x"))
@@ -117,7 +117,7 @@ def folder(tmp_path: Path) -> Folder:
     return found
 
 
-def test_paths_may_be_written_as_users_write_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_may_be_written_in_any_common_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     for text in ("~/store", "store", "./store", f"file://{tmp_path}/store", tmp_path / "store", f"{tmp_path}/store/"):
@@ -126,12 +126,12 @@ def test_paths_may_be_written_as_users_write_them(tmp_path: Path, monkeypatch: p
         (tmp_path / "store" / "a").unlink()
 
 
-def test_others_may_read_what_was_written(folder: Folder) -> None:
+def test_written_files_are_readable_by_others(folder: Folder) -> None:
     folder.write("a.bin", pieces(DATA))
     assert stat.S_IMODE((folder.folder / "a.bin").stat().st_mode) == 0o644
 
 
-def test_a_write_is_on_the_disk_before_its_name_is_given_and_its_name_after(
+def test_a_file_is_synced_before_the_rename_and_the_folder_after(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
@@ -155,7 +155,7 @@ def test_a_write_is_on_the_disk_before_its_name_is_given_and_its_name_after(
 @pytest.mark.parametrize(
     ("number", "says"), [(errno.ENOSPC, "no space left on the disk"), (errno.EROFS, "can't be written")]
 )
-def test_a_write_that_fails_leaves_what_was_there_and_no_rubbish(
+def test_a_failed_write_leaves_the_old_file_and_no_temporary_file(
     folder: Folder, monkeypatch: pytest.MonkeyPatch, step: str, number: int, says: str
 ) -> None:
     folder.write("a.bin", pieces(b"old"))
@@ -171,7 +171,7 @@ def test_a_write_that_fails_leaves_what_was_there_and_no_rubbish(
     assert os.listdir(folder.folder) == ["a.bin"] and folder.read("a.bin") == b"old"
 
 
-def test_an_interrupted_write_leaves_no_rubbish(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_write_leaves_no_temporary_file(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -182,21 +182,21 @@ def test_an_interrupted_write_leaves_no_rubbish(folder: Folder, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("inner", ["", "deeper"])
-def test_a_file_where_the_folder_should_be_is_said(tmp_path: Path, inner: str) -> None:
+def test_a_file_in_place_of_the_folder_is_reported(tmp_path: Path, inner: str) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UserError, match=r"store\.path"):
         open_location(tmp_path / "file" / inner).write("a.bin", pieces(DATA))
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_half_written_files_are_not_among_the_files(folder: Folder) -> None:
+def test_temporary_files_are_not_listed(folder: Folder) -> None:
     folder.write("a.bin", pieces(DATA))
     (folder.folder / ".writing-a.bin@host-1-x").write_bytes(b"half")
     assert set(folder.sizes()) == {"a.bin"}
 
 
-def test_a_file_that_vanishes_during_a_look_is_no_error(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process that ends its work removes its notes while this one lists the folder."""
+def test_a_file_that_vanishes_during_a_listing_is_ignored(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process finishes and removes writing.json while this one lists the folder."""
     for name in ("a.bin", "writing.json"):
         folder.write(name, pieces(b"x"))
     scandir = os.scandir
@@ -217,7 +217,9 @@ def test_a_file_that_vanishes_during_a_look_is_no_error(folder: Folder, monkeypa
     assert folder.sizes() == {"a.bin": 1}
 
 
-def test_room_is_told_of_a_folder_that_is_not_there_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_space_is_known_for_a_folder_that_does_not_exist_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 7 if path == tmp_path else 0})())
     assert open_location(tmp_path / "a" / "b").free_bytes() == 7
     monkeypatch.chdir(tmp_path)
@@ -239,7 +241,7 @@ def test_a_system_without_preadv_reads_the_same(folder: Folder, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("most", [1, 3, 64, 100])
-def test_reads_that_give_less_than_asked_go_on(folder: Folder, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+def test_short_reads_are_continued(folder: Folder, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     folder.write("a.bin", pieces(DATA))
     calls = 0
 
@@ -264,7 +266,7 @@ def test_reads_that_give_less_than_asked_go_on(folder: Folder, monkeypatch: pyte
 
 @pytest.fixture
 def leave(folder: Folder) -> Callable[..., Path]:
-    """leave(name, process, host=…) → a file half written, as a process would have it."""
+    """leave(name, process, host=…) → a partial file, as written by a process."""
     folder.folder.mkdir()
 
     def make(name: str, process: int, host: str = "") -> Path:
@@ -303,7 +305,7 @@ def test_files_of_living_processes_are_left(folder: Folder, leave: Callable[...,
 
 
 def test_files_of_other_machines_and_other_ranges_are_left(folder: Folder, leave: Callable[..., Path]) -> None:
-    """On a shared disk another machine's processes can't be asked; other ranges are other processes' work."""
+    """On a shared disk, processes of other machines can't be checked; other ranges belong to other processes."""
     process = dead_process()
     others = [
         leave(f"{STEM}0123456789abcdef.safetensors", process, "elsewhere"),
@@ -315,10 +317,10 @@ def test_files_of_other_machines_and_other_ranges_are_left(folder: Folder, leave
     assert folder.sizes() == {"states-000000000-000000003-0123456789abcdef.safetensors": len(DATA)}
 
 
-def test_a_sweep_looks_at_the_folder_once_however_many_ranges_there_are(
+def test_a_sweep_lists_the_folder_once(
     folder: Folder, leave: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A large store has thousands of shards, and as many files to go through at each look."""
+    """A large store has thousands of shards, and a listing goes through all of them."""
     process, looks = dead_process(), 0
     stems = [f"states-{number:09d}-{number + 1:09d}-" for number in range(200)]
     left = [leave(f"{stem}0123456789abcdef.safetensors", process) for stem in stems[::50]]
@@ -334,11 +336,11 @@ def test_a_sweep_looks_at_the_folder_once_however_many_ranges_there_are(
     assert 1 <= looks <= 3 and not any(path.exists() for path in left)
 
 
-def test_a_file_under_way_bears_the_name_that_is_swept(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_names_match_the_sweep(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     monkeypatch.setattr(os, "replace", lambda source, _: seen.append(Path(source).name))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "getpid", dead_process)  # what a process that is dead by now would have written
+        patch.setattr(os, "getpid", dead_process)  # as written by a process that has since died
         folder.write(f"{STEM}0123456789abcdef.safetensors", pieces(DATA))
     assert os.listdir(folder.folder) == seen
     folder.sweep([STEM])
@@ -346,7 +348,7 @@ def test_a_file_under_way_bears_the_name_that_is_swept(folder: Folder, monkeypat
 
 
 @pytest.mark.parametrize("host", ["my-machine", "a@b-c", "x-1-2"])
-def test_any_name_of_a_machine_will_do(folder: Folder, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+def test_any_host_name_works(folder: Folder, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: host)
     folder.folder.mkdir()
     left = folder.folder / f"{module._temporary(STEM + 'x.safetensors')}{dead_process()}-abc"
@@ -358,13 +360,13 @@ def test_any_name_of_a_machine_will_do(folder: Folder, monkeypatch: pytest.Monke
 # ---------------------------------------------------------------------- addresses
 
 
-def test_an_address_nobody_knows_is_said() -> None:
-    with pytest.raises(UserError, match="no address that fsspec knows"):
+def test_an_unknown_url_is_reported() -> None:
+    with pytest.raises(UserError, match="nor a URL that fsspec supports"):
         open_location("nosuch://bucket/store")
 
 
 @pytest.mark.parametrize(("address", "says"), [("s3://bucket/x", r"bertvision\[s3\]"), ("gs://bucket/x", "gcsfs")])
-def test_an_address_whose_package_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, address: str, says: str) -> None:
+def test_a_missing_package_for_a_url_is_reported(monkeypatch: pytest.MonkeyPatch, address: str, says: str) -> None:
     def missing(*_: Any, **__: Any) -> None:
         raise ImportError("Please install gcsfs")
 
@@ -373,8 +375,8 @@ def test_an_address_whose_package_is_missing_is_said(monkeypatch: pytest.MonkeyP
         open_location(address)
 
 
-def test_an_address_that_moves_files_shows_them_whole_alone(tmp_path: Path) -> None:
-    """A server that shows files while they grow (SFTP, a mounted disk) gets them under another name first."""
+def test_a_url_with_renames_shows_only_complete_files(tmp_path: Path) -> None:
+    """On a server that shows incomplete files (SFTP, a mounted disk), files get a temporary name first."""
     location = Location(f"local://{tmp_path}/store")
     assert not location.atomic
     seen: list[list[str]] = []
@@ -388,7 +390,7 @@ def test_an_address_that_moves_files_shows_them_whole_alone(tmp_path: Path) -> N
     assert location.sizes() == {"a.bin": len(DATA)} and location.read("a.bin") == DATA
 
 
-def test_an_address_that_fails_says_what_to_check(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_url_reports_what_to_check(monkeypatch: pytest.MonkeyPatch) -> None:
     location = open_location(f"memory://{uuid.uuid4()}")
     assert isinstance(location, Location)
 

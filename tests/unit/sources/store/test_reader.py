@@ -1,4 +1,4 @@
-"""Reading a store: only whole ones, every window's own bytes, and the disk gone over forwards."""
+"""Reading a store: only complete ones, the right bytes for every window, and in disk order."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +35,7 @@ def store(tiny: TinyStore) -> Store:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[tuple[int, int]]]]:
-    """Every call that reads states: the file, and the bytes from and to of each run."""
+    """Every call that reads states: the file, and first and last byte of each range."""
     found: list[tuple[str, list[tuple[int, int]]]] = []
     read_into = Folder.read_into
 
@@ -50,28 +50,28 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[tuple[int, in
 # ---------------------------------------------------------------------- opening
 
 
-def test_nothing_is_no_store(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no store at .*expected manifest\.json, but there is nothing"):
+def test_a_missing_store_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no store at .*expected manifest\.json there"):
         Store.open(tmp_path / "gone")
 
 
-def test_an_unfinished_store_is_no_store(tmp_path: Path) -> None:
+def test_an_unfinished_store_can_not_be_opened(tmp_path: Path) -> None:
     tiny = begin_tiny_store(tmp_path)
     tiny.writer.write()
-    with pytest.raises(UserError, match="only a part of it is written: `bertvision encode` goes on"):
+    with pytest.raises(UserError, match="is incomplete: `bertvision encode` finishes it"):
         Store.open(tmp_path)
     assert tiny.writer.finish()
     Store.open(tmp_path)
 
 
-def test_a_file_is_no_store(tmp_path: Path) -> None:
+def test_a_file_is_not_a_store(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UserError, match="no store at"):
         Store.open(tmp_path / "file")
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"not json", b'{"format": 1}', b"\xff\xfe"])
-def test_a_manifest_that_is_none_is_refused(tmp_path: Path, data: bytes) -> None:
+def test_an_invalid_manifest_is_refused(tmp_path: Path, data: bytes) -> None:
     write_tiny_store(tmp_path)
     (tmp_path / MANIFEST).write_bytes(data)
     with pytest.raises(UserError, match=r"manifest\.json is damaged .*bertvision encode"):
@@ -81,12 +81,12 @@ def test_a_manifest_that_is_none_is_refused(tmp_path: Path, data: bytes) -> None
 def break_by(how: str) -> Callable[[Path], None]:
     return {
         "is missing": lambda path: path.unlink(),
-        "bytes, not": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+        "bytes instead of": lambda path: path.write_bytes(path.read_bytes()[:-1]),
         "is damaged": lambda path: path.rename(path.parent / f"{SET_ASIDE}{path.name}") and None,
     }[how]
 
 
-@pytest.mark.parametrize("how", ["is missing", "bytes, not", "is damaged"])
+@pytest.mark.parametrize("how", ["is missing", "bytes instead of", "is damaged"])
 def test_a_broken_shard_is_refused_with_its_examples(tmp_path: Path, how: str) -> None:
     write_tiny_store(tmp_path, shard_bytes=60_000)
     shard = Store.open(tmp_path).manifest.shards[1]
@@ -98,8 +98,8 @@ def test_a_broken_shard_is_refused_with_its_examples(tmp_path: Path, how: str) -
         assert word in str(caught.value)
 
 
-@pytest.mark.parametrize("how", ["is missing", "bytes, not"])
-def test_a_shard_that_breaks_after_the_store_was_opened_is_named(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize("how", ["is missing", "bytes instead of"])
+def test_a_shard_that_breaks_after_opening_is_reported(tmp_path: Path, how: str) -> None:
     tiny = write_tiny_store(tmp_path)
     store = Store.open(tmp_path)
     shard = store.manifest.shards[3]
@@ -118,21 +118,21 @@ def test_a_shard_that_breaks_after_the_store_was_opened_is_named(tmp_path: Path,
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_windows_come_in_the_order_asked_each_with_its_own_states(tmp_path: Path, dtype: str, part: Part) -> None:
+def test_windows_come_in_the_requested_order_with_their_states(tmp_path: Path, dtype: str, part: Part) -> None:
     tiny = write_tiny_store(tmp_path, dtype, PARTS)
-    wanted = [17, 0, 5, 4, 5, 16]  # some neighbours, one twice, from both ends
+    wanted = [17, 0, 5, 4, 5, 16]  # some adjacent, one twice, from both ends
     found = Store.open(tmp_path).read(part, wanted)
     expected = torch.from_numpy(np.concatenate([tiny.states_of(window, part) for window in wanted]))
     tolerance = {"float32": 1e-5, "float16": 2**-10, "bfloat16": 2**-7, "int8": 1 / 100}[dtype]
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()))
 
 
-def test_no_windows_give_no_states(store: Store) -> None:
+def test_no_windows_return_no_states(store: Store) -> None:
     assert store.read("tokens", []).shape == (0, 4, 32)
     assert store.read("cls", []).shape == (0, 5, 32)
 
 
-def test_a_store_says_what_it_is_of(store: Store, tiny: TinyStore) -> None:
+def test_a_store_returns_facts_and_ids(store: Store, tiny: TinyStore) -> None:
     facts, features = store.facts(), tiny.features
     assert len(store) == len(features) == 18
     for name in ("lengths", "example", "start", "end"):
@@ -141,13 +141,13 @@ def test_a_store_says_what_it_is_of(store: Store, tiny: TinyStore) -> None:
     assert store.ids() == tiny.ids
 
 
-def test_parts_that_are_not_kept_are_a_mistake_of_ours(tmp_path: Path) -> None:
+def test_parts_that_are_not_stored_fail_an_assertion(tmp_path: Path) -> None:
     tiny = write_tiny_store(tmp_path, parts=("cls",))
-    with pytest.raises(AssertionError, match="keeps"):
+    with pytest.raises(AssertionError, match="the store has"):
         StoredSource(Store.open(tmp_path), tiny.features, [np.arange(3)], ("mean",))
 
 
-def test_other_windows_than_the_stores_are_a_mistake_of_ours(store: Store, tiny: TinyStore) -> None:
+def test_windows_that_do_not_match_the_store_fail_an_assertion(store: Store, tiny: TinyStore) -> None:
     for lengths in (tiny.features.lengths[:-1], tiny.features.lengths + 1):
         with pytest.raises(AssertionError, match="lengths"):
             StateReader(store, ("tokens",), lengths)
@@ -164,7 +164,7 @@ def test_batches_come_in_the_dtype_of_the_heads(store: Store, tiny: TinyStore, d
             assert torch.equal(found.states.read(part), expected.states.read(part).to(dtype))
 
 
-def test_a_part_without_the_pooled_output_says_so(store: Store, tiny: TinyStore) -> None:
+def test_a_part_without_the_pooled_output_is_marked(store: Store, tiny: TinyStore) -> None:
     plan = [np.arange(4)]
     assert next(StoredSource(store, tiny.features, plan, ("cls",)).batches()).states.pooled
     assert not next(StoredSource(store, tiny.features, plan, ("mean",)).batches()).states.pooled
@@ -173,7 +173,7 @@ def test_a_part_without_the_pooled_output_says_so(store: Store, tiny: TinyStore)
 # ---------------------------------------------------------------------- how it is read
 
 
-def test_a_group_of_steps_is_read_forwards_and_every_byte_once(
+def test_a_group_of_steps_is_read_forward_and_every_byte_once(
     store: Store, tiny: TinyStore, reads: list[tuple[str, list[tuple[int, int]]]]
 ) -> None:
     order = np.random.default_rng(0).permutation(18)
@@ -185,14 +185,14 @@ def test_a_group_of_steps_is_read_forwards_and_every_byte_once(
         assert runs == [(begin, begin + shard.tokens * TOKEN)], "both windows side by side are one read"
 
 
-def test_only_what_is_asked_for_is_read(
+def test_only_requested_parts_are_read(
     store: Store, tiny: TinyStore, reads: list[tuple[str, list[tuple[int, int]]]]
 ) -> None:
     StateReader(store, ("tokens", "mean"), tiny.features.lengths).fetch([np.array([5, 2]), np.array([9])])
     lengths, shards = tiny.features.lengths, store.manifest.shards
     mean = 4 * 32 * 4
     expected = []
-    for window in (2, 5, 9):  # two windows a shard: the second begins behind the first
+    for window in (2, 5, 9):  # two windows per shard: the second follows the first
         shard, second = shards[window // 2], window % 2
         tokens = shard.at["tokens"] + second * int(lengths[window - 1]) * TOKEN
         means = shard.at["mean"] + second * mean
@@ -202,7 +202,7 @@ def test_only_what_is_asked_for_is_read(
 
 @pytest.fixture
 def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many steps each group of steps had that was read together."""
+    """The number of steps in each group that was read together."""
     counts: list[int] = []
     fetch = StateReader.fetch
 
@@ -215,7 +215,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize(("memory", "groups"), [(10**9, 1), (1, 6)])
-def test_steps_are_read_together_as_far_as_memory_goes(
+def test_steps_are_read_together_within_the_memory_limit(
     store: Store, tiny: TinyStore, memory: int, groups: int, fetched: list[int]
 ) -> None:
     plan = [batch for batch in plan_batches(tiny.features.lengths, 1, 0, rows=3).epochs[0]]
@@ -225,7 +225,7 @@ def test_steps_are_read_together_as_far_as_memory_goes(
     assert len(list(source.batches(4))) == 2 and sum(fetched) == 2, "what lies before is not read"
 
 
-def test_a_group_ends_where_a_pool_of_the_shuffle_does(store: Store, tiny: TinyStore, fetched: list[int]) -> None:
+def test_a_group_ends_at_the_end_of_a_pool(store: Store, tiny: TinyStore, fetched: list[int]) -> None:
     plan = [np.array([window % 18]) for window in range(60)]
     memory = 2 * 5 * 48 * TOKEN  # a group has room for five steps
     pools = list(range(0, 60, 4))
@@ -234,8 +234,8 @@ def test_a_group_ends_where_a_pool_of_the_shuffle_does(store: Store, tiny: TinyS
     assert [int(batch.windows[0]) for batch in batches] == [step % 18 for step in range(60)]
 
 
-def test_what_somebody_still_holds_is_never_read_over(store: Store, tiny: TinyStore) -> None:
-    """Memory of batches that are gone is used again; a piece of one that is not is held by it."""
+def test_memory_in_use_is_never_overwritten(store: Store, tiny: TinyStore) -> None:
+    """Memory of released batches is reused; a view keeps the memory of its batch alive."""
     plan = sum(plan_batches(tiny.features.lengths, 6, 0, rows=4).epochs, [])
     held, copies = [], []
     for number, batch in enumerate(StoredSource(store, tiny.features, plan, PARTS, memory=100_000).batches()):
@@ -250,11 +250,11 @@ def test_what_somebody_still_holds_is_never_read_over(store: Store, tiny: TinySt
         assert torch.equal(torch.as_tensor(piece), copy)
 
 
-def test_a_pass_of_no_steps_gives_nothing(store: Store, tiny: TinyStore) -> None:
+def test_a_pass_without_steps_is_empty(store: Store, tiny: TinyStore) -> None:
     source = StoredSource(store, tiny.features, [np.arange(3)], ("cls",))
     assert list(source.batches(1)) == [] and list(StoredSource(store, tiny.features, [], ("cls",)).batches()) == []
 
 
-def test_stores_can_be_opened_by_path_text_and_place(tiny: TinyStore) -> None:
+def test_stores_can_be_opened_by_path_string_and_location(tiny: TinyStore) -> None:
     for path in (tiny.location, str(tiny.location), Path(str(tiny.location)), f"file://{tiny.location}"):
         assert Store.open(path).manifest.fingerprint == tiny.writer.fingerprint

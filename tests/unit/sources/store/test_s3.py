@@ -1,4 +1,4 @@
-"""A store at an address: a real S3 server on loopback, and memory, give what a folder gives."""
+"""A store at a URL: a real S3 server on loopback, and memory, behave like a folder."""
 
 import gc
 import hashlib
@@ -28,7 +28,7 @@ moto_server = pytest.importorskip("moto.server")
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    """A server that speaks S3; nothing of it is left when the tests are over."""
+    """An S3 server, removed after the tests."""
     before = set(threading.enumerate())
     server = moto_server.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
@@ -43,7 +43,7 @@ def endpoint() -> Iterator[str]:
 
 
 def forget_server() -> None:
-    """Hangs up: a filesystem that was made once is used again, with the server and credentials of that time."""
+    """Drop the connection: fsspec would reuse a filesystem with its old server and credentials."""
     for files in list(s3fs.S3FileSystem._cache.values()):
         if files._s3 is not None:
             files.close_session(files.loop, files._s3creator)
@@ -52,7 +52,7 @@ def forget_server() -> None:
 
 
 def stop_loop() -> None:
-    """Ends fsspec's own thread; it starts another when it needs one."""
+    """Stop fsspec's own thread; it starts another when needed."""
     from fsspec import asyn
 
     forget_server()
@@ -68,7 +68,7 @@ def stop_loop() -> None:
 
 @pytest.fixture(autouse=True)
 def credentials(endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As users give them; no file of theirs is read."""
+    """As users set them; their own files are not read."""
     for name, value in {
         "AWS_ACCESS_KEY_ID": "key",
         "AWS_SECRET_ACCESS_KEY": "secret",
@@ -137,13 +137,13 @@ def flip(address: str, name: str, place: int) -> None:
 # ---------------------------------------------------------------------- whole stores
 
 
-def test_a_store_at_an_address_has_the_files_of_a_local_one(address: str, local: TinyStore) -> None:
+def test_a_store_at_a_url_has_the_files_of_a_local_one(address: str, local: TinyStore) -> None:
     write(address)
     assert shards_of(address) == shards_of(str(local.location))
     assert files_of(address).keys() == files_of(str(local.location)).keys()
 
 
-def test_batches_read_from_an_address_are_those_of_a_local_store(address: str, local: TinyStore) -> None:
+def test_batches_read_from_a_url_equal_those_of_a_local_store(address: str, local: TinyStore) -> None:
     tiny = write(address)
     plan = sum(plan_batches(tiny.features.lengths, 2, 0, rows=4).epochs, [])
     sources = (
@@ -159,7 +159,7 @@ def test_batches_read_from_an_address_are_those_of_a_local_store(address: str, l
     assert count == len(plan)
 
 
-def test_facts_and_ids_are_read_from_an_address(address: str, local: TinyStore) -> None:
+def test_facts_and_ids_are_read_from_a_url(address: str, local: TinyStore) -> None:
     write(address)
     found, expected = Store.open(address), Store.open(local.location)
     assert found.ids() == expected.ids() == local.ids
@@ -176,7 +176,7 @@ class CutOffError(Exception):
 
 
 @pytest.mark.parametrize("done", [0, 5, 10])
-def test_a_write_cut_off_goes_on_where_it_was(
+def test_an_interrupted_write_resumes(
     address: str, local: TinyStore, done: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []
@@ -193,7 +193,7 @@ def test_a_write_cut_off_goes_on_where_it_was(
         with pytest.raises(CutOffError):
             write(address)
     assert sorted(open_location(address).sizes()) == sorted(written)
-    with pytest.raises(UserError, match="no store at"):
+    with pytest.raises(UserError, match="is incomplete" if written else "no store at"):
         Store.open(address)
     again: list[str] = []
 
@@ -209,7 +209,7 @@ def test_a_write_cut_off_goes_on_where_it_was(
     assert shards_of(address) == shards_of(str(local.location)) and verify_store(address) == []
 
 
-def test_several_writers_share_an_address(address: str, local: TinyStore) -> None:
+def test_several_writers_share_a_url(address: str, local: TinyStore) -> None:
     one, other = begin(address), begin(address)
     one.writer.write((0, 2))
     assert not one.writer.finish()
@@ -219,11 +219,11 @@ def test_several_writers_share_an_address(address: str, local: TinyStore) -> Non
     assert files_of(address).keys() == files_of(str(local.location)).keys()
 
 
-def test_what_others_write_or_remove_at_an_address_is_seen_at_once(bucket: str) -> None:
+def test_changes_by_other_processes_at_a_url_are_seen_immediately(bucket: str) -> None:
     place = open_location(f"{bucket}/store")
     place.write("a", [memoryview(b"x")])
     assert set(place.sizes()) == {"a"} and place.subfolders() == []
-    others = s3fs.S3FileSystem(skip_instance_cache=True)  # as another process has it
+    others = s3fs.S3FileSystem(skip_instance_cache=True)  # as in another process
     root = f"{bucket.removeprefix('s3://')}/store"
     others.pipe_file(f"{root}/b", b"yy")
     others.pipe_file(f"{root}/deep/c", b"")
@@ -232,7 +232,7 @@ def test_what_others_write_or_remove_at_an_address_is_seen_at_once(bucket: str) 
     place.remove("a")
 
 
-def test_damage_at_an_address_is_found_and_put_right(address: str, local: TinyStore) -> None:
+def test_damage_at_a_url_is_found_and_repaired(address: str, local: TinyStore) -> None:
     write(address)
     names = sorted(shards_of(address))
     place = open_location(address)
@@ -252,7 +252,7 @@ def test_damage_at_an_address_is_found_and_put_right(address: str, local: TinySt
     assert not [name for name in place.sizes() if name.startswith("damaged")]
 
 
-def test_a_damaged_manifest_at_an_address_is_made_again(address: str, local: TinyStore) -> None:
+def test_a_damaged_manifest_at_a_url_is_rewritten(address: str, local: TinyStore) -> None:
     write(address)
     flip(address, MANIFEST, 50)
     assert [entry.file for entry in verify_store(address)] == [MANIFEST]
@@ -261,7 +261,7 @@ def test_a_damaged_manifest_at_an_address_is_made_again(address: str, local: Tin
     Store.open(address, tiny.identity)
 
 
-def test_a_shard_that_ends_early_is_named_when_it_is_read(address: str) -> None:
+def test_a_truncated_shard_is_reported_when_it_is_read(address: str) -> None:
     tiny = write(address)
     store = Store.open(address)
     shard = store.manifest.shards[3]
@@ -279,7 +279,7 @@ def test_a_shard_that_ends_early_is_named_when_it_is_read(address: str) -> None:
 # ---------------------------------------------------------------------- upkeep
 
 
-def test_stores_at_an_address_are_listed_and_removed(bucket: str) -> None:
+def test_stores_at_a_url_are_listed_and_removed(bucket: str) -> None:
     for name in ("a", "deep/b"):
         write(f"{bucket}/runs/{name}")
     open_location(f"{bucket}/runs").write("notes.txt", [memoryview(b"mine")])
@@ -294,7 +294,7 @@ def test_stores_at_an_address_are_listed_and_removed(bucket: str) -> None:
         remove_store(f"{bucket}/runs/a")
 
 
-def test_an_unfinished_store_at_an_address_is_listed_as_such(address: str) -> None:
+def test_an_unfinished_store_at_a_url_is_listed_as_unfinished(address: str) -> None:
     begin(address).writer.write((0, 2))
     (found,) = list_stores(address)
     assert found.state == "unfinished" and "5 of 9 shards" in found.detail
@@ -304,37 +304,37 @@ def test_an_unfinished_store_at_an_address_is_listed_as_such(address: str) -> No
 # ---------------------------------------------------------------------- servers that do not do what they should
 
 
-def test_nothing_at_an_address_is_said(bucket: str) -> None:
-    with pytest.raises(UserError, match="no store at .*there is nothing"):
+def test_a_url_without_a_store_is_reported(bucket: str) -> None:
+    with pytest.raises(UserError, match="no store at .*expected"):
         Store.open(f"{bucket}/nothing")
 
 
-def test_a_bucket_that_is_not_there_is_said() -> None:
+def test_a_missing_bucket_is_reported() -> None:
     address = f"s3://no-such-bucket-{uuid.uuid4()}/store"
     with pytest.raises(UserError) as caught:
         Store.open(address)
     assert address in str(caught.value)
     with pytest.raises(UserError) as caught:
         write(address)
-    assert address in str(caught.value) and "check the address" in str(caught.value)
+    assert address in str(caught.value) and "check the URL" in str(caught.value)
 
 
 @pytest.mark.usefixtures("new_client")
-def test_a_server_that_does_not_answer_is_said_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_server_is_reported_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))  # taken and not listened to: nobody answers here
+        unused.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
         monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{unused.getsockname()[1]}")
         forget_server()
         started = time.monotonic()
         for act in (Store.open, write):
-            with pytest.raises(UserError, match="check the address, the network and the credentials"):
+            with pytest.raises(UserError, match="check the URL, the network and the credentials"):
                 act("s3://bucket/store")
         assert time.monotonic() - started < 30
 
 
 @pytest.mark.usefixtures("new_client")
-def test_credentials_that_are_missing_are_said(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_are_reported(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     forget_server()
@@ -343,7 +343,7 @@ def test_credentials_that_are_missing_are_said(bucket: str, monkeypatch: pytest.
 
 
 @pytest.mark.usefixtures("new_client")
-def test_a_server_that_fails_in_the_middle_loses_nothing(
+def test_a_server_failure_loses_no_finished_shards(
     bucket: str, local: TinyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address, calls = f"{bucket}/store", 0
@@ -359,7 +359,7 @@ def test_a_server_that_fails_in_the_middle_loses_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(s3fs.S3FileSystem, "_pipe_file", fail)
         forget_server()
-        with pytest.raises(UserError, match="internal error.*what was finished there is kept"):
+        with pytest.raises(UserError, match="internal error.*Files that were finished there are safe"):
             write(address)
     forget_server()
     assert len(shards_of(address)) == 3

@@ -1,4 +1,4 @@
-"""A look at a location says what lies there, and only reads."""
+"""A scan reports what is at a location, and only reads."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -57,18 +57,20 @@ MAKERS = (nothing, begun, without_notes, with_damaged_notes, whole, with_damaged
 
 @pytest.fixture
 def read_only(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """read_only() → whatever would change a folder from now on fails, and so does building a writer."""
+    """read_only() → from now on, changing a folder or building a writer fails."""
 
     def forbid() -> None:
         for name in ("write", "remove", "rename", "sweep"):
-            monkeypatch.setattr(Folder, name, lambda *_: pytest.fail("a look changes nothing"))
-        monkeypatch.setattr(StoreWriter, "__init__", lambda *_, **__: pytest.fail("a look needs no writer"))
+            monkeypatch.setattr(Folder, name, lambda *_: pytest.fail("a scan changes nothing"))
+        monkeypatch.setattr(StoreWriter, "__init__", lambda *_, **__: pytest.fail("a scan needs no writer"))
 
     return forbid
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_a_look_changes_nothing_and_knows_its_own(make: Any, tmp_path: Path, read_only: Callable[[], None]) -> None:
+def test_a_scan_changes_nothing_and_recognises_its_store(
+    make: Any, tmp_path: Path, read_only: Callable[[], None]
+) -> None:
     tiny = make(tmp_path / "store")
     read_only()
     found = scan(open_location(tmp_path / "store"))
@@ -81,22 +83,22 @@ def test_a_look_changes_nothing_and_knows_its_own(make: Any, tmp_path: Path, rea
 
 
 @pytest.mark.parametrize("make", MAKERS[1:])
-def test_other_states_are_told_from_the_wanted_ones(make: Any, tmp_path: Path, read_only: Callable[[], None]) -> None:
+def test_different_states_are_recognised(make: Any, tmp_path: Path, read_only: Callable[[], None]) -> None:
     tiny = make(tmp_path / "store")
     read_only()
     found, other = scan(open_location(tmp_path / "store")), {**tiny.identity, "encoder weights": "others"}
     named = found.find_difference(other)
-    assert "encoder weights" in named if found.identity else "shards of other states" in named
+    assert "encoder weights" in named if found.identity else "shards of different states" in named
     with pytest.raises(UserError, match="bertvision store rm"):
         found.refuse_other(other)
 
 
-def test_broken_shards_are_named_without_being_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_shards_are_found_without_reading_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole(tmp_path)
     names = sorted(path.name for path in tmp_path.glob("states-*"))
     (tmp_path / names[1]).unlink()
     (tmp_path / names[3]).write_bytes(b"")
     (tmp_path / names[5]).rename(tmp_path / f"{SET_ASIDE}{names[5]}")
     monkeypatch.setattr(Folder, "hash", lambda *_: pytest.fail("nothing is hashed"))
-    found = [(shard.file, why.split(",")[0]) for shard, why in scan(open_location(tmp_path)).broken]
+    found = [(shard.file, why.partition(" instead")[0]) for shard, why in scan(open_location(tmp_path)).broken]
     assert found == [(names[1], "is missing"), (names[3], "has 0 bytes"), (names[5], "is damaged")]

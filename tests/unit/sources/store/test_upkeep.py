@@ -1,4 +1,4 @@
-"""Upkeep: any flipped bit is found and named, listings say what is there, removing takes a store's own files alone."""
+"""Maintenance: any flipped bit is found, listings are complete, and removing a store deletes only its own files."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ from bertvision.sources.store.upkeep import (
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A whole store that no test changes."""
+    """A complete store that no test changes."""
     folder = tmp_path_factory.mktemp("sound") / "store"
     write_tiny_store(folder)
     return folder
@@ -34,7 +34,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copy(sound: Path, tmp_path: Path) -> Path:
-    """A whole store of a test's own."""
+    """A complete store that a test may change."""
     folder = tmp_path / "store"
     folder.mkdir()
     for file in sound.iterdir():
@@ -69,7 +69,7 @@ class Counting(Bar):
 # ---------------------------------------------------------------------- verify
 
 
-def test_nothing_is_wrong_with_a_store_as_it_was_written(sound: Path) -> None:
+def test_an_intact_store_has_no_damage(sound: Path) -> None:
     bar = Counting()
     assert verify_store(sound, bar) == []
     assert bar.done == sum(file.stat().st_size for file in sound.iterdir()), "the bar goes by bytes, over all of them"
@@ -81,7 +81,7 @@ def test_any_flipped_bit_of_a_shard_is_found_and_its_examples_named(copy: Path) 
     for file in shards_in(copy):
         bits = 8 * file.stat().st_size
         before = file.read_bytes()
-        # Both ends, the header, and anywhere.
+        # Both ends, the header, and random positions.
         for bit in [0, bits - 1, 8 * 70, *(draw.randrange(bits) for _ in range(5))]:
             flip(file, bit)
             first, stop = (int(part) for part in file.name.split("-")[1:3])
@@ -101,7 +101,7 @@ def test_any_flipped_bit_of_the_manifest_is_found(copy: Path) -> None:
         file.write_bytes(before)
 
 
-def test_shards_are_checked_by_their_names_where_the_manifest_is_of_no_use(copy: Path) -> None:
+def test_without_a_manifest_shards_are_checked_by_their_names(copy: Path) -> None:
     flip(copy / MANIFEST, 999)
     broken = shards_in(copy)[2]
     flip(broken, 12_345)
@@ -111,11 +111,11 @@ def test_shards_are_checked_by_their_names_where_the_manifest_is_of_no_use(copy:
     flip(other, 12_345)
     assert [(damage.file, damage.why.split(":")[0]) for damage in verify_store(copy)] == [
         (MANIFEST, "is missing"),
-        (other.name, "is not what was written"),
+        (other.name, "is damaged"),
     ]
 
 
-def test_missing_cut_and_grown_shards_are_named(copy: Path) -> None:
+def test_missing_truncated_and_grown_shards_are_found(copy: Path) -> None:
     missing, cut, grown = shards_in(copy)[1:4]
     sizes = cut.stat().st_size, grown.stat().st_size
     missing.unlink()
@@ -126,12 +126,12 @@ def test_missing_cut_and_grown_shards_are_named(copy: Path) -> None:
 
     assert found == {
         missing.name: "is missing",
-        cut.name: f"has {sizes[0] - 1:,} bytes, not {sizes[0]:,}",
-        grown.name: f"has {sizes[1] + 1:,} bytes, not {sizes[1]:,}",
+        cut.name: f"has {sizes[0] - 1:,} bytes instead of {sizes[0]:,}",
+        grown.name: f"has {sizes[1] + 1:,} bytes instead of {sizes[1]:,}",
     }
 
 
-def test_a_damaged_shard_is_read_by_nobody_and_written_again_alone(copy: Path) -> None:
+def test_a_damaged_shard_is_not_read_and_only_it_is_rewritten(copy: Path) -> None:
     before = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in shards_in(copy)}
     damaged, gone, cut = shards_in(copy)[1], shards_in(copy)[4], shards_in(copy)[6]
     flip(damaged, 100_000)
@@ -155,7 +155,7 @@ def test_a_damaged_shard_is_read_by_nobody_and_written_again_alone(copy: Path) -
     Store.open(copy, again.identity)
 
 
-def test_a_damaged_manifest_is_written_again_alone(copy: Path) -> None:
+def test_only_a_damaged_manifest_is_rewritten(copy: Path) -> None:
     before = {file: file.stat().st_mtime_ns for file in shards_in(copy)}
     flip(copy / MANIFEST, 1234)
     verify_store(copy)
@@ -170,7 +170,7 @@ def test_a_damaged_shard_is_set_aside_under_another_name(copy: Path) -> None:
     damaged = shards_in(copy)[2]
     flip(damaged, 12_345)
     before = damaged.read_bytes()
-    for _ in range(2):  # it stays so until it is written again
+    for _ in range(2):  # it stays damaged until it is rewritten
         assert [damage.file for damage in verify_store(copy)] == [damaged.name]
         assert (copy / f"{SET_ASIDE}{damaged.name}").read_bytes() == before and not damaged.exists()
         with pytest.raises(UserError, match=r"examples 2 to 2\) is damaged"):
@@ -182,7 +182,7 @@ def test_a_damaged_shard_is_set_aside_under_another_name(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
-def test_what_an_earlier_version_listed_as_damaged_is_read_again(copy: Path, is_damaged: bool) -> None:
+def test_shards_listed_by_an_earlier_version_are_verified_again(copy: Path, is_damaged: bool) -> None:
     shard = shards_in(copy)[0]
     (copy / LISTED).write_bytes(seal({"files": [shard.name]}))
     if is_damaged:
@@ -193,7 +193,7 @@ def test_what_an_earlier_version_listed_as_damaged_is_read_again(copy: Path, is_
     assert not (copy / LISTED).exists() and shard.exists() != is_damaged
 
 
-def test_damage_is_told_where_it_can_not_be_noted(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_that_can_not_be_recorded_is_reported(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     location, listening = open_location(copy), Listening()
 
     def refuse(*_: Any) -> None:
@@ -203,12 +203,14 @@ def test_damage_is_told_where_it_can_not_be_noted(copy: Path, monkeypatch: pytes
     flip(shards_in(copy)[0], 5)
     assert len(verify_store(location, reporter=listening)) == 1
     assert (
-        len(listening.lines) == 1 and "could not be noted" in listening.lines[0] and "read-only" in listening.lines[0]
+        len(listening.lines) == 1
+        and "could not be recorded" in listening.lines[0]
+        and "read-only" in listening.lines[0]
     )
     assert len(shards_in(copy)) == 9
 
 
-def test_a_shard_that_the_disk_does_not_give_is_damaged_and_one_that_is_forbidden_is_not(
+def test_an_unreadable_shard_is_damaged_but_one_without_permission_is_not(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     location, bad = open_location(copy), shards_in(copy)[3].name
@@ -222,7 +224,9 @@ def test_a_shard_that_the_disk_does_not_give_is_damaged_and_one_that_is_forbidde
     monkeypatch.setattr(location, "hash", fail)
     assert [(damage.file, damage.first) for damage in verify_store(location)] == [(bad, 3)]
     assert find_leftovers(copy) == [] and not (copy / bad).exists()
-    assert verify_store(location) == [] and (copy / bad).exists()  # the error has passed: it is sound, and back
+    assert (
+        verify_store(location) == [] and (copy / bad).exists()
+    )  # the read error is gone: the shard is intact, and gets its name back
     error = PermissionError(13, "Permission denied")
     with pytest.raises(UserError, match="Permission denied"):
         verify_store(location)
@@ -241,7 +245,7 @@ def test_a_store_with_nothing_but_damaged_shards_is_still_listed_and_removed(cop
     assert not copy.exists()
 
 
-def test_what_is_beside_a_store_is_told_and_is_no_damage(copy: Path) -> None:
+def test_leftover_files_are_listed_and_are_not_damage(copy: Path) -> None:
     other = "states-000000000-000000001-0123456789abcdef.safetensors"
     half = f".writing-{other}@host-1-x"
     for name in (other, half, WRITING, "notes.txt"):
@@ -257,11 +261,11 @@ def test_an_unfinished_store_is_not_verified(tmp_path: Path) -> None:
         verify_store(tmp_path)
 
 
-def test_a_place_without_a_store_is_said_to_be_one_and_stores_in_it_are_named(copy: Path, tmp_path: Path) -> None:
+def test_a_folder_without_a_store_is_refused_and_stores_inside_are_listed(copy: Path, tmp_path: Path) -> None:
     for look in (verify_store, describe_store, remove_store):
         with pytest.raises(UserError, match="no store at"):
             look(tmp_path / "nothing")
-        with pytest.raises(UserError, match="is no store itself; there is .*/store"):
+        with pytest.raises(UserError, match="is not a store, but contains stores.*/store"):
             look(copy.parent)
 
 
@@ -274,7 +278,7 @@ def test_a_store_of_another_format_is_not_called_damaged(copy: Path) -> None:
     assert describe_store(copy).state == "unreadable"
 
 
-def test_a_damage_of_no_example_says_so() -> None:
+def test_damage_without_examples_says_so() -> None:
     assert Damage(MANIFEST, 0, 0, "is missing").examples == "no examples"
     assert Damage("file", 1000, 2345, "is missing").examples == "examples 1,000 to 2,344"
 
@@ -282,13 +286,13 @@ def test_a_damage_of_no_example_says_so() -> None:
 # ---------------------------------------------------------------------- list
 
 
-def test_stores_are_found_from_the_folder_of_all_runs_down_to_their_own(tmp_path: Path) -> None:
+def test_stores_are_found_from_the_runs_folder_down(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     folders = [runs / run / "states" / split for run in ("a", "b") for split in ("dev_epoch_1", "train_epoch_1")]
     for folder in folders:
         write_tiny_store(folder, task="rte", parts=("cls",))
     (runs / "a" / "snapshots" / "epoch_1").mkdir(parents=True)
-    (runs / "b" / MANIFEST).write_text('{"name": "a web page"}')  # other programs have such files
+    (runs / "b" / MANIFEST).write_text('{"name": "a web page"}')  # other programs write such files
 
     assert [store.path for store in list_stores(runs)] == [str(folder) for folder in folders]
     assert [store.path for store in list_stores(runs / "b")] == [str(folder) for folder in folders[2:]]
@@ -297,7 +301,7 @@ def test_stores_are_found_from_the_folder_of_all_runs_down_to_their_own(tmp_path
     assert list_stores(tmp_path / "nothing") == []
 
 
-def test_a_listing_says_what_is_in_a_store_and_what_made_it(tmp_path: Path) -> None:
+def test_a_listing_shows_contents_and_origin(tmp_path: Path) -> None:
     made = write_tiny_store(tmp_path / "store", "int8", ("tokens", "mean"))
     [store] = list_stores(tmp_path)
     assert (store.state, store.detail) == ("whole", "")
@@ -309,7 +313,7 @@ def test_a_listing_says_what_is_in_a_store_and_what_made_it(tmp_path: Path) -> N
     assert store.written and store.written[:2] == "20"
 
 
-def test_a_listing_tells_whole_unfinished_and_damaged_stores_apart(copy: Path, tmp_path: Path) -> None:
+def test_a_listing_distinguishes_whole_unfinished_and_damaged_stores(copy: Path, tmp_path: Path) -> None:
     unfinished = begin_tiny_store(tmp_path / "unfinished")
     unfinished.writer.write((0, 3))
     [store] = list_stores(tmp_path / "unfinished")
@@ -332,7 +336,7 @@ def test_a_listing_tells_whole_unfinished_and_damaged_stores_apart(copy: Path, t
     assert describe_store(copy).state == "damaged"
 
 
-def test_a_store_made_by_nobody_known_is_listed(tmp_path: Path) -> None:
+def test_a_store_of_unknown_origin_is_listed(tmp_path: Path) -> None:
     write_tiny_store(tmp_path, about=None)
     assert describe_store(tmp_path).about == {}
 
@@ -340,7 +344,7 @@ def test_a_store_made_by_nobody_known_is_listed(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- remove
 
 
-def test_removing_takes_the_store_and_its_folder(copy: Path) -> None:
+def test_removing_deletes_the_store_and_its_folder(copy: Path) -> None:
     (copy / LISTED).write_bytes(seal({"files": []}))
     shards_in(copy)[1].rename(copy / f"{SET_ASIDE}{shards_in(copy)[1].name}")
     (copy / f".writing-{MANIFEST}@host-1-x").write_bytes(b"x")
@@ -348,7 +352,7 @@ def test_removing_takes_the_store_and_its_folder(copy: Path) -> None:
     assert not copy.exists() and copy.parent.exists()
 
 
-def test_removing_leaves_what_is_not_of_the_store(copy: Path) -> None:
+def test_removing_leaves_other_files(copy: Path) -> None:
     kept = {"notes.txt", "states-of-mind.safetensors", "states-1-2.csv", ".writing-letter"}
     for name in kept:
         (copy / name).write_text("mine")
@@ -360,7 +364,7 @@ def test_removing_leaves_what_is_not_of_the_store(copy: Path) -> None:
     assert names_in(copy) == {*kept, "folder"}
 
 
-def test_somebody_elses_manifest_is_not_removed(tmp_path: Path) -> None:
+def test_another_programs_manifest_is_not_removed(tmp_path: Path) -> None:
     (tmp_path / MANIFEST).write_text('{"name": "a web page"}')
     with pytest.raises(UserError, match="no store"):
         remove_store(tmp_path)
@@ -373,7 +377,7 @@ def test_an_unfinished_store_can_be_removed(tmp_path: Path) -> None:
     assert names_in(tmp_path) == set()
 
 
-def test_the_manifest_goes_first(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_manifest_is_removed_first(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     location, gone = open_location(copy), []
     monkeypatch.setattr(location, "remove", gone.append)
     remove_store(location)
@@ -383,7 +387,7 @@ def test_the_manifest_goes_first(copy: Path, monkeypatch: pytest.MonkeyPatch) ->
 # ---------------------------------------------------------------------- addresses
 
 
-def test_an_address_is_kept_in_order_like_a_folder() -> None:
+def test_a_url_is_maintained_like_a_folder() -> None:
     import fsspec
 
     files = fsspec.filesystem("memory")

@@ -1,4 +1,4 @@
-"""Writing a store: bad numbers are caught, sizes are known, and whatever is missing, that alone is written again."""
+"""Writing a store: bad values are rejected, sizes are known, and only missing shards are written."""
 
 import dataclasses
 import hashlib
@@ -36,7 +36,7 @@ def hashes(folder: Path) -> dict[str, str]:
 
 
 def inodes(folder: Path) -> dict[str, int]:
-    """A file that is written again gets another one."""
+    """The inode of each shard: a rewritten file gets another one."""
     return {name: (folder / name).stat().st_ino for name in shards_in(folder)}
 
 
@@ -47,7 +47,7 @@ def flip(path: Path, place: int = -5) -> None:
 
 
 def again(tiny: TinyStore, **changes: Any) -> StoreWriter:
-    """A writer of the same store, as another process would have it."""
+    """A writer of the same store, as in another process."""
     parts = (tiny.location, tiny.encoder, tiny.features, tiny.ids, tiny.contents, tiny.identity)
     return StoreWriter(*parts, **{"shard_bytes": 20_000, **changes})
 
@@ -80,7 +80,7 @@ def spoiled(tiny: TinyStore, examples: list[int], value: float) -> Iterator[Tiny
 
 @pytest.mark.parametrize(("part", "value"), [("tokens", float("nan")), ("cls", float("inf")), ("mean", float("nan"))])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_states_that_are_no_numbers_are_caught_with_the_id(
+def test_states_that_are_nan_or_infinite_are_reported_with_the_id(
     tmp_path: Path, dtype: str, part: Part, value: float
 ) -> None:
     with spoiled(begin_tiny_store(tmp_path, dtype, (part,)), [4], value) as bad:
@@ -89,15 +89,13 @@ def test_states_that_are_no_numbers_are_caught_with_the_id(
         assert f"'{bad.ids[4]}'" in str(caught.value)
         assert not any(f"'{name}'" in str(caught.value) for name in bad.ids if name != bad.ids[4])
         assert not bad.writer.finish()
-    with pytest.raises(UserError, match="only a part"):
+    with pytest.raises(UserError, match="is incomplete"):
         Store.open(tmp_path)
 
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_states_beyond_float16_are_caught_with_the_id_where_they_are_stored_in_it(
-    tmp_path: Path, dtype: str, part: Part
-) -> None:
+def test_states_too_large_for_float16_are_reported_with_the_id(tmp_path: Path, dtype: str, part: Part) -> None:
     with spoiled(begin_tiny_store(tmp_path, dtype, (part,)), [4], 1e5) as bad:
         if dtype == "float16":
             with pytest.raises(UserError, match="too large for float16") as caught:
@@ -122,7 +120,7 @@ def test_many_bad_examples_are_counted_and_three_of_them_named(tmp_path: Path) -
     assert "and 2 more" in str(caught.value)
 
 
-def test_what_was_finished_before_a_bad_example_is_kept_and_gone_on_from(tmp_path: Path) -> None:
+def test_shards_finished_before_a_bad_example_are_reused(tmp_path: Path) -> None:
     tiny = begin_tiny_store(tmp_path)
     with spoiled(tiny, [6], float("nan")) as bad:
         with pytest.raises(UserError):
@@ -153,12 +151,12 @@ def test_the_bytes_are_known_before_anything_is_written(tmp_path: Path, dtype: s
     assert Store.open(tmp_path / "store").manifest.bytes == estimate == again(tiny).bytes
 
 
-def test_a_disk_with_too_little_room_is_refused_before_anything_is_written(
+def test_a_disk_with_too_little_space_is_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny = begin_tiny_store(tmp_path / "store")
     monkeypatch.setattr(Folder, "free_bytes", lambda _: int(1.02 * tiny.writer.bytes) - 1)
-    with pytest.raises(UserError, match="make room") as caught:
+    with pytest.raises(UserError, match="Free some space") as caught:
         tiny.writer.write()
     for word in ("MB are free", str(tmp_path / "store"), "store.path", "store.dtype", "encoder.layers", "train.source"):
         assert word in str(caught.value)
@@ -167,7 +165,7 @@ def test_a_disk_with_too_little_room_is_refused_before_anything_is_written(
     assert tiny.writer.write() == tiny.writer.bytes
 
 
-def test_room_is_asked_for_what_is_missing_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_space_is_required_only_for_missing_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = write_tiny_store(tmp_path)
     gone = shards_in(tmp_path)[3]
     size = (tmp_path / gone).stat().st_size
@@ -179,12 +177,12 @@ def test_room_is_asked_for_what_is_missing_alone(tmp_path: Path, monkeypatch: py
     assert again(tiny).write() == 0
 
 
-def test_a_place_that_cannot_tell_its_room_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_location_with_unknown_free_space_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Folder, "free_bytes", lambda _: None)
     write_tiny_store(tmp_path)
 
 
-def test_progress_tells_tokens_done_and_bytes(tmp_path: Path) -> None:
+def test_progress_reports_tokens_and_bytes(tmp_path: Path) -> None:
     told: list[tuple[float, str]] = []
     titles: list[tuple[str, float, str]] = []
 
@@ -207,7 +205,7 @@ def test_progress_tells_tokens_done_and_bytes(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- ranges and shares
 
 
-def test_a_store_begun_with_other_shard_sizes_goes_on_with_its_own(tmp_path: Path) -> None:
+def test_an_unfinished_store_keeps_its_shard_sizes(tmp_path: Path) -> None:
     tiny = begin_tiny_store(tmp_path, shard_bytes=20_000)
     tiny.writer.write((0, 2))
     for changes in ({"shard_bytes": 60_000}, {"shard_bytes": 10**9}, {"shard_tokens": 1}):
@@ -227,9 +225,9 @@ def hashes_of_single_writer(beside: Path, **changes: Any) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("processes", [2, 4, 20])
-def test_shares_are_disjoint_and_end_in_the_store_of_a_single_writer(tmp_path: Path, processes: int) -> None:
+def test_shares_are_disjoint_and_produce_the_store_of_a_single_writer(tmp_path: Path, processes: int) -> None:
     folder = tmp_path / "store"
-    writers = [begin_tiny_store(folder) for _ in range(processes)]  # all look at an empty place
+    writers = [begin_tiny_store(folder) for _ in range(processes)]  # all start with an empty location
     seen: set[str] = set()
     for rank, tiny in enumerate(writers):
         tiny.writer.write((rank, processes))
@@ -247,7 +245,7 @@ def test_a_share_with_nothing_to_do_writes_nothing(tmp_path: Path) -> None:
     assert tiny.writer.write((15, 20)) == 0 and not (tmp_path / "store").exists() and not tiny.writer.finish()
 
 
-def test_who_finishes_last_may_find_it_finished(tmp_path: Path) -> None:
+def test_the_last_process_may_find_the_store_finished(tmp_path: Path) -> None:
     one, other = begin_tiny_store(tmp_path), begin_tiny_store(tmp_path)
     one.writer.write((0, 2))
     other.writer.write((1, 2))
@@ -256,8 +254,8 @@ def test_who_finishes_last_may_find_it_finished(tmp_path: Path) -> None:
     Store.open(tmp_path, one.identity)
 
 
-def test_a_writer_that_begins_while_another_ends_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It sees the notes of a store under way, and finds them gone: the store is finished by then."""
+def test_a_writer_can_start_while_another_finishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lists writing.json, which is gone when it is read: the store has been finished."""
     tiny = begin_tiny_store(tmp_path)
     tiny.writer.write()
     read = Folder.read
@@ -294,9 +292,7 @@ def lengthen(path: Path) -> None:
 
 @pytest.mark.parametrize("break_", [remove, cut, cut_to_nothing, lengthen])
 @pytest.mark.parametrize("numbers", [[0], [1, 2, 8]])
-def test_broken_shards_are_named_and_they_alone_are_written_again(
-    tmp_path: Path, break_: Callable[[Path], None], numbers: list[int]
-) -> None:
+def test_only_broken_shards_are_rewritten(tmp_path: Path, break_: Callable[[Path], None], numbers: list[int]) -> None:
     tiny = write_tiny_store(tmp_path, "bfloat16", PARTS)
     names, before, nodes = shards_in(tmp_path), hashes(tmp_path), inodes(tmp_path)
     for number in numbers:
@@ -312,8 +308,8 @@ def test_broken_shards_are_named_and_they_alone_are_written_again(
     Store.open(tmp_path, tiny.identity)
 
 
-def test_a_shard_written_anew_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
-    """Whatever else is written with it: in float32 other neighbours in a batch would be seen."""
+def test_a_rewritten_shard_is_bit_identical(tmp_path: Path) -> None:
+    """No matter what else is written: in float32, other sequences in the batch would change the bits."""
     tiny = write_tiny_store(tmp_path, "float32", PARTS, shard_bytes=100_000, encode_tokens=100)
     before = hashes(tmp_path)
     assert 3 < len(before) < 9
@@ -324,7 +320,7 @@ def test_a_shard_written_anew_is_the_same_to_the_last_bit(tmp_path: Path) -> Non
         assert writer.finish() and hashes(tmp_path) == before
 
 
-def test_a_shard_known_to_be_damaged_is_written_again_and_the_store_is_whole(tmp_path: Path) -> None:
+def test_a_shard_known_to_be_damaged_is_rewritten(tmp_path: Path) -> None:
     tiny = write_tiny_store(tmp_path)
     names, before, nodes = shards_in(tmp_path), hashes(tmp_path), inodes(tmp_path)
     for number in (2, 5):
@@ -343,7 +339,7 @@ def test_a_shard_known_to_be_damaged_is_written_again_and_the_store_is_whole(tmp
     Store.open(tmp_path, tiny.identity)
 
 
-def test_two_shares_put_damaged_shards_right(tmp_path: Path) -> None:
+def test_two_shares_repair_damaged_shards(tmp_path: Path) -> None:
     tiny = write_tiny_store(tmp_path)
     names, before = shards_in(tmp_path), hashes(tmp_path)
     for number in (2, 5):
@@ -359,8 +355,8 @@ def test_two_shares_put_damaged_shards_right(tmp_path: Path) -> None:
     Store.open(tmp_path)
 
 
-def test_a_damaged_note_of_damage_hides_no_damage(tmp_path: Path) -> None:
-    """What it said is lost, so what it was about must be found again: never a whole store with a wrong shard."""
+def test_a_damaged_list_of_damage_hides_no_damage(tmp_path: Path) -> None:
+    """The list is lost, so the damage must be found again: a complete store never has a wrong shard."""
     tiny = write_tiny_store(tmp_path)
     names, before = shards_in(tmp_path), hashes(tmp_path)
     flip(tmp_path / names[2])
@@ -378,8 +374,8 @@ def test_a_damaged_note_of_damage_hides_no_damage(tmp_path: Path) -> None:
     assert hashes(tmp_path) == before
 
 
-def test_a_whole_store_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may lie on a disk that can only be read, and be read by others at this moment."""
+def test_a_complete_store_is_left_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be on a read-only disk, or in use by other readers."""
     tiny = write_tiny_store(tmp_path)
     before = {path.name: (path.stat().st_ino, path.read_bytes()) for path in tmp_path.iterdir()}
 
@@ -397,7 +393,7 @@ def test_a_whole_store_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("break_", [remove, cut, cut_to_nothing, flip])
 @pytest.mark.parametrize("gone", [[], [3, 4, 8]])
-def test_a_lost_manifest_is_made_again_from_the_shards(
+def test_a_lost_manifest_is_rebuilt_from_the_shards(
     tmp_path: Path, break_: Callable[[Path], None], gone: list[int]
 ) -> None:
     tiny = write_tiny_store(tmp_path)
@@ -422,9 +418,7 @@ def test_a_lost_manifest_is_made_again_from_the_shards(
 
 
 @pytest.mark.parametrize("break_", [remove, flip])
-def test_ranges_that_nobody_knows_any_more_are_planned_anew_and_small(
-    tmp_path: Path, break_: Callable[[Path], None]
-) -> None:
+def test_unknown_ranges_are_planned_again(tmp_path: Path, break_: Callable[[Path], None]) -> None:
     tiny = begin_tiny_store(tmp_path)
     tiny.writer.write()
     for name in shards_in(tmp_path)[2:8]:
@@ -441,7 +435,7 @@ def test_ranges_that_nobody_knows_any_more_are_planned_anew_and_small(
 
 
 def other_store(tmp_path: Path) -> TinyStore:
-    """A whole store of the same data by another encoder: files of the same ranges and sizes."""
+    """A complete store of the same data from another encoder: files with the same ranges and sizes."""
     tiny = begin_tiny_store(tmp_path / "other")
     identity = build_identity(tiny.contents, "others", "tokenizer", "data", {"max_length": 48}, "token ids", "float32")
     model: Any = tiny_encoder().model
@@ -457,18 +451,18 @@ def other_store(tmp_path: Path) -> TinyStore:
     return dataclasses.replace(tiny, writer=writer, identity=identity)
 
 
-def test_shards_of_other_states_without_a_manifest_are_refused_and_left(tmp_path: Path) -> None:
+def test_shards_of_different_states_without_a_manifest_are_refused_and_left(tmp_path: Path) -> None:
     other_store(tmp_path)
     (tmp_path / "other" / MANIFEST).unlink()
     before = hashes(tmp_path / "other")
-    with pytest.raises(UserError, match="holds shards of other states") as caught:
+    with pytest.raises(UserError, match="holds shards of different states") as caught:
         begin_tiny_store(tmp_path / "other")
     assert "store.path" in str(caught.value) and "bertvision store rm" in str(caught.value)
     assert hashes(tmp_path / "other") == before
 
 
 @pytest.mark.parametrize("state", ["whole", "begun", "no notes"])
-def test_shards_of_other_states_among_ours_are_never_taken_for_ours(tmp_path: Path, state: str) -> None:
+def test_shards_of_different_states_are_never_reused(tmp_path: Path, state: str) -> None:
     other_store(tmp_path)
     tiny = begin_tiny_store(tmp_path / "store")
     tiny.writer.write()
@@ -497,7 +491,7 @@ def dead_process() -> int:
 
 
 @pytest.mark.parametrize("kind", ["shard", "writing", "manifest", "damaged"])
-def test_what_killed_writers_left_half_written_is_gone_when_the_store_is_whole(tmp_path: Path, kind: str) -> None:
+def test_partial_files_of_killed_writers_are_removed_at_the_end(tmp_path: Path, kind: str) -> None:
     tiny = begin_tiny_store(tmp_path)
     name = {"shard": f"{tiny.writer.shards[3].stem}0123456789abcdef.safetensors", "writing": WRITING}.get(
         kind, MANIFEST if kind == "manifest" else LISTED
@@ -512,7 +506,7 @@ def test_what_killed_writers_left_half_written_is_gone_when_the_store_is_whole(t
     assert not dead.exists()
 
 
-def test_other_files_in_the_folder_are_the_users(tmp_path: Path) -> None:
+def test_other_files_in_the_folder_are_not_touched(tmp_path: Path) -> None:
     (tmp_path / "README").write_text("mine")
     (tmp_path / "notes").mkdir()
     tiny = write_tiny_store(tmp_path)
@@ -520,7 +514,7 @@ def test_other_files_in_the_folder_are_the_users(tmp_path: Path) -> None:
     Store.open(tmp_path, tiny.identity)
 
 
-def test_shards_that_are_replaced_by_other_ranges_do_not_stay(tmp_path: Path) -> None:
+def test_shards_replaced_by_other_ranges_are_removed(tmp_path: Path) -> None:
     tiny = write_tiny_store(tmp_path)
     stray = tmp_path / "states-000000000-000000003-0123456789abcdef.safetensors"
     stray.write_bytes(b"of an older plan")
@@ -535,7 +529,7 @@ def test_shards_that_are_replaced_by_other_ranges_do_not_stay(tmp_path: Path) ->
 
 @pytest.mark.parametrize("tokens", [1, 100, 8192])
 @pytest.mark.parametrize("part", PARTS)
-def test_stored_states_are_the_encoders_own(tmp_path: Path, part: Part, tokens: int) -> None:
+def test_stored_states_equal_the_encoders(tmp_path: Path, part: Part, tokens: int) -> None:
     tiny = write_tiny_store(tmp_path, "float32", PARTS, encode_tokens=tokens)
     store = Store.open(tmp_path)
     for window in range(len(tiny.features)):
@@ -543,7 +537,7 @@ def test_stored_states_are_the_encoders_own(tmp_path: Path, part: Part, tokens: 
         np.testing.assert_allclose(found, tiny.states_of(window, part), rtol=1e-5, atol=1e-5)
 
 
-def test_some_layers_alone_can_be_stored(tmp_path: Path) -> None:
+def test_a_subset_of_layers_can_be_stored(tmp_path: Path) -> None:
     from tiny_encoders import tiny_model, tiny_tokenizer
 
     from bertvision.encoder.encoder import Encoder
