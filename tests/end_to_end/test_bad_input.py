@@ -280,7 +280,8 @@ def test_predict_on_what_is_no_finished_run(
     says(refused("predict", tmp_path / "gone", "--text", "x"), "gone", "no run or kit")
     assert command("finetune", rte).code == 0
     says(refused("predict", tmp_path / "run", "--text", "x"), "not a finished run", "scores.json")
-    says(refused("evaluate", rte, "finetune.lr=0.5"), "no encoder fine-tuned by these settings", "bertvision finetune")
+    says(refused("evaluate", rte, "finetune.lr=0.5"), "no encoder fine-tuned for 1 epoch with these settings",
+         "bertvision finetune")  # fmt: skip
 
 
 def test_predict_with_wrong_words(
@@ -290,7 +291,7 @@ def test_predict_with_wrong_words(
     (tmp_path / "x.csv").write_text("text,label\na,b\n")
     pair = ["--text", "a", "--text-pair", "b"]
     says(refused("predict", run, *pair, "--head", "adaptr_4"), "'adaptr_4'", "did you mean 'adapter_4'")
-    says(refused("predict", run, *pair, "--epochs", "3"), "no snapshot of 3", "it has 1")
+    says(refused("predict", run, *pair, "--epochs", "3"), "no snapshot at 3 epochs", "only at 1")
     says(refused("predict", run), "--text", "--file", "--submission")
     says(refused("predict", run, *pair, "--file", tmp_path / "x.csv"), "one of --text, --file")
     says(refused("predict", run, "--text", "a"), "two texts", "--text-pair")
@@ -388,7 +389,7 @@ def test_ctrl_c_keeps_the_state_and_says_how_to_go_on(
     again = command("run", rte, *LONG)
 
     assert again.code == 0
-    assert "fine-tuning goes on at step" in again.err
+    assert "resuming fine-tuning at step" in again.err
     assert_same(weights(run), undisturbed)
 
 
@@ -442,5 +443,5 @@ def test_heads_on_streamed_states_go_on_to_the_same_weights(
         patched.setattr("bertvision.training.train.held_interrupts", lambda: contextlib.nullcontext(Pressed()))
         assert command("run", config, long).code == 130
     again = command("run", config, long)
-    assert "training of the heads goes on at step 3" in again.err
+    assert "resuming the training of the heads at step 3" in again.err
     assert_same(weights(tmp_path / "run"), weights(tmp_path / "whole"))

@@ -106,7 +106,7 @@ def test_killed_in_the_pass_it_goes_on_to_the_same_weights(
         patch.setattr(HeldOut, "score", interrupt)  # after the first of two epochs
         assert command("run", answerable, *words).code == 130
     again = command("run", answerable, *words)
-    assert again.code == 0 and "training of the heads goes on at step" in again.err
+    assert again.code == 0 and "resuming the training of the heads at step" in again.err
     begun, given = weights(tmp_path / "run", "begun"), load_file(span_head / "head.safetensors")
     for name, tensor in weights(tmp_path / "whole", "begun").items():
         assert torch.equal(tensor, begun[name]), name
@@ -129,7 +129,7 @@ def test_a_head_is_not_written_over_the_one_it_begins_with(
     config = write_config(tmp_path, name="squad2", data=squad_folder)
     heads = f'heads=[{{head="adapter",size=4,begin="{span_head}"}}]'
     said = command("run", config, RAW[0], heads, f'run="{tmp_path}/spans"')
-    assert said.code == 2 and "which this run writes itself" in said.err
+    assert said.code == 2 and "which this run itself writes" in said.err
 
 
 def test_tables_report_and_card_say_which_head_began_with_trained_weights(

@@ -212,7 +212,10 @@ def test_another_task_is_refused(copy: Callable[..., Path], command: Command) ->
         (["encoder", "nowhere:adapter_4"], "is not a finished run"),
         (["encoder", "baseline"], "no model 'baseline'"),
         (["encoder", "adapter_4", "--method", "median"], "max"),
-        (["encoder", "adapter_4", "--name", "last_linear"], "a `name` of its own"),
+        (
+            ["encoder", "adapter_4", "--name", "last_linear"],
+            "already has another model called 'last_linear': give this one a `name`",
+        ),
         (["encoder", "encoder"], "twice"),
         (["encoder", "adapter_4@."], "write NAME, NAME@EPOCHS or RUN:NAME@EPOCHS"),
         (["encoder", "adapter_4", "--name", "../up"], "can't be '../up'"),
@@ -238,7 +241,7 @@ def test_all_mistakes_of_a_config_are_told_at_once(
     ]  # fmt: skip
     said = command("run", config, f"ensembles=[{','.join(wrong)}]", "train.lr=-1", "data.hold_out=0")
     assert said.code == 2
-    told = ("['encoder']", "adapter_5", "'methods'", "has 7", "keeps the snapshots 1", "data.hold_out is 0", "train.lr")
+    told = ("['encoder']", "adapter_5", "'methods'", "has 7", "snapshots at 1 epochs", "data.hold_out is 0", "train.lr")
     for words in told:
         assert words in said.err
 

@@ -180,7 +180,7 @@ def test_a_member_that_is_no_number_any_more_fails_and_the_search_goes_on(build:
 
 
 def test_a_search_in_which_all_fail_says_so(build: Build) -> None:
-    with pytest.raises(UserError, match="no member of the search came to an end"):
+    with pytest.raises(UserError, match="no member of the search finished with a score"):
         flow.search(build(search={"space": {"head": "learned_pooling", "lr": 1e38}}))
 
 
@@ -360,7 +360,7 @@ def test_the_command_prints_the_best_and_the_dev_scores(
     assert again.code == 0, again.err
     assert len(again.json["search"]["members"]) == 4 and again.json["search"]["best"]
     assert set(again.json["snapshots"]["1"]) == {"baseline", "encoder", "last_linear", "winner"}
-    assert "goes on after 4 members" in again.err
+    assert "resuming after 4 members" in again.err
     wrong = command("search", config, "search.space.sice=[1]", "search.sampler=grid", "train.lr=-1")
     assert wrong.code == 2 and all(word in wrong.err for word in ("3 mistakes", "sice", "grid", "train.lr"))
     assert command("predict", tmp_path / "run", "--head", "winner", "--text", "a", "--text-pair", "b").code == 0

@@ -191,11 +191,11 @@ def test_one_pass_is_streamed_without_a_look_at_the_disk(
 ) -> None:
     monkeypatch.setattr(states, "measure_disk", lambda *_: pytest.fail("there is nothing to measure"))
     said = ok(command("train", squad, "train.epochs=1"))
-    assert "are streamed: there is one pass" in said.err
+    assert "are streamed: there is only one pass" in said.err
 
 
 def test_small_states_are_kept_and_come_from_a_store_where_there_is_one(rte: Path, command: Command) -> None:
-    assert "states (cls) are kept: they are small, and encoded once" in ok(command("train", rte)).err
+    assert "hidden states (cls) are held in memory: they are small, and encoded once" in ok(command("train", rte)).err
     ok(command("encode", rte))
     shutil.rmtree(rte.parent / "run/snapshots/epoch_1/heads")
     assert "read from" in ok(command("train", rte)).err
@@ -215,7 +215,7 @@ def test_parts_are_written_by_commands_of_their_own(squad: Path, command: Comman
     # Shards of at least one example: as small as they come.
     small = ("store.dtype=float32", "store.shard_mb=1", "train.encode_tokens=64")
     said = ok(command("encode", squad, *small, "--part", "2/2"))
-    if "waits for the other parts" in said.out:
+    if "is not complete yet" in said.out:
         assert not (store / "manifest.json").exists()
     ok(command("encode", squad, *small, "--part", "1/2"))
     assert Store.open(store).manifest.examples > 0
@@ -308,7 +308,7 @@ def test_a_part_is_written_of_every_store(rte: Path, command: Command, monkeypat
     monkeypatch.setattr(states, "StoreWriter", functools.partial(StoreWriter, shard_tokens=60))
     both = 'store.keep=["tokens", "cls"]'
     said = ok(command("encode", rte, both, "--part", "1/2"))
-    assert said.out.count("waits for the other parts") == 2
+    assert said.out.count("is not complete yet: the command that writes the last part finishes the store") == 2
     ok(command("encode", rte, both, "--part", "2/2"))
     for name in ("tokens", "cls"):
         assert len(Store.open(rte.parent / f"run/states/train_epoch_1_{name}").manifest.shards) > 2

@@ -83,7 +83,7 @@ def test_a_label_head_takes_all_of_a_span_head_but_the_output_layer(row: str, sa
     member = member_of(row, LABEL, begin=str(folder), seed=3, name="begun")
     body = {name for name in load_head(folder)[0].state_dict() if not name.startswith("output.")}
     if not body:
-        with pytest.raises(UserError, match="would take nothing"):
+        with pytest.raises(UserError, match="can't use any weights"):
             begun(member, YES_NO)
     else:
         assert taken(begun(member, YES_NO), member, folder) == body
@@ -158,11 +158,12 @@ def test_seeds_begin_with_the_same_weights_and_draw_outputs_of_their_own(save: S
 @pytest.mark.parametrize(
     ("settings", "shape", "words"),
     [
-        ({"size": 8}, SHAPE, "adapter.bias (8,), there (4,)"),
+        ({"size": 8}, SHAPE, "adapter.bias (8,) vs. (4,)"),
         ({"size": 4, "shared": False}, SHAPE, "adapter.bias"),
-        ({"size": 4}, StateShape(4, 24, False), "4 layers of 24 and the target is a span, there 4 layers of 16"),
-        ({"size": 4}, StateShape(5, 16, False), "output.weight (2, 20), there (2, 16)"),
-        ({"size": 4, "skip": True}, SHAPE, "output.weight (2, 32), there (2, 16)"),
+        ({"size": 4}, StateShape(4, 24, False),
+         "4 layers of size 24 and predicts a span; the saved one reads 4 layers of size 16"),
+        ({"size": 4}, StateShape(5, 16, False), "output.weight (2, 20) vs. (2, 16)"),
+        ({"size": 4, "skip": True}, SHAPE, "output.weight (2, 32) vs. (2, 16)"),
     ],
 )  # fmt: skip
 def test_weights_of_other_shapes_are_refused_by_name(
@@ -170,7 +171,7 @@ def test_weights_of_other_shapes_are_refused_by_name(
 ) -> None:
     folder = save("adapter", SPANS, size=4)
     member = member_of("adapter", SPAN, begin=str(folder), **settings)
-    with pytest.raises(UserError, match="or leave `begin` out") as caught:
+    with pytest.raises(UserError, match="or remove `begin`") as caught:
         check_begin(outline_head(member, shape, Target(SPAN)), member, SPANS)
     assert words in str(caught.value) and str(folder) in str(caught.value)
 
@@ -179,7 +180,7 @@ def test_weights_that_are_not_on_both_sides_are_refused(save: Save) -> None:
     folder = save("ladder", SPANS, width=32, blocks=2)
     for blocks in (1, 3):
         member = member_of("ladder", LABEL, begin=str(folder), width=32, blocks=blocks)
-        with pytest.raises(UserError, match=r"expected blocks\.\d.*nothing.*; and \d+ more\."):
+        with pytest.raises(UserError, match=r"the shapes differ \(blocks\.\d.*missing.*; and \d+ more\)"):
             begun(member, YES_NO)
 
 
@@ -196,7 +197,7 @@ def test_what_is_no_head_or_another_head_is_a_mistake_shown_with_the_others(save
         {"head": "adapter", "lr": -1.0},
     )
     expected = ("expected config.json and head.safetensors", "expected config.json and head.safetensors",
-                "expected head.safetensors beside", "holds the head 'adapter': it must be 'learned_pooling' too",
+                "expected head.safetensors next to", "a head of type 'adapter', but must hold one of type 'learned_p",
                 "must be text or absent, not 3", "`lr` must be above 0")  # fmt: skip
     assert len(found) == len(expected)
     assert all(words in line for words, line in zip(expected, found, strict=True)), found
@@ -206,7 +207,7 @@ def test_a_damaged_file_and_one_that_was_changed_meanwhile_are_told(save: Save) 
     folder = save("adapter", SPANS)
     member = member_of("adapter", LABEL, begin=str(folder))
     (folder / "head.safetensors").write_bytes(b"no tensors")
-    with pytest.raises(UserError, match="has become another head since"):
+    with pytest.raises(UserError, match="has changed since this run was started"):
         begun(member, YES_NO)
     with pytest.raises(UserError, match="is damaged"):
         begun(member_of("adapter", LABEL, begin=str(folder)), YES_NO)

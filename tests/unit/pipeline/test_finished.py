@@ -200,5 +200,5 @@ def test_an_ensemble_of_heads_on_a_share_of_the_data_is_not_chosen_either() -> N
 def test_scores_without_models_are_refused(snapshots: dict[str, Any]) -> None:
     run = FinishedRun("nowhere", {"task": "rte", "kind": "label", "metrics": ["accuracy"], "snapshots": snapshots})
     for ask in (lambda: run.splits, lambda: run.last):
-        with pytest.raises(UserError, match="score it again"):
+        with pytest.raises(UserError, match="score the run again"):
             ask()

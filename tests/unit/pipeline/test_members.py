@@ -113,7 +113,7 @@ def test_members_of_one_group_differ_in_their_seed_alone() -> None:
         {"head": "adapter", "size": 16, "seed": 1, "name": "mine"},
         {"head": "adapter", "size": 64, "seeds": 2, "seed": 5, "name": "mine"},
     )
-    assert "differ in more than their seed are called 'mine'" in found
+    assert "several heads named 'mine' differ in more than their seed" in found
 
 
 def test_no_preset_takes_a_head_s_name_or_another_preset_s() -> None:
@@ -166,11 +166,11 @@ def test_a_wrong_value_is_one_mistake_in_words(settings: dict[str, Any], words: 
 @pytest.mark.parametrize("name", ["encoder", "baseline", "", ".", "..", ".hidden", "a/b", "-x", "a b", 7, ["a", "b"]])
 def test_a_name_that_is_no_folder_s_or_is_taken_is_refused(name: Any) -> None:
     (found,) = mistakes_of({"head": "adapter", "name": name})
-    assert f"`name` = {name!r}" in found
+    assert f"the `name` of head 'adapter' can't be {name!r}" in found
 
 
 def test_two_heads_of_one_name_are_refused() -> None:
-    assert "two heads are called 'adapter'" in mistakes_of("adapter", "adapter")[0]
+    assert "two heads are named 'adapter'" in mistakes_of("adapter", "adapter")[0]
 
 
 def test_a_folder_without_a_head_says_what_was_expected(tmp_path: Path) -> None:

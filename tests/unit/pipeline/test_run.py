@@ -29,4 +29,4 @@ def test_threads_that_spin_on_a_busy_machine_are_told_of(
         "run": str(tmp_path),
     }
     run.open_run(Job(build_config(tables), reporter))
-    assert any("import bertvision first" in line for line in reporter.lines) == (spins and crowded)
+    assert any("Import bertvision first" in line for line in reporter.lines) == (spins and crowded)

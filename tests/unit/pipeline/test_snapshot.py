@@ -71,6 +71,9 @@ def test_layers_are_compiled_where_the_work_is_long_or_it_is_asked_for(
     assert calls == expected == len(told)
 
 
-def test_who_asks_for_what_is_not_possible_is_told() -> None:
-    assert "are not compiled: only an unpadded encoder's are" in try_it("on", 1, unpadded=False)[1][0]
+def test_compiling_a_padded_encoder_is_declined_with_a_message() -> None:
+    assert (
+        "not compiling the encoder's layers: encoder.compile has no effect with padding"
+        in try_it("on", 1, unpadded=False)[1][0]
+    )
     assert try_it("auto", LONG_WORK, unpadded=False)[1] == []

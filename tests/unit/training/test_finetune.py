@@ -334,7 +334,7 @@ def test_killed_at_any_step_and_started_again_ends_in_the_same_weights(
     run(work, tmp_path, seconds=0)
     assert_equal(weights(work), uninterrupted)
     assert work.tokens == 2 * squad.lengths.sum()
-    assert listening.lines == ([f"fine-tuning goes on at step {steps[-1]:,}."] if steps[-1] else [])
+    assert listening.lines == ([f"resuming fine-tuning at step {steps[-1]:,}."] if steps[-1] else [])
 
 
 def test_killed_long_after_a_checkpoint_the_steps_since_are_taken_again(
@@ -376,7 +376,7 @@ def test_a_loss_that_is_no_number_ends_fine_tuning_with_advice(squad: Features, 
     work = tiny_finetuning(squad, SPAN, batch_rows=3)
     backward = work._backward
     work._backward = lambda *given: backward(*given) * float("nan")
-    with pytest.raises(UserError, match="diverged: the loss at step 12 is nan. Set finetune.lr lower"):
+    with pytest.raises(UserError, match="diverged: the loss at step 12 is nan. Set finetune.lr to less"):
         run(work, tmp_path)
 
 

@@ -286,7 +286,7 @@ def test_an_encoder_without_such_parts_is_refused_with_what_it_has() -> None:
     encoder = Encoder(tiny_model("modernbert"), name="modern", attention="padded")
     with pytest.raises(UserError, match=r"query and value.*'modern' \(modernbert\) has no query and no value.*Wqkv"):
         prepare_method(encoder, FinetuneConfig(method="lora"), seed=0)
-    with pytest.raises(UserError, match=r"biases, and 'modern' \(modernbert\) has none"):
+    with pytest.raises(UserError, match=r"biases, but 'modern' \(modernbert\) has none"):
         prepare_method(encoder, FinetuneConfig(method="bitfit"), seed=0)
 
 

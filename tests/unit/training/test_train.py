@@ -128,7 +128,7 @@ def test_a_member_whose_loss_is_no_number_is_stopped_and_the_others_go_on(
     members = run(parts, tmp_path, reporter=listening, log=lambda event, **values: lines.append(values))
     assert members[0].failed and not any(member.failed for member in members[1:])
     assert 1 < len(steps) < 9, "it is not trained to the end"
-    assert len(listening.lines) == 1 and "head 'poisoned' is stopped" in listening.lines[0]
+    assert len(listening.lines) == 1 and "stopped head 'poisoned'" in listening.lines[0]
     assert all(same(weights(member), together[member.config.name]) for member in members[1:])
     assert [line["step"] for line in lines] == [2, 3, 4, 6, 8, 9], "and where a member ends"
     assert any(line["loss"].get("poisoned", 0) is None for line in lines) and "poisoned" not in lines[-1]["loss"]
@@ -145,7 +145,7 @@ def test_weights_that_the_last_step_breaks_are_found(features: Features, tmp_pat
     after_learning(break_it)
     members = run(parts, tmp_path, reporter=listening)
     assert members[0].failed and not members[1].failed
-    assert "head 'poisoned' is stopped: its weights are no longer numbers" in listening.lines[0]
+    assert "stopped head 'poisoned': its weights are NaN or infinite" in listening.lines[0]
 
 
 @pytest.mark.parametrize("kills", [[0], [1], [4], [8], [2, 3, 7]])
@@ -159,7 +159,7 @@ def test_killed_at_any_step_and_started_again_ends_in_the_same_weights(
     listening = Listening()
     members = run(make(features, FIVE), tmp_path, seconds=0, reporter=listening)
     assert all(same(weights(member), together[member.config.name]) for member in members)
-    assert listening.lines == ([f"training of the heads goes on at step {kills[-1]}."] if kills[-1] else [])
+    assert listening.lines == ([f"resuming the training of the heads at step {kills[-1]}."] if kills[-1] else [])
 
 
 def test_a_stopped_member_stays_stopped_after_a_kill(
