@@ -268,7 +268,7 @@ def test_check_says_that_the_disk_is_too_small(
     rte: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000})())
-    says(refused("check", rte), "MB are free", "make room")
+    says(refused("check", rte), "MB are free", "Free some space")
 
 
 # ---------------------------------------------------------------------- predict and evaluate

@@ -293,7 +293,7 @@ def test_a_packed_route_that_differs_is_told_and_padded_instead(
 
     monkeypatch.setattr("bertvision.pipeline.snapshot.check_route", differ)
     said = command("finetune", rte)
-    assert said.code == 0 and "differs" in said.err and "padded: asked for" in said.err
+    assert said.code == 0 and "differs" in said.err and "attention: padded (asked for)" in said.err
 
 
 def test_a_fine_tuned_encoder_is_scored_before_any_head_is_trained(rte: Path, command: Command) -> None:

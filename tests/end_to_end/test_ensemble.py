@@ -165,7 +165,7 @@ def test_different_examples_are_refused_by_name(copy: Callable[..., Path], comma
     said = command("ensemble", one, "encoder", f"{other}:encoder")
     ids = [row["id"] for row in rows_of(one, "encoder")]
     left_out = [id for id in ids if id not in [row["id"] for row in rows_of(other, "encoder")]]
-    assert said.code == 2 and f"only '{one}' has {len(left_out)} ('{left_out[0]}'" in said.err
+    assert said.code == 2 and f"{len(left_out)} examples only in '{one}' ('{left_out[0]}'" in said.err
     assert "two" not in models_of(one)
 
 
@@ -196,7 +196,7 @@ def test_an_ensemble_name_is_unique(copy: Callable[..., Path], command: Command)
     assert command("ensemble", run, *PAIR, "--name", "both").code == 0
     assert command("ensemble", run, *PAIR, "--name", "both").code == 0, "the same ensemble again"
     said = command("ensemble", run, *PAIR, "--name", "both", "--method", "mean")
-    assert said.code == 2 and "'both' already" in said.err
+    assert said.code == 2 and "already has another model called 'both'" in said.err
     assert models_of(run)["both"]["method"] == "max"
 
 
@@ -220,7 +220,7 @@ def test_another_task_is_refused(copy: Callable[..., Path], command: Command) ->
         (["encoder", "adapter_4", "--method", "median"], "max"),
         (
             ["encoder", "adapter_4", "--name", "last_linear"],
-            "already has another model called 'last_linear': give this one a `name`",
+            "already has another model called 'last_linear': give this one a different `name`",
         ),
         (["encoder", "encoder"], "twice"),
         (["encoder", "adapter_4@."], "write NAME, NAME@EPOCHS or RUN:NAME@EPOCHS"),
@@ -245,7 +245,7 @@ def test_all_mistakes_of_a_config_are_reported_at_once(
     ]  # fmt: skip
     said = command("run", config, f"ensembles=[{','.join(wrong)}]", "train.lr=-1", "data.hold_out=0")
     assert said.code == 2
-    told = ("['encoder']", "adapter_5", "'methods'", "has 7", "snapshots at 1 epochs", "data.hold_out is 0", "train.lr")
+    told = ("['encoder']", "adapter_5", "'methods'", "has the entry 7", "only at 1.", "data.hold_out is 0", "train.lr")
     for words in told:
         assert words in said.err
 

@@ -167,7 +167,8 @@ def test_a_head_that_wants_more_layers_than_are_given_is_refused_before_any_work
 
 def test_check_tells_the_states_and_heads_of_the_chosen_layers(rte: Path, command: Command) -> None:
     whole, some = (command("check", rte, *words, "--json").json for words in ([], [LAYERS]))
-    assert whole["encoder"].pop("states") == "4 layers of 32" and some["encoder"].pop("states") == "2 layers of 32"
+    assert whole["encoder"].pop("states") == "4 layers of size 32"
+    assert some["encoder"].pop("states") == "2 layers of size 32"
     assert whole["encoder"] == some["encoder"]
     # One weight a layer and for the pooled output, a factor, and a linear map of 32 to 2.
     for found, layers in ((whole, 5), (some, 3)):
@@ -195,8 +196,8 @@ def test_a_search_on_other_layers_begins_anew_and_says_why(rte: Path, monkeypatc
     size = some.winner.entry["size"]
     output = weights(some.run.folder, "winner")["output.weight"]
     assert output.shape == (2, 3 * size), "two layers and the pooled output, `size` values each"
-    again, goes_on = search("encoder.layers=[0,-1]")
-    assert again.history.study == some.history.study and "goes on" in goes_on
+    again, resumed = search("encoder.layers=[0,-1]")
+    assert again.history.study == some.history.study and "resuming after" in resumed
     for other in ([], ["encoder.layers=[1,3]"]):
         found, why = search(*other)
         assert found.history.study != some.history.study

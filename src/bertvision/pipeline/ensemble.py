@@ -68,7 +68,9 @@ def add_ensemble(job: Job, ensemble: Ensemble, scores: dict[str, Any]) -> dict[s
     mistakes: list[str] = []
     read_entry({"members": list(ensemble.members), "method": ensemble.method, "name": ensemble.name}, mistakes)
     if _is_taken(job, ensemble, scores):
-        mistakes.append(f"the run already has another model called '{ensemble.shown}': give this one a `name`.")
+        mistakes.append(
+            f"the run already has another model called '{ensemble.shown}': give this one a different `name`."
+        )
     if mistakes:
         raise UserError(" ".join(mistakes))
     ensemble = dataclasses.replace(ensemble, members=_whole_paths(ensemble))
@@ -235,7 +237,7 @@ def check_same_examples(job: Job, other: Job, split: str) -> None:
         (f"only in {there}", [name for name in theirs if name not in ours]),
         ("with a different text or target", [n for n in ours if n in theirs and _differ(ours[n], theirs[n])]),
     ]
-    wrong = [f"{len(names)} {where} ({_first(names)})" for where, names in differences if names]
+    wrong = [f"{counted(len(names), 'example')} {where} ({_first(names)})" for where, names in differences if names]
     if wrong:
         raise UserError(
             f"all members of an ensemble must be scored on the same examples, but those of {split} differ: "

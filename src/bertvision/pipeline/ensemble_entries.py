@@ -11,6 +11,7 @@ from bertvision.evaluation.combining import METHODS
 from bertvision.kinds import LABEL
 from bertvision.pipeline.folder import BASELINE, ENCODER
 from bertvision.pipeline.members import NAME, build_members
+from bertvision.tables import counted
 from bertvision.tasks.config import target_kind
 
 KEYS = ("members", "method", "name")
@@ -79,8 +80,9 @@ def find_ensemble_mistakes(config: RunConfig) -> list[str]:
                 mistakes.append(f"'ensembles' has the member '{member}': {suggest(found['name'], sorted(known))}")
             elif found["run"] is None and found["epochs"] and float(found["epochs"]) not in kept:
                 saved = ", ".join(f"{epochs:g}" for epochs in sorted(kept))
+                at = counted(float(found["epochs"]), "epoch")
                 mistakes.append(
-                    f"'ensembles' has the member '{member}': this run only saves snapshots at {saved} epochs."
+                    f"'ensembles' has the member '{member}': no snapshot is saved at {at}, only at {saved}."
                 )
         if ensemble.method == "fitted" and not config.data.hold_out:
             mistakes.append(f"ensemble '{ensemble.shown}': {NO_HELD_OUT}")

@@ -55,7 +55,7 @@ class HeldOut:
         return compute_outputs(self.encoder, heads, keep, features, job.task.kind, job.machine, tokens)
 
     def _score(self, outputs: np.ndarray) -> float:
-        """The score at the best threshold for this data, if the task has a threshold: predictions will use it, too."""
+        """The score; if the task has a threshold, at the best one for this data, which predictions will use as well."""
         if not np.isfinite(outputs).all():
             return math.nan
         task, examples = self.job.task, self.job.examples(HELD_OUT)

@@ -165,7 +165,7 @@ class States:
             if resumed and before is not None and before["source"] in (STREAMED, STORED):
                 choice: Choice | None = Choice(**before)
             else:
-                # On all processes at once, since they share the machine during training, too.
+                # On all processes at once, because they also share the machine during training.
                 rate = self._encoder_rate(keep) if passes > 1 else None
                 lengths = job.features("train").lengths
                 work = passes, len(lengths), int(lengths.sum()), lambda: rate or self._encoder_rate(keep)
