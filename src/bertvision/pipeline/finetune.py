@@ -63,7 +63,7 @@ def finetune(job: Job) -> None:
         job.machine.accelerator.end_training()
     if job.machine.is_main:
         checkpoints.clear()
-    say(f"fine-tuning: {counted(work.step, 'step')}, {counted(work.tokens, 'token')}, {work.seconds:.1f} s.")
+    say(f"fine-tuned the encoder: {counted(work.step, 'step')}, {counted(work.tokens, 'token')}, {work.seconds:.1f} s.")
 
 
 def load_for_finetuning(job: Job) -> Encoder:

@@ -68,7 +68,7 @@ def write_summary(job: Job, scores: dict[str, Any]) -> None:
 
 def _heading(job: Job) -> str:
     config = job.config.finetune
-    batch = counted(config.batch_rows, "window") if config.batch_rows else counted(config.batch_tokens, "token")
+    batch = counted(config.batch_rows, "window") if config.batch_rows else f"{config.batch_tokens:,} tokens"
     train, held = len(job.examples("train")), len(job.examples("held_out"))
     lines = [
         f"# {job.task.name} with {Path(job.config.encoder.name).name}",

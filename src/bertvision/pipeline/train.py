@@ -53,7 +53,7 @@ def train(job: Job) -> None:
         if missing:
             _train_on(job, epochs, missing)
         else:
-            job.reporter.say(f"heads at {counted(epochs, 'epoch')}: already done.")
+            job.reporter.say(f"heads on the snapshot at {counted(epochs, 'epoch')}: already done.")
 
 
 def _train_on(job: Job, epochs: float, configs: list[MemberConfig]) -> None:
@@ -75,8 +75,8 @@ def _train_on(job: Job, epochs: float, configs: list[MemberConfig]) -> None:
                 _save_member(job, epochs, member, done)
             checkpoints.clear()
         job.machine.wait()
-        heads = counted(len(done.members), "head")
-        job.reporter.say(f"trained {heads} at {counted(epochs, 'epoch')} in one pass ({done.seconds:.1f} s).")
+        heads, at = counted(len(done.members), "head"), counted(epochs, "epoch")
+        job.reporter.say(f"trained {heads} on the snapshot at {at} in one pass ({done.seconds:.1f} s).")
 
 
 @dataclasses.dataclass(frozen=True)
