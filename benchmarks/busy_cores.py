@@ -1,10 +1,11 @@
-"""What busy neighbours cost: the shipped kit on one pair of texts, on an idle machine and beside four busy programs.
+"""How much busy neighbours slow down prediction: the shipped kit on one pair of texts, on an idle machine and next to
+four busy programs.
 
     python benchmarks/busy_cores.py [NEIGHBOURS]
 
-Each row is a process of its own, since OpenMP reads its settings when torch is loaded. "as installed" is what a user
-gets; "threads spin" is OpenMP's default, "threads sleep at once" its passive policy alone; "torch first" imports torch
-before bertvision, when only the number of threads can still be changed.
+Each row runs in its own process, because OpenMP reads its settings when torch is loaded. "as installed" is what a user
+gets. "threads spin" is OpenMP's default, "threads sleep at once" its passive policy only. "torch first" imports torch
+before bertvision; only the number of threads can still be changed then.
 """
 
 import json
@@ -34,7 +35,7 @@ ROWS = {
     "torch first": {},
 }
 SETTINGS = ("OMP_WAIT_POLICY", "OMP_NUM_THREADS", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
-WARM_UP = 60.0  # seconds that neighbours run first, until the system's load average shows them
+WARM_UP = 60.0  # seconds until the neighbours show up in the load average
 
 
 def main() -> None:
@@ -47,9 +48,7 @@ def main() -> None:
     crowded = {name: measure(name, settings, 5) for name, settings in ROWS.items()}
     for process in busy:
         process.kill()
-    print(
-        f"| {os.cpu_count()} cores, median seconds of one pair | idle | {neighbours} busy neighbours |\n|---|---:|---:|"
-    )
+    print(f"| {os.cpu_count()} cores, median seconds per pair | idle | {neighbours} busy neighbours |\n|---|---:|---:|")
     for name in ROWS:
         print(f"| {name} | {idle[name]:.3f} | {crowded[name]:.3f} |")
 

@@ -1,10 +1,10 @@
-"""How many files a reader must follow: those of the package whose functions a command executes.
+"""How many files of the package a reader must follow: those whose functions a command executes.
 
     BERTVISION_REAL_DATA=… python benchmarks/files_executed.py [--list]
 
-Counts, for `run configs/rte.toml` on a few rows, the same for SQuAD 2.0, and `predict` on one pair: files with a
-function that ran, their lines, the functions, switches from one file to another, and modules loaded. PYTHONPATH says
-whose sources are counted. What only ran because a module was imported (decorators, class bodies) does not count.
+Counts files with at least one executed function, their lines, the functions, switches between files, and modules
+loaded, for `run configs/rte.toml` on a few rows, the same for SQuAD 2.0, and `predict` on one pair. PYTHONPATH selects
+the sources. Code that only runs at import (decorators, class bodies) does not count.
 """
 
 import json
@@ -68,20 +68,20 @@ def main() -> None:
             "the same for SQuAD": count(squad),
             "predict": count(["predict", f"{name}/rte", *text]),
         }
-    print("| | files executed | their lines | functions | switches of file | modules loaded | of training |")
+    print("| | files executed | their lines | functions | file switches | modules loaded | of these, training |")
     print("|---|---:|---:|---:|---:|---:|---:|")
     for title, row in rows.items():
         functions = sum(row["files"].values())
-        figures = len(row["files"]), row["lines"], functions, row["switches"], row["modules"], len(row["training"])
-        print(f"| {title} | " + " | ".join(f"{figure:,}" for figure in figures) + " |")
+        counts = len(row["files"]), row["lines"], functions, row["switches"], row["modules"], len(row["training"])
+        print(f"| {title} | " + " | ".join(f"{number:,}" for number in counts) + " |")
     if "--list" in sys.argv:
         for title, row in rows.items():
             print(f"\n{title}")
             print("\n".join(f"  {functions:4} {file}" for file, functions in sorted(row["files"].items())))
 
 
-def count(words: list[str]) -> dict:
-    done = subprocess.run([sys.executable, "-c", COUNT, json.dumps(words)], capture_output=True, text=True)
+def count(arguments: list[str]) -> dict:
+    done = subprocess.run([sys.executable, "-c", COUNT, json.dumps(arguments)], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(done.stderr[-3000:])
     return json.loads(done.stderr.splitlines()[-1])

@@ -1,21 +1,23 @@
-"""Ours against plain transformers and LoRA on one GPU: fine-tuning, the frozen pass, and k heads in the pass.
+"""BERTVision compared with plain transformers and LoRA on one GPU: fine-tuning, the frozen pass, and k heads in the
+pass.
 
     python benchmarks/gpu.py [--shape large] [--growth] [--only WORD …] [--out FILE]     one table
-    python benchmarks/gpu.py --heads-each                        what each head costs alone
-    python benchmarks/gpu.py --profile "large frozen ours"       where the time of a row goes
-    python benchmarks/gpu.py --shape tiny --device cpu           whether all rows run, in seconds
+    python benchmarks/gpu.py --heads-each                        the cost of each head alone
+    python benchmarks/gpu.py --profile "large frozen ours"       profile one row
+    python benchmarks/gpu.py --shape tiny --device cpu           check in seconds that all rows run
 
-Encoders have random weights of BERT's form; windows are as long as those of SQuAD 2.0: 171 tokens in the mean, 386 at
-most. Ours runs through the library's own classes, without padding. Plain transformers is a loop like its example
-scripts (bfloat16 autocast, SDPA, fused AdamW), batches padded to the limit or to their longest row.
+Encoders are BERTs with random weights. Windows have the lengths of SQuAD 2.0: 171 tokens on average, 386 at most.
+"ours" uses the library's own classes, without padding. "plain" is a loop like the example scripts of transformers
+(bfloat16 autocast, SDPA, fused AdamW), with batches padded to the limit or to their longest row.
 
-Tokens a second are real ones: padding does not count. The share of the chip is real tokens a second times the floating
-point operations that the model needs for a token, over what a product of two 8192 × 8192 matrices reached at the start
-of the run, and over --peak. Operations, two a multiplication with addition, are counted from shapes: a forward token is
-layers × (8 hidden² + 4 hidden · inner + 4 hidden · attended), attended = Σ length² / Σ length; fine-tuning is three
-times that; LoRA lacks the weights' gradients, so twice, attention three times. Heads' operations, forward and backward,
-are counted by `torch.utils.flop_counter`, attention inside a head left out. "compile s" is what the warm-up took
-beyond as many later steps; rows of ours that share an encoder compile it once. Peak memory includes the weights.
+Tokens per second exclude padding. Utilisation is tokens per second times the floating-point operations per token,
+divided by the rate that a product of two 8192 × 8192 matrices reached at the start of the run, and by --peak.
+Operations (a multiply-add is two) are counted from shapes. A forward token takes
+layers × (8 hidden² + 4 hidden · inner + 4 hidden · attended), where attended = Σ length² / Σ length. Fine-tuning takes
+three times that. LoRA needs no weight gradients, so twice; attention still three times. The heads' operations, forward
+and backward, are counted by `torch.utils.flop_counter`, which leaves out attention inside a head. "compile s" is the
+time of the warm-up minus that of as many later steps; rows of ours that share an encoder compile it once. Peak memory
+includes the weights.
 """
 
 import argparse
@@ -43,7 +45,7 @@ def show(value: float | None, form: str = ",.0f") -> str:
 def draw_table(results: list[Result], title: str) -> Table:
     table = Table(title=title, title_justify="left")
     table.add_column("row")
-    columns = ["real tokens/s", "tokens a step", "ms a step", "TFLOP/s", "of measured", "of documented", "peak GB"]
+    columns = ["real tokens/s", "tokens/step", "ms/step", "TFLOP/s", "% of measured", "% of documented", "peak GB"]
     for column in [*columns, "compile s"]:
         table.add_column(column, justify="right")
     table.add_column("note", overflow="fold")
@@ -63,7 +65,7 @@ def draw_heads_table(found: list[dict[str, Any]], title: str) -> Table:
         "us_per_token": ".3f", "device_us_per_token": ".3f", "step_ms": ".2f", "host_ms": ".2f", "kernels": ".0f",
         "tflops": ".1f", "peak_gb": ".2f", "compile_seconds": ".1f",
     }  # fmt: skip
-    for column in ["µs a token", "device µs a token", "ms a step", "host ms a step", "kernels", "TFLOP/s", "peak GB"]:
+    for column in ["µs/token", "device µs/token", "ms/step", "host ms/step", "kernels", "TFLOP/s", "peak GB"]:
         table.add_column(column, justify="right")
     table.add_column("compile s", justify="right")
     table.add_column("note", overflow="fold")
@@ -73,7 +75,7 @@ def draw_heads_table(found: list[dict[str, Any]], title: str) -> Table:
 
 
 class Record:
-    """What was found so far, in a file that is whole at every moment."""
+    """The results so far, in a file that is always complete."""
 
     def __init__(self, machine: Machine, options: argparse.Namespace) -> None:
         self.path: Path | None = options.out
@@ -83,10 +85,10 @@ class Record:
             "options": {key: str(value) if key == "out" else value for key, value in vars(options).items()},
             "peak_tflops_measured": self.peak, "peak_tflops_documented": self.documented, "rows": [], "heads_each": {},
         }  # fmt: skip
-        peaks = f"a product reaches {self.peak:.1f} TFLOP/s, documented {self.documented:.0f}"
+        peaks = f"peak {self.peak:.1f} TFLOP/s measured, {self.documented:.0f} documented"
         self.title = f"{machine.describe()}; {peaks}"
         self.results: list[Result] = []
-        self.add(Result("a product of two large matrices", tflops=self.peak))
+        self.add(Result("product of two large matrices", tflops=self.peak))
 
     def add(self, result: Result) -> None:
         if result.tflops is not None:
@@ -97,7 +99,7 @@ class Record:
         self.write()
         rate, spent = show(result.tokens_per_second) or "-", show(result.row_seconds, ".1f") or "-"
         share = show(result.share_measured, ".1%") or "-"
-        print(f"{result.name}: {rate} tokens/s, {share} of the chip, took {spent} s, {result.note or '-'}", flush=True)
+        print(f"{result.name}: {rate} tokens/s, {share} of the peak, took {spent} s, {result.note or '-'}", flush=True)
 
     def write(self) -> None:
         if self.path is not None:
@@ -108,27 +110,27 @@ def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", nargs="+", default=["large"], choices=SHAPES)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--tokens", type=int, help="of a batch of ours; 32,768, or 512 for the tiny shape")
-    parser.add_argument("--peer-rows", type=int, nargs="+", help="of a batch of the peers; 32 190")
-    parser.add_argument("--head-rows", type=int, nargs="+", help="windows a step of the heads; 16 190")
-    parser.add_argument("--heads", type=int, nargs="+", default=[1, 4, 10], help="how many adapters in the pass")
-    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="layers of ours; on a GPU, yes")
-    parser.add_argument("--growth", action="store_true", help="other batches and lengths too")
-    parser.add_argument("--heads-each", action="store_true", help="each head alone, instead of the table")
-    parser.add_argument("--profile", metavar="ROW", help="the first row whose name has this in it, instead")
-    parser.add_argument("--only", nargs="+", metavar="WORD", help="rows, or heads, with one of these in their name")
-    parser.add_argument("--list", action="store_true", help="print the rows' names")
-    parser.add_argument("--warmup", type=int, help="steps before the clock starts; 3, on a CPU 1")
-    parser.add_argument("--steps", type=int, help="least that are timed; 5, on a CPU 1")
-    parser.add_argument("--seconds-per-row", type=float, help="timed at least; 1.5, on a CPU 0")
-    parser.add_argument("--limit", type=float, default=200, help="no row is begun after so many seconds")
-    parser.add_argument("--peak", type=float, default=790, help="documented TFLOP/s of the chip")
-    parser.add_argument("--out", type=Path, help="JSON with all figures, whole after every row")
+    parser.add_argument("--tokens", type=int, help="tokens per batch of ours (default: 32,768; tiny shape: 512)")
+    parser.add_argument("--peer-rows", type=int, nargs="+", help="rows per batch of the peers (default: 32 190)")
+    parser.add_argument("--head-rows", type=int, nargs="+", help="windows per step of the heads (default: 16 190)")
+    parser.add_argument("--heads", type=int, nargs="+", default=[1, 4, 10], help="number of adapters in the pass")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="compile our layers (default: on GPU)")
+    parser.add_argument("--growth", action="store_true", help="add other batch sizes and lengths")
+    parser.add_argument("--heads-each", action="store_true", help="measure each head alone instead of the table")
+    parser.add_argument("--profile", metavar="ROW", help="profile the first row whose name contains ROW instead")
+    parser.add_argument("--only", nargs="+", metavar="WORD", help="only rows or heads whose name contains a WORD")
+    parser.add_argument("--list", action="store_true", help="print the names of the rows")
+    parser.add_argument("--warmup", type=int, help="steps before timing starts (default: 3; CPU: 1)")
+    parser.add_argument("--steps", type=int, help="minimum number of timed steps (default: 5; CPU: 1)")
+    parser.add_argument("--seconds-per-row", type=float, help="minimum time per row (default: 1.5; CPU: 0)")
+    parser.add_argument("--limit", type=float, default=200, help="seconds after which no new row is started")
+    parser.add_argument("--peak", type=float, default=790, help="documented TFLOP/s of the GPU")
+    parser.add_argument("--out", type=Path, help="JSON file for all results, updated after every row")
     return parser.parse_args()
 
 
 def fill_options(options: argparse.Namespace, device: torch.device) -> None:
-    """What was not given, by shape and device."""
+    """Set the defaults that depend on shape and device."""
     on_gpu, tiny = device.type == "cuda", options.shape == ["tiny"]
     defaults = {
         "tokens": 512 if tiny else 32768,
@@ -159,7 +161,7 @@ def main() -> None:
     console = Console(width=190)
     if options.profile:
         if not rows:
-            raise SystemExit(f"no row has '{options.profile}' in its name: --list prints them.")
+            raise SystemExit(f"no row name contains '{options.profile}': --list prints all names.")
         profile_row(*rows[0])
         return
     record = Record(machine, options)
@@ -176,7 +178,7 @@ def run_rows(rows: list[tuple[Row, Bench]], benches: list[Bench], record: Record
         for other in benches:
             other.keep_only(row.uses if other is bench else None)
         in_time = time.perf_counter() - began < bench.options.limit
-        record.add(run_row(row, bench) if in_time else Result(row.name, "not begun: the time is over (--limit)"))
+        record.add(run_row(row, bench) if in_time else Result(row.name, "skipped: out of time (--limit)"))
 
 
 def run_heads(benches: list[Bench], record: Record, console: Console) -> None:
@@ -186,7 +188,7 @@ def run_heads(benches: list[Bench], record: Record, console: Console) -> None:
         for facts in measure_heads(bench):
             found.append(facts)
             record.write()
-            print(f"{facts['head']}: {show(facts.get('us_per_token'), '.3f')} µs a token", flush=True)
+            print(f"{facts['head']}: {show(facts.get('us_per_token'), '.3f')} µs/token", flush=True)
         console.print(draw_heads_table(found, f"{bench.name}, each head alone; {record.title}"))
 
 

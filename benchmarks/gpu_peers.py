@@ -1,8 +1,8 @@
-"""What all rows of `benchmarks/gpu.py` share (shapes of encoders, windows), and the peers: transformers as its example
-scripts use it, and LoRA through peft.
+"""Encoder shapes and windows for all rows of `benchmarks/gpu.py`, and the peers: transformers as in its example
+scripts, and LoRA through peft.
 
-A window is a row of Python lists; a DataLoader pads the rows of a batch to the longest of them, or all to one length.
-Each function gives an endless iterator that takes one step whenever it is asked, and gives that step's real tokens.
+A window is a row of Python lists. A DataLoader pads the rows of a batch to the longest one, or all rows to one length.
+`finetune` and `encode` return endless iterators that take one step at a time and yield the number of its real tokens.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from transformers import AutoModel, AutoModelForQuestionAnswering, BertConfig
 from bertvision.data.windows import Features
 
 PADDED = {"input_ids": 0, "token_type_ids": 0, "attention_mask": 0}
-MOST_ROWS = 6400  # of Python lists: more would only take time to build
+MOST_ROWS = 6400  # building more Python lists would only take time
 
 PeerRow = dict[str, Any]
 
@@ -39,7 +39,7 @@ class Shape:
         )  # fmt: skip
 
     def linear_flops(self) -> float:
-        """Of a token's forward pass, without attention."""
+        """Operations in a token's forward pass, without attention."""
         return self.layers * (8 * self.hidden**2 + 4 * self.hidden * self.inner)
 
     def attention_flops(self, attended: float) -> float:
@@ -56,10 +56,10 @@ SHAPES = {
 
 
 def draw_lengths(windows: int, mean: float, longest: int) -> np.ndarray:
-    """Log-normal, cut off at both ends, with this mean."""
+    """Draw log-normal lengths, clipped at both ends, with this mean."""
     spread = np.exp(0.4 * np.random.default_rng(0).standard_normal(windows))  # (window)
     low, high = 0.0, 100.0 * longest
-    for _ in range(60):  # the mean grows with the scale, so halving finds it
+    for _ in range(60):  # bisection: the mean grows with the scale
         scale = (low + high) / 2
         lengths = np.clip(scale * spread, min(16, mean / 2), longest).astype(np.int32)  # (window)
         low, high = (scale, high) if lengths.mean() < mean else (low, scale)
@@ -68,24 +68,24 @@ def draw_lengths(windows: int, mean: float, longest: int) -> np.ndarray:
 
 
 def draw_features(lengths: np.ndarray) -> Features:
-    """Windows of random tokens, a third of them without an answer."""
+    """Draw windows of random tokens, a third of them without an answer."""
     draws = np.random.default_rng(1)
     windows, tokens = len(lengths), int(lengths.sum())
     starts = np.cumsum(lengths, dtype=np.int64) - lengths  # (window)
-    place = np.arange(tokens) - np.repeat(starts, lengths)  # (token) within its window
+    position = np.arange(tokens) - np.repeat(starts, lengths)  # (token) within its window
     ids = draws.integers(1000, 30000, tokens, dtype=np.int32)  # (token)
     ids[starts] = 101  # [CLS]
     start = np.where(draws.random(windows) < 1 / 3, 0, draws.integers(0, lengths)).astype(np.int32)  # (window)
     end = np.where(start == 0, 0, draws.integers(start, lengths)).astype(np.int32)  # (window)
     return Features(
-        input_ids=ids, type_ids=(place >= 12).astype(np.int8), lengths=lengths, starts=starts,
+        input_ids=ids, type_ids=(position >= 12).astype(np.int8), lengths=lengths, starts=starts,
         example=np.arange(windows, dtype=np.int32), offsets=np.zeros((tokens, 2), dtype=np.int32), start=start, end=end,
         target=np.full(windows, np.nan, dtype=np.float32),
     )  # fmt: skip
 
 
 def attended_length(features: Features) -> float:
-    """How many tokens a token looks at, in the mean."""
+    """Mean number of tokens that a token attends to."""
     lengths = features.lengths.astype(np.float64)  # (window)
     return float((lengths**2).sum() / lengths.sum())
 
@@ -94,19 +94,19 @@ def attended_length(features: Features) -> float:
 
 
 def build_rows(features: Features) -> list[PeerRow]:
-    """The windows as a tokenizer would give them, with the answer's place."""
+    """The windows as a tokenizer would return them, with the positions of the answers."""
     rows = []
     for window in range(min(MOST_ROWS, len(features))):
         tokens = features.tokens_of(window)
         ids = features.input_ids[tokens].tolist()
         types = features.type_ids[tokens].tolist()
-        place = {"start_positions": int(features.start[window]), "end_positions": int(features.end[window])}
-        rows.append({"input_ids": ids, "token_type_ids": types, "attention_mask": [1] * len(ids), **place})
+        answer = {"start_positions": int(features.start[window]), "end_positions": int(features.end[window])}
+        rows.append({"input_ids": ids, "token_type_ids": types, "attention_mask": [1] * len(ids), **answer})
     return rows
 
 
 def collate(rows: list[PeerRow], length: int | None) -> dict[str, Tensor]:
-    """Rows of one batch padded to `length`, or to the longest of them."""
+    """Pad the rows of one batch to `length`, or to the longest one."""
     wide = length or max(len(row["input_ids"]) for row in rows)
     batch = {
         name: torch.tensor([row[name] + [fill] * (wide - len(row[name])) for row in rows])  # (row, wide)
@@ -116,13 +116,13 @@ def collate(rows: list[PeerRow], length: int | None) -> dict[str, Tensor]:
 
 
 def build_plain(config: BertConfig, device: torch.device) -> nn.Module:
-    """The model of the question-answering example, float32 weights."""
+    """The model of the question-answering example, with float32 weights."""
     with device:
         return AutoModelForQuestionAnswering.from_config(config, attn_implementation="sdpa").to(device).train()
 
 
 def build_lora(config: BertConfig, device: torch.device) -> nn.Module:
-    """The same with LoRA of rank 8 on queries and values; all but that and the output layer is frozen."""
+    """The same with LoRA of rank 8 on queries and values; everything else but the output layer is frozen."""
     from peft import LoraConfig, get_peft_model
 
     lora = LoraConfig(task_type="QUESTION_ANS", r=8, lora_alpha=16, lora_dropout=0.1, target_modules=["query", "value"])
@@ -160,7 +160,7 @@ def finetune(
 def encode(
     model: nn.Module, rows: list[PeerRow], batch_rows: int, length: int | None, device: torch.device
 ) -> Iterator[int]:
-    """The frozen pass: hidden states of every layer, then dropped."""
+    """The frozen pass: compute the hidden states of every layer and discard them."""
     for batch in _batches(rows, batch_rows, length):
         tokens = int(batch["attention_mask"].sum())
         inputs = {name: batch[name].to(device) for name in PADDED}
@@ -170,7 +170,7 @@ def encode(
 
 
 def _batches(rows: list[PeerRow], batch_rows: int, length: int | None) -> Iterator[dict[str, Tensor]]:
-    """Random order, epoch after epoch."""
+    """Endless batches in random order."""
     draws = torch.Generator().manual_seed(0)
     loader: DataLoader[Any] = DataLoader(
         rows,  # type: ignore[arg-type]  # a list is a dataset

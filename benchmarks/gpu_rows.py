@@ -1,4 +1,4 @@
-"""What the rows of `gpu.py` do: one shape of encoder on one machine, ours and the peers on it."""
+"""The rows of `gpu.py`: our code and the peers on one encoder shape and one machine."""
 
 import argparse
 import contextlib
@@ -31,28 +31,28 @@ from bertvision.training.stack import Member, build_units
 from bertvision.training.train import build_buffers
 
 SPAN = Target(SPAN)
-MEAN, LONGEST = 171, 386  # tokens of SQuAD 2.0's windows
+MEAN, LONGEST = 171, 386  # tokens per window of SQuAD 2.0
 OTHER_MEANS, BERT_LONGEST = (85, 340), 512
-HEAD_STEPS = 20000  # a row of heads ends after so many
-RECORDED, RECORDED_ZOO, PADDED = 1.0, 8.0, 3.0  # seconds until steps have settled; padded: to each batch's longest row
-COUNTED_TOKENS = 16  # on which a head's operations are counted
+HEAD_STEPS = 20000  # maximum steps in a row of heads
+RECORDED, RECORDED_ZOO, PADDED = 1.0, 8.0, 3.0  # seconds until step times are stable; padded: to the longest row
+COUNTED_TOKENS = 16  # tokens on which a head's operations are counted
 
 
 @dataclass
 class Work:
-    """What a row does: `steps` takes one step whenever it is asked, and gives that step's real tokens."""
+    """The work of a row: `steps` takes one step at a time and yields the number of its real tokens."""
 
     steps: Iterator[int]
     flops: float
-    """Of a real token."""
+    """Operations per real token."""
     notes: list[str]
     settle: float = 0.0
-    """Seconds of steps before the clock starts: where each batch has another shape, memory is asked for and kernels are
-    chosen anew for a while; where steps are recorded, each size of batch twice."""
+    """Seconds of steps before timing starts. With changing batch shapes, memory is allocated and kernels are selected
+    for a while; recorded steps must see each batch size twice."""
 
 
 class Notes(Reporter):
-    """Keeps what the library would have told the user."""
+    """Collects the messages that the library would print."""
 
     def __init__(self, notes: list[str]) -> None:
         self.notes = notes
@@ -62,7 +62,7 @@ class Notes(Reporter):
 
 
 class Bench:
-    """One shape of encoder on one machine, and the ways to run it."""
+    """One encoder shape on one machine, and the ways to run it."""
 
     def __init__(self, name: str, machine: Machine, options: argparse.Namespace) -> None:
         self.name, self.machine, self.options = name, machine, options
@@ -72,7 +72,7 @@ class Bench:
         self.drawn: dict[int, Features] = {}
 
     def features(self, mean: int = MEAN) -> Features:
-        """Windows for many steps of the largest batch; those of the tiny shape are a tenth as long."""
+        """Windows for many steps of the largest batch; a tenth as long for the tiny shape."""
         if mean not in self.drawn:
             steps = 200 if self.machine.device.type == "cuda" else 8
             longest = LONGEST if mean <= MEAN else BERT_LONGEST
@@ -93,7 +93,7 @@ class Bench:
         return self.shape.linear_flops() + self.shape.attention_flops(attended_length(self.features(mean)))
 
     def encoder(self, kind: str) -> tuple[Encoder, list[str]]:
-        """The "trained" encoder (float32 weights under autocast) or the "frozen" one, and how it runs."""
+        """Return the "trained" encoder (float32 weights under autocast) or the "frozen" one, and how it runs."""
         if kind not in self.encoders:
             dtype = torch.float32 if kind == "trained" else self.machine.dtype
             with self.machine.device:
@@ -106,9 +106,9 @@ class Bench:
         return encoder, [str(encoder.route), how]
 
     def keep_only(self, kind: str | None) -> None:
-        """Lets go of encoders that the next row does not use, so that they don't count as its memory."""
+        """Release encoders that the next row does not use, so that they do not count towards its memory."""
         if set(self.encoders) - {kind}:
-            torch._dynamo.reset()  # it compiles only so many forms of a function, and those are not needed again
+            torch._dynamo.reset()  # the number of compiled versions of a function is limited
         self.encoders = {name: encoder for name, encoder in self.encoders.items() if name == kind}
 
     def finetune(self, tokens: int) -> Work:
@@ -133,7 +133,7 @@ class Bench:
         features = self.features()
         plan = plan_batches(features.lengths, 1, 0, rows=rows).epochs[0]
         step_tokens = int(features.lengths[plan[0]].sum())
-        # As many steps at once as stay within the tokens that the other rows take.
+        # Encode as many steps at once as fit in the number of tokens that the other rows use.
         together = max(1, self.options.tokens - step_tokens)
         source = StreamedSource(encoder, features, plan, ("tokens",), encode_tokens=together, recorded=True)
         configs = build_heads(choose(encoder.shape))
@@ -150,7 +150,7 @@ class Bench:
         return self.counted[key]
 
     def member(self, config: MemberConfig, shape: StateShape) -> Member:
-        with self.machine.device:  # large heads are drawn much faster there
+        with self.machine.device:  # large heads are initialised much faster there
             return Member(config, build_head(config, shape, SPAN), range(HEAD_STEPS))
 
     def peer_finetune(self, build: Callable[..., Any], rows: int, length: int | None) -> Work:
@@ -172,18 +172,18 @@ class Bench:
 
 
 def finetune_steps(work: Finetuning) -> Iterator[int]:
-    """Steps as `Finetuning.run` takes them, epoch after epoch."""
+    """Endless steps as in `Finetuning.run`."""
     try:
         while True:
             work.step = 0
             yield from (tokens for tokens, _ in work.take_steps(work.plan.steps))
     finally:
         if work.half is not None:
-            work.half.end()  # the next row begins with float32 weights
+            work.half.end()  # the next row starts with float32 weights
 
 
 def train_steps(members: list[Member], source: StreamedSource, machine: Machine) -> Iterator[int]:
-    """Batches as `train_heads` learns from them, epoch after epoch, until the members' steps are over."""
+    """Steps as in `train_heads`, over several epochs, until the members run out of steps."""
     tokens = [int(source.features.lengths[windows].sum()) for windows in source.plan]
     units, buffers = build_units(members, None, tokens[0]), build_buffers(machine)
     step = 0
@@ -193,7 +193,7 @@ def train_steps(members: list[Member], source: StreamedSource, machine: Machine)
             for unit in units:
                 if unit.is_due(step):
                     unit.learn(batch, machine, buffered)
-            del batch  # its states may go before the next ones come
+            del batch  # free its states before the next ones are computed
             yield tokens[step % len(tokens)]
             step += 1
             if step == HEAD_STEPS:
@@ -201,13 +201,13 @@ def train_steps(members: list[Member], source: StreamedSource, machine: Machine)
 
 
 def build_heads(entries: list[Any]) -> list[MemberConfig]:
-    """Members of these entries, without the control that would join them."""
+    """Build the members of these entries, without the control that would be added."""
     members = build_members(entries, TrainConfig(epochs=1), 0, SPAN)
     return [member for member in members if member.name != CONTROL or CONTROL in entries]
 
 
 def fitting_presets(shape: StateShape) -> list[str]:
-    """The zoo: every named head for spans, but those that ask for more layers than there are."""
+    """The zoo: every preset for spans that does not need more layers than the encoder has."""
     found = []
     for name, (head, _) in list_presets().items():
         if HEADS[head].takes(SPAN):
@@ -218,7 +218,7 @@ def fitting_presets(shape: StateShape) -> list[str]:
 
 
 def count_flops(member: MemberConfig, shape: StateShape) -> float:
-    """Of one token forward and backward, counted on a CPU with weights that mean nothing."""
+    """Operations per token, forward and backward, counted on a CPU with uninitialised weights."""
     head = outline_head(member, shape, SPAN).to_empty(device="cpu").eval()
     lengths = torch.tensor([COUNTED_TOKENS])
     states = torch.zeros(COUNTED_TOKENS, shape.layers, shape.hidden)  # (token, layer, hidden)
@@ -235,12 +235,12 @@ class Row:
     name: str
     build: Callable[[], Work]
     uses: str | None = None
-    """The encoder that it shares with its neighbours."""
+    """The encoder it shares with neighbouring rows."""
     is_growth: bool = False
 
 
 def list_rows(bench: Bench) -> list[Row]:
-    """All rows of a shape; those that share an encoder come together."""
+    """All rows of a shape, grouped by the encoder they share."""
     rows = [*list_finetune_rows(bench), *list_frozen_rows(bench), *list_head_rows(bench)]
     for windows in bench.options.peer_rows:
         for width, length in (("limit", bench.limit), ("longest", None)):

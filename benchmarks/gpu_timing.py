@@ -1,4 +1,4 @@
-"""How the rows of `gpu.py` are timed, each head alone is measured, and a row is profiled."""
+"""Timing for `gpu.py`: time a row, measure each head alone, and profile a row."""
 
 import gc
 import math
@@ -22,13 +22,13 @@ from bertvision.sources import StateBatch, pack_targets
 from bertvision.training.stack import build_units
 from bertvision.training.train import build_buffers
 
-EACH_TOKENS = 8192  # of the batch on which each head is timed alone
+EACH_TOKENS = 8192  # tokens in the batch on which each head is timed alone
 PROFILED_STEPS = 3
 
 
 @dataclass
 class Result:
-    """One row of the table; figures are absent where it failed."""
+    """One row of the table; values are None if the row failed."""
 
     name: str
     note: str = ""
@@ -39,7 +39,7 @@ class Result:
     flops_per_token: float | None = None
     tflops: float | None = None
     share_measured: float | None = None
-    """Of what the product at the start of the run reached."""
+    """Fraction of the rate that the matrix product reached at the start of the run."""
     share_documented: float | None = None
     peak_gb: float | None = None
     compile_seconds: float | None = None
@@ -52,7 +52,7 @@ def finish(device: torch.device) -> None:
 
 
 def take(steps: Iterator[int], wanted: int, device: torch.device) -> tuple[int, int, float]:
-    """So many steps, fewer where they end: how many, their tokens, and the seconds until the device is done."""
+    """Take up to `wanted` steps. Return their number, their tokens, and the seconds until the device is done."""
     finish(device)
     started, taken, tokens = time.perf_counter(), 0, 0
     for step in islice(steps, wanted):
@@ -62,18 +62,18 @@ def take(steps: Iterator[int], wanted: int, device: torch.device) -> tuple[int, 
 
 
 def time_steps(steps: Iterator[int], device: torch.device, least: int, seconds: float) -> tuple[int, int, float]:
-    """What `take` gives for so many steps as fill the seconds.
+    """Return the result of `take` for as many steps as fill the given seconds.
 
-    The host may run far ahead of the device, so its clock can't tell on the way: fewer steps before tell how many are
-    needed. Steps that are still getting faster (sizes of batches seen for the first time are recorded or compiled) are
-    taken again.
+    The host may run far ahead of the device, so the time can't be checked between steps. The number of steps is
+    therefore estimated from a shorter series. While steps are still getting faster (new batch sizes are recorded or
+    compiled), the series is repeated.
     """
     found, whole = take(steps, least, device), 0
     while seconds and found[0]:
         taken, _, spent = found
         wanted = max(least, min(8 * taken, math.ceil(1.1 * seconds * taken / spent)))
         more = take(steps, wanted, device)
-        if more[0] < wanted:  # they are over
+        if more[0] < wanted:  # no steps are left
             return max(found, more)
         found, whole = more, whole + (more[2] >= 0.8 * seconds)
         if whole == 3 or (whole and more[2] / wanted > 0.95 * spent / taken):
@@ -96,7 +96,7 @@ def measure(result: Result, work: Work, bench: Bench, seconds: float) -> None:
 
 
 def run_row(row: Row, bench: Bench) -> Result:
-    """The row's figures, or what went wrong in it."""
+    """Return the row's results, or a note about what went wrong."""
     result, started = Result(row.name), time.perf_counter()
     collect(bench.machine)
     bench.machine.watch_memory()
@@ -108,14 +108,14 @@ def run_row(row: Row, bench: Bench) -> Result:
     except torch.cuda.OutOfMemoryError:
         notes = [*notes, "out of memory"]
     except Exception as error:
-        notes = [*notes, tell(error)]
+        notes = [*notes, summarise(error)]
     result.peak_gb = bench.machine.peak_memory() / 1e9
     result.note, result.row_seconds = ", ".join(notes), time.perf_counter() - started
     return result
 
 
-def tell(error: Exception) -> str:
-    """The error's last line; all of it goes to stderr."""
+def summarise(error: Exception) -> str:
+    """Return the last line of an error, and print the traceback to stderr."""
     traceback.print_exception(error)
     return f"{type(error).__name__}: {(str(error).strip() or '-').splitlines()[-1]}"
 
@@ -127,10 +127,10 @@ def collect(machine: Machine) -> None:
 
 
 def measure_peak(machine: Machine, seconds: float) -> float:
-    """TFLOP/s of one large product."""
+    """TFLOP/s of a large matrix product."""
     on_gpu = machine.device.type == "cuda"
     size = 8192 if on_gpu else 512
-    # Random values: zeros would let the chip draw less power and run faster than any model can.
+    # Random values: with zeros, the chip would draw less power and run faster than with any real model.
     left, right = (torch.randn(size, size, device=machine.device, dtype=machine.dtype) for _ in range(2))
 
     def multiply() -> Iterator[int]:
@@ -148,7 +148,7 @@ def measure_peak(machine: Machine, seconds: float) -> float:
 
 
 def measure_heads(bench: Bench) -> Iterator[dict[str, Any]]:
-    """Every head for spans alone on one batch of states: time a token and to issue a step."""
+    """Measure every span head alone on one batch of states: time per token, and host time per step."""
     features, machine = bench.features(), bench.machine
     tokens = min(EACH_TOKENS, bench.options.tokens)
     windows = plan_batches(features.lengths, 1, 0, tokens=tokens).epochs[0][0]
@@ -164,8 +164,8 @@ def measure_heads(bench: Bench) -> Iterator[dict[str, Any]]:
         facts: dict[str, Any] = {"head": name}
         try:
             facts |= measure_head(bench, build_heads([name])[0], batch)
-        except Exception as error:  # one head must not cost the others' figures
-            facts["note"] = tell(error)
+        except Exception as error:  # one failing head must not lose the others' results
+            facts["note"] = summarise(error)
         yield facts | {"peak_gb": machine.peak_memory() / 1e9}
 
 
@@ -205,7 +205,7 @@ def measure_head(bench: Bench, config: MemberConfig, batch: StateBatch) -> dict[
 
 
 def count_kernels(steps: Iterator[int], device: torch.device) -> tuple[float | None, float | None]:
-    """Kernels of a step, and the microseconds in which the device ran them; nothing on a CPU."""
+    """Return the number of kernels per step and their device time in microseconds; None on a CPU."""
     if device.type != "cuda":
         return None, None
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
@@ -213,7 +213,7 @@ def count_kernels(steps: Iterator[int], device: torch.device) -> tuple[float | N
     events = [
         event
         for event in profiler.key_averages()
-        # Named ranges lie around the kernels and would count them twice.
+        # Named ranges enclose kernels and would count them twice.
         if event.device_type.name == "CUDA" and not event.is_user_annotation
     ]
     kernels, busy = sum(event.count for event in events), sum(event.self_device_time_total for event in events)
@@ -221,7 +221,7 @@ def count_kernels(steps: Iterator[int], device: torch.device) -> tuple[float | N
 
 
 def profile_row(row: Row, bench: Bench) -> None:
-    """Prints the kernels and operators that take most of three steps."""
+    """Print the kernels and operators that take the most time in three steps."""
     activities = [torch.profiler.ProfilerActivity.CPU]
     orders = ["self_cpu_time_total"]
     if bench.machine.device.type == "cuda":
@@ -234,5 +234,5 @@ def profile_row(row: Row, bench: Bench) -> None:
     print(f"{row.name}: {taken} steps, {tokens:,} tokens, {1000 * spent:.1f} ms under the profiler")
     averages = profiler.key_averages()
     for order in orders:
-        print(f"most {order}")
+        print(f"sorted by {order}")
         print(averages.table(sort_by=order, row_limit=15, max_name_column_width=70), flush=True)

@@ -1,12 +1,13 @@
-"""Texts a second for one task and for seven: a kit, whose encoder runs once, against a fine-tuned model for each task.
+"""Texts per second for one task and for seven: a kit, whose encoder runs once, compared with a fine-tuned model per
+task.
 
     python benchmarks/many_tasks.py [--kit default] [--pairs 200] [--device cpu] [--rounds 3]
 
-The texts are the demo's questions with their passages: spans, answerability and three tasks about pairs read both, two
-tasks about one text read the question. Ours is `kits/one_pass.py` with the kit's heads, from token ids to raw outputs.
-The peer is plain transformers: for each task a model of the encoder's shape with a linear output layer, batches of 32
-sorted by length and padded to their longest. The weights of the peer's models mean nothing: speed does not hang on
-them. Tokenizing and decoding, which are the same for both, are left out. Best of some rounds.
+The texts are the demo's questions with their passages. Spans, answerability and three pair tasks read both; two
+single-text tasks read the question. Ours is `kits/one_pass.py` with the kit's heads, from token ids to raw outputs. The
+peer is plain transformers: for each task, a model of the encoder's shape with a linear output layer, in batches of 32
+sorted by length and padded to their longest row. The peer's weights are random, since speed does not depend on them.
+Tokenizing and decoding are the same for both and are left out. The best of several rounds counts.
 """
 
 import argparse
@@ -43,7 +44,7 @@ def features_of(kit: Kit, task: str, pairs: list[Example]) -> Features:
 
 
 class Peer:
-    """One fine-tuned model: the encoder's shape, and a linear map of what it needs of the last layer."""
+    """One fine-tuned model: the encoder's shape, and a linear output layer on the last layer's states."""
 
     def __init__(self, model: nn.Module, output: nn.Linear, features: Features, is_span: bool) -> None:
         self.model, self.output, self.features, self.is_span = model, output, features, is_span
@@ -69,7 +70,7 @@ class Peer:
 
 
 def best_of(rounds: int, work: Callable[[], object]) -> float:
-    work()  # the first time finds kernels and memory
+    work()  # warm-up
     found = []
     for _ in range(rounds):
         started = time.perf_counter()
@@ -95,10 +96,10 @@ def main() -> None:
         output = nn.Linear(encoder.shape.hidden, own.head.target.outputs).to(machine.device)
         peers[task] = Peer(plain, output, features[task], own.task.kind is SPAN)
     heads = sum(count_parameters(one.head) for one in asked.values())
-    title = f"{machine.describe()}, {len(pairs)} pairs; heads of all tasks {heads:,} parameters, models "
-    title += f"{len(peers)} × {count_parameters(plain):,}"
+    title = f"{machine.describe()}, {len(pairs)} pairs; parameters: {heads:,} in all heads of the kit, "
+    title += f"{len(peers)} × {count_parameters(plain):,} in separate models"
     table = Table(title=title, title_justify="left")
-    for heading in ("tasks", "models of their own, texts/s", "kit, texts/s", "times as fast"):
+    for heading in ("tasks", "separate models, texts/s", "kit, texts/s", "speed-up"):
         table.add_column(heading, justify="left" if heading == "tasks" else "right")
     rows = {f"{task} alone": [task] for task in ("squad2", "sst2") if task in kit.tasks}
     for name, tasks in {**rows, f"all {len(peers)}": list(kit.tasks)}.items():

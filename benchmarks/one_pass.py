@@ -1,13 +1,13 @@
-"""k heads in one pass of the encoder against k passes with one head each: seconds, ratio and peak memory, in one run.
+"""k heads in one pass of the encoder compared with k passes with one head each: seconds, ratio and peak memory.
 
     python benchmarks/one_pass.py [--questions 100] [--encoder embedded] [--members 1 5 20 50] [--only spans labels]
 
-The peer is what one does without sets of heads: the same loop, called once a head, the encoder running each time. All
-passes of the peer are alike, so at most --peer-passes of them are run; where k is larger their mean is taken k times
-(≈). Spans: members differ in learning rate and seed; "small" is a mixed set of at most adapter 64's size. Labels: [CLS]
-states are encoded once and kept, ten epochs; members of one shape are stacked. Memory is what a process with that one
-pass takes at its peak beyond the encoder and data. The last column is the largest difference between the first member's
-weights in the set and alone.
+The peer is the same loop, called once per head, so that the encoder runs each time. All passes of the peer are alike,
+so at most --peer-passes of them are run; for larger k, their mean is multiplied by k (≈). Spans: members differ in
+learning rate and seed; "small" is a mixed set of heads no larger than adapter_64. Labels: [CLS] states are encoded once
+and held in memory, ten epochs; members of the same shape are stacked. Memory is the peak of a process with only that
+pass, minus encoder and data. The last column is the largest difference between the weights of the first member in the
+set and alone.
 """
 
 import argparse
@@ -53,10 +53,10 @@ FAMILIES = {
 
 @dataclasses.dataclass
 class Result:
-    """What one pass took."""
+    """The result of one pass."""
 
     encoding: float
-    """Seconds until the states were there, where they are kept."""
+    """Seconds to encode the states, if they are held in memory."""
     seconds: float
     members: list[Member]
 
@@ -77,11 +77,11 @@ class Bench:
         ]
         members = build_members(
             ["last_linear", *entries], self.train, 0, self.kind
-        )  # the control is named, so none joins
+        )  # name the control, so that none is added
         return members[1:]
 
     def run(self, configs: list[MemberConfig]) -> Result:
-        """One pass with these heads."""
+        """Run one pass with these heads."""
         whole = plan_pass(self.features.lengths, {(self.train.epochs or 1, 1.0)}, 0, self.train.batch_rows)
         members = []
         for config in configs:
@@ -106,7 +106,7 @@ class Bench:
 
 
 def _features(encoder: Encoder, questions: int, kind: Kind) -> Features:
-    """Questions of the demo's corpus: their spans, or whether they can be answered."""
+    """Questions of the demo corpus, with their spans or with whether they can be answered."""
     task = build_task(TaskConfig("demo", train_questions=questions))
     examples = task.read("train")
     assert encoder.tokenizer is not None
@@ -117,8 +117,8 @@ def _features(encoder: Encoder, questions: int, kind: Kind) -> Features:
 
 
 def peak_memory(encoder: str, questions: int, kind: Kind, family: str, count: int) -> float:
-    """MB that one pass takes at its peak beyond what the encoder and data hold; asked in a process of its own, since
-    memory that was once taken stays with a process."""
+    """Peak memory of one pass in MB, minus encoder and data. Call this in a fresh process, since a process does not
+    return memory to the system."""
     bench = Bench(encoder, questions, kind)
     configs = bench.configs(family, count)
     if bench.machine.device.type == "cuda":
@@ -132,7 +132,7 @@ def peak_memory(encoder: str, questions: int, kind: Kind, family: str, count: in
 
 
 def _nowhere(*_: object, **__: object) -> None:
-    """Metrics are not kept here."""
+    """Metrics are discarded here."""
 
 
 def largest_difference(one: Member, other: Member) -> float:
@@ -141,13 +141,13 @@ def largest_difference(one: Member, other: Member) -> float:
 
 
 def compare(bench: Bench, family: str, counts: list[int], most: int, memory: list[float]) -> Table:
-    """A table of one family of heads: one pass with k of them, and k passes; `memory` is that of the passes with k."""
-    bench.run(bench.configs(family, 1))  # to warm up
+    """Compare one pass with k heads of a family and k passes, as a table; `memory` is the peak of each one-pass run."""
+    bench.run(bench.configs(family, 1))  # warm-up
     alone = [bench.run([config]) for config in bench.configs(family, min(max(counts), most))]
     tokens = int(bench.features.lengths.sum())
     title = f"{bench.kind} head {family}: {len(bench.features)} windows, {tokens:,} tokens, {bench.machine.describe()}"
     table = Table(title=title, title_justify="left")
-    columns = ["members", "k passes s", "one pass s", "ratio", "of it encoding s", "ms a member and step", "peak MB"]
+    columns = ["members", "k passes s", "one pass s", "ratio", "encoding s", "ms per member and step", "peak MB"]
     for column in [*columns, "largest difference"]:
         table.add_column(column, justify="right")
     steps = len(alone[0].members[0].steps)
@@ -167,7 +167,7 @@ def compare(bench: Bench, family: str, counts: list[int], most: int, memory: lis
 
 
 def encoding_seconds(bench: Bench) -> float:
-    """The pass without any head."""
+    """Seconds of a pass without any head."""
     whole = plan_pass(bench.features.lengths, {(1, 1.0)}, 0, bench.train.batch_rows)
     started = time.monotonic()
     for _ in StreamedSource(bench.encoder, bench.features, whole.steps, ("tokens",), starts=whole.starts).batches():
@@ -179,7 +179,9 @@ def encoding_seconds(bench: Bench) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--questions", type=int, default=100, help="for spans; three times as many for labels")
+    parser.add_argument(
+        "--questions", type=int, default=100, help="questions for spans; labels use three times as many"
+    )
     parser.add_argument("--encoder", default="embedded")
     parser.add_argument("--members", type=int, nargs="+", default=[1, 5, 20, 50])
     parser.add_argument("--peer-passes", type=int, default=20)

@@ -1,13 +1,13 @@
-"""Did a refactoring change any result? Hashes of everything small CPU runs of every kind leave behind.
+"""Check whether a refactoring changed any result, by hashing the output of small CPU runs of every kind.
 
     BERTVISION_REAL_DATA=… python benchmarks/outcomes.py record before.json          with the old sources
     BERTVISION_REAL_DATA=… python benchmarks/outcomes.py record after.json           with the new ones
     python benchmarks/outcomes.py compare before.json after.json
 
-Only the command line is used, so that the same script records any version; PYTHONPATH says whose sources run. Weights
-and outputs are hashed tensor by tensor, predictions by their values, scores.json without seconds and bytes of memory,
-reports by the numbers in their tables: words may change. A hash belongs to one machine: compare only what was recorded
-on the same one.
+The script only uses the command line, so that it can record any version; PYTHONPATH selects the sources. Weights and
+outputs are hashed tensor by tensor, predictions by value, scores.json without time and memory, and reports by the
+numbers in their tables, so that wording may change. Hashes differ between machines: compare only recordings from the
+same one.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 MEASURED = ("seconds", "memory")
-"""What a clock or the system says differs from run to run."""
+"""Measured values, which differ from run to run."""
 
 BASE = """
 seed = 1
@@ -63,9 +63,9 @@ def main() -> None:
 def compare(before: dict[str, str], after: dict[str, str]) -> int:
     lost, new = sorted(before.keys() - after.keys()), sorted(after.keys() - before.keys())
     changed = sorted(name for name in before.keys() & after.keys() if before[name] != after[name])
-    for words, names in (("missing", lost), ("new", new), ("changed", changed)):
+    for state, names in (("missing", lost), ("new", new), ("changed", changed)):
         for name in names:
-            print(f"{words}: {name}   {before.get(name, '')} → {after.get(name, '')}")
+            print(f"{state}: {name}   {before.get(name, '')} → {after.get(name, '')}")
     print(f"{len(before.keys() & after.keys()) - len(changed)} of {len(before)} outcomes are identical.")
     return int(bool(lost or changed))
 
@@ -82,7 +82,7 @@ def record() -> dict[str, str]:
 
 
 def _make_encoder(folder: Path) -> Path:
-    """A random BERT of 3 layers of 32 with a real vocabulary: every stage does something, and none takes long."""
+    """A random BERT with 3 layers of size 32 and a real vocabulary: every stage has work to do, and all are fast."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from tiny_encoders import tiny_model\n"
@@ -138,7 +138,7 @@ class Recorder:
         return self.found
 
     def _csv(self, folder: Path) -> Path:
-        """The first rows of a real set as a user's CSV."""
+        """Write the first rows of a real dataset as a CSV file."""
         import csv
 
         source = next(path for path in sorted(folder.iterdir()) if path.name.startswith("train"))
@@ -157,9 +157,9 @@ class Recorder:
         self._call("run", str(config), f"run={self.place / name}", *words)
         self._keep_folder(name)
         typed = [word for pair in zip(("--text", "--text-pair"), texts, strict=False) for word in pair]
-        said = self._call("predict", str(self.place / name), *typed, "--json")
-        self.found[f"{name}: predict"] = _hash(said.encode())
-        self.found[f"{name}: chosen"] = self.said.splitlines()[0] if self.said else ""
+        printed = self._call("predict", str(self.place / name), *typed, "--json")
+        self.found[f"{name}: predict"] = _hash(printed.encode())
+        self.found[f"{name}: chosen"] = self.messages.splitlines()[0] if self.messages else ""
 
     def search(self, name: str, words: list[str]) -> None:
         config = self.place / f"{name}.toml"
@@ -181,13 +181,13 @@ class Recorder:
         for path in sorted(place.rglob("*.safetensors")):
             self.found[f"kit: {path.relative_to(place)}"] = hash_tensors(path)
         self.found["kit: kit.json"] = _hash(json.dumps(_plain(json.loads((place / "kit.json").read_text()))).encode())
-        said = self._call("predict", str(place), "--text", texts[0], "--text-pair", texts[1], "--json")
-        self.found["kit: predict"] = _hash(said.encode())
+        printed = self._call("predict", str(place), "--text", texts[0], "--text-pair", texts[1], "--json")
+        self.found["kit: predict"] = _hash(printed.encode())
 
     def report(self, name: str) -> None:
         self._call("report", str(self.place / name))
         for path in sorted((self.place / name / "report").glob("*.json")):
-            if path.stem.startswith("costs"):  # of clocks
+            if path.stem.startswith("costs"):  # measured times
                 continue
             numbers = list(_numbers(json.loads(path.read_text())))
             self.found[f"{name}: report, {path.stem}, {len(numbers)} numbers"] = _hash(repr(numbers).encode())
@@ -209,7 +209,7 @@ class Recorder:
         )
         if done.returncode:
             raise SystemExit(f"bertvision {' '.join(words)}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
-        self.said = done.stderr
+        self.messages = done.stderr
         return done.stdout
 
 
@@ -217,7 +217,7 @@ class Recorder:
 
 
 def hash_tensors(path: Path) -> str:
-    """Of names, types and bytes of a safetensors file's tensors, whatever their order in it and its metadata."""
+    """Hash names, types and bytes of the tensors in a safetensors file, independent of their order and metadata."""
     data = path.read_bytes()
     (size,) = struct.unpack("<Q", data[:8])
     header = {key: entry for key, entry in json.loads(data[8 : 8 + size]).items() if key != "__metadata__"}
@@ -234,7 +234,7 @@ def _hash(data: bytes) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Without what a clock measured, and without stamps and places."""
+    """The value without measured times, stamps and paths."""
     if isinstance(value, dict):
         left_out = (*MEASURED, "stamp", "encoder_stamp", "encoder", "run")
         return {key: _plain(inner) for key, inner in value.items() if key not in left_out}
@@ -242,7 +242,7 @@ def _plain(value: Any) -> Any:
 
 
 def _numbers(value: Any) -> Any:
-    """Every number of a report's table but those of clock and memory."""
+    """Yield every number in a report's table except times and memory."""
     if isinstance(value, dict):
         for name, inner in value.items():
             if name != "seconds" and "memory" not in name:

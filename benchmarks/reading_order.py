@@ -1,10 +1,10 @@
-"""How a store is read under each shuffle: reads, jumps, what a spinning disk makes of them, and how well it mixes.
+"""How each shuffle reads a store: number and size of reads, modelled speed on a spinning disk, and quality of mixing.
 
     python benchmarks/reading_order.py
 
-Nothing is read: all follows from the plan, from where the windows lie and from what `StoredSource` fetches together.
-The windows are those of SQuAD 2.0's train file where BERTVISION_REAL_DATA names a folder with
-squad/train-v2.0.partial.json.gz (384 tokens, overlap 128), else of drawn lengths.
+Nothing is actually read: everything follows from the plan, the positions of the windows, and what `StoredSource`
+fetches together. The windows come from SQuAD 2.0's train file if BERTVISION_REAL_DATA is a folder with
+squad/train-v2.0.partial.json.gz (384 tokens, overlap 128); otherwise their lengths are drawn at random.
 """
 
 import os
@@ -41,7 +41,7 @@ SHORTEST_SEEK, LONGEST_SEEK = 0.001, 0.015
 
 @dataclass
 class Train:
-    """The windows of a train set; of the features only lengths and examples count."""
+    """The windows of a training set; only the features' lengths and examples are used."""
 
     features: Features
     articles: np.ndarray  # (window)
@@ -57,16 +57,17 @@ def read_train() -> Train:
         articles = np.unique([example.group or "" for example in examples], return_inverse=True)[1][found.example]
         questions, origin = len(examples), "SQuAD 2.0, partial train"
     else:
-        questions, origin = 103_782, "drawn lengths (log-normal, median 161, sigma 0.34, 32 to 384)"
+        questions, origin = 103_782, "random lengths (log-normal, median 161, sigma 0.34, 32 to 384)"
         drawn = np.random.default_rng(0).lognormal(np.log(161), 0.34, questions)  # (window)
         found = make_features(drawn.clip(32, MAX_LENGTH).astype(np.int64))
         articles = np.arange(questions) // 235
-    told = f"{origin}: {questions:,} questions, {len(found):,} windows, {found.lengths.mean():.1f} tokens a window"
-    return Train(found, articles, questions, told)
+    title = f"{origin}: {questions:,} questions, {len(found):,} windows, {found.lengths.mean():.1f} tokens per window"
+    return Train(found, articles, questions, title)
 
 
 def make_features(lengths: np.ndarray) -> Features:
-    """Windows of these lengths; each token's id is its place in the store, so that an encoder can look its state up."""
+    """Build windows of these lengths. Each token's id is its position in the store, so that a fake encoder can look up
+    its states."""
     tokens, windows = int(lengths.sum()), len(lengths)
     nothing = np.zeros(windows, dtype=np.int32)
     return Features(
@@ -87,7 +88,7 @@ def contents_of(shape: StateShape, dtype: str) -> Contents:
 
 
 def build_table(title: str, note: str, columns: Iterable[str], left: int = 1) -> Table:
-    """The first `left` columns hold words."""
+    """Build a table; the first `left` columns are text and left-aligned."""
     table = Table(title=title, caption=note, title_justify="left", caption_justify="left")
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number >= left else "left")
@@ -96,12 +97,12 @@ def build_table(title: str, note: str, columns: Iterable[str], left: int = 1) ->
 
 def tabulate_order(train: Train) -> Table:
     note = (
-        "Model of a spinning disk: 150 MB/s; a jump takes half a turn at 7,200 a minute (4.2 ms) and a seek of 1 ms + "
-        "14 ms · √(distance / 4 TB), or as long as the bytes between would take where that is sooner. Articles, and "
-        f"neighbourhoods of {NEIGHBOURS} windows side by side: how many different ones are in a batch of {ROWS}, on "
-        "average. ρ: rank correlation of the place in the epoch and the place in the store."
+        "Model of a spinning disk: 150 MB/s; a jump takes half a turn at 7,200 rpm (4.2 ms) and a seek of 1 ms + "
+        "14 ms · √(distance / 4 TB), or the time to read the bytes in between if that is shorter. Articles and "
+        f"neighbourhoods (runs of {NEIGHBOURS} consecutive windows): the mean number of different ones in a batch of "
+        f"{ROWS}. ρ: rank correlation between the position in the epoch and the position in the store."
     )
-    columns = ("states", "shuffle", "look-ahead", "GB", "reads", "MB a read", "mean jump MB", "MB/s", "of 150")
+    columns = ("states", "shuffle", "look-ahead", "GB", "reads", "MB/read", "mean jump MB", "MB/s", "of 150")
     table = build_table("Order of reading", note, [*columns, "articles", "neighbourhoods", "ρ"], left=2)
     for name, (shape, dtype) in STATES.items():
         store = outline_store(train.features, contents_of(shape, dtype))
@@ -114,7 +115,7 @@ def tabulate_order(train: Train) -> Table:
                 jumps = np.abs(starts[1:] - (starts + sizes)[:-1])  # (read - 1)
                 rate = sizes.sum() / model_seconds(starts, sizes)
                 table.add_row(
-                    name, shuffle, f"{memory >> 20:,} MB" if memory else "a batch",
+                    name, shuffle, f"{memory >> 20:,} MB" if memory else "one batch",
                     f"{store.manifest.bytes / 1e9:,.0f}", f"{len(sizes):,}", f"{sizes.mean() / 1e6:.2f}",
                     f"{jumps.mean() / 1e6:,.0f}", f"{rate / 1e6:.0f}", f"{rate / DISK_RATE:.2f}", *mixing,
                 )  # fmt: skip
@@ -123,7 +124,7 @@ def tabulate_order(train: Train) -> Table:
 
 
 def outline_store(features: Features, contents: Contents) -> Store:
-    """A store that is nowhere: its manifest alone."""
+    """A store that exists only as a manifest."""
     ids = [""] * (int(features.example[-1]) + 1)
     ranges = plan_shards(features, contents)
     shards = [outline_shard(features, ids, contents, "", first, stop)[0] for first, stop in ranges]
@@ -131,15 +132,15 @@ def outline_store(features: Features, contents: Contents) -> Store:
 
 
 def find_reads(source: StoredSource) -> tuple[np.ndarray, np.ndarray]:
-    """Start and size of every read of a pass, in order, where the shards lie end to end on the disk."""
+    """Start and size of every read of a pass, in order, if the shards are contiguous on disk."""
     reading, shards = source.reading, source.store.manifest.shards
     before = np.cumsum([0, *(shard.bytes for shard in shards)])  # (shard + 1)
-    place = before[reading.shard] + reading.start["tokens"]  # (window)
+    position = before[reading.shard] + reading.start["tokens"]  # (window)
     starts, sizes = [], []
     for group in source.groups():
-        windows = np.sort(np.concatenate([source.plan[step] for step in group]))  # a store lies in the windows' order
-        first, stop = place[windows], place[windows] + reading.size["tokens"][windows]
-        begins = np.flatnonzero(np.append(True, first[1:] != stop[:-1]))  # windows side by side are one read
+        windows = np.sort(np.concatenate([source.plan[step] for step in group]))  # a store is in the windows' order
+        first, stop = position[windows], position[windows] + reading.size["tokens"][windows]
+        begins = np.flatnonzero(np.append(True, first[1:] != stop[:-1]))  # adjacent windows are one read
         ends = np.append(begins[1:], len(windows)) - 1
         starts.append(first[begins])
         sizes.append(stop[ends] - first[begins])
@@ -147,10 +148,10 @@ def find_reads(source: StoredSource) -> tuple[np.ndarray, np.ndarray]:
 
 
 def model_seconds(starts: np.ndarray, sizes: np.ndarray) -> float:
-    """What a spinning disk takes for these reads."""
-    gaps = starts[1:] - (starts + sizes)[:-1]  # (read - 1) negative: back
+    """Seconds a spinning disk needs for these reads."""
+    gaps = starts[1:] - (starts + sizes)[:-1]  # (read - 1) negative: backwards
     jumps = HALF_TURN + SHORTEST_SEEK + (LONGEST_SEEK - SHORTEST_SEEK) * np.sqrt(np.abs(gaps) / DISK_BYTES)
-    over = np.where(gaps >= 0, gaps / DISK_RATE, np.inf)  # what lies between passes under the head
+    over = np.where(gaps >= 0, gaps / DISK_RATE, np.inf)  # reading through the gap instead of seeking
     return float(sizes.sum() / DISK_RATE + np.minimum(jumps, over).sum())
 
 

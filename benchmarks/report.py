@@ -1,13 +1,13 @@
-"""How long a report takes, and how much memory: many models on a set as large as SQuAD 2.0's dev.
+"""Time and memory that a report takes: many models on a dataset as large as the dev set of SQuAD 2.0.
 
     python benchmarks/report.py [--questions 12000] [--models 20] [--folder FOLDER]
 
-A run folder is made up: questions with an answer and without, predictions of each model drawn at random with twenty
-answers a question, results and scores as a run writes them. Then, each in a process of its own:
+The run folder is synthetic: questions with and without an answer, random predictions of each model with twenty answers
+per question, and per-example results and scores as a run writes them. Measured, each in its own process:
 
-- ours: `bertvision report --no-encoder` as it comes, results read, everything drawn and written; and its parts.
-- from predictions: what the report would start with if there were no results: every predictions.jsonl read and scored
-  again by the official definition, and nothing else.
+- ours: `bertvision report --no-encoder`, complete and without writing files.
+- from predictions: the first step that would be needed without per-example results, and nothing else: read every
+  predictions.jsonl and score it again by the official definition.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def main() -> None:
             shutil.rmtree(folder)
 
 
-# ---------------------------------------------------------------------- a run that was never run
+# ---------------------------------------------------------------------- a synthetic run
 
 
 def make_run(run: Path, questions: int, models: int) -> None:
@@ -101,16 +101,16 @@ def make_run(run: Path, questions: int, models: int) -> None:
 
 
 def write_questions(path: Path, count: int, random: np.random.Generator) -> None:
-    """Passages of 60 to 250 words, five questions each; every other one has no answer."""
+    """Write passages of 60 to 250 words with five questions each; every other question has no answer."""
     articles = []
     for first in range(0, count, 5):
         words = random.choice(WORDS, int(random.integers(60, 250))).tolist()
         passage, questions = " ".join(words), []
         for number in range(first, min(first + 5, count)):
-            place = int(random.integers(len(words) - 2))
+            first_word = int(random.integers(len(words) - 2))
             answer = {
-                "text": " ".join(words[place : place + 2]),
-                "answer_start": len(" ".join(words[:place]) + " " * (place > 0)),
+                "text": " ".join(words[first_word : first_word + 2]),
+                "answer_start": len(" ".join(words[:first_word]) + " " * (first_word > 0)),
             }
             answers = [answer] if number % 2 else []
             questions.append(
@@ -146,7 +146,7 @@ def score_model(job: Job, epochs: float, name: str, quality: float, random: np.r
 
 def draw_answer(example: Example, quality: float, random: np.random.Generator) -> SpanAnswer:
     passage = example.text_pair or ""
-    ends = [place for place, letter in enumerate(passage) if letter == " "][1 : N_BEST + 1]
+    ends = [position for position, letter in enumerate(passage) if letter == " "][1 : N_BEST + 1]
     spans = [(passage[:end], 0, end) for end in ends]
     if example.answers and random.random() < quality:
         text, start = example.answers[0]
@@ -166,18 +166,18 @@ def draw_answer(example: Example, quality: float, random: np.random.Generator) -
 
 def print_table(run: Path, questions: int, models: int) -> None:
     table = Table(
-        "what", "seconds", "MB at most", title=f"{models} models, {questions:,} questions, {N_BEST} answers each"
+        "work", "seconds", "peak MB", title=f"{models} models, {questions:,} questions, {N_BEST} answers each"
     )
-    for words, work in (
-        ("report, with --no-encoder", build_whole),
+    for name, work in (
+        ("report with --no-encoder", build_whole),
         ("… without files and pictures", build_only),
-        ("predictions read and scored again", read_predictions),
+        ("read predictions and score them again", read_predictions),
     ):
         seconds, memory = in_process(work, run)
-        table.add_row(words, f"{seconds:.1f}", f"{memory:,.0f}")
+        table.add_row(name, f"{seconds:.1f}", f"{memory:,.0f}")
     Console().print(table)
     size = (run / "report.html").stat().st_size
-    print(f"report.html: {size / 1e6:.2f} MB; imports are not counted, one process for each row")
+    print(f"report.html: {size / 1e6:.2f} MB. Each row runs in its own process; imports are not counted.")
 
 
 def in_process(work: Callable[[Path], float], run: Path) -> tuple[float, float]:

@@ -1,11 +1,11 @@
-"""From raw outputs to official scores and files, for several models: seconds of each part, against a plain program's.
+"""Seconds from raw outputs to official scores and files for several models, by part, compared with a plain program.
 
     python benchmarks/scoring.py [--models 20] [--device cpu] [--data FOLDER] [--questions 2000] [--encoder embedded]
 
-The peer is what one writes without arrays: question by question, the 20 best starts with the 20 best ends of each
-window, sorted, their words compared with the gold answers', one JSON line each. It is run for one model, on every
---peer-share'th question, and its seconds are taken that many times (≈). Without --data the questions are the demo's.
-Models are drawn: noise, most of it common to all, and a hill at the gold answer or at [CLS].
+The peer works without arrays, question by question: it combines the 20 best starts and the 20 best ends of each window,
+sorts them, compares their words with the gold answers, and writes one JSON line each. It is run for one model, on every
+--peer-share'th question, and its time is multiplied accordingly (≈). Without --data, the questions are the demo's.
+Outputs are synthetic: noise, most of it common to all models, and a peak at the gold answer or at [CLS].
 """
 
 import argparse
@@ -41,15 +41,15 @@ class Clock:
         self.parts: dict[str, float] = {}
         self.last = time.perf_counter()
 
-    def tell(self, part: str) -> None:
-        """What was done since the last call was this."""
+    def record(self, part: str) -> None:
+        """Add the time since the last call to this part."""
         now = time.perf_counter()
         self.parts[part] = self.parts.get(part, 0.0) + now - self.last
         self.last = now
 
 
 def draw_outputs(features: Features, count: int) -> list[np.ndarray]:
-    """Outputs (token, 2) of models that are often right, and alike as heads of one encoder are."""
+    """Draw outputs (token, 2) of models that are often right, and as similar as heads on one encoder."""
     common = np.random.default_rng(0).normal(0, 1.5, (len(features.input_ids), 2)).astype(np.float32)
     found = []
     for number in range(count):
@@ -58,8 +58,8 @@ def draw_outputs(features: Features, count: int) -> list[np.ndarray]:
         right = random.random(len(features)) < 0.75  # (window,)
         for side, gold in enumerate((features.start, features.end)):
             for away in (-2, -1, 0, 1, 2):
-                place = np.clip(np.where(right, gold, 0) + away, 0, features.lengths - 1)  # (window,)
-                outputs[features.starts + place, side] += random.normal(8 - 2 * abs(away), 1, len(features))
+                position = np.clip(np.where(right, gold, 0) + away, 0, features.lengths - 1)  # (window,)
+                outputs[features.starts + position, side] += random.normal(8 - 2 * abs(away), 1, len(features))
         found.append(outputs)
     return found
 
@@ -75,29 +75,29 @@ def score_models(
     device: str,
     folder: Path,
 ) -> dict[str, float]:
-    """Seconds by part, of the whole chain for these models."""
-    vars(features).pop("span_layout", None)  # as if these were the first models of the split
+    """Seconds by part, from outputs to files, for these models."""
+    vars(features).pop("span_layout", None)  # start without a cached layout
     clock = Clock()
     groups_on(layout_of(features, examples), torch.device(device))
-    clock.tell("layout of the split, once")
+    clock.record("layout of the split, once")
     for number, output in enumerate(outputs):
         predictions = task.kind.decode(task, output, features, examples, Decoding(N_BEST, LONGEST, device))
-        clock.tell("best spans")
+        clock.record("best spans")
         results = task.kind.example_results(predictions, examples)
-        clock.tell("exact match and F1")
+        clock.record("exact match and F1")
         threshold = task.kind.pick_threshold(results)
         task.kind.score(task.metrics, results, threshold)
-        clock.tell("threshold and scores")
+        clock.record("threshold and scores")
         save_predictions(folder / str(number), predictions, output, threshold)
         save_results(folder / str(number), results)
-        clock.tell("files")
+        clock.record("files")
     return clock.parts
 
 
-def score_on_the_way(
+def score_after_epoch(
     task: Task, outputs: list[np.ndarray], features: Features, examples: list[Example], device: str
 ) -> float:
-    """Seconds of what is done after each epoch: the best answer alone, and no files."""
+    """Seconds of the scoring after each epoch: only the best answer, and no files."""
     started = time.perf_counter()
     for output in outputs:
         predictions = task.kind.decode(task, output, features, examples, Decoding(1, LONGEST, device))
@@ -120,12 +120,12 @@ def score_plainly(
             windows[index].append(window)
     clock = Clock()
     rows = [decode_plainly(examples[index], windows[index], features, outputs) for index in chosen]
-    clock.tell("best spans")
+    clock.record("best spans")
     golds = [[answer.text for answer in examples[index].answers or ()] or [""] for index in chosen]
     measured = [
         [measure_plainly(gold, text) for text in (row["answer"], "")] for gold, row in zip(golds, rows, strict=True)
     ]
-    clock.tell("exact match and F1")
+    clock.record("exact match and F1")
     leads = [row["null_score"] - row["score"] for row in rows]
     best, total = 0.0, sum(silent[1] for _, silent in measured)
     highest = total
@@ -135,11 +135,11 @@ def score_plainly(
             highest, best = total, leads[index]
     for which in (0, 1):
         sum(pair[lead > best][which] for pair, lead in zip(measured, leads, strict=True))
-    clock.tell("threshold and scores")
+    clock.record("threshold and scores")
     with (folder / "plain.jsonl").open("w", encoding="utf-8") as file:
         for row in rows:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
-    clock.tell("files")
+    clock.record("files")
     return {part: seconds * share for part, seconds in clock.parts.items()}
 
 
@@ -154,8 +154,8 @@ def decode_plainly(example: Example, windows: list[int], features: Features, out
         for start in starts:
             for end in ends:
                 if start <= end < start + LONGEST and offsets[start][0] >= 0 and offsets[end][0] >= 0:
-                    place, score = (offsets[start][0], offsets[end][1]), float(scores[start, 0] + scores[end, 1])
-                    spans[place] = max(score, spans.get(place, -np.inf))
+                    span, score = (offsets[start][0], offsets[end][1]), float(scores[start, 0] + scores[end, 1])
+                    spans[span] = max(score, spans.get(span, -np.inf))
     best = sorted(spans.items(), key=lambda item: -item[1])[:N_BEST]
     powers = np.exp(np.array([null_score, *(score for _, score in best)]))
     shares = (powers / powers.sum()).tolist()
@@ -168,8 +168,8 @@ def decode_plainly(example: Example, windows: list[int], features: Features, out
     return {**own, "n_best": n_best}
 
 
-def measure_plainly(gold: list[str], said: str) -> tuple[float, float]:
-    words = [normalise_plainly(text) for text in (said, *gold)]
+def measure_plainly(gold: list[str], predicted: str) -> tuple[float, float]:
+    words = [normalise_plainly(text) for text in (predicted, *gold)]
     f1s = []
     for known in words[1:]:
         shared = sum((Counter(words[0]) & Counter(known)).values())
@@ -188,15 +188,15 @@ def normalise_plainly(text: str) -> list[str]:
 def show(plain: dict[str, float], one: dict[str, float], many: dict[str, float], models: int, title: str) -> Table:
     table = Table(title=title, title_justify="left")
     table.add_column("part")
-    for column in ("plain, 1 model s", "1 model s", f"{models} models s", "ms a model", "plain / ours"):
+    for column in ("plain, 1 model s", "1 model s", f"{models} models s", "ms/model", "plain / ours"):
         table.add_column(column, justify="right")
     whole = [{**parts, "all": sum(parts.values())} for parts in (plain, one, many)]
     for part in whole[1]:
         seconds = [parts.get(part) for parts in whole]
-        told = [f"{value:.2f}" if value is not None else "" for value in seconds[1:]]
+        shown = [f"{value:.2f}" if value is not None else "" for value in seconds[1:]]
         ratio = f"{models * seconds[0] / seconds[2]:.0f} ×" if seconds[0] is not None and seconds[2] else ""
         before = f"≈{seconds[0]:.2f}" if seconds[0] is not None else ""
-        table.add_row(part, before, *told, f"{1000 * (seconds[2] or 0.0) / models:.1f}", ratio)
+        table.add_row(part, before, *shown, f"{1000 * (seconds[2] or 0.0) / models:.1f}", ratio)
     return table
 
 
@@ -204,9 +204,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=int, default=20)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--data", help="folder with SQuAD 2.0's dev file; absent: the demo's questions")
-    parser.add_argument("--questions", type=int, default=2000, help="of the demo")
-    parser.add_argument("--encoder", default="embedded", help="whose tokenizer cuts the passages")
+    parser.add_argument("--data", help="folder with the dev file of SQuAD 2.0 (default: the demo's questions)")
+    parser.add_argument("--questions", type=int, default=2000, help="number of demo questions")
+    parser.add_argument("--encoder", default="embedded", help="encoder whose tokenizer is used")
     parser.add_argument("--peer-share", type=int, default=10)
     options = parser.parse_args()
     demo = TaskConfig("demo", dev_questions=options.questions)
@@ -215,17 +215,17 @@ def main() -> None:
     examples = task.read("dev")
     features = build_features(examples, load_tokenizer(options.encoder), task.kind, task.windowed, task.max_length)
     outputs = draw_outputs(features, options.models)
-    with tempfile.TemporaryDirectory() as place:
-        plain = score_plainly(outputs[0], features, examples, options.peer_share, Path(place))
-        score_models(task, outputs[:1], features, examples, options.device, Path(place))  # to warm up
-        one = score_models(task, outputs[:1], features, examples, options.device, Path(place))
-        many = score_models(task, outputs, features, examples, options.device, Path(place))
-    way = score_on_the_way(task, outputs, features, examples, options.device)
+    with tempfile.TemporaryDirectory() as folder:
+        plain = score_plainly(outputs[0], features, examples, options.peer_share, Path(folder))
+        score_models(task, outputs[:1], features, examples, options.device, Path(folder))  # warm-up
+        one = score_models(task, outputs[:1], features, examples, options.device, Path(folder))
+        many = score_models(task, outputs, features, examples, options.device, Path(folder))
+    after_epoch = score_after_epoch(task, outputs, features, examples, options.device)
     tokens = f"{len(examples):,} questions, {len(features):,} windows, {int(features.lengths.sum()):,} tokens"
     name = torch.cuda.get_device_name() if options.device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     console = Console(width=150)
     console.print(show(plain, one, many, options.models, f"{tokens}; {name}"))
-    console.print(f"After an epoch, {options.models} models, the best answer alone and no files: {way:.2f} s.")
+    console.print(f"Scoring {options.models} models after an epoch (best answer only, no files): {after_epoch:.2f} s.")
 
 
 if __name__ == "__main__":

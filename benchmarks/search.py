@@ -1,11 +1,11 @@
-"""A search in populations against plain Optuna with one member at a time: seconds, ratio, and what was found.
+"""A search in populations compared with plain Optuna, one member at a time: seconds, ratio, and the winner's scores.
 
     python benchmarks/search.py --task rte --data FOLDER [--members 50] [--population 25] [--peer-trials 3] [KEY=VALUE]
 
-The peer is what one writes without populations: Optuna's `optimize`, the same sampler, space, data and training loop,
-no pruning. It comes twice: with an objective that runs the encoder for each trial (once, not once an epoch), and with
-the encoder's states kept between trials, which is the most that one at a time can do. A few of its trials are measured
-and scaled to all members. Fine-tuning and the winner's own run are the same for all and not in the seconds.
+The peer is Optuna's `optimize` with the same sampler, space, data and training loop, without pruning. It is measured
+twice: with an objective that runs the encoder for each trial (once, not once per epoch), and with the states held in
+memory between trials, which is the best that one member at a time can do. A few of its trials are measured and scaled
+to the number of members. Fine-tuning and the winner's own run are the same for all and not included.
 """
 
 import argparse
@@ -44,14 +44,14 @@ COLA = [
 
 
 class OneByOne:
-    """Plain Optuna: each trial is a pass of its own."""
+    """Plain Optuna: each trial is a separate pass."""
 
     def __init__(self, job: Job, folder: Path, keep: bool) -> None:
-        """`keep`: the states of train and held-out are encoded before the first trial and stay."""
+        """`keep`: encode the states of train and held-out data before the first trial and hold them in memory."""
         self.job, self.folder = job, folder
         self.passes = PopulationTrainer(
             job, None, job.config.search.metric or job.task.metrics[0]
-        )  # for its parts alone
+        )  # only its parts are used
         _ = self.trainer.states
         started = time.monotonic()
         self.kept = self.trainer.kept if keep else None
@@ -59,7 +59,7 @@ class OneByOne:
         self.seconds_before = time.monotonic() - started
 
     def run(self, trials: int) -> float:
-        """Seconds of the mean trial."""
+        """Mean seconds per trial."""
         sampler = optuna.samplers.TPESampler(seed=self.job.config.seed, multivariate=True, group=True)
         study = optuna.create_study(direction="maximize", sampler=sampler)
         started = time.monotonic()
@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--members", type=int, default=50)
     parser.add_argument("--population", type=int, default=25)
     parser.add_argument("--peer-trials", type=int, default=3)
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="further settings, as for the command line")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="other settings, as for the command line")
     options = parser.parse_args()
     quiet_libraries()
     quiet_optuna()
@@ -109,7 +109,7 @@ def main() -> None:
         alone = OneByOne(job, folder, keep=False).run(options.peer_trials)
         keeping = OneByOne(job, folder, keep=True)
         kept = keeping.run(options.peer_trials)
-        found = search(job)  # all is tried: the winner is trained and scored
+        found = search(job)  # all members are tried, so this only trains and scores the winner
         print_seconds(options, job, together, alone * options.members, keeping.seconds_before + kept * options.members)
         print_scores(job, found)
 
@@ -118,12 +118,12 @@ def print_seconds(options: Any, job: Job, together: float, alone: float, kept: f
     members, trials = options.members, options.peer_trials
     examples = f"{len(job.examples('train')):,} examples"
     table = Table(title=f"{options.task}, {members} members, {examples}, {job.machine.describe()}")
-    for column in ("how", "seconds", "ratio"):
-        table.add_column(column, justify="left" if column == "how" else "right")
+    for column in ("method", "seconds", "ratio"):
+        table.add_column(column, justify="left" if column == "method" else "right")
     scaled = f"scaled from {trials} trials"
-    table.add_row(f"plain Optuna, encoder at each trial ({scaled})", f"{alone:.1f}", "1")
-    table.add_row(f"plain Optuna, states kept ({scaled})", f"{kept:.1f}", f"{alone / kept:.2f} ×")
-    how = f"populations of {options.population}" + (", dropped by halves" if job.config.search.prune else "")
+    table.add_row(f"plain Optuna, encoder in each trial ({scaled})", f"{alone:.1f}", "1")
+    table.add_row(f"plain Optuna, states in memory ({scaled})", f"{kept:.1f}", f"{alone / kept:.2f} ×")
+    how = f"populations of {options.population}" + (", successive halving" if job.config.search.prune else "")
     table.add_row(how, f"{together:.1f}", f"{alone / together:.2f} ×")
     Console(width=120).print(table)
 
@@ -135,8 +135,8 @@ def print_scores(job: Job, found: SearchResult) -> None:
     for column in ("model", "parameters", f"held-out {metric}", f"{split} {metric}"):
         table.add_column(column, justify="left" if column == "model" else "right")
     for model in FinishedRun(found.run.folder).models(found.history.snapshot):
-        figures = [f"{scores[metric]:.2f}" if (scores := model.scores(part)) else "" for part in (HELD_OUT, split)]
-        table.add_row(model.name, f"{model.parameters:,}", *figures)
+        shown = [f"{scores[metric]:.2f}" if (scores := model.scores(part)) else "" for part in (HELD_OUT, split)]
+        table.add_row(model.name, f"{model.parameters:,}", *shown)
     Console(width=120).print(table)
 
 

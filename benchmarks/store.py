@@ -1,24 +1,24 @@
-"""The store against a raw memmap, the original's HDF5 files and zarr: bytes and rates of shuffled batches, in one run.
+"""The store compared with a raw memmap, the original project's HDF5 files and zarr: size, and speed in shuffled order.
 
     python benchmarks/store.py [--megabytes 2000] [--folder FOLDER] [--rounds 3]
 
-All hold the same random numbers, once drawn, in the shape of all-MiniLM-L6-v2's states (7 layers of 384) and with the
-lengths of SQuAD 2.0's train windows (`reading_order.read_train`), every n-th of them until the unpadded float32 numbers
-are --megabytes. Nine times as much is written, and removed at the end.
+All hold the same random numbers in the shape of all-MiniLM-L6-v2's states (7 layers of size 384) and with the lengths
+of SQuAD 2.0's train windows (`reading_order.read_train`): every n-th window, so that the unpadded float32 numbers take
+--megabytes. Nine times as much is written, and removed at the end.
 
-- ours: `StoredSource` as it comes, each dtype.
-- memmap: one file of the same stored bytes, (token, layer, hidden); each window is copied from the mapping into a batch
-  of its own, nothing is read ahead. It is the limit that ours is measured by.
-- hdf5: the original's layout, (window, 384, layer, hidden) in padded float32, one window a chunk; the file is opened
-  once, or for each batch as the original did.
-- zarr: (token, layer, hidden), unpadded, in chunks of 1 MB, with and without its default compression; random numbers
-  hardly compress, so only the time it takes counts. It has no bfloat16.
+- ours: `StoredSource` with its defaults, each dtype.
+- memmap: one file of the same stored bytes, (token, layer, hidden). Each window is copied from the mapping into a new
+  batch; nothing is read ahead. This is the reference for ours.
+- hdf5: the original project's layout, (window, 384, layer, hidden) in padded float32, one window per chunk. The file is
+  opened once, or for each batch, as in the original.
+- zarr: (token, layer, hidden), unpadded, in chunks of 1 MB, with and without its default compression. Random numbers
+  hardly compress, so only the time matters. zarr has no bfloat16.
 
-An epoch is every window once, shuffled, 16 in a batch. "stored" ends when a batch lies in memory as it was stored,
-contiguous; "float32" when it is a float32 tensor. Cold: no page of the files is in memory (they are dropped, and the
-system is asked), and the reader is opened in a process of its own. Warm: the same reader goes on over the same epoch;
-the median of up to three. Rounds go over all readers in turn; the median counts. The last table, of `reading_order`,
-says what a spinning disk would make of it.
+An epoch is every window once, shuffled, 16 per batch. "stored" ends when a batch is in memory in its stored form,
+contiguous; "float32" when it is a float32 tensor. Cold: no page of the files is in memory (pages are dropped, and that
+is verified), and the reader is opened in a new process. Warm: the same reader repeats the same epoch; the median of up
+to three. Rounds cycle through all readers; the median counts. The last table, from `reading_order`, models a spinning
+disk.
 """
 
 import argparse
@@ -66,12 +66,12 @@ try:
 except ImportError as error:
     raise SystemExit(f"{error.name} is missing: pip install h5py 'zarr>=3'") from None
 
-TRAIN_QUESTIONS = 130_319  # of SQuAD 2.0's official train set
+TRAIN_QUESTIONS = 130_319  # in the official train set of SQuAD 2.0
 TARGETS = {"bfloat16": 0.23, "float16": 0.23, "int8": 0.12}
 NUMPY = {"float32": np.float32, "bfloat16": np.int16, "float16": np.float16, "int8": np.int8}
 HDF5, HDF5_AGAIN = "hdf5, padded, opened once", "hdf5, padded, opened for each batch"
 ZARR, ZARR_COMPRESSED = "zarr, no compression", "zarr, default compression"
-CHUNK = 1 << 20  # bytes, of zarr
+CHUNK = 1 << 20  # bytes per zarr chunk
 PIECE = 1 << 14  # tokens written at once
 
 Epoch = Callable[[], Iterator[Any]]
@@ -83,7 +83,7 @@ def token_bytes(dtype: str) -> int:
 
 @dataclass(frozen=True)
 class Windows:
-    """Where each window's states lie in a line of tokens, and the batches of an epoch."""
+    """The lengths of windows stored end to end, and the batches of an epoch."""
 
     lengths: np.ndarray  # (window)
 
@@ -99,21 +99,21 @@ class Windows:
         return contents_of(MINILM, dtype).shape("tokens", len(self.lengths), self.tokens)
 
     def gather(self, stored: Any) -> Iterator[np.ndarray]:
-        """Each batch's windows, one after the other in an array of their own."""
+        """Yield each batch as a new array with its windows end to end."""
         starts = np.cumsum(self.lengths) - self.lengths  # (window)
         for windows in self.plan:
             batch = np.empty((int(self.lengths[windows].sum()), *stored.shape[1:]), stored.dtype)
-            place = 0
+            filled = 0
             for window in windows:
                 start, length = starts[window], self.lengths[window]
-                batch[place : place + length] = stored[start : start + length]
-                place += length
+                batch[filled : filled + length] = stored[start : start + length]
+                filled += length
             yield batch  # (token, layer, hidden)
 
 
 @dataclass(frozen=True)
 class Reader:
-    """One way to have the batches."""
+    """One way to read the batches."""
 
     name: str
     dtype: str
@@ -132,7 +132,7 @@ class Reader:
         return sum(path.stat().st_size for path in self.files)
 
     def open(self, windows: Windows, form: str) -> Epoch:
-        """What reads an epoch, as it is "stored" or in "float32"."""
+        """Return a function that reads an epoch, as "stored" bytes or as "float32" tensors."""
         if self.name == "ours":
             source = StoredSource(Store.open(self.path), make_features(windows.lengths), windows.plan, ("tokens",))
             return source.stored if form == "stored" else source.batches
@@ -155,7 +155,7 @@ class Reader:
 
 
 def read_padded(file: Any, windows: np.ndarray) -> np.ndarray:
-    """A batch of the original's layout from an open file, or from a path."""
+    """Read a batch in the original project's layout from an open file or a path."""
     if isinstance(file, Path):
         with h5py.File(file, "r") as opened:
             return read_padded(opened, windows)
@@ -170,7 +170,7 @@ def read_padded(file: Any, windows: np.ndarray) -> np.ndarray:
 
 
 class Numbers:
-    """The numbers, drawn once, and how each form of them is written."""
+    """Random numbers, drawn once, and the code that writes them in each format."""
 
     def __init__(self, folder: Path, windows: Windows) -> None:
         self.folder, self.windows = folder, windows
@@ -189,11 +189,11 @@ class Numbers:
         readers += [
             self.write_zarr(*form) for form in ((ZARR, "float32"), (ZARR, "float16"), (ZARR_COMPRESSED, "float32"))
         ]
-        os.sync()  # pages that are not on the disk yet could not be dropped
+        os.sync()  # pages that are not on disk yet can't be dropped
         return readers
 
     def stored(self, dtype: str) -> Iterator[tuple[slice, np.ndarray]]:
-        """The numbers as they are stored, some at a time."""
+        """Yield the numbers in their stored form, piece by piece."""
         for first in range(0, self.windows.tokens, PIECE):
             some = slice(first, min(first + PIECE, self.windows.tokens))
             stored = to_stored(torch.from_numpy(np.array(self.drawn[some])), dtype)  # (token, layer, width)
@@ -238,7 +238,7 @@ class Numbers:
 
 
 class LookUp:
-    """Stands in for an encoder: a token's id is the place of its states among the drawn numbers."""
+    """A fake encoder: a token's id is the position of its states among the drawn numbers."""
 
     shape = MINILM
 
@@ -257,14 +257,14 @@ class LookUp:
 
 class Times(NamedTuple):
     cold: float
-    """Seconds of an epoch."""
+    """Seconds per epoch."""
     warm: float
     others: float
-    """Cores that other processes had meanwhile."""
+    """Cores used by other processes in the meantime."""
 
 
 def check_alike(readers: list[Reader], windows: Windows) -> None:
-    """Ours and the memmap give the same stored bytes, batch for batch."""
+    """Check that ours and the memmap return the same stored bytes for every batch."""
     for dtype in DTYPES:
         memmap, ours = (
             r.open(windows, "stored")() for r in readers if r.dtype == dtype and r.name in ("memmap", "ours")
@@ -274,9 +274,9 @@ def check_alike(readers: list[Reader], windows: Windows) -> None:
 
 
 def measure(readers: list[Reader], windows: Windows, rounds: int) -> dict[tuple[Reader, str], Times]:
-    """Median times of each reader, for "stored" and for "float32"."""
+    """Return the median times of each reader, for "stored" and for "float32"."""
     found: dict[tuple[Reader, str], list[Times]] = {}
-    # Memory that a process has freed makes its next reader faster or slower: each has a process of its own.
+    # One process per reader: memory freed by an earlier reader would change the timing.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["bertvision.sources.store", "bertvision.encoder.loading", "h5py", "zarr"])
     for _ in range(rounds):
@@ -286,12 +286,12 @@ def measure(readers: list[Reader], windows: Windows, rounds: int) -> dict[tuple[
                 with ProcessPoolExecutor(1, context) as pool:
                     times = pool.submit(time_epochs, reader, windows, form).result()
                 found.setdefault((reader, form), []).append(times)
-            drop_pages(reader.files)  # makes room for the next one's
+            drop_pages(reader.files)  # make room for the next reader
     return {key: Times(*map(statistics.median, zip(*times, strict=True))) for key, times in found.items()}
 
 
 def time_epochs(reader: Reader, windows: Windows, form: str) -> Times:
-    """The first epoch, opening included, and the median of up to three more (of one where they take long)."""
+    """Time the first epoch, including opening, and up to three more (only one if they take long)."""
     started, own, all_ = time.perf_counter(), time.process_time(), busy_seconds()
     epoch, seconds = reader.open(windows, form), []
     while len(seconds) < 4 and (len(seconds) < 2 or sum(seconds) < 10):
@@ -304,23 +304,23 @@ def time_epochs(reader: Reader, windows: Windows, form: str) -> Times:
 
 
 def busy_seconds() -> float:
-    """Of all cores and processes together, since the machine was started."""
+    """CPU seconds of all processes since boot."""
     times = psutil.cpu_times()
     return times.user + times.system
 
 
 def drop_pages(files: list[Path]) -> None:
-    """Takes the files out of memory; what is mapped by a process, or not on the disk yet, would stay."""
+    """Drop the files from the page cache. Pages that are mapped, or not on disk yet, would stay."""
     left = 0
     for path in files:
         with path.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             left += count_resident(file)
-    assert left * mmap.PAGESIZE < 1 << 20, f"{left:,} pages of {files[0]} stay in memory: nothing would be cold"
+    assert left * mmap.PAGESIZE < 1 << 20, f"{left:,} pages of {files[0]} are still in memory: can't measure cold reads"
 
 
 def count_resident(file: Any) -> int:
-    """Pages of a file that are in memory."""
+    """Number of pages of a file that are in memory."""
     size = os.fstat(file.fileno()).st_size
     if not size:
         return 0
@@ -338,9 +338,9 @@ def tabulate_sizes(readers: list[Reader], windows: Windows, train: Train) -> Tab
     scale = TRAIN_QUESTIONS / train.questions
     tokens_there, windows_there = scale * int(train.features.lengths.sum()), scale * len(train.features)
     note = (
-        f"{len(windows.lengths):,} windows, {windows.tokens:,} tokens. Whole train set and BERT-large (25 layers of "
-        f"1,024): not written but reckoned, bytes a token times {tokens_there:,.0f} tokens ({TRAIN_QUESTIONS:,} "
-        "questions with the windows and lengths of those read)."
+        f"{len(windows.lengths):,} windows, {windows.tokens:,} tokens. The sizes for the whole train set and for "
+        f"BERT-large (25 layers of size 1,024) are calculated: bytes per token times {tokens_there:,.0f} tokens "
+        f"({TRAIN_QUESTIONS:,} questions, extrapolated from those read)."
     )
     columns = ("form", "dtype", "MB", "of padded float32", "target", "train set GB", "BERT-large GB")
     table = build_table("Size", note, columns, left=2)
@@ -366,10 +366,10 @@ def tabulate_rates(
 ) -> Table:
     others = statistics.median(found.others for found in times.values())
     note = (
-        f"{len(windows.plan)} batches of {ROWS} windows; {os.cpu_count()} cores, of which other processes had "
-        f"{others:.1f}; load average {os.getloadavg()[2]:.1f} (15 minutes); torch threads: {torch.get_num_threads()}. "
-        "MB are those that arrive in the batch, padding too. ×: windows a second against the memmap of the same dtype; "
-        "the target for ours is 0.8. Ours reads with several threads, the others with one."
+        f"{len(windows.plan)} batches of {ROWS} windows; {os.cpu_count()} cores, {others:.1f} of them used by other "
+        f"processes; load average {os.getloadavg()[2]:.1f} (15 minutes); torch threads: {torch.get_num_threads()}. "
+        "MB are counted in the batch, including padding. ×: windows per second relative to the memmap of the same "
+        "dtype; the target for ours is 0.8. Ours reads with several threads, the others with one."
     )
     columns = ["form", "dtype"]
     for form in ("stored", "float32"):
@@ -390,10 +390,10 @@ def tabulate_rates(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=float, default=2000)
-    parser.add_argument("--folder", help="on the disk to measure; absent: where temporary files go")
+    parser.add_argument("--folder", help="folder on the disk to measure (default: the system's temporary folder)")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that what was written is removed then too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that the files are removed in this case, too
     console = Console(width=150)
     train = read_train()
     console.print(train.origin)

@@ -1,11 +1,11 @@
-"""Heads on stored [CLS] states against scikit-learn's LogisticRegression on the same states: seconds and accuracy.
+"""Heads on stored [CLS] states compared with scikit-learn's LogisticRegression on the same states: time and accuracy.
 
     python benchmarks/stored_cls.py --data FOLDER/SST-2 [--folder RUN] [--epochs 10] [KEY=VALUE …]
 
-The states of SST-2's train split are encoded into a store once (seconds of its own, and none when the store is there).
-Then each head trains alone for ten epochs from the store, and all of them in one pass. The peer takes the last layer's
-[CLS] state, which is what the control `last_linear` reads, in float32 from the same store; reading counts for both.
-Dev is scored once for each model with the settings given here; nothing is chosen on it.
+The states of SST-2's train split are encoded into a store once; that time is reported separately and is 0 if the store
+exists. Then each head trains alone for ten epochs from the store, and finally all of them in one pass. The peer takes
+the last layer's [CLS] state, which is what the control `last_linear` reads, in float32 from the same store. Reading the
+store counts for both. Each model is scored on dev once, with the settings given here; nothing is chosen on dev.
 """
 
 import argparse
@@ -43,7 +43,7 @@ SNAPSHOT = 0.0
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True)
-    parser.add_argument("--folder", help="the run folder; its store is used where there is one")
+    parser.add_argument("--folder", help="run folder; its store is used if there is one")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("overrides", nargs="*")
     arguments = parser.parse_args()
@@ -68,7 +68,8 @@ def compare(job: Job) -> None:
     tokens, size = store.manifest.tokens, store.manifest.bytes / 1e6
     table = Table(
         title=f"{len(store):,} sentences, {tokens:,} tokens; store {size:,.0f} MB, written in {encoding:.1f} s",
-        caption=f"{job.config.train.epochs} epochs; seconds with reading the store; {torch.get_num_threads()} threads",
+        caption=f"{job.config.train.epochs} epochs; seconds include reading the store; "
+        f"{torch.get_num_threads()} threads",
     )
     for column in ("model", "states", "seconds", "dev accuracy"):
         table.add_column(column, justify="right" if column in ("seconds", "dev accuracy") else "left")
@@ -81,7 +82,7 @@ def compare(job: Job) -> None:
 
 
 def train(job: Job, encoder: Encoder, dev: MemoryStates, names: list[str]) -> tuple[str, str, str, str]:
-    """Heads in one pass, from the store."""
+    """Train heads in one pass from the store."""
     started = time.monotonic()
     configs = [member for member in job.members if member.name in names]
     with tempfile.TemporaryDirectory() as folder:
@@ -98,7 +99,7 @@ def train(job: Job, encoder: Encoder, dev: MemoryStates, names: list[str]) -> tu
 
 
 def fit(job: Job, store: Store, dev: MemoryStates, scaled: bool) -> tuple[str, str, str, str]:
-    """scikit-learn's model, on states as they are or standardised."""
+    """Fit scikit-learn's model on raw or standardised states."""
     started = time.monotonic()
     kept = MemoryStates.load(store, ("cls",), job.features("train"), torch.device("cpu"), torch.float32)
     model = LogisticRegression(max_iter=1000)

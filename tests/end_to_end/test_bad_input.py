@@ -266,7 +266,7 @@ def test_check_reports_that_the_disk_is_too_small(
     rte: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000})())
-    says(refused("check", rte), "MB are free", "make room")
+    says(refused("check", rte), "MB are free", "Free some space")
 
 
 # ---------------------------------------------------------------------- predict and evaluate
@@ -278,7 +278,8 @@ def test_predict_with_an_unfinished_run(
     says(refused("predict", tmp_path / "gone", "--text", "x"), "gone", "no run or kit")
     assert command("finetune", rte).code == 0
     says(refused("predict", tmp_path / "run", "--text", "x"), "not a finished run", "scores.json")
-    says(refused("evaluate", rte, "finetune.lr=0.5"), "no encoder fine-tuned by these settings", "bertvision finetune")
+    says(refused("evaluate", rte, "finetune.lr=0.5"), "no encoder fine-tuned for 1 epoch with these settings",
+         "bertvision finetune")  # fmt: skip
 
 
 def test_predict_with_wrong_arguments(
@@ -288,7 +289,7 @@ def test_predict_with_wrong_arguments(
     (tmp_path / "x.csv").write_text("text,label\na,b\n")
     pair = ["--text", "a", "--text-pair", "b"]
     says(refused("predict", run, *pair, "--head", "adaptr_4"), "'adaptr_4'", "did you mean 'adapter_4'")
-    says(refused("predict", run, *pair, "--epochs", "3"), "no snapshot of 3", "it has 1")
+    says(refused("predict", run, *pair, "--epochs", "3"), "no snapshot at 3 epochs", "only at 1")
     says(refused("predict", run), "--text", "--file", "--submission")
     says(refused("predict", run, *pair, "--file", tmp_path / "x.csv"), "one of --text, --file")
     says(refused("predict", run, "--text", "a"), "two texts", "--text-pair")
@@ -386,7 +387,7 @@ def test_ctrl_c_saves_the_state_and_explains_how_to_resume(
     again = command("run", rte, *LONG)
 
     assert again.code == 0
-    assert "fine-tuning goes on at step" in again.err
+    assert "resuming fine-tuning at step" in again.err
     assert_same(weights(run), undisturbed)
 
 
@@ -440,5 +441,5 @@ def test_heads_on_streamed_states_resume_to_the_same_weights(
         patched.setattr("bertvision.training.train.held_interrupts", lambda: contextlib.nullcontext(Pressed()))
         assert command("run", config, long).code == 130
     again = command("run", config, long)
-    assert "training of the heads goes on at step 3" in again.err
+    assert "resuming the training of the heads at step 3" in again.err
     assert_same(weights(tmp_path / "run"), weights(tmp_path / "whole"))

@@ -1,4 +1,4 @@
-"""Runs whose heads begin with those of another run: trained, taken for done, trained again, killed and gone on with."""
+"""Runs whose heads begin with those of another run: trained, skipped when done, trained again, killed and resumed."""
 
 import shutil
 from collections.abc import Callable
@@ -13,16 +13,16 @@ from bertvision.pipeline.held_out import HeldOut
 from bertvision.pipeline.predict import Predictor
 
 Command = Callable[..., Any]
-# On the encoder as it came, whose states both tasks share. [CLS] states have a pooled output beside the layers.
+# On the untouched encoder, whose states both tasks share. [CLS] states have a pooled output in addition to the layers.
 RAW = ("finetune.epochs=0", 'heads=["learned_pooling",{head="adapter",size=4}]')
 HEADS = "snapshots/epoch_0/heads"
-SLOW = 1e-30  # a learning rate at which weights stay what they were
+SLOW = 1e-30  # a learning rate so small that weights do not change
 Weights = dict[str, torch.Tensor]
 
 
 @pytest.fixture
 def span_head(finished: Callable[..., Path], squad_folder: Path, tmp_path: Path) -> Path:
-    """The folder of a trained span head, in a copy of its run that a test may change."""
+    """The folder of a trained span head, in a copy of its run that a test may modify."""
     shutil.copytree(finished(*RAW, name="squad2", data=squad_folder), tmp_path / "spans")
     return tmp_path / "spans" / HEADS / "adapter_4"
 
@@ -33,7 +33,7 @@ def answerable(tmp_path: Path, write_config: Callable[..., Path], squad_folder: 
 
 
 def entry(begin: str, **settings: object) -> str:
-    """An override that asks for adapters which begin with a folder, or with those of a TOML list."""
+    """An override for adapters that begin with a folder, or with the folders of a TOML list."""
     more = "".join(f",{key}={value}" for key, value in settings.items())
     return f'heads=[{{head="adapter",size=4,begin={begin},name="begun"{more}}}]'
 
@@ -43,12 +43,12 @@ def weights(run: Path, name: str) -> Weights:
 
 
 def changed(folder: Path) -> None:
-    """Other weights in the same file."""
+    """Overwrite the weights in the file."""
     file = folder / "head.safetensors"
     save_file({name: tensor + 0.25 for name, tensor in load_file(file).items()}, file)
 
 
-def test_weights_are_those_of_the_folder_but_the_output_layer_alone_and_in_a_stack(
+def test_initial_weights_come_from_the_folder_except_the_output_layer(
     span_head: Path, answerable: Path, command: Command, tmp_path: Path
 ) -> None:
     shutil.copytree(span_head, tmp_path / "other")
@@ -69,7 +69,7 @@ def test_weights_are_those_of_the_folder_but_the_output_layer_alone_and_in_a_sta
         assert torch.equal(outputs[0], outputs[2]) and not torch.equal(outputs[0], outputs[1]), "drawn from the seed"
 
 
-def test_a_head_is_done_as_long_as_the_weights_it_began_with_are_the_same(
+def test_a_head_is_done_as_long_as_its_initial_weights_are_the_same(
     span_head: Path, answerable: Path, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
@@ -83,17 +83,17 @@ def test_a_head_is_done_as_long_as_the_weights_it_began_with_are_the_same(
     first = moment()
     shutil.copytree(tmp_path / "spans", tmp_path / "copied")
     monkeypatch.chdir("/")
-    assert command("run", run).code == 0 and moment() == first, "the run folder knows the whole path"
+    assert command("run", run).code == 0 and moment() == first, "the run folder records the full path"
     copied = tmp_path / "copied" / span_head.relative_to(tmp_path / "spans")
     assert command("run", answerable, RAW[0], entry(f'"{copied}"')).code == 0 and moment() == first
     changed(copied)
     assert command("run", answerable, RAW[0], entry(f'"{copied}"')).code == 0 and moment() != first
     shutil.rmtree(tmp_path / "copied")
-    assert len(Predictor(run, "begun").predict_texts([("who?", "a king")])) == 1, "asking it needs the run alone"
+    assert len(Predictor(run, "begun").predict_texts([("who?", "a king")])) == 1, "predicting needs only the run"
     assert "`begin`" in command("run", answerable, RAW[0], entry(f'"{copied}"')).err
 
 
-def test_killed_in_the_pass_it_goes_on_to_the_same_weights(
+def test_a_killed_pass_resumes_to_the_same_weights(
     span_head: Path, answerable: Path, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = (RAW[0], entry(f'"{span_head}"'), "train.checkpoint_seconds=0")
@@ -106,14 +106,14 @@ def test_killed_in_the_pass_it_goes_on_to_the_same_weights(
         patch.setattr(HeldOut, "score", interrupt)  # after the first of two epochs
         assert command("run", answerable, *words).code == 130
     again = command("run", answerable, *words)
-    assert again.code == 0 and "training of the heads goes on at step" in again.err
+    assert again.code == 0 and "resuming the training of the heads at step" in again.err
     begun, given = weights(tmp_path / "run", "begun"), load_file(span_head / "head.safetensors")
     for name, tensor in weights(tmp_path / "whole", "begun").items():
         assert torch.equal(tensor, begun[name]), name
-    assert not torch.equal(begun["adapter.weight"], given["adapter.weight"]), "it did learn"
+    assert not torch.equal(begun["adapter.weight"], given["adapter.weight"]), "it has learned something"
 
 
-def test_what_does_not_fit_is_told_before_any_work_and_by_check(
+def test_misfits_are_reported_before_any_work_and_by_check(
     span_head: Path, answerable: Path, command: Command, tmp_path: Path
 ) -> None:
     misfit = f'heads=[{{head="adapter",size=8,begin="{span_head}"}}]'
@@ -123,13 +123,13 @@ def test_what_does_not_fit_is_told_before_any_work_and_by_check(
     assert not (tmp_path / "run" / "snapshots").exists()
 
 
-def test_a_head_is_not_written_over_the_one_it_begins_with(
+def test_a_head_does_not_overwrite_the_one_it_begins_with(
     span_head: Path, write_config: Callable[..., Path], squad_folder: Path, command: Command, tmp_path: Path
 ) -> None:
     config = write_config(tmp_path, name="squad2", data=squad_folder)
     heads = f'heads=[{{head="adapter",size=4,begin="{span_head}"}}]'
     said = command("run", config, RAW[0], heads, f'run="{tmp_path}/spans"')
-    assert said.code == 2 and "which this run writes itself" in said.err
+    assert said.code == 2 and "which this run itself writes" in said.err
 
 
 def test_tables_report_and_card_say_which_head_began_with_trained_weights(
@@ -142,4 +142,6 @@ def test_tables_report_and_card_say_which_head_began_with_trained_weights(
     assert f"begun {told}" in (run / "report.md").read_text(encoding="utf-8")
     begun, control = ((run / HEADS / name / "README.md").read_text() for name in ("begun", "last_linear"))
     assert f"- it {told}" in begun and told not in control
-    assert told not in (tmp_path / "spans" / "summary.md").read_text(encoding="utf-8"), "random weights go unsaid"
+    assert told not in (tmp_path / "spans" / "summary.md").read_text(encoding="utf-8"), (
+        "random weights are not mentioned"
+    )

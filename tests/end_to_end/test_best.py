@@ -1,4 +1,4 @@
-"""`predict`, the report and a kit name the same model of a run, whatever its figures are."""
+"""`predict`, the report and a kit choose the same model of a run, whatever its scores are."""
 
 import re
 import shutil
@@ -15,8 +15,8 @@ from bertvision.config import build_config
 from bertvision.disk import read_json, write_json
 
 Command = Callable[..., Any]
-# One for each kind of model that can be best, and for each thing a folder can lack. The other cases, in which the same
-# kind is best by another rule, are in tests/unit/pipeline/test_finished.py.
+# One for each kind of model that can be best, and for each file a folder can lack. The other cases, in which the same
+# kind is best for another reason, are in tests/unit/pipeline/test_finished.py.
 HERE = (
     "a head is best",
     "the control is best",
@@ -29,7 +29,7 @@ HERE = (
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, glue_folder: Path) -> Path:
-    """A run with the models of the cases, on an encoder that was not fine-tuned."""
+    """A run on an untouched encoder with the models of the cases."""
     folder = tmp_path_factory.mktemp("best")
     tiny_model("bert", max_position_embeddings=128).save_pretrained(folder / "encoder")
     tiny_tokenizer().save_pretrained(folder / "encoder")
@@ -56,7 +56,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, glue_folder: Path) -> Path
 
 
 def give_figures(run: Path, case: BestCase) -> None:
-    """The figures of a case in the place of those that the run's models reached."""
+    """Replace the scores of the run's models with those of a case."""
     scores = read_json(run / "scores.json")
     models = scores["snapshots"]["0"]
     assert set(models) == {"baseline", *USUAL}
@@ -71,13 +71,13 @@ def give_figures(run: Path, case: BestCase) -> None:
 
 
 @pytest.mark.parametrize("case", [CASES[name] for name in HERE], ids=HERE)
-def test_everything_names_the_same_model(case: BestCase, trained: Path, command: Command, tmp_path: Path) -> None:
+def test_all_commands_name_the_same_best_model(case: BestCase, trained: Path, command: Command, tmp_path: Path) -> None:
     run = shutil.copytree(trained, tmp_path / "run")
     give_figures(run, case)
     said = command("predict", run, "--text", "a king")
     assert said.code == 0 and f"by {case.best}" in said.err
     assert ("best on held-out training data" in said.err) == case.held_out
-    assert ("nothing was held out: best on dev, which flatters" in said.err) != case.held_out
+    assert ("best on dev (nothing was held out, so its score there is optimistic)" in said.err) != case.held_out
     bv.Run(run).report(with_encoder=False)
     report = read_json(run / "report.json")
     (sentence,) = [one for one in report["summary"] if "predict uses" in one]

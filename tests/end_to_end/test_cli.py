@@ -62,7 +62,7 @@ def test_separate_stages_make_a_run_that_run_leaves_unchanged(rte: Path, command
     again = command("run", rte)
 
     assert again.code == 0
-    assert again.err.count("done already") == 2
+    assert again.err.count("already done") == 2
     assert stamps(run) == before
     assert (run / "metrics.jsonl").read_bytes() == metrics
 
@@ -257,7 +257,7 @@ def test_a_fine_tuned_classifier_is_the_encoder_row(
     config = write_config(tmp_path, encoder=tmp_path / "tuned", name="rte", data=glue_folder)
     said = command("run", config, "finetune.epochs=0")
     assert said.code == 0, said.err
-    assert "its own output layer" in said.err
+    assert "the checkpoint has an output layer for this task" in said.err
 
     place = tmp_path / "run" / "snapshots" / "epoch_0" / "predictions" / "dev" / "encoder"
     rows = read_jsonl(place / "predictions.jsonl")
@@ -275,7 +275,7 @@ def test_a_fine_tuned_classifier_is_the_encoder_row(
 def test_a_classifier_of_another_task_gets_a_fresh_output_layer(
     tmp_path: Path, command: Command, write_config: Callable[..., Path], glue_folder: Path
 ) -> None:
-    for names, line in (("negative positive", "a fresh one is trained"), ("LABEL_0 LABEL_1", "in this order")):
+    for names, line in (("negative positive", "using a new one"), ("LABEL_0 LABEL_1", "in this order")):
         labels = dict(enumerate(names.split()))
         model = tiny_model("bert", AutoModelForSequenceClassification, num_attention_heads=2, id2label=labels)
         model.save_pretrained(tmp_path / labels[0])
@@ -293,14 +293,14 @@ def test_a_packed_route_that_differs_is_reported_and_replaced_by_padding(
 
     monkeypatch.setattr("bertvision.pipeline.snapshot.check_route", differ)
     said = command("finetune", rte)
-    assert said.code == 0 and "differs" in said.err and "padded: requested" in said.err
+    assert said.code == 0 and "differs" in said.err and "attention: padded (requested)" in said.err
 
 
 def test_a_fine_tuned_encoder_is_scored_before_any_head_is_trained(rte: Path, command: Command) -> None:
     assert command("finetune", rte).code == 0
     said = command("evaluate", rte, "--json")
     assert said.code == 0 and set(said.json["snapshots"]["1"]) == {"baseline", "encoder"}
-    assert "head 'adapter_4' is not trained by these settings" in said.err
+    assert "skipping head 'adapter_4': it has not been trained with these settings" in said.err
 
 
 def test_a_fine_tuned_question_answering_model_is_the_encoder_row(

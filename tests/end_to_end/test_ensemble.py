@@ -1,4 +1,4 @@
-"""Ensembles of every kind of task: scored, kept and used like any model, from configs, the command and Python."""
+"""Ensembles for every kind of task: scored, saved and used like any model, from configs, the command and Python."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ def folders(squad_folder: Path, glue_folder: Path) -> dict[str, Path]:
 
 @pytest.fixture
 def copy(finished: Callable[..., Path], folders: dict[str, Path], tmp_path: Path) -> Callable[..., Path]:
-    """copy("rte") → a finished run of one's own."""
+    """copy("rte") → a copy of a finished run that a test may modify."""
 
     def make(task: str, *overrides: str, to: str = "run") -> Path:
         return Path(shutil.copytree(finished(*overrides, name=task, data=folders[task]), tmp_path / to))
@@ -52,7 +52,7 @@ def rows_of(run: Path, name: str, split: str = "dev") -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("method", ["max", "mean", "sum", "fitted"])
 @pytest.mark.parametrize("task", ["squad2", "squad2_answerable", "rte", "stsb"])
-def test_any_task_takes_any_method(task: str, method: str, copy: Callable[..., Path], command: Command) -> None:
+def test_every_task_supports_every_method(task: str, method: str, copy: Callable[..., Path], command: Command) -> None:
     run = copy(task)
     said = command("ensemble", run, *PAIR, "last_linear", "--method", method, "--name", "three", "--json")
     assert said.code == 0, said.err
@@ -69,7 +69,9 @@ def test_any_task_takes_any_method(task: str, method: str, copy: Callable[..., P
         assert task == "stsb" or sum(facts["weights"]) == pytest.approx(1, abs=1e-4)
 
 
-def test_labels_are_those_of_the_highest_probability_of_any_member(copy: Callable[..., Path], command: Command) -> None:
+def test_max_takes_the_label_with_the_highest_probability_of_any_member(
+    copy: Callable[..., Path], command: Command
+) -> None:
     run = copy("rte")
     command("ensemble", run, *PAIR, "--name", "both")
     highest = np.maximum(*(softmax(outputs_of(run, name), axis=1) for name in PAIR))  # (example, label)
@@ -80,14 +82,14 @@ def test_labels_are_those_of_the_highest_probability_of_any_member(copy: Callabl
         assert row["label"] == labels[int(probabilities.argmax())]
 
 
-def test_scores_are_means_of_the_members(copy: Callable[..., Path], command: Command) -> None:
+def test_predicted_scores_are_means_over_the_members(copy: Callable[..., Path], command: Command) -> None:
     run = copy("stsb")
     command("ensemble", run, *PAIR, "--name", "both", "--method", "mean")
     expected = np.mean([outputs_of(run, name)[:, 0] for name in PAIR], axis=0)  # (example)
     assert [row["score"] for row in rows_of(run, "both")] == pytest.approx(expected, abs=1e-4)
 
 
-def test_a_config_s_ensembles_are_scored_at_every_snapshot_and_for_every_seed(
+def test_ensembles_of_a_config_are_scored_at_every_snapshot_and_for_every_seed(
     finished: Callable[..., Path], glue_folder: Path
 ) -> None:
     run = finished(
@@ -107,17 +109,19 @@ def test_a_config_s_ensembles_are_scored_at_every_snapshot_and_for_every_seed(
     assert "max_encoder_adapter_4, 2 seeds" in (run / "summary.md").read_text()
 
 
-def test_what_the_command_added_is_there_after_the_next_evaluation(copy: Callable[..., Path], command: Command) -> None:
+def test_an_ensemble_added_by_the_command_survives_the_next_evaluation(
+    copy: Callable[..., Path], command: Command
+) -> None:
     run = copy("rte")
     command("ensemble", run, *PAIR)
     before = models_of(run)["max_encoder_adapter_4"]
     made = (place(run, "max_encoder_adapter_4") / "stamp.json").stat().st_mtime_ns
     assert command("evaluate", run).code == 0
     assert models_of(run)["max_encoder_adapter_4"] == before
-    assert (place(run, "max_encoder_adapter_4") / "stamp.json").stat().st_mtime_ns == made, "it was not done again"
+    assert (place(run, "max_encoder_adapter_4") / "stamp.json").stat().st_mtime_ns == made, "it was not scored again"
 
 
-def test_python_has_it_too_and_new_text_goes_through_all_members(copy: Callable[..., Path]) -> None:
+def test_ensembles_work_from_python_and_predict_with_all_members(copy: Callable[..., Path]) -> None:
     folder = copy("rte")
     run = bv.Run(folder)
     found = run.ensemble(*PAIR, method="fitted", name="both")
@@ -131,7 +135,7 @@ def test_python_has_it_too_and_new_text_goes_through_all_members(copy: Callable[
 # ---------------------------------------------------------------------- several runs
 
 
-def test_members_of_another_run_answer_too(copy: Callable[..., Path], command: Command) -> None:
+def test_an_ensemble_can_have_members_of_another_run(copy: Callable[..., Path], command: Command) -> None:
     one, other = copy("rte"), copy("rte", "finetune.lr=1e-4", to="other")
     said = command("ensemble", one, "encoder", f"{other}:encoder", "--name", "two", "--json")
     assert said.code == 0, said.err
@@ -144,7 +148,7 @@ def test_members_of_another_run_answer_too(copy: Callable[..., Path], command: C
 
 @pytest.mark.parametrize(("method", "works"), [("max", True), ("mean", True), ("sum", False), ("fitted", False)])
 @pytest.mark.parametrize("task", ["squad2", "squad2_answerable"])
-def test_members_with_other_windows_meet_at_the_questions(
+def test_members_with_different_windows_are_combined_per_question(
     task: str, method: str, works: bool, copy: Callable[..., Path], command: Command
 ) -> None:
     one, other = copy(task), copy(task, "data.max_length=40", to="other")
@@ -156,16 +160,18 @@ def test_members_with_other_windows_meet_at_the_questions(
         assert "max" in said.err and "mean" in said.err and "Traceback" not in said.err
 
 
-def test_other_examples_are_refused_by_name(copy: Callable[..., Path], command: Command) -> None:
+def test_different_examples_are_refused_by_name(copy: Callable[..., Path], command: Command) -> None:
     one, other = copy("rte"), copy("rte", "data.limit_dev=2", to="other")
     said = command("ensemble", one, "encoder", f"{other}:encoder")
     ids = [row["id"] for row in rows_of(one, "encoder")]
     left_out = [id for id in ids if id not in [row["id"] for row in rows_of(other, "encoder")]]
-    assert said.code == 2 and f"only '{one}' has {len(left_out)} ('{left_out[0]}'" in said.err
+    assert said.code == 2 and f"{len(left_out)} examples only in '{one}' ('{left_out[0]}'" in said.err
     assert "two" not in models_of(one)
 
 
-def test_runs_that_held_out_other_examples_are_scored_on_dev_alone(copy: Callable[..., Path], command: Command) -> None:
+def test_runs_with_different_held_out_examples_are_scored_on_dev_only(
+    copy: Callable[..., Path], command: Command
+) -> None:
     one, other = copy("squad2"), copy("squad2", "data.hold_out=0.6", to="other")
     said = command("ensemble", one, "encoder", f"{other}:encoder", "--name", "two", "--json")
     assert said.code == 0, said.err
@@ -174,7 +180,7 @@ def test_runs_that_held_out_other_examples_are_scored_on_dev_alone(copy: Callabl
     assert refused.code == 2 and "held_out differ" in refused.err
 
 
-def test_a_run_by_a_relative_path_is_found_from_anywhere(
+def test_a_run_given_by_a_relative_path_is_found_from_any_directory(
     copy: Callable[..., Path], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, _ = copy("rte"), copy("rte", "finetune.lr=1e-4", to="other")
@@ -185,12 +191,12 @@ def test_a_run_by_a_relative_path_is_found_from_anywhere(
     assert "two" in models_of(one)
 
 
-def test_a_name_stands_for_one_ensemble(copy: Callable[..., Path], command: Command) -> None:
+def test_an_ensemble_name_is_unique(copy: Callable[..., Path], command: Command) -> None:
     run = copy("rte")
     assert command("ensemble", run, *PAIR, "--name", "both").code == 0
-    assert command("ensemble", run, *PAIR, "--name", "both").code == 0, "the same again"
+    assert command("ensemble", run, *PAIR, "--name", "both").code == 0, "the same ensemble again"
     said = command("ensemble", run, *PAIR, "--name", "both", "--method", "mean")
-    assert said.code == 2 and "'both' already" in said.err
+    assert said.code == 2 and "already has another model called 'both'" in said.err
     assert models_of(run)["both"]["method"] == "max"
 
 
@@ -212,15 +218,16 @@ def test_another_task_is_refused(copy: Callable[..., Path], command: Command) ->
         (["encoder", "nowhere:adapter_4"], "is not a finished run"),
         (["encoder", "baseline"], "no model 'baseline'"),
         (["encoder", "adapter_4", "--method", "median"], "max"),
-        (["encoder", "adapter_4", "--name", "last_linear"], "a `name` of its own"),
+        (
+            ["encoder", "adapter_4", "--name", "last_linear"],
+            "already has another model called 'last_linear': give this one a different `name`",
+        ),
         (["encoder", "encoder"], "twice"),
         (["encoder", "adapter_4@."], "write NAME, NAME@EPOCHS or RUN:NAME@EPOCHS"),
         (["encoder", "adapter_4", "--name", "../up"], "can't be '../up'"),
     ],
 )
-def test_mistakes_are_told_in_words(
-    words: list[str], expected: str, copy: Callable[..., Path], command: Command
-) -> None:
+def test_mistakes_are_explained(words: list[str], expected: str, copy: Callable[..., Path], command: Command) -> None:
     run = copy("rte")
     before = (run / "scores.json").read_bytes()
     said = command("ensemble", run, *words)
@@ -228,7 +235,7 @@ def test_mistakes_are_told_in_words(
     assert (run / "scores.json").read_bytes() == before
 
 
-def test_all_mistakes_of_a_config_are_told_at_once(
+def test_all_mistakes_of_a_config_are_reported_at_once(
     tmp_path: Path, write_config: Callable[..., Path], glue_folder: Path, command: Command
 ) -> None:
     config = write_config(tmp_path, name="rte", data=glue_folder)
@@ -238,12 +245,12 @@ def test_all_mistakes_of_a_config_are_told_at_once(
     ]  # fmt: skip
     said = command("run", config, f"ensembles=[{','.join(wrong)}]", "train.lr=-1", "data.hold_out=0")
     assert said.code == 2
-    told = ("['encoder']", "adapter_5", "'methods'", "has 7", "keeps the snapshots 1", "data.hold_out is 0", "train.lr")
+    told = ("['encoder']", "adapter_5", "'methods'", "has the entry 7", "only at 1.", "data.hold_out is 0", "train.lr")
     for words in told:
         assert words in said.err
 
 
-def test_weights_need_held_out_data(copy: Callable[..., Path], command: Command) -> None:
+def test_fitted_weights_need_held_out_data(copy: Callable[..., Path], command: Command) -> None:
     run = copy("rte", "data.hold_out=0")
     said = command("ensemble", run, *PAIR, "--method", "fitted")
     assert said.code == 2 and "data.hold_out is 0" in said.err

@@ -165,7 +165,8 @@ def test_a_head_that_needs_more_layers_is_refused_before_any_work(stage: str, rt
 
 def test_check_reports_states_and_heads_for_the_chosen_layers(rte: Path, command: Command) -> None:
     whole, some = (command("check", rte, *words, "--json").json for words in ([], [LAYERS]))
-    assert whole["encoder"].pop("states") == "4 layers of 32" and some["encoder"].pop("states") == "2 layers of 32"
+    assert whole["encoder"].pop("states") == "4 layers of size 32"
+    assert some["encoder"].pop("states") == "2 layers of size 32"
     assert whole["encoder"] == some["encoder"]
     # One weight per layer and for the pooled output, a scale, and a linear layer from 32 to 2.
     for found, layers in ((whole, 5), (some, 3)):
@@ -193,9 +194,9 @@ def test_a_search_on_other_layers_starts_over_and_says_why(rte: Path, monkeypatc
     size = some.winner.entry["size"]
     output = weights(some.run.folder, "winner")["output.weight"]
     assert output.shape == (2, 3 * size), "two layers and the pooled output, `size` values each"
-    again, goes_on = search("encoder.layers=[0,-1]")
-    assert again.history.study == some.history.study and "goes on" in goes_on
+    again, resumed = search("encoder.layers=[0,-1]")
+    assert again.history.study == some.history.study and "resuming after" in resumed
     for other in ([], ["encoder.layers=[1,3]"]):
         found, why = search(*other)
         assert found.history.study != some.history.study
-        assert "begins anew" in why and "layers and is kept" in why, "it differs in nothing else"
+        assert "starting over" in why and "differs in encoder.layers; it is kept" in why, "it differs in nothing else"

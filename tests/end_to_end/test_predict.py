@@ -91,7 +91,7 @@ def test_a_name_without_its_seed_is_the_best_of_the_seeds(rte_run: Path, tmp_pat
         models[name] |= {"group": "pair", "scores": {"held_out": {"accuracy": 40.0 + place}}}
     (run / "scores.json").write_text(json.dumps(scores))
     found = Predictor(run, "pair")
-    assert found.name == "learned_pooling" and "best on held-out training data (of 2 seeds)" in found.why
+    assert found.name == "learned_pooling" and "best on held-out training data, out of 2 seeds" in found.why
 
 
 def test_the_threshold_is_the_one_chosen_on_held_out_data(

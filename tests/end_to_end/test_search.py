@@ -1,4 +1,4 @@
-"""A search as a user meets it: on every kind of target, killed and gone on with, chosen on held-out data alone."""
+"""A search as users run it: on every kind of target, killed and resumed, with choices on held-out data only."""
 
 import builtins
 import json
@@ -26,17 +26,17 @@ from bertvision.sources import MemoryStates
 
 Tables = dict[str, Any]
 Build = Callable[..., Job]
-# Learning rates far apart: scores differ, and the worst go early.
+# Learning rates far apart: scores differ, and the worst members are dropped early.
 SPACE = {"head": ["learned_pooling", "adapter"], "lr": {"low": 1e-4, "high": 1.0, "log": True}, "size": [2, 4]}
 
 
 class Killed(BaseException):
-    """What no code catches, as nothing catches a kill."""
+    """Simulates a kill: no code catches it."""
 
 
 @pytest.fixture(scope="module")
 def rte_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Forty pairs whose label hangs on one word."""
+    """Forty pairs whose label depends on one word."""
     folder = tmp_path_factory.mktemp("rte")
     for split, count in (("train", 40), ("dev", 8)):
         rows = [f"{n}\tthe {'king' if n % 2 else 'river'} {n}\tit is {n}\t{_label(n % 2)}" for n in range(count)]
@@ -69,19 +69,19 @@ def build_in(tiny_encoder_folder: Path, rte_files: Path) -> Build:
 
 @pytest.fixture
 def build(tmp_path: Path, build_in: Build) -> Build:
-    """build("run", …) → a job whose run folder is in the test's own."""
+    """build("run", …) → a job whose run folder is inside the test's temporary folder."""
     return lambda run="run", **sections: build_in(tmp_path / run, **sections)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, build_in: Build) -> flow.SearchResult:
-    """A search that nothing happened to."""
+    """An undisturbed search."""
     return flow.search(build_in(tmp_path_factory.mktemp("undisturbed")))
 
 
 @pytest.fixture(autouse=True)
 def no_picture(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Drawing takes longer than a tiny search: only the command's test does it."""
+    """Skip drawing, which takes longer than a tiny search: only the test of the command does it."""
     if "command" not in request.fixturenames:
         monkeypatch.setattr(flow, "write_picture", lambda *_: None)
 
@@ -101,7 +101,7 @@ def held_out_score(found: flow.SearchResult, metric: str, at_threshold: bool = F
     return (scores["at_threshold"] if at_threshold else scores)[metric]
 
 
-# ---------------------------------------------------------------------- what comes out
+# ---------------------------------------------------------------------- results
 
 
 def test_a_search_chooses_the_best_on_held_out_and_ends_as_a_run(build: Build) -> None:
@@ -109,7 +109,7 @@ def test_a_search_chooses_the_best_on_held_out_and_ends_as_a_run(build: Build) -
     found = flow.search(job)
     members = history_of(job)
     assert len(members) == 8 and [one["population"] for one in members] == [0] * 4 + [1] * 4
-    # Four begin, two are left after the first rung, one after the second; so in each population.
+    # In each population, four members start, two are left after the first rung, one after the second.
     assert [one["state"] for one in members].count("complete") == 2
     whole = [one for one in members if one["state"] == "complete"]
     assert found.winner.name == max(whole, key=lambda one: one["score"])["name"]
@@ -123,8 +123,8 @@ def test_a_search_chooses_the_best_on_held_out_and_ends_as_a_run(build: Build) -
     assert config["lr"] == found.winner.entry["lr"] and config["seed"] == job.config.seed
 
 
-def test_at_each_rung_the_better_half_goes_on(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scores are given by hand: the higher its number, the better a member."""
+def test_at_each_rung_the_better_half_continues(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With fake scores: the higher a member's number, the better it is."""
 
     def by_number(self: HeldOut, some: list[Any]) -> dict[str, float]:
         return {one.name: float(one.name[-3:]) if one.name[-3:].isdigit() else 0.0 for one in some}
@@ -136,7 +136,7 @@ def test_at_each_rung_the_better_half_goes_on(build: Build, monkeypatch: pytest.
     assert outcomes == [("dropped", 1), ("dropped", 1), ("dropped", 2), ("complete", 2)] * 2
 
 
-def test_without_pruning_all_go_to_the_end(build: Build) -> None:
+def test_without_pruning_all_members_finish(build: Build) -> None:
     job = build(search={"prune": False})
     flow.search(job)
     assert [(one["state"], one["rung"]) for one in history_of(job)] == [("complete", 0)] * 8
@@ -155,13 +155,15 @@ def test_every_kind_of_target_is_searched(
     assert held_out_score(found, metric, at_threshold=name == "squad2") == pytest.approx(found.winner.score, abs=1e-3)
 
 
-def test_heads_on_tokens_and_heads_on_kept_states_share_a_population(build: Build) -> None:
+def test_heads_on_tokens_and_on_states_in_memory_share_a_population(build: Build) -> None:
     space = {"head": ["ladder", "adapter"], "width": 32, "blocks": 1, "size": 2, "read": ["cls", "mean"]}
     search = {"space": space | {"lr": SPACE["lr"]}, "members": 4, "seconds": 1e9}
     found = flow.search(build(search=search))
     assert [one.entry["head"] for one in found.history.tried].count("ladder") in (1, 2, 3)
     assert set(found.history.seconds) == {"0/tokens", "0/sequences"}
-    patch = killing(flow.PopulationTrainer, "_record_outcomes", 2)  # the pass over tokens is told, the other one is not
+    patch = killing(
+        flow.PopulationTrainer, "_record_outcomes", 2
+    )  # the pass over tokens is reported, the other one is not
     with pytest.raises(Killed):
         flow.search(build("killed", search=search))
     patch.undo()
@@ -170,7 +172,7 @@ def test_heads_on_tokens_and_heads_on_kept_states_share_a_population(build: Buil
     patch.undo()
 
 
-def test_a_member_that_is_no_number_any_more_fails_and_the_search_goes_on(build: Build) -> None:
+def test_a_diverging_member_fails_and_the_search_continues(build: Build) -> None:
     job = build(search={"space": {"head": "adapter", "size": 2, "lr": [1e-3, 2e-3, 1e38]}})
     flow.search(job)
     members = history_of(job)
@@ -179,22 +181,22 @@ def test_a_member_that_is_no_number_any_more_fails_and_the_search_goes_on(build:
     assert all(one["score"] is not None for one in members if one not in absurd)
 
 
-def test_a_search_in_which_all_fail_says_so(build: Build) -> None:
-    with pytest.raises(UserError, match="no member of the search came to an end"):
+def test_a_search_in_which_all_members_fail_reports_it(build: Build) -> None:
+    with pytest.raises(UserError, match="no member of the search finished with a score"):
         flow.search(build(search={"space": {"head": "learned_pooling", "lr": 1e38}}))
 
 
-def test_a_snapshot_on_the_way_can_be_searched(build: Build) -> None:
+def test_an_intermediate_snapshot_can_be_searched(build: Build) -> None:
     finetune = {"epochs": 1, "snapshots": [0.5], "lr": 1e-3, "batch_rows": 8}
     found = flow.search(build(finetune=finetune, search={"snapshot": 0.5, "members": 4}))
     scores = found.run.scores["snapshots"]
     assert "winner" in scores["0.5"] and "winner" not in scores["1"]
 
 
-# ---------------------------------------------------------------------- only held-out data chooses
+# ---------------------------------------------------------------------- choices use held-out data only
 
 
-def test_other_dev_data_changes_nothing_in_what_was_tried_and_chosen(
+def test_dev_data_does_not_affect_the_search(
     build: Build, undisturbed: flow.SearchResult, rte_files: Path, tmp_path: Path
 ) -> None:
     turned = tmp_path / "turned"
@@ -206,7 +208,7 @@ def test_other_dev_data_changes_nothing_in_what_was_tried_and_chosen(
     assert history_of(other) == history_of(undisturbed) and other.winner == undisturbed.winner
 
 
-def test_dev_goes_through_the_encoder_once_after_all_choices(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dev_is_encoded_once_after_all_choices(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     job, seen = build(), []
     encode, compute, choose = MemoryStates.encode, score.compute_outputs, flow._run_winner
 
@@ -229,15 +231,15 @@ def test_dev_goes_through_the_encoder_once_after_all_choices(build: Build, monke
     monkeypatch.setattr(score, "compute_outputs", compute_noted)
     monkeypatch.setattr(flow, "_run_winner", choose_noted)
     flow.search(job)
-    # States of the search once each; then the winner: what it is watched by, its training, its held-out scores, dev.
+    # The states of the search once each; then the winner: scores per epoch, training, held-out scores, dev.
     assert seen == [HELD_OUT, "train", "chosen", HELD_OUT, "train", HELD_OUT, "dev"]
 
 
-# ---------------------------------------------------------------------- killed and gone on with
+# ---------------------------------------------------------------------- killed and resumed
 
 
 def killing(place: Any, name: str, call: int) -> Any:
-    """A context in which the `call`-th call of a function is a kill."""
+    """A context in which the `call`-th call of a function simulates a kill."""
     patch, real, calls = pytest.MonkeyPatch(), getattr(place, name), []
 
     def counted(*arguments: Any, **named: Any) -> Any:
@@ -254,19 +256,19 @@ def killing(place: Any, name: str, call: int) -> Any:
     ("place", "name", "call", "checkpoint_seconds"),
     [
         (HeldOut, "score", 1, 0.0),  # at the first rung
-        (HeldOut, "score", 3, 0.0),  # after the first pass, before its scores are told
+        (HeldOut, "score", 3, 0.0),  # after the first pass, before its scores are reported
         (HeldOut, "score", 5, 0.0),  # at the second rung of the second population
-        (HeldOut, "score", 5, 1e9),  # the same, with nothing kept of the pass
+        (HeldOut, "score", 5, 1e9),  # the same, without a checkpoint of the pass
         (Study, "report", 2, 0.0),
         (Study, "finish", 1, 1e9),
-        (optuna.Study, "tell", 3, 0.0),  # some members of a population are told
+        (optuna.Study, "tell", 3, 0.0),  # some members of a population are reported
         (optuna.Study, "tell", 3, 1e9),
-        (optuna.Study, "add_trial", 6, 0.0),  # half a population is written down
+        (optuna.Study, "add_trial", 6, 0.0),  # half a population is written
         (flow, "write_history", 1, 0.0),  # between populations
         (flow, "_run_winner", 1, 0.0),  # before the winner is trained
     ],
 )
-def test_a_killed_search_goes_on_to_the_same_history(
+def test_a_killed_search_resumes_to_the_same_history(
     place: Any, name: str, call: int, checkpoint_seconds: float, build: Build, undisturbed: flow.SearchResult
 ) -> None:
     train = {"checkpoint_seconds": checkpoint_seconds}
@@ -280,7 +282,7 @@ def test_a_killed_search_goes_on_to_the_same_history(
     assert winner_of(found) == winner_of(undisturbed)
 
 
-def test_a_search_that_gets_a_sigkill_goes_on(build: Build, undisturbed: flow.SearchResult) -> None:
+def test_a_search_resumes_after_sigkill(build: Build, undisturbed: flow.SearchResult) -> None:
     job = build(train={"checkpoint_seconds": 0.0})
     script = f"""
 import os, signal, torch
@@ -310,7 +312,7 @@ def test_a_larger_budget_continues_the_same_study(build: Build, undisturbed: flo
     assert history_of(flow.search(build())) == history_of(undisturbed)
 
 
-def test_what_is_done_is_not_done_again(
+def test_finished_members_are_not_tried_again(
     build_in: Build, undisturbed: flow.SearchResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (flow, train, score):
@@ -319,7 +321,7 @@ def test_what_is_done_is_not_done_again(
     assert again.history == undisturbed.history
 
 
-def test_other_settings_begin_a_study_of_their_own_and_the_old_one_stays(build: Build) -> None:
+def test_other_settings_start_a_new_study_and_keep_the_old_one(build: Build) -> None:
     first = flow.search(build())
     other = flow.search(build(search={"space": {**SPACE, "size": [3]}}))
     assert other.history.study != first.history.study
@@ -328,7 +330,7 @@ def test_other_settings_begin_a_study_of_their_own_and_the_old_one_stays(build: 
     assert again.history.tried == first.history.tried
 
 
-def test_a_checkpoint_of_other_settings_is_not_taken_up(build: Build) -> None:
+def test_a_checkpoint_of_other_settings_is_ignored(build: Build) -> None:
     train = {"checkpoint_seconds": 0.0}
     patch = killing(HeldOut, "score", 2)  # two of four are dropped by now
     with pytest.raises(Killed):
@@ -338,7 +340,7 @@ def test_a_checkpoint_of_other_settings_is_not_taken_up(build: Build) -> None:
     assert [one.state for one in found.history.tried] == ["complete"] * 4
 
 
-def test_no_population_begins_after_the_seconds_are_over_and_none_is_cut(build: Build) -> None:
+def test_no_population_starts_after_the_time_limit_and_none_is_cut_short(build: Build) -> None:
     job = build(search={"members": None, "seconds": 1e-6})
     found = flow.search(job)
     assert len(found.history.tried) == 4 and all(one.state != "running" for one in found.history.tried)
@@ -360,7 +362,7 @@ def test_the_command_prints_the_best_and_the_dev_scores(
     assert again.code == 0, again.err
     assert len(again.json["search"]["members"]) == 4 and again.json["search"]["best"]
     assert set(again.json["snapshots"]["1"]) == {"baseline", "encoder", "last_linear", "winner"}
-    assert "goes on after 4 members" in again.err
+    assert "resuming after 4 members" in again.err
     wrong = command("search", config, "search.space.sice=[1]", "search.sampler=grid", "train.lr=-1")
     assert wrong.code == 2 and all(word in wrong.err for word in ("3 mistakes", "sice", "grid", "train.lr"))
     assert command("predict", tmp_path / "run", "--head", "winner", "--text", "a", "--text-pair", "b").code == 0
@@ -386,7 +388,7 @@ def test_a_missing_package_is_named_before_any_work(
     assert not (tmp_path / "run").exists()
 
 
-def test_scores_are_never_nan_in_what_is_written(build: Build) -> None:
+def test_written_scores_are_never_nan(build: Build) -> None:
     job = build(search={"space": {"head": "adapter", "size": 2, "lr": [1e-3, 1e38]}})
     flow.search(job)
     text = (job.folder.path / "search" / "history.json").read_text()

@@ -1,4 +1,4 @@
-"""Runs whose states are stored: written once, read by every pass, chosen by what is cheaper, resumed, never stale."""
+"""Runs with stored states: written once, read in every pass, chosen if cheaper, resumed, never stale."""
 
 import functools
 import json
@@ -48,13 +48,13 @@ def states_of(run: Path, name: str = "adapter_4") -> str:
 
 def assert_near(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], tolerance: float) -> None:
     for name, tensor in one.items():
-        if not name.endswith("output.bias"):  # under spans its gradient is rounding alone: docs/concepts.md
+        if not name.endswith("output.bias"):  # for spans, its gradient is pure rounding: docs/concepts.md
             torch.testing.assert_close(other[name], tensor, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float16", 5e-3), ("int8", 5e-2)])
 @pytest.mark.parametrize("task", ["squad", "rte"])
-def test_heads_from_a_store_end_near_the_streamed_ones(
+def test_heads_trained_from_a_store_end_near_the_streamed_ones(
     task: str, dtype: str, tolerance: float, request: pytest.FixtureRequest, command: Command
 ) -> None:
     config = request.getfixturevalue(task)
@@ -89,15 +89,15 @@ def test_a_store_is_written_once_and_read_by_the_next_command(squad: Path, comma
         ("finetune.lr=1e-2", "encoder weights"),
     ],
 )
-def test_a_store_of_other_states_is_refused_and_what_differs_is_named(
+def test_a_store_of_other_states_is_refused_and_the_difference_is_named(
     squad: Path, command: Command, override: str, named: str
 ) -> None:
     ok(command("encode", squad))
     said = command("train", squad, override, "train.source=stored")
     assert said.code == 2 and named in said.err and "bertvision store rm" in said.err
-    assert "Traceback" not in said.err and "fine-tuning:" not in said.err, "said before any work"
+    assert "Traceback" not in said.err and "fine-tuning:" not in said.err, "reported before any work"
     assert command("check", squad, override, "train.source=stored").code == 2
-    said = ok(command("train", squad, override))  # left to itself it goes on without the store, and says why
+    said = ok(command("train", squad, override))  # with "auto" it continues without the store and explains why
     assert "holds different states" in said.err and named in said.err
     assert states_of(squad.parent / "run") == "streamed"
 
@@ -110,7 +110,7 @@ def test_a_damaged_manifest_is_written_again_though_stored_states_are_wanted(squ
     manifest.write_bytes(whole[:-20])
     ok(command("encode", squad, *options))
     before, after = json.loads(whole), json.loads(manifest.read_text())
-    for page in (before, after):  # written in another second, and so of another sum
+    for page in (before, after):  # written in another second, so its checksum differs
         del page["about"]["written"], page["sha256"]
     assert after == before
     manifest.write_bytes(b"")
@@ -124,7 +124,7 @@ def fix_rates(monkeypatch: pytest.MonkeyPatch, encoder: float, disk: float) -> N
 
 
 @pytest.mark.parametrize(("encoder", "disk", "expected"), [(10.0, 1e9, "stored"), (1e9, 10.0, "streamed")])
-def test_auto_takes_what_is_cheaper_says_why_and_keeps_it(
+def test_auto_chooses_the_cheaper_source_explains_and_records_it(
     squad: Path, command: Command, monkeypatch: pytest.MonkeyPatch, encoder: float, disk: float, expected: str
 ) -> None:
     run = squad.parent / "run"
@@ -150,7 +150,7 @@ def test_a_run_that_stores_nothing_builds_no_writer_and_hashes_no_weights(
 
 @pytest.mark.parametrize("epochs", [1, 2])
 @pytest.mark.parametrize(("encoder", "disk"), [(10.0, 1e9), (1e9, 10.0)])
-def test_check_says_what_run_will_choose_and_why(
+def test_check_predicts_the_choice_of_run_and_its_reason(
     squad: Path, command: Command, monkeypatch: pytest.MonkeyPatch, encoder: float, disk: float, epochs: int
 ) -> None:
     fix_rates(monkeypatch, encoder, disk)
@@ -162,12 +162,10 @@ def test_check_says_what_run_will_choose_and_why(
 
 
 class Killed(BaseException):
-    """Stands for a kill: nothing catches it."""
+    """Simulates a kill: no code catches it."""
 
 
-def test_a_pass_that_goes_on_keeps_to_its_source(
-    squad: Path, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_pass_keeps_its_source(squad: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     run, options = squad.parent / "run", ("train.checkpoint_seconds=0", "train.epochs=4")
 
     def die(*_: Any, **__: Any) -> None:
@@ -175,27 +173,28 @@ def test_a_pass_that_goes_on_keeps_to_its_source(
 
     fix_rates(monkeypatch, 1e9, 10.0)
     with monkeypatch.context() as patch:
-        patch.setattr(train, "_save_member", die)  # after the last step, with its checkpoint on the disk
+        patch.setattr(train, "_save_member", die)  # after the last step, with its checkpoint on disk
         with pytest.raises(Killed):
             command("train", squad, *options)
     fix_rates(monkeypatch, 10.0, 1e9)  # by now storing would be cheaper
     ok(command("train", squad, *options))
     assert states_of(run) == "streamed"
     shutil.rmtree(run / "snapshots/epoch_1/heads")
-    ok(command("train", squad, *options))  # begun anew, it is free to choose
+    ok(command("train", squad, *options))  # started over, it is free to choose
     assert states_of(run) == "stored"
 
 
-def test_one_pass_is_streamed_without_a_look_at_the_disk(
+def test_a_single_pass_is_streamed_without_measuring_the_disk(
     squad: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(states, "measure_disk", lambda *_: pytest.fail("there is nothing to measure"))
     said = ok(command("train", squad, "train.epochs=1"))
-    assert "are streamed: there is one pass" in said.err
+    assert "are streamed: there is only one pass" in said.err
 
 
-def test_small_states_are_kept_and_come_from_a_store_where_there_is_one(rte: Path, command: Command) -> None:
-    assert "states (cls) are memory: they are small, so they are encoded once" in ok(command("train", rte)).err
+def test_small_states_are_held_in_memory_and_read_from_a_store_if_there_is_one(rte: Path, command: Command) -> None:
+    said = ok(command("train", rte)).err
+    assert "hidden states (cls) are held in memory: they are small, so they are encoded once" in said
     ok(command("encode", rte))
     shutil.rmtree(rte.parent / "run/snapshots/epoch_1/heads")
     assert "they are read once from" in ok(command("train", rte)).err
@@ -210,12 +209,12 @@ def test_states_too_large_for_memory_are_stored_for_many_passes(
     assert states_of(rte.parent / "run") == "stored"
 
 
-def test_parts_are_written_by_commands_of_their_own(squad: Path, command: Command) -> None:
+def test_parts_can_be_written_by_separate_commands(squad: Path, command: Command) -> None:
     store = squad.parent / "run/states/train_epoch_1_tokens"
-    # Shards of at least one example: as small as they come.
+    # Shards as small as possible: one example each.
     small = ("store.dtype=float32", "store.shard_mb=1", "train.encode_tokens=64")
     said = ok(command("encode", squad, *small, "--part", "2/2"))
-    if "waits for the other parts" in said.out:
+    if "is not complete yet" in said.out:
         assert not (store / "manifest.json").exists()
     ok(command("encode", squad, *small, "--part", "1/2"))
     assert Store.open(store).manifest.examples > 0
@@ -230,7 +229,7 @@ def test_other_splits_can_be_stored_and_unknown_ones_are_named(squad: Path, comm
     assert said.code == 2 and "no split 'test'" in said.err
 
 
-def test_what_is_kept_is_a_choice(rte: Path, command: Command) -> None:
+def test_store_keep_selects_the_stored_parts(rte: Path, command: Command) -> None:
     ok(command("encode", rte, 'store.keep=["tokens", "mean"]', "store.dtype=bfloat16"))
     found = {path.name: Store.open(path).contents for path in (rte.parent / "run/states").iterdir()}
     assert {name: contents.parts for name, contents in found.items()} == {
@@ -241,7 +240,7 @@ def test_what_is_kept_is_a_choice(rte: Path, command: Command) -> None:
     assert said.code == 2 and "'store.keep' has 'all'" in said.err and "'store.dtype' is 'int4'" in said.err
 
 
-def test_encode_writes_again_only_what_verify_finds(squad: Path, command: Command) -> None:
+def test_encode_rewrites_only_what_verify_reports(squad: Path, command: Command) -> None:
     run = squad.parent / "run"
     ok(command("encode", squad))
     (store,) = (run / "states").iterdir()
@@ -258,7 +257,7 @@ def test_encode_writes_again_only_what_verify_finds(squad: Path, command: Comman
     assert shard.read_bytes() == whole and command("store", "verify", store).code == 0
 
 
-def test_check_tells_where_states_would_come_from_and_their_size(squad: Path, command: Command) -> None:
+def test_check_reports_the_source_of_the_states_and_their_size(squad: Path, command: Command) -> None:
     said = ok(command("check", squad, "--json", "store.dtype=float32"))
     facts = said.json["states"]
     assert facts["tokens"].startswith(("streamed: ", "stored: ")) and facts["tokens: passes"] == 2.0
@@ -269,7 +268,7 @@ def test_check_tells_where_states_would_come_from_and_their_size(squad: Path, co
     assert not list(squad.parent.rglob("*probe*"))
 
 
-def test_blocks_are_shuffled_alike_streamed_and_stored(squad: Path, command: Command) -> None:
+def test_blocks_are_shuffled_the_same_when_streamed_and_stored(squad: Path, command: Command) -> None:
     run = squad.parent / "run"
     ok(command("train", squad, "train.source=streamed", "train.shuffle=blocks"))
     expected = heads(run)
@@ -288,7 +287,7 @@ def test_a_search_on_tokens_reads_one_store_for_all_its_populations(
     assert "states (tokens) are stored" in said.err and said.err.count("MB/s)") == 1
 
 
-def test_a_kill_before_the_manifest_leaves_nothing_that_encode_can_not_end(
+def test_encode_can_finish_a_store_killed_before_its_manifest(
     squad: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def die(*_: Any) -> None:
@@ -304,18 +303,18 @@ def test_a_kill_before_the_manifest_leaves_nothing_that_encode_can_not_end(
     assert Store.open(store).manifest.windows > 0
 
 
-def test_a_part_is_written_of_every_store(rte: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_part_applies_to_every_store(rte: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(states, "StoreWriter", functools.partial(StoreWriter, shard_tokens=60))
     both = 'store.keep=["tokens", "cls"]'
     said = ok(command("encode", rte, both, "--part", "1/2"))
-    assert said.out.count("waits for the other parts") == 2
+    assert said.out.count("is not complete yet: the command that writes the last part finishes the store") == 2
     ok(command("encode", rte, both, "--part", "2/2"))
     for name in ("tokens", "cls"):
         assert len(Store.open(rte.parent / f"run/states/train_epoch_1_{name}").manifest.shards) > 2
 
 
 @pytest.mark.parametrize("kind", ["file", "foo"])
-def test_a_place_that_can_not_be_used_is_said_or_done_without(squad: Path, command: Command, kind: str) -> None:
+def test_an_unusable_location_is_reported_or_bypassed(squad: Path, command: Command, kind: str) -> None:
     (squad.parent / "file").write_text("mine")
     path = {"file": str(squad.parent / "file"), "foo": "foo://x/y"}[kind]
     said = ok(command("train", squad, f"store.path={path}"))
@@ -325,14 +324,14 @@ def test_a_place_that_can_not_be_used_is_said_or_done_without(squad: Path, comma
         assert said.code == 2 and path in said.err and "Traceback" not in said.err
 
 
-def test_a_disk_without_room_is_done_without(squad: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_bypassed(squad: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Folder, "free_bytes", lambda _: 1000)
     monkeypatch.setattr(states, "measure_encoder", lambda *_: 1.0)
     said = ok(command("train", squad))
     assert "are free on its disk" in said.err and states_of(squad.parent / "run") == "streamed"
 
 
-def test_one_place_serves_several_tasks_and_runs(
+def test_one_location_serves_several_tasks_and_runs(
     tmp_path: Path, write_config: Callable[..., Path], glue_folder: Path, command: Command
 ) -> None:
     shared = f"store.path={tmp_path / 'shared'}"
@@ -345,14 +344,14 @@ def test_one_place_serves_several_tasks_and_runs(
     assert "read once from" in said.err, "another run with the same encoder and data"
 
 
-def test_a_store_of_more_serves_heads_that_read_less(rte: Path, command: Command) -> None:
+def test_a_store_with_more_parts_serves_heads_that_read_fewer(rte: Path, command: Command) -> None:
     ok(command("encode", rte, 'store.keep=["cls", "mean"]'))
     assert "they are read once from" in ok(command("train", rte)).err
     ok(command("train", rte, "train.source=stored"))
     assert [path.name for path in (rte.parent / "run/states").iterdir()] == ["train_epoch_1_cls_mean"]
 
 
-def test_a_flipped_bit_in_states_that_are_kept_is_found_when_they_are_read(rte: Path, command: Command) -> None:
+def test_a_flipped_bit_is_found_when_states_are_loaded_into_memory(rte: Path, command: Command) -> None:
     ok(command("encode", rte))
     (shard,) = (rte.parent / "run/states/train_epoch_1_cls").glob("states-*")
     data = bytearray(shard.read_bytes())
@@ -364,7 +363,7 @@ def test_a_flipped_bit_in_states_that_are_kept_is_found_when_they_are_read(rte: 
     ok(command("train", rte))
 
 
-def test_people_read_a_store_without_the_data(squad: Path, command: Command) -> None:
+def test_a_store_can_be_read_without_the_data(squad: Path, command: Command) -> None:
     ok(command("encode", squad, "store.dtype=int8"))
     store = Store.open(squad.parent / "run/states/train_epoch_1_tokens")
     lengths = store.facts()["lengths"]

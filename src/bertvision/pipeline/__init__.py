@@ -1,1 +1,1 @@
-"""A run as a story: open → fine-tune → states → heads → score. Each stage does what is missing; `run.py` tells it."""
+"""The stages of a run: open → fine-tune → states → heads → score. Finished stages are skipped. Start with `run.py`."""

@@ -1,5 +1,5 @@
-"""A head that begins with the weights of a trained one (`begin` of a member): which folder of a run or a kit they are
-in, whether they fit, and which of them are taken."""
+"""Start a head from the weights of a trained head (a member's `begin` setting): find their folder in a run or a kit,
+check that they fit, and decide which of them to load."""
 
 import os
 import re
@@ -16,53 +16,58 @@ from bertvision.heads import Head, MemberConfig, Target
 from bertvision.heads.base import CONFIG, WEIGHTS
 from bertvision.tasks.base import Task
 
-OUTPUT = "output."  # how the names of every head's output layer begin
+OUTPUT = "output."  # prefix of the weights of every head's output layer
 SHIPPED = Path(__file__).parents[1] / "kits" / "shipped"
-"""The folder of the kits that ship."""
+"""The folder of the kits that ship with the package."""
 
 
 def find_folder(begin: str) -> Path:
-    """The folder that a setting names; default/squad2 is a head of a kit that ships, where there is no head here."""
-    folder, shipped = Path(os.path.expanduser(begin)).absolute(), SHIPPED / begin  # which leaves ~nobody as it is
+    """Return the folder a `begin` setting names. A path such as default/squad2 falls back to a head of a shipped kit if
+    no head exists at that path."""
+    # os.path.expanduser, unlike Path.expanduser, does not raise for an unknown user.
+    folder, shipped = Path(os.path.expanduser(begin)).absolute(), SHIPPED / begin
     return shipped if (shipped / CONFIG).is_file() and not (folder / CONFIG).is_file() else folder
 
 
 @dataclass(frozen=True)
 class Begin:
-    """What is known of a trained head that another one begins with."""
+    """A trained head whose weights another head starts from."""
 
     head: str
     shape: dict[str, Any]
     target: dict[str, Any]
     task: dict[str, Any] | None
-    """Name and labels of its task; None where the folder lies in no run and no kit."""
+    """Name and labels of its task; None if the folder is neither in a run nor in a kit."""
     weights: str
-    """A hash of them."""
+    """Hash of the weights."""
 
     @property
     def stamp(self) -> str:
-        """Hash of everything the new head depends on: the weights, and what decides if their output layer is taken."""
+        """Hash of everything the new head depends on: the weights, and what decides if their output layer is used."""
         return fingerprint(self.weights, self.target, self.task)
 
     def __str__(self) -> str:
-        task = f" of {self.task['name']}" if self.task else ""
-        return f"{self.shape['layers']} layers of {self.shape['hidden']} and a {self.target['kind']}{task}"
+        task = f" ({self.task['name']})" if self.task else ""
+        return (
+            f"{self.shape['layers']} layers of size {self.shape['hidden']} and predicts a {self.target['kind']}{task}"
+        )
 
 
 def read_begin(folder: Path) -> Begin:
-    """What lies in a folder of `save_head`, in a run, a kit or anywhere; raises UserError where no head does."""
+    """Describe the head that `save_head` wrote to a folder, in a run, a kit or anywhere else. Raise UserError if the
+    folder holds no head."""
     folder = folder.resolve()
     facts = read_json(folder / CONFIG)
     if not isinstance(facts, dict) or not {"member", "shape", "target"} <= set(facts) or "head" not in facts["member"]:
-        raise UserError(f"no head in '{folder}': expected {CONFIG} and {WEIGHTS} there.")
+        raise UserError(f"no head in '{folder}': expected {CONFIG} and {WEIGHTS}.")
     if not (folder / WEIGHTS).is_file():
-        raise UserError(f"no weights in '{folder}': expected {WEIGHTS} beside {CONFIG}.")
+        raise UserError(f"no weights in '{folder}': expected {WEIGHTS} next to {CONFIG}.")
     weights = file_fingerprint([folder / WEIGHTS])
     return Begin(facts["member"]["head"], facts["shape"], facts["target"], _find_task(folder), weights)
 
 
 def _find_task(folder: Path) -> dict[str, Any] | None:
-    """The task of a head in RUN/snapshots/epoch_1/heads/NAME or KIT/TASK: name and labels."""
+    """Return name and labels of the task of a head in RUN/snapshots/epoch_1/heads/NAME or KIT/TASK."""
     task = None
     if folder.parts[-4:-3] == ("snapshots",):
         task = read_json(folder.parents[3] / "task.json")
@@ -72,8 +77,9 @@ def _find_task(folder: Path) -> dict[str, Any] | None:
 
 
 def name_begin(begin: str | None, others: list[Any]) -> str | None:
-    """What distinguishes a folder from the others of a grid: of the shortest ends of their paths that differ, the parts
-    that not all of them have. runs/mnli/heads/adapter beside runs/qnli/heads/adapter → begin_mnli."""
+    """Return a short name that tells this folder apart from the others in a grid. Take the shortest endings at which
+    the paths differ, and keep the parts that are not common to all: given runs/mnli/heads/adapter and
+    runs/qnli/heads/adapter, the first becomes begin_mnli."""
     if begin is None:
         return None
     folders = {other for other in others if isinstance(other, str) and other != "none"}
@@ -86,24 +92,24 @@ def name_begin(begin: str | None, others: list[Any]) -> str | None:
     return "begin_" + re.sub(r"[^\w.-]+", "-", "-".join(parts))
 
 
-# ---------------------------------------------------------------------- which weights are taken
+# ---------------------------------------------------------------------- which weights are loaded
 
 
 def begin_head(head: Head, member: MemberConfig, task: Task) -> None:
-    """Puts the weights that a member begins with over those that were drawn for its head."""
-    assert member.begin is not None, "the member begins with random weights"
+    """Overwrite a head's random weights with those its member starts from."""
+    assert member.begin is not None, "the member starts from random weights"
     taken = check_begin(head, member, task)
     weights = load_file(Path(member.begin) / WEIGHTS)
     head.load_state_dict({name: weights[name] for name in taken}, strict=False)
 
 
 def check_begin(head: Head, member: MemberConfig, task: Task) -> list[str]:
-    """The names of the weights that a member's head, or its outline, takes from the folder it begins with; raises
-    UserError where they do not fit."""
-    assert member.begin is not None, "the member begins with random weights"
+    """Return the names of the weights that a member's head (or its outline) loads from its `begin` folder. Raise
+    UserError if they do not fit."""
+    assert member.begin is not None, "the member starts from random weights"
     found = read_begin(Path(member.begin))
     if found.stamp != member.begin_stamp:
-        raise UserError(f"'{member.begin}' has become another head since this run was started: start it again.")
+        raise UserError(f"the head in '{member.begin}' has changed since this run was started: start the run again.")
     here, there = {name: tuple(t.shape) for name, t in head.state_dict().items()}, _read_shapes(member.begin)
     if not _predicts_the_same(found, head.target, task):
         here, there = (
@@ -111,24 +117,25 @@ def check_begin(head: Head, member: MemberConfig, task: Task) -> list[str]:
         )
     if not here:
         raise UserError(
-            f"head '{member.name}' would take nothing from '{member.begin}': it is an output layer and nothing else, "
-            f"and the one there is for another target ({found}). Leave `begin` out."
+            f"head '{member.name}' can't use any weights from '{member.begin}': it consists of an output layer only, "
+            f"and the one in that folder is for another target (it reads {found}). Remove `begin`."
         )
     if here != there:
         names = [name for name in {**here, **there} if here.get(name) != there.get(name)]
-        shown = [f"{name} {here.get(name, 'nothing')}, there {there.get(name, 'nothing')}" for name in names[:3]]
+        shown = [f"{name} {here.get(name, 'missing')} vs. {there.get(name, 'missing')}" for name in names[:3]]
         shown += [f"and {len(names) - 3} more"] if len(names) > 3 else []
         raise UserError(
-            f"head '{member.name}' can't begin with '{member.begin}': expected {'; '.join(shown)}. Here states are "
-            f"{head.shape.layers} layers of {head.shape.hidden} and the target is a {head.target.kind}, there {found}. "
-            "Give it the settings of that head, and an encoder with such states, or leave `begin` out."
+            f"head '{member.name}' can't begin with the weights in '{member.begin}': the shapes differ "
+            f"({'; '.join(shown)}). This head reads {head.shape.layers} layers of size {head.shape.hidden} and "
+            f"predicts a {head.target.kind}; the saved one reads {found}. Use the saved head's settings and an encoder "
+            "with the same number and size of layers, or remove `begin`."
         )
     return list(here)
 
 
 def _predicts_the_same(found: Begin, target: Target, task: Task) -> bool:
-    """Whether outputs mean the same: never the two of a span and those of two labels. All tasks of a user's own files
-    have one name, so of two such tasks nothing is known."""
+    """Whether both heads' outputs mean the same. Start and end of a span are never two labels. Tasks on a user's own
+    files all share one name, so two of them are never assumed to match."""
     same = found.target == {"kind": str(target.kind), "labels": target.labels}
     own = {"name": task.name, "labels": list(task.labels)}
     return same and (found.task is None or (found.task == own and task.name != "files"))

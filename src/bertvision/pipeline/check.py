@@ -1,4 +1,4 @@
-"""Whether all is there and what a run will cost, measured on a few batches: seconds, memory, disk."""
+"""Check that a run can start, and estimate its cost from a few batches: time, memory and disk space."""
 
 import dataclasses
 import shutil
@@ -34,13 +34,13 @@ from bertvision.training.finetune import Finetuning
 from bertvision.training.stack import Member, build_units
 from bertvision.training.train import build_buffers
 
-HEAD_STEPS = 8  # batches of states that are kept to time the heads
-SAMPLE = 5000  # examples that are tokenized to tell the length of all; the mean of so many is right to about 1 %
+HEAD_STEPS = 8  # batches of states held in memory to time the heads
+SAMPLE = 5000  # examples tokenized to estimate the mean length; accurate to about 1 %
 Section = dict[str, Any]
 
 
 def estimate_costs(job: Job) -> dict[str, Section]:
-    """Sections of facts; raises one UserError with everything that is missing."""
+    """Return the facts by section. Raise a single UserError that lists every problem."""
     problems: list[str] = []
     found = {
         "data": _try(lambda: _data(job), problems),
@@ -58,7 +58,7 @@ def _try(part: Callable[[], Section], problems: list[str]) -> Section:
     try:
         return part()
     except UserError as error:
-        if str(error) not in problems:  # two parts may miss the same thing
+        if str(error) not in problems:  # two parts may report the same problem
             problems.append(str(error))
         return {}
 
@@ -74,9 +74,9 @@ def _data(job: Job) -> Section:
 
 
 def _count_tokens(job: Job, split: str) -> tuple[int, int]:
-    """Windows and tokens of a split, told from a sample where it is large."""
+    """Number of windows and tokens in a split, estimated from a sample if the split is large."""
     examples = job.examples(split)
-    if not examples:  # nothing may be held out
+    if not examples:  # data.hold_out = 0
         return 0, 0
     sample = draw(examples, SAMPLE, job.config.seed)
     features, scale = job.build_features(sample), len(examples) / len(sample)
@@ -89,7 +89,7 @@ def _encoder(job: Job) -> Section:
     check_length(job, encoder)
     return {
         "name": encoder.name,
-        "states": f"{encoder.shape.layers} layers of {encoder.shape.hidden}",
+        "states": f"{encoder.shape.layers} layers of size {encoder.shape.hidden}",
         "pooled output": "yes" if encoder.shape.pooled else "no",
         "parameters": count_parameters(encoder),
         "device": job.machine.describe(),
@@ -108,7 +108,7 @@ def _heads(job: Job) -> Section:
 
 
 def _cost(job: Job, data: Section) -> dict[str, Section]:
-    """Rates measured on a few batches of this machine, times what there is to do."""
+    """Extrapolate from speeds measured on a few batches on this machine."""
     encoder = load_for_finetuning(job)
     sample = job.build_features(draw(job.examples("train"), SAMPLE, job.config.seed))
     finetune_rate = _finetune_rate(job, encoder, sample) if job.config.finetune.epochs else None
@@ -136,13 +136,13 @@ def _cost(job: Job, data: Section) -> dict[str, Section]:
 
 @dataclass(frozen=True)
 class Supply:
-    """Where the states of some heads would come from, and what that costs."""
+    """Where the states for some of the heads would come from, and at what cost."""
 
     keep: tuple[Part, ...]
     choice: Choice
     seconds: float
     store_bytes: int
-    """What they take in a store, whether there is one or not."""
+    """Size of the states in a store, whether or not one exists."""
     is_written: bool
 
     def facts(self) -> Section:
@@ -153,7 +153,7 @@ class Supply:
 
 
 def _supplies(job: Job, encoder: Encoder, data: Section, frozen_rate: float) -> list[Supply]:
-    """Heads on tokens and heads on [CLS] or means get their states in separate passes."""
+    """Heads that read tokens and heads that read [CLS] or means train in separate passes."""
     tokens, windows = data["train tokens"], data["train windows"]
     heads = {member.name: outline_head(member, encoder.shape, job.target) for member in job.members}
     found = []
@@ -166,8 +166,8 @@ def _supplies(job: Job, encoder: Encoder, data: Section, frozen_rate: float) -> 
         asked, there = job.config.train.source, _is_there(spec)
         if fits_in_memory(job, encoder, keep, windows):
             written, seconds = asked == STORED and not there, 0.0 if there else tokens / frozen_rate
-            how = "read from their store" if there else "encoded once" + (", and stored" if written else "")
-            choice = Choice(MEMORY, f"they are small, and {how}")
+            how = "read from their store" if there else "encoded once" + (" and stored" if written else "")
+            choice = Choice(MEMORY, f"small enough to hold in memory; {how}")
         else:
             choice = weigh_states(spec, passes, windows, tokens, lambda: frozen_rate)
             if asked != "auto":
@@ -179,7 +179,7 @@ def _supplies(job: Job, encoder: Encoder, data: Section, frozen_rate: float) -> 
 
 
 def _is_there(spec: StoreSpec) -> bool:
-    """Whether a store would be read; one that can't be used is passed over, as `run` does."""
+    """Whether a store would be read. One that can't be used is ignored, as in `run`."""
     try:
         return spec.job.config.train.source != STREAMED and spec.find()[0] is not None
     except UserError:
@@ -187,10 +187,10 @@ def _is_there(spec: StoreSpec) -> bool:
 
 
 def _passes(members: list[MemberConfig]) -> float:
-    """How many times the states of train are asked for by members that read tokens."""
+    """How many times members that read tokens go through the states of the training set."""
     fractions = {member.data_fraction for member in members}
     passes = max((m.epochs for m in members if m.data_fraction == 1), default=max(fractions))
-    for fraction in fractions - {1.0}:  # its first epoch is part of the others', further ones are its own
+    for fraction in fractions - {1.0}:  # the first epoch is shared with the other members, later ones are not
         passes += fraction * (max(m.epochs for m in members if m.data_fraction == fraction) - 1)
     return float(passes)
 
@@ -210,7 +210,7 @@ def _finetune_rate(job: Job, encoder: Encoder, features: Features) -> float:
 
 
 def _heads_rates(job: Job, features: Features) -> tuple[Encoder, float, float]:
-    """The frozen encoder, its tokens a second alone, and those of all heads' steps on its states alone."""
+    """Return the frozen encoder, its tokens per second, and the tokens per second of all heads' steps without it."""
     settings, train, machine = job.config.encoder, job.config.train, job.machine
     encoder = load_encoder(
         settings.name, machine.device, machine.dtype, settings.attention, layers=settings.layers
@@ -237,8 +237,8 @@ def _heads_rates(job: Job, features: Features) -> tuple[Encoder, float, float]:
 
 
 def _rate(work: Callable[[int], int], steps: int, job: Job, seconds: float = 2.0) -> float:
-    """Tokens a second of `work(step)`, after a step or a few to warm up, over as many steps as fit in `seconds`."""
-    for _ in range(3 if job.machine.records else 1):  # the second step of a size is recorded
+    """Tokens per second of `work(step)`, measured for about `seconds` after a warm-up of one or a few steps."""
+    for _ in range(3 if job.machine.records else 1):  # a step is recorded the second time its size comes up
         work(0)
     _finish(job)
     started, tokens = time.monotonic(), 0
@@ -256,15 +256,15 @@ def _finish(job: Job) -> None:
 
 
 def _memory_bytes(job: Job) -> int:
-    """What the steps above took: the device's peak, or this process's memory."""
+    """Memory used by the measured steps: the GPU's peak, or that of this process."""
     if job.machine.device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(job.machine.device))
     return int(psutil.Process().memory_info().rss)
 
 
 def _disk(job: Job, encoder: Encoder, stored: int) -> Section:
-    """Snapshots, stored states where they go into the run folder, and one checkpoint being written while another is
-    there; predictions are small beside them."""
+    """Disk space for snapshots, for states stored in the run folder, and for two checkpoints (one is written before the
+    other is removed). Predictions are negligible."""
     weights = 4 * count_parameters(encoder)
     learning = 4 * sum(weight.numel() for weight in encoder.parameters() if weight.requires_grad)
     kept = sum(epochs > 0 for epochs in job.snapshots) * weights + (0 if job.config.store.path else stored)
@@ -272,8 +272,9 @@ def _disk(job: Job, encoder: Encoder, stored: int) -> Section:
     free = shutil.disk_usage(existing_folder(job.folder.path)).free
     if free < kept + checkpoints:
         raise UserError(
-            f"the run needs about {(kept + checkpoints) / 1e6:,.0f} MB in '{job.folder.path}', {free / 1e6:,.0f} MB "
-            "are free: make room, keep fewer snapshots, or set `run` to a folder on another disk."
+            f"the run needs about {(kept + checkpoints) / 1e6:,.0f} MB in '{job.folder.path}', but only "
+            f"{free / 1e6:,.0f} MB are free. Free some space, save fewer snapshots, or set `run` to a folder on "
+            "another disk."
         )
     return {
         "disk MB at the end": round(kept / 1e6),

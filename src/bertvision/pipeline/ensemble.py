@@ -1,12 +1,13 @@
-"""Ensembles: several models of a run, or of several runs, that answer together.
+"""Ensembles: the combined predictions of several models, from one run or several.
 
     ensembles = [
-        ["encoder", "adapter_386_skip"],                                        the paper's: maximum of probabilities
-        { members = ["encoder", "adapter_64"], method = "fitted" },             weights from held-out training data
-        { members = ["encoder", "runs/other:adapter_64@0.5"], name = "two" },   of another run, at another snapshot
+        ["encoder", "adapter_386_skip"],                                        as in the paper: maximum probability
+        { members = ["encoder", "adapter_64"], method = "fitted" },             weights fitted on held-out data
+        { members = ["encoder", "runs/other:adapter_64@0.5"], name = "two" },   another run, another snapshot
     ]
 
-An ensemble is scored, kept and shown as any other model. Where a member has several seeds there is one ensemble a seed.
+An ensemble is scored, saved and reported like any other model. If a member has several seeds, there is one ensemble per
+seed.
 """
 
 import dataclasses
@@ -35,7 +36,7 @@ ENSEMBLE_VERSION = 1
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """One model among the members: whose run, which snapshot, which name."""
+    """One model of an ensemble, with the job of the run it belongs to."""
 
     job: Job
     model: Model
@@ -48,7 +49,7 @@ class Member:
 
 
 def add_ensembles(job: Job, scores: dict[str, Any]) -> None:
-    """Scores the ensembles of the config, and those the command added, and puts them beside the other models."""
+    """Score the ensembles in the config and those added with `bertvision ensemble`, and add them to the scores."""
     asked = [ensemble for entry in job.config.ensembles if (ensemble := read_entry(entry, [])) is not None]
     asked += _added(job)
     if asked and job.machine.is_main:
@@ -56,18 +57,20 @@ def add_ensembles(job: Job, scores: dict[str, Any]) -> None:
             for epochs in _snapshots_of(job, ensemble):
                 try:
                     score_ensemble(job, ensemble, epochs, scores)
-                except UserError as error:  # after hours of training, no reason to stop
-                    job.reporter.say(f"ensemble '{ensemble.shown}' is left out: {error}")
+                except UserError as error:  # not worth failing a run after hours of training
+                    job.reporter.say(f"skipping ensemble '{ensemble.shown}': {error}")
         write_json(job.folder.path / "scores.json", scores)
 
 
 def add_ensemble(job: Job, ensemble: Ensemble, scores: dict[str, Any]) -> dict[str, Any]:
-    """Scores one more ensemble and remembers it, so that the next evaluation has it too; gives its entries in
-    scores.json by name, one for each seed."""
+    """Score one more ensemble and record it, so that the next evaluation includes it. Return its entries in scores.json
+    by name, one per seed."""
     mistakes: list[str] = []
     read_entry({"members": list(ensemble.members), "method": ensemble.method, "name": ensemble.name}, mistakes)
     if _is_taken(job, ensemble, scores):
-        mistakes.append(f"the run has another model '{ensemble.shown}' already: give this one a `name` of its own.")
+        mistakes.append(
+            f"the run already has another model called '{ensemble.shown}': give this one a different `name`."
+        )
     if mistakes:
         raise UserError(" ".join(mistakes))
     ensemble = dataclasses.replace(ensemble, members=_whole_paths(ensemble))
@@ -75,7 +78,7 @@ def add_ensemble(job: Job, ensemble: Ensemble, scores: dict[str, Any]) -> dict[s
     for epochs in _snapshots_of(job, ensemble):
         added |= score_ensemble(job, ensemble, epochs, scores)
     if not added:
-        raise UserError(f"there is no ensemble '{ensemble.shown}': a member's training was stopped.")
+        raise UserError(f"can't build ensemble '{ensemble.shown}': the training of one of its members diverged.")
     kept = [other for other in _added(job) if other.shown != ensemble.shown]
     write_json(job.folder.path / ADDED_ENSEMBLES, [dataclasses.asdict(one) for one in [*kept, ensemble]])
     write_json(job.folder.path / "scores.json", scores)
@@ -83,7 +86,7 @@ def add_ensemble(job: Job, ensemble: Ensemble, scores: dict[str, Any]) -> dict[s
 
 
 def _is_taken(job: Job, ensemble: Ensemble, scores: dict[str, Any]) -> bool:
-    """Whether its name stands for a model, or for an ensemble of other members or another method."""
+    """Whether its name belongs to another model, or to an ensemble with other members or another method."""
     models = FinishedRun(job.folder.path, scores).models()
     if any(ensemble.shown in (model.name, model.group) for model in models if model.role != "ensemble"):
         return True
@@ -93,7 +96,7 @@ def _is_taken(job: Job, ensemble: Ensemble, scores: dict[str, Any]) -> bool:
 
 
 def _whole_paths(ensemble: Ensemble) -> tuple[str, ...]:
-    """Members of other runs by those runs' full paths: the next evaluation may be started elsewhere."""
+    """Return the members with absolute paths to other runs: the next evaluation may start in another directory."""
     return tuple(_with_whole_path(member) for member in ensemble.members)
 
 
@@ -110,7 +113,7 @@ def _added(job: Job) -> list[Ensemble]:
 
 
 def _snapshots_of(job: Job, ensemble: Ensemble) -> list[float]:
-    """Where an ensemble belongs: at each snapshot that has heads, unless its members name their own."""
+    """The snapshots an ensemble is scored at: all that have heads, unless its members name their own."""
     own = [found for member in ensemble.members if (found := MEMBER.fullmatch(member)) and found["run"] is None]
     fixed = [float(found["epochs"]) for found in own if found["epochs"]]
     if len(fixed) < len(own):
@@ -119,14 +122,14 @@ def _snapshots_of(job: Job, ensemble: Ensemble) -> list[float]:
 
 
 def score_ensemble(job: Job, ensemble: Ensemble, epochs: float, scores: dict[str, Any]) -> dict[str, Any]:
-    """One ensemble at one snapshot, once for each seed of its members; gives the entries it added to the scores."""
+    """Score an ensemble at one snapshot, once per seed of its members. Return the entries added to the scores."""
     run = FinishedRun(job.folder.path, scores)
     by_seed = _members_by_seed(job, run, ensemble, epochs)
     added: dict[str, Any] = {}
     for seed, members in by_seed.items():
         name = ensemble.shown if len(by_seed) == 1 else f"{ensemble.shown}_seed{seed}"
         if any(member.model.failed for member in members):
-            job.reporter.say(f"ensemble '{name}' is left out: a member's training was stopped.")
+            job.reporter.say(f"skipping ensemble '{name}': the training of one of its members diverged.")
             continue
         _check_same_task(job, members)
         weights = _score_together(job, ensemble, epochs, name, members)
@@ -150,7 +153,7 @@ def score_ensemble(job: Job, ensemble: Ensemble, epochs: float, scores: dict[str
 
 
 def _costs(members: list[Member], whole: int) -> dict[str, Any]:
-    """What an ensemble costs: all its members' parameters, and the dearest pass, which its heads share."""
+    """Cost of an ensemble: the parameters of all members, and the most expensive pass among its heads."""
     heads = [member.model for member in members if member.model.role != "encoder"]
     parameters = sum(member.model.parameters for member in members)
     highest = {
@@ -162,22 +165,22 @@ def _costs(members: list[Member], whole: int) -> dict[str, Any]:
 
 
 def _members_by_seed(job: Job, run: FinishedRun, ensemble: Ensemble, epochs: float) -> dict[int, list[Member]]:
-    """Seed → the models that answer together; one where no member has several seeds."""
+    """Return seed → models to combine; a single entry if no member has several seeds."""
     found = [_find_members(job, run, member, epochs) for member in ensemble.members]
     several = [set(members) for members in found if len(members) > 1]
     if not several:
         return {job.config.seed: [next(iter(members.values())) for members in found]}
     seeds = sorted(set.intersection(*several))
     if not seeds:
-        raise UserError(f"the members of '{ensemble.shown}' have no seed in common: name single models instead.")
+        raise UserError(f"the members of '{ensemble.shown}' have no seed in common: name individual models instead.")
     return {seed: [members.get(seed) or next(iter(members.values())) for members in found] for seed in seeds}
 
 
 def _find_members(job: Job, run: FinishedRun, member: str, epochs: float) -> dict[int, Member]:
-    """Seed → model, of all models that a member's name stands for."""
+    """Return seed → model, for all models that a member's name refers to."""
     found = MEMBER.fullmatch(member)
     if found is None:
-        raise UserError(f"'{member}' names no model: write NAME, NAME@EPOCHS or RUN:NAME@EPOCHS.")
+        raise UserError(f"'{member}' does not name a model: write NAME, NAME@EPOCHS or RUN:NAME@EPOCHS.")
     if found["run"] is not None:
         job, run = _open_other(job, found["run"])
         epochs = job.head_snapshots[-1]
@@ -186,11 +189,11 @@ def _find_members(job: Job, run: FinishedRun, member: str, epochs: float) -> dic
     if not run.models(epochs):
         kept = ", ".join(f"{one:g}" for one in run.snapshots)
         raise UserError(
-            f"'{member}': '{job.folder.path}' has no snapshot at {counted(epochs, 'epoch')}, it has {kept}."
+            f"'{member}': '{job.folder.path}' has no snapshot at {counted(epochs, 'epoch')}, only at {kept}."
         )
     name = found["name"]
     models = [model for model in run.models(epochs) if model.role in ("encoder", "control", "head")]
-    # A model's own name goes before a group's.
+    # A model's name takes precedence over a group's.
     some = [model for model in models if model.name == name] or [model for model in models if model.group == name]
     if not some:
         known = sorted({model.name for model in models} | {model.group for model in models})
@@ -209,8 +212,8 @@ def _check_same_task(job: Job, members: list[Member]) -> None:
     for other in {id(member.job): member.job for member in members if member.job is not job}.values():
         if (other.task.kind, other.task.labels) != (job.task.kind, job.task.labels):
             raise UserError(
-                f"'{other.folder.path}' predicts {_describe(other)}, '{job.folder.path}' {_describe(job)}: members of "
-                "an ensemble must answer the same question."
+                f"'{other.folder.path}' predicts {_describe(other)}, but '{job.folder.path}' predicts "
+                f"{_describe(job)}: all members of an ensemble must predict the same target."
             )
 
 
@@ -220,32 +223,37 @@ def _describe(job: Job) -> str:
 
 
 def check_same_examples(job: Job, other: Job, split: str) -> None:
-    """Refuses members that answer other examples, and says which."""
+    """Raise UserError, naming the examples, if two runs were not scored on the same ones."""
     if split != HELD_OUT and split not in other.dev_splits:
-        raise UserError(f"'{other.folder.path}' was not scored on '{split}': it has {', '.join(other.dev_splits)}.")
+        raise UserError(
+            f"'{other.folder.path}' was not scored on '{split}', only on {', '.join(other.dev_splits)}: all members of "
+            "an ensemble must be scored on the same examples."
+        )
     ours = {example.id: example for example in job.examples(split)}
     theirs = {example.id: example for example in other.examples(split)}
     here, there = f"'{job.folder.path}'", f"'{other.folder.path}'"
-    told = [
-        (f"only {here} has", [name for name in ours if name not in theirs]),
-        (f"only {there} has", [name for name in theirs if name not in ours]),
-        ("both have, with another text or target,", [n for n in ours if n in theirs and _differ(ours[n], theirs[n])]),
+    differences = [
+        (f"only in {here}", [name for name in ours if name not in theirs]),
+        (f"only in {there}", [name for name in theirs if name not in ours]),
+        ("with a different text or target", [n for n in ours if n in theirs and _differ(ours[n], theirs[n])]),
     ]
-    wrong = [f"{words} {len(names)} ({_first(names)})" for words, names in told if names]
+    wrong = [f"{counted(len(names), 'example')} {where} ({_first(names)})" for where, names in differences if names]
     if wrong:
         raise UserError(
-            f"members of an ensemble must answer the same examples, those of {split} differ: {'; '.join(wrong)}. "
-            "Score both runs on the same data (task.dev, data.limit_dev, data.hold_out, seed)."
+            f"all members of an ensemble must be scored on the same examples, but those of {split} differ: "
+            f"{'; '.join(wrong)}. Score both runs on the same data (task.dev, data.limit_dev, data.hold_out, seed)."
         )
     if list(ours) != list(theirs):
-        raise UserError(f"{here} and {there} have the examples of {split} in another order: score both on one file.")
+        raise UserError(
+            f"{here} and {there} have the examples of {split} in different orders: score both runs on the same file."
+        )
 
 
 def _differ(one: Example, other: Example) -> bool:
-    def told(example: Example) -> Any:
+    def content(example: Example) -> Any:
         return example.text, example.text_pair, example.target, example.answers
 
-    return bool(told(one) != told(other))
+    return bool(content(one) != content(other))
 
 
 def _first(names: Sequence[str]) -> str:
@@ -253,7 +261,7 @@ def _first(names: Sequence[str]) -> str:
 
 
 def _score_together(job: Job, ensemble: Ensemble, epochs: float, name: str, members: list[Member]) -> np.ndarray | None:
-    """Predictions and scores on every split, where they are not there yet; gives the fitted weights."""
+    """Predict and score on every split where that is still missing. Return the fitted weights, if any."""
     fitted = ensemble.method == "fitted"
     splits = job.scored_splits
     if fitted and HELD_OUT not in splits:
@@ -265,8 +273,11 @@ def _score_together(job: Job, ensemble: Ensemble, epochs: float, name: str, memb
             except UserError as error:
                 if split != HELD_OUT or fitted:
                     raise
-                # Runs with other seeds hold out other examples; dev is the same, and a choice is all that is lost.
-                job.reporter.say(f"ensemble '{name}' is scored on dev alone, and a no-answer threshold is 0: {error}")
+                # Runs with different seeds hold out different examples, but share dev: only choices are impossible.
+                job.reporter.say(
+                    f"ensemble '{name}' is scored on dev only, with a no-answer threshold of 0 where there is one: "
+                    f"{error}"
+                )
                 splits.remove(HELD_OUT)
                 shutil.rmtree(job.folder.predictions(epochs, HELD_OUT) / name, ignore_errors=True)
     together = Combination(job, ensemble, members)
@@ -281,16 +292,16 @@ def _score_together(job: Job, ensemble: Ensemble, epochs: float, name: str, memb
 
 
 class Combination:
-    """Models that answer together."""
+    """Several models whose outputs are combined into one prediction."""
 
     def __init__(self, job: Job, ensemble: Ensemble, members: list[Member]) -> None:
         self.job, self.ensemble, self.members = job, ensemble, members
 
     @cached_property
     def alike(self) -> bool:
-        """Whether all cut their examples into the same windows of the same tokens."""
+        """Whether all members split the examples into the same windows with the same tokens."""
         if not self.job.task.windowed:
-            return True  # one window an example, whatever its tokens
+            return True  # one window per example, whatever its tokens
         hashes = {member.job.stamps.tokens(self.job.dev_splits[0]) for member in self.members}
         return len(hashes) == 1
 
@@ -308,10 +319,10 @@ class Combination:
         return job.decode(job.task.kind.combine(outputs, job.features(split), method, weights), split)
 
     def _predict_apart(self, split: str) -> Predictions:
-        """Members whose windows differ meet at the examples: in answers by their place, or in probabilities."""
+        """Combine members whose windows differ example by example: answers by their position, or probabilities."""
         settings = self.job.config.evaluate
-        said = [member.job.decode(member.outputs(split), split, settings) for member in self.members]
+        predictions = [member.job.decode(member.outputs(split), split, settings) for member in self.members]
         try:
-            return self.job.task.kind.combine_predictions(said, self.ensemble.method)
+            return self.job.task.kind.combine_predictions(predictions, self.ensemble.method)
         except UserError as error:
             raise UserError(f"ensemble '{self.ensemble.shown}': {error}") from None

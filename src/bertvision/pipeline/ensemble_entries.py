@@ -1,4 +1,4 @@
-"""What a config or a command asks of ensembles: entries, and the mistakes in them."""
+"""Parse and check the ensembles of a config or a command."""
 
 import dataclasses
 import re
@@ -11,19 +11,20 @@ from bertvision.evaluation.combining import METHODS
 from bertvision.kinds import LABEL
 from bertvision.pipeline.folder import BASELINE, ENCODER
 from bertvision.pipeline.members import NAME, build_members
+from bertvision.tables import counted
 from bertvision.tasks.config import target_kind
 
 KEYS = ("members", "method", "name")
 NO_HELD_OUT = (
-    "weights are fitted on held-out training data, and data.hold_out is 0. Take the method max, mean or sum, or hold "
-    "out a part."
+    "weights are fitted on held-out training data, but data.hold_out is 0. Use method max, mean or sum, or set "
+    "data.hold_out."
 )
 MEMBER = re.compile(r"(?:(?P<run>.+):)?(?P<name>[^:@]+)(?:@(?P<epochs>\d+(?:\.\d+)?))?")
 
 
 @dataclasses.dataclass(frozen=True)
 class Ensemble:
-    """What is asked for: members as `[RUN:]NAME[@EPOCHS]`, and how they are combined."""
+    """An ensemble as the user wrote it: members as `[RUN:]NAME[@EPOCHS]`, and how to combine them."""
 
     members: tuple[str, ...]
     method: str = "max"
@@ -31,27 +32,33 @@ class Ensemble:
 
     @property
     def shown(self) -> str:
-        """Its own name, or one made of its members'."""
+        """The given name, or one built from the members' names."""
         plain = [re.sub(r"[^\w.-]+", "_", Path(member).name).strip("_") for member in self.members]
         return self.name or f"{self.method}_{'_'.join(plain)}"
 
 
 def read_entry(entry: Any, mistakes: list[str]) -> Ensemble | None:
-    """An ensemble from an entry of the config: a list of members, or a table."""
+    """Build an ensemble from a config entry: a list of members, or a table. Append any mistakes to `mistakes`."""
     table = {"members": entry} if isinstance(entry, list) else entry
     if not isinstance(table, dict) or not _are_names(table.get("members")):
-        mistakes.append(f"'ensembles' has {entry!r}: each must be a list of two or more models, or a table with one.")
+        mistakes.append(
+            f"'ensembles' has the entry {entry!r}: expected a list of two or more models, or a table with such a list "
+            "as `members`."
+        )
         return None
     before, method, name = len(mistakes), table.get("method", "max"), table.get("name", "")
     twice = sorted({member for member in table["members"] if table["members"].count(member) > 1})
-    mistakes += [f"an ensemble has the member '{member}' twice." for member in twice]
+    mistakes += [f"an ensemble lists the member '{member}' twice." for member in twice]
     for key in table:
         if key not in KEYS:
             mistakes.append(f"an ensemble has no setting '{key}': {suggest(key, KEYS)}")
     if method not in METHODS:
         mistakes.append(f"`method` of an ensemble is '{method}': {suggest(str(method), METHODS)}")
     if name and (not isinstance(name, str) or not NAME.fullmatch(name) or name in (BASELINE, ENCODER)):
-        mistakes.append(f"an ensemble's `name` can't be {name!r}: a letter, then letters, digits, '_', '-', '.'.")
+        mistakes.append(
+            f"an ensemble's `name` can't be {name!r}: use a letter, then letters, digits, '_', '-' or '.' "
+            f"('{BASELINE}' and '{ENCODER}' are reserved)."
+        )
     return Ensemble(tuple(table["members"]), method, name) if len(mistakes) == before else None
 
 
@@ -60,7 +67,7 @@ def _are_names(value: Any) -> bool:
 
 
 def find_ensemble_mistakes(config: RunConfig) -> list[str]:
-    """What is wrong with the ensembles of a config whose heads are right."""
+    """List the mistakes in the ensembles of a config whose heads are valid."""
     mistakes: list[str] = []
     known, kept = _own_names(config), {*config.finetune.snapshots, config.finetune.epochs}
     asked = [read_entry(entry, mistakes) for entry in config.ensembles]
@@ -72,18 +79,21 @@ def find_ensemble_mistakes(config: RunConfig) -> list[str]:
             elif found["run"] is None and found["name"] not in known:
                 mistakes.append(f"'ensembles' has the member '{member}': {suggest(found['name'], sorted(known))}")
             elif found["run"] is None and found["epochs"] and float(found["epochs"]) not in kept:
-                told = ", ".join(f"{epochs:g}" for epochs in sorted(kept))
-                mistakes.append(f"'ensembles' has the member '{member}': fine-tuning keeps the snapshots {told}.")
+                saved = ", ".join(f"{epochs:g}" for epochs in sorted(kept))
+                at = counted(float(found["epochs"]), "epoch")
+                mistakes.append(
+                    f"'ensembles' has the member '{member}': no snapshot is saved at {at}, only at {saved}."
+                )
         if ensemble.method == "fitted" and not config.data.hold_out:
             mistakes.append(f"ensemble '{ensemble.shown}': {NO_HELD_OUT}")
     shown = [ensemble.shown for ensemble in asked if ensemble]
     taken = {name for name in shown if shown.count(name) > 1 or name in known}
-    mistakes += [f"two models are called '{name}': give the ensemble another `name`." for name in sorted(taken)]
+    mistakes += [f"two models are named '{name}': give the ensemble another `name`." for name in sorted(taken)]
     return mistakes
 
 
 def _own_names(config: RunConfig) -> set[str]:
-    # What is wrong in [train] itself is told by others.
+    # Mistakes in [train] are reported elsewhere.
     train = dataclasses.replace(TrainConfig(), seeds=max(1, config.train.seeds))
     members = build_members(config.heads, train, config.seed, target_kind(config.task) or LABEL)
     return {ENCODER, *(member.name for member in members), *(member.group for member in members)}

@@ -23,17 +23,17 @@ from bertvision.training.methods import check_method
 
 
 def finetune(job: Job) -> None:
-    """Fine-tunes the encoder and keeps it at every snapshot."""
+    """Fine-tune the encoder and save every snapshot."""
     stamp, say = job.stamps.finetune, job.reporter.say
     missing = [epochs for epochs in job.snapshots if not job.folder.is_done(job.folder.encoder(epochs), stamp)]
-    job.machine.wait()  # all processes have looked before one of them writes
+    job.machine.wait()  # no process writes before all have checked
     if not missing:
-        say(f"fine-tuning: done already (snapshots {', '.join(f'{epochs:g}' for epochs in job.snapshots)}).")
+        say(f"fine-tuning: already done (snapshots {', '.join(f'{epochs:g}' for epochs in job.snapshots)}).")
         return
     encoder = load_for_finetuning(job)
     report_route(job, encoder)
     output = output_layer(job, encoder)
-    for split in (HELD_OUT, *job.task.dev_splits):  # a question that no window holds is told before the work, not after
+    for split in (HELD_OUT, *job.task.dev_splits):  # fail now, not after training, if a question fits in no window
         if job.examples(split):
             job.features(split)
     features, config = job.features("train"), job.config.finetune
@@ -63,12 +63,12 @@ def finetune(job: Job) -> None:
         job.machine.accelerator.end_training()
     if job.machine.is_main:
         checkpoints.clear()
-    say(f"fine-tuning: {counted(work.step, 'step')}, {counted(work.tokens, 'token')}, {work.seconds:.1f} s.")
+    say(f"fine-tuned the encoder: {counted(work.step, 'step')}, {counted(work.tokens, 'token')}, {work.seconds:.1f} s.")
 
 
 def load_for_finetuning(job: Job) -> Encoder:
-    """The encoder with float32 weights, on the route its arithmetic allows; with all its layers, so that nothing in
-    fine-tuning hangs on `encoder.layers`."""
+    """Load the encoder with float32 weights and choose its attention route. All layers are loaded, so that fine-tuning
+    does not depend on `encoder.layers`."""
     settings = job.config.encoder
     encoder = load_encoder(settings.name, job.machine.device, torch.float32, "padded")
     encoder.take_route(settings.attention, job.machine.dtype)
@@ -79,7 +79,7 @@ def load_for_finetuning(job: Job) -> Encoder:
 
 
 def output_layer(job: Job, encoder: Encoder) -> Any:
-    """The checkpoint's own output layer where it has one for this task, otherwise a fresh one from the seed."""
+    """Return the checkpoint's own output layer if it has one for this task, otherwise a new one drawn from the seed."""
     task, device = job.task, job.machine.device
     own = load_output_layer(job.config.encoder.name, task.kind, len(task.labels))
     if own is not None and _is_for(own, job):
@@ -89,28 +89,28 @@ def output_layer(job: Job, encoder: Encoder) -> Any:
 
 
 def _is_for(own: CheckpointOutputLayer, job: Job) -> bool:
-    """Whether a checkpoint's output layer is one for this task: by its labels' names, where it has names."""
+    """Whether a checkpoint's output layer is for this task, judged by its label names if it has any."""
     say, labels = job.reporter.say, own.labels or ()
     if job.task.kind.has_labels and not own.match_labels(job.task.labels):
         if not all(label == f"LABEL_{number}" for number, label in enumerate(labels)):
-            say(f"the checkpoint's output layer is for {', '.join(labels)}, not for this task: a fresh one is trained.")
+            say(f"the checkpoint's output layer is for {', '.join(labels)}, not for this task: using a new one.")
             return False
-        say(f"the checkpoint does not name its labels: they are taken for {', '.join(job.task.labels)}, in this order.")
-    say("the checkpoint brings its own output layer: it is the encoder's row.")
+        say(f"the checkpoint does not name its labels: assuming {', '.join(job.task.labels)}, in this order.")
+    say("the checkpoint has an output layer for this task: the encoder alone uses it.")
     return True
 
 
 def _refuse_diverged(job: Job, encoder: Encoder, output: Any, epochs: float) -> None:
-    """An encoder that gives no numbers any more is worth neither keeping nor training heads on."""
+    """Raise UserError if the outputs are NaN or infinite: such an encoder is worth neither saving nor training on."""
     features = job.features("train")
     encoder.eval()
     output.eval()
-    # Not worth compiling for.
+    # Compiling would not pay off here.
     with torch.no_grad(), job.machine.autocast(), torch.compiler.set_stance("force_eager"):
         some = pack_tokens(features, np.arange(min(4, len(features))))
         outputs = output(encoder(some, keep=output.keep))  # (token or sequence, output)
     if not outputs.isfinite().all():
         raise UserError(
-            f"fine-tuning has diverged before {counted(epochs, 'epoch')}: its outputs are no numbers any more. "
-            f"Set finetune.lr lower than {job.config.finetune.lr:g} and start again."
+            f"fine-tuning diverged within {counted(epochs, 'epoch')}: the encoder's outputs are NaN or infinite. "
+            f"Set finetune.lr to less than {job.config.finetune.lr:g} and start again."
         )

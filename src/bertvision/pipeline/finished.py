@@ -1,11 +1,11 @@
-"""A finished run: typed access to what it left in its folder, and the one rule for which of its models is best.
+"""A finished run: typed access to the contents of its folder, and the rule that decides which model is best.
 
     run = FinishedRun("runs/rte")
     best = run.best(run.last)                      a Group: models that differ only in their seed
-    run.best_model(run.last).name                  what `predict` uses
+    run.best_model(run.last).name                  the model `predict` uses
 
-The rule: of the models trained to the end on all of the data, the one with the highest mean over seeds of the main
-figure on held-out training data. The first dev split stands in where nothing was held out, and `reason` says so.
+Among the models that finished training on all of the data, the best is the one whose main metric on held-out data,
+averaged over seeds, is highest. If nothing was held out, the first dev split is used instead, and `reason` says so.
 """
 
 import json
@@ -34,11 +34,11 @@ FITTED = "fitted"
 """The method of ensembles whose weights are fitted on held-out data."""
 
 
-# ---------------------------------------------------------------------- figures
+# ---------------------------------------------------------------------- scores
 
 
 def read_figure(scores: Mapping[str, Any], key: str) -> float | None:
-    """A figure of a model; a dot in the key leads into `at_threshold`."""
+    """Return one score of a model, or None. A key with a dot (`at_threshold.f1`) reads a nested score."""
     value: Any = scores
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -46,18 +46,18 @@ def read_figure(scores: Mapping[str, Any], key: str) -> float | None:
 
 
 def as_kept(epochs: float) -> float:
-    """A snapshot's epochs as scores.json and folders have them, to six digits: 0.3333333 is 0.333333 there."""
+    """Round a snapshot's epochs to six digits, as in scores.json and folder names: 0.3333333 → 0.333333."""
     return float(f"{epochs:g}")
 
 
 def rank_by_mean(figures: Mapping[K, Sequence[float]]) -> list[K]:
-    """Highest mean first, ties in the order given; what has no figure is left out."""
+    """Sort the keys by mean score, highest first. Ties keep the given order; keys without a score are left out."""
     means = {key: sum(values) / len(values) for key, values in figures.items() if values}
     return sorted(means, key=lambda key: means[key], reverse=True)
 
 
 def best_by_mean(figures: Mapping[K, Sequence[float]]) -> K | None:
-    """What has the highest mean; of several, the first."""
+    """Return the key with the highest mean score; the first one in a tie."""
     return next(iter(rank_by_mean(figures)), None)
 
 
@@ -69,30 +69,30 @@ class EnsembleMember:
     """One of the models that an ensemble combines."""
 
     run: str | None
-    """The folder of the run it belongs to; None: the ensemble's own."""
+    """The folder of the run it belongs to; None for the ensemble's own run."""
     epochs: float
     name: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What scores.json says of one model at one snapshot; None where that was not recorded."""
+    """One model at one snapshot as recorded in scores.json. Fields that were not recorded are None."""
 
     name: str
     epochs: float
-    """How far its encoder was fine-tuned."""
+    """For how many epochs its encoder was fine-tuned."""
     figures: Mapping[str, dict[str, Any]]
-    """By split; a model whose training was stopped has none."""
+    """Scores by split; empty for a model whose training was stopped."""
     parameters: int
     trained_parameters: int | None
-    """Of an encoder that was fine-tuned in part."""
+    """Parameters that were trained, for an encoder that was only partly fine-tuned."""
     share: float | None
-    """Of the encoder's parameters."""
+    """Its parameters as a fraction of the encoder's."""
     seconds: float | None
     tokens: int | None
     memory: int | None
     states: str | None
-    """Where the states came from: kept, streamed or stored."""
+    """Where the states came from: memory, streamed or stored."""
     failed: bool
     """Whether its training was stopped because its outputs became NaN or infinite."""
     head: str | None
@@ -103,9 +103,9 @@ class Entry:
     """How many epochs a head was trained for."""
     data_fraction: float
     begun: bool
-    """Whether it began with the weights of a trained head."""
+    """Whether it started from the weights of a trained head."""
     ensemble: tuple[str, ...]
-    """Members as the user named them; empty: it is no ensemble."""
+    """Members as the user named them; empty if it is not an ensemble."""
     members: tuple[EnsembleMember, ...]
     method: str | None
     weights: tuple[float, ...] | None
@@ -120,27 +120,27 @@ class Entry:
 
     @property
     def title(self) -> str:
-        """Its name, and what it is where it is no head on all layers: last_linear (the control)."""
+        """Its name, followed by its role unless it is an ordinary head: last_linear (the control)."""
         roles = {"encoder": "no head", "control": "the control", "ensemble": "an ensemble"}
         return f"{self.name} ({roles[self.role]})" if self.role in roles else self.name
 
     @property
     def is_local(self) -> bool:
-        """Whether it needs no other encoder than that of its own run and snapshot; an ensemble may."""
+        """Whether it needs only the encoder of its own run and snapshot. An ensemble may need others."""
         return all(member.run is None and member.epochs == self.epochs for member in self.members)
 
     def scores(self, split: str) -> dict[str, Any]:
-        """Its figures on a split, empty where it was not scored."""
+        """Its scores on a split; empty if it was not scored there."""
         return self.figures.get(split, {})
 
     @property
     def threshold(self) -> float | None:
-        """The no-answer threshold that was chosen on held-out questions."""
+        """The no-answer threshold chosen on held-out questions."""
         return self.scores(HELD_OUT).get("threshold")
 
 
 def build_entry(name: str, epochs: float, found: Mapping[str, Any]) -> Entry:
-    """The one place that knows the keys of an entry in scores.json; older runs lack some of them."""
+    """Read an entry of scores.json. Only this function knows the keys; older runs lack some of them."""
     weights, share = found.get("weights"), found.get("share")
     return Entry(
         name=name,
@@ -171,35 +171,35 @@ class Model(Entry):
     kind: Kind
 
     def predictions(self, split: str) -> Path:
-        """The folder of what it predicted on a split."""
+        """The folder of its predictions on a split."""
         return self.folder.predictions(self.epochs, split) / self.name
 
     def results(self, split: str) -> ExampleResults:
-        """How it did on each example; the baseline has none."""
+        """Its per-example results on a split; the baseline has none."""
         folder = self.predictions(split)
         try:
             return load_results(folder, self.kind)
         except OSError as error:
             raise UserError(
-                f"'{folder}' has no results of its examples that can be read ({error}): `bertvision evaluate "
-                f"{self.folder.path}` brings the run up to date."
+                f"can't read the per-example results in '{folder}' ({error}): run `bertvision evaluate "
+                f"{self.folder.path}` to write them again."
             ) from None
 
     def said(self, split: str, numbers: set[int]) -> dict[int, dict[str, Any]]:
-        """Its predictions for some examples, by their number in the split, as they are in predictions.jsonl."""
+        """Its predictions for some examples, read from predictions.jsonl and keyed by their index in the split."""
         with (self.predictions(split) / "predictions.jsonl").open(encoding="utf-8") as file:
             return {number: json.loads(line) for number, line in enumerate(file) if number in numbers}
 
 
 @dataclass(frozen=True)
 class Group:
-    """Models that differ in nothing but their seed; often only one."""
+    """Models that differ only in their seed; often a single one."""
 
     models: list[Model]
 
     @property
     def first(self) -> Model:
-        """For what is the same for all seeds: parameters, settings, members."""
+        """Any one of the models, for what all seeds share: parameters, settings, members."""
         return self.models[0]
 
     @property
@@ -216,7 +216,7 @@ class Group:
 
     @property
     def title(self) -> str:
-        """What people are shown."""
+        """The name shown in tables and reports."""
         shown = {"encoder": "encoder alone", "control": f"{self.name} (control)"}.get(self.role, self.name)
         if len(self.models) == 1:
             return shown
@@ -239,11 +239,11 @@ class Group:
 
     @property
     def trained(self) -> list[Model]:
-        """Those that were trained to the end."""
+        """The models that finished training."""
         return [model for model in self.models if not model.failed]
 
     def figures(self, split: str, key: str) -> list[float]:
-        """A figure of each seed; a dot in the key leads into `at_threshold`."""
+        """One score for each seed, without missing and non-finite ones; see `read_figure` for the key."""
         found = [read_figure(model.scores(split), key) for model in self.trained]
         return [value for value in found if value is not None and math.isfinite(value)]
 
@@ -256,10 +256,10 @@ class Group:
 
 
 class FinishedRun:
-    """Everything that a run left in its folder."""
+    """Everything in the folder of a finished run."""
 
     def __init__(self, folder: Path | str, scores: dict[str, Any] | None = None) -> None:
-        """`scores`: what scores.json holds or will hold, where the caller has it at hand."""
+        """`scores` are the contents of scores.json, for callers that already have them."""
         self.folder = RunFolder(folder)
         self.scores: dict[str, Any] = self._read("scores") if scores is None else scores
 
@@ -278,7 +278,7 @@ class FinishedRun:
 
     @cached_property
     def task(self) -> Task:
-        """Name, kind, labels and metrics; not the data."""
+        """The task's name, kind, labels and metrics, without its data."""
         described = self._read("task")
         if "takes_pairs" in described:
             return restore_task(described)
@@ -319,27 +319,27 @@ class FinishedRun:
         ]
 
     def models(self, epochs: float | None = None) -> list[Model]:
-        """All models of a snapshot, or of all of them."""
+        """The models of one snapshot, or of all snapshots."""
         return [model for model in self._models if epochs is None or model.epochs == as_kept(epochs)]
 
     def rows(self, epochs: float) -> list[Group]:
-        """All models of a snapshot by group, in the run's order, the baseline and those that were stopped too."""
+        """All models of a snapshot by group, in the run's order, including the baseline and stopped ones."""
         found: dict[str, list[Model]] = {}
         for model in self.models(epochs):
             found.setdefault(model.group, []).append(model)
         return [Group(models) for models in found.values()]
 
     def groups(self, epochs: float, *roles: str) -> list[Group]:
-        """The models of a snapshot that were trained to the end; of these roles, or of all but the baseline."""
+        """The groups of a snapshot that finished training, with the given roles (default: all but the baseline)."""
         return [group for group in self.rows(epochs) if group.trained and group.role in (roles or ROLES[1:])]
 
     @cached_property
     def splits(self) -> list[str]:
-        """The dev splits that were scored."""
+        """The dev splits on which the run was scored."""
         baseline = next((model for model in self._models if model.role == "baseline"), None)
         if baseline is None:
             raise UserError(
-                f"'{self.folder.path}' has no models in its scores.json: score it again (`bertvision evaluate`)."
+                f"scores.json in '{self.folder.path}' lists no models: score the run again (`bertvision evaluate`)."
             )
         return list(baseline.figures)
 
@@ -349,25 +349,25 @@ class FinishedRun:
 
     @cached_property
     def head_snapshots(self) -> list[float]:
-        """The snapshots that heads were trained on; the last one is what a report speaks of first."""
+        """The snapshots heads were trained on. A report starts with the last one."""
         heads = {model.epochs for model in self._models if model.role in ("control", "head")}
         return [epochs for epochs in self.snapshots if epochs in heads]
 
     @property
     def last(self) -> float:
-        _ = self.splits  # there are models
+        _ = self.splits  # raises if the run has no models
         return (self.head_snapshots or self.snapshots)[-1]
 
     def encoder(self, epochs: float) -> Group:
         return self.groups(epochs, "encoder")[0]
 
     def control(self, epochs: float) -> Group | None:
-        """The last-layer control on all of the data."""
+        """The control trained on all of the data."""
         found = [group for group in self.groups(epochs, "control") if group.is_whole]
         return found[0] if found else None
 
     def find(self, name: str, epochs: float, *roles: str) -> Model:
-        """The model of that name, or of several seeds that share the name the best."""
+        """The model with this name, or the best seed of the group with this name."""
         groups = self.groups(epochs, *roles)
         models = {model.name: model for group in groups for model in group.trained}
         if name in models:
@@ -382,75 +382,75 @@ class FinishedRun:
 
     @cached_property
     def main(self) -> str:
-        """The key of the figure that models are compared by: spans by F1 at the threshold chosen on held-out data."""
+        """The key of the metric that models are ranked by. For spans: F1 at the threshold chosen on held-out data."""
         return self.kind.main(self.metrics, self.has_held_out)
 
     @property
     def judged_on(self) -> str:
-        """The split that models are ranked on: dev only where nothing was held out."""
+        """The split that models are ranked on: held-out data, or dev if nothing was held out."""
         return HELD_OUT if self.has_held_out else self.splits[0]
 
     @property
     def reason(self) -> str:
-        """Why the best model is called that."""
+        """Why the best model is called best."""
         if self.has_held_out:
             return "best on held-out training data"
-        return f"nothing was held out: best on {self.judged_on}, which flatters its score there"
+        return f"best on {self.judged_on} (nothing was held out, so its score there is optimistic)"
 
     def ranked(self, groups: Iterable[Group]) -> list[Group]:
-        """Best first, ties in the order given; those without a figure last."""
+        """Sort groups by their main metric, best first. Ties keep the given order; groups without a score come last."""
         some = list(groups)
         order = rank_by_mean({at: group.figures(self.judged_on, self.main) for at, group in enumerate(some)})
         return [some[at] for at in order] + [group for at, group in enumerate(some) if at not in order]
 
     def best_of(self, groups: Iterable[Group]) -> Group | None:
-        """The best of some groups, the first of equals; None where none has a figure."""
+        """The best of some groups; the first one in a tie, None if none has a score."""
         found = self.ranked(groups)
         return found[0] if found and found[0].figures(self.judged_on, self.main) else None
 
     def best(self, epochs: float, *roles: str) -> Group | None:
-        """The best of a snapshot: of these roles, or of all but the baseline. Ties go to the encoder, then the control,
-        then the heads in the run's order."""
+        """The best group of a snapshot with the given roles (default: all but the baseline). Ties go to the encoder,
+        then the control, then the heads in the run's order."""
         whole = [group for group in self.groups(epochs, *roles) if self.has_seen_all(group)]
         whole.sort(key=lambda group: ROLES.index(group.role))
         local = [group for group in whole if group.is_local]
-        # Weights that were fitted on held-out data can't be judged there, and an ensemble over several encoders can't
-        # be used as one model: such are compared only where there is nothing else.
+        # Held-out data can't judge an ensemble whose weights were fitted on it, and an ensemble over several encoders
+        # can't be used as one model: both are considered only if there is nothing else.
         return self.best_of([group for group in local if not group.is_fitted] or local or whole)
 
     def has_seen_all(self, group: Group) -> bool:
-        """Whether it, or every member of an ensemble, was trained on all of the data."""
+        """Whether a model, or every member of an ensemble, was trained on all of the data."""
         return all(one.is_whole for one in (group, *self.members_of(group)))
 
     def members_of(self, ensemble: Group) -> list[Group]:
-        """Those of an ensemble's members that belong to the same run and snapshot; none of what is no ensemble."""
+        """The members of an ensemble that belong to its own run and snapshot; empty for other models."""
         members = [member for model in ensemble.models for member in model.members]
         names = {member.name for member in members if member.run is None and member.epochs == ensemble.epochs}
         return [group for group in self.groups(ensemble.epochs) if any(model.name in names for model in group.models)]
 
     def best_head(self, epochs: float) -> Group | None:
-        """The best of those that read all layers: neither the control nor an ensemble."""
+        """The best head, excluding the control and ensembles."""
         return self.best(epochs, "head")
 
     def best_seed(self, group: Group) -> Model:
-        """The model that stands for its group in use."""
+        """The best seed of a group: the model to use for predictions."""
         figures = {at: Group([model]).figures(self.judged_on, self.main) for at, model in enumerate(group.trained)}
         best = best_by_mean(figures)
         return group.trained[best or 0]
 
     def best_model(self, epochs: float, *roles: str) -> Model | None:
-        """The best seed of the best group: the model that is used where none is named."""
+        """The best seed of the best group: the default model for predictions."""
         group = self.best(epochs, *roles)
         return None if group is None else self.best_seed(group)
 
-    # ------------------------------------------------------------------ what else lies in the folder
+    # ------------------------------------------------------------------ other files
 
     def head_folder(self, model: Model) -> Path:
         return self.folder.head(model.epochs, model.name)
 
     @cached_property
     def log(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl, oldest first; what a kill cut off is left out."""
+        """The lines of metrics.jsonl, oldest first. Lines cut off by a kill are skipped."""
         path, found = self.folder.path / "metrics.jsonl", []
         for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
             try:
@@ -461,7 +461,7 @@ class FinishedRun:
 
     @cached_property
     def lengths(self) -> dict[str, tuple[list[int], list[int]]]:
-        """Split → token lengths of windows, and how many windows have them."""
+        """Split → window lengths in tokens, and the number of windows of each length."""
         found = read_json(self.folder.path / "lengths.json") or {}
         return {split: (one["lengths"], one["windows"]) for split, one in found.items()}
 
@@ -470,18 +470,18 @@ class FinishedRun:
         return reopen(self.folder.path)
 
     def examples(self, split: str) -> list[Example] | None:
-        """The examples of a split, or None where the data are no longer there."""
+        """The examples of a split, or None if the data is gone or has changed."""
         try:
             found = self.job.examples(split)
         except UserError:
             return None
-        # Files may have changed since: texts of other examples beside these scores would be wrong.
+        # The files may have changed: these scores must not appear next to other texts.
         stamp = (read_json(self.folder.path / "lengths.json") or {}).get(split, {}).get("stamp")
         return found if stamp in (None, self.job.stamps.data(split)) else None
 
 
 def _took_pairs(task: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
-    """Whether a run was about two texts an example, where its task.json is older than `takes_pairs`."""
+    """Whether a run's examples have two texts, for a task.json that is older than `takes_pairs`."""
     if task["name"] in GLUE:
         return GLUE[task["name"]].text_pair is not None
     return bool(task["windowed"]) or TaskConfig(**config["task"]).text_pair is not None

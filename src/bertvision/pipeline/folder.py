@@ -1,13 +1,14 @@
-"""The run folder: everything is written atomically, and a finished stage carries the stamp of what made it.
+"""The run folder. Everything is written atomically, and a finished stage holds the fingerprint of its inputs.
 
-config.json task.json environment.json metrics.jsonl    what was asked, where it ran, what happened
+config.json task.json environment.json metrics.jsonl    settings, task, environment, and a log
 snapshots/epoch_1/encoder/                              the encoder, in Hugging Face form, and its output layer
 snapshots/epoch_1/heads/<name>/                         head.safetensors, config.json
 snapshots/epoch_1/predictions/<split>/<name>/           predictions.jsonl, outputs.safetensors, results.safetensors
-states/train_epoch_1_tokens/                            a store of hidden states, where storing them pays
+states/train_epoch_1_tokens/                            a store of hidden states, if storing them pays off
 sources.json                                            where the states came from, and why
-scores.json summary.md lengths.json ensembles.json      all figures, the tables, what they are about
-report.html report.md report.json report/ analyses/     the report, and what it is made of
+scores.json summary.md                                  all scores, and the tables
+lengths.json ensembles.json                             window lengths, and ensembles added after the run
+report.html report.md report.json report/ analyses/     the report, and the analyses behind it
 """
 
 import json
@@ -21,11 +22,11 @@ from bertvision.kinds import KINDS
 from bertvision.tasks.base import Task
 
 BASELINE, ENCODER = "baseline", "encoder"
-"""Models of every snapshot that are no heads: the trivial baseline, and the encoder with its own output layer."""
+"""Models of every snapshot that are not heads: the baseline, and the encoder with its own output layer."""
 ADDED_ENSEMBLES = "ensembles.json"
-"""What the command added to the config's ensembles."""
+"""Ensembles added with `bertvision ensemble`, in addition to those in the config."""
 HELD_OUT = "held_out"
-"""The split of training examples that nothing is trained on: choices are made there."""
+"""The part of the training set kept out of all training. Every choice is made on it."""
 
 
 def snapshot_name(epochs: float) -> str:
@@ -56,17 +57,17 @@ class RunFolder:
 
     @property
     def states(self) -> Path:
-        """Where stores go unless `store.path` says otherwise."""
+        """The folder for stores, unless `store.path` is set."""
         return self.path / "states"
 
     def is_done(self, folder: Path, stamp: str) -> bool:
-        """Whether `folder` was finished by the very settings and inputs that `stamp` stands for."""
+        """Whether `folder` is complete and was made with exactly the settings and inputs behind `stamp`."""
         found = read_json(folder / "stamp.json")
         return found is not None and found.get("stamp") == stamp
 
     def sweep(self) -> None:
-        """Removes what a kill left half written and nothing else: the user may keep other things in the folder, and
-        other processes may be writing states just now (a store sees to its own)."""
+        """Remove temporary files left by a kill, and nothing else: users may have files of their own in the folder, and
+        other processes may be writing states right now (stores clean up after themselves)."""
         for left in [left for left in self.path.rglob(f"{TEMPORARY}*") if self.states not in left.parents]:
             if left.is_dir():
                 shutil.rmtree(left, ignore_errors=True)
@@ -74,7 +75,7 @@ class RunFolder:
                 left.unlink(missing_ok=True)
 
     def log(self, event: str, **values: Any) -> None:
-        """One JSON line in metrics.jsonl, while it runs."""
+        """Append one JSON line to metrics.jsonl."""
         line = json.dumps({"time": round(time.time(), 3), "event": event, **values}, ensure_ascii=False)
         with clear_disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
@@ -83,12 +84,12 @@ class RunFolder:
 
 
 def mark_done(folder: Path, stamp: str, **facts: Any) -> None:
-    """Written last into a folder: its presence means that all the rest is there."""
+    """Write stamp.json, the last file in a folder: its presence means that the folder is complete."""
     write_json(folder / "stamp.json", {"stamp": stamp, **facts})
 
 
 def describe_task(task: Task) -> dict[str, Any]:
-    """What the run folder keeps of a task, enough to predict without the data."""
+    """The contents of task.json: enough to predict without the data."""
     return {
         "name": task.name,
         "kind": str(task.kind),
@@ -102,7 +103,7 @@ def describe_task(task: Task) -> dict[str, Any]:
 
 
 def restore_task(facts: dict[str, Any]) -> Task:
-    """The task that `describe_task` described, without splits. Descriptions older than `takes_pairs` lack it: whoever
-    reads one adds it."""
+    """Rebuild the task from the output of `describe_task`, without splits. Older descriptions lack `takes_pairs`; the
+    caller must add it."""
     lists = {"metrics": tuple(facts["metrics"]), "labels": tuple(facts["labels"])}
     return Task(**{**facts, **lists, "kind": KINDS[facts["kind"]]}, readers={})

@@ -1,4 +1,4 @@
-"""Scores on the held-out part of train: what populations are judged by, and what heads show after each epoch."""
+"""Scores on held-out data: after each epoch of a run, and to compare the members of a search."""
 
 import math
 
@@ -13,18 +13,19 @@ from bertvision.pipeline.states import States, parts_read
 from bertvision.sources import MemorySource
 from bertvision.training.stack import Member
 
-ROWS = 1024  # kept states that go through the heads at once
+ROWS = 1024  # windows per batch when the states are in memory
 
 
 class HeldOut:
-    """Scores on the held-out examples, whose states are kept where they are small."""
+    """Scores members on the held-out examples. Their states are held in memory if they are small."""
 
     def __init__(self, states: States, keep: tuple[Part, ...], metric: str) -> None:
         self.job, self.encoder, self.metric = states.job, states.encoder, metric
         self.kept = states.keep(keep, HELD_OUT)
 
     def score(self, members: list[Member]) -> dict[str, float]:
-        """Name → score in percent, NaN where a head gives no numbers; the first process's where there are several."""
+        """Return name → score in percent, NaN if a head's outputs are NaN or infinite. All processes get the scores of
+        the main process."""
         if not members:
             return {}
         for member in members:
@@ -54,21 +55,22 @@ class HeldOut:
         return compute_outputs(self.encoder, heads, keep, features, job.task.kind, job.machine, tokens)
 
     def _score(self, outputs: np.ndarray) -> float:
-        """Where there is a threshold, at the one that is best here, since answers are given at it later."""
+        """The score; if the task has a threshold, at the best one for this data, which predictions will use as well."""
         if not np.isfinite(outputs).all():
             return math.nan
         task, examples = self.job.task, self.job.examples(HELD_OUT)
-        # The best answer is all that is scored.
+        # Only the best answer is scored.
         results = task.kind.example_results(self.job.decode(outputs, HELD_OUT, n_best=1), examples)
         scores = task.kind.score(task.metrics, results, task.kind.pick_threshold(results))
         return float(scores.get("at_threshold", scores)[self.metric])
 
 
 class EachEpoch:
-    """A `training.train.Judge` that drops nobody: it writes down what the members score at the end of each epoch."""
+    """A `training.train.Judge` that drops no member: it logs the members' scores at the end of each epoch."""
 
     def __init__(self, held_out: HeldOut, snapshot: float, members: list[Member], steps: list[np.ndarray]) -> None:
-        """`steps` are the windows of each step of the pass. The last epoch's end is left to those who score heads."""
+        """`steps` are the windows of each step of the pass. The end of the last epoch is left out: the scoring stage
+        covers it."""
         self.held_out, self.snapshot = held_out, snapshot
         self.ends = {member.name: _epoch_ends(member, steps) for member in members}
         self.steps = {step for ends in self.ends.values() for step in ends}
@@ -92,7 +94,7 @@ class EachEpoch:
 
 
 def _epoch_ends(member: Member, steps: list[np.ndarray]) -> list[int]:
-    """After which steps of the pass a member has seen its windows once, twice …; without the last."""
+    """The steps of the pass after which a member has finished each of its epochs, without the last."""
     seen = np.cumsum([len(steps[step]) for step in member.steps])  # (step)
     whole = [seen[-1] * epoch // member.config.epochs for epoch in range(1, member.config.epochs)]
     return [member.steps[int(np.searchsorted(seen, count))] + 1 for count in whole]

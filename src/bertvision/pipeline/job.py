@@ -1,4 +1,4 @@
-"""The parts of a run, each made once when first needed: task, examples, features, device; and the stamps of its stages.
+"""The parts of a run (task, examples, features, device), each built on first use, and the stamps of its stages.
 
 job.features("train")      job.stamps.finetune      job.stamps.member(epochs, member)
 """
@@ -28,13 +28,14 @@ from bertvision.machine import Machine
 from bertvision.pipeline.folder import HELD_OUT, RunFolder
 from bertvision.pipeline.members import build_members, find_head_mistakes
 from bertvision.progress import Reporter
+from bertvision.tables import counted
 from bertvision.tasks import Task, build_task
 
-# What an outcome depends on besides settings and data: raise a number when the work itself changes its results.
+# Part of the fingerprints: increase a version when a change to the code changes the results of that stage.
 FINETUNE_VERSION, TRAIN_VERSION, SCORE_VERSION = 2, 2, 3
-# Settings that change how the work is done, not what comes out of it (`memory_tokens` only where dropout falls).
+# Settings that do not affect the result (`memory_tokens` only changes which units dropout hits).
 NO_EFFECT = ("snapshots", "memory_tokens", "checkpoint_seconds", "track", "encode_tokens")
-# A method's settings count only where the method is used: runs made before there were methods stay finished.
+# Settings that have no effect with a given method; leaving them out keeps older runs finished.
 UNUSED = {"full": ("method", "lora_rank", "lora_alpha"), "bitfit": ("lora_rank", "lora_alpha"), "lora": ()}
 
 
@@ -51,7 +52,7 @@ class Job:
         encoder = self.config.encoder
         machine = Machine(encoder.device, encoder.dtype, self.config.finetune.track, self.folder.path, encoder.record)
         if not machine.is_main:
-            self.reporter = Reporter()  # one of several processes speaks
+            self.reporter = Reporter()  # only the main process prints
         return machine
 
     @cached_property
@@ -68,7 +69,7 @@ class Job:
 
     @cached_property
     def layers(self) -> tuple[int, ...] | None:
-        """The layers that heads read, counted from 0, where `encoder.layers` names some; None: all."""
+        """The layers that heads read, counted from 0, if `encoder.layers` selects some; None for all."""
         name, wanted = self.config.encoder.name, self.config.encoder.layers
         if wanted is None or shape_of(name, wanted).layers == shape_of(name).layers:
             return None
@@ -80,7 +81,8 @@ class Job:
 
     @cached_property
     def encode_tokens(self) -> int:
-        """How many tokens go through the frozen encoder at once: on a GPU many, but their states a small part of it."""
+        """How many tokens the frozen encoder takes at once. On a GPU: as many as possible while their states take only
+        a small part of its memory."""
         wanted, device = self.config.train.encode_tokens, self.machine.device
         if wanted is not None or device.type != "cuda":
             return wanted or 8192
@@ -90,31 +92,29 @@ class Job:
 
     @cached_property
     def snapshots(self) -> list[float]:
-        """Epochs at which the encoder is kept, in order."""
+        """Epochs at which the encoder is saved, in ascending order."""
         return sorted({*self.config.finetune.snapshots, self.config.finetune.epochs})
 
     @cached_property
     def head_snapshots(self) -> list[float]:
-        """Snapshots whose states heads are trained on."""
+        """Snapshots on which heads are trained."""
         return sorted(set(self.config.train.snapshots or [self.snapshots[-1]]))
 
     @cached_property
     def dev_splits(self) -> list[str]:
         if not self.task.dev_splits:
-            raise UserError(f'{self.task.name} has no dev set to score on: give task.dev = "file".')
+            raise UserError(f'{self.task.name} has no dev set to score on: set task.dev = "FILE".')
         return list(self.task.dev_splits)
 
     @property
     def scored_splits(self) -> list[str]:
-        """Held-out examples first, where there are any: thresholds and other choices are made on them."""
+        """Held-out data first, if there is any: thresholds and other choices are made on it."""
         return [*([HELD_OUT] if self.examples(HELD_OUT) else []), *self.dev_splits]
 
     @cached_property
     def _train_parts(self) -> tuple[list[Example], list[Example]]:
         if "train" not in self.task.splits:
-            raise UserError(
-                f'{self.task.name} has nothing to train on in {self.task.source}: give task.train = "file".'
-            )
+            raise UserError(f'{self.task.name} has no training data in {self.task.source}: set task.train = "FILE".')
         examples = draw(self._labelled("train"), self.config.data.limit_train, self.config.seed)
         return hold_out(examples, self.config.data.hold_out, self.config.seed)
 
@@ -123,15 +123,15 @@ class Job:
         missing = [e.id for e in examples if (e.answers if self.task.kind.reads_answers else e.target) is None]
         if missing:
             raise UserError(
-                f"the {split} split of {self.task.name} has {len(missing)} example(s) without a target, first "
-                f"'{missing[0]}': give labelled data, or `bertvision predict` for unlabelled."
+                f"the {split} split of {self.task.name} has {counted(len(missing), 'example')} without a target; the "
+                f"first is '{missing[0]}'. Use labelled data here, and `bertvision predict` for unlabelled data."
             )
         if not examples:
             raise UserError(f"the {split} split of {self.task.name} is empty ({self.task.source}).")
         return examples
 
     def examples(self, split: str) -> list[Example]:
-        """Examples of "train" (without the held-out part), "held_out", or a dev split."""
+        """The examples of "train" (without the held-out part), "held_out" or a dev split."""
         if split not in self._examples:
             if split in ("train", HELD_OUT):
                 self._examples["train"], self._examples[HELD_OUT] = self._train_parts
@@ -153,7 +153,8 @@ class Job:
     def decode(
         self, outputs: np.ndarray, split: str, evaluate: EvaluateConfig | None = None, n_best: int | None = None
     ) -> Predictions:
-        """What a model's raw outputs (token or window, output) for a split predict, by these settings or the job's."""
+        """Turn a model's raw outputs (token or window, output) for a split into predictions. `evaluate` defaults to the
+        job's own settings."""
         settings = evaluate or self.config.evaluate
         how = Decoding(n_best or settings.n_best, settings.max_answer_tokens, self.machine.device)
         return self.task.kind.decode(self.task, outputs, self.features(split), self.examples(split), how)
@@ -163,7 +164,7 @@ class Job:
         return self.config.data.max_length or self.task.max_length
 
     def with_heads(self, heads: list[Any], snapshots: list[float]) -> "Job":
-        """The same job with other heads on the states of these snapshots; data, features and device are shared."""
+        """Return the same job with other heads on these snapshots. Data, features and device are shared."""
         other = copy.copy(self)
         for name in ("members", "head_snapshots"):
             other.__dict__.pop(name, None)
@@ -178,33 +179,33 @@ class Job:
 
 
 class Stamps:
-    """A hash of everything that affects an outcome. A stage whose folder carries the same stamp is finished."""
+    """Fingerprints of everything that affects a result. A stage whose folder holds the same stamp is finished."""
 
     def __init__(self, job: Job, hashes: dict[tuple[str, Any], str] | None = None) -> None:
-        """`hashes`: those already computed by a job on the same data and encoder."""
+        """`hashes` are those already computed by a job on the same data and encoder."""
         self.job, self.hashes = job, {} if hashes is None else hashes
 
     def _once(self, name: str, of: Any, compute: Callable[[], str]) -> str:
-        """Hashes of data and weights take a while: each is computed once."""
+        """Cache: hashing data and weights takes a while."""
         key = name, of
         if key not in self.hashes:
             self.hashes[key] = compute()
         return self.hashes[key]
 
-    # ------------------------------------------------------------------ what goes in
+    # ------------------------------------------------------------------ inputs
 
     @property
     def encoder(self) -> str:
         return self._once("encoder", None, lambda: identify(self.job.config.encoder.name))
 
     def data(self, split: str) -> str:
-        """Hash of a split's examples, its targets, and how they are cut into windows."""
+        """Hash of a split's examples and targets, and of how they are split into windows."""
         job = self.job
         parts = job.task.kind, job.task.labels, job.max_length, job.config.data.overlap
         return self._once("data", split, lambda: fingerprint(self.examples(split), *parts))
 
     def examples(self, split: str) -> str:
-        """Hash of the examples alone, however they are cut into windows."""
+        """Hash of the examples alone, independent of windows."""
         return self._once("examples", split, lambda: self._hash_examples(split))
 
     def _hash_examples(self, split: str) -> str:
@@ -233,13 +234,13 @@ class Stamps:
         reference = read_json(folder / "reference.json")
         return weights_stamp(reference["name"] if reference else str(folder))
 
-    # ------------------------------------------------------------------ what comes out
+    # ------------------------------------------------------------------ results
 
     @cached_property
     def finetune(self) -> str:
         config = self.job.config
         settings = {"epochs": 0} if config.finetune.epochs == 0 else _finetune_settings(config.finetune)
-        # As asked for, not as found here: a run made on a GPU stays finished when it is opened on a laptop.
+        # The settings, not the values resolved on this machine: a run from a GPU stays finished on a laptop.
         precision = config.encoder.dtype, config.encoder.attention
         return fingerprint(
             "finetune", FINETUNE_VERSION, self.data("train"), self.encoder, settings, config.seed, precision
@@ -254,14 +255,15 @@ class Stamps:
 
     @property
     def states_settings(self) -> dict[str, Any]:
-        """Settings of the states and their order that differ from the defaults, so that older runs stay finished."""
+        """Settings that affect the states or their order, where they differ from the defaults. Leaving out the defaults
+        keeps older runs finished."""
         train, layers = self.job.config.train, self.job.layers
         found: dict[str, Any] = {}
         if layers is not None:
             found["encoder.layers"] = list(layers)
         if train.shuffle != "windows":
             found["train.shuffle"] = train.shuffle
-        if train.source == "stored":  # "auto" streams or stores, whichever is cheaper; a head's facts say which it was
+        if train.source == "stored":  # with "auto", the head's stamp.json records which source was used
             found["train.source"] = "stored", self.job.config.store.dtype
         return found
 
@@ -278,7 +280,7 @@ def _finetune_settings(config: FinetuneConfig) -> dict[str, Any]:
 
 
 def find_mistakes(config: RunConfig) -> list[str]:
-    """What is wrong with a config's heads and ensembles, for `config.build_config`."""
+    """List the mistakes in a config's heads and ensembles, for `config.build_config`."""
     mistakes = find_head_mistakes(config)
     if mistakes or not config.ensembles:
         return mistakes
@@ -288,13 +290,13 @@ def find_mistakes(config: RunConfig) -> list[str]:
 
 
 def reopen(folder: Path | str, reporter: Reporter | None = None) -> Job:
-    """The job that a run folder was made by; the folder may have been moved since."""
+    """Return the job behind a run folder. The folder may have been moved."""
     return Job(dataclasses.replace(load_config(folder), run=str(folder)), reporter)
 
 
 def _free_of_files(folder: Path) -> Path:
-    """The run folder, unless a file stands in its way."""
-    for place in (folder, *folder.parents):
-        if place.exists() and not place.is_dir():
-            raise UserError(f"run = '{folder}': '{place}' is a file. Set `run` to a folder, there or to be made.")
+    """Return the run folder. Raise UserError if it or one of its parents is a file."""
+    for path in (folder, *folder.parents):
+        if path.exists() and not path.is_dir():
+            raise UserError(f"run = '{folder}': '{path}' is a file. Set `run` to an existing or a new folder.")
     return folder

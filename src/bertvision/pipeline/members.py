@@ -1,11 +1,11 @@
-"""A config's `heads` become members: each is a head with its own settings, optimiser, schedule, seed and share of data.
+"""Turn a config's `heads` into members: heads with their own settings, schedule, seed and fraction of the data.
 
 heads = [
-    "learned_pooling",                                                          a head, with its defaults
-    "adapter_386_skip",                                                         a preset: one of the papers' rows
+    "learned_pooling",                                                          a head with its defaults
+    "adapter_386_skip",                                                         a preset: a row of one of the papers
     { head = "adapter", size = [16, 64], lr = [3e-4, 1e-3], seeds = 5 },        a grid: 2 × 2 × 5 members
-    { head = "adapter_64", data_fraction = [0.1, 0.3, 1.0] },                   the less-data curve
-    { head = "adapter_64", begin = "runs/mnli/snapshots/epoch_1/heads/adapter_64" },    weights to begin with
+    { head = "adapter_64", data_fraction = [0.1, 0.3, 1.0] },                   a learning curve over the data size
+    { head = "adapter_64", begin = "runs/mnli/snapshots/epoch_1/heads/adapter_64" },    initial weights
 ]
 """
 
@@ -26,14 +26,15 @@ TRAINING: dict[str, Any] = {
     "lr": float, "epochs": int, "schedule": str, "warmup": float, "decay": float, "clip": float | None,
     "data_fraction": float, "seed": int,
 }  # fmt: skip
-# And what a search does not vary.
+# Everything in TRAINING can be varied by a search, `begin` can't.
 MEMBER: dict[str, Any] = {**TRAINING, "begin": str | None}
 RESERVED = ("encoder", "baseline")
 NAME = re.compile(r"[^\W\d_][\w.-]*")
 
 
 def build_members(entries: list[Any], train: TrainConfig, seed: int, kind: Kind) -> list[MemberConfig]:
-    """The members a config asks for, with the last-layer control first; raises ConfigError with every mistake."""
+    """Build the members of a config. The control is added in front if it is missing. Raise ConfigError with every
+    mistake."""
     builder = _Builder(train, seed, kind)
     members = builder.build([{"head": entry} if isinstance(entry, str) else dict(entry) for entry in entries])
     if not any(member.head == CONTROL and member.data_fraction == 1 and not member.begin for member in members):
@@ -41,22 +42,24 @@ def build_members(entries: list[Any], train: TrainConfig, seed: int, kind: Kind)
     mistakes = builder.mistakes
     names = [member.name for member in members]
     for name in sorted({name for name in names if names.count(name) > 1}):
-        mistakes.append(f"two heads are called '{name}': a value is there twice, or one of them needs another `name`.")
+        mistakes.append(f"two heads are named '{name}': remove the duplicate, or give one of them another `name`.")
     groups: dict[str, list[dict[str, Any]]] = {}
     for member in members:
         groups.setdefault(member.group, []).append({**member.identity(), "seed": None})
     for group in sorted(group for group, alike in groups.items() if any(one != alike[0] for one in alike)):
-        mistakes.append(f"heads that differ in more than their seed are called '{group}': give one another `name`.")
+        mistakes.append(
+            f"several heads named '{group}' differ in more than their seed: give one of them another `name`."
+        )
     if mistakes:
         raise ConfigError(mistakes)
     return members
 
 
 def find_head_mistakes(config: RunConfig) -> list[str]:
-    """What is wrong with a config's heads, for `config.build_config`; entries that are no heads at all are its own."""
+    """List the mistakes in a config's heads, for `config.build_config`, which reports malformed entries itself."""
     entries = [e for e in config.heads if isinstance(e, str) or (isinstance(e, dict) and _is_head(e.get("head")))]
     try:
-        # A mistake in [train] itself is reported once, not again by every head.
+        # Default [train] settings: a mistake there is reported once, not once per head.
         build_members(entries, TrainConfig(), 0, target_kind(config.task) or LABEL)
     except ConfigError as error:
         return error.mistakes
@@ -72,7 +75,7 @@ def as_list(value: Any) -> list[Any]:
 
 
 class _Builder:
-    """Turns entries into members, and collects the mistakes in them."""
+    """Turns entries into members and collects their mistakes."""
 
     def __init__(self, train: TrainConfig, seed: int, kind: Kind) -> None:
         self.train, self.seed, self.kind = train, seed, kind
@@ -86,9 +89,9 @@ class _Builder:
     # ------------------------------------------------------------------ grids
 
     def _expand(self, name: str, table: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, list[Any]]]:
-        """The points of an entry's grid for one of its heads or presets, and what varies among them."""
+        """Return the points of an entry's grid for one of its heads or presets, and the settings that vary."""
         if name not in list_presets() and name not in HEADS:
-            self.mistakes.append(f"there is no head '{name}': {suggest(name, sorted({*HEADS, *list_presets()}))}")
+            self.mistakes.append(f"unknown head '{name}': {suggest(name, sorted({*HEADS, *list_presets()}))}")
             return [], {}
         given = {key: value for key, value in table.items() if key != "head"}
         hints = setting_types(find_preset(name)[0]) | MEMBER | {"name": list}
@@ -102,7 +105,7 @@ class _Builder:
         return [dict(zip(given, point, strict=True)) for point in itertools.product(*choices.values())], varied
 
     def _find_seeds(self, name: str, given: dict[str, Any]) -> int | list[int] | None:
-        """The seeds that `seeds = 5` of an entry, or of [train], stands for; None where the entry names its own."""
+        """Expand `seeds = 5` of an entry or of [train] into seeds; None if the entry lists its own."""
         own = given.pop("seeds", None)
         if own is None:
             if "seed" in given or self.train.seeds == 1:
@@ -113,7 +116,7 @@ class _Builder:
             return None
         first = given.get("seed", self.seed)
         if not isinstance(first, int):
-            self.mistakes.append(f"head '{name}': give `seed` as a list, or `seeds` as a number, not both.")
+            self.mistakes.append(f"head '{name}': set either `seed` to a list or `seeds` to a number, not both.")
             return None
         return list(range(first, first + own)) if own > 1 else first
 
@@ -128,28 +131,29 @@ class _Builder:
             member = self._with_begin(member, name)
         head = HEADS[member.head]
         if not head.takes(self.kind):
-            able = ", ".join(other for other in KINDS if head.takes(KINDS[other]))
-            self.mistakes.append(f"head '{name}' does not predict a {self.kind}: it predicts {able}.")
+            able = " or ".join(f"a {other}" for other in KINDS if head.takes(KINDS[other]))
+            self.mistakes.append(f"head '{name}' can't predict a {self.kind}, only {able}.")
         if own_name is not None and not _is_name(own_name):
             self.mistakes.append(
-                f"`name` = {own_name!r} of head '{name}' can't be used: a letter, then letters, digits, '_', '-', '.'; "
-                f"not {' or '.join(RESERVED)}."
+                f"the `name` of head '{name}' can't be {own_name!r}: use a letter, then letters, digits, '_', '-' or "
+                f"'.' ({' and '.join(map(repr, RESERVED))} are reserved)."
             )
         if len(self.mistakes) > found:
             return None
         shown = {key: value for key, value in given.items() if key != "begin"}
         if "begin" in varied:
             shown["begin"] = name_begin(given["begin"], varied["begin"])
-        if own_name is not None:  # a grid's members still need names of their own
+        if own_name is not None:  # the members of a grid still need different names
             name = f"{own_name}_{name}" if "head" in varied else own_name
             shown = {key: value for key, value in shown.items() if key in varied}
         group = _name(name, member.head, {key: value for key, value in shown.items() if key != "seed"})
         return dataclasses.replace(member, name=_name(name, member.head, shown), group=group)
 
     def _convert(self, name: str, given: dict[str, Any]) -> MemberConfig:
-        """The member without a name; converted values go back to `given`, which names are made of."""
+        """Build the member without its name. Converted values are written back to `given`, from which the name is
+        built."""
         head, preset = find_preset(name)
-        # As JSON has them, so that a member read from a file equals the one that was written.
+        # Lists, as in JSON, so that a member read from a file equals the one that was written.
         settings = {key: list(value) if isinstance(value, tuple) else value for key, value in preset.items()}
         training: dict[str, Any] = {key: getattr(self.train, key, None) for key in TRAINING}
         training |= {"seed": self.seed, "data_fraction": 1.0}
@@ -168,7 +172,7 @@ class _Builder:
         return MemberConfig("", head, settings, **training)
 
     def _with_begin(self, member: MemberConfig, name: str) -> MemberConfig:
-        """The member with the full path and the stamp of what it begins with."""
+        """Return the member with the full path and the fingerprint of its initial weights."""
         if member.begin is None:
             return member
         folder = find_folder(member.begin)
@@ -177,26 +181,26 @@ class _Builder:
         except UserError as error:
             self.mistakes.append(
                 f"head '{name}': `begin` = '{member.begin}': {error} Give the folder of a trained head: "
-                "RUN/snapshots/epoch_…/heads/NAME, KIT/TASK, or that of a kit that ships, such as default/squad2."
+                "RUN/snapshots/epoch_…/heads/NAME, KIT/TASK, or a head of a shipped kit such as default/squad2."
             )
             return member
         if found.head != member.head:
             self.mistakes.append(
-                f"head '{name}': `begin` = '{member.begin}' holds the head '{found.head}': "
-                f"it must be '{member.head}' too."
+                f"head '{name}': `begin` = '{member.begin}' holds a head of type '{found.head}', but must hold one of "
+                f"type '{member.head}'."
             )
         return dataclasses.replace(member, begin=str(folder), begin_stamp=found.stamp)
 
 
 def _choices(value: Any, hint: Any) -> list[Any]:
-    """The values of one setting: a list is a grid, unless the setting itself is a list."""
+    """Return the values of one setting. A list is a grid, unless the setting itself takes a list."""
     if isinstance(value, list) and value and (hint is None or not convert(value, hint)[1]):
         return value
     return [value]
 
 
 def _check_training(member: MemberConfig) -> list[str]:
-    """A head's own lr, epochs … are held to the rules of [train]'s."""
+    """Check a head's own lr, epochs … by the same rules as those in [train]."""
     rules = {item.name: item for section in (RunConfig, TrainConfig) for item in dataclasses.fields(section)}
     found = [
         line.removesuffix(".")
@@ -212,12 +216,12 @@ def _check_training(member: MemberConfig) -> list[str]:
 
 
 def _is_name(value: Any) -> bool:
-    """Names become folders, so nothing that could lead out of one or be hidden."""
+    """Names become folder names, so they must not be hidden or contain path separators."""
     return isinstance(value, str) and NAME.fullmatch(value) is not None and value not in RESERVED
 
 
-def _figure(value: float) -> str:
-    """As short as it stays distinct, without signs that a folder's name should not have."""
+def _number(value: float) -> str:
+    """Format a number as briefly as possible without loss, and without characters unsuited to folder names."""
     short = f"{value:g}"
     return (short if float(short) == value else repr(value)).replace("+", "")
 
@@ -231,7 +235,7 @@ def _name(start: str, head: str, given: dict[str, Any]) -> str:
             off = fields[key].metadata.get("off", f"no_{key}") if key in fields else f"no_{key}"
             words.append(key if value else off)
         elif isinstance(value, int | float):
-            words.append(_figure(value) if key == "size" else f"{key}{_figure(value)}")
+            words.append(_number(value) if key == "size" else f"{key}{_number(value)}")
         elif isinstance(value, list | tuple):
             words.append(key + "-".join(str(part).replace("-", "m") for part in value))
         else:

@@ -1,5 +1,5 @@
-"""The story on one page: text → task → features → encoder, fine-tuned a little → hidden states of every layer → every
-head at once → predictions → scores.
+"""A whole run: text → task → features → fine-tuned encoder → hidden states of every layer → all heads in one pass →
+predictions → scores.
 
     scores = run_job(Job(load_config("configs/rte.toml")))
 """
@@ -22,8 +22,7 @@ from bertvision.tables import counted, to_markdown
 
 
 def open_run(job: Job) -> None:
-    """Writes what was asked and where it runs, before any work. Mistakes in the data, and layers that the encoder does
-    not have, are reported even before that."""
+    """Check data, layers and stores, then write config.json, task.json and environment.json."""
     _ = job.layers
     check_stores(job)
     for split in ("train", *job.task.dev_splits):
@@ -35,15 +34,15 @@ def open_run(job: Job) -> None:
         write_json(job.folder.path / "environment.json", describe_environment(job.machine))
     if threads.spins and is_crowded():
         job.reporter.say(
-            "this machine is busy, and torch was imported before bertvision, so its threads spin while they wait: "
-            "import bertvision first, or set OMP_WAIT_POLICY=PASSIVE, and training is several times faster."
+            "this machine is busy, and torch was imported before bertvision, so its idle threads waste CPU time. "
+            "Import bertvision first or set OMP_WAIT_POLICY=PASSIVE to train several times faster."
         )
     job.machine.wait()
 
 
 def run_job(job: Job) -> dict[str, Any]:
-    """All stages of a job, in order; gives what scores.json holds."""
-    _ = job.members, job.dev_splits  # mistakes in the heads, or no dev set, are said before any work
+    """Run all stages of a job in order. Return the contents of scores.json."""
+    _ = job.members, job.dev_splits  # raise for invalid heads or a missing dev set before any work
     check_heads(job)
     open_run(job)
     finetune(job)
@@ -52,7 +51,7 @@ def run_job(job: Job) -> dict[str, Any]:
 
 
 def score_job(job: Job) -> dict[str, Any]:
-    """The last stage: figures of everything that was trained, scores.json and summary.md."""
+    """The last stage: score every model, and write scores.json and summary.md."""
     scores = evaluate(job)
     if job.config.ensembles or (job.folder.path / ADDED_ENSEMBLES).is_file():
         add_ensembles(job, scores)
@@ -69,15 +68,17 @@ def write_summary(job: Job, scores: dict[str, Any]) -> None:
 
 def _heading(job: Job) -> str:
     config = job.config.finetune
-    batch = f"{config.batch_rows} windows" if config.batch_rows else f"{config.batch_tokens:,} tokens"
+    batch = counted(config.batch_rows, "window") if config.batch_rows else f"{config.batch_tokens:,} tokens"
     train, held = len(job.examples("train")), len(job.examples("held_out"))
     lines = [
         f"# {job.task.name} with {Path(job.config.encoder.name).name}",
         "",
         f"- data: {job.task.source}",
-        f"- trained on {train:,} examples; {held:,} more held out for every choice; seed {job.config.seed}",
+        f"- training set: {counted(train, 'example')}, and {held:,} held out to choose thresholds and the best head",
+        f"- seed: {job.config.seed}",
         f"- device: {job.machine.describe()}",
-        f"- fine-tuning: {counted(config.epochs, 'epoch')}, lr {config.lr:g}, {config.schedule}, {batch} a step",
+        f"- fine-tuning: {counted(config.epochs, 'epoch')}, learning rate {config.lr:g}, {config.schedule} schedule, "
+        f"{batch} per step",
         "",
     ]
     return "\n".join(lines) + "\n"

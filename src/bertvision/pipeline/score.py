@@ -1,4 +1,4 @@
-"""Scoring: what every model of a run says of held-out and dev examples, the figures of that, and tables of them."""
+"""Scoring: predictions of every model on held-out and dev examples, their scores, and tables of these."""
 
 import dataclasses
 import statistics
@@ -23,7 +23,7 @@ from bertvision.tables import Column, Headings, Table, counted
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One model at one snapshot: what its predictions are stamped with, and what it costs."""
+    """One model at one snapshot: its stamp, and facts such as its cost."""
 
     name: str
     stamp: str
@@ -31,7 +31,7 @@ class Row:
 
 
 def evaluate(job: Job) -> dict[str, Any]:
-    """Scores the baseline, the encoder at every snapshot and every head; writes scores.json and gives it back."""
+    """Score the baseline, the encoder at every snapshot and every head. Write scores.json and return its contents."""
     task, train = job.task, job.examples("train")
     baseline = {split: task.kind.baseline(task.metrics, train, job.examples(split)) for split in job.dev_splits}
     scores: dict[str, Any] = {
@@ -57,7 +57,7 @@ def evaluate(job: Job) -> dict[str, Any]:
 
 
 def _keep_lengths(job: Job) -> None:
-    """How many windows of each length there are, for those who ask later without a tokenizer at hand."""
+    """Save how many windows of each length there are, for reports that run without a tokenizer."""
     path = job.folder.path / "lengths.json"
     known, found = read_json(path) or {}, {}
     for split in ("train", *job.scored_splits):
@@ -72,16 +72,16 @@ def _keep_lengths(job: Job) -> None:
 
 
 def _rows(job: Job, epochs: float) -> list[Row]:
-    """The models to score at a snapshot: the encoder, and the heads where heads are trained."""
+    """The models to score at a snapshot: the encoder, and the heads if any were trained on it."""
     found = read_json(job.folder.encoder(epochs) / "stamp.json")
     if found is None or found["stamp"] != job.stamps.finetune:
         raise UserError(
-            f"'{job.folder.path}' has no encoder fine-tuned by these settings to {counted(epochs, 'epoch')}: "
+            f"'{job.folder.path}' has no encoder fine-tuned for {counted(epochs, 'epoch')} with these settings: "
             "run `bertvision finetune` (or `run`) with this config first."
         )
     whole = found["parameters"]
     facts = {key: found.get(key) for key in ("parameters", "seconds", "tokens", "memory")}
-    if "trained_parameters" in found:  # not all of them learned
+    if "trained_parameters" in found:  # only some were trained
         facts["trained_parameters"] = found["trained_parameters"]
     rows = [Row(ENCODER, f"{found['stamp']}@{epochs:g}", {**facts, "share": 1.0})]
     for member in job.members if epochs in job.head_snapshots else []:
@@ -89,7 +89,7 @@ def _rows(job: Job, epochs: float) -> list[Row]:
         found = read_json(job.folder.head(epochs, member.name) / "stamp.json")
         if found is None or found["stamp"] != stamp:
             job.reporter.say(
-                f"head '{member.name}' is not trained by these settings: it is left out (`bertvision train`)."
+                f"skipping head '{member.name}': it has not been trained with these settings (run `bertvision train`)."
             )
             continue
         keys = ("parameters", "seconds", "tokens", "memory", "states", "failed")
@@ -101,7 +101,7 @@ def _rows(job: Job, epochs: float) -> list[Row]:
 
 
 def _predict_missing(job: Job, epochs: float, rows: list[Row]) -> None:
-    """One pass a split for all models whose predictions are not there; held-out first, for the threshold."""
+    """Run one pass per split for all models whose predictions are missing; held-out data first, for the threshold."""
     loaded: tuple[Encoder, Any] | None = None
     for split in job.scored_splits:
         todo = [row for row in rows if not row.facts.get("failed") and not _is_predicted(job, epochs, split, row)]
@@ -116,7 +116,8 @@ def _predict_missing(job: Job, epochs: float, rows: list[Row]) -> None:
             keep.update(output.keep if row.name == ENCODER else (model.reads,))
             models[row.name] = model.to(job.machine.device).eval()
         features = job.features(split)
-        with job.reporter.bar(f"scoring {len(todo)} models on {split}", int(features.lengths.sum()), "tokens") as bar:
+        title = f"scoring {counted(len(todo), 'model')} on {split}"
+        with job.reporter.bar(title, int(features.lengths.sum()), "tokens") as bar:
             outputs = compute_outputs(
                 encoder, models, tuple(sorted(keep)), features, job.task.kind, job.machine,
                 job.encode_tokens, bar,
@@ -146,7 +147,7 @@ def keep_scored(
     predictions: Predictions,
     outputs: np.ndarray | None = None,
 ) -> None:
-    """Scores a model's predictions and keeps both; those on held-out questions come first, for the threshold."""
+    """Score a model's predictions and save both. Held-out data must come first, for the threshold."""
     kind, threshold = job.task.kind, None
     results = kind.example_results(predictions, job.examples(split))
     if kind.has_threshold and job.examples(HELD_OUT):
@@ -164,22 +165,25 @@ def keep_scored(
 
 
 def read_scores(job: Job, epochs: float, name: str) -> dict[str, Any]:
-    """Split → figures of a model that was scored there."""
-    place = job.folder.predictions
-    found = {split: read_json(place(epochs, split) / name / "stamp.json") for split in job.scored_splits}
+    """Return split → scores of a model, for the splits it was scored on."""
+    folder = job.folder.predictions
+    found = {split: read_json(folder(epochs, split) / name / "stamp.json") for split in job.scored_splits}
     return {split: stamp["scores"] for split, stamp in found.items() if stamp is not None}
 
 
-# ---------------------------------------------------------------------- tables: on the terminal, and summary.md
+# ---------------------------------------------------------------------- tables, for the terminal and summary.md
 
-SECONDS = Column("seconds", note="seconds: the encoder's fine-tuning so far; a head's pass, which all heads share.")
+SECONDS = Column("seconds", note="seconds: fine-tuning so far (encoder), or the pass in which all heads train (heads).")
 FIRST_TO_GO = ("answerable-only EM", "HasAns F1", "NoAns F1", "seconds", "% of encoder", "answerable-only F1")
-SEEDS_NOTE = "±: standard deviation over the seeds, which change a head's start and dropout; the data's order is one."
-BEGUN = "began with the weights of a trained head; what that one learned from, and its seconds, are not counted here."
+SEEDS_NOTE = (
+    "±: standard deviation over the seeds, which set a head's initial weights and dropout; the data order is the same."
+)
+BEGUN = "began with the weights of a trained head, whose training data and time are not counted here."
 
 
 def score_tables(run: FinishedRun) -> list[Table]:
-    """A table for each snapshot that has heads and each dev split, and the fine-tuning curve where there is one."""
+    """Build a table for each dev split and snapshot with heads, and a fine-tuning curve if there are several
+    snapshots."""
     tables = []
     with_heads = [epochs for epochs in run.snapshots if len(run.models(epochs)) > 2]
     for split in run.splits:
@@ -208,7 +212,7 @@ def _model_row(group: Group, split: str, columns: list[Figure]) -> list[str]:
 
 
 def begun_note(names: list[str]) -> str:
-    """What is told of heads that did not begin with random weights; nothing where there is none."""
+    """A note about heads that started from trained weights; empty if there are none."""
     return f"{', '.join(names)} {BEGUN}" if names else ""
 
 
@@ -228,28 +232,28 @@ def _score_figures(run: FinishedRun, epochs: float, split: str) -> list[Figure]:
 
 
 def score_figures(kind: Kind, metrics: Sequence[str], found: list[dict[str, Any]]) -> list[Figure]:
-    """The columns of a table of these scores: figures that any of them has."""
+    """The metrics to show as columns: those for which at least one model has a score."""
     return [one for one in kind.figures(metrics) if any(figure(scores, one.key) for scores in found)]
 
 
 def columns_of(figures: Iterable[Figure]) -> list[Column]:
-    """Their columns, with what is explained in the line under a table."""
+    """Table columns for these metrics, with the notes that appear under the table."""
     return [Column(one.heading, note=one.note) for one in figures]
 
 
 def figure(scores: dict[str, Any], key: str) -> str:
-    """As a table shows it, empty where there is none."""
+    """One score as shown in a table; empty if it is missing."""
     value = read_figure(scores, key)
     return "" if value is None else _spread([value])
 
 
 def _spread(values: list[float]) -> str:
-    """One figure, or the mean of several and their standard deviation."""
+    """One score, or the mean and standard deviation of several."""
     if len(values) < 2:
         return f"{values[0]:.2f}" if values else ""
     return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
 
 
 def _seconds(model: Entry) -> str:
-    """Fine-tuning so far for the encoder; for a head its pass, which all heads share."""
+    """Seconds of fine-tuning so far for the encoder; for a head, seconds of the pass shared by all heads."""
     return f"{model.seconds:.1f}" if model.parameters and model.seconds is not None else ""

@@ -1,6 +1,6 @@
-"""A snapshot: the encoder as it is kept after so many epochs of fine-tuning, and how sequences go through it.
+"""Snapshots: save and load the encoder after a given number of epochs of fine-tuning, and run it.
 
-`compute_outputs` is one pass over some windows that gives the outputs of every model: its output layer and all heads.
+`compute_outputs` runs one pass over some windows and returns the outputs of every model: output layer and heads.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -28,16 +28,18 @@ from bertvision.pipeline.job import Job
 from bertvision.progress import Bar
 from bertvision.sources.base import make_ahead
 
-# Operations before which compiling the layers takes longer than it saves (LOG.md): a minute or two of a large GPU.
+# Below this many operations, compiling the layers takes longer than it saves (LOG.md): a minute or two on a large GPU.
 LONG_WORK = 2e16
 
 
 def load_snapshot(folder: Path, settings: EncoderConfig, machine: Machine) -> tuple[Encoder, Any]:
-    """The frozen encoder of a snapshot's folder, in the machine's precision, and its output layer."""
+    """Load the frozen encoder of a snapshot, in the machine's precision, and its output layer."""
     reference = read_json(folder / "reference.json")
     name = reference["name"] if reference else str(folder)
     if reference and identify(name) != reference["stamp"]:
-        raise UserError(f"the encoder '{name}' is not the one this run was made with: bring that back, or run again.")
+        raise UserError(
+            f"the encoder '{name}' has changed since this run used it: restore the original, or start a new run."
+        )
     encoder = load_encoder(name, machine.device, machine.dtype, settings.attention, layers=settings.layers)
     output = restore_output_layer(folder).to(machine.device)
     return encoder.eval().requires_grad_(False), output.eval()
@@ -45,9 +47,9 @@ def load_snapshot(folder: Path, settings: EncoderConfig, machine: Machine) -> tu
 
 def save_snapshot(job: Job, epochs: float, encoder: Encoder, output: Any, stamp: str, facts: dict[str, Any]) -> None:
     with writing_folder(job.folder.encoder(epochs)) as fresh:
-        if epochs == 0:  # the encoder as it came: its name says it all
-            place = Path(job.config.encoder.name).expanduser()
-            name = str(place.absolute()) if place.is_dir() else job.config.encoder.name
+        if epochs == 0:  # the untouched encoder: a reference is enough
+            path = Path(job.config.encoder.name).expanduser()
+            name = str(path.absolute()) if path.is_dir() else job.config.encoder.name
             write_json(fresh / "reference.json", {"name": name, "stamp": job.stamps.encoder})
         else:
             encoder.save(fresh)
@@ -58,34 +60,36 @@ def save_snapshot(job: Job, epochs: float, encoder: Encoder, output: Any, stamp:
 
 
 def report_route(job: Job, encoder: Encoder) -> None:
-    """Prints how sequences go through, after comparing it with the padded way on a few of them."""
+    """Print the device and the attention route, after comparing the route's output with the padded one on a few
+    sequences."""
     features = job.features("train")
     try:
         with job.machine.autocast():
             check_route(encoder, pack_tokens(features, np.arange(min(4, len(features)))))
     except RouteError as error:
         encoder.take_route("padded")
-        job.reporter.say(f"{error} It is padded in this run.")
-    line = f"on {job.machine.describe()}; sequences go through {encoder.route}: {encoder.route_reason}."
+        job.reporter.say(f"{error} This run uses padding.")
+    line = f"device: {job.machine.describe()}; attention: {encoder.route} ({encoder.route_reason})."
     job.reporter.say_if_new("route", line)
 
 
 def compile_if_long(job: Job, encoder: Encoder, tokens: float) -> None:
-    """Compiles the encoder's layers where so many tokens, forward, are enough work to make up for it."""
+    """Compile the encoder's layers if a forward pass over this many tokens is enough work to pay for it."""
     wanted = job.config.encoder.compile
     if wanted == "off" or (wanted == "auto" and encoder.work * tokens < LONG_WORK):
         return
     if encoder.compile_layers():
-        job.reporter.say("the encoder's layers are compiled with the first batch (encoder.compile).")
+        job.reporter.say("compiling the encoder's layers during the first batch (encoder.compile).")
     elif wanted == "on":
-        job.reporter.say("the encoder's layers are not compiled: only an unpadded encoder's are (encoder.compile).")
+        job.reporter.say("not compiling the encoder's layers: encoder.compile has no effect with padding.")
 
 
 def check_length(job: Job, encoder: Encoder) -> None:
-    """Refuses windows that the encoder can't take, before the first long text turns up in the middle of the work."""
+    """Raise UserError if windows can be longer than the encoder allows, before a long text turns up during training."""
     if encoder.max_length is not None and job.max_length > encoder.max_length:
         raise UserError(
-            f"'{encoder.name}' takes at most {encoder.max_length} tokens: lower data.max_length = {job.max_length}."
+            f"'{encoder.name}' takes at most {encoder.max_length} tokens, but data.max_length is {job.max_length}: "
+            "lower it."
         )
 
 
@@ -113,13 +117,13 @@ def compute_outputs(
     tokens: int = 8192,
     bar: Bar | None = None,
 ) -> dict[str, np.ndarray]:
-    """Outputs of each model, float32: (token, 2) for spans, (window, output) otherwise, in the features' order."""
-    # Longest first: memory fails at once or never, and neighbours need little padding.
+    """Return each model's float32 outputs in the features' order: (token, 2) for spans, else (window, output)."""
+    # Longest first: memory runs out at once or never, and neighbours need little padding.
     order = np.argsort(-features.lengths, kind="stable")
     plan = fill_batches(features.lengths, order, tokens=tokens)
     found = Collector()
     for windows, states in encode_batches(encoder, features, plan[machine.rank :: machine.processes], keep):
-        with torch.no_grad():  # in the models' own float32: half precision would tie scores
+        with torch.no_grad():  # in the models' own float32: half precision would produce ties
             found.add(windows, [model(states) for model in models.values()])
         if bar:
             bar.advance(int(features.lengths[windows].sum()))
@@ -129,7 +133,7 @@ def compute_outputs(
 def encode_batches(
     encoder: Encoder, features: Features, plan: list[np.ndarray], keep: tuple[Part, ...]
 ) -> Iterator[tuple[np.ndarray, HiddenStates]]:
-    """The windows of each batch and their states. On a GPU the next batches are packed meanwhile."""
+    """Yield the windows of each batch and their states. On a GPU, the next batches are packed in the background."""
     on_gpu = encoder.device.type == "cuda"
 
     def prepare(windows: np.ndarray) -> tuple[np.ndarray, PackedTokens]:
@@ -144,15 +148,15 @@ def encode_batches(
 
 
 class Collector:
-    """Outputs of several models, batch after batch. They wait on the device and come from it many at a time: each time
-    the device must first have done all its work."""
+    """Collects outputs of several models, batch by batch. They stay on the device and are fetched many at a time,
+    because each fetch waits until the device is idle."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[np.ndarray, Tensor]] = []
         self.bytes, self.fetched = 0, list[Rows]()
 
     def add(self, windows: np.ndarray, outputs: list[Tensor]) -> None:
-        """One batch: its windows, and each model's outputs for them (token or window, output)."""
+        """Add one batch: its windows, and each model's outputs for them (token or window, output)."""
         stacked = torch.stack([output.float() for output in outputs])  # (model, token or window, output)
         self.waiting.append((windows, stacked))
         self.bytes += stacked.nbytes
@@ -160,7 +164,7 @@ class Collector:
             self.fetch()
 
     def fetch(self) -> list[Rows]:
-        """All that was added so far."""
+        """Return everything added so far."""
         if self.waiting:
             windows, outputs = zip(*self.waiting, strict=True)
             joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
@@ -170,7 +174,7 @@ class Collector:
 
 
 def put_in_order(rows: list[Rows], names: list[str], features: Features, kind: Kind) -> dict[str, np.ndarray]:
-    """Outputs of each model in the features' order; the rows are used up."""
+    """Return the outputs of each model in the features' order. Empties `rows`."""
     shape = len(names), kind.rows_of(features), rows[0].outputs.shape[2]
     found = np.full(shape, np.nan, dtype=np.float32)  # (model, token or window, output)
     while rows:

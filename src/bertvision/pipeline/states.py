@@ -1,10 +1,10 @@
-"""The hidden states of one snapshot: in memory where they are small, else streamed or stored, whichever is cheaper.
+"""The hidden states of one snapshot: in memory if they are small, otherwise streamed or stored, whichever is cheaper.
 
     states = States(job, encoder, epochs)
     source, choice = states.open(whole, keep)
 
-The choice and its reason are printed, and written to the run folder's sources.json. `bertvision check` makes the same
-choice beforehand (`weigh_states`), `bertvision encode` writes stores whatever they cost (`encode`).
+The choice and its reason are printed and written to sources.json in the run folder. `bertvision check` predicts the
+choice (`weigh_states`). `bertvision encode` writes stores regardless of cost (`encode`).
 """
 
 import time
@@ -33,19 +33,20 @@ from bertvision.sources.store import Contents, Location, Store, StoredSource, St
 from bertvision.sources.store.scan import Scan, scan
 from bertvision.sources.store.upkeep import verify_store
 
-# States that are kept take at most this share of the memory that is free; while they are made they take three times it.
+# States in memory take at most this fraction of the free memory; while they are computed, they need three times that.
 MEMORY_SHARE = 0.25
 WIDER: tuple[Part, ...] = ("cls", "mean")  # a store of both serves heads that read one of them
+SHOWN = {MEMORY: "held in memory", STREAMED: "streamed", STORED: "stored"}
 
 
 class UnfinishedError(UserError):
-    """Other commands have not written their parts of a store yet."""
+    """Other commands have not yet written their parts of a store."""
 
 
 @dataclass(frozen=True)
 class StoreSpec:
-    """The store that some states of a split have or would have: where it lies, and what it must hold. Until the encoder
-    is `finetuned`, its weights are not known."""
+    """The store, existing or not, for some states of a split: its location, and what it must hold. Before the encoder
+    is `finetuned`, its weights are unknown."""
 
     job: Job
     size: Encoder | EncoderSize
@@ -60,7 +61,7 @@ class StoreSpec:
 
     @property
     def location(self) -> Location:
-        """The run folder has its own stores; a location that is shared tells them apart by task and encoder."""
+        """The run folder by default. In a shared location, the store's name includes task and encoder."""
         job, root = self.job, self.job.config.store.path
         if root is None:
             return open_location(job.folder.states / self.name)
@@ -88,8 +89,8 @@ class StoreSpec:
         )
 
     def scan(self) -> tuple[Scan, dict[str, Any] | None]:
-        """What lies in the location, and the identity it must have: None where there is nothing to compare it with, so
-        that a run that stores nothing hashes nothing. Only reads."""
+        """Scan the location. Return what was found and the identity it must have; None if there is nothing to compare
+        it with, so that a run that stores nothing hashes nothing. Read-only."""
         job, found = self.job, scan(self.location)
         found.refuse_other_format()
         if not found.is_store or not (self.finetuned or found.identity):
@@ -98,15 +99,15 @@ class StoreSpec:
             return found, self.identity(job.stamps.weights(self.epochs))
         if self.epochs == 0:
             return found, self.identity(weights_stamp(job.config.encoder.name))
-        # Weights are not known yet, but other fine-tuning gives other ones.
+        # The weights are not known yet, but different fine-tuning produces different weights.
         same = found.about.get("finetune", job.stamps.finetune) == job.stamps.finetune
         return found, self.identity(found.identity.get("encoder weights", "") if same else "of another fine-tuning")
 
     def find(self) -> tuple[Store | None, str]:
-        """A whole store of these very states, or of these and others; where there is none, how what lies there instead
-        differs."""
+        """Return a complete store that holds these states, perhaps among others. If there is none, also return how the
+        states found in its location differ."""
         if self.job.config.store.path is None and not self.job.folder.states.exists():
-            return None, ""  # a run that stores nothing, as most do
+            return None, ""  # the common case: a run that stores nothing
         trouble = ""
         for keep in (self.keep, WIDER) if set(self.keep) < set(WIDER) else (self.keep,):
             found, wanted = replace(self, keep=keep).scan()
@@ -118,7 +119,7 @@ class StoreSpec:
 
 
 class States:
-    """Where the states of one snapshot come from. Choices are remembered: a search asks for each population."""
+    """The source of the states of one snapshot. Choices are cached, because a search asks once per population."""
 
     def __init__(self, job: Job, encoder: Encoder, epochs: float) -> None:
         self.job, self.encoder, self.epochs = job, encoder, epochs
@@ -132,8 +133,8 @@ class States:
         repeats: float = 1.0,
         resumed: bool = False,
     ) -> tuple[Source, Choice]:
-        """The source of a pass over the train split. `kept` states are used where they are given; `repeats` is how many
-        such passes there will be in all; a `resumed` pass stays with its source."""
+        """Return the source for a pass over the training set, and why it was chosen. `kept` states in memory are used
+        if given. `repeats` is the expected total number of such passes. A `resumed` pass keeps its source."""
         job, features = self.job, self.job.features("train")
         share = (job.machine.rank, job.machine.processes)
         kept = kept or self.keep(keep, "train", use_store=True)
@@ -146,7 +147,7 @@ class States:
         if kept is not None:
             return MemorySource(kept, features, whole.steps, share), choice
         if choice.source == STREAMED:
-            # Heads are done with a batch before they ask for the next.
+            # Recording is safe: heads are done with a batch before they ask for the next one.
             tokens, records = job.encode_tokens, job.machine.records
             steps = (whole.steps, keep, tokens, share, whole.starts, records)
             return StreamedSource(self.encoder, features, *steps), choice
@@ -155,7 +156,7 @@ class States:
         return StoredSource(store, features, whole.steps, keep, *target, share, memory, whole.pools), choice
 
     def choose(self, keep: tuple[Part, ...], passes: float, resumed: bool = False) -> Choice:
-        """Streamed or stored, for so many passes over the train split."""
+        """Choose between streamed and stored for the given number of passes over the training set."""
         job, spec, asked = self.job, self._spec(keep), self.job.config.train.source
         if asked != "auto":
             return Choice(asked, f'train.source = "{asked}"')
@@ -164,12 +165,12 @@ class States:
             if resumed and before is not None and before["source"] in (STREAMED, STORED):
                 choice: Choice | None = Choice(**before)
             else:
-                # By all processes, since the encoder's rate is that of all at work.
+                # On all processes at once, because they also share the machine during training.
                 rate = self._encoder_rate(keep) if passes > 1 else None
                 lengths = job.features("train").lengths
                 work = passes, len(lengths), int(lengths.sum()), lambda: rate or self._encoder_rate(keep)
                 choice = weigh_states(spec, *work) if job.machine.is_main else None
-            # Clocks differ, and all must do the same: the first process's choice.
+            # Timings differ between processes, but all must agree: use the main process's choice.
             self._choices[spec.name, passes] = job.machine.gather([choice] if job.machine.is_main else [])[0]
         return self._choices[spec.name, passes]
 
@@ -181,7 +182,7 @@ class States:
         return measure_encoder(self.encoder, job.features("train"), keep, job.encode_tokens, job.machine.records)
 
     def _record(self, keep: tuple[Part, ...], choice: Choice) -> None:
-        """Prints the choice, and writes it down."""
+        """Print the choice and write it to sources.json."""
         job = self.job
         if not job.machine.is_main:
             return
@@ -189,14 +190,15 @@ class States:
         known, entry = read_json(path) or {}, asdict(choice)
         if known.get(name) != entry:
             write_json(path, {**known, name: entry})
-        job.reporter.say_if_new("states", f"states ({', '.join(keep)}) are {choice.source}: {choice.reason}.")
+        line = f"hidden states ({', '.join(keep)}) are {SHOWN[choice.source]}: {choice.reason}."
+        job.reporter.say_if_new("states", line)
 
     # ------------------------------------------------------------------ in memory
 
     def keep(self, keep: tuple[Part, ...], split: str, use_store: bool = False) -> MemoryStates | None:
-        """The states of a split in memory where they are small, None where they are not: encoded once or, with
-        `use_store`, read from their store. How long members train has no say in it: states that were kept and states
-        that were streamed round differently, and a head must not end elsewhere because another one trains longer."""
+        """Load the states of a split into memory, or return None if they are too large. They are encoded once or, with
+        `use_store`, read from their store. The number of epochs plays no part in the decision: states in memory and
+        streamed states round differently, and a head's result must not depend on how long another head trains."""
         job, features = self.job, self.job.features(split)
         (too_large,) = job.machine.agree(not fits_in_memory(job, self.encoder, keep, len(features)))
         if too_large:
@@ -204,11 +206,11 @@ class States:
         store = self._find_kept(keep, split) if use_store else None
         if store is not None:
             return MemoryStates.load(store, keep, features, job.machine.device, job.machine.dtype)
-        with job.reporter.bar(f"encoding {split} once", int(features.lengths.sum()), "tokens") as bar:
+        with job.reporter.bar(f"encoding {split}", int(features.lengths.sum()), "tokens") as bar:
             return MemoryStates.encode(self.encoder, features, keep, job.encode_tokens, bar)
 
     def _find_kept(self, keep: tuple[Part, ...], split: str) -> Store | None:
-        """The store that states to be kept are read from, if any."""
+        """The store to load states into memory from, if any."""
         job, asked = self.job, self.job.config.train.source
         if asked == STORED:
             return self.write(keep, split)
@@ -218,9 +220,9 @@ class States:
             store, trouble = self._spec(keep, split).find()
         except UserError as error:
             store, trouble = None, str(error)
-        (unseen,) = job.machine.agree(store is None)  # it may have been finished this very moment
+        (unseen,) = job.machine.agree(store is None)  # another process may have checked before it was finished
         if trouble:
-            job.reporter.say(f"{trouble}: it is not used.")
+            job.reporter.say(f"not using a store: {trouble}.")
         return None if unseen else store
 
     # ------------------------------------------------------------------ on disk
@@ -228,9 +230,9 @@ class States:
     def write(
         self, keep: tuple[Part, ...], split: str = "train", part: tuple[int, int] = (0, 1), verify: bool = False
     ) -> Store:
-        """The store of a split's states, after writing what is missing of it. With `verify` existing shards are checked
-        with their checksums, and those that differ are written again. `part` = (number, of how many) leaves
-        the other parts to other commands; UnfinishedError then says that they are missing."""
+        """Write the missing shards of a split's store and return the store. With `verify`, existing shards are compared
+        with their checksums, and damaged ones are written again. `part` = (index, count) leaves the other parts to
+        other commands; UnfinishedError is raised while they are missing."""
         machine, say, spec = self.job.machine, self.job.reporter.say, self._spec(keep, split)
         found = None if verify else spec.find()[0]
         (unseen,) = machine.agree(found is None)
@@ -240,7 +242,7 @@ class States:
         if verify and machine.is_main:
             self._verify(writer)
         machine.wait()
-        # The processes of this command share its part between them.
+        # The processes of this command divide its part among themselves.
         share = part[0] * machine.processes + machine.rank, part[1] * machine.processes
         started = time.monotonic()
         (written,) = machine.sum_numbers([float(writer.write(share))])
@@ -248,10 +250,10 @@ class States:
         (finished,) = machine.agree(machine.is_main and writer.finish())
         if written:
             mb, seconds = written / 1e6, time.monotonic() - started
-            say(f"stored {mb:,.1f} MB in {writer.location} in {seconds:,.1f} s ({mb / seconds:,.1f} MB/s).")
+            say(f"wrote {mb:,.1f} MB to {writer.location} in {seconds:,.1f} s ({mb / seconds:,.1f} MB/s).")
         if not finished:
             raise UnfinishedError(
-                f"'{writer.location}' waits for the other parts: the command that writes the last one finishes it."
+                f"'{writer.location}' is not complete yet: the command that writes the last part finishes the store."
             )
         return Store.open(writer.location, writer.identity)
 
@@ -259,9 +261,9 @@ class States:
         found, reporter = scan(writer.location), self.job.reporter
         if not found.is_store or found.is_unfinished:
             return
-        with reporter.bar(f"reading {writer.location}", writer.bytes, "bytes") as bar:
+        with reporter.bar(f"verifying {writer.location}", writer.bytes, "bytes") as bar:
             for damage in verify_store(writer.location, bar, reporter):
-                again = f": {damage.examples} are written again" if damage.stop > damage.first else ""
+                again = f": writing {damage.examples} again" if damage.stop > damage.first else ""
                 reporter.say(f"{damage.file} {damage.why}{again}.")
 
     def _writer(self, spec: StoreSpec) -> StoreWriter:
@@ -290,9 +292,9 @@ class States:
 
 
 def encode(job: Job, split: str = "train", part: tuple[int, int] = (0, 1)) -> list[Store]:
-    """Writes the states of a split that heads read to stores, for each snapshot that has heads. Existing ones are
-    compared with their checksums, and only what is missing or wrong is written; `part` = (number, of how many) leaves
-    the rest to other commands."""
+    """Write the states that heads read to stores, for one split and each snapshot with heads. Existing shards are
+    compared with their checksums, and only missing or damaged ones are written. `part` = (index, count) leaves the rest
+    to other commands."""
     stores, waiting = [], []
     groups = parts_of(job) if job.config.store.keep is None else split_parts(job.config.store.keep)
     for epochs in job.head_snapshots:
@@ -301,7 +303,7 @@ def encode(job: Job, split: str = "train", part: tuple[int, int] = (0, 1)) -> li
         for keep in groups:
             try:
                 stores.append(States(job, encoder, epochs).write(keep, split, part, verify=True))
-            except UnfinishedError as unfinished:  # the other stores are written all the same
+            except UnfinishedError as unfinished:  # still write the other stores
                 waiting.append(str(unfinished))
     if waiting:
         raise UnfinishedError("\n".join(waiting))
@@ -312,7 +314,7 @@ def encode(job: Job, split: str = "train", part: tuple[int, int] = (0, 1)) -> li
 
 
 def fits_in_memory(job: Job, encoder: Encoder, keep: tuple[Part, ...], windows: int) -> bool:
-    """Whether the states of so many windows are small enough to be kept."""
+    """Whether the states of this many windows are small enough to hold in memory."""
     if job.machine.device.type == "cuda":
         free = float(torch.cuda.mem_get_info(job.machine.device)[0])
     else:
@@ -324,7 +326,7 @@ def fits_in_memory(job: Job, encoder: Encoder, keep: tuple[Part, ...], windows: 
 def weigh_states(
     spec: StoreSpec, passes: float, windows: int, tokens: int, encoder_rate: Callable[[], float]
 ) -> Choice:
-    """Streamed or stored, whichever is cheaper for so many passes over these states."""
+    """Choose streamed or stored, whichever is cheaper for the given number of passes over these states."""
     asked = spec.job.config.train.source
     try:
         store, trouble = spec.find()
@@ -333,21 +335,21 @@ def weigh_states(
         elif trouble:
             return Choice(STREAMED, trouble)
         elif passes <= 1 and asked == "auto":
-            return Choice(STREAMED, "there is one pass over them, so nothing to gain from storing")
+            return Choice(STREAMED, "there is only one pass over them, so storing them would not save time")
         else:
             location, size = spec.location, spec.contents.store_bytes(windows, tokens)
             missing = max(0.0, 1 - scan(location).bytes_there / size)
         rates = Rates(encoder_rate(), *measure_disk(location, size, bool(missing)))
         return weigh(passes, tokens, size, missing, rates, location.free_bytes())
-    except UserError as error:  # a disk that can't be used is no reason to stop: the encoder is there
+    except UserError as error:  # an unusable disk need not stop the run: the states can be streamed
         if asked == STORED:
             raise
         return Choice(STREAMED, f"they can't be stored ({error})")
 
 
 def check_stores(job: Job) -> None:
-    """Where states are to be stored, refuses a location that can't be opened or that holds other states, as far as that
-    can be seen before fine-tuning."""
+    """If states are to be stored, raise UserError for a location that can't be opened or holds other states, as far as
+    that is known before fine-tuning."""
     if job.config.train.source == STORED:
         size = shape_of(job.config.encoder.name, job.config.encoder.layers)
         for epochs in job.head_snapshots:
@@ -361,7 +363,7 @@ def check_stores(job: Job) -> None:
 
 
 def parts_of(job: Job) -> list[tuple[Part, ...]]:
-    """What the job's heads read: tokens apart from the others, as they are trained."""
+    """The parts of the states that the job's heads read, grouped by training pass: tokens apart from the rest."""
     size = shape_of(job.config.encoder.name, job.config.encoder.layers)
     return split_parts({outline_head(member, size.shape, job.target).reads for member in job.members})
 
@@ -374,6 +376,6 @@ def split_parts(parts: Iterable[str]) -> list[tuple[Part, ...]]:
 
 
 def parts_read(heads: list[Head]) -> tuple[Part, ...]:
-    """Which parts of the states these heads read."""
+    """The parts of the states that these heads read."""
     found: set[Part] = {head.reads for head in heads}
     return tuple(sorted(found))

@@ -1,4 +1,4 @@
-"""Training heads on the frozen states of a snapshot, all of them in one pass."""
+"""Train all heads in one pass over the hidden states of a snapshot."""
 
 import dataclasses
 import time
@@ -26,8 +26,8 @@ from bertvision.training.train import Judge, train_heads
 
 
 def check_heads(job: Job) -> None:
-    """Builds every head without its weights: what does not fit this encoder is said before any work, and so are
-    weights to begin with that do not fit the head."""
+    """Build every head without its weights, so that heads that do not fit the encoder, and `begin` weights that do not
+    fit the head, are reported before any work."""
     shape = shape_of(job.config.encoder.name, job.config.encoder.layers).shape
     own = {job.folder.head(epochs, one.name).resolve() for epochs in job.head_snapshots for one in job.members}
     for member in job.members:
@@ -35,15 +35,15 @@ def check_heads(job: Job) -> None:
         if member.begin is None:
             continue
         check_begin(outline, member, job.task)
-        if Path(member.begin).resolve() in own:  # trained here, before or after it
+        if Path(member.begin).resolve() in own:
             raise UserError(
-                f"head '{member.name}' begins with '{member.begin}', which this run writes itself: give the head that "
-                "has this folder another `name`, or the run another folder (`run`)."
+                f"head '{member.name}' begins with '{member.begin}', which this run itself writes: give the head that "
+                "is saved there another `name`, or set `run` to another folder."
             )
 
 
 def train(job: Job) -> None:
-    """Trains every head that is missing, on each snapshot asked for, in one pass a snapshot."""
+    """Train every missing head on each of its snapshots."""
     for epochs in job.head_snapshots:
         missing = [
             member
@@ -53,7 +53,7 @@ def train(job: Job) -> None:
         if missing:
             _train_on(job, epochs, missing)
         else:
-            job.reporter.say(f"heads at {counted(epochs, 'epoch')}: done already.")
+            job.reporter.say(f"heads on the snapshot at {counted(epochs, 'epoch')}: already done.")
 
 
 def _train_on(job: Job, epochs: float, configs: list[MemberConfig]) -> None:
@@ -61,7 +61,8 @@ def _train_on(job: Job, epochs: float, configs: list[MemberConfig]) -> None:
     report_route(job, encoder)
     states = States(job, encoder, epochs)
     reads = {config.name: outline_head(config, encoder.shape, job.target).reads for config in configs}
-    for position in ("tokens", "sequences"):  # a head on kept [CLS] states must not be streamed for the sake of others
+    # Two passes: heads on [CLS] states in memory must not be streamed just because other heads read tokens.
+    for position in ("tokens", "sequences"):
         some = [config for config in configs if (reads[config.name] == "tokens") == (position == "tokens")]
         if not some:
             continue
@@ -74,22 +75,22 @@ def _train_on(job: Job, epochs: float, configs: list[MemberConfig]) -> None:
                 _save_member(job, epochs, member, done)
             checkpoints.clear()
         job.machine.wait()
-        heads = counted(len(done.members), "head")
-        job.reporter.say(f"{heads} at {counted(epochs, 'epoch')} trained in one pass of {done.seconds:.1f} s.")
+        heads, at = counted(len(done.members), "head"), counted(epochs, "epoch")
+        job.reporter.say(f"trained {heads} on the snapshot at {at} in one pass ({done.seconds:.1f} s).")
 
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """Members after their pass, and what it took."""
+    """Members after their pass, and its cost."""
 
     members: list[Member]
     seconds: float
     states: str
-    """Where the states came from: kept, streamed or stored."""
+    """Where the states came from: memory, streamed or stored."""
     tokens: dict[str, int]
-    """Tokens that went through the encoder, forward, for the sake of each member."""
+    """Tokens the encoder processed (forward) for each member."""
     memory: int
-    """The most bytes in use at once: of the GPU, or of the process."""
+    """Peak memory in bytes: of the GPU, or of the process."""
 
 
 def train_members(
@@ -101,9 +102,9 @@ def train_members(
     repeats: float = 1.0,
     watched: bool = False,
 ) -> Trained:
-    """Trains these members in one pass over the train split, on the states of a snapshot. States that were kept before
-    are not encoded again; `repeats` says how many such passes are to come; `watched` members are scored on held-out
-    examples after each epoch."""
+    """Train these members in one pass over the training set, on the states of a snapshot. `kept` states in memory are
+    not encoded again. `repeats` is the expected number of such passes. `watched` members are scored on held-out data
+    after each epoch."""
     job, encoder = states.job, states.encoder
     train, lengths = job.config.train, job.features("train").lengths
     wanted = {(config.epochs, config.data_fraction) for config in configs}
@@ -140,7 +141,7 @@ def train_members(
 def _encoded_tokens(
     member: Member, steps: list[np.ndarray], tokens: list[int], lengths: np.ndarray, states: str
 ) -> int:
-    """Streamed states are made again in each epoch, others once."""
+    """Streamed states are computed again in each epoch, others once."""
     if states == STREAMED:
         return sum(tokens[step] for step in member.steps)
     return int(lengths[np.unique(np.concatenate([steps[step] for step in member.steps]))].sum())

@@ -1,1 +1,1 @@
-"""Search: populations of heads are proposed, each trains in one pass, and held-out training data judges them."""
+"""Search: propose populations of heads, train each population in one pass, and score it on held-out data."""

@@ -1,4 +1,4 @@
-"""What a search tried, as a table (history.csv, history.json) and a picture (history.svg, history.png)."""
+"""The history of a search, as a table (history.csv, history.json) and a chart (history.svg, history.png)."""
 
 import csv
 import dataclasses
@@ -17,7 +17,7 @@ try:
     import altair
     import vl_convert  # noqa: F401  # altair writes SVG and PNG through it
 except ImportError:
-    raise UserError("a search draws its history: pip install 'bertvision[search]'.") from None
+    raise UserError("a search needs altair to draw its history: pip install 'bertvision[search]'.") from None
 
 SHOWN = 10  # members in the table on the terminal
 
@@ -31,14 +31,14 @@ class History:
     snapshot: float
     tried: list[TriedMember]
     seconds: dict[str, float]
-    """Seconds of each pass, by population and what its heads read."""
+    """Seconds of each pass, by population and by what its heads read."""
 
     def best(self) -> TriedMember | None:
-        """The highest score among the members that went to the end; of equals the first."""
+        """The member with the highest score among those that finished; the first one in a tie."""
         return next((one for one in self.ranked() if one.state == "complete"), None)
 
     def ranked(self) -> list[TriedMember]:
-        """Those that went to the end by their score, then the dropped ones by how far they came, then the rest."""
+        """Finished members by score, then dropped ones by rung and score, then the rest."""
         found = [one for one in self.tried if one.state == "complete"]
         found.sort(key=lambda one: -(one.score or 0.0))
         dropped = [one for one in self.tried if one.state == "dropped"]
@@ -46,14 +46,14 @@ class History:
         return found + [one for one in self.tried if one.state not in ("complete", "dropped")]
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, as history.json holds it."""
+        """The contents of history.json."""
         facts = {key: getattr(self, key) for key in ("task", "metric", "study", "snapshot", "seconds")}
         best = self.best()
         tried = [{"name": one.name, **dataclasses.asdict(one)} for one in self.tried]
         return {**facts, "best": best.name if best else None, "members": tried}
 
     def rows(self) -> list[dict[str, Any]]:
-        """A flat row a member; `seconds` are those of the pass it shared."""
+        """One flat row per member; `seconds_population` is the time of its whole population."""
         settings = list(dict.fromkeys(key for one in self.tried for key in one.entry))
         rows = []
         for one in self.tried:
@@ -67,7 +67,7 @@ class History:
         """The best members, for the terminal."""
         best = [one for one in self.ranked() if one.score is not None][:SHOWN]
         settings = list(dict.fromkeys(key for one in best for key in one.entry if key != "head"))
-        title = f"{self.task}: the best of {counted(len(self.tried), 'member')}"
+        title = f"{self.task}: best of {counted(len(self.tried), 'member')}"
         cells = []
         for one in best:
             own = [_cell(one.entry.get(key)) for key in settings]
@@ -75,7 +75,7 @@ class History:
         columns = ["member", "head", *settings, f"held-out {metric_title(self.metric)}", "state"]
         states = [one.state for one in self.tried]
         counts = ", ".join(f"{states.count(state)} {state}" for state in ("complete", "dropped", "failed"))
-        note = f"{counts}; {sum(self.seconds.values()):.1f} s. A dropped member's score is that of its last rung."
+        note = f"{counts}; {sum(self.seconds.values()):.1f} s. A dropped member shows the score of its last rung."
         return Table(columns, cells, title, note)
 
 
@@ -84,7 +84,7 @@ def _cell(value: Any) -> str:
 
 
 def write_history(history: History, folder: Path) -> None:
-    """history.json and history.csv."""
+    """Write history.json and history.csv."""
     write_json(folder / "history.json", history.to_dict())
     rows, text = history.rows(), io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
@@ -93,11 +93,11 @@ def write_history(history: History, folder: Path) -> None:
     write_text(folder / "history.csv", text.getvalue())
 
 
-# ---------------------------------------------------------------------- the picture
+# ---------------------------------------------------------------------- the chart
 
 
 def write_picture(history: History, folder: Path) -> None:
-    """history.svg and history.png."""
+    """Write history.svg and history.png."""
     chart = build_chart(history)
     drawn, pixels = io.StringIO(), io.BytesIO()
     chart.save(drawn, format="svg")
@@ -107,7 +107,7 @@ def write_picture(history: History, folder: Path) -> None:
 
 
 def build_chart(history: History) -> Any:
-    """Each member's score by its number, with the best so far, and by its learning rate where that was varied."""
+    """Plot each member's score by its number, with the best so far, and by its learning rate if that was varied."""
     name = metric_title(history.metric)
     rows = [row for row in history.rows() if row["score"] is not None]
     score = altair.Y("score:Q", title=f"held-out {name}", scale=altair.Scale(zero=False))
@@ -130,7 +130,7 @@ def build_chart(history: History) -> Any:
             axis=altair.Axis(format="~e", labelOverlap="greedy"),
         )
         panels.append(points(lr).properties(width=320, height=280))
-    title = f"{history.task}: {counted(len(history.tried), 'member')} tried (hollow: dropped on the way)"
+    title = f"{history.task}: {counted(len(history.tried), 'member')} tried (hollow: dropped early)"
     return altair.hconcat(*panels).properties(title=title)
 
 

@@ -1,7 +1,7 @@
-"""Judging members by their scores on the held-out part of train: which of them are dropped on the way.
+"""Drop members early by their scores on held-out data.
 
-At each rung the worse half of those at the same point of the same course is dropped (successive halving: Jamieson and
-Talwalkar 2016, "Non-stochastic Best Arm Identification and Hyperparameter Optimization").
+At each rung, the worse half of the members that share a course is dropped (successive halving: Jamieson and Talwalkar
+2016, "Non-stochastic Best Arm Identification and Hyperparameter Optimization").
 """
 
 import math
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from bertvision.training.stack import Member
 
 Course = tuple[int, float]
-"""What members with the same steps share: epochs and share of the data."""
+"""Epochs and fraction of the data: members with the same course take the same steps."""
 
 
 def course_of(member: Member) -> Course:
@@ -18,7 +18,7 @@ def course_of(member: Member) -> Course:
 
 
 class Halving:
-    """A `training.train.Judge`: at each rung of a course the better half of its members goes on."""
+    """A `training.train.Judge`: at each rung of a course, the better half of its members continues."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class Halving:
         score: Callable[[list[Member]], dict[str, float]],
         report: Callable[[dict[str, tuple[int, float]]], None],
     ) -> None:
-        """`rungs` has the steps after which members of a course are judged; `report` takes name → (rung, score)."""
+        """`rungs` are the steps after which the members of a course are judged; `report` takes name → (rung, score)."""
         self.rungs, self.score, self.report = rungs, score, report
         self.steps = {step for steps in rungs.values() for step in steps}
 
@@ -45,15 +45,16 @@ class Halving:
 
 
 def halve(scores: dict[str, float]) -> set[str]:
-    """The names of the worse half, the smaller one where they are odd. Ties with the last survivor survive: early in a
-    pass many members predict the same for every example, and nothing is known of them yet. NaN is dropped."""
+    """Return the names of the worse half, rounded down. Ties with the last survivor survive: early in a pass many
+    members predict the same for every example and can't be told apart. NaN is dropped."""
     numbers = sorted((score for score in scores.values() if not math.isnan(score)), reverse=True)
     cut = numbers[: math.ceil(len(scores) / 2)][-1] if numbers else math.inf
     return {name for name, score in scores.items() if not score >= cut}
 
 
 def plan_rungs(courses: dict[Course, list[int]], shares: Sequence[float]) -> dict[Course, list[int]]:
-    """The steps of the pass after which a course has done these shares of its own; its end is no rung."""
+    """The steps of the pass at which each course has completed the given fractions of its own steps, except its last
+    step."""
     found = {}
     for course, steps in courses.items():
         counts = {max(1, round(share * len(steps))) for share in shares}

@@ -1,9 +1,9 @@
-"""A search on one page: fine-tune → propose a population → one pass trains and judges it on held-out data → propose
-again … → train the winner and score it on dev, once.
+"""A whole search: fine-tune → propose a population → train it in one pass and score it on held-out data → propose the
+next one … → train the winner and score it on dev, once.
 
     result = search(Job(load_config("configs/search_rte.toml")))
 
-Killed at any moment, the same call goes on with the population it was at, from its newest checkpoint.
+A killed search resumes with the current population, from its newest checkpoint, when called again.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ from bertvision.tables import counted
 from bertvision.training.checkpoint import Checkpoints
 from bertvision.training.stack import Member
 
-SEARCH_VERSION = 1  # raised when the same settings come to try or to score other members
+SEARCH_VERSION = 1  # increase when the same settings would try other members or score them differently
 WINNER = "winner"
 
 
@@ -48,30 +48,30 @@ class SearchResult:
     history: History
     winner: TriedMember
     run: Run
-    """The run of the winner beside the encoder and the control."""
+    """A run with the winner, the encoder and the control."""
 
 
 def search(job: Job) -> SearchResult:
-    """Tries members until the budget is spent, then trains the best and scores it on dev."""
-    _ = job.dev_splits, _find_metric(job)  # refuse what is missing before any work
+    """Try members until the budget is spent, then train the best one and score it on dev."""
+    _ = job.dev_splits, _find_metric(job)  # raise before any work if something is missing
     _check_space(job)
     open_run(job)
     finetune(job)
     history = try_members(job)
     winner = history.best()
     if winner is None:
-        raise UserError("no member of the search came to an end with a score: try smaller learning rates.")
+        raise UserError("no member of the search finished with a score: try smaller learning rates.")
     if job.machine.is_main:
         write_picture(history, job.folder.path / "search")
     job.reporter.say(
-        f"search: {winner.name} is the best of {counted(len(history.tried), 'member')} on "
-        f"{counted(len(job.examples(HELD_OUT)), 'held-out example')}, {history.metric} {winner.score:.2f}."
+        f"search: {winner.name} is the best of {counted(len(history.tried), 'member')}, with {history.metric} "
+        f"{winner.score:.2f} on {counted(len(job.examples(HELD_OUT)), 'held-out example')}."
     )
     return SearchResult(history, winner, _run_winner(job, winner))
 
 
 def try_members(job: Job) -> History:
-    """The search itself, on the snapshot of a fine-tuned encoder: populations until the budget is spent."""
+    """Run the search itself on a snapshot of the encoder: train populations until the budget is spent."""
     metric = _find_metric(job)
     study = _open_study(job, metric)
     trainer = PopulationTrainer(job, study, metric)
@@ -82,7 +82,7 @@ def try_members(job: Job) -> History:
 
 
 def _run_winner(job: Job, winner: TriedMember) -> Run:
-    """The rest of an ordinary run, whose heads are the control and the winner."""
+    """Run the remaining stages of an ordinary run with the control and the winner as heads."""
     last = job.with_heads([CONTROL, {**winner.entry, "name": WINNER}], [_snapshot(job)])
     open_run(last)
     train(last)
@@ -91,14 +91,14 @@ def _run_winner(job: Job, winner: TriedMember) -> Run:
 
 
 def _check_space(job: Job) -> None:
-    """Builds every head of the space once for each of its values, without weights: what does not fit this encoder is
-    refused before any work."""
+    """Build every head of the space without weights, once for each of its values, so that heads that do not fit the
+    encoder are reported before any work."""
     shape = shape_of(job.config.encoder.name, job.config.encoder.layers).shape
     for head, own in build_space(job.config).heads.items():
         for point in [{}, *({key: value} for key, entry in own.items() for value in end_values(entry))]:
             try:
                 config = build_member({"head": head, **point}, "x", TrainConfig(epochs=1), 0, job.task.kind)
-            except ConfigError:  # right only beside another value
+            except ConfigError:  # valid only in combination with another value
                 continue
             outline_head(config, shape, job.target)
 
@@ -108,7 +108,7 @@ def _find_metric(job: Job) -> str:
     if metric not in job.task.metrics:
         raise UserError(f"'search.metric' is '{metric}': {suggest(metric, job.task.metrics)}")
     if not job.examples(HELD_OUT):
-        raise UserError("a search chooses on held-out training data: set 'data.hold_out' above 0.")
+        raise UserError("a search compares members on held-out training data: set 'data.hold_out' above 0.")
     return metric
 
 
@@ -121,7 +121,8 @@ def _snapshot(job: Job) -> float:
 
 
 def _open_study(job: Job, metric: str) -> Study:
-    """The study of these very settings and data. Others stay in the file, and their differences are printed."""
+    """Open the study for exactly these settings and data. Other studies stay in the file; if this one is new, print how
+    it differs from the last."""
     made_of = _describe_inputs(job, metric)
     name, config = f"search_{fingerprint(made_of)}", job.config
     path = job.folder.path / "search" / "study.db"
@@ -129,17 +130,19 @@ def _open_study(job: Job, metric: str) -> Study:
     if job.machine.is_main:
         tried, others = study.tried(), study.other_studies()
         if tried:
-            job.reporter.say(f"search: goes on after {counted(len(tried), 'member')}.")
+            job.reporter.say(f"search: resuming after {counted(len(tried), 'member')}.")
         elif others:
             before = list(others.values())[-1].get("made_of", {})
             differs = ", ".join(key for key in {**before, **made_of} if before.get(key) != made_of.get(key))
-            job.reporter.say(f"search: begins anew beside the one before, which differs in {differs} and is kept.")
+            job.reporter.say(
+                f"search: starting over. The previous one differs in {differs}; it is kept in {path.name}."
+            )
         study.note("made_of", made_of)
     return study
 
 
 def _describe_inputs(job: Job, metric: str) -> dict[str, Any]:
-    """Everything that scores and proposals depend on; the budget is not part of it."""
+    """Everything that scores and proposals depend on, which does not include the budget."""
     config = job.config
     no_effect = ("snapshots", "seeds", "stack", "encode_tokens", "checkpoint_seconds", "source", "shuffle")
     train = {key: value for key, value in dataclasses.asdict(config.train).items() if key not in no_effect}
@@ -159,10 +162,10 @@ def _describe_inputs(job: Job, metric: str) -> dict[str, Any]:
 
 
 def _next_population(job: Job, study: Study) -> list[TriedMember]:
-    """The members to try next; none when the budget is spent."""
+    """The members to try next; empty when the budget is spent."""
     settings, tried = job.config.search, study.tried()
     count = settings.population
-    if all(one.state != "running" for one in tried):  # what was begun is ended, whatever the budget
+    if all(one.state != "running" for one in tried):  # a population that was started is always finished
         if settings.members is not None:
             count = min(count, settings.members - len(tried))
         if settings.seconds is not None and sum(study.facts.get("seconds", {}).values()) >= settings.seconds:
@@ -182,7 +185,7 @@ def _write_history(job: Job, study: Study, metric: str) -> History:
 
 
 def _from_main_process(job: Job, ask: Callable[[], Any]) -> Any:
-    """The result of the first process, which alone has the study."""
+    """Call `ask` in the main process, which alone has the study, and return its result in all processes."""
     return job.machine.gather([ask()] if job.machine.is_main else [])[0]
 
 
@@ -190,7 +193,7 @@ def _from_main_process(job: Job, ask: Callable[[], Any]) -> Any:
 
 
 class PopulationTrainer:
-    """Trains populations on the states of one snapshot, which are encoded once where they are small."""
+    """Trains populations on the states of one snapshot, which are encoded only once if they are small."""
 
     def __init__(self, job: Job, study: Study, metric: str) -> None:
         self.job, self.study, self.metric = job, study, metric
@@ -204,14 +207,15 @@ class PopulationTrainer:
         return States(job, encoder, epochs)
 
     def try_population(self, population: list[TriedMember]) -> None:
-        """Trains, judges and scores a population; heads on tokens and heads on kept states in separate passes."""
+        """Train and score a population. Heads that read tokens and heads that read [CLS] or means train in separate
+        passes."""
         first, last = population[0], population[-1]
         names = first.name if first is last else f"{first.name} to {last.name}"
-        self.job.reporter.say(f"search: population {first.population + 1}, {names}.")
+        self.job.reporter.say(f"search: training population {first.population + 1} ({names}).")
         reads = {one.number: self._outline(self._member(one)).reads for one in population}
         for level in ("tokens", "sequences"):
             some = [one for one in population if (reads[one.number] == "tokens") == (level == "tokens")]
-            if any(one.state == "running" for one in some):  # else it was over before a kill
+            if any(one.state == "running" for one in some):  # otherwise this pass finished before a kill
                 self._try_in_one_pass(some, level)
 
     def _try_in_one_pass(self, some: list[TriedMember], level: str) -> None:
@@ -239,15 +243,15 @@ class PopulationTrainer:
             states = [state for _, state, _ in outcomes]
             best = max((score for _, state, score in outcomes if state == "complete"), default=math.nan)
             job.reporter.say(
-                f"{counted(len(members), 'head')} tried in one pass of {seconds:.1f} s: "
-                f"{states.count('dropped')} dropped, {states.count('failed')} failed; the best has {best:.2f}."
+                f"tried {counted(len(members), 'head')} in one pass ({seconds:.1f} s): {states.count('dropped')} "
+                f"dropped, {states.count('failed')} failed; best {self.metric} {best:.2f}."
             )
         job.machine.wait()
 
     def _record_outcomes(
         self, members: list[Member], numbers: dict[str, int], scores: dict[str, float], key: str, seconds: float
     ) -> list[tuple[int, str, float]]:
-        """Writes down how a pass ended, for each member (number, state, score)."""
+        """Record the outcome of a pass in the study. Return (number, state, score) for each member."""
         self.study.note("seconds", {**self.study.facts.get("seconds", {}), key: round(seconds, 3)})
         tried = self.study.tried()
         outcomes = []
@@ -268,7 +272,7 @@ class PopulationTrainer:
 
     @cached_property
     def _parts(self) -> tuple[Part, ...]:
-        """All that members on kept states may read: encoded once for the whole search."""
+        """All parts that members other than token-level heads may read: encoded once for the whole search."""
         entries = build_space(self.job.config).read_entries()
         heads = [self._outline(build_member(entry, "x", self.train, 0, self.job.task.kind)) for entry in entries]
         return parts_read([head for head in heads if head.reads != "tokens"])
@@ -283,12 +287,12 @@ class PopulationTrainer:
         return {level: HeldOut(self.states, keep, self.metric) for level, keep in parts.items() if keep}
 
     def _populations(self) -> float:
-        """How many passes a search makes; two at least where only its time is bounded."""
+        """The expected number of populations; 2 if only the time is limited."""
         settings = self.job.config.search
         return 2.0 if settings.members is None else float(math.ceil(settings.members / settings.population))
 
     def _rungs(self, configs: list[MemberConfig]) -> dict[tuple[int, float], list[int]]:
-        """The same plan of the pass as training makes, for where each course has its rungs."""
+        """The rungs of each course, from the same plan of the pass that training uses."""
         job, train = self.job, self.job.config.train
         wanted = {(config.epochs, config.data_fraction) for config in configs}
         batches = train.batch_rows, train.batch_tokens, train.shuffle

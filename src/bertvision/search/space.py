@@ -1,9 +1,9 @@
-"""The search space: which settings are tried, and every mistake in it before any work.
+"""The search space: which settings are tried. All mistakes in it are reported before any work.
 
 head = ["learned_pooling", "adapter"]              a list: one of these (heads or presets)
-lr = { low = 1e-4, high = 1e-2, log = true }       a table: a number between two
-size = [16, 64]                                    tried only with heads that have the setting
-decay = 0.01                                       anything else: this value
+lr = { low = 1e-4, high = 1e-2, log = true }       a table: a number in this range
+size = [16, 64]                                    used only with heads that have this setting
+decay = 0.01                                       anything else: a fixed value
 """
 
 import itertools
@@ -35,8 +35,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "decay": [0.0, 0.01, 0.1],
     },
 }
-"""By what an output belongs to."""
-MOST_COMBINATIONS = 2000  # of a head's settings that are checked before the search
+"""Default spaces, by position: where a head predicts."""
+MOST_COMBINATIONS = 2000  # per head, of settings checked before the search
 
 
 @dataclass(frozen=True)
@@ -56,25 +56,25 @@ Entry = Choices | Range
 
 
 Trial = Any
-"""optuna's, which draws a value for each setting; optuna need not be there to check a space."""
+"""An Optuna trial, which draws a value for each setting. Optuna is not imported: checking a space does not need it."""
 
 
 @dataclass(frozen=True)
 class Space:
     training: dict[str, Entry]
-    """Settings of the training, the same for all heads."""
+    """Training settings, shared by all heads."""
     heads: dict[str, dict[str, Entry]]
-    """Head or preset → settings of its own; those that a preset fixes stay as they are."""
+    """Head or preset → its own settings, without those that a preset fixes."""
 
     def draw(self, trial: Trial) -> dict[str, Any]:
-        """One member, as an entry of a config's `heads`. Each head's own settings are parameters of their own."""
+        """Draw one member, as an entry for a config's `heads`. Settings of different heads are separate parameters."""
         head = _draw(trial, "head", Choices(tuple(self.heads)))
         drawn = {key: _draw(trial, key, entry) for key, entry in self.training.items()}
         own = {key: _draw(trial, f"{head}.{key}", entry) for key, entry in self.heads[head].items()}
         return {"head": head, **own, **drawn}
 
     def read_entries(self) -> list[dict[str, Any]]:
-        """An entry for every way in which members read the states."""
+        """One entry for every way in which members can read the states."""
         found: list[dict[str, Any]] = []
         for head, own in self.heads.items():
             read = own.get("read")
@@ -92,13 +92,13 @@ def _draw(trial: Trial, name: str, entry: Entry) -> Any:
         return trial.suggest_float(name, entry.low, entry.high, log=entry.log)
     if len(entry.values) == 1:
         return entry.values[0]
-    # A study keeps plain values only: lists go by their JSON.
-    words = {json.dumps(value) if isinstance(value, list | tuple) else value: value for value in entry.values}
-    return words[trial.suggest_categorical(name, list(words))]
+    # A study stores scalars only, so lists are drawn as JSON.
+    values = {json.dumps(value) if isinstance(value, list | tuple) else value: value for value in entry.values}
+    return values[trial.suggest_categorical(name, list(values))]
 
 
 def build_space(config: RunConfig) -> Space:
-    """The space of a config that `find_mistakes` found none in."""
+    """Build the search space of a config without mistakes (`find_mistakes`)."""
     tables = space_tables(config)
     heads = {}
     for name in as_list(tables["head"]):
@@ -112,14 +112,15 @@ def build_space(config: RunConfig) -> Space:
 
 
 def space_tables(config: RunConfig) -> dict[str, Any]:
-    """The table as it was given; a whole one for the kind of task where there is none, and heads where none are."""
+    """The `search.space` table of a config, with default heads if it names none. Without a table: the default space for
+    the task's kind."""
     if config.search.space is None:
         return DEFAULTS[(target_kind(config.task) or LABEL).position]
     return {"head": DEFAULT_HEADS, **config.search.space}
 
 
 def build_member(entry: dict[str, Any], name: str, train: TrainConfig, seed: int, kind: Kind) -> MemberConfig:
-    """The member of one entry, under a name."""
+    """Build the member of one entry, with the given name."""
     named = [member for member in build_members([{**entry, "name": name}], train, seed, kind) if member.name == name]
     assert len(named) == 1, "an entry is one member"
     return named[0]
@@ -129,7 +130,7 @@ def _build_entry(value: Any, hint: Any) -> Entry:
     if isinstance(value, dict):
         whole = not convert(0.5, hint)[1]
         return Range(value["low"], value["high"], value.get("log", False), whole)
-    # A setting that is a list itself has lists as its choices.
+    # If the setting itself takes a list, its choices are lists.
     some = value if isinstance(value, list) and not convert(value, hint)[1] else [value]
     return Choices(tuple(convert(choice, hint)[0] for choice in some))
 
@@ -138,14 +139,14 @@ def _build_entry(value: Any, hint: Any) -> Entry:
 
 
 def find_mistakes(config: RunConfig) -> list[str]:
-    """What is wrong with the heads, the search and its space, for `config.build_config`."""
+    """List the mistakes in the heads, the search and its space, for `config.build_config`."""
     return [*find_head_mistakes(config), *_search_mistakes(config), *_space_mistakes(config)]
 
 
 def _search_mistakes(config: RunConfig) -> list[str]:
     mistakes, metric = [], config.search.metric
     if config.data.hold_out == 0:
-        mistakes.append("a search chooses on held-out training data: set 'data.hold_out' above 0.")
+        mistakes.append("a search compares members on held-out training data: set 'data.hold_out' above 0.")
     metrics = _known_metrics(config)
     if metric is not None and metrics and metric not in metrics:
         mistakes.append(f"'search.metric' is '{metric}': {suggest(metric, metrics)}")
@@ -158,7 +159,7 @@ def _known_metrics(config: RunConfig) -> tuple[str, ...]:
         return ()
     if TASKS[config.task.name].metrics or kind.reads_answers:
         return TASKS[config.task.name].metrics or TASKS["squad2"].metrics
-    # How many labels there are is known when the data is read.
+    # The number of labels is unknown until the data is read, so allow the metrics for two labels and for more.
     return tuple(dict.fromkeys([*kind.default_metrics(("no", "yes")), *kind.default_metrics(())]))
 
 
@@ -176,21 +177,22 @@ def _space_mistakes(config: RunConfig) -> list[str]:
             continue
         if key in hints:
             mistakes += _entry_mistakes(key, value, hints[key])
-        elif len(known) == len(names):  # it may belong to the head that is misspelt
+        elif len(known) == len(names):  # otherwise it may belong to the misspelt head
             heads = ", ".join(names)
-            mistakes.append(f"'search.space.{key}' is no setting of {heads}: {suggest(key, hints, 'search.space.')}")
+            hint = suggest(key, hints, "search.space.")
+            mistakes.append(f"'search.space.{key}' is not a setting of {heads}: {hint}")
     if mistakes:
         return mistakes
     own = {key for entries in build_space(config).heads.values() for key in entries}
     for key in sorted(set(tables) - {"head", *TRAINING} - own):
-        mistakes.append(f"'search.space.{key}' is fixed by each preset that is named: name the head itself to vary it.")
+        mistakes.append(f"'search.space.{key}' is fixed by every preset in the space: name the head itself to vary it.")
     return mistakes + [f"search.space: {mistake}" for mistake in _value_mistakes(config)]
 
 
 def _entry_mistakes(key: str, value: Any, hint: Any) -> list[str]:
     name = f"'search.space.{key}'"
     if isinstance(value, list) and not value:
-        return [f"{name} is an empty list: give values to choose from."]
+        return [f"{name} is an empty list: list the values to try."]
     if not isinstance(value, dict):
         return []
     if not {"low", "high"} <= set(value) <= {"low", "high", "log"}:
@@ -204,11 +206,12 @@ def _entry_mistakes(key: str, value: Any, hint: Any) -> list[str]:
         return [f"{name}: `low` and `high` must be {kind} and `log` true or false, not {value!r}."]
     if not low < high:
         return [f"{name}: `low` ({low}) must be less than `high` ({high})."]
-    return [f"{name}: `low` must be above 0 where `log` is true, not {low}."] if log and low <= 0 else []
+    return [f"{name}: `low` must be above 0 if `log` is true, not {low}."] if log and low <= 0 else []
 
 
 def _value_mistakes(config: RunConfig) -> list[str]:
-    """What the heads say of the values: of each alone where it belongs to the training, else of all combinations."""
+    """Mistakes that the heads' own checks find: training settings are checked one at a time, head settings in all
+    combinations."""
     space, found = build_space(config), []
     kind = target_kind(config.task) or LABEL
     for number, (head, own) in enumerate(space.heads.items()):
@@ -225,5 +228,5 @@ def _value_mistakes(config: RunConfig) -> list[str]:
 
 
 def end_values(entry: Entry) -> tuple[Any, ...]:
-    """The choices, or where the range begins and ends."""
+    """The choices, or both ends of the range."""
     return entry.values if isinstance(entry, Choices) else (entry.low, entry.high)

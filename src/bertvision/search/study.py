@@ -1,6 +1,6 @@
-"""The members tried so far, in an Optuna study in SQLite, and the populations that are proposed from them.
+"""An Optuna study in SQLite with the members tried so far, from which the next populations are proposed.
 
-A population depends on the seed and the members before it alone: drawn again after a kill, it is the same.
+A population depends only on the seed and the members before it, so drawing it again after a kill gives the same one.
 """
 
 import contextlib
@@ -38,13 +38,13 @@ class TriedMember:
     number: int
     population: int
     entry: dict[str, Any]
-    """What it is, as an entry of a config's `heads`."""
+    """Its head and settings, as an entry of a config's `heads`."""
     state: str
-    """complete, dropped at a rung, failed (its outputs are NaN or infinite), or running."""
+    """complete, dropped (at a rung), failed (its outputs are NaN or infinite), or running."""
     score: float | None
-    """On held-out data: at the end, or at the last rung of a dropped one."""
+    """On held-out data: at the end, or at the last rung of a dropped member."""
     rung: int
-    """How many rungs it was judged at."""
+    """The number of rungs at which it was judged."""
 
     @property
     def name(self) -> str:
@@ -59,39 +59,39 @@ class Study:
     def _storage(self) -> optuna.storages.RDBStorage:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.closing(sqlite3.connect(self.path)) as file:
-            file.execute("PRAGMA journal_mode=WAL")  # fewer waits for the disk a member; it stays with the file
+            file.execute("PRAGMA journal_mode=WAL")  # fewer disk waits per member; the setting is stored in the file
         return optuna.storages.RDBStorage(f"sqlite:///{self.path.absolute()}")
 
     @cached_property
     def _study(self) -> optuna.Study:
-        """Opened when first needed: of several processes only one has it. It proposes nothing itself: see `_draw`."""
+        """Opened on first use, and only in the main process. Its own sampler is never used: see `_draw`."""
         return optuna.create_study(
             storage=self._storage, study_name=self.name, direction="maximize", sampler=RandomSampler(0),
             load_if_exists=True,
         )  # fmt: skip
 
-    # ------------------------------------------------------------------ what was tried
+    # ------------------------------------------------------------------ members tried so far
 
     def tried(self) -> list[TriedMember]:
         return [_to_tried(trial) for trial in self._trials()]
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What was noted of this study: what it is made of, and the seconds of its passes."""
+        """The study's user attributes: its inputs, and the seconds of its passes."""
         return dict(self._study.user_attrs)
 
     def note(self, key: str, value: Any) -> None:
         self._study.set_user_attr(key, value)
 
     def other_studies(self) -> dict[str, dict[str, Any]]:
-        """Facts of the other studies in the file, by name, in the order they were made."""
+        """User attributes of the other studies in the file, by name, in order of creation."""
         summaries = optuna.get_all_study_summaries(self._storage)
         return {one.study_name: dict(one.user_attrs) for one in summaries if one.study_name != self.name}
 
     # ------------------------------------------------------------------ populations
 
     def take_population(self, count: int) -> list[TriedMember]:
-        """The population that was left unfinished, or else a new one of `count` members."""
+        """Return the unfinished population if there is one, otherwise a new one of `count` members."""
         trials = self._trials()
         last = trials[-1].user_attrs["population"] if trials else -1
         some = [trial for trial in trials if trial.user_attrs["population"] == last]
@@ -100,12 +100,12 @@ class Study:
         else:
             some, last = [], last + 1
         before = trials[: len(trials) - len(some)]
-        if len(some) < count:  # a kill may have come while they were written down
+        if len(some) < count:  # a kill may have interrupted writing them
             self._study.add_trials(self._draw(before, count, last)[len(some) :])
         return [_to_tried(trial) for trial in self._trials()[len(before) :]]
 
     def _draw(self, before: list[FrozenTrial], count: int, population: int) -> list[FrozenTrial]:
-        """Proposals of a sampler that begins at this population, asked one after another."""
+        """Draw a population, one member at a time, from a sampler created for it."""
         found = []
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -126,13 +126,13 @@ class Study:
         seed = int(np.random.SeedSequence([self.seed, 5, number]).generate_state(1)[0])
         if self.sampler == "random":
             return RandomSampler(seed=seed)
-        # Settings of one head are drawn together (`group`), and away from members that are not judged yet (the liar).
+        # `group`: draw the settings of one head jointly. `constant_liar`: keep away from members still running.
         return TPESampler(seed=seed, multivariate=True, group=True, constant_liar=True)
 
     # ------------------------------------------------------------------ outcomes
 
     def report(self, scores: dict[int, tuple[int, float]]) -> None:
-        """Number → (rung, score) on the way; a rung that was reported before a kill stands."""
+        """Record intermediate scores: number → (rung, score). A rung reported before a kill is not overwritten."""
         trials = self._trials()
         for number, (rung, score) in scores.items():
             trial = trials[number]
@@ -140,7 +140,7 @@ class Study:
                 optuna.trial.Trial(self._study, trial._trial_id).report(score, rung)
 
     def finish(self, outcomes: Iterable[tuple[int, str, float]]) -> None:
-        """(number, state, score) of members whose pass is over. A dropped one keeps the score of its last rung."""
+        """Record (number, state, score) of members whose pass has ended. A dropped one keeps its last rung's score."""
         for number, state, score in outcomes:
             if state == "complete":
                 self._study.tell(number, score, skip_if_finished=True)
@@ -153,7 +153,7 @@ class Study:
 
 
 def quiet_optuna() -> None:
-    """No lines of its own on the terminal; for the command line."""
+    """Turn off Optuna's own log messages, for the command line."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 

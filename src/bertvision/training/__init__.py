@@ -1,1 +1,1 @@
-"""What learns: the encoder, a little (`finetune`), and then the whole set of heads in one pass (`heads`)."""
+"""Training loops: fine-tuning the encoder (`finetune`), and all heads in one pass (`train`)."""

@@ -1,5 +1,5 @@
-"""Buffers that the batches of a pass are copied into while heads learn from them: on a GPU a recorded step reads the
-same memory each time (`encoder/recording.py`). What fills a batch up has no weight in the loss."""
+"""Fixed buffers that each batch of a pass is copied into: on a GPU, a recorded step always reads the same memory
+(`encoder/recording.py`). Padding in a buffer has no weight in the loss."""
 
 from collections.abc import Hashable
 
@@ -10,7 +10,7 @@ from bertvision.encoder.recording import round_up, spare_bytes
 from bertvision.encoder.states import HiddenStates, Packing
 from bertvision.sources.base import StateBatch, Targets
 
-# Steps on more states than this keep a GPU busy longer than the program takes to start them.
+# Recording does not pay off for larger states: computing on them takes longer than launching the kernels.
 MOST_VALUES = 500_000_000
 
 
@@ -22,18 +22,18 @@ class BatchBuffers:
         self.left = spare_bytes(device, 16)
 
     def put(self, batch: StateBatch) -> tuple[Hashable, StateBatch] | None:
-        """The size of a batch, and the batch filled up to it; None where it is too large to gain from it, or there were
-        too many sizes already."""
+        """Copy a batch into its buffer. Return the buffer's size and the padded batch, or None if the batch is too
+        large to benefit or the memory for buffers is used up."""
         states, windows = batch.states, len(batch.windows)
-        assert isinstance(batch.total, int), "a batch is filled up once"
+        assert isinstance(batch.total, int), "the batch is padded already"
         if any(part.numel() > MOST_VALUES for part in (states.tokens, states.cls, states.mean) if part is not None):
             return None
         tokens = longest = slots = 0
         if states.tokens is not None:
             tokens, longest = len(states.tokens), round_up(int(states.lengths.max()), parts=4)
             slots = round_up(tokens)
-        further = (slots - tokens) // longest + 2 if slots else 0  # sequences that the tokens beyond them make up
-        rows = round_up(windows + further, parts=4)
+        padding = (slots - tokens) // longest + 2 if slots else 0  # sequences made up of padding tokens
+        rows = round_up(windows + padding, parts=4)
         key = slots, rows, longest
         if key not in self.batches:
             if self.left < 0:
@@ -72,7 +72,7 @@ def _make(batch: StateBatch, slots: int, rows: int, longest: int) -> StateBatch:
 
 
 def _copy(batch: StateBatch, filled: StateBatch) -> None:
-    """A batch into its buffer. The rest keeps what was there before: any numbers do, since they have no weight."""
+    """Copy a batch into its buffer. The padding keeps its old values: they have no weight in the loss."""
     windows, states, targets = len(batch.windows), filled.states, filled.targets
     for name in ("tokens", "cls", "mean"):
         part, buffer = getattr(batch.states, name), getattr(states, name)
@@ -93,16 +93,16 @@ def _copy(batch: StateBatch, filled: StateBatch) -> None:
 
 
 def _copy_packing(states: HiddenStates, filled: HiddenStates, windows: int) -> None:
-    """Where the windows lie. Slots beyond them are further windows, none of them longer than the longest may be."""
+    """Copy the positions of the windows. Padding slots become extra windows no longer than `longest`."""
     assert states.tokens is not None and filled.tokens is not None and filled.packing is not None
     tokens, slots, longest = len(states.tokens), len(filled.tokens), int(filled.lengths[0])
     packing, buffer = states.packing or Packing.of(states.lengths, states.device), filled.packing
     buffer.starts[:windows].copy_(packing.starts)
     buffer.starts[windows:].fill_(tokens if tokens < slots else 0)
     buffer.bounds[: windows + 1].copy_(packing.bounds)
-    further = torch.arange(1, len(buffer.starts) - windows + 1, dtype=torch.int32, device=buffer.bounds.device)  # (row)
-    buffer.bounds[windows + 1 :].copy_((further * longest + tokens).clamp(max=slots))
+    padding = torch.arange(1, len(buffer.starts) - windows + 1, dtype=torch.int32, device=buffer.bounds.device)  # (row)
+    buffer.bounds[windows + 1 :].copy_((padding * longest + tokens).clamp(max=slots))
     buffer.owners[:tokens].copy_(packing.owners)
-    buffer.owners[tokens:].fill_(len(buffer.starts) - 1)  # in the last row, which no window has
+    buffer.owners[tokens:].fill_(len(buffer.starts) - 1)  # the last row, which is always padding
     buffer.positions[:tokens].copy_(packing.positions)
     buffer.positions[tokens:].zero_()

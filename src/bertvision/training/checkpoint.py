@@ -1,5 +1,5 @@
-"""Checkpoints of work under way: safetensors and JSON, written whole or not at all, only the newest kept. Interrupts
-wait until a step is whole, so that what is kept is a state that training can go on from."""
+"""Checkpoints for resuming training: safetensors and JSON, written atomically; only the newest is kept. Interrupts are
+held back until a step is complete, so that every checkpoint is a consistent state."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """One folder of checkpoints of one piece of work, known by its stamp; those of other settings are dropped."""
+    """The checkpoint folder of one training stage. Checkpoints with another stamp (other settings) are ignored."""
 
     def __init__(self, folder: Path, stamp: str, seconds: float) -> None:
         self.folder, self.stamp, self.seconds = folder, stamp, seconds
@@ -36,7 +36,7 @@ class Checkpoints:
         return time.monotonic() - self.saved_at >= self.seconds
 
     def skip(self) -> None:
-        """For a process that does not write: another one has saved, and the clock starts again."""
+        """Reset the timer in a process that does not write, after the main process has saved."""
         self.saved_at = time.monotonic()
 
     def save(self, step: int, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
@@ -52,7 +52,7 @@ class Checkpoints:
         self.saved_at = time.monotonic()
 
     def load(self) -> Checkpoint | None:
-        """The newest checkpoint of this very work, or None."""
+        """Load the newest checkpoint with this stamp, or return None."""
         found = self._newest()
         if found is None:
             return None
@@ -60,7 +60,7 @@ class Checkpoints:
         return Checkpoint(facts["step"], load_file(saved / "state.safetensors"), facts)
 
     def is_there(self) -> bool:
-        """Whether this very work was begun before."""
+        """Whether a checkpoint with this stamp exists."""
         return self._newest() is not None
 
     def _newest(self) -> tuple[Path, dict[str, Any]] | None:
@@ -71,7 +71,7 @@ class Checkpoints:
         return None
 
     def clear(self) -> None:
-        """Forgets all: the work is done, or begins anew."""
+        """Remove all checkpoints."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -80,30 +80,30 @@ def add_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def strip_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What `add_prefix` put under a prefix."""
+    """The tensors that `add_prefix` put under this prefix, with their original names."""
     start = prefix + "/"
     return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
 
 
 @contextmanager
 def held_interrupts() -> Iterator[list[int]]:
-    """Inside, the first interrupt is only noted in the list that is given; a second one raises at once.
+    """Inside this context, the first interrupt is only added to the yielded list; a second one raises at once.
 
-    The loop looks at the list after each step, keeps its state and raises KeyboardInterrupt.
+    The training loop checks the list after each step, saves a checkpoint and raises KeyboardInterrupt.
     """
-    asked: list[int] = []
+    received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield asked  # only the main thread gets signals
+        yield received  # only the main thread receives signals
         return
 
     def note(number: int, frame: Any) -> None:
-        if asked:
+        if received:
             raise KeyboardInterrupt
-        asked.append(number)
+        received.append(number)
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield asked
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

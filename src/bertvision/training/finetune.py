@@ -1,5 +1,5 @@
-"""Fine-tunes an encoder a little: packed batches, snapshots at any fraction of an epoch, killed and resumed to the same
-weights. Every draw of a step comes from (seed, step), so a checkpoint needs no generator state."""
+"""Fine-tune an encoder with packed batches and snapshots at any fraction of an epoch. A killed run resumes to the same
+weights: all randomness of a step comes from (seed, step), so a checkpoint needs no generator state."""
 
 import contextlib
 import math
@@ -26,6 +26,7 @@ from bertvision.kinds import Kind
 from bertvision.machine import Machine, drawing_from
 from bertvision.progress import Reporter
 from bertvision.sources.base import Targets, make_ahead, pack_targets
+from bertvision.tables import counted
 from bertvision.training.checkpoint import Checkpoints, add_prefix, held_interrupts, strip_prefix
 from bertvision.training.half_weights import HalfWeights
 from bertvision.training.methods import prepare_method
@@ -42,21 +43,21 @@ LOG_STEPS = 25
 
 @dataclass(frozen=True)
 class Usage:
-    """What fine-tuning took up to a moment."""
+    """The cost of fine-tuning so far."""
 
     seconds: float
     tokens: int
-    """Tokens that went through the encoder, forward and backward."""
+    """Tokens the encoder processed, forward and backward."""
     memory: int = 0
-    """The most bytes in use at once: of the GPU, or of the process."""
+    """Peak memory in bytes: of the GPU, or of the process."""
 
 
 class _Micro(NamedTuple):
-    """Windows that go through the encoder at once."""
+    """A micro-batch: windows that go through the encoder at once."""
 
     tokens: PackedTokens
     targets: Targets
-    weights: Tensor  # (window) each window's share of the step's loss; what fills a batch up has none
+    weights: Tensor  # (window) weight of each window in the step's loss; 0 for padding
     filled: bool
 
 
@@ -66,11 +67,11 @@ class _Step(NamedTuple):
     tokens: int
     micros: list[_Micro]
     memory_tokens: int
-    """How much it was cut for."""
+    """The `finetune.memory_tokens` its micro-batches were made for."""
 
 
 class Finetuning:
-    """Encoder, output layer and optimiser on the way through a plan of batches."""
+    """Fine-tuning of an encoder and its output layer over a plan of batches."""
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class Finetuning:
         self.kind, self.config, self.seed, self.machine, self.reporter = kind, config, seed, machine, reporter
         self.method = None if config.method == "full" else prepare_method(encoder, config, seed)
         self.model = nn.ModuleDict({"encoder": encoder, "output": output})
-        # Where it runs padded, an encoder may be of a family that half precision throughout does not suit.
+        # An encoder that runs padded may belong to a family that can't be trained in pure half precision.
         is_half = encoder.route == "varlen"
         self.half = HalfWeights(encoder, machine.dtype, _learning(output)) if is_half else None
         named = self._named_parameters()
@@ -109,11 +110,11 @@ class Finetuning:
         log: Callable[..., None],
         missing: list[float] | None = None,
     ) -> None:
-        """Trains to the last snapshot; `on_snapshot(epochs, usage)` is called at each, in order (after a kill
-        perhaps once more, with the same weights). `missing` are those not kept yet; absent: all."""
+        """Train up to the last snapshot and call `on_snapshot(epochs, usage)` at each one, in order (after a kill
+        perhaps a second time, with the same weights). `missing` are the snapshots not yet saved (default: all)."""
         self.machine.watch_memory()
         self._resume(checkpoints, self.plan.step_at(min(missing or snapshots)))
-        stops: dict[int, list[float]] = {}  # where steps are few, one of them may end several snapshots
+        stops: dict[int, list[float]] = {}  # with few steps, several snapshots may fall on the same one
         for epochs in sorted(snapshots):
             stops.setdefault(self.plan.step_at(epochs), []).append(epochs)
         last = max(stops)
@@ -121,7 +122,7 @@ class Finetuning:
         bar_of_work = self.reporter.bar("fine-tuning", self._tokens_up_to(last), "tokens")
         with self._computing(), bar_of_work as bar, held_interrupts() as interrupts:
             bar.advance(self.tokens)
-            for epochs in stops.get(self.step, []):  # the step that was resumed at may be one, and not kept yet
+            for epochs in stops.get(self.step, []):  # the resumed step may be a snapshot that was not saved yet
                 self._take_snapshot(epochs, on_snapshot)
             while self.step < last:
                 started = time.monotonic()
@@ -131,13 +132,13 @@ class Finetuning:
                 bar.advance(tokens, f"loss {loss:.3f}" if loss is not None else "")
                 if loss is not None and not math.isfinite(loss):
                     raise UserError(
-                        f"fine-tuning has diverged: the loss at step {self.step:,} is {loss}. Set finetune.lr lower "
+                        f"fine-tuning diverged: the loss at step {self.step:,} is {loss}. Set finetune.lr to less "
                         f"than {self.lr:g} and start again."
                     )
                 if loss is not None and self.machine.is_main:
                     log("finetune", step=self.step, loss=loss, tokens=self.tokens, seconds=round(self.seconds, 2))
                     self.machine.accelerator.log({"finetune/loss": loss}, step=self.step)
-                # The snapshot first: a kill in between takes the steps since the last checkpoint again.
+                # Snapshot before checkpoint: after a kill in between, steps since the last checkpoint are repeated.
                 for epochs in stops.get(self.step, []):
                     self._take_snapshot(epochs, on_snapshot)
                 due, stopped = self.machine.agree(checkpoints.is_due(), bool(interrupts))
@@ -148,7 +149,7 @@ class Finetuning:
 
     @contextlib.contextmanager
     def _computing(self) -> Iterator[None]:
-        """In half precision, where that is its way; afterwards the model has its float32 weights again."""
+        """Use half-precision weights inside, if they apply; the model has its float32 weights again afterwards."""
         if self.half is not None:
             self.half.begin()
         try:
@@ -167,7 +168,7 @@ class Finetuning:
         return TokenBuffers(self.machine.device)
 
     def _drop_graphs(self) -> None:
-        """Recorded steps go, and their memory with them."""
+        """Free the recorded steps and their memory."""
         self.__dict__.pop("graphs", None)
 
     def _take_snapshot(self, epochs: float, on_snapshot: Callable[[float, Usage], None]) -> None:
@@ -176,19 +177,20 @@ class Finetuning:
             on_snapshot(epochs, usage)
 
     def measure_step(self, step: int) -> int:
-        """One step out of its turn, to see how long it takes; gives its tokens."""
+        """Take one step of the plan, for timing only. Return its tokens."""
         self.step = step
         return self._take_step(self.plan.steps, self._prepare(step))[0]
 
     def take_steps(self, last: int) -> Iterator[tuple[int, float | None]]:
-        """The steps up to `last`, each when it is asked for, with its tokens and now and then its loss; on a GPU the
-        batches of the next ones are prepared meanwhile."""
-        ahead = 3 if self.machine.device.type == "cuda" else 0  # a CPU has no hand free for it
+        """Take the steps up to `last` lazily. Yield the tokens of each step and, every `LOG_STEPS` steps, its loss. On
+        a GPU, the next batches are prepared in the background."""
+        ahead = 3 if self.machine.device.type == "cuda" else 0  # a CPU has no capacity to spare
         for prepared in make_ahead(self._prepare, range(self.step, last), ahead):
             yield self._take_step(last, prepared)
 
     def _take_step(self, steps: int, prepared: _Step) -> tuple[int, float | None]:
-        """One optimiser step: its tokens, and its loss now and then (reading it makes a GPU wait)."""
+        """Take one optimiser step. Return its tokens and, every `LOG_STEPS` steps, its loss (reading it makes a GPU
+        wait)."""
         self.model.train()
         while True:
             try:
@@ -197,12 +199,12 @@ class Finetuning:
                 loss = self._accumulate(prepared)
                 break
             except torch.cuda.OutOfMemoryError:
-                pass  # while it is handled, the error's frames hold the tensors that have to go
-            # Each process cuts only its own part of the step into smaller pieces, so nothing has to be agreed on.
+                pass  # leave the handler first: the error's frames hold the tensors that must be freed
+            # Each process splits only its own part of the step, so processes need not agree.
             if not self._halve_memory():
                 raise UserError(
-                    "the GPU's memory does not hold one window of this encoder: set a smaller data.max_length, "
-                    "a smaller encoder, or encoder.device=cpu."
+                    "out of GPU memory with a single window: lower data.max_length, use a smaller encoder, or set "
+                    "encoder.device=cpu."
                 )
         self.machine.sum_gradients(self.parameters)
         schedule = (self.config.schedule, self.config.warmup)
@@ -216,7 +218,7 @@ class Finetuning:
         return prepared.tokens, self._mean_loss(loss) if shown else None
 
     def _update_weights(self) -> None:
-        """The weights, by the gradients that are there."""
+        """Clip the gradients and update the weights."""
         if self.config.clip is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.config.clip)
         self.optimizer.step()
@@ -224,7 +226,7 @@ class Finetuning:
             self.half.refresh()
 
     def _prepare(self, step: int) -> _Step:
-        """A step's windows in as many micro-batches as fit, where the device can fetch them."""
+        """Split a step's windows into micro-batches that fit in memory, pinned for transfer to a GPU."""
         windows, memory_tokens = self.plan.batch(step), self.memory_tokens
         mine = windows[self.machine.rank :: self.machine.processes]
         cuts = fill_batches(self.features.lengths, mine, tokens=memory_tokens) if len(mine) else []
@@ -237,16 +239,16 @@ class Finetuning:
         filled = self.recorded and 3 * self.encoder.work * len(tokens.input_ids) < MOST_WORK
         if filled:
             tokens = fill_up(tokens, self.encoder.pad_id, self.encoder.max_length)
-            further = (0, len(tokens) - len(windows))
-            targets = Targets(*(functional.pad(part, further) for part in vars(targets).values()))
-            weights = functional.pad(weights, further)
+            padding = (0, len(tokens) - len(windows))
+            targets = Targets(*(functional.pad(part, padding) for part in vars(targets).values()))
+            weights = functional.pad(weights, padding)
         if self.machine.device.type == "cuda":
             tokens, targets, weights = tokens.pin(), targets.pin(), weights.pin_memory()
         return _Micro(tokens, targets, weights, filled)
 
     def _accumulate(self, prepared: _Step) -> Tensor:
-        """The gradient of a whole step."""
-        if self.half is None or not prepared.micros:  # else the first micro-batch writes over what is there
+        """Accumulate the gradient of a step over its micro-batches. Return the loss."""
+        if self.half is None or not prepared.micros:  # otherwise the first micro-batch overwrites the old gradients
             self.optimizer.zero_grad(set_to_none=True)
         loss = torch.zeros((), device=self.machine.device)
         with drawing_from(self.machine.device, self.seed, self.step, self.machine.rank):
@@ -276,7 +278,7 @@ class Finetuning:
         return loss.detach()
 
     def _halve_memory(self) -> bool:
-        """Makes the next try smaller; False where it already was one window."""
+        """Halve the size of micro-batches for the next attempt; False if they are single windows already."""
         self._drop_graphs()
         self.optimizer.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()
@@ -285,8 +287,8 @@ class Finetuning:
             return False
         self.memory_tokens = max(longest, self.memory_tokens // 2)
         self.reporter.say(
-            f"out of GPU memory: going on with {self.memory_tokens:,} tokens at once "
-            "(finetune.memory_tokens), accumulated to the same batch."
+            f"out of GPU memory: continuing with {counted(self.memory_tokens, 'token')} at once "
+            "(finetune.memory_tokens); gradients are accumulated, so the batch size is unchanged."
         )
         return True
 
@@ -299,18 +301,18 @@ class Finetuning:
         return sum(int(self.features.lengths[self.plan.batch(done)].sum()) for done in range(step))
 
     def _measure_usage(self) -> Usage:
-        if self.machine.device.type == "cuda":  # what was started counts, and may not be done
+        if self.machine.device.type == "cuda":  # count the time of steps that are still running
             started = time.monotonic()
             torch.cuda.synchronize(self.machine.device)
             self.seconds += time.monotonic() - started
         return Usage(round(self.seconds, 2), self.tokens, self.machine.peak_memory())
 
     def full_weights(self) -> contextlib.AbstractContextManager[None]:
-        """The model has its float32 weights inside, also where it computes in half precision."""
+        """Inside this context, the model has its float32 weights, even if it trains in half precision."""
         return contextlib.nullcontext() if self.half is None else self.half.full_precision()
 
     def _named_parameters(self) -> list[tuple[str, nn.Parameter]]:
-        """What the optimiser moves, in the model's order."""
+        """The trainable parameters, in the model's order; in float32 if the model has half-precision copies."""
         full = {} if self.half is None else dict(zip(map(id, self.half.own), self.half.full, strict=True))
         named = self.model.named_parameters()
         return [(name, full.get(id(weight), weight)) for name, weight in named if weight.requires_grad]
@@ -327,14 +329,14 @@ class Finetuning:
 
     def _resume(self, checkpoints: Checkpoints, first_stop: int) -> None:
         found = checkpoints.load()
-        if found is None or found.step > first_stop:  # past a snapshot that was asked for later: begin anew
+        if found is None or found.step > first_stop:  # past a snapshot that is now wanted: start over
             return
         with self.full_weights():
             self.model.load_state_dict(strip_prefix("model", found.tensors))
         restore_optimizer(self.optimizer, strip_prefix("optimizer", found.tensors))
         self.step, self.seconds, self.tokens = found.step, found.facts["seconds"], found.facts["tokens"]
-        self.memory_tokens = min(self.memory_tokens, found.facts["memory_tokens"])  # what ran out once would again
-        self.reporter.say(f"fine-tuning goes on at step {self.step:,}.")
+        self.memory_tokens = min(self.memory_tokens, found.facts["memory_tokens"])  # may have been halved before
+        self.reporter.say(f"resuming fine-tuning at step {self.step:,}.")
 
 
 def _learning(module: nn.Module) -> list[nn.Parameter]:

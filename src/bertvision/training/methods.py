@@ -1,8 +1,9 @@
-"""What of an encoder learns in fine-tuning (`finetune.method`): all of it, its biases alone (BitFit: Ben Zaken et al.
-2022), or low-rank updates of its attention's queries and values (LoRA: Hu et al. 2022). The output layer always learns.
+"""Which parameters of an encoder are fine-tuned (`finetune.method`): all of them, only the biases (BitFit: Ben Zaken et
+al. 2022), or low-rank updates of the attention's queries and values (LoRA: Hu et al. 2022). The output layer always
+trains.
 
-    method = prepare_method(encoder, config, seed)        before its weights are given to an optimiser
-    with method.merged(): encoder.save(folder)             an encoder like any other: updates are in its weights
+    method = prepare_method(encoder, config, seed)        call this before creating the optimiser
+    with method.merged(): encoder.save(folder)             saves a plain encoder with the updates in its weights
 """
 
 import contextlib
@@ -17,33 +18,33 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.errors import UserError
 from bertvision.machine import drawing_from
 
-# What a family calls the projections that make queries and values; one that is not named here calls them as BERT does.
+# Names of the query and value projections by model family; families not listed here use BERT's names.
 BERT_PROJECTIONS = ("query", "value")
 PROJECTIONS = {"distilbert": ("q_lin", "v_lin"), "mpnet": ("q", "v"), "deberta-v2": ("query_proj", "value_proj")}
 ADAPTER = "default"
-"""peft's name for updates that were given none."""
+"""peft's default name for an adapter."""
 
 
 class _Projection(NamedTuple):
-    """Where a projection stands in the model."""
+    """A query or value projection and its place in the model."""
 
     parent: nn.Module
     name: str
     plain: nn.Linear
     updated: Any
-    """The same projection and its update, a module of peft's."""
+    """The same projection with its update: a peft module."""
 
 
 class Method:
-    """An encoder that was prepared to learn in one way."""
+    """An encoder prepared for one fine-tuning method."""
 
     def __init__(self, projections: Sequence[_Projection] = ()) -> None:
         self.projections = projections
 
     @contextlib.contextmanager
     def merged(self) -> Iterator[None]:
-        """Inside, the encoder is a plain one, in its modules and their names, with the updates in its weights, which
-        must be those in float32: to be saved or used elsewhere."""
+        """Inside this context, the encoder has its original modules and names, with the updates merged into its
+        weights, so that it can be saved or used elsewhere. The weights must be in float32."""
         before = [projection.plain.weight.data for projection in self.projections]
         for projection in self.projections:
             projection.plain.weight.data = _merge(projection)
@@ -51,21 +52,21 @@ class Method:
         try:
             yield
         finally:
-            # The old weights, not the difference: subtracting would round.
+            # Restore the old weights: subtracting the update would round.
             for projection, weight in zip(self.projections, before, strict=True):
                 projection.plain.weight.data = weight
                 setattr(projection.parent, projection.name, projection.updated)
 
 
 def check_method(encoder: Encoder, config: FinetuneConfig) -> None:
-    """Raises UserError where the encoder has nothing that could learn in this way, or a package is missing."""
+    """Raise UserError if the method does not apply to this encoder, or a package is missing."""
     if config.epochs == 0 or config.method == "full":
         return
     if config.method == "bitfit":
         if not any(_is_bias(name) for name, _ in encoder.model.named_parameters()):
             raise UserError(
-                f"finetune.method = 'bitfit' trains an encoder's biases, and '{encoder.name}' "
-                f"({encoder.model.config.model_type}) has none: set another method, or give another encoder.name."
+                f"finetune.method = 'bitfit' trains an encoder's biases, but '{encoder.name}' "
+                f"({encoder.model.config.model_type}) has none: set another method or another encoder.name."
             )
         return
     _find_projections(encoder)
@@ -73,8 +74,8 @@ def check_method(encoder: Encoder, config: FinetuneConfig) -> None:
 
 
 def prepare_method(encoder: Encoder, config: FinetuneConfig, seed: int) -> Method:
-    """Freezes what does not learn and adds what learns besides; the first updates are drawn from the seed and change
-    nothing yet."""
+    """Freeze the parameters that are not trained, and add LoRA updates if the method uses them. They are initialised
+    from the seed and do not change the outputs yet."""
     check_method(encoder, config)
     if config.epochs == 0 or config.method == "full":
         return Method()
@@ -98,12 +99,12 @@ def _add_updates(encoder: Encoder, config: FinetuneConfig, seed: int) -> list[_P
         target_modules=list(_projections_of(encoder)),
     )
     with drawing_from(encoder.device, seed, 12):
-        peft.inject_adapter_in_model(settings, encoder.model, ADAPTER)  # all else is frozen
+        peft.inject_adapter_in_model(settings, encoder.model, ADAPTER)  # freezes everything else
     updated = [
         _Projection(parent, name, getattr(parent, name).base_layer, getattr(parent, name)) for parent, name in found
     ]
     learning = [weight for weight in encoder.model.parameters() if weight.requires_grad]
-    assert len(learning) == 2 * len(updated), f"{len(learning)} weights of {len(updated)} updates learn"
+    assert len(learning) == 2 * len(updated), f"{len(learning)} trainable weights in {len(updated)} updates"
     return updated
 
 
@@ -112,7 +113,7 @@ def _projections_of(encoder: Encoder) -> tuple[str, str]:
 
 
 def _find_projections(encoder: Encoder) -> list[tuple[nn.Module, str]]:
-    """The modules that hold a projection of queries or values, and its name there."""
+    """The modules that contain a query or value projection, and its name in them."""
     wanted, family = _projections_of(encoder), encoder.model.config.model_type
     linear = [name for name, module in encoder.model.named_modules() if isinstance(module, nn.Linear)]
     names = [name.rpartition(".") for name in linear]
@@ -121,8 +122,8 @@ def _find_projections(encoder: Encoder) -> list[tuple[nn.Module, str]]:
         there = ", ".join(sorted({last for _, _, last in names}))
         raise UserError(
             f"finetune.method = 'lora' updates the linear modules {' and '.join(wanted)} of an encoder's attention, "
-            f"and '{encoder.name}' ({family}) has no {' and no '.join(missing)}, only {there}: "
-            "set another method, or give another encoder.name."
+            f"but '{encoder.name}' ({family}) has no {' and no '.join(missing)}, only {there}: "
+            "set another method or another encoder.name."
         )
     return [(encoder.model.get_submodule(parent), last) for parent, _, last in names if last in wanted]
 
@@ -141,5 +142,5 @@ def _import_peft() -> Any:
 def _merge(projection: _Projection) -> Tensor:
     down, up = (part[ADAPTER].weight for part in (projection.updated.lora_A, projection.updated.lora_B))
     # (rank, input), (output, rank)
-    assert projection.plain.weight.dtype == up.dtype == torch.float32, "half-precision weights are not merged"
+    assert projection.plain.weight.dtype == up.dtype == torch.float32, "can't merge half-precision weights"
     return projection.plain.weight.data + (up @ down) * projection.updated.scaling[ADAPTER]  # (output, input)

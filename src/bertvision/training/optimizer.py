@@ -1,4 +1,4 @@
-"""AdamW and its learning rate over the steps."""
+"""AdamW and the learning-rate schedule."""
 
 from collections.abc import Iterable
 
@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 
 def build_optimizer(named: Iterable[tuple[str, nn.Parameter]], lr: float | Tensor, decay: float) -> torch.optim.AdamW:
-    """AdamW that decays matrices only: biases, norms and other one-dimensional weights are left alone. A rate that lies
-    in memory, as a tensor, lets its steps be recorded."""
+    """Build AdamW with weight decay on matrices only, not on biases, norms and other one-dimensional weights. If `lr`
+    is a tensor, the optimiser's steps can be recorded as a CUDA graph."""
     decayed: list[nn.Parameter] = []
     left: list[nn.Parameter] = []
     for name, parameter in named:
@@ -22,12 +22,12 @@ def build_optimizer(named: Iterable[tuple[str, nn.Parameter]], lr: float | Tenso
 
 
 def is_decayed(name: str, dimensions: int) -> bool:
-    """Whether a weight is a matrix. A bias can have two dimensions too: one for each layer."""
+    """Whether a weight is a matrix. A bias may have two dimensions as well: one bias per layer."""
     return dimensions >= 2 and name.split(".")[-1] != "bias"
 
 
 def learning_rate(step: int, steps: int, lr: float, schedule: str, warmup: float) -> float:
-    """The rate of step `step` of `steps`: up over the warm-up, then constant, or down in a line towards 0."""
+    """The learning rate at step `step` of `steps`: linear warm-up, then constant or linear decay towards 0."""
     rise = round(warmup * steps)
     if step < rise:
         return lr * (step + 1) / rise
@@ -45,7 +45,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimiser's memory as plain tensors, named by the parameter's index."""
+    """The optimiser's state as plain tensors, named by parameter index."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return {
         f"{index}.{key}": value
@@ -60,7 +60,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tenso
     for name, value in tensors.items():
         index, key = name.split(".")
         parameter = parameters[int(index)]
-        # The step counter is float32 whatever the parameter is, and on the CPU unless the step is fused.
+        # The step counter is always float32, and on the CPU unless the optimiser is fused.
         if key == "step":
             optimizer.state[parameter][key] = value.to(parameter.device) if optimizer.defaults["fused"] else value
         else:
@@ -68,10 +68,10 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tenso
 
 
 class StackedAdamW:
-    """AdamW over weights with a member dimension in front: each member has its own learning rate and decay.
+    """AdamW for weights with a leading member dimension: each member has its own learning rate and decay.
 
-    The same arithmetic as `torch.optim.AdamW`, which knows one rate for a whole tensor. Moments are given out and taken
-    back under the names that `optimizer_tensors` uses.
+    The arithmetic is that of `torch.optim.AdamW`, which only supports one learning rate per tensor. The state is saved
+    and restored under the names that `optimizer_tensors` uses.
     """
 
     betas, epsilon = (0.9, 0.999), 1e-8
@@ -83,8 +83,8 @@ class StackedAdamW:
         self.decays = torch.tensor(decays, device=next(iter(weights.values())).device)  # (member)
 
     def plan(self, rates: Tensor, first: int) -> Tensor:
-        """What each step needs to know, from the rates (step, member) of the steps after the first `first` ones: how
-        much is left of a decayed weight, how far to go, and how the moments' slow start is made up for."""
+        """Precompute the factors of each step from the learning rates (step, member), starting after step `first`:
+        weight decay, step size, and bias correction of the second moment."""
         steps = torch.arange(first + 1, first + 1 + len(rates), dtype=torch.float64, device=rates.device)  # (step)
         slow, slower = (1 - beta**steps for beta in self.betas)  # (step), (step)
         rows = [1 - rates * self.decays, rates / slow.unsqueeze(1), slower.sqrt().unsqueeze(1).expand_as(rates)]
@@ -92,7 +92,7 @@ class StackedAdamW:
 
     @torch.no_grad()
     def step(self, planned: Tensor) -> None:
-        """One step of every member, by its row of `plan` (3, member)."""
+        """Take one step for every member, with a row of `plan` (3, member)."""
         first, second = self.betas
         shrink, pace, correction = planned  # each (member)
         for name, weight in self.weights.items():
@@ -108,13 +108,13 @@ class StackedAdamW:
             weight.sub_((mean / width).mul_(pace.view(rows)))
 
     def keep(self, weights: dict[str, Tensor], index: Tensor) -> None:
-        """Goes on with the members in `index`, whose weights are given anew."""
+        """Continue with the members in `index` only, and with these weights."""
         self.weights, self.decays = weights, self.decays[index]
         self.means = {name: values[index] for name, values in self.means.items()}
         self.squares = {name: values[index] for name, values in self.squares.items()}
 
     def tensors(self, index: int) -> dict[str, Tensor]:
-        """One member's memory, as `optimizer_tensors` names it."""
+        """One member's state, named as in `optimizer_tensors`."""
         found = {}
         for number, name in enumerate(self._order()):
             found[f"{number}.step"] = torch.tensor(float(self.count))
@@ -130,5 +130,5 @@ class StackedAdamW:
             self.squares[name] = torch.stack([one[f"{number}.exp_avg_sq"] for one in members]).to(device)
 
     def _order(self) -> list[str]:
-        """Matrices first, then the rest: the order in which `build_optimizer` files them."""
+        """Names of the weights, matrices first: the order of the parameter groups in `build_optimizer`."""
         return sorted(self.weights, key=lambda name: not is_decayed(name, self.weights[name].ndim - 1))

@@ -1,8 +1,8 @@
-"""Members of a set at work: alone, or stacked with others whose weights have the same shapes.
+"""Training steps of members: alone, or stacked with others whose weights have the same shapes.
 
-A stack runs its members as one (`torch.func.functional_call` under `vmap`): one product for fifty small heads instead
-of fifty. It pays where a head's work is small beside the cost of starting it (`_stack_limit`). On a GPU a step on a
-batch in a buffer of its own is recorded and replayed (`encoder/recording.py`).
+A stack runs its members as one (`torch.func.functional_call` under `vmap`): one matrix product for fifty small heads
+instead of fifty. This pays off when launching an operation costs more than computing it (`_stack_limit`). On a GPU, a
+step on a buffered batch is recorded and replayed (`encoder/recording.py`).
 """
 
 import contextlib
@@ -29,24 +29,24 @@ from bertvision.training.optimizer import (
 )
 
 MOST = 64
-# States that a stack of token-level heads reads on a GPU, counted once for each member. (Where steps are recorded,
-# starting them costs nothing, and one by one is faster from about here on.)
+# Most state values that a stack of token-level heads reads per step on a GPU, summed over members. (Launching a
+# recorded step is nearly free, so above this size running members one by one is faster.)
 STACKED_VALUES = 40_000_000
 
 
 @dataclass(eq=False)
 class Member:
-    """One head on its way through the pass."""
+    """One head during its training."""
 
     config: MemberConfig
     head: Head
     steps: Sequence[int]
-    """Which steps of the pass it takes, in order."""
+    """The steps of the pass it takes part in, in order."""
     taken: int = 0
     failed: bool = False
-    """Its loss stopped being a number; it trains no further."""
+    """Whether it was stopped because its loss became NaN or infinite."""
     dropped: bool = False
-    """It was judged not worth going on with."""
+    """Whether a judge dropped it."""
 
     @property
     def name(self) -> str:
@@ -57,13 +57,13 @@ class Member:
         return self.failed or self.dropped or self.taken == len(self.steps)
 
     def rate_at(self, step: int) -> float:
-        """The learning rate of its own step `step`."""
+        """The learning rate at the member's own step `step`."""
         config = self.config
         return learning_rate(step, len(self.steps), config.lr, config.schedule, config.warmup)
 
 
 Buffered = tuple[Hashable, StateBatch]
-"""The size of a batch, and the batch in the memory that batches of this size always have."""
+"""The size of a batch, and the batch in the fixed buffer for batches of this size."""
 
 
 class _Unit:
@@ -72,7 +72,7 @@ class _Unit:
     def __init__(self, members: list[Member], pool: Pool | None) -> None:
         self.members, self.pool = list(members), pool
         self.device = next(members[0].head.parameters()).device
-        self.losses = torch.zeros(len(members), device=self.device)  # (member) sums since they were last taken
+        self.losses = torch.zeros(len(members), device=self.device)  # (member) sums since the last `take_losses`
         self.counted = 0
 
     @cached_property
@@ -80,11 +80,11 @@ class _Unit:
         return Graphs(self.pool)
 
     def is_due(self, step: int) -> bool:
-        """Whether members that take the same steps, some of them fewer, take this one."""
+        """Whether the unit takes this step of the pass. All members take the same steps; some stop earlier."""
         return bool(self.members) and self.members[0].steps[self.members[0].taken] == step
 
     def take_losses(self) -> Tensor:
-        """Each member's mean loss since the last call, of this process's windows."""
+        """Return each member's mean loss since the last call, over this process's windows."""
         means = self.losses / self.counted  # (member)
         self.losses.zero_()
         self.counted = 0
@@ -104,7 +104,7 @@ class _Unit:
         raise NotImplementedError
 
     def _backward(self, outputs: Tensor, batch: StateBatch) -> None:
-        """Gradients and losses of outputs (member, position, output)."""
+        """Compute losses and gradients from outputs (member, position, output)."""
         kind = self.members[0].head.target.kind
         losses = kind.loss(outputs, batch.states, batch.targets, batch.total)  # (member)
         losses.sum().backward()
@@ -112,29 +112,29 @@ class _Unit:
 
 
 class Alone(_Unit):
-    """One member and its own optimiser."""
+    """A single member with its own optimiser."""
 
     def __init__(self, member: Member, pool: Pool | None = None) -> None:
         super().__init__([member], pool)
         self.parameters = list(member.head.parameters())
-        self.recorded = self.device.type == "cuda"  # a recorded step finds the rate in memory
+        self.recorded = self.device.type == "cuda"  # a recorded step reads the learning rate from memory
         lr: Any = torch.tensor(member.config.lr, device=self.device) if self.recorded else member.config.lr
         self.optimizer = build_optimizer(member.head.named_parameters(), lr, member.config.decay)
         self.draws = member.head.draws
 
     def learn(self, batch: StateBatch, machine: Machine, buffered: Buffered | None = None) -> None:
-        """One optimiser step on one batch; `buffered` is the same batch, filled up, and its size."""
+        """Take one optimiser step on one batch; `buffered` is the same batch padded in a buffer, with its size."""
         (member,) = self.members
         member.head.train()
         set_learning_rate(self.optimizer, member.rate_at(member.taken))
-        # Dropout is drawn from the member's own seed and step, whoever else is in the set.
+        # Dropout depends only on the member's own seed and step, not on other members.
         seeds = (member.config.seed, member.taken, machine.rank)
         with drawing_from(machine.device, *seeds) if self.draws else contextlib.nullcontext():
             self._take_step(batch, machine, buffered if self.recorded else None)
 
     def _step(self, batch: StateBatch, machine: Machine) -> None:
         (member,) = self.members
-        self.optimizer.zero_grad(set_to_none=True)  # what a recording that failed may have left
+        self.optimizer.zero_grad(set_to_none=True)  # a failed recording may have left gradients
         if len(batch.windows):
             with machine.autocast():
                 outputs = member.head(batch.states)  # (position, output)
@@ -143,17 +143,17 @@ class Alone(_Unit):
         if member.config.clip is not None:
             nn.utils.clip_grad_norm_(self.parameters, member.config.clip)
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)  # not before the next step: others need the memory
+        self.optimizer.zero_grad(set_to_none=True)  # now, not before the next step: other members need the memory
 
     def drop_finished(self) -> None:
-        """Forgets a member that learns no further, and its optimiser's memory with it."""
+        """Remove the member if its training has ended."""
         self.members = [member for member in self.members if not member.is_over]
 
     def write_back(self) -> None:
-        """The head's weights are the ones that learn: nothing to write."""
+        """Nothing to do: the optimiser updates the head's own weights."""
 
     def memory(self) -> dict[str, dict[str, Tensor]]:
-        """The optimiser's memory, by member."""
+        """The optimiser's state, by member."""
         return {member.name: optimizer_tensors(self.optimizer) for member in self.members}
 
     def restore(self, memory: dict[str, dict[str, Tensor]]) -> None:
@@ -161,7 +161,7 @@ class Alone(_Unit):
 
 
 class Stack(_Unit):
-    """Members whose weights have the same shapes: each weight carries a member dimension in front."""
+    """Members whose weights have the same shapes. Each weight has a leading member dimension."""
 
     def __init__(self, members: list[Member], pool: Pool | None = None) -> None:
         super().__init__(members, pool)
@@ -175,7 +175,8 @@ class Stack(_Unit):
         self._plan_rates()
 
     def learn(self, batch: StateBatch, machine: Machine, buffered: Buffered | None = None) -> None:
-        """One optimiser step of every member on one batch; `buffered` is the same batch, filled up, and its size."""
+        """Take one optimiser step for every member on one batch; `buffered` is the same batch padded in a buffer, with
+        its size."""
         self.pace.copy_(self.paces[self.members[0].taken - self.first])
         self._take_step(batch, machine, buffered)
         self.optimizer.count += 1
@@ -183,7 +184,7 @@ class Stack(_Unit):
     def _step(self, batch: StateBatch, machine: Machine) -> None:
         head, weights = self.members[0].head, list(self.weights.values())
         for weight in weights:
-            weight.grad = None  # what a recording that failed may have left
+            weight.grad = None  # a failed recording may have left gradients
         if len(batch.windows):
             with machine.autocast():
                 outputs = vmap(lambda own: functional_call(head, own, (batch.states,)))(self.weights)
@@ -196,7 +197,7 @@ class Stack(_Unit):
             weight.grad = None
 
     def _clip_gradients(self, weights: list[Tensor]) -> None:
-        """Each member's own norm, as `clip_grad_norm_` takes it."""
+        """Clip each member's gradients by their own norm, as `clip_grad_norm_` does."""
         gradients = [weight.grad for weight in weights if weight.grad is not None]
         norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients]).norm(dim=0)  # (member)
         factors = (self.clip / (norms + 1e-6)).clamp(max=1.0)  # (member)
@@ -204,8 +205,8 @@ class Stack(_Unit):
             gradient.mul_(factors.view(-1, *[1] * (gradient.ndim - 1)))
 
     def _plan_rates(self) -> None:
-        """The learning rates of all steps to come, laid out on the device: no wait for it at each step. What was
-        recorded before knows of other members."""
+        """Put the learning rates of all remaining steps on the device, so that no step waits for a transfer. Recorded
+        steps are discarded, since the members may have changed."""
         self.first = self.members[0].taken
         most = max(len(member.steps) for member in self.members)
         table = []
@@ -214,11 +215,11 @@ class Stack(_Unit):
             table.append(rates + [0.0] * (most - self.first - len(rates)))
         rows = torch.tensor(table, device=self.device).T  # (step, member)
         self.paces = self.optimizer.plan(rows, self.first)  # (step, 3, member)
-        self.pace = torch.empty(self.paces.shape[1:], device=self.device)  # (3, member) those of the step being taken
+        self.pace = torch.empty(self.paces.shape[1:], device=self.device)  # (3, member) the row of the current step
         self.__dict__.pop("graphs", None)
 
     def drop_finished(self) -> None:
-        """Writes the weights of members that learn no further into their heads, and goes on without them."""
+        """Remove members whose training has ended, after writing their weights into their heads."""
         kept = [number for number, member in enumerate(self.members) if not member.is_over]
         if len(kept) == len(self.members):
             return
@@ -234,13 +235,13 @@ class Stack(_Unit):
 
     @torch.no_grad()
     def write_back(self) -> None:
-        """Each member's weights into its head."""
+        """Copy each member's weights into its head."""
         for name, weight in self.weights.items():
             for member, own in zip(self.members, weight, strict=True):
                 member.head.get_parameter(name).copy_(own)
 
     def memory(self) -> dict[str, dict[str, Tensor]]:
-        """The optimiser's memory, by member: what `Alone` would give."""
+        """The optimiser's state, by member, in the format of `Alone`."""
         return {member.name: self.optimizer.tensors(number) for number, member in enumerate(self.members)}
 
     def restore(self, memory: dict[str, dict[str, Tensor]]) -> None:
@@ -248,16 +249,16 @@ class Stack(_Unit):
 
 
 def build_units(members: list[Member], wanted: int | None = None, tokens: int = 0) -> list[Alone | Stack]:
-    """Members with equal heads and equal steps to come in stacks of up to `wanted`, the others alone; where nothing is
-    wanted, as many as are fast at about so many tokens a step."""
+    """Group members with equal heads and equal steps into stacks of up to `wanted`; the others run alone. By default,
+    choose the stack size that is fastest at about `tokens` tokens per step."""
     stackable: dict[object, list[Member]] = {}
     for member in members:
         stackable.setdefault(_stack_key(member) if member.head.stackable else id(member), []).append(member)
     units: list[Alone | Stack] = []
     on_gpu = any(next(member.head.parameters()).is_cuda for member in members)
-    pool = Pool() if on_gpu else None  # one for all: their graphs leave nothing behind
+    pool = Pool() if on_gpu else None  # shared: no graph needs its memory after it has run
     for alike in stackable.values():
-        # Even shares: 65 members are better run as 33 and 32 than as 64 and 1.
+        # Stacks of similar size: 65 members run better as 33 and 32 than as 64 and 1.
         stacks = -(-len(alike) // (wanted or _stack_limit(alike[0].head, tokens)))
         for first in range(stacks):
             some = alike[first::stacks]
@@ -268,17 +269,17 @@ def build_units(members: list[Member], wanted: int | None = None, tokens: int = 
 def _stack_key(member: Member) -> object:
     """Equal for members that can be stacked."""
     config = member.config
-    # With a share of the data and several epochs a member takes steps of its own (`data.packing.plan_pass`).
+    # With a fraction of the data and several epochs, a member has its own steps (`data.packing.plan_pass`).
     own_steps = config.data_fraction if config.data_fraction < 1 and config.epochs > 1 else None
     return type(member.head), member.head.config, member.head.reads, own_steps
 
 
 def _stack_limit(head: Head, tokens: int) -> int:
-    """How many members run as one, by what was measured (LOG.md).
+    """The largest stack that is still faster than running members one by one (measurements: LOG.md).
 
-    On [CLS] states and means starting the work costs more than the work, so all of them. Token-level heads are bound by
-    arithmetic on a CPU and run faster one by one, while their states are in the cache; on a GPU that holds for large
-    states, and small ones are bound by starting the work again.
+    On [CLS] states and means, launching operations costs more than computing them, so stack everything. Token-level
+    heads on a CPU are compute-bound and run faster one by one, while their states are in the cache. On a GPU, the same
+    is true for large states; small ones are launch-bound again.
     """
     if head.reads != "tokens":
         return MOST

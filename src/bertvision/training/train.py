@@ -1,8 +1,8 @@
-"""The one loop that trains a set of heads: each batch's states are made once and every member learns from them.
+"""The loop that trains a set of heads: the states of each batch are computed once, and every member learns from them.
 
-A member has its own optimiser, schedule, epochs, seed and share of the data, and draws from no shared generator: among
-others or alone it ends in the same weights: to rounding where it runs in a stack (`training/stack.py`), bit-identical
-elsewhere.
+A member has its own optimiser, schedule, epochs, seed and fraction of the data, and uses no shared random generator. So
+it ends with the same weights whether it trains alone or with others: up to rounding in a stack (`training/stack.py`),
+bit-identical otherwise.
 """
 
 import math
@@ -17,6 +17,7 @@ from torch import Tensor
 from bertvision.machine import Machine
 from bertvision.progress import Reporter
 from bertvision.sources import Source
+from bertvision.tables import counted
 from bertvision.training.buffers import BatchBuffers
 from bertvision.training.checkpoint import Checkpoint, Checkpoints, add_prefix, held_interrupts, strip_prefix
 from bertvision.training.stack import Alone, Member, Stack, build_units
@@ -25,12 +26,13 @@ LOG_STEPS = 50
 
 
 class Judge(Protocol):
-    """Looks at the members on the way and decides which of them are not worth going on with."""
+    """Evaluates members during the pass and decides which of them to drop."""
 
     def is_due(self, step: int) -> bool: ...
 
     def drop(self, step: int, members: list[Member]) -> list[Member]:
-        """The members to drop, of those still learning after `step` steps; their heads hold their weights."""
+        """Return the members to drop. `members` are those still training after `step` steps; their heads are up to
+        date."""
         ...
 
 
@@ -45,8 +47,8 @@ def train_heads(
     stack: int | None = None,
     judge: Judge | None = None,
 ) -> float:
-    """Trains every member in one pass over the source, from the newest checkpoint where there is one; gives the
-    seconds of the pass, those before a kill included."""
+    """Train every member in one pass over the source, starting from the newest checkpoint if there is one. Return the
+    seconds of the pass, including those before a kill."""
     found = checkpoints.load()
     step, before = _resume(members, found)
     units = _drop_finished(build_units(members, stack, tokens_of(0)))
@@ -55,13 +57,13 @@ def train_heads(
             unit.restore(
                 {member.name: strip_prefix(f"{member.name}/optimizer", found.tensors) for member in unit.members}
             )
-        reporter.say(f"training of the heads goes on at step {step:,}.")
-        del found  # all weights and moments once more
+        reporter.say(f"resuming the training of the heads at step {step:,}.")
+        del found  # frees a second copy of all weights and moments
     started = time.monotonic()
     buffers = build_buffers(machine)
     last = max(member.steps[-1] for member in members) + 1
-    bar_of_work = reporter.bar(f"training {len(members)} heads", sum(tokens_of(s) for s in range(last)), "tokens")
-    with bar_of_work as bar, held_interrupts() as interrupts:
+    title, total = f"training {counted(len(members), 'head')}", sum(tokens_of(each) for each in range(last))
+    with reporter.bar(title, total, "tokens") as bar, held_interrupts() as interrupts:
         bar.advance(sum(tokens_of(done) for done in range(step)))
         for batch in source.batches(step) if units else ():
             buffered = buffers.put(batch) if buffers is not None else None
@@ -78,7 +80,7 @@ def train_heads(
             if judge is not None and judge.is_due(step):
                 _drop_judged(judge, step, units)
             units = _drop_finished(units)
-            del batch  # its states may go before the next ones come
+            del batch  # free its states before the next ones are computed
             due, stopped = machine.agree(checkpoints.is_due(), bool(interrupts))
             if due or stopped:
                 _save(members, units, step, before + time.monotonic() - started, checkpoints, machine)
@@ -88,26 +90,27 @@ def train_heads(
                 break
     _average_buffers(members, machine)
     for member in members:
-        # The last step of all, or one before a kill, is followed by no loss that would show it.
+        # No later loss reveals divergence in the very last step, or in one before a kill.
         if not member.failed and not all(bool(weight.isfinite().all()) for weight in member.head.parameters()):
-            _stop(member, "its weights are no longer numbers", reporter)
+            _stop(member, "its weights are NaN or infinite", reporter)
     return before + time.monotonic() - started
 
 
 def build_buffers(machine: Machine) -> BatchBuffers | None:
-    """Where batches lie while heads learn from them, so that steps can be recorded; None where they are not."""
+    """Return the batch buffers that recorded steps need; None if steps are not recorded."""
     return BatchBuffers(machine.device) if machine.records else None
 
 
 def _drop_finished(units: list[Alone | Stack]) -> list[Alone | Stack]:
-    """Units without the members that learn no further; a stack stays one, so that a resumed pass rounds alike."""
+    """Remove members whose training has ended. A stack stays a stack even with one member, so that a resumed pass
+    rounds in the same way."""
     for unit in units:
         unit.drop_finished()
     return [unit for unit in units if unit.members]
 
 
 def _average_buffers(members: list[Member], machine: Machine) -> None:
-    """Batch norms see each process's own windows: what they remember of them is averaged."""
+    """Average the running statistics of batch norms over processes, each of which sees only its own windows."""
     machine.average([buffer for member in members for buffer in member.head.buffers() if buffer.is_floating_point()])
 
 
@@ -120,12 +123,12 @@ def _drop_judged(judge: Judge, step: int, units: list[Alone | Stack]) -> None:
 
 
 def _take_losses(units: list[Alone | Stack], machine: Machine, reporter: Reporter) -> dict[str, float | None]:
-    """Mean losses since the last call, by name; a member whose loss is not a number is stopped."""
+    """Return mean losses since the last call, by name. Stop members whose loss is NaN or infinite."""
     running = [unit for unit in units if unit.counted]
     members = [member for unit in running for member in unit.members]
     if not members:
         return {}
-    # One look at the device for all of them.
+    # One transfer from the device for all units.
     means = torch.cat([unit.take_losses() for unit in running]).tolist()
     losses = machine.sum_numbers(means)
     for member, loss in zip(members, losses, strict=True):
@@ -139,7 +142,7 @@ def _take_losses(units: list[Alone | Stack], machine: Machine, reporter: Reporte
 
 def _stop(member: Member, why: str, reporter: Reporter) -> None:
     member.failed = True
-    reporter.say(f"head '{member.name}' is stopped: {why} (a smaller lr may help). The others go on.")
+    reporter.say(f"stopped head '{member.name}': {why} (a smaller lr may help). The other heads continue.")
 
 
 def _save(
@@ -171,7 +174,7 @@ def _save(
 
 
 def _resume(members: list[Member], found: Checkpoint | None) -> tuple[int, float]:
-    """The step to go on at, and the seconds spent until then."""
+    """Restore the members. Return the step to continue at and the seconds spent so far."""
     if found is None:
         return 0, 0.0
     for member in members:

@@ -1,4 +1,4 @@
-"""Members that begin with the weights of a trained head: which are taken, what fits, what is told."""
+"""Members that begin with the weights of a trained head: which weights are loaded, what fits, what is reported."""
 
 import dataclasses
 import json
@@ -33,7 +33,7 @@ Save = Callable[..., Path]
 
 @pytest.fixture
 def save(tmp_path: Path) -> Save:
-    """save("adapter", SPANS, size=4) → the folder of a head as a run keeps it, or anywhere, where `known` is false."""
+    """save("adapter", SPANS, size=4) → the folder of a head as saved by a run, or outside a run if `known` is false."""
 
     def write(row: str, task: Task, known: bool = True, place: str = "run", **settings: Any) -> Path:
         run, member = tmp_path / place, member_of(row, task.kind, seed=77, **settings)
@@ -57,7 +57,7 @@ def begun(member: MemberConfig, task: Task, shape: StateShape = SHAPE) -> Head:
 
 
 def taken(head: Head, member: MemberConfig, folder: Path) -> set[str]:
-    """The weights that are those of the folder; all others must be those that the member's seed draws."""
+    """The names of the weights loaded from the folder; all others must be drawn from the member's seed."""
     there, drawn = load_head(folder)[0].state_dict(), build_head(member, head.shape, head.target).state_dict()
     found = set()
     for name, weight in head.state_dict().items():
@@ -78,12 +78,12 @@ def mistakes_of(*entries: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("row", [row for row in HEADS if HEADS[row].positions == {"token", "sequence"}])
-def test_a_label_head_takes_all_of_a_span_head_but_the_output_layer(row: str, save: Save) -> None:
+def test_a_label_head_loads_everything_from_a_span_head_except_the_output_layer(row: str, save: Save) -> None:
     folder = save(row, SPANS)
     member = member_of(row, LABEL, begin=str(folder), seed=3, name="begun")
     body = {name for name in load_head(folder)[0].state_dict() if not name.startswith("output.")}
     if not body:
-        with pytest.raises(UserError, match="would take nothing"):
+        with pytest.raises(UserError, match="can't use any weights"):
             begun(member, YES_NO)
     else:
         assert taken(begun(member, YES_NO), member, folder) == body
@@ -92,7 +92,7 @@ def test_a_label_head_takes_all_of_a_span_head_but_the_output_layer(row: str, sa
 OTHER_ORDER = dataclasses.replace(YES_NO, labels=("no", "yes"))
 THREE = Task("answerable", LABEL, ("accuracy",), readers={}, labels=("yes", "no", "perhaps"))
 OTHER_NAME = dataclasses.replace(YES_NO, name="rte")
-FILES = dataclasses.replace(YES_NO, name="files")  # any two tasks of a user's own have this name
+FILES = dataclasses.replace(YES_NO, name="files")  # all tasks on a user's own files have this name
 ONE_SCORE, OTHER_SCORE = (Task(name, SCORE, ("pearson",), readers={}) for name in ("stsb", "mine"))
 
 
@@ -114,7 +114,7 @@ ONE_SCORE, OTHER_SCORE = (Task(name, SCORE, ("pearson",), readers={}) for name i
         (ONE_SCORE, OTHER_SCORE, True, False),
     ],
 )
-def test_the_output_layer_is_taken_only_where_both_heads_predict_the_same(
+def test_the_output_layer_is_loaded_only_if_both_heads_predict_the_same(
     there: Task, here: Task, known: bool, whole: bool, save: Save
 ) -> None:
     folder = save("adapter", there, known, size=4)
@@ -145,7 +145,7 @@ def test_settings_without_weights_may_differ(save: Save) -> None:
     assert len(taken(begun(member, YES_NO), member, folder)) > 10
 
 
-def test_seeds_begin_with_the_same_weights_and_draw_outputs_of_their_own(save: Save) -> None:
+def test_seeds_share_the_initial_weights_and_draw_their_own_output_layers(save: Save) -> None:
     entry = {"head": "adapter", "size": 4, "seeds": 2, "begin": str(save("adapter", SPANS, size=4))}
     one, other = (begun(m, YES_NO) for m in build_members([entry], TrainConfig(epochs=1), 0, LABEL)[1:])
     assert torch.equal(one.state_dict()["adapter.weight"], other.state_dict()["adapter.weight"])
@@ -158,11 +158,12 @@ def test_seeds_begin_with_the_same_weights_and_draw_outputs_of_their_own(save: S
 @pytest.mark.parametrize(
     ("settings", "shape", "words"),
     [
-        ({"size": 8}, SHAPE, "adapter.bias (8,), there (4,)"),
+        ({"size": 8}, SHAPE, "adapter.bias (8,) vs. (4,)"),
         ({"size": 4, "shared": False}, SHAPE, "adapter.bias"),
-        ({"size": 4}, StateShape(4, 24, False), "4 layers of 24 and the target is a span, there 4 layers of 16"),
-        ({"size": 4}, StateShape(5, 16, False), "output.weight (2, 20), there (2, 16)"),
-        ({"size": 4, "skip": True}, SHAPE, "output.weight (2, 32), there (2, 16)"),
+        ({"size": 4}, StateShape(4, 24, False),
+         "4 layers of size 24 and predicts a span; the saved one reads 4 layers of size 16"),
+        ({"size": 4}, StateShape(5, 16, False), "output.weight (2, 20) vs. (2, 16)"),
+        ({"size": 4, "skip": True}, SHAPE, "output.weight (2, 32) vs. (2, 16)"),
     ],
 )  # fmt: skip
 def test_weights_of_other_shapes_are_refused_by_name(
@@ -170,20 +171,20 @@ def test_weights_of_other_shapes_are_refused_by_name(
 ) -> None:
     folder = save("adapter", SPANS, size=4)
     member = member_of("adapter", SPAN, begin=str(folder), **settings)
-    with pytest.raises(UserError, match="or leave `begin` out") as caught:
+    with pytest.raises(UserError, match="or remove `begin`") as caught:
         check_begin(outline_head(member, shape, Target(SPAN)), member, SPANS)
     assert words in str(caught.value) and str(folder) in str(caught.value)
 
 
-def test_weights_that_are_not_on_both_sides_are_refused(save: Save) -> None:
+def test_missing_and_extra_weights_are_refused(save: Save) -> None:
     folder = save("ladder", SPANS, width=32, blocks=2)
     for blocks in (1, 3):
         member = member_of("ladder", LABEL, begin=str(folder), width=32, blocks=blocks)
-        with pytest.raises(UserError, match=r"expected blocks\.\d.*nothing.*; and \d+ more\."):
+        with pytest.raises(UserError, match=r"the shapes differ \(blocks\.\d.*missing.*; and \d+ more\)"):
             begun(member, YES_NO)
 
 
-def test_what_is_no_head_or_another_head_is_a_mistake_shown_with_the_others(save: Save, tmp_path: Path) -> None:
+def test_a_missing_or_different_head_is_reported_with_all_other_mistakes(save: Save, tmp_path: Path) -> None:
     folder, empty, damaged = save("adapter", SPANS), tmp_path / "empty", save("adapter", SPANS, place="damaged")
     empty.mkdir()
     (damaged / "head.safetensors").unlink()
@@ -196,26 +197,26 @@ def test_what_is_no_head_or_another_head_is_a_mistake_shown_with_the_others(save
         {"head": "adapter", "lr": -1.0},
     )
     expected = ("expected config.json and head.safetensors", "expected config.json and head.safetensors",
-                "expected head.safetensors beside", "holds the head 'adapter': it must be 'learned_pooling' too",
+                "expected head.safetensors next to", "a head of type 'adapter', but must hold one of type 'learned_p",
                 "must be a string or none, not 3", "`lr` must be above 0")  # fmt: skip
     assert len(found) == len(expected)
     assert all(words in line for words, line in zip(expected, found, strict=True)), found
 
 
-def test_a_damaged_file_and_one_that_was_changed_meanwhile_are_told(save: Save) -> None:
+def test_damaged_and_changed_files_are_reported(save: Save) -> None:
     folder = save("adapter", SPANS)
     member = member_of("adapter", LABEL, begin=str(folder))
     (folder / "head.safetensors").write_bytes(b"no tensors")
-    with pytest.raises(UserError, match="has become another head since"):
+    with pytest.raises(UserError, match="has changed since this run was started"):
         begun(member, YES_NO)
     with pytest.raises(UserError, match="is damaged"):
         begun(member_of("adapter", LABEL, begin=str(folder)), YES_NO)
 
 
-# ---------------------------------------------------------------------- what hangs on it
+# ---------------------------------------------------------------------- fingerprints and saved heads
 
 
-def test_what_matters_is_the_file_s_content_not_its_place(save: Save, tmp_path: Path) -> None:
+def test_the_content_of_the_file_matters_not_its_path(save: Save, tmp_path: Path) -> None:
     folder, other = save("adapter", SPANS), save("adapter", SPANS, place="other", lr=0.5)
     shutil.move(tmp_path / "run", tmp_path / "moved")
     moved = tmp_path / "moved" / folder.relative_to(tmp_path / "run")
@@ -226,7 +227,7 @@ def test_what_matters_is_the_file_s_content_not_its_place(save: Save, tmp_path: 
     assert first != member_of("adapter", LABEL).identity()
 
 
-def test_without_begin_nothing_of_it_is_kept(save: Save) -> None:
+def test_without_begin_nothing_about_it_is_saved(save: Save) -> None:
     fields = {"name", "head", "settings", "lr", "epochs", "schedule", "warmup", "decay", "clip", "seed",
               "data_fraction", "group"}  # fmt: skip
     for member in (member_of("adapter", SPAN), member_of("adapter", SPAN, begin="none")):
@@ -234,7 +235,7 @@ def test_without_begin_nothing_of_it_is_kept(save: Save) -> None:
     assert set(json.loads((save("adapter", SPANS) / "config.json").read_text())["member"]) == fields
 
 
-def test_a_saved_head_knows_what_it_began_with_and_opens_without_it(save: Save, tmp_path: Path) -> None:
+def test_a_saved_head_records_its_initial_weights_and_loads_without_them(save: Save, tmp_path: Path) -> None:
     member = member_of("adapter", LABEL, begin=str(save("adapter", SPANS)))
     head = begun(member, YES_NO)
     save_head(tmp_path / "mine", head, member)
@@ -248,7 +249,7 @@ def test_a_saved_head_knows_what_it_began_with_and_opens_without_it(save: Save, 
 # ---------------------------------------------------------------------- names and paths
 
 
-def test_names_tell_the_folders_of_a_grid_apart_and_do_not_name_a_single_one(save: Save) -> None:
+def test_names_distinguish_the_folders_of_a_grid_and_omit_a_single_one(save: Save) -> None:
     one, other = (str(save("adapter", SPANS, place=place)) for place in ("squad2", "new s"))
     entries = [{"head": "adapter", "begin": one, "lr": 0.5}, {"head": "adapter", "begin": [one, other, "none"]}]
     entries.append({"head": "adapter", "begin": ["none", one], "seeds": 2, "name": "mine"})
@@ -269,7 +270,7 @@ def test_a_head_that_begins_with_trained_weights_is_not_the_control(save: Save) 
     ]
 
 
-def test_paths_stay_right_from_any_working_directory(
+def test_paths_are_independent_of_the_working_directory(
     save: Save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = save("adapter", SPANS)
@@ -288,7 +289,7 @@ def test_paths_stay_right_from_any_working_directory(
     assert taken(begun(member, YES_NO), member, folder) == {"adapter.weight", "adapter.bias"}
 
 
-def test_a_head_of_a_kit_that_ships_is_found_by_its_name_unless_such_a_folder_is_here(
+def test_a_head_of_a_shipped_kit_is_found_by_name_unless_a_local_folder_has_that_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -298,19 +299,19 @@ def test_a_head_of_a_kit_that_ships_is_found_by_its_name_unless_such_a_folder_is
     assert find_folder("default/squad2") == SHIPPED / "default" / "squad2", "there is no head in it"
     entry = {"head": "ladder_128_deep", "begin": "default/squad2"}
     config = build_config({"task": {"name": "squad2"}, "heads": [entry]})
-    assert config.with_absolute_paths().heads == [entry], "nor is the empty folder what a run folder keeps"
+    assert config.with_absolute_paths().heads == [entry], "and the empty folder is not what the run folder records"
     (tmp_path / "default" / "squad2" / "config.json").touch()
     assert find_folder("default/squad2") == tmp_path / "default" / "squad2"
 
 
-def test_a_home_that_nobody_has_and_a_head_that_is_none_are_told(tmp_path: Path) -> None:
+def test_an_unknown_home_and_a_missing_head_are_reported(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"member": {}, "shape": {}, "target": {}}')
     for begin in ("~nobody_here/head", str(tmp_path)):
         with pytest.raises(ConfigError, match="no head in"):
             build_members([{"head": "adapter", "begin": begin}], TrainConfig(epochs=1), 0, LABEL)
 
 
-def test_the_shipped_head_for_spans_fits_the_config_that_begins_with_it() -> None:
+def test_the_shipped_span_head_fits_the_config_that_begins_with_it() -> None:
     files = {split: Path("tests/fixtures/squad_tiny") / f"{split}-v2.0.json" for split in ("train", "dev")}
     words = [f"task.{split}={Path(__file__).parents[3] / path}" for split, path in files.items()]
     job = Job(load_config(Path(__file__).parents[3] / "configs" / "kit" / "squad2_answerable.toml", words))

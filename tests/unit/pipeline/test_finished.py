@@ -1,4 +1,4 @@
-"""A finished run is read in one place, old folders too; and one rule says which of its models is best."""
+"""Reading a finished run, including old folders, and the rule for its best model."""
 
 import json
 import math
@@ -24,7 +24,7 @@ RESULTS = label_results([0, 1] * 10, [0.4, 0.6] * 10)
 
 
 def write_case(folder: Path, case: BestCase) -> FinishedRun:
-    """A run on an encoder that was not fine-tuned, with the models of a case."""
+    """A run on an untouched encoder with the models of a case."""
     run, place = TinyRun(folder), HELD_OUT if case.held_out else "dev"
     for name, figure in case.figures.items():
         group, _, seed = name.partition("_seed")
@@ -58,7 +58,7 @@ def test_everything_that_names_the_best_names_the_same(case: BestCase, tmp_path:
             assert f"`bertvision predict` uses {used}" in build_card(run, other)
 
 
-def test_the_best_of_a_role_is_by_the_same_rule(tmp_path: Path) -> None:
+def test_the_best_of_a_role_follows_the_same_rule(tmp_path: Path) -> None:
     run = write_case(tmp_path, CASES["a fitted ensemble is highest"])
     for role, name in (("head", "pooled"), ("ensemble", ENSEMBLE), ("control", "last_linear"), ("encoder", "encoder")):
         best = run.best(0.0, role)
@@ -66,7 +66,7 @@ def test_the_best_of_a_role_is_by_the_same_rule(tmp_path: Path) -> None:
     assert run.best_head(0.0) == run.best(0.0, "head")
 
 
-def test_a_fitted_ensemble_is_the_best_one_where_there_is_no_other(tmp_path: Path) -> None:
+def test_a_fitted_ensemble_is_best_only_if_there_is_no_other(tmp_path: Path) -> None:
     figures = {name: value for name, value in CASES["a head is best"].figures.items() if ENSEMBLE not in name}
     run = write_case(tmp_path, BestCase(figures, "", "", ""))
     best = run.best(0.0, "ensemble")
@@ -83,10 +83,10 @@ def test_an_ensemble_of_several_encoders_is_not_used_as_one_model(tmp_path: Path
     best = finished.best_model(1.0)
     assert best is not None and best.name == "encoder"
     (far,) = finished.groups(1.0, "ensemble")
-    assert not far.is_local and finished.best(1.0, "ensemble") == far, "a table may name it, where it is the only one"
+    assert not far.is_local and finished.best(1.0, "ensemble") == far, "a table may name it if it is the only one"
 
 
-def test_spans_are_ranked_at_the_threshold_that_answers_are_given_at(tmp_path: Path) -> None:
+def test_spans_are_ranked_at_the_threshold_used_for_predictions(tmp_path: Path) -> None:
     run = TinyRun(tmp_path, SPAN)
     for name, exact, f1 in (("encoder", 70.0, 71.0), ("adapter_64", 60.0, 75.0)):
         run.add(name, scores={HELD_OUT: {"f1": 0.0, "at_threshold": {"exact": exact, "f1": f1}}})
@@ -94,7 +94,7 @@ def test_spans_are_ranked_at_the_threshold_that_answers_are_given_at(tmp_path: P
     assert best is not None and best.name == "adapter_64"
 
 
-def test_the_highest_mean_is_first_and_equals_stay_in_order() -> None:
+def test_the_highest_mean_comes_first_and_ties_keep_their_order() -> None:
     figures = {"a": [1.0, 3.0], "none": [], "b": [2.0], "c": [2.5]}
     assert rank_by_mean(figures) == ["c", "a", "b"]
     assert best_by_mean(figures) == "c" and best_by_mean({"none": []}) is None
@@ -104,7 +104,7 @@ def test_the_highest_mean_is_first_and_equals_stay_in_order() -> None:
 # ---------------------------------------------------------------------- reading
 
 
-def test_an_entry_of_an_old_run_lacks_what_was_not_recorded_then() -> None:
+def test_missing_fields_of_an_old_run_are_none() -> None:
     old = build_entry("adapter_64", 1.0, {"parameters": 7, "scores": {"dev": {"accuracy": 1.0}}})
     assert (old.group, old.data_fraction, old.failed, old.members) == ("adapter_64", 1.0, False, ())
     assert old.seconds is None and old.trained_epochs is None and old.role == "head" and old.is_local
@@ -115,7 +115,7 @@ def test_an_entry_of_an_old_run_lacks_what_was_not_recorded_then() -> None:
 
 
 @pytest.mark.parametrize("missing", ["scores", "task", "config"])
-def test_a_folder_that_is_no_finished_run_is_refused(missing: str, tmp_path: Path) -> None:
+def test_an_unfinished_run_folder_is_refused(missing: str, tmp_path: Path) -> None:
     run = TinyRun(tmp_path)
     run.add("encoder", scores={"dev": {"accuracy": 50.0}})
     run.write()
@@ -135,7 +135,7 @@ def test_a_folder_that_is_no_finished_run_is_refused(missing: str, tmp_path: Pat
     ],
     ids=str,
 )
-def test_old_folders_say_by_their_task_whether_it_takes_pairs(
+def test_old_folders_derive_takes_pairs_from_their_task(
     task: dict[str, Any], settings: dict[str, Any], pairs: bool, tmp_path: Path
 ) -> None:
     run = TinyRun(tmp_path)
@@ -145,10 +145,10 @@ def test_old_folders_say_by_their_task_whether_it_takes_pairs(
     write_json(tmp_path / "task.json", {**described, **task})
     assert FinishedRun(tmp_path).task.takes_pairs is pairs
     write_json(tmp_path / "task.json", {**described, **task, "takes_pairs": not pairs})
-    assert FinishedRun(tmp_path).task.takes_pairs is not pairs, "what is written goes first"
+    assert FinishedRun(tmp_path).task.takes_pairs is not pairs, "the recorded value takes precedence"
 
 
-def test_a_name_stands_for_a_model_or_for_its_best_seed(tmp_path: Path) -> None:
+def test_a_name_selects_a_model_or_its_best_seed(tmp_path: Path) -> None:
     run = write_case(tmp_path, CASES["a seed was stopped"])
     assert run.find("wide", 0.0).name == "wide_seed0" and run.find("pooled_seed0", 0.0).name == "pooled_seed0"
     with pytest.raises(UserError, match="no model 'wide_seed1' at 0 epochs"):
@@ -156,14 +156,14 @@ def test_a_name_stands_for_a_model_or_for_its_best_seed(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "scores.json").read_text())["snapshots"]["0"]["wide_seed1"]["failed"]
 
 
-def test_snapshots_go_by_six_digits_as_their_folders_do() -> None:
+def test_snapshots_are_rounded_to_six_digits_like_their_folders() -> None:
     third = {"baseline": {"scores": {"dev": {"accuracy": 50.0}}}, "encoder": {"scores": {"dev": {"accuracy": 60.0}}}}
     voices = [{"run": None, "epochs": 0.3333333, "name": "encoder"}]
     both = {"scores": {"dev": {"accuracy": 61.0}}, "ensemble": ["encoder"], "voices": voices, "method": "max"}
     kept = {"task": "rte", "kind": "label", "metrics": ["accuracy"], "snapshots": {"0.333333": {**third, "both": both}}}
     run = FinishedRun("nowhere", kept)
     assert [model.name for model in run.models(0.3333333)] == ["baseline", "encoder", "both"]
-    assert all(model.is_local for model in run.models()), "members written before by all their digits are found"
+    assert all(model.is_local for model in run.models()), "members recorded with all their digits are found"
 
 
 def run_of(**models: Any) -> FinishedRun:
@@ -176,14 +176,14 @@ def entry(figure: float, **more: Any) -> dict[str, Any]:
     return {"scores": {"held_out": {"accuracy": figure}, "dev": {"accuracy": 1.0}}, **more}
 
 
-def test_what_is_no_number_is_never_best() -> None:
+def test_nan_and_infinity_are_never_best() -> None:
     for first, second in ((math.nan, 70.0), (70.0, math.nan)):
         run = run_of(baseline=entry(0.0), encoder=entry(60.0), h=entry(first, head="h"), g=entry(second, head="g"))
         best = run.best_model(1.0)
         assert best is not None and best.scores("held_out")["accuracy"] == 70.0
 
 
-def test_an_ensemble_of_heads_on_a_share_of_the_data_is_not_chosen_either() -> None:
+def test_an_ensemble_with_heads_trained_on_a_fraction_of_the_data_is_not_chosen() -> None:
     voices = [{"run": None, "epochs": 1.0, "name": "half"}, {"run": None, "epochs": 1.0, "name": "encoder"}]
     together = entry(90.0, ensemble=["half", "encoder"], voices=voices, method="max")
     half = entry(80.0, head="adapter", data_fraction=0.5)
@@ -200,5 +200,5 @@ def test_an_ensemble_of_heads_on_a_share_of_the_data_is_not_chosen_either() -> N
 def test_scores_without_models_are_refused(snapshots: dict[str, Any]) -> None:
     run = FinishedRun("nowhere", {"task": "rte", "kind": "label", "metrics": ["accuracy"], "snapshots": snapshots})
     for ask in (lambda: run.splits, lambda: run.last):
-        with pytest.raises(UserError, match="score it again"):
+        with pytest.raises(UserError, match="score the run again"):
             ask()

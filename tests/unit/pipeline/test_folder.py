@@ -1,4 +1,4 @@
-"""The run folder: stamps say what is finished, a log tells what happened, and sweeping takes only what is ours."""
+"""The run folder: stamps of finished stages, the log, and sweeping of temporary files."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from bertvision.disk import read_json, write_json, write_text, writing_folder
 from bertvision.pipeline.folder import RunFolder, mark_done, snapshot_name
 
 
-def test_sweeping_removes_what_a_kill_left_and_nothing_of_the_user_s(tmp_path: Path) -> None:
+def test_sweeping_removes_temporary_files_and_no_user_files(tmp_path: Path) -> None:
     mine = [tmp_path / ".git" / "config", tmp_path / "sub" / ".venv" / "x", tmp_path / ".env"]
     for path in mine:
         write_text(path, "mine")
@@ -25,12 +25,12 @@ def test_sweeping_removes_what_a_kill_left_and_nothing_of_the_user_s(tmp_path: P
     assert {path for path in tmp_path.rglob("*")} == before
 
 
-def test_sweeping_a_folder_that_is_not_there_does_nothing(tmp_path: Path) -> None:
+def test_sweeping_a_missing_folder_does_nothing(tmp_path: Path) -> None:
     RunFolder(tmp_path / "none").sweep()
     assert not list(tmp_path.iterdir())
 
 
-def test_a_stage_is_done_only_by_its_own_stamp(tmp_path: Path) -> None:
+def test_a_stage_is_done_only_if_the_stamp_matches(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     assert not run.is_done(tmp_path / "stage", "abc")
     mark_done(tmp_path / "stage", "abc", seconds=1.5)
@@ -38,7 +38,7 @@ def test_a_stage_is_done_only_by_its_own_stamp(tmp_path: Path) -> None:
     assert read_json(tmp_path / "stage" / "stamp.json") == {"stamp": "abc", "seconds": 1.5}
 
 
-def test_the_log_is_one_json_line_an_event(tmp_path: Path) -> None:
+def test_the_log_has_one_json_line_per_event(tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "run")
     run.log("train", step=1, loss={"é": None})
     run.log("train", step=2)

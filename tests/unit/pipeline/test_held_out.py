@@ -1,4 +1,4 @@
-"""After each epoch the heads' held-out scores are written down, and nothing else changes."""
+"""The heads' held-out scores are logged after each epoch, and nothing else changes."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from bertvision.pipeline.held_out import _epoch_ends
 
 
 class Course:
-    """What `_epoch_ends` looks at in a member."""
+    """The fields of a member that `_epoch_ends` uses."""
 
     def __init__(self, steps: list[int], epochs: int) -> None:
         self.steps, self.config = steps, type("Config", (), {"epochs": epochs})()
@@ -23,13 +23,13 @@ class Course:
 @pytest.mark.parametrize(
     ("sizes", "steps", "epochs", "expected"),
     [
-        ([4, 4, 2, 4, 4, 2, 4, 4, 2], range(9), 3, [3, 6]),  # 10 windows an epoch, three steps each
-        ([4, 4, 2, 5, 5], range(5), 2, [3]),  # steps filled by tokens: epochs have other numbers of them
-        ([4, 4, 2, 4, 4, 2], [0, 3], 2, [1]),  # a share of the data: it takes only some of the steps
+        ([4, 4, 2, 4, 4, 2, 4, 4, 2], range(9), 3, [3, 6]),  # 10 windows per epoch, three steps each
+        ([4, 4, 2, 5, 5], range(5), 2, [3]),  # steps filled by tokens: their number differs between epochs
+        ([4, 4, 2, 4, 4, 2], [0, 3], 2, [1]),  # a fraction of the data: the member takes only some of the steps
         ([4, 4], range(2), 1, []),
     ],
 )
-def test_epochs_end_where_all_windows_were_seen(
+def test_epochs_end_when_all_windows_were_seen(
     sizes: list[int], steps: list[int], epochs: int, expected: list[int]
 ) -> None:
     windows = [np.arange(size) for size in sizes]
@@ -54,7 +54,7 @@ def heads_of(folder: Path) -> dict[str, torch.Tensor]:
     return {f"{file.parent.name}/{key}": value for file in files for key, value in load_file(file).items()}
 
 
-def test_each_epoch_but_the_last_is_in_the_log_and_the_heads_are_the_same(
+def test_each_epoch_but_the_last_is_logged_and_the_heads_are_unchanged(
     tmp_path: Path, tiny_encoder_folder: Path, glue_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched = run(tmp_path / "watched", tiny_encoder_folder, glue_folder, 3)
@@ -69,6 +69,6 @@ def test_each_epoch_but_the_last_is_in_the_log_and_the_heads_are_the_same(
         assert torch.equal(tensor, heads_of(unwatched)[name])
 
 
-def test_one_epoch_needs_no_look_on_the_way(tmp_path: Path, tiny_encoder_folder: Path, glue_folder: Path) -> None:
+def test_one_epoch_needs_no_intermediate_scores(tmp_path: Path, tiny_encoder_folder: Path, glue_folder: Path) -> None:
     folder = run(tmp_path / "run", tiny_encoder_folder, glue_folder, 1)
     assert '"event": "epoch"' not in (folder / "metrics.jsonl").read_text()

@@ -23,13 +23,13 @@ def mistakes_of(*entries: Any) -> list[str]:
     return caught.value.mistakes
 
 
-def test_the_control_comes_first_unless_it_is_asked_for() -> None:
+def test_the_control_comes_first_unless_it_is_listed() -> None:
     assert [member.name for member in members_of("adapter")] == ["last_linear", "adapter"]
     assert [member.name for member in members_of("adapter", "last_linear")] == ["adapter", "last_linear"]
     assert [member.name for member in members_of()] == ["last_linear"]
 
 
-def test_what_a_head_does_not_say_comes_from_the_train_section() -> None:
+def test_settings_a_head_omits_come_from_the_train_section() -> None:
     plain, own = members_of("learned_pooling", {"head": "adapter", "lr": 1, "epochs": 7, "seed": 4, "size": 8})[1:]
     assert dataclasses.astuple(plain)[3:11] == (0.5, 3, "constant", 0.2, 0.1, 2.0, 9, 1.0)
     assert (own.lr, own.epochs, own.seed, own.settings) == (1, 7, 4, {"size": 8})
@@ -46,18 +46,18 @@ def test_what_a_head_does_not_say_comes_from_the_train_section() -> None:
         ({"head": "adapter", "name": "my-own.2"}, "my-own.2"),
     ],
 )
-def test_names_say_what_was_set(entry: dict[str, Any], name: str) -> None:
+def test_names_contain_the_settings(entry: dict[str, Any], name: str) -> None:
     assert members_of(entry)[-1].name == name
 
 
-def test_a_preset_is_its_head_with_its_settings_and_may_be_changed() -> None:
+def test_a_preset_is_a_head_with_settings_that_can_be_overridden() -> None:
     plain, changed = members_of("adapter_386_skip", {"head": "adapter_386_skip", "skip": False, "lr": 0.25})[1:]
     assert (plain.name, plain.head, plain.settings) == ("adapter_386_skip", "adapter", {"size": 386, "skip": True})
     assert changed.settings == {"size": 386, "skip": False} and changed.lr == 0.25
     assert changed.name == "adapter_386_skip_no_skip_lr0.25"
 
 
-def test_lists_are_grids_and_every_point_is_a_member() -> None:
+def test_lists_are_grids_with_one_member_per_point() -> None:
     found = members_of({"head": "adapter", "size": [8, 16], "lr": [0.5, 0.25], "seed": [1, 2, 3], "skip": True})[1:]
     points = {(member.settings["size"], member.lr, member.seed) for member in found}
     assert len(found) == 12 == len({member.name for member in found})
@@ -67,7 +67,7 @@ def test_lists_are_grids_and_every_point_is_a_member() -> None:
     assert {member.group for member in found} == groups
 
 
-def test_a_grid_may_run_over_heads_and_a_name_then_begins_each_member_s() -> None:
+def test_a_grid_may_span_heads_and_then_a_name_becomes_a_prefix() -> None:
     found = members_of({"head": ["adapter_64", "learned_pooling"], "data_fraction": [0.3, 1.0], "name": "less"})[1:]
     assert [(member.name, member.data_fraction) for member in found] == [
         ("less_adapter_64_data_fraction0.3", 0.3),
@@ -77,14 +77,14 @@ def test_a_grid_may_run_over_heads_and_a_name_then_begins_each_member_s() -> Non
     ]
 
 
-def test_seeds_of_an_entry_count_from_its_own_or_the_run_s_seed() -> None:
+def test_seeds_of_an_entry_start_at_its_own_or_the_runs_seed() -> None:
     plain = members_of({"head": "adapter", "seeds": 3})[1:]
     own = members_of({"head": "adapter", "seeds": 2, "seed": 40})[1:]
     assert [member.seed for member in plain] == [9, 10, 11] and [member.seed for member in own] == [40, 41]
     assert {member.group for member in plain} == {"adapter"} and plain[1].name == "adapter_seed10"
 
 
-def test_seeds_of_the_train_section_are_every_head_s_the_control_s_too_unless_it_has_its_own() -> None:
+def test_seeds_of_the_train_section_apply_to_every_head_without_its_own() -> None:
     train = dataclasses.replace(TRAIN, seeds=2)
     found = build_members(["learned_pooling", {"head": "adapter", "seed": 5}], train, 0, LABEL)
     assert [(member.group, member.seed) for member in found] == [
@@ -92,7 +92,7 @@ def test_seeds_of_the_train_section_are_every_head_s_the_control_s_too_unless_it
     ]  # fmt: skip
 
 
-def test_numbers_that_differ_give_names_that_differ_and_no_name_has_a_plus() -> None:
+def test_different_numbers_give_different_names_without_a_plus() -> None:
     seeds = members_of({"head": "adapter", "seed": 20240101, "seeds": 2}, {"head": "adapter", "lr": [0.3, 0.3000001]})
     assert [member.name for member in seeds[1:]] == [
         "adapter_seed20240101", "adapter_seed20240102", "adapter_lr0.3", "adapter_lr0.3000001",
@@ -101,22 +101,22 @@ def test_numbers_that_differ_give_names_that_differ_and_no_name_has_a_plus() -> 
     assert members_of({"head": "adapter", "clip": "none"})[-1].name == "adapter_no_clip"
 
 
-def test_the_control_joins_unless_one_of_the_members_is_it() -> None:
+def test_the_control_is_added_unless_a_member_is_one() -> None:
     less = members_of({"head": "last_linear", "data_fraction": [0.1, 0.5]})
     assert [member.data_fraction for member in less] == [1.0, 0.1, 0.5]
     whole = members_of({"head": "last_linear", "data_fraction": [0.1, 1.0]})
     assert [member.data_fraction for member in whole] == [0.1, 1.0]
 
 
-def test_members_of_one_group_differ_in_their_seed_alone() -> None:
+def test_members_of_one_group_differ_only_in_their_seed() -> None:
     (found,) = mistakes_of(
         {"head": "adapter", "size": 16, "seed": 1, "name": "mine"},
         {"head": "adapter", "size": 64, "seeds": 2, "seed": 5, "name": "mine"},
     )
-    assert "differ in more than their seed are called 'mine'" in found
+    assert "several heads named 'mine' differ in more than their seed" in found
 
 
-def test_no_preset_takes_a_head_s_name_or_another_preset_s() -> None:
+def test_preset_names_are_unique_and_differ_from_head_names() -> None:
     rows = list_presets()
     named = [name for head in HEADS for name in HEADS[head].presets]
     assert len(named) == len(set(named)) and not set(named) & set(HEADS)
@@ -158,21 +158,21 @@ def test_all_mistakes_of_all_heads_are_shown_at_once() -> None:
         ({"seed": -1}, "`seed` must be at least 0"),
     ],
 )
-def test_a_wrong_value_is_one_mistake_in_words(settings: dict[str, Any], words: str) -> None:
+def test_a_wrong_value_is_one_readable_mistake(settings: dict[str, Any], words: str) -> None:
     (found,) = mistakes_of({"head": "adapter", **settings})
     assert words in found and "adapter" in found
 
 
 @pytest.mark.parametrize("name", ["encoder", "baseline", "", ".", "..", ".hidden", "a/b", "-x", "a b", 7, ["a", "b"]])
-def test_a_name_that_is_no_folder_s_or_is_taken_is_refused(name: Any) -> None:
+def test_invalid_and_reserved_names_are_refused(name: Any) -> None:
     (found,) = mistakes_of({"head": "adapter", "name": name})
-    assert f"`name` = {name!r}" in found
+    assert f"the `name` of head 'adapter' can't be {name!r}" in found
 
 
-def test_two_heads_of_one_name_are_refused() -> None:
-    assert "two heads are called 'adapter'" in mistakes_of("adapter", "adapter")[0]
+def test_two_heads_with_one_name_are_refused() -> None:
+    assert "two heads are named 'adapter'" in mistakes_of("adapter", "adapter")[0]
 
 
-def test_a_folder_without_a_head_says_what_was_expected(tmp_path: Path) -> None:
+def test_loading_a_folder_without_a_head_states_what_was_expected(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="expected config.json and head.safetensors"):
         load_head(tmp_path)

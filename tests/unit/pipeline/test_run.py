@@ -1,4 +1,4 @@
-"""A run says before any work what would make it slow."""
+"""A run warns before any work about settings that would make it slow."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from bertvision.pipeline.job import Job
 
 
 @pytest.mark.parametrize(("spins", "crowded"), [(True, True), (True, False), (False, True)])
-def test_threads_that_spin_on_a_busy_machine_are_told_of(
+def test_spinning_threads_on_a_busy_machine_are_reported(
     tmp_path: Path,
     tiny_encoder_folder: Path,
     glue_folder: Path,
@@ -29,4 +29,4 @@ def test_threads_that_spin_on_a_busy_machine_are_told_of(
         "run": str(tmp_path),
     }
     run.open_run(Job(build_config(tables), reporter))
-    assert any("import bertvision first" in line for line in reporter.lines) == (spins and crowded)
+    assert any("Import bertvision first" in line for line in reporter.lines) == (spins and crowded)

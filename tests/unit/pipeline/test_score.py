@@ -27,7 +27,7 @@ LABELS = scores_of(
 )
 
 
-def test_every_model_is_a_row_with_its_cost() -> None:
+def test_every_model_has_a_row_with_its_cost() -> None:
     (table,) = tables_of(LABELS)
     assert table.headings == ["model", "parameters", "% of encoder", "accuracy", "F1", "seconds"]
     assert table.rows[0] == ["baseline", "0", "", "50.00", "66.67", ""]
@@ -35,12 +35,12 @@ def test_every_model_is_a_row_with_its_cost() -> None:
     assert table.rows[2] == ["last_linear (control)", "10", "1.000", "61.50", "62.00", "0.5"]
 
 
-def test_a_head_that_was_stopped_says_so_and_its_cells_stay_under_their_headings() -> None:
+def test_a_stopped_head_is_marked_and_its_cells_stay_aligned() -> None:
     (table,) = tables_of(LABELS)
     assert table.rows[3] == ["broken", "20", "2.000", "stopped", "", "0.1"]
 
 
-def test_seeds_of_a_head_are_one_row_with_mean_and_spread() -> None:
+def test_the_seeds_of_a_head_share_one_row_with_mean_and_spread() -> None:
     made = {
         f"adapter_seed{seed}": model(5, 1.0, {"dev": {"accuracy": value, "f1": 50.0}}, share=0.1, group="adapter")
         for seed, value in enumerate([60.0, 64.0, 62.0])
@@ -54,20 +54,20 @@ def test_seeds_of_a_head_are_one_row_with_mean_and_spread() -> None:
     assert table.rows[1][0] == "adapter, 4 seeds, 1 stopped" and table.rows[1][3] == "62.00 ± 2.00"
 
 
-def test_two_dev_splits_are_two_tables() -> None:
+def test_two_dev_splits_give_two_tables() -> None:
     both = {"dev_matched": {"accuracy": 1.0}, "dev_mismatched": {"accuracy": 2.0}}
     scores = scores_of(["accuracy"], baseline=model(0, 0.0, both), encoder=model(9, 1.0, both))
     assert ["dev_matched" in table.title for table in tables_of(scores)] == [True, False]
 
 
-def test_several_snapshots_have_a_curve_of_the_encoder_itself() -> None:
+def test_several_snapshots_give_a_fine_tuning_curve() -> None:
     early = {"baseline": LABELS["snapshots"]["1"]["baseline"], "encoder": LABELS["snapshots"]["1"]["encoder"]}
     tables = tables_of({**LABELS, "snapshots": {"0.5": early, **LABELS["snapshots"]}})
     assert len(tables) == 2 and "fine-tuning curve" in tables[1].title
     assert [row[0] for row in tables[1].rows] == ["0.5", "1"] and tables[1].rows[0][1:3] == ["60.00", "61.00"]
 
 
-def test_spans_show_only_the_columns_that_have_figures() -> None:
+def test_spans_show_only_columns_that_have_scores() -> None:
     bare = {"dev": {"exact": 50.07, "f1": 50.07, "HasAns_f1": 0.0, "NoAns_f1": 100.0}}
     full = {"dev": {**bare["dev"], "at_threshold": {"exact": 60.0, "f1": 61.0}, "no_answer_auc": 0.75}}
     scores = scores_of(["exact", "f1"], baseline=model(0, 0.0, bare), encoder=model(9, 1.0, full))
@@ -79,14 +79,14 @@ def test_spans_show_only_the_columns_that_have_figures() -> None:
     assert "official definition" in shown and "held-out" in shown and "nswerable-only" not in shown
 
 
-def test_markdown_has_as_many_cells_in_every_line() -> None:
+def test_every_markdown_line_has_the_same_number_of_cells() -> None:
     text = to_markdown(tables_of(LABELS)[0])
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert len(lines) == 6 and {line.count("|") for line in lines} == {7}
     assert text.startswith("## rte dev, encoder fine-tuned for 1 epoch\n")
 
 
-def test_one_of_a_thing_is_not_many() -> None:
+def test_counted_uses_the_singular_for_one() -> None:
     assert [counted(number, "epoch") for number in (1, 1.0, 0.5, 2, 1000)] == [
         "1 epoch", "1 epoch", "0.5 epochs", "2 epochs", "1,000 epochs",
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Layers are compiled where the work is long; outputs collected batch by batch end up where their windows are."""
+"""Compiling of layers, and collecting outputs batch by batch in the order of the windows."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -34,7 +34,9 @@ def features() -> Features:
 
 @pytest.mark.parametrize("most", [0, 100, 1 << 20])
 @pytest.mark.parametrize("kind", [SPAN, LABEL])
-def test_outputs_come_back_in_the_order_of_the_features(kind: Kind, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_are_returned_in_the_order_of_the_features(
+    kind: Kind, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(snapshot, "MOST_WAITING", most)
     rows = int(LENGTHS.sum()) if kind is SPAN else len(LENGTHS)
     whole = torch.arange(2.0 * rows).reshape(rows, 2)
@@ -51,7 +53,7 @@ def test_outputs_come_back_in_the_order_of_the_features(kind: Kind, most: int, m
 
 
 def try_it(wanted: str, tokens: float, unpadded: bool = True) -> tuple[int, list[str]]:
-    """How often layers were compiled, and what was said."""
+    """How often layers were compiled, and the printed lines."""
     calls: list[int] = []
     told = Listening()
     encoder: Any = SimpleNamespace(work=1000, compile_layers=lambda: (calls.append(1), unpadded)[1])
@@ -64,13 +66,14 @@ def try_it(wanted: str, tokens: float, unpadded: bool = True) -> tuple[int, list
     ("wanted", "tokens", "expected"),
     [("auto", LONG_WORK / 1000 - 1, 0), ("auto", LONG_WORK / 1000, 1), ("off", 1e30, 0), ("on", 1, 1)],
 )
-def test_layers_are_compiled_where_the_work_is_long_or_it_is_asked_for(
-    wanted: str, tokens: float, expected: int
-) -> None:
+def test_layers_are_compiled_for_long_work_or_on_request(wanted: str, tokens: float, expected: int) -> None:
     calls, told = try_it(wanted, tokens)
     assert calls == expected == len(told)
 
 
-def test_who_asks_for_what_is_not_possible_is_told() -> None:
-    assert "are not compiled: only an unpadded encoder's are" in try_it("on", 1, unpadded=False)[1][0]
+def test_compiling_a_padded_encoder_is_declined_with_a_message() -> None:
+    assert (
+        "not compiling the encoder's layers: encoder.compile has no effect with padding"
+        in try_it("on", 1, unpadded=False)[1][0]
+    )
     assert try_it("auto", LONG_WORK, unpadded=False)[1] == []

@@ -17,9 +17,9 @@ TRIED = [
 HISTORY = History("rte", "accuracy", "one", 1.0, TRIED, {"0/sequences": 1.5, "1/sequences": 2.0, "1/tokens": 0.25})
 
 
-def test_the_best_went_to_the_end_and_of_equals_it_is_the_first() -> None:
+def test_the_best_member_finished_and_is_the_first_in_a_tie() -> None:
     best = HISTORY.best()
-    assert best is not None and best.number == 3, "the dropped one with 75 was not seen to the end"
+    assert best is not None and best.number == 3, "the dropped one with 75 did not finish"
     assert [one.number for one in HISTORY.ranked()] == [3, 5, 0, 4, 1, 2]
     assert History("rte", "accuracy", "one", 1.0, TRIED[1:3], {}).best() is None
 
@@ -55,7 +55,7 @@ def test_the_table_shows_the_best_first() -> None:
     assert "3 complete, 2 dropped, 1 failed" in table.note
 
 
-def test_the_picture_has_the_scores_and_the_best_so_far(tmp_path: Path) -> None:
+def test_the_chart_has_the_scores_and_the_best_so_far(tmp_path: Path) -> None:
     chart = build_chart(HISTORY).to_dict()
     assert len(chart["hconcat"]) == 2, "by number, and by learning rate"
     line = chart["hconcat"][0]["layer"][0]["data"]["values"]

@@ -27,18 +27,18 @@ from bertvision.training.stack import Member
         ([math.nan, 3.0, 2.0, 1.0], [0, 3]),
     ],
 )
-def test_the_worse_half_goes_and_what_is_no_number(scores: list[float], dropped: list[int]) -> None:
+def test_the_worse_half_and_nan_are_dropped(scores: list[float], dropped: list[int]) -> None:
     names = {f"m{place}": score for place, score in enumerate(scores)}
     assert halve(names) == {f"m{place}" for place in dropped}
 
 
-def test_rungs_are_shares_of_each_courses_own_steps() -> None:
+def test_rungs_are_fractions_of_each_courses_own_steps() -> None:
     courses = {(4, 1.0): list(range(40)), (1, 1.0): list(range(10)), (2, 0.3): [0, 1, 2, 40, 41, 42]}
     # 0.25 and 0.5 of 40, of 10 (2.5 is rounded to the even 2) and of 6 steps (1.5 to 2); the step after them.
     assert plan_rungs(courses, [0.5, 0.25]) == {(4, 1.0): [10, 20], (1, 1.0): [2, 5], (2, 0.3): [2, 3]}
 
 
-def test_the_end_of_a_course_is_no_rung_and_no_rung_comes_twice() -> None:
+def test_the_end_of_a_course_is_not_a_rung_and_rungs_are_unique() -> None:
     assert plan_rungs({(1, 1.0): [0, 1]}, [0.1, 0.2, 0.99]) == {(1, 1.0): [1]}
     assert plan_rungs({(1, 1.0): [0]}, [0.1]) == {(1, 1.0): []}
 

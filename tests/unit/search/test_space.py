@@ -37,16 +37,16 @@ def test_lists_are_choices_tables_are_ranges_and_the_rest_is_fixed() -> None:
     assert space.draw(trial) == {
         "head": "adapter", "size": 9, "skip": False, "lr": 2e-3, "decay": 0.1, "epochs": 3,
     }  # fmt: skip
-    assert trial.params == values, "what is fixed is no parameter of the study"
+    assert trial.params == values, "fixed settings are not parameters of the study"
 
 
 def test_a_setting_is_drawn_only_for_heads_that_have_it() -> None:
     space = build_space(config_with({"head": ["adapter", "learned_pooling"], "size": [4, 8], "lr": [1e-3, 1e-2]}))
-    trial = FixedTrial({"head": "learned_pooling", "lr": 1e-2})  # it would raise if asked for a size
+    trial = FixedTrial({"head": "learned_pooling", "lr": 1e-2})  # it would raise if a size were drawn
     assert space.draw(trial) == {"head": "learned_pooling", "lr": 1e-2}
 
 
-def test_a_preset_keeps_the_settings_it_stands_for() -> None:
+def test_a_preset_keeps_its_fixed_settings() -> None:
     space = build_space(config_with({"head": ["adapter_64_skip", "adapter"], "size": [4, 8], "skip": [True, False]}))
     assert space.draw(FixedTrial({"head": "adapter_64_skip"})) == {"head": "adapter_64_skip"}
     member = build_member({"head": "adapter_64_skip"}, "member_000", TrainConfig(epochs=1), 0, LABEL)
@@ -62,14 +62,14 @@ def test_a_setting_that_is_a_list_has_lists_as_choices() -> None:
 
 
 @pytest.mark.parametrize("kind", TASKS)
-def test_the_space_that_stands_in_is_without_mistakes(kind: Kind) -> None:
+def test_the_default_space_has_no_mistakes(kind: Kind) -> None:
     config = build_config({"task": {"name": TASKS[kind]}}, find_more=find_mistakes)
     assert space_tables(config) == DEFAULTS[kind.position]
     entries = [{"head": head} for head in build_space(config).heads]
     assert len(build_members(entries, TrainConfig(epochs=1), 0, kind)) == 1 + len(entries)
 
 
-def test_every_way_of_reading_is_known_beforehand() -> None:
+def test_every_way_of_reading_is_known_in_advance() -> None:
     space = build_space(config_with({"head": ["adapter", "flat_adapter"], "read": ["cls", "mean"]}))
     assert space.read_entries() == [
         {"head": "adapter", "read": "cls"}, {"head": "adapter", "read": "mean"}, {"head": "flat_adapter"},
@@ -105,32 +105,32 @@ def test_all_mistakes_of_a_search_are_shown_at_once_with_the_others() -> None:
     ("space", "words"),
     [
         ({"head": "adapter", "sise": [4]}, "did you mean 'search.space.size'?"),
-        ({"head": ["learned_pooling"], "size": [4]}, "'search.space.size' is no setting of learned_pooling"),
+        ({"head": ["learned_pooling"], "size": [4]}, "'search.space.size' is not a setting of learned_pooling"),
         ({"head": "adapter", "size": [4, 0]}, "`size` must be at least 1, not 0"),
         ({"head": "adapter", "size": {"low": 0, "high": 4}}, "`size` must be at least 1, not 0"),
         ({"head": "adapter", "size": {"low": 1.5, "high": 4}}, "must be whole numbers"),
-        ({"head": "adapter", "lr": {"low": 0, "high": 1, "log": True}}, "above 0 where `log` is true"),
+        ({"head": "adapter", "lr": {"low": 0, "high": 1, "log": True}}, "above 0 if `log` is true"),
         ({"head": "adapter", "lr": {"low": 1, "high": 2, "logg": True}}, "must be a table"),
         ({"head": "adapter", "read": {"low": 1, "high": 2}}, "can't be a range"),
         ({"head": "adapter", "read": ["cls", "men"]}, "`read` is 'men'"),
         ({"head": "adapter", "schedule": ["linear", "cosine"]}, "`schedule` is 'cosine'"),
         ({"head": "adapter", "lr": ["fast"]}, "`lr` of head 'adapter' must be a number"),
         ({"head": [], "lr": [1]}, "'search.space.head' must be a head or a list of heads"),
-        ({"head": "adapter", "seeds": [3]}, "'search.space.seeds' is no setting of adapter"),
-        ({"head": "adapter", "begin": ["a", "b"]}, "'search.space.begin' is no setting of adapter"),
+        ({"head": "adapter", "seeds": [3]}, "'search.space.seeds' is not a setting of adapter"),
+        ({"head": "adapter", "begin": ["a", "b"]}, "'search.space.begin' is not a setting of adapter"),
         ({"head": "ladder", "width": [64], "attention_heads": [4, 16]}, "`width` = 64 can't be divided among 16"),
     ],
 )
-def test_one_mistake_is_told_once_in_the_users_words(space: dict[str, Any], words: str) -> None:
+def test_one_mistake_is_reported_once_by_the_name_of_its_setting(space: dict[str, Any], words: str) -> None:
     found = mistakes(space)
     assert len(found) == 1 and words in found[0], found
 
 
 def test_settings_are_checked_together_not_with_the_others_at_their_defaults() -> None:
-    config_with({"head": "ladder", "width": [8], "attention_heads": [1]})  # 8 does not go with the default of 4
+    config_with({"head": "ladder", "width": [8], "attention_heads": [1]})  # 8 is not valid with the default of 4
 
 
-def test_nested_settings_can_be_given_as_words() -> None:
+def test_nested_settings_can_be_given_as_overrides() -> None:
     words = ['search.space.head=["adapter"]', "search.space.lr={low=1e-4, high=1e-3}", "search.members=7"]
     config = build_config(RTE, words, find_mistakes)
     assert config.search.space == {"head": ["adapter"], "lr": {"low": 1e-4, "high": 1e-3}}

@@ -19,7 +19,7 @@ def open_study(folder: Path, sampler: str = "random", seed: int = 0) -> Study:
 
 
 def finish(study: Study, population: list[TriedMember]) -> None:
-    """The score is the head's size: all that a sampler needs is that scores differ."""
+    """Use the head's size as its score: a sampler only needs scores that differ."""
     study.finish((one.number, "complete", float(one.entry.get("size", 0))) for one in population)
 
 
@@ -28,11 +28,11 @@ def entries(study: Study) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
-def test_populations_hang_on_the_seed_and_what_was_before_alone(sampler: str, tmp_path: Path) -> None:
+def test_populations_depend_only_on_the_seed_and_earlier_members(sampler: str, tmp_path: Path) -> None:
     whole = open_study(tmp_path / "whole", sampler)
     for _ in range(4):
         finish(whole, whole.take_population(5))
-    for _ in range(4):  # every population by a study opened anew, as after a kill
+    for _ in range(4):  # each population from a freshly opened study, as after a kill
         again = open_study(tmp_path / "parts", sampler)
         finish(again, again.take_population(5))
     assert len(entries(whole)) == 20
@@ -44,7 +44,7 @@ def test_populations_hang_on_the_seed_and_what_was_before_alone(sampler: str, tm
 
 
 def test_tpe_learns_and_random_does_not(tmp_path: Path) -> None:
-    """The score falls with the distance of lr from 1e-3: later proposals of TPE come nearer."""
+    """The score falls with the distance of lr from 1e-3, so TPE's later proposals come closer."""
     distance = {}
     for sampler in ("random", "tpe"):
         study, far = open_study(tmp_path / sampler, sampler), []
@@ -53,22 +53,20 @@ def test_tpe_learns_and_random_does_not(tmp_path: Path) -> None:
             far = [abs(math.log10(one.entry["lr"]) + 3) for one in population]
             study.finish((one.number, "complete", -by) for one, by in zip(population, far, strict=True))
         distance[sampler] = sum(far) / len(far)
-    assert distance["tpe"] < 0.7 * distance["random"]  # at random it is 0.5 on average
+    assert distance["tpe"] < 0.7 * distance["random"]  # random draws give 0.5 on average
 
 
-def test_a_kill_while_a_population_is_written_down_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_while_a_population_is_written_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = open_study(tmp_path / "whole")
     expected = [one.entry for one in whole.take_population(4)]
     monkeypatch.setattr(optuna.Study, "add_trials", lambda study, trials: [study.add_trial(t) for t in trials[:2]])
     open_study(tmp_path / "killed").take_population(4)
     monkeypatch.undo()
     again = open_study(tmp_path / "killed")
-    assert [one.entry for one in again.take_population(9)] == expected, "the size it was begun with stands"
+    assert [one.entry for one in again.take_population(9)] == expected, "the population keeps its original size"
 
 
-def test_an_unfinished_population_is_given_again_whole(tmp_path: Path) -> None:
+def test_an_unfinished_population_is_returned_again_in_full(tmp_path: Path) -> None:
     study = open_study(tmp_path)
     first = study.take_population(3)
     finish(study, first)
@@ -84,9 +82,9 @@ def test_states_and_scores_are_those_of_optuna(tmp_path: Path) -> None:
     study = open_study(tmp_path)
     a, b, c, d = (one.number for one in study.take_population(4))
     study.report({a: (1, 10.0), b: (1, 20.0), c: (1, math.nan)})
-    study.report({a: (1, 99.0), b: (2, 30.0)})  # after a kill a rung is judged again, and the first score stands
+    study.report({a: (1, 99.0), b: (2, 30.0)})  # after a kill, a rung is judged again, but the first score is kept
     study.finish([(a, "dropped", math.nan), (b, "complete", 40.0), (c, "failed", math.nan), (d, "complete", 5.0)])
-    study.finish([(a, "dropped", math.nan), (b, "complete", 41.0)])  # told already
+    study.finish([(a, "dropped", math.nan), (b, "complete", 41.0)])  # reported already
 
     plain = optuna.load_study(study_name="one", storage=f"sqlite:///{tmp_path / 'study.db'}")
 
@@ -97,7 +95,7 @@ def test_states_and_scores_are_those_of_optuna(tmp_path: Path) -> None:
     assert found == [("dropped", 10.0, 1), ("complete", 40.0, 2), ("failed", None, 1), ("complete", 5.0, 0)]
 
 
-def test_studies_of_other_settings_stay_in_the_file(tmp_path: Path) -> None:
+def test_studies_with_other_settings_stay_in_the_file(tmp_path: Path) -> None:
     one = open_study(tmp_path)
     finish(one, one.take_population(2))
     one.note("made_of", {"seed": 0})

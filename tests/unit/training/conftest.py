@@ -1,4 +1,4 @@
-"""What the tests of fine-tuning share."""
+"""Fixtures for the tests of fine-tuning."""
 
 from collections.abc import Callable, Iterator
 
@@ -15,7 +15,7 @@ def squad(tiny_features: Callable[[str], Features]) -> Features:
 
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
-    """Sums of several threads differ in their last digit."""
+    """Use one thread: sums over several threads differ in the last digit."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

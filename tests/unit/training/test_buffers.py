@@ -1,4 +1,4 @@
-"""Batches that are filled up to a common size, on the CPU; that recorded steps give the same is in tests/gpu."""
+"""Batches padded to a common size, on the CPU. tests/gpu checks that recorded steps give the same results."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ ROWS = [name for name, (head, _) in list_presets().items() if HEADS[head].takes(
 
 
 @pytest.mark.parametrize("parts", [4, 8])
-def test_sizes_are_few_and_never_more_than_a_part_too_large(parts: int) -> None:
+def test_there_are_few_sizes_and_none_is_much_too_large(parts: int) -> None:
     sizes = [round_up(count, parts) for count in range(1, 5001)]
     assert all(count <= size < count + max(1, count / parts) for count, size in enumerate(sizes, 1))
     for low in (64, 256, 2048):  # between a power of two and its double
@@ -47,8 +47,8 @@ def gradients(head: torch.nn.Module, batch: StateBatch) -> tuple[torch.Tensor, d
 
 @pytest.mark.parametrize("lengths", [[5, 9, 3], [40, 2, 31, 17, 8, 1], [64, 64, 64, 64]])
 @pytest.mark.parametrize("row", ROWS)
-def test_what_fills_a_batch_up_has_no_part_in_loss_and_gradients(row: str, lengths: list[int]) -> None:
-    # In double precision: norms on norms make rounding large.
+def test_padding_has_no_effect_on_loss_and_gradients(row: str, lengths: list[int]) -> None:
+    # In double precision: stacked norms amplify rounding.
     head = build_head(member_of(row, SPAN), SHAPE, Target(SPAN)).double()
     head.train(not head.draws)
     places, batch = BatchBuffers(CPU), in_double(batch_of(lengths, 0, ("tokens",)))
@@ -76,7 +76,7 @@ def in_double(batch: StateBatch) -> StateBatch:
         ("xception_full", LABEL, "cls"),
     ],
 )
-def test_batch_norms_take_what_fills_a_batch_up_for_no_part_of_it(row: str, kind: Kind, keep: str) -> None:
+def test_batch_norms_ignore_padding(row: str, kind: Kind, keep: str) -> None:
     plain, other = (build_head(member_of(row, kind), SHAPE, Target(kind, 2)).double() for _ in range(2))
     places, batch = BatchBuffers(CPU), in_double(batch_of([5, 9, 3] * 3, 0, (keep,)))
     places.put(in_double(batch_of([6, 8, 4] * 3, 1, (keep,))))  # leaves its numbers behind
@@ -92,7 +92,7 @@ def test_batch_norms_take_what_fills_a_batch_up_for_no_part_of_it(row: str, kind
 
 @pytest.mark.parametrize("kind", [LABEL, SCORE])
 @pytest.mark.parametrize("keep", ["cls", "mean"])
-def test_rows_that_fill_a_batch_up_have_no_part_either(kind: Kind, keep: str) -> None:
+def test_padding_rows_have_no_effect(kind: Kind, keep: str) -> None:
     head = build_head(member_of("adapter", kind, read=keep), SHAPE, Target(kind, 2))
     places, batch = BatchBuffers(CPU), batch_of([4, 2, 7] * 3, 0, (keep,))
     _, filled = places.put(batch)
@@ -104,7 +104,7 @@ def test_rows_that_fill_a_batch_up_have_no_part_either(kind: Kind, keep: str) ->
         torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
 
 
-def test_batches_of_about_one_size_lie_in_the_same_place() -> None:
+def test_batches_of_similar_size_share_a_buffer() -> None:
     places = BatchBuffers(CPU)
     one, other = (places.put(batch_of(lengths, 0, ("tokens",))) for lengths in ([30, 31, 62], [33, 29, 61]))
     assert one[0] == other[0] and one[1].states.tokens.data_ptr() == other[1].states.tokens.data_ptr()
@@ -112,22 +112,22 @@ def test_batches_of_about_one_size_lie_in_the_same_place() -> None:
 
 
 @pytest.mark.parametrize("keep", ["cls", "mean"])
-def test_whole_batches_of_rows_alone_are_not_filled_up(keep: str) -> None:
-    """Batches have mostly 16, 32 or 64 rows; only tokens need sequences beyond them."""
+def test_full_batches_of_rows_are_not_padded(keep: str) -> None:
+    """Most batches have 16, 32 or 64 rows; only token batches need extra padding sequences."""
     for rows in (16, 32, 64):
         key, filled = BatchBuffers(CPU).put(batch_of([3] * rows, 0, (keep,)))
         assert len(filled.states.lengths) == rows and bool(filled.states.real.all())
     assert len(BatchBuffers(CPU).put(batch_of([3] * 65, 0, (keep,)))[1].states.lengths) == 80
 
 
-def test_large_batches_are_left_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_batches_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_VALUES", 17 * SHAPE.layers * SHAPE.hidden - 1)
     assert BatchBuffers(CPU).put(batch_of([9, 8], 0, ("tokens",))) is None
     assert BatchBuffers(CPU).put(batch_of([8, 8], 0, ("tokens",))) is not None
 
 
 @pytest.mark.parametrize("keep", ["tokens", "cls", "mean"])
-def test_sequences_that_fill_a_batch_up_change_no_state_of_the_others(keep: str) -> None:
+def test_padding_sequences_change_no_other_states(keep: str) -> None:
     encoder = Encoder(tiny_model("bert", num_attention_heads=2), attention="looped").eval()
     lengths = [9, 4, 12, 7, 11]
     tokens = PackedTokens.from_lists([[(7 * place + n) % 90 + 5 for n in range(n)] for place, n in enumerate(lengths)])
@@ -140,7 +140,7 @@ def test_sequences_that_fill_a_batch_up_change_no_state_of_the_others(keep: str)
     torch.testing.assert_close(found[: len(expected)], expected)
 
 
-def test_the_loss_of_a_batch_of_tokens_that_was_filled_up_is_the_same() -> None:
+def test_the_loss_of_a_padded_token_batch_is_the_same() -> None:
     lengths = [9, 4, 12, 7, 11]
     tokens = PackedTokens.from_lists([[6] * length for length in lengths])
     filled, targets = fill_up(tokens, 0), random_targets(lengths)
@@ -153,14 +153,14 @@ def test_the_loss_of_a_batch_of_tokens_that_was_filled_up_is_the_same() -> None:
     torch.testing.assert_close(compute_loss(SPAN, outputs, states, padded, weights), expected)
 
 
-def test_no_sequence_is_longer_than_the_encoder_takes() -> None:
+def test_no_sequence_exceeds_the_encoders_maximum_length() -> None:
     tokens = PackedTokens.from_lists([[6] * 65, [6] * 2])
     assert fill_up(tokens, 0).longest == 80
     filled = fill_up(tokens, 0, most=66)
     assert filled.longest == 66 and filled.packing.positions.max() < 66
 
 
-def test_no_further_sizes_are_kept_once_memory_is_short() -> None:
+def test_no_new_sizes_are_buffered_once_memory_is_short() -> None:
     places = BatchBuffers(CPU)
     first = places.put(batch_of([9, 8], 0, ("tokens",)))
     places.left = -1

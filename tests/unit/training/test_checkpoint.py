@@ -10,7 +10,7 @@ from bertvision.training.checkpoint import Checkpoints, add_prefix, strip_prefix
 TENSORS = {"a/w": torch.arange(6.0).reshape(2, 3), "a/half": torch.ones(2, dtype=torch.bfloat16)}
 
 
-def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+def test_a_saved_checkpoint_is_loaded(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "c", "stamp", 100)
     assert checkpoints.load() is None
     checkpoints.save(7, TENSORS, {"seconds": 1.25})
@@ -28,7 +28,7 @@ def test_only_the_newest_is_kept(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["step_000001000"]
 
 
-def test_those_of_other_settings_are_not_taken_and_go_with_the_next_save(tmp_path: Path) -> None:
+def test_checkpoints_of_other_settings_are_ignored_and_removed_by_the_next_save(tmp_path: Path) -> None:
     Checkpoints(tmp_path, "other", 100).save(50, TENSORS, {})
     mine = Checkpoints(tmp_path, "stamp", 100)
     assert mine.load() is None
@@ -38,7 +38,9 @@ def test_those_of_other_settings_are_not_taken_and_go_with_the_next_save(tmp_pat
 
 
 @pytest.mark.parametrize("failing", ["save_file", "write_json"])
-def test_a_save_that_fails_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+def test_a_failed_save_leaves_the_previous_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
     checkpoints = Checkpoints(tmp_path, "stamp", 100)
     checkpoints.save(3, TENSORS, {})
 
@@ -52,7 +54,7 @@ def test_a_save_that_fails_leaves_the_one_before(tmp_path: Path, monkeypatch: py
     assert found is not None and found.step == 3 and len(list(tmp_path.iterdir())) == 1
 
 
-def test_a_checkpoint_is_due_after_its_seconds_and_not_again_at_once(
+def test_a_checkpoint_is_due_after_the_interval_and_not_again_immediately(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
@@ -65,7 +67,7 @@ def test_a_checkpoint_is_due_after_its_seconds_and_not_again_at_once(
     assert not checkpoints.is_due()
 
 
-def test_clearing_forgets_all(tmp_path: Path) -> None:
+def test_clearing_removes_all_checkpoints(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "c", "stamp", 100)
     checkpoints.clear()
     checkpoints.save(1, TENSORS, {})
@@ -73,7 +75,7 @@ def test_clearing_forgets_all(tmp_path: Path) -> None:
     assert checkpoints.load() is None and not (tmp_path / "c").exists()
 
 
-def test_names_come_back_from_under_their_prefix_alone() -> None:
+def test_stripping_a_prefix_returns_only_its_names() -> None:
     tensors = add_prefix("adapter/head", {"w": torch.ones(1)}) | add_prefix("adapter/head2", {"w": torch.zeros(1)})
     assert list(strip_prefix("adapter/head", tensors)) == ["w"] and strip_prefix("adapter/head", tensors)["w"] == 1
 
@@ -85,7 +87,7 @@ def test_a_transposed_tensor_can_be_saved(tmp_path: Path) -> None:
     assert found is not None and found.tensors["t"].tolist() == [[0, 3], [1, 4], [2, 5]]
 
 
-def test_a_process_that_does_not_write_starts_its_clock_again_too(tmp_path: Path) -> None:
+def test_a_process_that_does_not_write_resets_its_timer(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, "stamp", seconds=0.05)
     time.sleep(0.06)
     assert checkpoints.is_due()

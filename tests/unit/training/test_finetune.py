@@ -36,15 +36,15 @@ def weights(work: Finetuning) -> Weights:
     return {name: tensor.clone() for name, tensor in work.model.state_dict().items()}
 
 
-# Attention does not change when all keys shift alike, nor spans when all tokens do: the gradients of these biases are 0
-# but for rounding, which Adam makes into whole steps, so they are not compared.
+# Shifting all keys alike does not change attention, nor does shifting all tokens change spans: the gradients of these
+# biases are pure rounding, which Adam turns into full steps, so they are not compared.
 SHIFTS = ("key.bias",)
 SPAN_SHIFTS = (*SHIFTS, "layer.2.output.LayerNorm.bias", "output.linear.bias")
 
 
 def assert_same_steps(found: Weights, expected: Weights, spared: tuple[str, ...] = SPAN_SHIFTS) -> None:
-    """The same up to rounding. A weight whose gradient happens to be near 0 moves by more where another processor
-    rounds otherwise, for the same reason: one in a hundred may, by less than a tenth of a step."""
+    """Check equality up to rounding. A weight whose gradient happens to be near 0 moves by more if another processor
+    rounds differently, for the same reason: one in a hundred may, by less than a tenth of a step."""
     for name, tensor in expected.items():
         if not name.endswith(spared):
             apart = (found[name] - tensor).abs() - 1e-5 * tensor.abs()
@@ -61,7 +61,7 @@ def assert_equal(found: Weights, expected: Weights) -> None:
 
 
 def run(work: Finetuning, folder: Path, snapshots: list[float] | None = None, seconds: float = 1e9) -> list[float]:
-    """Trains; gives the snapshots in the order they came."""
+    """Train and return the snapshots in the order they were taken."""
     seen: list[float] = []
     work.run(snapshots or [2.0], lambda epochs, cost: seen.append(epochs), checkpoints_in(folder, seconds), log_nothing)
     return seen
@@ -114,7 +114,7 @@ def assert_close(model: Any, output: Any, work: Finetuning) -> None:
     assert_same_steps(weights(work), theirs, SPAN_SHIFTS if work.kind is SPAN else SHIFTS)
 
 
-def test_spans_end_in_the_weights_of_a_plain_transformers_loop(squad: Features, tmp_path: Path) -> None:
+def test_spans_end_with_the_weights_of_a_plain_transformers_loop(squad: Features, tmp_path: Path) -> None:
     work = tiny_finetuning(squad, SPAN, dropout=0.0, warmup=0.0)
     no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "num_attention_heads": 2}
     model = BertForQuestionAnswering(tiny_model("bert", **no_dropout).config)
@@ -123,7 +123,7 @@ def test_spans_end_in_the_weights_of_a_plain_transformers_loop(squad: Features, 
 
     def span_loss(model: Any, batch: Any, windows: np.ndarray) -> torch.Tensor:
         outputs, padding = model(**batch), batch["attention_mask"] == 0
-        # The model's own loss would let padded tokens take part in the softmax.
+        # The model's own loss would include padded tokens in the softmax.
         logits = (outputs.start_logits, outputs.end_logits)
         targets = (torch.from_numpy(values[windows].astype(np.int64)) for values in (squad.start, squad.end))
         losses = (cross_entropy(x.masked_fill(padding, -1e30), y) for x, y in zip(logits, targets, strict=True))
@@ -135,7 +135,7 @@ def test_spans_end_in_the_weights_of_a_plain_transformers_loop(squad: Features, 
 
 
 @pytest.mark.parametrize(("task", "kind"), [("rte", LABEL), ("stsb", SCORE)])
-def test_labels_and_scores_end_in_the_weights_of_a_plain_transformers_loop(
+def test_labels_and_scores_end_with_the_weights_of_a_plain_transformers_loop(
     task: str, kind: Kind, tiny_features: Callable[[str], Features], tmp_path: Path
 ) -> None:
     features = tiny_features(task)
@@ -169,14 +169,14 @@ def test_micro_batches_give_the_same_steps_as_one_batch(squad: Features, tmp_pat
 
 
 def run_out_of_memory_once(work: Finetuning, at_call: int) -> list[int]:
-    """Makes the backward pass fail at one call; gives a list that fills with the windows of each call."""
+    """Make the backward pass fail at one call. Return a list that collects the windows of each call."""
     calls: list[int] = []
     backward, halve = work._backward, work._halve_memory
 
     def failing(tokens: PackedTokens, *rest: Any) -> torch.Tensor:
         calls.append(len(tokens))
         if len(calls) == at_call:
-            backward(tokens, *rest)  # gradients of a step that is half done
+            backward(tokens, *rest)  # gradients of a half-finished step
             raise torch.cuda.OutOfMemoryError("simulated")
         return backward(tokens, *rest)
 
@@ -188,7 +188,7 @@ def run_out_of_memory_once(work: Finetuning, at_call: int) -> list[int]:
     return calls
 
 
-def test_out_of_memory_halves_the_budget_says_so_and_ends_in_the_same_weights(squad: Features, tmp_path: Path) -> None:
+def test_out_of_memory_halves_the_micro_batches_and_ends_with_the_same_weights(squad: Features, tmp_path: Path) -> None:
     listening = Listening()
     work = tiny_finetuning(squad, SPAN, 0.0, listening, memory_tokens=200)
     calls = run_out_of_memory_once(work, at_call=4)
@@ -200,7 +200,7 @@ def test_out_of_memory_halves_the_budget_says_so_and_ends_in_the_same_weights(sq
     assert_same_steps(weights(work), weights(plain))
 
 
-def test_memory_that_does_not_hold_one_window_is_said(squad: Features, tmp_path: Path) -> None:
+def test_too_little_memory_for_one_window_is_reported(squad: Features, tmp_path: Path) -> None:
     work = tiny_finetuning(squad, SPAN, memory_tokens=400)
     tried: list[int] = []
 
@@ -218,7 +218,7 @@ def test_memory_that_does_not_hold_one_window_is_said(squad: Features, tmp_path:
 
 
 def as_on_a_gpu(work: Finetuning, monkeypatch: pytest.MonkeyPatch) -> Finetuning:
-    """Weights on the side and batches filled up, as where steps are recorded; here they are taken each by itself."""
+    """Use half weights and padded batches as if steps were recorded, but without recording them."""
     monkeypatch.setattr(Graphs, "run", lambda _, key, step: step())
     work.encoder.take_route("looped")
     work.half = HalfWeights(work.encoder, torch.float32, work.output.parameters())
@@ -230,7 +230,7 @@ def as_on_a_gpu(work: Finetuning, monkeypatch: pytest.MonkeyPatch) -> Finetuning
 
 
 @pytest.mark.parametrize("memory_tokens", [32768, 120])
-def test_filled_batches_and_weights_on_the_side_give_the_same_steps(
+def test_padded_batches_and_half_weights_give_the_same_steps(
     memory_tokens: int, squad: Features, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = tiny_finetuning(squad, SPAN, 0.0)
@@ -242,7 +242,7 @@ def test_filled_batches_and_weights_on_the_side_give_the_same_steps(
     assert_same_steps(weights(work), weights(plain))
 
 
-def test_with_weights_on_the_side_too_a_killed_run_ends_in_the_same_weights(
+def test_a_killed_run_with_half_weights_ends_with_the_same_weights(
     squad: Features, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = as_on_a_gpu(tiny_finetuning(squad, SPAN, batch_rows=3), monkeypatch)
@@ -265,8 +265,8 @@ def test_with_weights_on_the_side_too_a_killed_run_ends_in_the_same_weights(
 # ---------------------------------------------------------------------- snapshots
 
 
-def test_snapshots_come_in_order_at_their_fraction_of_an_epoch(squad: Features, tmp_path: Path) -> None:
-    work = tiny_finetuning(squad, SPAN, batch_rows=3)  # 6 steps an epoch
+def test_snapshots_are_taken_in_order_at_fractions_of_an_epoch(squad: Features, tmp_path: Path) -> None:
+    work = tiny_finetuning(squad, SPAN, batch_rows=3)  # 6 steps per epoch
     seen: list[tuple[float, int, int]] = []
 
     def keep(epochs: float, cost: Usage) -> None:
@@ -277,8 +277,8 @@ def test_snapshots_come_in_order_at_their_fraction_of_an_epoch(squad: Features, 
     assert seen == [(epochs, step, tokens[step]) for epochs, step in ((0.0, 0), (0.5, 3), (1.0, 6), (2.0, 12))]
 
 
-def test_snapshots_that_end_at_the_same_step_are_all_kept(squad: Features, tmp_path: Path) -> None:
-    work = tiny_finetuning(squad, SPAN, batch_rows=18)  # one step an epoch
+def test_snapshots_at_the_same_step_are_all_saved(squad: Features, tmp_path: Path) -> None:
+    work = tiny_finetuning(squad, SPAN, batch_rows=18)  # one step per epoch
     assert run(work, tmp_path, [0.0, 0.1, 0.2, 0.9, 1.0, 1.1, 2.0]) == [0.0, 0.1, 0.2, 0.9, 1.0, 1.1, 2.0]
 
 
@@ -301,7 +301,7 @@ class Killed(BaseException):
 
 
 def kill_at(work: Finetuning, step: int) -> None:
-    """Makes the process die, as it were, in the middle of a step."""
+    """Simulate a kill in the middle of a step."""
     backward = work._backward
 
     def dying(tokens: PackedTokens, *rest: Any) -> torch.Tensor:
@@ -326,7 +326,7 @@ def test_killed_at_any_step_and_started_again_ends_in_the_same_weights(
     for step in steps:
         work = tiny_finetuning(squad, SPAN, batch_rows=3)
         kill_at(work, step)
-        torch.manual_seed(step)  # what else the process draws must not matter
+        torch.manual_seed(step)  # other draws in the process must not matter
         with pytest.raises(Killed):
             run(work, tmp_path, seconds=0)  # a checkpoint after each step
     listening = Listening()
@@ -334,22 +334,22 @@ def test_killed_at_any_step_and_started_again_ends_in_the_same_weights(
     run(work, tmp_path, seconds=0)
     assert_equal(weights(work), uninterrupted)
     assert work.tokens == 2 * squad.lengths.sum()
-    assert listening.lines == ([f"fine-tuning goes on at step {steps[-1]:,}."] if steps[-1] else [])
+    assert listening.lines == ([f"resuming fine-tuning at step {steps[-1]:,}."] if steps[-1] else [])
 
 
-def test_killed_long_after_a_checkpoint_the_steps_since_are_taken_again(
+def test_steps_since_the_last_checkpoint_are_repeated_after_a_kill(
     squad: Features, uninterrupted: Weights, tmp_path: Path
 ) -> None:
     work = tiny_finetuning(squad, SPAN, batch_rows=3)
     kill_at(work, 10)
     with pytest.raises(Killed):
-        run(work, tmp_path, [0.5, 2.0])  # the only checkpoint is that of the snapshot, at step 3
+        run(work, tmp_path, [0.5, 2.0])  # the only checkpoint is the one at the snapshot, step 3
     again = tiny_finetuning(squad, SPAN, batch_rows=3)
-    assert run(again, tmp_path, [0.5, 2.0]) == [0.5, 2.0]  # who keeps snapshots knows that it has the first
+    assert run(again, tmp_path, [0.5, 2.0]) == [0.5, 2.0]  # the caller knows that it has the first snapshot
     assert_equal(weights(again), uninterrupted)
 
 
-def test_a_snapshot_asked_for_after_its_step_has_passed_is_made_from_the_start(
+def test_a_snapshot_requested_after_its_step_restarts_training(
     squad: Features, uninterrupted: Weights, tmp_path: Path
 ) -> None:
     work = tiny_finetuning(squad, SPAN, batch_rows=3)
@@ -363,7 +363,7 @@ def test_a_snapshot_asked_for_after_its_step_has_passed_is_made_from_the_start(
     assert_equal(weights(again), uninterrupted)
 
 
-def test_a_snapshot_asked_for_at_the_very_step_of_the_checkpoint_is_kept(squad: Features, tmp_path: Path) -> None:
+def test_a_snapshot_requested_at_the_step_of_the_checkpoint_is_saved(squad: Features, tmp_path: Path) -> None:
     work = tiny_finetuning(squad, SPAN, batch_rows=3)
     kill_at(work, 3)
     with pytest.raises(Killed):
@@ -372,17 +372,15 @@ def test_a_snapshot_asked_for_at_the_very_step_of_the_checkpoint_is_kept(squad: 
     assert run(again, tmp_path, [0.5, 2.0]) == [0.5, 2.0]
 
 
-def test_a_loss_that_is_no_number_ends_fine_tuning_with_advice(squad: Features, tmp_path: Path) -> None:
+def test_a_nan_loss_ends_fine_tuning_with_advice(squad: Features, tmp_path: Path) -> None:
     work = tiny_finetuning(squad, SPAN, batch_rows=3)
     backward = work._backward
     work._backward = lambda *given: backward(*given) * float("nan")
-    with pytest.raises(UserError, match="diverged: the loss at step 12 is nan. Set finetune.lr lower"):
+    with pytest.raises(UserError, match="diverged: the loss at step 12 is nan. Set finetune.lr to less"):
         run(work, tmp_path)
 
 
-def test_killed_while_a_snapshot_is_kept_it_is_offered_again_with_the_same_weights(
-    squad: Features, tmp_path: Path
-) -> None:
+def test_a_kill_while_a_snapshot_is_saved_repeats_it_with_the_same_weights(squad: Features, tmp_path: Path) -> None:
     kept: list[Weights] = []
     for dies in (True, False):
         work = tiny_finetuning(squad, SPAN, batch_rows=3)
@@ -401,7 +399,7 @@ def test_killed_while_a_snapshot_is_kept_it_is_offered_again_with_the_same_weigh
     assert_equal(*kept)
 
 
-def test_ctrl_c_is_held_until_the_step_is_whole_and_kept(
+def test_ctrl_c_is_held_until_the_step_is_complete_and_saved(
     squad: Features, uninterrupted: Weights, tmp_path: Path
 ) -> None:
     work = tiny_finetuning(squad, SPAN, batch_rows=3)
@@ -437,7 +435,7 @@ work.run([2.0], lambda *_: None, checkpoints_in(folder, 0), log_nothing)
 """
 
 
-def test_a_process_that_is_killed_at_a_random_moment_ends_in_the_same_weights(
+def test_a_process_killed_at_a_random_moment_ends_with_the_same_weights(
     squad: Features, uninterrupted: Weights, tmp_path: Path
 ) -> None:
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests" / "fixtures")])
@@ -447,7 +445,7 @@ def test_a_process_that_is_killed_at_a_random_moment_ends_in_the_same_weights(
     )  # fmt: skip
     assert process.stdout is not None and process.stderr is not None
     assert process.stdout.readline() == "ready\n", process.stderr.read()
-    # Anywhere in a step, after some of the twelve: a kill before the first checkpoint or after the last shows nothing.
+    # Within a step, after some of the twelve: a kill before the first checkpoint or after the last proves nothing.
     draw = random.Random(os.getpid())
     some = f"step_{draw.randint(1, 10):09d}"
     while process.poll() is None and not any(one.name >= some for one in (tmp_path / "checkpoints").glob("step_*")):
@@ -460,7 +458,7 @@ def test_a_process_that_is_killed_at_a_random_moment_ends_in_the_same_weights(
     assert_equal(weights(again), uninterrupted)
 
 
-def test_a_seed_alone_decides_dropout(squad: Features, tmp_path: Path) -> None:
+def test_dropout_depends_only_on_the_seed(squad: Features, tmp_path: Path) -> None:
     ends = []
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         work = tiny_finetuning(squad, SPAN, dropout=0.3)
@@ -474,6 +472,6 @@ def test_a_seed_alone_decides_dropout(squad: Features, tmp_path: Path) -> None:
     assert any(not torch.equal(ends[0][name], ends[2][name]) for name in ends[0])
 
 
-def test_reporter_stays_silent_by_default(squad: Features, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_reporter_is_silent_by_default(squad: Features, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(tiny_finetuning(squad, SPAN, reporter=Reporter()), tmp_path)
     assert capsys.readouterr().out == ""

@@ -54,7 +54,7 @@ def train_half(dtype: torch.dtype, parts: int) -> tuple[Net, nn.Linear]:
 
 @pytest.mark.parametrize("parts", [1, 2, 4])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 0.03)])
-def test_training_with_weights_on_the_side_is_training_to_the_rounding_of_their_precision(
+def test_training_with_half_weights_matches_float32_up_to_rounding(
     dtype: torch.dtype, tolerance: float, parts: int
 ) -> None:
     (net, output), (plain, plain_output) = train_half(dtype, parts), train_plain(parts)
@@ -64,16 +64,16 @@ def test_training_with_weights_on_the_side_is_training_to_the_rounding_of_their_
         assert weight.dtype == torch.float32
         torch.testing.assert_close(weight, expected, rtol=0, atol=tolerance)
         if not name.startswith("unused"):
-            assert (weight - before).abs().mean() > 0.03  # it has learnt, and far more than may be rounding
+            assert (weight - before).abs().mean() > 0.03  # it has learned, by far more than rounding
     torch.testing.assert_close(output.weight, plain_output.weight, rtol=0, atol=tolerance)
 
 
-def test_a_weight_that_has_no_part_in_the_loss_is_left_alone() -> None:
+def test_a_weight_that_does_not_affect_the_loss_is_left_alone() -> None:
     net, output = train_half(torch.bfloat16, 1)
     assert torch.equal(net.unused.weight, build()[0].unused.weight)  # no gradient, so no decay either
 
 
-def test_the_float32_weights_are_in_the_module_while_they_are_asked_for() -> None:
+def test_the_module_has_its_float32_weights_inside_the_context() -> None:
     net, _ = build()
     before = net.first.weight.detach().clone()
     half = HalfWeights(net, torch.bfloat16)

@@ -1,4 +1,4 @@
-"""tests/unit/training has the same for the loops themselves: what is kept after an interrupt is a whole step."""
+"""Held interrupts. test_finetune.py and test_train.py check that the loops save complete steps after an interrupt."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_the_first_interrupt_is_only_noted(number: int) -> None:
+def test_the_first_interrupt_is_only_recorded(number: int) -> None:
     done = []
     with held_interrupts() as asked:
         assert asked == []
@@ -32,7 +32,7 @@ def test_a_second_interrupt_raises_at_once(number: int) -> None:
     assert not reached
 
 
-def test_the_handlers_that_were_there_come_back() -> None:
+def test_the_original_handlers_are_restored() -> None:
     before = [signal.getsignal(number) for number in SIGNALS]
     with held_interrupts():
         assert [signal.getsignal(number) for number in SIGNALS] != before
@@ -42,7 +42,7 @@ def test_the_handlers_that_were_there_come_back() -> None:
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
-def test_outside_the_main_thread_it_holds_nothing_and_works() -> None:
+def test_outside_the_main_thread_it_does_nothing() -> None:
     found: list[list[int]] = []
 
     def work() -> None:

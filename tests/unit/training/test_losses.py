@@ -17,7 +17,7 @@ def logits(rows: int, width: int) -> torch.Tensor:
     return torch.randn(rows, width, generator=torch.Generator().manual_seed(3)) * 4
 
 
-def test_spans_are_the_mean_cross_entropy_of_start_and_end_over_each_window_s_own_tokens() -> None:
+def test_the_span_loss_is_the_mean_cross_entropy_of_start_and_end_per_window() -> None:
     outputs = logits(sum(LENGTHS), 2)
     by_hand = []
     for window, part in enumerate(outputs.split(LENGTHS)):  # one by one, so there is no padding at all
@@ -28,7 +28,7 @@ def test_spans_are_the_mean_cross_entropy_of_start_and_end_over_each_window_s_ow
     torch.testing.assert_close(found, torch.stack(by_hand).mean())
 
 
-def test_spans_are_what_a_padded_batch_with_masked_logits_gives() -> None:
+def test_the_span_loss_equals_that_of_a_padded_batch_with_masked_logits() -> None:
     outputs = logits(sum(LENGTHS), 2)
     padded = torch.full((4, 9, 2), float("-inf"))
     for window, part in enumerate(outputs.split(LENGTHS)):
@@ -37,7 +37,7 @@ def test_spans_are_what_a_padded_batch_with_masked_logits_gives() -> None:
     torch.testing.assert_close(compute_loss(SPAN, outputs, STATES, SPANS, 4), expected)
 
 
-def test_labels_are_plain_cross_entropy_and_scores_plain_squared_error() -> None:
+def test_labels_use_cross_entropy_and_scores_squared_error() -> None:
     targets = random_targets(LENGTHS, labels=3)
     outputs = logits(4, 3)
     expected = functional.cross_entropy(outputs, targets.value.long())
@@ -48,7 +48,7 @@ def test_labels_are_plain_cross_entropy_and_scores_plain_squared_error() -> None
 
 
 @pytest.mark.parametrize(("kind", "width"), [(SPAN, 2), (LABEL, 2), (SCORE, 1)])
-def test_micro_batches_add_up_to_the_whole(kind: Kind, width: int) -> None:
+def test_micro_batch_losses_add_up_to_the_batch_loss(kind: Kind, width: int) -> None:
     rows = sum(LENGTHS) if kind is SPAN else 4
     outputs = logits(rows, width).requires_grad_()
     whole = compute_loss(kind, outputs, STATES, SPANS, 4)
@@ -72,7 +72,7 @@ def test_half_precision_outputs_are_scored_in_float32() -> None:
     torch.testing.assert_close(loss, functional.cross_entropy(outputs.float(), SPANS.value.long()))
 
 
-def test_a_sure_and_wrong_span_still_has_a_finite_loss_and_gradient() -> None:
+def test_a_confident_wrong_span_has_a_finite_loss_and_gradient() -> None:
     outputs = torch.full((sum(LENGTHS), 2), -1e4)
     outputs[[4, 5, 14, 17]] = 1e4
     outputs.requires_grad_()

@@ -1,4 +1,4 @@
-"""BitFit and LoRA: what learns, what stays, and that a snapshot is a plain encoder."""
+"""BitFit and LoRA: which weights are trained, which stay fixed, and snapshots that are plain encoders."""
 
 import copy
 import dataclasses
@@ -45,7 +45,7 @@ def clone(tensors: Weights) -> Weights:
 
 
 def run(work: Finetuning, folder: Path, seconds: float = 1e9) -> Weights:
-    """Trains; gives the encoder's weights as its last snapshot has them."""
+    """Train and return the encoder's weights at the last snapshot."""
     kept: list[Weights] = []
 
     def keep(epochs: float, _: Any) -> None:
@@ -56,7 +56,7 @@ def run(work: Finetuning, folder: Path, seconds: float = 1e9) -> Weights:
 
 
 def plain_weights(squad: Features) -> Weights:
-    """Those that fine-tuning begins with."""
+    """The weights before fine-tuning."""
     return clone(build(squad, "full").encoder.model.state_dict())
 
 
@@ -74,12 +74,10 @@ def states(encoder: Encoder) -> torch.Tensor:
         return encoder.eval()(batch(), keep=("tokens",)).read("tokens")  # (token, layer, hidden)
 
 
-# ---------------------------------------------------------------------- what learns
+# ---------------------------------------------------------------------- which weights are trained
 
 
-def test_bitfit_moves_every_bias_that_has_a_part_in_the_loss_and_no_other_weight(
-    squad: Features, tmp_path: Path
-) -> None:
+def test_bitfit_trains_every_bias_that_affects_the_loss_and_nothing_else(squad: Features, tmp_path: Path) -> None:
     before, work = plain_weights(squad), build(squad, "bitfit")
     output = clone(work.output.state_dict())
     found = moved(before, run(work, tmp_path))
@@ -88,7 +86,7 @@ def test_bitfit_moves_every_bias_that_has_a_part_in_the_loss_and_no_other_weight
     assert moved(output, work.output.state_dict()) == {"linear.weight", "linear.bias"}
 
 
-def test_lora_changes_queries_and_values_alone_by_updates_of_its_rank(squad: Features, tmp_path: Path) -> None:
+def test_lora_changes_only_queries_and_values_by_updates_of_its_rank(squad: Features, tmp_path: Path) -> None:
     before, work = plain_weights(squad), build(squad, "lora")
     output = clone(work.output.state_dict())
     after = run(work, tmp_path)
@@ -98,13 +96,13 @@ def test_lora_changes_queries_and_values_alone_by_updates_of_its_rank(squad: Fea
     assert moved(before, after) == names
     for name in names:
         difference = (after[name].double() - before[name].double()).numpy()  # (output, input)
-        # A product of rank 4, but for the rounding of what it was added to.
+        # A product of rank 4, up to rounding of the sum.
         assert np.linalg.matrix_rank(difference, tol=1e-5) == RANK
     assert moved(output, work.output.state_dict()) == {"linear.weight", "linear.bias"}
 
 
 @pytest.mark.parametrize("rank", [1, RANK])
-def test_as_many_parameters_learn_as_arithmetic_says(rank: int, squad: Features) -> None:
+def test_the_number_of_trained_parameters_is_as_calculated(rank: int, squad: Features) -> None:
     output = 2 * HIDDEN + 2
     work = build(squad, "lora", lora_rank=rank)
     assert sum(weight.numel() for weight in work.parameters) == LAYERS * 2 * rank * 2 * HIDDEN + output
@@ -114,7 +112,7 @@ def test_as_many_parameters_learn_as_arithmetic_says(rank: int, squad: Features)
     assert sum(weight.numel() for weight in build(squad, "bitfit").parameters) == biases + output
 
 
-def test_at_the_start_updates_change_nothing_and_hang_on_the_seed_alone(squad: Features) -> None:
+def test_initial_updates_change_nothing_and_depend_only_on_the_seed(squad: Features) -> None:
     expected = states(build(squad, "full").encoder)
     torch.manual_seed(1)
     first = build(squad, "lora")
@@ -131,9 +129,7 @@ def test_at_the_start_updates_change_nothing_and_hang_on_the_seed_alone(squad: F
 # ---------------------------------------------------------------------- snapshots
 
 
-def test_a_snapshot_of_lora_is_a_plain_encoder_that_gives_the_states_of_the_one_in_training(
-    squad: Features, tmp_path: Path
-) -> None:
+def test_a_lora_snapshot_is_a_plain_encoder_with_the_same_states(squad: Features, tmp_path: Path) -> None:
     work, plain = build(squad, "lora"), build(squad, "full").encoder
     work.run([2.0], lambda *_: work.encoder.save(tmp_path / "saved"), checkpoints_in(tmp_path), log_nothing)
     expected = states(work.encoder)
@@ -145,7 +141,7 @@ def test_a_snapshot_of_lora_is_a_plain_encoder_that_gives_the_states_of_the_one_
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_merged_weights_are_those_that_peft_merges(squad: Features, tmp_path: Path) -> None:
+def test_merged_weights_equal_those_of_peft(squad: Features, tmp_path: Path) -> None:
     from peft import LoraConfig, get_peft_model
 
     work = build(squad, "lora", lora_alpha=3)
@@ -157,7 +153,7 @@ def test_merged_weights_are_those_that_peft_merges(squad: Features, tmp_path: Pa
     assert not moved(clone(merged), after)
 
 
-def test_after_a_snapshot_the_encoder_has_its_updates_apart_again_to_the_last_bit(squad: Features) -> None:
+def test_after_a_snapshot_the_unmerged_weights_are_bit_identical(squad: Features) -> None:
     work = build(squad, "lora")
     for _ in work.take_steps(3):
         pass
@@ -188,9 +184,7 @@ def kill_at(work: Finetuning, step: int) -> None:
 
 @pytest.mark.parametrize("method", ["bitfit", "lora"])
 @pytest.mark.parametrize("step", [5, 9])
-def test_killed_and_started_again_it_ends_in_the_same_weights(
-    method: str, step: int, squad: Features, tmp_path: Path
-) -> None:
+def test_a_killed_run_resumes_to_the_same_weights(method: str, step: int, squad: Features, tmp_path: Path) -> None:
     whole = build(squad, method)
     expected = run(whole, tmp_path / "whole")
     killed = build(squad, method)
@@ -203,7 +197,7 @@ def test_killed_and_started_again_it_ends_in_the_same_weights(
 
 
 def with_weights_on_the_side(work: Finetuning, dtype: torch.dtype) -> Finetuning:
-    """As where steps are recorded; here they are taken each by itself."""
+    """Train as if steps were recorded, but without recording them."""
     work.encoder.take_route("looped")
     work.half = HalfWeights(work.encoder, dtype, work.output.parameters())
     named = work._named_parameters()
@@ -214,7 +208,7 @@ def with_weights_on_the_side(work: Finetuning, dtype: torch.dtype) -> Finetuning
 
 
 @pytest.mark.parametrize("method", ["bitfit", "lora"])
-def test_with_weights_on_the_side_the_same_weights_learn_and_the_same_steps_are_taken(
+def test_half_weights_train_the_same_weights_in_the_same_steps(
     method: str, squad: Features, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Graphs, "run", lambda _, key, step: step())
@@ -224,12 +218,12 @@ def test_with_weights_on_the_side_the_same_weights_learn_and_the_same_steps_are_
     aside = run(with_weights_on_the_side(build(squad, method, **settings), torch.float32), tmp_path / "aside")
     assert moved(before, aside) == moved(before, plain)
     for name, tensor in plain.items():
-        # All keys or all tokens may shift alike: the gradients of these biases are nothing but rounding.
+        # These biases shift all keys or all tokens alike: their gradients are pure rounding.
         if not name.endswith(("key.bias", "layer.2.output.LayerNorm.bias")):
             torch.testing.assert_close(aside[name], tensor, rtol=1e-4, atol=1e-4)
 
 
-def test_in_half_precision_too_snapshots_have_the_frozen_weights_in_full(
+def test_snapshots_in_half_precision_keep_the_frozen_weights_in_float32(
     squad: Features, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Graphs, "run", lambda _, key, step: step())
@@ -266,7 +260,7 @@ def test_a_compiled_layer_takes_its_updates_and_is_not_compiled_again_after_a_sn
 
 
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "electra", *PROJECTIONS])
-def test_families_have_two_updates_a_layer(architecture: str) -> None:
+def test_model_families_have_two_updates_per_layer(architecture: str) -> None:
     encoder = Encoder(tiny_model(architecture), attention="padded")
     before, outputs = clone(encoder.model.state_dict()), states(encoder)
     method = prepare_method(encoder, FinetuneConfig(method="lora", lora_rank=RANK), seed=0)
@@ -282,11 +276,11 @@ def test_families_have_two_updates_a_layer(architecture: str) -> None:
         assert len(moved(before, encoder.model.state_dict())) == LAYERS * 2
 
 
-def test_an_encoder_without_such_parts_is_refused_with_what_it_has() -> None:
+def test_an_encoder_without_suitable_modules_is_refused_and_its_modules_are_listed() -> None:
     encoder = Encoder(tiny_model("modernbert"), name="modern", attention="padded")
     with pytest.raises(UserError, match=r"query and value.*'modern' \(modernbert\) has no query and no value.*Wqkv"):
         prepare_method(encoder, FinetuneConfig(method="lora"), seed=0)
-    with pytest.raises(UserError, match=r"biases, and 'modern' \(modernbert\) has none"):
+    with pytest.raises(UserError, match=r"biases, but 'modern' \(modernbert\) has none"):
         prepare_method(encoder, FinetuneConfig(method="bitfit"), seed=0)
 
 
@@ -312,7 +306,7 @@ def test_mistakes_in_a_method_are_shown_with_the_others() -> None:
 
 @pytest.fixture
 def job(tiny_encoder_folder: Path, glue_folder: Path, tmp_path: Path) -> Callable[..., Job]:
-    """job("finetune.method=lora") → a small run on RTE, in a folder of its own."""
+    """job("finetune.method=lora") → a small run on RTE, in a new folder."""
     tables = {
         "task": {"name": "rte", "data": str(glue_folder)},
         "data": {"max_length": 48, "hold_out": 0.25},
@@ -325,7 +319,7 @@ def job(tiny_encoder_folder: Path, glue_folder: Path, tmp_path: Path) -> Callabl
     return lambda *words: Job(build_config(copy.deepcopy(tables), words))
 
 
-def test_a_method_changes_the_stamp_and_the_settings_of_another_do_not(job: Callable[..., Job]) -> None:
+def test_the_stamp_depends_on_the_method_and_only_its_own_settings(job: Callable[..., Job]) -> None:
     def stamp(*words: str) -> str:
         return job(*words).stamps.finetune
 
@@ -336,7 +330,7 @@ def test_a_method_changes_the_stamp_and_the_settings_of_another_do_not(job: Call
     assert stamp("finetune.epochs=0") == stamp("finetune.epochs=0", "finetune.method=lora")
 
 
-def test_runs_that_were_made_before_there_were_methods_stay_finished(job: Callable[..., Job]) -> None:
+def test_runs_from_before_methods_existed_stay_finished(job: Callable[..., Job]) -> None:
     work = job()
     settings = dataclasses.asdict(work.config.finetune)
     before = ("epochs", "lr", "schedule", "warmup", "decay", "clip", "batch_rows", "batch_tokens")
@@ -344,7 +338,7 @@ def test_runs_that_were_made_before_there_were_methods_stay_finished(job: Callab
     assert work.stamps.finetune == fingerprint("finetune", FINETUNE_VERSION, *parts)
 
 
-def test_a_run_scores_its_plain_snapshot_and_tells_how_much_learned(
+def test_a_run_scores_its_merged_snapshot_and_counts_trained_parameters(
     job: Callable[..., Job], tiny_encoder_folder: Path
 ) -> None:
     def encoder_row(method: str) -> dict[str, Any]:
@@ -364,10 +358,10 @@ def test_a_run_scores_its_plain_snapshot_and_tells_how_much_learned(
     assert len(moved(before, saved)) == LAYERS * 2
 
 
-def test_where_nothing_is_fine_tuned_a_method_changes_nothing(
+def test_without_fine_tuning_the_method_changes_nothing(
     job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "peft", None)  # nor is its package asked for
+    monkeypatch.setitem(sys.modules, "peft", None)  # and its package is not needed
     work = job("finetune.method=lora", "finetune.epochs=0")
     run_job(work)
     assert isinstance(read_json(work.folder.encoder(0.0) / "reference.json"), dict)

@@ -32,8 +32,8 @@ def rates_of(scheduler_of: object, steps: int, *rest: int) -> list[float]:
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(20, 0.0), (20, 0.1), (7, 0.5), (1, 0.1), (100, 0.06), (3, 0.99)])
-def test_the_rate_is_that_of_transformers_with_the_warm_up_begun_one_step_in(steps: int, warmup: float) -> None:
-    """Theirs gives the first step a rate of 0, so that it learns nothing; ours begins where theirs is at its second."""
+def test_the_learning_rate_is_that_of_transformers_shifted_by_one_warm_up_step(steps: int, warmup: float) -> None:
+    """Their first step has a learning rate of 0 and learns nothing; ours starts with their second."""
     rise = round(warmup * steps)
     for name, theirs in (
         ("linear", rates_of(get_linear_schedule_with_warmup, steps, rise, steps)),
@@ -47,7 +47,7 @@ def test_the_rate_is_that_of_transformers_with_the_warm_up_begun_one_step_in(ste
 
 @pytest.mark.parametrize("schedule", ["linear", "constant"])
 @pytest.mark.parametrize("warmup", [0.0, 0.1, 0.9])
-def test_no_step_is_without_a_rate_and_none_is_over_the_one_asked_for(schedule: str, warmup: float) -> None:
+def test_the_learning_rate_is_always_positive_and_never_above_lr(schedule: str, warmup: float) -> None:
     for steps in (1, 2, 3, 10, 57):
         rates = [learning_rate(step, steps, 2e-5, schedule, warmup) for step in range(steps)]
         assert all(0 < rate <= 2e-5 * (1 + 1e-12) for rate in rates) and max(rates) == pytest.approx(2e-5)
@@ -82,7 +82,7 @@ def test_frozen_weights_are_left_out() -> None:
     assert [parameter for group in groups for parameter in group["params"]] == [layer.weight]
 
 
-def test_the_rate_reaches_every_group() -> None:
+def test_the_learning_rate_reaches_every_group() -> None:
     optimizer = build_optimizer(nn.Linear(3, 2).named_parameters(), 1e-3, 0.01)
     set_learning_rate(optimizer, 0.25)
     assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.25]
@@ -102,7 +102,7 @@ def make() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4), nn.Linear(4, 1))
 
 
-def test_kept_and_restored_it_goes_on_bit_by_bit(tmp_path: Path) -> None:
+def test_a_restored_optimizer_continues_bit_identically(tmp_path: Path) -> None:
     whole = make()
     steps(whole, build_optimizer(whole.named_parameters(), 0.01, 0.01), 0, 10)
 

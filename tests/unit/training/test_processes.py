@@ -1,4 +1,4 @@
-"""Two processes train the same weights as one, and act as one when their clocks and signals differ."""
+"""Two processes train the same weights as one, and stay in step when their clocks and signals differ."""
 
 import os
 import socket
@@ -37,7 +37,7 @@ features = build_tiny_features("squad2")
 lines = []
 log = lambda event, **values: lines.append(values)
 
-# Only one of them finds that a checkpoint is due, and only the other is interrupted.
+# A checkpoint is due in only one of them, and only the other is interrupted.
 work = tiny_finetuning(features, SPAN, 0.0, batch_rows=5)
 assert (work.machine.rank, work.machine.processes) == (rank, 2)
 backward = work._backward
@@ -57,7 +57,7 @@ assert bool(lines) == (rank == 0), lines
 if rank == 0:
     save_file(work.model.state_dict(), folder / "finetuned.safetensors")
 
-# A loss that is no number in one process alone stops the member in both.
+# A NaN loss in one process stops the member in both.
 encoder = Encoder(tiny_model("bert", num_attention_heads=2), attention="padded").eval()
 plan = [batch for batches in work.plan.epochs for batch in batches]
 source = StreamedSource(encoder, features, plan, ("tokens",), share=(rank, 2))
@@ -113,12 +113,12 @@ def run_two(folder: Path) -> None:
     assert [process.returncode for process in processes] == [0, 0], "\n".join(errors)
 
 
-def test_two_processes_end_in_the_weights_of_one(tiny_features: Callable[[str], Features], tmp_path: Path) -> None:
+def test_two_processes_end_with_the_weights_of_one(tiny_features: Callable[[str], Features], tmp_path: Path) -> None:
     run_two(tmp_path)
     work = tiny_finetuning(tiny_features("squad2"), SPAN, 0.0, batch_rows=5)
     work.run([2.0], lambda *_: None, checkpoints_in(tmp_path / "one"), log_nothing)
     found = load_file(tmp_path / "finetuned.safetensors")
-    # Biases that shift all keys or all tokens alike have no gradient but rounding, which Adam makes into whole steps.
+    # The gradient of biases that shift all keys or all tokens alike is pure rounding, which Adam turns into full steps.
     shifts = ("key.bias", "layer.2.output.LayerNorm.bias", "output.linear.bias")
     for name, tensor in work.model.state_dict().items():
         if not name.endswith(shifts):

@@ -1,4 +1,4 @@
-"""Members run as one end where each of them would have ended alone."""
+"""Members in a stack end with the weights they would have alone."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -45,12 +45,12 @@ def run(parts: Any, folder: Path, stack: int = 64, seconds: float = 1e9, **more:
 
 def assert_close(one: Member, other: Member) -> None:
     for name, tensor in weights(one).items():
-        # A bias that lifts all tokens alike changes no span: its gradient is nothing but rounding, which Adam enlarges.
+        # A bias that shifts all tokens alike changes no span: its gradient is pure rounding, which Adam amplifies.
         if one.head.target.kind is not SPAN or name != "output.bias":
             torch.testing.assert_close(tensor, weights(other)[name], **CLOSE)
 
 
-def test_five_variants_are_one_stack_and_other_shapes_stay_out(features: Features) -> None:
+def test_five_variants_form_one_stack_without_other_shapes(features: Features) -> None:
     members, _, _ = make(features, [*FIVE, {"head": "adapter", "size": 5}, {"head": "learned_pooling"}])
     units = build_units(members, 64)
     assert [type(unit) for unit in units] == [Stack, Alone, Alone] and len(units[0].members) == 5
@@ -58,12 +58,12 @@ def test_five_variants_are_one_stack_and_other_shapes_stay_out(features: Feature
     assert all(isinstance(unit, Alone) for unit in build_units(members, 1))
 
 
-def test_token_heads_on_a_cpu_run_one_by_one_unless_asked_otherwise(tiny_features: Callable[[str], Features]) -> None:
+def test_token_heads_on_a_cpu_run_one_by_one_by_default(tiny_features: Callable[[str], Features]) -> None:
     members, _, _ = make(tiny_features("squad2"), FIVE, SPAN)
     assert len(build_units(members)) == 5 and len(build_units(members, 5)) == 1
 
 
-def test_heads_that_draw_or_keep_more_than_weights_are_not_stacked(features: Features) -> None:
+def test_heads_with_randomness_or_buffers_are_not_stacked(features: Features) -> None:
     for name in HEADS:
         for preset in [{}, *HEADS[name].presets.values()]:
             if not HEADS[name].takes(LABEL):
@@ -76,7 +76,7 @@ def test_heads_that_draw_or_keep_more_than_weights_are_not_stacked(features: Fea
 
 
 @pytest.mark.parametrize("kind", KINDS.values())
-def test_in_a_stack_a_member_ends_where_it_ends_alone(
+def test_a_member_ends_with_the_same_weights_in_a_stack_and_alone(
     kind: Kind, tiny_features: Callable[[str], Features], tmp_path: Path
 ) -> None:
     features = tiny_features("squad2" if kind is SPAN else "rte")
@@ -88,7 +88,7 @@ def test_in_a_stack_a_member_ends_where_it_ends_alone(
 
 
 @pytest.mark.parametrize("name", list(HEADS))
-def test_every_head_that_can_be_stacked_ends_alike(
+def test_every_stackable_head_ends_with_the_same_weights(
     name: str, tiny_features: Callable[[str], Features], tmp_path: Path
 ) -> None:
     for kind in filter(HEADS[name].takes, (LABEL, SPAN)):
@@ -102,7 +102,7 @@ def test_every_head_that_can_be_stacked_ends_alike(
             assert_close(one, other)
 
 
-def test_among_fifty_a_member_ends_where_it_ends_among_two(features: Features, tmp_path: Path) -> None:
+def test_a_member_ends_with_the_same_weights_among_fifty_and_among_two(features: Features, tmp_path: Path) -> None:
     entries = [{**ADAPTER, "seed": seed, "lr": 1e-3 * (seed + 1), "name": f"m{seed}"} for seed in range(50)]
     fifty = run(make(features, entries), tmp_path / "fifty")
     two = run(make(features, entries[:2]), tmp_path / "two")
@@ -110,7 +110,7 @@ def test_among_fifty_a_member_ends_where_it_ends_among_two(features: Features, t
         assert_close(one, other)
 
 
-def test_a_member_that_is_no_number_leaves_the_stack_and_the_others_as_they_were(
+def test_a_diverging_member_leaves_the_stack_without_affecting_the_others(
     features: Features, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "LOG_STEPS", 2)
@@ -126,9 +126,7 @@ def test_a_member_that_is_no_number_leaves_the_stack_and_the_others_as_they_were
 
 
 @pytest.mark.parametrize("kills", [[1], [4], [8], [2, 3, 7]])
-def test_killed_and_started_again_a_stack_ends_in_the_same_weights(
-    kills: list[int], features: Features, tmp_path: Path
-) -> None:
+def test_a_killed_stack_resumes_to_the_same_weights(kills: list[int], features: Features, tmp_path: Path) -> None:
     whole = run(make(features, FIVE), tmp_path / "whole")
     for at in kills:
         members, source, tokens_of = make(features, FIVE)
@@ -138,7 +136,7 @@ def test_killed_and_started_again_a_stack_ends_in_the_same_weights(
     assert all(same(weights(one), weights(other)) for one, other in zip(again, whole, strict=True))
 
 
-def test_a_stack_of_which_one_is_left_goes_on_as_a_stack_after_a_kill(features: Features, tmp_path: Path) -> None:
+def test_a_stack_with_one_member_left_stays_a_stack_after_a_kill(features: Features, tmp_path: Path) -> None:
     two = [FIVE[0], FIVE[3]]  # the second ends after 3 of 9 steps
     whole = run(make(features, two), tmp_path / "whole")
     members, source, tokens_of = make(features, two)
@@ -148,14 +146,14 @@ def test_a_stack_of_which_one_is_left_goes_on_as_a_stack_after_a_kill(features: 
     assert all(same(weights(one), weights(other)) for one, other in zip(again, whole, strict=True))
 
 
-def test_a_stack_that_was_killed_after_its_last_step_has_nothing_left_to_do(features: Features, tmp_path: Path) -> None:
-    done = run(make(features, FIVE), tmp_path, seconds=0)  # a checkpoint after each step, the last one too
+def test_a_stack_killed_after_its_last_step_has_nothing_left_to_do(features: Features, tmp_path: Path) -> None:
+    done = run(make(features, FIVE), tmp_path, seconds=0)  # a checkpoint after each step, including the last
     again = run(make(features, FIVE), tmp_path)
     for one, other in zip(again, done, strict=True):
         assert one.is_over and all(torch.equal(weights(one)[name], value) for name, value in weights(other).items())
 
 
-def test_losses_of_a_member_that_ends_early_are_told(features: Features, tmp_path: Path) -> None:
+def test_losses_of_a_member_that_ends_early_are_logged(features: Features, tmp_path: Path) -> None:
     for stack in (1, 64):
         lines: list[Any] = []
         log = lambda event, lines=lines, **values: lines.append((values["step"], sorted(values["loss"])))  # noqa: E731
@@ -163,7 +161,7 @@ def test_losses_of_a_member_that_ends_early_are_told(features: Features, tmp_pat
         assert lines == [(3, ["first", "short"]), (9, ["first"])]
 
 
-def test_a_checkpoint_of_a_stack_is_gone_on_with_by_members_alone(features: Features, tmp_path: Path) -> None:
+def test_a_stacks_checkpoint_can_be_resumed_by_single_members(features: Features, tmp_path: Path) -> None:
     members, source, tokens_of = make(features, FIVE)
     with pytest.raises(Killed):
         run((members, dying(source, 5, die), tokens_of), tmp_path, seconds=0)
@@ -172,7 +170,7 @@ def test_a_checkpoint_of_a_stack_is_gone_on_with_by_members_alone(features: Feat
         assert_close(one, other)
 
 
-def test_losses_of_a_stack_are_those_of_its_members_alone(
+def test_losses_of_a_stack_equal_those_of_its_members_alone(
     features: Features, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "LOG_STEPS", 2)
@@ -187,7 +185,7 @@ def test_losses_of_a_stack_are_those_of_its_members_alone(
 
 
 class DropWorst:
-    """After each epoch the member with the largest norm goes."""
+    """Drops the member with the largest norm after each epoch."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, list[str]]] = []
@@ -201,7 +199,7 @@ class DropWorst:
 
 
 @pytest.mark.parametrize("stack", [1, 64])
-def test_a_judge_drops_members_on_the_way_and_sees_the_weights_they_have(
+def test_a_judge_can_drop_members_and_sees_their_current_weights(
     stack: int, features: Features, tmp_path: Path
 ) -> None:
     judge = DropWorst()
@@ -213,7 +211,7 @@ def test_a_judge_drops_members_on_the_way_and_sees_the_weights_they_have(
     }
 
 
-def test_the_optimiser_of_a_stack_is_torch_s_adamw_with_a_rate_and_decay_for_each_member() -> None:
+def test_the_stacks_optimiser_is_adamw_with_a_learning_rate_and_decay_per_member() -> None:
     generator = torch.Generator().manual_seed(0)
     shapes = {"adapter.weight": (4, 3), "adapter.bias": (4,), "layers.bias": (2, 5)}
     start = {name: torch.randn(3, *shape, generator=generator) for name, shape in shapes.items()}

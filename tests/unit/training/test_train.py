@@ -47,10 +47,10 @@ def together(features: Features, tmp_path_factory: pytest.TempPathFactory) -> di
 
 
 @pytest.mark.parametrize("entry", FIVE, ids=lambda entry: entry["name"])
-def test_alone_or_among_five_a_member_ends_in_the_same_weights(
+def test_a_member_ends_with_the_same_weights_alone_and_among_five(
     entry: dict[str, Any], features: Features, together: dict[str, Weights], tmp_path: Path
 ) -> None:
-    torch.manual_seed(77)  # nor does it matter what else the process draws
+    torch.manual_seed(77)  # other draws in the process must not matter
     (alone,) = run(make(features, [entry]), tmp_path)
     assert same(weights(alone), together[entry["name"]])
     assert not same(together[entry["name"]], weights(make(features, [entry])[0][0])), "it has learned something"
@@ -60,7 +60,7 @@ def test_alone_or_among_five_a_member_ends_in_the_same_weights(
 def zoo(
     tiny_features: Callable[[str], Features], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[Kind, dict[str, Weights]]:
-    """Every head of each of two kinds after an epoch with all others."""
+    """Every head of two kinds, after an epoch with all the others."""
     found = {}
     for kind, task in ((SPAN, "squad2"), (LABEL, "rte")):
         names = [name for name in reversed(list(HEADS)) if HEADS[name].takes(kind)]
@@ -71,7 +71,7 @@ def zoo(
 
 
 @pytest.mark.parametrize("name", list(HEADS))
-def test_every_head_ends_in_the_same_weights_in_any_company(
+def test_every_head_ends_with_the_same_weights_alone_and_with_others(
     name: str, tiny_features: Callable[[str], Features], zoo: dict[Kind, dict[str, Weights]], tmp_path: Path
 ) -> None:
     kind = SPAN if HEADS[name].takes(SPAN) else LABEL
@@ -80,7 +80,7 @@ def test_every_head_ends_in_the_same_weights_in_any_company(
     assert same(weights(alone), zoo[kind][name])
 
 
-def test_a_member_is_what_a_plain_loop_makes_of_it(features: Features, tmp_path: Path) -> None:
+def test_a_member_equals_the_result_of_a_plain_loop(features: Features, tmp_path: Path) -> None:
     entry = {"head": "adapter", "size": 4, "schedule": "constant", "lr": 1e-2, "clip": 0.5, "name": "it"}
     members, source, _ = make(features, [entry])
     plain = build_head(members[0].config, SHAPE, members[0].head.target)
@@ -97,7 +97,7 @@ def test_a_member_is_what_a_plain_loop_makes_of_it(features: Features, tmp_path:
 
 @pytest.fixture
 def after_learning(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Alone, Member], None]], None]:
-    """Sets what happens after each step that a member takes."""
+    """Set a callback for each step that a member takes."""
     learn = Alone.learn
 
     def set_it(act: Callable[[Alone, Member], None]) -> None:
@@ -117,7 +117,7 @@ def test_a_member_stops_after_its_own_epochs(features: Features, tmp_path: Path,
     assert taken == {"control": 9, "short": 3, "third": 9, "fourth": 9, "fifth": 6}
 
 
-def test_a_member_whose_loss_is_no_number_is_stopped_and_the_others_go_on(
+def test_a_member_with_a_nan_loss_is_stopped_and_the_others_continue(
     features: Features, together: dict[str, Weights], tmp_path: Path, monkeypatch: Any, after_learning: Any
 ) -> None:
     monkeypatch.setattr(module, "LOG_STEPS", 2)
@@ -127,14 +127,14 @@ def test_a_member_whose_loss_is_no_number_is_stopped_and_the_others_go_on(
     after_learning(lambda unit, member: steps.append(1) if member.name == "poisoned" else None)
     members = run(parts, tmp_path, reporter=listening, log=lambda event, **values: lines.append(values))
     assert members[0].failed and not any(member.failed for member in members[1:])
-    assert 1 < len(steps) < 9, "it is not trained to the end"
-    assert len(listening.lines) == 1 and "head 'poisoned' is stopped" in listening.lines[0]
+    assert 1 < len(steps) < 9, "it did not finish training"
+    assert len(listening.lines) == 1 and "stopped head 'poisoned'" in listening.lines[0]
     assert all(same(weights(member), together[member.config.name]) for member in members[1:])
-    assert [line["step"] for line in lines] == [2, 3, 4, 6, 8, 9], "and where a member ends"
+    assert [line["step"] for line in lines] == [2, 3, 4, 6, 8, 9], "and at the step where a member ends"
     assert any(line["loss"].get("poisoned", 0) is None for line in lines) and "poisoned" not in lines[-1]["loss"]
 
 
-def test_weights_that_the_last_step_breaks_are_found(features: Features, tmp_path: Path, after_learning: Any) -> None:
+def test_nan_weights_after_the_last_step_are_detected(features: Features, tmp_path: Path, after_learning: Any) -> None:
     listening = Listening()
     parts = make(features, [{"head": "last_linear", "name": "poisoned"}, FIVE[0]])
 
@@ -145,7 +145,7 @@ def test_weights_that_the_last_step_breaks_are_found(features: Features, tmp_pat
     after_learning(break_it)
     members = run(parts, tmp_path, reporter=listening)
     assert members[0].failed and not members[1].failed
-    assert "head 'poisoned' is stopped: its weights are no longer numbers" in listening.lines[0]
+    assert "stopped head 'poisoned': its weights are NaN or infinite" in listening.lines[0]
 
 
 @pytest.mark.parametrize("kills", [[0], [1], [4], [8], [2, 3, 7]])
@@ -159,7 +159,7 @@ def test_killed_at_any_step_and_started_again_ends_in_the_same_weights(
     listening = Listening()
     members = run(make(features, FIVE), tmp_path, seconds=0, reporter=listening)
     assert all(same(weights(member), together[member.config.name]) for member in members)
-    assert listening.lines == ([f"training of the heads goes on at step {kills[-1]}."] if kills[-1] else [])
+    assert listening.lines == ([f"resuming the training of the heads at step {kills[-1]}."] if kills[-1] else [])
 
 
 def test_a_stopped_member_stays_stopped_after_a_kill(
