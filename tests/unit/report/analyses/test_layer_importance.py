@@ -137,9 +137,7 @@ def test_other_examples_or_predictions_are_measured_anew(rte_copy: Path) -> None
     assert again["stamp"] != first["stamp"] and again["heads"] == first["heads"]
 
 
-def test_without_the_data_the_block_is_left_out_with_a_message(
-    rte_copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_data_the_block_is_left_out_with_a_message(rte_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FinishedRun, "examples", lambda *_: None)
     reporter = Listening()
     assert layer_importance(FinishedRun(rte_copy), "dev", reporter) is None
