@@ -57,13 +57,13 @@ def test_other_settings_are_refused(
 
 
 def test_other_seeds_heads_and_experiments_are_refused(settings: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="seed is 1, and 2"):
+    with pytest.raises(UserError, match="seed is 1, but 2"):
         check(settings, tmp_path, seed=2)
-    with pytest.raises(UserError, match="its heads are not"):
+    with pytest.raises(UserError, match="its heads differ from those of"):
         check({**settings, "heads": settings["heads"][:-1]}, tmp_path)
     with pytest.raises(UserError, match="no experiment 'squad3'"):
         check(settings, tmp_path, experiment="squad3")
-    with pytest.raises(UserError, match="called as its experiment and its seed"):
+    with pytest.raises(UserError, match="name the folder after experiment and seed"):
         keep(tmp_path / "squad2_gte")
 
 
@@ -77,7 +77,7 @@ def test_a_run_made_before_its_experiment_spelled_everything_out_is_taken(tmp_pa
     del config["finetune"]["method"], config["search"]
     check(config, tmp_path, "answerable_gte")
     others = [{"head": name, "read": "mean", "name": name} for name in config["heads"]]
-    with pytest.raises(UserError, match="learned_pooling.* differ"):
+    with pytest.raises(UserError, match="differ from those of .*: .*learned_pooling"):
         check({**config, "heads": others}, tmp_path, "answerable_gte")
 
 
@@ -86,7 +86,7 @@ def test_a_run_with_another_rate_must_have_the_one_of_its_name(settings: dict[st
     (tmp_path / "config.json").write_text(json.dumps(settings), encoding="utf-8")
     evidence = FinishedRun(tmp_path, {})
     check_settings(evidence, "squad2_gte", 1, lr=1e-4)
-    with pytest.raises(UserError, match=r"finetune\.lr is 0\.0001, and 0\.0002 in the folder's name"):
+    with pytest.raises(UserError, match=r"finetune\.lr is 0\.0001, but 0\.0002 in the folder's name"):
         check_settings(evidence, "squad2_gte", 1, lr=2e-4)
 
 
@@ -108,7 +108,7 @@ def test_a_run_with_another_rate_is_kept_apart_from_the_others(tmp_path: Path, m
     assert keep(run) == tmp_path / "kept" / "rates" / f"{run.name}.json"
     assert checked == ["squad2_gte_full1", 0, 1e-4]
     assert keep(run, again=True) == tmp_path / "kept" / "again" / f"{run.name}.json"
-    with pytest.raises(UserError, match="called as its experiment and its seed"):
+    with pytest.raises(UserError, match="name the folder after experiment and seed"):
         keep(tmp_path / "squad2_gte_full1_lr5.5.5_seed0")
     assert load_kept(tmp_path / "kept") == {}
     (found,) = load_rates(tmp_path / "kept")

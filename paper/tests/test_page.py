@@ -1,4 +1,4 @@
-"""The results page is what the kept scores give, and what was kept belongs to an experiment."""
+"""The pages match the kept scores, and every kept file belongs to an experiment."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ from paper.kept import (
     show_seconds,
     to_text,
 )
-from paper.page import PAGE, PICTURES, find_differences, write_page
+from paper.page import FOLDER, MAIN, find_differences, write_pages
 from paper.runs import again_block, runs_block, tell_missing
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -40,25 +40,25 @@ def _stem(run: dict[str, Any]) -> str:
     return f"{run['config']}{'' if 'lr' not in run else '_lr' + format(run['lr'], 'g')}_seed{run['seed']}"
 
 
-def test_the_page_is_what_the_kept_scores_give(tmp_path: Path) -> None:
-    write_page(tmp_path)
+def test_the_pages_match_the_kept_scores(tmp_path: Path) -> None:
+    write_pages(tmp_path)
     assert find_differences(tmp_path, DOCS) == []
 
 
 def test_a_difference_is_found_whichever_way_it_is(tmp_path: Path) -> None:
     made, there = tmp_path / "made", tmp_path / "there"
     for folder in (made, there):
-        (folder / PICTURES).mkdir(parents=True)
-        (folder / PAGE).write_text("figures")
+        (folder / FOLDER).mkdir(parents=True)
+        (folder / MAIN).write_text("scores")
     assert find_differences(made, there) == []
-    (made / PAGE).write_text("other figures")
-    (made / PICTURES / "new.svg").write_text("")
-    (there / PICTURES / "old.svg").write_text("")
+    (made / MAIN).write_text("other scores")
+    (made / FOLDER / "new.svg").write_text("")
+    (there / FOLDER / "old.svg").write_text("")
     found = find_differences(made, there)
     assert found == [
         "docs/results.md differs",
         "docs/results/new.svg is missing",
-        "docs/results/old.svg is no longer made",
+        "docs/results/old.svg is left over",
     ]
 
 
@@ -228,9 +228,9 @@ def test_two_runs_of_a_seed_are_compared_model_by_model_and_claim_by_claim() -> 
         [title, 1, "again", "scores", 3, *[0.5, 2.0] * 3, 1.0, 4.0],  # 0.5, 0.5 and 2.0 apart
         [title, 1, "again", "heads over the control", 1, *[2.5, 2.5] * 3, 5.0, 5.0],  # +1.0, and −1.5
     ]
-    assert "“Heads add to BERT at 2 epochs as well” from “holds” to “does not hold”" in block.sentences[0]
+    assert "“Heads still add to BERT at 2 epochs” from “holds” to “does not hold”" in block.sentences[0]
     block = apart({"squad2_gte": runs}, [run(1, 60.0, 60.5)])
-    assert block is not None and "no verdict on a claim would be another" in block.sentences[0]
+    assert block is not None and "no verdict would change" in block.sentences[0]
     # A zoo is a second run of the heads that it shares with the kernels, and the main run of encoder and control.
     kernels = {0: run(0, 60.0, 61.0), 1: run(1, 60.0, 61.0)}
     zoo, main = run(0, 60.0, 59.0), run(0, 58.0, 50.0)
@@ -247,12 +247,12 @@ def test_two_runs_of_a_seed_are_compared_model_by_model_and_claim_by_claim() -> 
         [f"squad2_gte_kernels{rate}", 0, f"squad2_gte{rate}", "scores", 2],
     ]
     assert block.table.rows[2][5:7] == [2.0, 2.0]
-    assert "“Heads add to BERT at 2 epochs as well” from “holds” to “does not hold”" in block.sentences[0]
+    assert "“Heads still add to BERT at 2 epochs” from “holds” to “does not hold”" in block.sentences[0]
     # At the main runs' rate a zoo is no second run, and decides nothing.
     block = apart(three, [], lr=None)
     assert block is not None and block.table is not None
     assert {row[2] for row in block.table.rows} == {"squad2_gte"}
-    assert "no verdict on a claim would be another" in block.sentences[0]
+    assert "no verdict would change" in block.sentences[0]
 
 
 def test_what_is_missing_is_told_in_one_paragraph(tmp_path: Path) -> None:
@@ -261,8 +261,7 @@ def test_what_is_missing_is_told_in_one_paragraph(tmp_path: Path) -> None:
     del seeds["squad2_gte_lora"]
     seeds |= {"squad2_minilm_lora": [1], "rte": [0, 1]}
     assert tell_missing(seeds) == [
-        "Not run yet, and so not on this page: squad2_gte_lora. Fewer seeds than wanted: squad2_minilm_lora (1 of 3), "
-        "rte (2 of 5)."
+        "Not run yet: squad2_gte_lora. Some seeds are missing: squad2_minilm_lora (1 of 3), rte (2 of 5)."
     ]
     for name in ("squad2_gte_zoo_seed1", "squad2_gte_seed0", "squad2_gte_seed2"):
         (tmp_path / f"{name}.json").write_text("{}")

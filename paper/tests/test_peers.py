@@ -1,4 +1,4 @@
-"""Labels in the pictures of peers: what they say, and that they find room."""
+"""Pictures and tables of alternatives to heads, and the placement of labels."""
 
 from dataclasses import replace
 from typing import Any
@@ -24,7 +24,7 @@ def sides(rows: list[dict[str, Any]], joined: tuple[str, ...] = ()) -> list[tupl
     return [(across[one["align"]], (one["dy"] > 0) - (one["dy"] < 0)) for one in found]
 
 
-def test_a_label_with_room_stands_below_right_of_its_point() -> None:
+def test_a_label_with_room_is_below_right_of_its_point() -> None:
     assert sides([row(10, 50)]) == [(1, 1)]
 
 
@@ -101,8 +101,8 @@ def test_full_fine_tuning_at_the_lower_rate_is_a_way_of_its_own(found: dict[str,
     for block in pictures:
         assert block.picture is not None
         ways = {row["what"]: row["way"] for row in block.picture["data"]["values"]}
-        assert ways[titles[1]] == ways[titles[2]] == "full at 5e-5, decay to its end"
-        assert ways[titles[0]] == "full, decay to its end"
+        assert ways[titles[1]] == ways[titles[2]] == "full at 5e-5, fully decayed"
+        assert ways[titles[0]] == "full, fully decayed"
 
 
 def test_notes_say_which_ways_have_fewer_seeds(found: dict[str, Experiment]) -> None:
@@ -129,12 +129,12 @@ def test_ways_are_compared_in_the_seconds_of_full_fine_tuning() -> None:
     blocks = peer_blocks(found, lower, "squad2_gte", "gte-small")
     (block,) = [block for block in blocks if block.key.endswith("_budgets")]
     assert block.table is not None
-    assert [column.heading for column in block.table.columns] == ["way", "in 4.1 s", "in 10.0 s"]
+    assert [column.heading for column in block.table.columns] == ["method", "in 4.1 s", "in 10.0 s"]
     assert {row[0]: row[1:] for row in block.table.rows} == {
         # What was stopped a tenth of a second later is not left out for that.
         "full, stopped early": ["64.00 ± 0.00 (full, stopped at 1 epoch)"] * 2,
-        "full, decay to its end": ["65.00 ± 0.00 (full, decay to 1 epoch)", "76.00 ± 0.00 (full, decay to 2 epochs)"],
-        "full at 5e-5, decay to its end": ["65.00 ± 0.00 (full at 5e-5, decay to 1 epoch)"] * 2,
+        "full, fully decayed": ["65.00 ± 0.00 (full, decay to 1 epoch)", "76.00 ± 0.00 (full, decay to 2 epochs)"],
+        "full at 5e-5, fully decayed": ["65.00 ± 0.00 (full at 5e-5, decay to 1 epoch)"] * 2,
         "a head on fine-tuned states": [None, "72.00 ± 0.00 (ladder_64 on states of 1 epoch)"],
         "LoRA": ["60.00 ± 0.00 (LoRA, stopped at 1 epoch)", "66.00 ± 0.00 (LoRA, decay to 2 epochs)"],
         "last_linear (control)": [None, "5.00 ± 0.00 (last_linear (control) on states of 1 epoch)"],
@@ -143,7 +143,7 @@ def test_ways_are_compared_in_the_seconds_of_full_fine_tuning() -> None:
         "Best on held-out questions: in 4.1 s full, decay to 1 epoch (65.00 ± 0.00 on dev) and in 10.0 s full, decay "
         "to 2 epochs (76.00 ± 0.00 on dev)."
     ]
-    assert "one alone takes less (the control alone 1.0 s)." in block.note
+    assert "a single head takes less (the control by itself 1.0 s)." in block.note
 
 
 def test_seconds_of_a_shared_gpu_are_hollow_and_said_to_be(found: dict[str, Experiment]) -> None:

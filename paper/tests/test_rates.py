@@ -1,4 +1,4 @@
-"""The page's part on rates of fine-tuning, from small experiments whose figures are written down here."""
+"""Learning rates of fine-tuning, from small experiments with known scores."""
 
 from typing import Any
 
@@ -60,7 +60,7 @@ def test_the_best_rate_is_chosen_on_held_out_questions_and_held_against_the_lowe
     ]
     assert block.table.rows[0][-2:] == [65.5, 65.5] and block.note.endswith("Never answering has F1 50.00.")
     told = "2e-4 for full, decay to 1 epoch (answerable-only F1 +5.00, AUC +5.00 on dev over 5e-5)"
-    assert block.sentences == [f"Held-out questions choose, with gte-small {told}."]
+    assert block.sentences == [f"Best on held-out questions: with gte-small {told}."]
     # Of what has several snapshots, the end of its decay counts.
     found["squad2_gte_lora"] = experiment("squad2_gte_lora", {"1": tuned(90, 90), "3": tuned(66, 60)})
     worse = experiment("squad2_gte_lora", {"1": tuned(95, 95), "3": tuned(68, 59)}, lr=1e-3)
@@ -99,7 +99,7 @@ def test_what_heads_add_is_held_against_encoder_and_control_of_their_own_run(fou
         (70.0, "best head", 0.5),
         (70.0, "control", 1.0),
     ]
-    assert scores.title == "gte-small after 1 epoch, the rate decayed to 0 by then"
+    assert scores.title == "gte-small after 1 epoch, learning rate decayed to 0"
 
 
 def test_without_runs_nothing_is_said_of_rates() -> None:

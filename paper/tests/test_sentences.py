@@ -1,4 +1,4 @@
-"""Tables of sentence tasks, from small experiments whose figures are written down here."""
+"""Tables of sentence tasks, from small experiments with known scores."""
 
 from typing import Any
 
@@ -36,8 +36,8 @@ def test_a_row_has_each_snapshots_mean_over_seeds_and_the_last_ones_seconds(runs
     assert (head["seeds"], head["parameters"], head["seconds"]) == (2, 5, "≤ 4")  # the encoder's 2 and its own
     assert rows["baseline: the most frequent label"]["seconds"] is None
     assert block.sentences == [
-        "After 3 epochs the best of these heads on held-out data, adapter_64, has accuracy 71.00 ± 1.41; the encoder "
-        "itself 55.00 ± 0.00, the control 54.00 ± 0.00."
+        "After 3 epochs, the best of these heads on held-out data, adapter_64, has accuracy 71.00 ± 1.41; the encoder "
+        "alone has 55.00 ± 0.00, the control 54.00 ± 0.00."
     ]
 
 
