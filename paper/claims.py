@@ -279,7 +279,7 @@ def heads_at_two(experiments: Experiments) -> Claim:
 
 
 def heads_at_two_over_control(experiments: Experiments) -> Claim:
-    return claim_of("… and to the control there", OWN, _head_against(experiments, (2.0,), CONTROL))
+    return claim_of("… and to the control at 2 epochs", OWN, _head_against(experiments, (2.0,), CONTROL))
 
 
 def ensemble_is_better(experiments: Experiments) -> Claim:
@@ -452,7 +452,8 @@ def second_answers(experiments: Experiments) -> Claim:
 
 
 def without_finetuning(experiments: Experiments) -> Claim:
-    found, further, narrow, wide = [], [], [], []
+    found, further = [], []
+    narrow, wide = list[float](), list[float]()
     for title, one in spans(experiments):
         kernels, longer = (experiments.get(one.name.replace("squad2", "untouched") + end) for end in ("_kernels", ""))
         for where, layout, scores in ((one, "", narrow), (kernels, OUR_LAYOUT, wide)):

@@ -37,7 +37,7 @@ LIMITS = [
     "as ours. Everything else has one setting.",
     "What span heads add depends on how well their encoder was fine-tuned: much more at 5e-5, which was too low, than "
     "at 2e-4, and only tenths of a point of answerable-only F1 and AUC where that rate decays to 0 within 1 epoch. "
-    "Experiments that were run at 5e-5 only favour heads.",
+    "Experiments run only at 5e-5 favour heads.",
     "At 2e-4, two runs of one seed differ more than at 5e-5 (runs.md). Heads are compared with encoder and control of "
     "their own run; which of two runs has the best head on held-out questions also depends on luck. First runs of the "
     "seeds that decay to 1 epoch differ from those here by up to 0.4 points of answerable-only F1, more than heads add "

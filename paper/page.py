@@ -43,11 +43,11 @@ ALL_ROWS = 10_000
 INTRODUCTION = (
     "We trained the heads of two papers ([Jiang, Benge, King 2020](https://arxiv.org/abs/2202.12210) and its "
     "extension to GLUE) and a few of our own on all layers of two small encoders, gte-small (33 million parameters) "
-    "and all-MiniLM-L6-v2 (23 million), with part of SQuAD 2.0's training set and five GLUE tasks. Scores are means ± "
-    "standard deviation over 3 (SQuAD) or 5 (GLUE) seeds on the official dev sets; the best head is always chosen on "
-    "held-out data, and compared with the encoder alone and with a **control**, a linear layer on the last layer that "
-    "is trained like the heads. **Small encoders, part of the training set: nothing here says what BERT-base or "
-    "BERT-large would reach, and no score may be quoted as a SQuAD 2.0 result.**"
+    "and all-MiniLM-L6-v2 (23 million), with part of SQuAD 2.0's training set and five GLUE tasks. Scores are means "
+    "over 3 (SQuAD) or 5 (GLUE) seeds on the official dev sets (±: standard deviation); the best head is always "
+    "chosen on held-out data, and compared with the encoder alone and with a **control**, a linear layer on the last "
+    "layer that is trained like the heads. **Small encoders, part of the training set: nothing here says what "
+    "BERT-base or BERT-large would reach, and no score may be quoted as a SQuAD 2.0 result.**"
 )
 END = (
     "All pages are generated from the scores in `paper/kept` by `make paper` ([how](../paper/README.md)). "

@@ -14,7 +14,7 @@ from paper.kept import LOWER, Experiment, Experiments, Place, compared_seconds, 
 from paper.labels import HEIGHT, Row, place_labels
 from paper.names import SECONDS, SPAN_NOTES, colour_by_place, in_passes, title_of
 
-KEY, HEADING = "forced_f1", "answerable-only F1"
+KEY, HEADING, HEADING_FIRST = "forced_f1", "answerable-only F1", "Answerable-only F1"
 FIGURES = {"F1": "f1", "F1*": "at_threshold.f1", HEADING: KEY, "AUC": "no_answer_auc"}
 FULL, DECAYED = "full, stopped early", "full, fully decayed"
 AT_LOWER = f"full at {show_rate(LOWER)}, fully decayed"
@@ -169,7 +169,7 @@ def _budgets(name: str, encoder: str, ways: list[Way], one_head: Experiment | No
     firsts = [(limit, _best_within(ways, limit)) for limit in limits.values()]
     best_ways = [f"in {limit:.1f} s {way.title} ({way.place.show(KEY)} on dev)" for limit, way in firsts if way]
     epochs = listed([f"{epochs:g}" for epochs in limits])
-    note = f"{HEADING.capitalize()} that each method reaches in the seconds of full fine-tuning to {epochs} epochs, "
+    note = f"{HEADING_FIRST} that each method reaches in the seconds of full fine-tuning to {epochs} epochs, "
     note += "chosen on held-out questions; never answering has none. The seconds of a head include fine-tuning and the "
     note += f"pass that all heads of the run share; a single head takes less{_alone(one_head)}."
     title, sentence = f"{encoder}: scores in equal time", f"Best on held-out questions: {listed(best_ways)}."
@@ -270,9 +270,9 @@ def _draw(key: str, title: str, data: list[Row], field: str, note: str) -> Block
     for filled in sorted({row["filled"] for row in rows}):  # Vega warns of a layer without data
         marks = points.transform_filter("datum.filled" if filled else "!datum.filled")
         layers.append(marks.mark_point(size=45, strokeWidth=1.5, opacity=1, filled=filled))
-    beside = {end: altair.expr(f"datum.{end}") for end in ("align", "dx", "dy")}
-    layers.append(chart.mark_text(fontSize=10, baseline="middle", **beside).encode(text="label:N"))
-    alt = f"{HEADING.capitalize()} against {AXES[field]}, one point per method. All values are in the first table."
+    sides = {end: altair.expr(f"datum.{end}") for end in ("align", "dx", "dy")}
+    layers.append(chart.mark_text(fontSize=10, baseline="middle", **sides).encode(text="label:N"))
+    alt = f"{HEADING_FIRST} against {AXES[field]}, one point per method. All values are in the first table."
     return Block(key, title, picture=dict(altair.layer(*layers).to_dict()), alt=alt, note=note)
 
 

@@ -56,8 +56,9 @@ Ask = Callable[[Experiments, Experiments], Question]
 
 
 def all_questions(experiments: Experiments, lower: Experiments) -> list[Question]:
+    """None without the main runs on spans."""
     asked: list[Ask] = [what_heads_add, better_encoders, untouched_encoders, less_data, which_head, which_claims]
-    return [ask(experiments, lower) for ask in asked]
+    return [ask(experiments, lower) for ask in asked] if spans(experiments) else []
 
 
 # ---------------------------------------------------------------------- fine-tuned encoders
@@ -80,17 +81,17 @@ def what_heads_add(experiments: Experiments, lower: Experiments) -> Question:
         f"and beats it with every seed on {sum(min(gap.values) > 0 for gap in gaps)} of {len(gaps)} tasks."
     )
     columns = [Column("task"), Column("metric", None, f"answerable-only F1: {SPAN_NOTES[LABELS[FORCED]]}")]
-    columns += [Column("encoder alone"), Column("control"), Column("best head")]
+    columns += [Column("encoder alone", 2), Column("control", 2), Column("best head"), Column("its score", 2)]
     cells: list[list[Cell]] = [
-        [row.task, row.label, *[row.other(model).show(row.metric) for model in (ENCODER, CONTROL)], row.head.model,
-         row.head.show(row.metric), row.show_gap(CONTROL)]
+        [row.task, row.label, *[_score(row.other(model), row.metric) for model in (ENCODER, CONTROL)], row.head.model,
+         _score(row.head, row.metric), row.show_gap(CONTROL)]
         for row in rows
     ]  # fmt: skip
     block = Block(
         "question_adds",
         "What do heads add after fine-tuning?",
         [sentence],
-        Table([*columns, Column("its score"), Column("over the control")], cells),
+        Table([*columns, Column("over the control")], cells),
         draw_gaps(rows),
         "Dots with error bars, one row per task: points of the best head above the encoder alone and above the "
         "control.",
@@ -116,13 +117,13 @@ def better_encoders(experiments: Experiments, lower: Experiments) -> Question:
     sentence += f"head's gain over the control goes from {listed(parts)}."
     columns = [Column("learning rate"), Column("fine-tuned")]
     for title in (ENCODERS[short] for short in lines):
-        columns += [Column(title), Column("head over it"), Column("over the control")]
+        columns += [Column(title, 2), Column("head over it"), Column("over the control")]
     cells: list[list[Cell]] = []
-    for settings in zip(*lines.values(), strict=True):
-        cells.append([settings[0].rate, settings[0].words])
-        for one in settings:
-            gaps = [signed_mean(one.gaps(model)[FORCED]) for model in (ENCODER, CONTROL)]
-            cells[-1] += [one.other(ENCODER).show(FORCED), *gaps]
+    for alike in zip(*lines.values(), strict=True):
+        cells.append([alike[0].rate, alike[0].words])
+        for one in alike:
+            over, above = (one.gaps(model)[FORCED] for model in (ENCODER, CONTROL))
+            cells[-1] += [_score(one.other(ENCODER)), signed(over.mean), signed_mean(above)]
     block = Block(
         "rates_gain",
         "How does that depend on how well the encoder was fine-tuned?",
@@ -188,14 +189,14 @@ def untouched_encoders(experiments: Experiments, lower: Experiments) -> Question
     epochs = counted(rows[0].tuned.epochs, "epoch")
     sentence = "For spans, the best head on an untouched encoder reaches this share of the answerable-only F1 of the "
     sentence += f"encoder fine-tuned for {epochs}: {listed(parts)}."
-    columns = [Column("task"), Column("metric"), Column("baseline"), Column("control"), Column("best head")]
-    columns += [Column("its score"), Column(f"encoder fine-tuned for {epochs}"), Column("difference")]
-    cells: list[list[Cell]] = [
-        [row.task, LABELS.get(row.metric, row.metric), row.other(BASELINE).show(row.metric),
-         row.other(CONTROL).show(row.metric), row.head.model, row.head.show(row.metric), row.tuned.show(row.metric),
-         signed(_score(row.head, row.metric) - _score(row.tuned, row.metric))]
-        for row in rows
-    ]  # fmt: skip
+    columns = [Column("task"), Column("metric"), Column("baseline", 2), Column("control", 2), Column("best head")]
+    columns += [Column("its score", 2), Column(f"fine-tuned, {epochs}", 2), Column("gap")]
+    cells: list[list[Cell]] = []
+    for row in rows:
+        baseline = row.other(BASELINE).mean(row.metric)
+        control, head, tuned = (_score(place, row.metric) for place in (row.other(CONTROL), row.head, row.tuned))
+        cells.append([row.task, LABELS.get(row.metric, row.metric), baseline.mean if baseline else None, control])
+        cells[-1] += [row.head.model, head, tuned, signed(head - tuned)]
     bars = {title: bars_of(experiments, short) for short, title in ENCODERS.items()}
     block = Block(
         "question_untouched",
@@ -226,19 +227,20 @@ def less_data(experiments: Experiments, lower: Experiments) -> Question:
 
     enough = [share for share in shares if all(gap(title, share, SHARED) > -CLOSE for title in found)]
     least = enough[0]  # all of the data is always enough
-    whole, control = ([signed(gap(title, least, other)) for title in found] for other in (SHARED, CONTROL))
+    whole = listed([f"{signed(gap(title, least, SHARED))} with {title}" for title in found])
+    control = listed([signed(gap(title, least, CONTROL)) for title in found])
     sentence = (
         f"{100 * least:g} % of the data is enough for a head to stay within {CLOSE:g} point of the answerable-only F1 "
-        "of the same head on all of it "
-        f"({listed([f'{points} with {title}' for points, title in zip(whole, found, strict=True)])}); compared with "
-        f"the control on all of it, the head is at {listed(control)} points."
+        f"of the same head on all of it ({whole}); compared with the control on all of it, the head is at {control} "
+        "points."
     )
-    models = [(f"{SHARED} on {100 * share:g} %", share) for share in shares]
+    models = [(f"{SHARED} on {100 * share:g} %", [own[share] for _, own in found.values()]) for share in shares]
+    models += [(f"{title_of(CONTROL)} on 100 %", [CONTROL] * len(found)), (title_of(ENCODER), [ENCODER] * len(found))]
     columns = [Column("model")]
     columns += [Column(f"{title}, {LABELS[key]}") for title in found for key in (FORCED, AUC)]
     cells: list[list[Cell]] = []
-    for name, share in [*models, (f"{title_of(CONTROL)} on 100 %", CONTROL), (title_of(ENCODER), ENCODER)]:
-        places = [Place(one, 1.0, own[share] if isinstance(share, float) else share) for one, own in found.values()]
+    for name, own in models:
+        places = [Place(one, 1.0, model) for (one, _), model in zip(found.values(), own, strict=True)]
         cells.append([name, *[place.show(key) for place in places for key in (FORCED, AUC)]])
     block = Block(
         "question_less_data",
@@ -258,18 +260,16 @@ def _draw_less_data(found: dict[str, tuple[Experiment, dict[float, str]]], share
     colour, _ = colour_by_place("model", {SHARED: 4, "control": 1}, [SHARED, "control"])
     panels = []
     for title, (one, models) in found.items():
-        rows = [
-            {"share": 100 * share, "score": _score(Place(one, 1.0, models[share])), "model": SHARED} for share in shares
-        ]
-        ticks = [100 * share for share in shares]
-        x = altair.X("share:Q", title="% of the data", axis=altair.Axis(values=ticks, tickCount=len(ticks)))
-        level = [{"score": _score(Place(one, 1.0, CONTROL)), "model": "control"}]
-        shown = [row["score"] for row in [*rows, *level]]
-        middle = (min(shown) + max(shown)) / 2
+        ticks, scores = [100 * share for share in shares], [_score(Place(one, 1.0, models[share])) for share in shares]
+        rows = [{"share": tick, "score": score, "model": SHARED} for tick, score in zip(ticks, scores, strict=True)]
+        control = _score(Place(one, 1.0, CONTROL))
+        middle = (min(control, *scores) + max(control, *scores)) / 2
         scale = altair.Scale(zero=False, nice=False, domain=[middle - CLOSE, middle + CLOSE])  # the same in all panels
+        x = altair.X("share:Q", title="% of the data", axis=altair.Axis(values=ticks, tickCount=len(ticks)))
         y = altair.Y("score:Q", title=LABELS[FORCED], scale=scale)
         line = chart_of(rows, 200).encode(x=x, y=y, color=colour)
-        rule = altair.Chart(altair.Data(values=level)).mark_rule(strokeDash=[5, 4]).encode(y=y, color=colour)
+        level = altair.Chart(altair.Data(values=[{"score": control, "model": "control"}]))
+        rule = level.mark_rule(strokeDash=[5, 4]).encode(y=y, color=colour)
         marks = line.mark_line() + line.mark_point(size=50, opacity=1, filled=True) + rule
         panels.append(marks.properties(width=280, title=title))
     return dict(altair.hconcat(*panels).to_dict())

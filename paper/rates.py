@@ -193,8 +193,8 @@ def draw_gain(lines: dict[str, list[Setting]], encoders: dict[str, str]) -> dict
         for one in settings:
             own = one.other(ENCODER).mean(FORCED)
             assert own is not None, "the encoder was scored"
-            best, beside = (one.gaps(model)[FORCED].mean for model in (ENCODER, CONTROL))
-            above = {BEST: best, "control": best - beside}
+            best, over = (one.gaps(model)[FORCED].mean for model in (ENCODER, CONTROL))
+            above = {BEST: best, "control": best - over}
             rows += [{"encoder": own.mean, "model": name, "above": gap} for name, gap in above.items()]
         marks = chart_of(rows, 240).encode(
             x=altair.X(

@@ -156,7 +156,7 @@ def _changed_verdicts(experiments: Experiments, lower: Experiments, second: list
         for claim, first in judged.items():
             verdict = claim(swapped).verdict
             if verdict != first.verdict:
-                changed[first.text] = f"“{first.text}” from “{first.verdict}” to “{verdict}”"
+                changed[claim] = f"“{first.text}” from “{first.verdict}” to “{verdict}”"
     text = f"At {show_rate(LOWER)}, with second runs in place of first ones (repeated runs, the zoos' runs for kernels "
     text += "along tokens, or both), "
     return text + (

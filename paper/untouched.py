@@ -6,7 +6,7 @@ from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import BASELINE, ENCODER
 from bertvision.report.block import Block
 from bertvision.report.drawing import chart_of, import_altair
-from bertvision.report.wording import signed
+from bertvision.report.wording import listed, signed
 from bertvision.tables import Cell, Column, Table, counted
 from paper.claims import best_of_the_papers, best_place
 from paper.kept import LOWER, Experiment, Experiments, Place, compared_seconds, show_rate
@@ -157,9 +157,9 @@ def _score(head: Place, tuned: list[Tuned]) -> str:
     for one in tuned:
         forced, auc = share_of(head, one.place), above(head, one.place)
         if forced is not None and auc is not None:
-            parts.append(f"{forced:.1f} % if {one.words} (AUC {signed(auc)})")
+            parts.append(f"{forced:.1f} % ({one.words}; AUC {signed(auc)})")
     text = f"{head.model}, with {share:.1f} % of the encoder's parameters, has answerable-only F1 {head.mean(FORCED)} "
-    return f"{text}and AUC {head.mean(AUC)}. Relative to the encoder alone after 1 epoch: {', '.join(parts)}."
+    return f"{text}and AUC {head.mean(AUC)}. As a share of the encoder alone after 1 epoch: {listed(parts)}."
 
 
 def _costs(head: Place, curve: Experiment, rows: list[Row]) -> str:
@@ -167,7 +167,7 @@ def _costs(head: Place, curve: Experiment, rows: list[Row]) -> str:
     text, work = "", head.experiment.compute(0.0, head.model) or 0
     within = [epochs for epochs in curve.snapshots if epochs and (curve.compute(epochs, ENCODER) or 0) <= work]
     if within:
-        text += "It is not cheaper to train: with as many passes through the encoder, fine-tuning gets to "
+        text += "It is not cheaper to train: with no more passes through the encoder, fine-tuning gets to "
         text += f"{counted(within[-1], 'epoch')} and answerable-only F1 {curve.mean(within[-1], ENCODER, FORCED)}. It "
         text += "saves a copy of the encoder, or a pass through it, for each further task. "
     last = Place(curve, curve.snapshots[-1], ENCODER)

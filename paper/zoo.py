@@ -255,9 +255,9 @@ class Lineup:
 
     def _draw(self) -> dict[str, Any]:
         """One panel per snapshot, two per row; three snapshots share a row."""
-        altair, beside = import_altair(), 3 if len(self.shots) == 3 else 2
-        panels = [self._panel(epochs, 720 // beside - 30) for epochs in self.shots]
-        lines = [altair.hconcat(*panels[at : at + beside]) for at in range(0, len(panels), beside)]
+        altair, per_row = import_altair(), 3 if len(self.shots) == 3 else 2
+        panels = [self._panel(epochs, 720 // per_row - 30) for epochs in self.shots]
+        lines = [altair.hconcat(*panels[at : at + per_row]) for at in range(0, len(panels), per_row)]
         return dict(altair.vconcat(*lines).to_dict())
 
     def _panel(self, epochs: float, width: int) -> Any:

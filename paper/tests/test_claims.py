@@ -63,11 +63,11 @@ def test_the_best_head_is_chosen_on_held_out_data_among_the_papers() -> None:
     }
     claim = claims.beats_encoder(squad(heads, heads))
     assert claim.verdict == HOLDS and claim.seeds == 2
-    figures = ", ".join(f"{name} +1.00 ± 0.00" for name in ("F1", "F1*", "answerable-only F1", "AUC"))
-    assert [str(finding) for finding in claim.findings] == [f"gte-small, adapter_64 at 1 epoch: {figures}"]
+    gaps = ", ".join(f"{name} +1.00 ± 0.00" for name in ("F1", "F1*", "answerable-only F1", "AUC"))
+    assert [str(finding) for finding in claim.findings] == [f"gte-small, adapter_64 at 1 epoch: {gaps}"]
 
 
-def test_a_head_that_one_seed_lacks_does_not_stand_for_all() -> None:
+def test_a_head_that_one_seed_lacks_is_not_chosen() -> None:
     both, one = model(51, 52, head="adapter"), model(90, 90, head="adapter")
     claim = claims.beats_encoder(squad({"adapter_64": both}, {"adapter_64": both, "adapter_386": one}))
     assert "adapter_64 at 1 epoch" in str(claim.findings[0])
@@ -81,7 +81,7 @@ def less_data(tenth: float, third: float) -> str:
     return claims.less_data(squad(heads, heads)).verdict
 
 
-def test_the_papers_own_figures_pass_their_claims() -> None:
+def test_the_papers_own_scores_pass_their_claims() -> None:
     assert less_data(tenth=76.5, third=77.2) == HOLDS
     assert less_data(tenth=75.0, third=77.2) == PARTLY
     assert less_data(tenth=70.0, third=71.0) == FAILS
@@ -161,7 +161,7 @@ def test_kept_weights_and_passage_lengths_support_neither_claim(rate: str) -> No
     assert claims.better_on_shorter(experiments).verdict == UNCLEAR
 
 
-def test_the_ladder_does_not_speak_for_the_papers_heads_without_fine_tuning() -> None:
+def test_the_ladder_does_not_count_as_one_of_the_papers_heads() -> None:
     heads = {
         "adapter_64": model(10, 10, head="adapter"),
         "last_linear": model(5, 5, head="last_linear"),
@@ -211,7 +211,7 @@ def test_no_claim_is_judged_by_an_encoder_that_learned_nothing() -> None:
         assert [str(finding) for finding in claim.findings] == ["CoLA, adapter_64 at 3 epochs: F1 +40.00 ± 0.00"]
 
 
-def test_a_ladder_that_took_more_passes_says_so() -> None:
+def test_the_passes_of_a_ladder_are_shown() -> None:
     curve = squad({"adapter_64": model(10, 10, head="adapter")}, epochs="0")
     for run in curve["squad2_gte"].runs.values():
         run["snapshots"]["1"] = {"encoder": model(50, 50, tokens=100)}
@@ -254,7 +254,7 @@ def test_our_own_questions_are_counted_separately() -> None:
     assert "5e-5" not in block.sentences[0] and all(row[3] is None for row in block.table.rows)  # no lower rate
 
 
-def test_claims_are_judged_at_the_lower_rate_as_well_where_that_matters() -> None:
+def test_claims_are_also_judged_at_the_lower_rate() -> None:
     """The encoder is at 50; heads are above it here, and below at the lower rate."""
     here, there = ({"adapter_64": model(score, 52, head="adapter")} for score in (51, 49))
     lower = {"squad2_gte": Experiment("squad2_gte", squad(there, there)["squad2_gte"].runs, lr=LOWER)}
@@ -285,7 +285,7 @@ def test_heads_are_judged_on_an_encoder_whose_rate_had_decayed() -> None:
         assert judge(squad(there, there)).verdict == OPEN
 
 
-def test_the_best_head_may_be_of_a_second_run_with_the_same_seeds_and_meets_its_encoder() -> None:
+def test_the_best_head_may_come_from_a_second_run_with_the_same_seeds() -> None:
     first = squad(*[{"adapter_64": model(51, 60, head="adapter")}] * 2)
     along = {"pooled_adapter_xception": model(55, 61, head="xception"), "ladder_64": model(90, 90, head="ladder")}
     runs = squad(along, along)["squad2_gte"].runs
@@ -302,7 +302,7 @@ def test_the_best_head_may_be_of_a_second_run_with_the_same_seeds_and_meets_its_
     assert finding.words == "gte-small, adapter_64 at 1 epoch"  # a seed is missing: it counts no more
 
 
-def test_glue_heads_of_the_zoo_stand_for_the_papers_too() -> None:
+def test_glue_heads_of_the_zoo_count_as_the_papers_heads() -> None:
     main, zoo = (
         squad(*[{"adapter_64": model(51, 60, head="adapter")}] * 2),
         {"flat_adapter_128": model(58, 61, head="flat")},

@@ -73,7 +73,7 @@ def found() -> dict[str, Experiment]:
     }
 
 
-def test_heads_on_the_untouched_encoder_are_told_apart_by_their_passes(found: dict[str, Experiment]) -> None:
+def test_heads_on_the_untouched_encoder_are_labelled_by_their_passes(found: dict[str, Experiment]) -> None:
     for block in peer_blocks(found, {}, "squad2_gte", "gte-small")[1:]:
         assert block.picture is not None
         rows = block.picture["data"]["values"]
@@ -84,7 +84,7 @@ def test_heads_on_the_untouched_encoder_are_told_apart_by_their_passes(found: di
         assert "on the untouched encoder 1 pass is ladder_64 and 6 passes is ladder_deep." in block.note
 
 
-def test_full_fine_tuning_at_the_lower_rate_is_a_way_of_its_own(found: dict[str, Experiment]) -> None:
+def test_full_fine_tuning_at_the_lower_rate_is_a_separate_method(found: dict[str, Experiment]) -> None:
     lower = {"squad2_gte_full1": replace(found["squad2_gte_full1"], lr=LOWER)}
     found["squad2_gte_full1"] = experiment("squad2_gte_full1", 3, {"1": {"encoder": scored(80)}})
     found["squad2_gte_full2"] = experiment("squad2_gte_full2", 3, {"2": {"encoder": scored(75)}})
@@ -105,17 +105,17 @@ def test_full_fine_tuning_at_the_lower_rate_is_a_way_of_its_own(found: dict[str,
         assert ways[titles[0]] == "full, fully decayed"
 
 
-def test_notes_say_which_ways_have_fewer_seeds(found: dict[str, Experiment]) -> None:
+def test_notes_name_the_methods_with_fewer_seeds(found: dict[str, Experiment]) -> None:
     assert "Means over 3 seeds; LoRA: 1 seed." in peer_blocks(found, {}, "squad2_gte", "gte-small")[1].note
     del found["squad2_gte_lora"]
     assert "Means over 3 seeds. " in peer_blocks(found, {}, "squad2_gte", "gte-small")[1].note
 
 
-def test_ways_are_compared_in_the_seconds_of_full_fine_tuning() -> None:
+def test_methods_are_compared_in_the_seconds_of_full_fine_tuning() -> None:
     """Full fine-tuning to 1 epoch takes 4 s, stopped there 4.1 s, to 2 epochs 10 s; a head at 1 epoch takes 4.1 + 5 s,
-    the control alone 1 s, LoRA 2 and 5 s."""
+    the control by itself 1 s, LoRA 2 and 5 s."""
     head = {"ladder_64": scored(72, head="ladder", seconds=5.0), "adapter_64": scored(74, head="adapter", seconds=5.0)}
-    head["adapter_64"]["scores"]["held_out"] = scored(60)["scores"]["dev"]  # better on dev alone
+    head["adapter_64"]["scores"]["held_out"] = scored(60)["scores"]["dev"]  # better on dev only
     shots = {"1": {"encoder": scored(64, seconds=4.1), **head}, "2": {"encoder": scored(76, seconds=10.0)}}
     lora = {"1": {"encoder": scored(60, seconds=2.0)}, "2": {"encoder": scored(66, seconds=5.0)}}
     found = {
@@ -146,7 +146,7 @@ def test_ways_are_compared_in_the_seconds_of_full_fine_tuning() -> None:
     assert "a single head takes less (the control by itself 1.0 s)." in block.note
 
 
-def test_seconds_of_a_shared_gpu_are_hollow_and_said_to_be(found: dict[str, Experiment]) -> None:
+def test_seconds_of_a_shared_gpu_are_hollow_and_explained(found: dict[str, Experiment]) -> None:
     def seconds() -> tuple[list[bool], str]:
         blocks = {block.key: block for block in peer_blocks(found, {}, "squad2_gte", "gte-small")}
         block = blocks["squad2_gte_seconds"]

@@ -41,7 +41,7 @@ def test_a_row_has_each_snapshots_mean_over_seeds_and_the_last_ones_seconds(runs
     ]
 
 
-def test_heads_of_a_zoo_have_a_table_of_their_own_which_is_folded(runs: dict[int, dict[str, Any]]) -> None:
+def test_heads_of_a_zoo_have_their_own_folded_table(runs: dict[int, dict[str, Any]]) -> None:
     main, zoo = glue_block(Experiment("rte", runs)), glue_block(Experiment("rte_zoo", runs))
     assert (main.title, main.folded) == ("RTE with all-MiniLM-L6-v2", False)
     assert (zoo.title, zoo.folded) == ("RTE with all-MiniLM-L6-v2, heads of rte_zoo", True)

@@ -31,7 +31,7 @@ def weighed(*weights: float) -> list[dict[str, Any]]:
 
 
 def experiment(*analyses: dict[str, Any]) -> Experiment:
-    """A seed for each; the encoder at 0, 0.5 and 1 epochs, heads at 0 and 1."""
+    """One seed for each argument; the encoder at 0, 0.5 and 1 epochs, heads at 0 and 1."""
     heads = {"last_linear": scored(50, head="last_linear"), "adapter_64": scored(60, head="adapter")}
     models = {"baseline": {"parameters": 0, "scores": {"dev": {"f1": 50.0}}}, "encoder": scored(55)}
     shots = {"0": {**models, **heads}, "0.5": models, "1": {**models, **heads}}
@@ -91,16 +91,16 @@ def test_one_seed_has_losses_without_a_spread(two_seeds: Experiment) -> None:
 
 def test_weights_are_related_to_depth(two_seeds: Experiment) -> None:
     ranks = [spearmanr(range(3), weights).statistic for weights in ([40.0, 20.0, 41.0], [20.0, 10.0, 70.0])]
-    (told,) = block(two_seeds, "layers").sentences
-    assert told.startswith("The largest weight, 55.5 %, is that of layer 2") and "33.3 % (dashed)" in told
-    assert f"do not rise from every layer to the next: rank correlation with depth {np.mean(ranks):+.2f}" in told
-    (told,) = block(experiment({"layer_weights": weighed(10.0, 20.0, 70.0)}), "layers").sentences
-    assert "Weights rise from every layer to the next: rank correlation with depth +1.00, mean of 1 seed." in told
-    (told,) = block(experiment({"layer_weights": weighed(50.0, 30.0, 20.0)}), "layers").sentences
-    assert "rank correlation with depth −1.00" in told
+    (sentence,) = block(two_seeds, "layers").sentences
+    assert sentence.startswith("The largest weight, 55.5 %, is that of layer 2") and "33.3 % (dashed)" in sentence
+    assert f"do not rise from every layer to the next: rank correlation with depth {np.mean(ranks):+.2f}" in sentence
+    (sentence,) = block(experiment({"layer_weights": weighed(10.0, 20.0, 70.0)}), "layers").sentences
+    assert "Weights rise from every layer to the next: rank correlation with depth +1.00, mean of 1 seed." in sentence
+    (sentence,) = block(experiment({"layer_weights": weighed(50.0, 30.0, 20.0)}), "layers").sentences
+    assert "rank correlation with depth −1.00" in sentence
 
 
-def test_paired_tests_say_that_they_are_of_one_seed(two_seeds: Experiment) -> None:
+def test_paired_tests_state_that_they_cover_one_seed(two_seeds: Experiment) -> None:
     found = block(two_seeds, "chances")
     assert found.title == "tiny: paired tests over the dev questions, one seed"
     assert found.table is not None and len(found.table.rows) == 1  # the second seed's are not there

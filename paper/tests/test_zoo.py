@@ -115,8 +115,11 @@ def test_all_heads_of_the_zoos_seed_are_listed_by_size_after_the_levels(found: d
 
 def test_the_top_ranks_are_counted(found: dict[str, Experiment]) -> None:
     block = zoo_blocks(found, found, ENCODERS)[0]
-    (told,) = block.sentences
-    assert told.startswith("2 of 4 heads look beyond their own token") and "and 2 of the top 2 after 1 epoch" in told
+    (sentence,) = block.sentences
+    assert (
+        sentence.startswith("2 of 4 heads look beyond their own token")
+        and "and 2 of the top 2 after 1 epoch" in sentence
+    )
     assert block.alt.endswith("after 1 epoch best ladder_64 74.0, middle adapter_64 71.0, worst cnn_1xn 70.5")
 
 
@@ -140,7 +143,7 @@ def test_all_scores_of_the_zoo_follow_snapshot_by_snapshot(found: dict[str, Expe
         "gte-small after 1 epoch, heads of squad2_gte_zoo",
         "gte-small, untouched, heads of squad2_gte_zoo",
     ]
-    assert zoo_blocks({}, found, ENCODERS) == []  # beside it are the heads of the main run at its rate, and no other's
+    assert zoo_blocks({}, found, ENCODERS) == []  # heads are compared with the main run at the same rate only
 
 
 def test_the_other_runs_at_that_rate_follow_with_their_seeds(found: dict[str, Experiment]) -> None:
@@ -206,9 +209,9 @@ def test_heads_for_sentences_are_compared_over_the_seeds_that_both_runs_have(
 def test_heads_with_equal_scores_share_a_rank(sentences: tuple[Experiment, Experiment]) -> None:
     block = sentence_zoo_block(*sentences, "RTE")
     assert block is not None
-    (told,) = block.sentences
-    assert told.startswith("3 of 4 heads read more than the [CLS] states")
-    assert "3 of the top 4 untouched" in told  # the third place is that of 61.002 and of 61
+    (sentence,) = block.sentences
+    assert sentence.startswith("3 of 4 heads read more than the [CLS] states")
+    assert "3 of the top 4 untouched" in sentence  # 61.002 and 61 share the third rank
 
 
 def test_a_head_that_some_seed_lacks_is_left_out(sentences: tuple[Experiment, Experiment]) -> None:
@@ -217,7 +220,7 @@ def test_a_head_that_some_seed_lacks_is_left_out(sentences: tuple[Experiment, Ex
     assert block is not None and [row["heads"] for row in rows(block)] == [3, 3]
 
 
-def test_the_picture_has_means_over_seeds_and_how_far_the_controls_lie_apart(
+def test_the_picture_has_means_over_seeds_and_the_spread_of_the_controls(
     sentences: tuple[Experiment, Experiment],
 ) -> None:
     block = sentence_zoo_block(*sentences, "RTE")
@@ -246,14 +249,14 @@ def entries_of(*names: str) -> list[Any]:
 
 
 def spread_weights(head: torch.nn.Module) -> None:
-    """None of them is zero then: a ladder's blocks begin with zeros, and say nothing yet."""
+    """Make all weights nonzero: a ladder's blocks start at zero and have no effect."""
     for number, weight in enumerate(head.parameters()):
         torch.nn.init.normal_(weight, std=0.2, generator=torch.Generator().manual_seed(number))
 
 
 @pytest.mark.parametrize("name", [one for one in entries_of("squad2_gte", "squad2_gte_zoo") if isinstance(one, str)])
 def test_heads_for_spans_look_where_the_page_says(name: str) -> None:
-    """Another token's state changes what a head says of a token, or does not."""
+    """Whether another token's state changes a token's output."""
     shape = StateShape(7, 32, False)
     kind, settings = list_presets()[name]
     if kind == "ladder":
@@ -273,7 +276,7 @@ def test_heads_for_spans_look_where_the_page_says(name: str) -> None:
 
 @pytest.mark.parametrize("entry", entries_of("cola", "cola_zoo"), ids=str)
 def test_heads_for_sentences_look_where_the_page_says(entry: Any) -> None:
-    """States elsewhere than at [CLS] change what a head says, or do not."""
+    """Whether states other than [CLS] change the output."""
     member = build_members([entry], TrainConfig(epochs=1, batch_rows=4), 0, LABEL)[-1]
     shape = StateShape(7, 64, True)
     head = build_head(member, shape, Target(LABEL, 2)).eval()
