@@ -160,7 +160,6 @@ def _gain_block(lines: dict[str, list[Setting]], encoders: dict[str, str]) -> Bl
     return Block(
         key="rates_gain",
         title="What heads add to better and worse encoders",
-        sentences=_describe_gain(lines, encoders),
         table=Table(columns, rows),
         picture=draw_gain(lines, encoders),
         alt="Scatter plot for each encoder: points of answerable-only F1 of best head and control above the encoder, "
@@ -169,18 +168,6 @@ def _gain_block(lines: dict[str, list[Setting]], encoders: dict[str, str]) -> Bl
         "had decayed, five heads were run, none with kernels. Points, mean ± standard deviation over seeds. Never "
         "answering has neither metric; its F1 is in the tables below.",
     )
-
-
-def _describe_gain(lines: dict[str, list[Setting]], encoders: dict[str, str]) -> list[str]:
-    parts = ["Points of answerable-only F1 of the best head over the encoder, in brackets over the control."]
-    for short, settings in lines.items():
-        gaps: dict[str, list[str]] = {}
-        for one in settings:
-            over, above = (signed(one.gaps(model)[FORCED].mean) for model in (ENCODER, CONTROL))
-            gaps.setdefault(one.rate, []).append(f"{over} ({above}) at {one.words}")
-        rates = "; ".join(f"at {rate} {listed(own)}" for rate, own in gaps.items())
-        parts.append(f"{encoders[short]}: {rates}.")
-    return parts
 
 
 def draw_gain(lines: dict[str, list[Setting]], encoders: dict[str, str]) -> dict[str, Any]:
