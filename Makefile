@@ -41,7 +41,7 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# docs/results.md and its pictures, from the scores in paper/kept; whether they are what those give; the paper's tests.
+# Write docs/results.md, its appendix pages and pictures from paper/kept; check that they are up to date; test paper/.
 paper: $(READY)
 	$(BIN)/python -m paper.page
 

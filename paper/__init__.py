@@ -1,1 +1,1 @@
-"""What was measured with the library: experiments, the scores that were kept of their runs, and docs/results.md."""
+"""The measurements made with the library: experiments, the kept scores of their runs, and the results pages."""

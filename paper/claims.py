@@ -1,23 +1,24 @@
-"""The papers' claims, one by one: what they said, what our runs show, and whether it holds here.
+"""The papers' claims, one by one: what the papers said, what our runs show, and whether the claim holds.
 
-A claim is a list of findings: how far one model is above another, figure by figure and seed by seed, and how far below
-it may be. A figure agrees where the mean over seeds is above that and no seed is below. A claim holds where all of its
-figures agree, partly where a third of them or more do, and not where fewer do; one seed decides nothing. Which head
-stands for "a head" is chosen on held-out training questions, among the papers' heads: the ladder, and reading means
-instead of [CLS], are ours. No claim is judged by the encoder alone at 0 epochs: its output layer is random there.
+A claim is a list of findings: how far one model is above another, for each metric and seed, and how far below it may
+be. A score agrees if its mean over seeds is above that limit and no seed is below it. A claim holds if all of its
+scores agree, partly if at least a third do, and does not hold otherwise; one seed decides nothing. A finding with a
+p-value agrees only if p < 0.05. "A head" is the best of the papers' heads on held-out data; the ladder, and reading
+means instead of [CLS], are ours. No claim is judged by the encoder alone at 0 epochs: its output layer is random there.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-from scipy.stats import spearmanr
+from scipy.stats import norm, spearmanr
 
 from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import ENCODER
 from bertvision.report.block import Block
-from bertvision.report.wording import ENCODER as ENCODER_ITSELF
-from bertvision.report.wording import signed
+from bertvision.report.wording import ENCODER as ENCODER_ALONE
+from bertvision.report.wording import listed, signed
 from bertvision.tables import Cell, Column, Table, counted
 from paper.kept import LOWER, Experiment, Experiments, Mean, Place, by_encoder, show_rate
 from paper.names import AUC, FORCED, JUDGED, LABELS, in_passes
@@ -25,16 +26,30 @@ from paper.sentences import glue_experiments
 from paper.spans import SHARED, data_shares, head_names, rank_correlation
 
 HOLDS, PARTLY, FAILS = "holds", "partly", "does not hold"
-ONE_SEED, OPEN = "one seed", "not tested yet"
+UNCLEAR, ONE_SEED, OPEN = "no clear difference", "one seed", "not tested yet"
+COUNTED = {
+    HOLDS: ("holds", "hold"),
+    PARTLY: ("holds in part", "hold in part"),
+    FAILS: ("does not hold", "do not hold"),
+    UNCLEAR: ("shows no clear difference", "show no clear difference"),
+    ONE_SEED: ("has one seed", "have one seed"),
+    OPEN: ("is not tested yet", "are not tested yet"),
+}
+ALPHA = 0.05
+"""A finding with a p-value agrees only below this."""
 MAIN = "at_threshold.f1"
 REACHES = 0.5
-"""Points that a head may be below what it "reaches"; the papers' was 0.2 of F1 below."""
+"""Points that a head may be below the score it matches; the papers' head was 0.2 points of F1 below."""
 LESS_DATA = {0.1: 2.3, 0.3: 1.6}
-"""Points of F1 by which the papers' head was below on 10 and on 30 % of the data, which they called nearly enough."""
+"""Points of F1 by which the papers' head was below on 10 % and 30 % of the data, which they called nearly enough."""
 SECOND, SECOND_RANGE = 44.0, 5.0
-OUR_LAYOUT = ", kernels along tokens in a layout of ours"
-OWN, NO_DECAY = "no such control", "not asked"
-"""Stand for the papers' figures where the claim is a question of ours."""
+MEDIAN_ERROR = 0.93
+"""Standard error of a median, over interquartile range / √n, for roughly normal values."""
+NO_ANSWER = ("NoAns_f1", "at_threshold.NoAns_f1")
+SPLITS = {"dev": "on dev", "held_out": "on held-out questions"}
+OUR_LAYOUT = ", kernels along tokens in our layout"
+OWN, NO_DECAY = "no such control", "not tested"
+"""In place of the papers' scores, for questions of our own."""
 
 
 @dataclass(frozen=True)
@@ -43,33 +58,67 @@ class Finding:
 
     words: str
     gaps: dict[str, Mean]
-    """By figure: how far above, or what else must be above zero for the claim to hold."""
+    """By metric: the difference, or any other value that must be above zero for the claim to hold."""
     allowed: float = 0.0
-    """How far below is still in keeping with the claim."""
+    """How far below zero still agrees with the claim."""
     shown: str = ""
-    """What people read instead of the gaps."""
+    """Text shown instead of the gaps."""
+    chance: float | None = None
+    """The p-value of the finding, where it has one."""
 
     @property
     def agreeing(self) -> list[bool]:
-        return [min(gap.mean, *gap.values) >= -self.allowed and gap.mean + self.allowed > 0 for gap in self.figures]
+        if self.chance is not None and self.chance >= ALPHA:
+            return [False] * len(self.gaps)
+        return [min(gap.mean, *gap.values) >= -self.allowed and gap.mean + self.allowed > 0 for gap in self.scores]
 
     @property
-    def figures(self) -> list[Mean]:
+    def scores(self) -> list[Mean]:
         return list(self.gaps.values())
 
     def __str__(self) -> str:
-        told = ", ".join(f"{LABELS.get(key, key)} {signed_mean(gap)}" for key, gap in self.gaps.items())
-        return f"{self.words}: {self.shown or told}"
+        gaps = ", ".join(f"{LABELS.get(key, key)} {signed_mean(gap)}" for key, gap in self.gaps.items())
+        return f"{self.words}: {self.shown or gaps}"
 
 
 @dataclass(frozen=True)
 class Claim:
     text: str
     paper: str
-    """The papers' own figures."""
+    """The papers' own scores."""
     findings: list[Finding]
     further: list[str] = field(default_factory=list)
-    """What is told beside the figures, and decides nothing."""
+    """More evidence, which decides nothing."""
+    rule: str = ""
+    """How it is judged, where the default rule does not say it."""
+    brief: str = ""
+    """What we found in a few words; default: the range of the differences."""
+    unsupported: str = FAILS
+    """The verdict where too few scores agree."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.text} ({self.rule})" if self.rule else self.text
+
+    @property
+    def found(self) -> str:
+        """What we found in a few words."""
+        if self.brief or not self.findings:
+            return self.brief
+        means: dict[str, list[float]] = {}
+        for finding in self.findings:
+            for key, gap in finding.gaps.items():
+                means.setdefault(key, []).append(gap.mean)
+        if FORCED in means:
+            means = {FORCED: means[FORCED]}
+        elif len({len(own) for own in means.values()}) > 1 or len(means) > 2:  # different tasks have different metrics
+            means = {"points": [mean for own in means.values() for mean in own]}
+        ranges = ", ".join(f"{LABELS.get(key, key)} {_range(own)}" for key, own in means.items())
+        return f"{ranges}; {self.count} scores agree"
+
+    @property
+    def count(self) -> str:
+        return f"{sum(self.agreeing)} of {len(self.agreeing)}"
 
     @property
     def agreeing(self) -> list[bool]:
@@ -77,8 +126,8 @@ class Claim:
 
     @property
     def seeds(self) -> int:
-        """The fewest that any of its figures has."""
-        return min((len(gap.values) for finding in self.findings for gap in finding.figures), default=0)
+        """The fewest that any of its scores has."""
+        return min((len(gap.values) for finding in self.findings for gap in finding.scores), default=0)
 
     @property
     def verdict(self) -> str:
@@ -86,15 +135,19 @@ class Claim:
             return ONE_SEED if self.findings else OPEN
         if all(self.agreeing):
             return HOLDS
-        return PARTLY if 3 * sum(self.agreeing) >= len(self.agreeing) else FAILS
+        return PARTLY if 3 * sum(self.agreeing) >= len(self.agreeing) else self.unsupported
+
+
+def _range(values: list[float]) -> str:
+    return f"{signed(min(values))} to {signed(max(values))}"
 
 
 def signed_mean(gap: Mean) -> str:
     return signed(gap.mean) + ("" if gap.deviation is None else f" ± {gap.deviation:.2f}")
 
 
-def claim_of(text: str, paper: str, found: Iterable[Finding | None], further: Iterable[str] = ()) -> Claim:
-    return Claim(text, paper, [finding for finding in found if finding is not None], list(further))
+def claim_of(text: str, paper: str, found: Iterable[Finding | None], further: Iterable[str] = (), **more: str) -> Claim:
+    return Claim(text, paper, [finding for finding in found if finding is not None], list(further), **more)
 
 
 def compare(
@@ -105,7 +158,7 @@ def compare(
     allowed: float = 0.0,
     split: str = "dev",
 ) -> Finding | None:
-    """Over the seeds that both have; None where there is none."""
+    """The differences over the seeds that both have; None if there are none."""
     if not one.exists or not other.exists:
         return None
     gaps = {}
@@ -136,8 +189,8 @@ def best_of_the_papers(experiment: Experiment, epochs: float, key: str = MAIN) -
 def best_place(
     first: Experiment, more: Experiment | None, epochs: float, key: str = MAIN, theirs: bool = True
 ) -> Place | None:
-    """The best head on held-out data, of the papers' or of all, among those of two runs; the second counts where it has
-    the very seeds of the first."""
+    """The best head on held-out data in two experiments, among the papers' heads or all. The second experiment counts
+    only if it has the same seeds."""
     found: list[tuple[float, Place]] = []
     for one in [first] + ([more] if more is not None and more.seeds == first.seeds else []):
         head = best_of_the_papers(one, epochs, key) if theirs else one.best_head(epochs, key)
@@ -148,7 +201,7 @@ def best_place(
 
 
 def _best_for_spans(experiments: Experiments, main: Experiment, epochs: float) -> Place | None:
-    """The best of the papers' heads, those with kernels along tokens among them."""
+    """The best of the papers' heads, including those with kernels along tokens."""
     return best_place(main, experiments.get(f"{main.name}_kernels"), epochs)
 
 
@@ -159,7 +212,7 @@ def _head_against(
     later: float | None = None,
     allowed: float = 0.0,
 ) -> list[Finding | None]:
-    """The best head of each snapshot against another model there, or at a later one; both of the same run."""
+    """Compare the best head of each snapshot with another model of the same run, there or at a later snapshot."""
     found = []
     for title, one in spans(experiments):
         for epochs in snapshots:
@@ -186,16 +239,16 @@ def _pairs(
 def beats_encoder(experiments: Experiments) -> Claim:
     paper = "at 0.3 epochs .654/.702 → .699/.740, at 1 .728/.777 → .749/.790"
     found = _head_against(experiments, (0.3, 1.0), ENCODER)
-    return claim_of("A head beats BERT at the same fine-tuning", paper, found)
+    return claim_of("A head beats BERT at the same stage of fine-tuning", paper, found)
 
 
 def beats_control(experiments: Experiments) -> Claim:
     found = _head_against(experiments, (0.3, 1.0), CONTROL)
-    return claim_of("… and a new linear layer on the last layer, trained like the head", OWN, found)
+    return claim_of("… and beats the control", OWN, found)
 
 
 def _at_end_of_decay(experiments: Experiments, other: str) -> list[Finding | None]:
-    """The best head on the states of an encoder whose rate decayed to 0 within 1 epoch, against another model there."""
+    """Compare the best head with another model, on an encoder whose learning rate decayed to 0 within 1 epoch."""
     found = []
     for title, one in by_encoder(experiments, "squad2_{}_full1"):
         head = best_of_the_papers(one, 1.0)
@@ -205,29 +258,28 @@ def _at_end_of_decay(experiments: Experiments, other: str) -> list[Finding | Non
 
 
 def beats_decayed_encoder(experiments: Experiments) -> Claim:
-    text = "… and beats BERT whose rate had decayed to 0 by 1 epoch"
+    text = "… and beats BERT once its learning rate has decayed to 0 (at 1 epoch)"
     return claim_of(text, NO_DECAY, _at_end_of_decay(experiments, ENCODER))
 
 
 def beats_decayed_control(experiments: Experiments) -> Claim:
-    text = "… and, there, a new linear layer on the last layer"
+    text = "… and beats the control there"
     return claim_of(text, NO_DECAY, _at_end_of_decay(experiments, CONTROL))
 
 
 def reaches_later(experiments: Experiments) -> Claim:
     found = _head_against(experiments, (1.0,), ENCODER, 2.0, REACHES)
-    text = f"A head at 1 epoch reaches BERT at 2 (allowed: {REACHES:g} points below)"
-    return claim_of(text, "head at 1 .749/.790, BERT at 2 .747/.792", found)
+    text, rule = "A head at 1 epoch matches BERT at 2 epochs", f"up to {REACHES:g} points below is allowed"
+    return claim_of(text, "head at 1 .749/.790, BERT at 2 .747/.792", found, rule=rule)
 
 
 def heads_at_two(experiments: Experiments) -> Claim:
     paper = "BERT at 2 .747/.792, head on its states .753/.797"
-    return claim_of("Heads add to BERT at 2 epochs as well", paper, _head_against(experiments, (2.0,), ENCODER))
+    return claim_of("Heads still add to BERT at 2 epochs", paper, _head_against(experiments, (2.0,), ENCODER))
 
 
 def heads_at_two_over_control(experiments: Experiments) -> Claim:
-    text = "… and to a new linear layer on the last layer there"
-    return claim_of(text, OWN, _head_against(experiments, (2.0,), CONTROL))
+    return claim_of("… and to the control at 2 epochs", OWN, _head_against(experiments, (2.0,), CONTROL))
 
 
 def ensemble_is_better(experiments: Experiments) -> Claim:
@@ -240,12 +292,12 @@ def ensemble_is_better(experiments: Experiments) -> Claim:
                 better = max(known)[1]
                 words = f"{title} at {counted(epochs, 'epoch')}, over the better of the two on held-out data ({better})"
                 found.append(compare(words, Place(one, epochs, f"max_encoder_{SHARED}"), Place(one, epochs, better)))
-    text = f"BERT and a head ({SHARED}) together, by the maximum of probabilities, do better still"
-    return claim_of(text, "at 1 epoch .749/.790 → .756/.798", found)
+    text, rule = "An ensemble of BERT and a head is better than both", f"{SHARED}, maximum of the probabilities"
+    return claim_of(text, "at 1 epoch .749/.790 → .756/.798", found, rule=rule)
 
 
 def _less_data(experiments: Experiments, other: str) -> list[Finding | None]:
-    """The head on a part of the data against another model on all of it: itself, or the control."""
+    """Compare the head on part of the data with another model on all of it: itself, or the control."""
     found = []
     for title, one in spans(experiments):
         shares = data_shares(one, 1.0) if 1.0 in one.head_snapshots else {}
@@ -258,29 +310,28 @@ def _less_data(experiments: Experiments, other: str) -> list[Finding | None]:
 
 
 def less_data(experiments: Experiments) -> Claim:
-    allowed_words = " and ".join(
-        f"{allowed:g} points below on {100 * share:g} %" for share, allowed in LESS_DATA.items()
-    )
-    text = f"10 to 30 % of the data nearly suffices for a head (allowed, as in the paper: {allowed_words})"
-    return claim_of(text, ".716/.765 on 10 %, .724/.772 on 30 %, .745/.788 on all", _less_data(experiments, SHARED))
+    limits = listed([f"{allowed:g} points below on {100 * share:g} %" for share, allowed in LESS_DATA.items()])
+    text, rule = "10 to 30 % of the data is nearly enough for a head", f"allowed, as in the paper: {limits}"
+    paper = ".716/.765 on 10 %, .724/.772 on 30 %, .745/.788 on all"
+    return claim_of(text, paper, _less_data(experiments, SHARED), rule=rule)
 
 
 def less_data_over_control(experiments: Experiments) -> Claim:
-    text = "… and on that little is above a new linear layer on the last layer that saw all of it"
+    text = "… and enough to beat the control on all of the data"
     return claim_of(text, OWN, _less_data(experiments, CONTROL))
 
 
 def shared_adapters(experiments: Experiments) -> Claim:
     pairs = [("adapter_64", "adapter_64_separate"), ("adapter_386", "adapter_386_separate")]
-    paper = "at 1 epoch, 386: .749/.790 against .714/.769; at 0.3 separate ones were ahead"
+    paper = "at 1 epoch, 386: .749/.790 vs. .714/.769; at 0.3 separate ones were ahead"
     earlier = [str(finding) for finding in _pairs(experiments, pairs, (0.3,)) if finding is not None]
-    text = "Shared adapters beat separate ones (judged: at 1 epoch)"
-    return claim_of(text, paper, _pairs(experiments, pairs, (1.0,)), earlier)
+    found = _pairs(experiments, pairs, (1.0,))
+    return claim_of("Shared adapters beat separate ones", paper, found, earlier, rule="at 1 epoch")
 
 
 def wider_adapters(experiments: Experiments) -> Claim:
     found = _pairs(experiments, [("adapter_386", "adapter_64")])
-    return claim_of("Adapters of 386 beat those of 64", "at 1 epoch .749/.790 against .739/.785", found)
+    return claim_of("Adapters of size 386 beat those of size 64", "at 1 epoch .749/.790 vs. .739/.785", found)
 
 
 def learned_pooling(experiments: Experiments) -> Claim:
@@ -288,12 +339,13 @@ def learned_pooling(experiments: Experiments) -> Claim:
     zoos = {name: experiments[f"{name}_zoo"] for name in experiments if f"{name}_zoo" in experiments}
     before_cnn = _pairs(zoos, [("pooled_cnn_1xn", "pooled_cnn_1xn_average")])
     further = [f"not judged, one seed at {show_rate(LOWER)}: {finding}" for finding in before_cnn if finding]
-    text, paper = "Learned pooling beats average pooling", "before a CNN: .675/.721 against .657/.700"
+    text, paper = "Learned pooling beats average pooling", "before a CNN: .675/.721 vs. .657/.700"
     return claim_of(text, paper, found, further)
 
 
 def later_layers(experiments: Experiments) -> Claim:
-    found, further = [], []
+    """With few layers, weights can rise with depth by chance: each encoder's rank correlation needs p < ALPHA."""
+    found = []
     for title, one in spans(experiments):
         weights = [
             [row["weight, %"] for row in rows if row["head"] == "learned_pooling"]
@@ -305,14 +357,24 @@ def later_layers(experiments: Experiments) -> Claim:
             even = 100 * half / len(weights[0])
             upper = Mean([sum(own[-half:]) - even for own in weights])
             ranks = Mean([rank_correlation(own) for own in weights])
-            words = f"{title}, weight of the upper {half} states above an even share, and rank correlation with depth"
-            found.append(Finding(words, {"points": upper, "correlation": ranks}))
-            chance = spearmanr(np.mean(weights, axis=0), range(len(weights[0]))).pvalue
-            further.append(
-                f"{title}: mean weights whose ranks go with depth as much come by chance with p = {chance:.2f}"
+            chance = float(spearmanr(np.mean(weights, axis=0), range(len(weights[0]))).pvalue)
+            shown = (
+                f"{signed_mean(ranks)}, p = {chance:.2f} for the mean weights; the upper {half} states together weigh "
             )
-    text = "Later layers weigh more in learned pooling (judged: the upper half, and all layers by their ranks)"
-    return claim_of(text, "shown in a picture", found, further)
+            shown += f"{signed_mean(upper)} points more than an even share"
+            words = f"{title}, rank correlation of weight and depth"
+            found.append(Finding(words, {"correlation": ranks}, shown=shown, chance=chance))
+    return claim_of(
+        "Later layers weigh more in learned pooling",
+        "shown in a picture",
+        found,
+        rule=f"the rank correlation with depth must have p < {ALPHA:g} on both encoders",
+        brief="rank correlation " + listed([_with_chance(finding) for finding in found]) if found else "",
+    )
+
+
+def _with_chance(finding: Finding) -> str:
+    return f"{signed(finding.scores[0].mean)} (p = {finding.chance:.2f})"
 
 
 def better_on_unanswerable(experiments: Experiments) -> Claim:
@@ -322,40 +384,54 @@ def better_on_unanswerable(experiments: Experiments) -> Claim:
             head = _best_for_spans(experiments, one, epochs)
             if head is not None:
                 places = head, Place(head.experiment, epochs, ENCODER)
-                keys = ("NoAns_f1", "at_threshold.NoAns_f1")
-                found.append(compare(f"{title}, {head.model} at {counted(epochs, 'epoch')}", *places, keys))
-    text = "Heads are better on unanswerable questions (at threshold 0 that is silence more than knowledge)"
-    return claim_of(text, "shown in pictures", found)
+                found.append(compare(f"{title}, {head.model} at {counted(epochs, 'epoch')}", *places, NO_ANSWER))
+    text, rule = "Heads are better on unanswerable questions", "at threshold 0, answering less often is enough for that"
+    return claim_of(text, "shown in pictures", found, rule=rule)
 
 
 def better_on_shorter(experiments: Experiments) -> Claim:
-    found = [_shorter_passages(title, one) for title, one in spans(experiments)]
-    text = "Heads are better on shorter passages (the best head of each main run, the ladder too)"
-    return claim_of(text, "shown in pictures", found)
+    """Medians of a few hundred passages differ by a few words by chance: the difference needs p < ALPHA."""
+    found = [finding for title, one in spans(experiments) if (finding := _shorter_passages(title, one)) is not None]
+    return claim_of(
+        "Heads are better on shorter passages",
+        "shown in pictures",
+        found,
+        rule=f"best head of each main run, ladders included; the difference must have p < {ALPHA:g} on both encoders",
+        brief=listed([_with_chance(finding) for finding in found]) + " words shorter" if found else "",
+        unsupported=UNCLEAR if all((finding.chance or 0.0) >= ALPHA for finding in found) else FAILS,
+    )
 
 
 def _shorter_passages(title: str, experiment: Experiment) -> Finding | None:
-    """By how many words the passages of what only the head got right are shorter, in the median."""
-    found = []
+    """By how many words the median passage is shorter where only the head is right than where only the encoder is."""
+    gaps, errors = [], []
     for rows in experiment.analyses("passage_lengths").values():
-        only = {row["right"]: row["median"] for row in rows if row["right"].startswith("only ")}
-        encoder = only.pop(f"only {ENCODER_ITSELF}", None)
-        found += [encoder - median for median in only.values() if encoder is not None and median is not None]
-    words = (
-        f"{title}, median length of passages in words, where only the encoder is right, minus that where only the "
-        "head is (the best head on held-out data, on the last states)"
-    )
-    return Finding(words, {"words": Mean(found)}) if found else None
+        only = {row["right"]: row for row in rows if row["right"].startswith("only ") and row["median"] is not None}
+        encoder = only.pop(f"only {ENCODER_ALONE}", None)
+        if encoder is not None:
+            gaps += [encoder["median"] - head["median"] for head in only.values()]
+            errors += [np.hypot(_error_of_median(encoder), _error_of_median(head)) for head in only.values()]
+    if not gaps:
+        return None
+    # All seeds are scored on the same questions, so the mean over seeds counts as no more certain than one of them.
+    chance = float(2 * norm.sf(abs(np.mean(gaps)) / np.mean(errors)))
+    words = f"{title}, median length of the passages in words, only the encoder right minus only the head right"
+    shown = f"{signed_mean(Mean(gaps))}, p = {chance:.2f}"
+    return Finding(words, {"words": Mean(gaps)}, shown=shown, chance=chance)
+
+
+def _error_of_median(row: dict[str, Any]) -> float:
+    return float(MEDIAN_ERROR * (row["upper quartile"] - row["lower quartile"]) / np.sqrt(row["questions"]))
 
 
 def second_answers(experiments: Experiments) -> Claim:
-    found = []
+    found, all_shares = [], []
     for title, one in spans(experiments):
         if not one.head_snapshots:
             continue
         last = one.head_snapshots[-1]
         head = _best_for_spans(experiments, one, last)
-        for where, name in [(one, ENCODER_ITSELF), *([(head.experiment, head.model)] if head is not None else [])]:
+        for where, name in [(one, ENCODER_ALONE), *([(head.experiment, head.model)] if head is not None else [])]:
             shares = [
                 row["% second right"]
                 for rows in where.analyses("second_answer").values()
@@ -363,36 +439,48 @@ def second_answers(experiments: Experiments) -> Claim:
                 if row["model"] == name and row["% second right"] is not None
             ]
             if shares:
+                all_shares.append(Mean(shares).mean)
                 near = Mean([SECOND_RANGE - abs(share - SECOND) for share in shares])
                 words = f"{title}, {name} at {counted(last, 'epoch')}"
                 found.append(Finding(words, {"near": near}, shown=f"{Mean(shares)} %"))
-    text = f"The second answer is right in {SECOND:g} % of the misses (judged: within {SECOND_RANGE:g} points)"
-    return claim_of(text, f"{SECOND:g} %", found)
+    text, rule = (
+        f"Where the answer is wrong, the second one is right in {SECOND:g} %",
+        f"within {SECOND_RANGE:g} points",
+    )
+    brief = f"{min(all_shares):.0f} to {max(all_shares):.0f} %" if all_shares else ""
+    return claim_of(text, f"{SECOND:g} %", found, rule=rule, brief=brief)
 
 
 def without_finetuning(experiments: Experiments) -> Claim:
     found, further = [], []
+    narrow, wide = list[float](), list[float]()
     for title, one in spans(experiments):
         kernels, longer = (experiments.get(one.name.replace("squad2", "untouched") + end) for end in ("_kernels", ""))
-        for where, layout in ((one, ""), (kernels, OUR_LAYOUT)):
+        for where, layout, scores in ((one, "", narrow), (kernels, OUR_LAYOUT, wide)):
             head = best_of_the_papers(where, 0.0, FORCED) if where is not None else None
             if where is not None and head is not None:
-                found.append(_half_of_encoder(f"{title}{layout}", Place(where, 0.0, head), one))
+                place = Place(where, 0.0, head)
+                found.append(_half_of_encoder(f"{title}{layout}", place, one))
+                scores += [mean.mean for mean in [place.mean(FORCED)] if mean is not None]
         for where in (one, longer):
             head = where.best_head(0.0, FORCED) if where is not None and 0.0 in where.snapshots else None
             if where is not None and head is not None and not is_the_papers(head):
                 finding = _half_of_encoder(title, Place(where, 0.0, head), one)
                 further += [f"{finding} (ours)"] if finding else []
-    text = (
-        "The papers' heads can't learn spans on an encoder without fine-tuning (judged: less than half of the "
-        "encoder's answerable-only F1 at 1 epoch, after one pass; of heads that see one token, and of those with kernels along "
-        "tokens)"
-    )
-    return claim_of(text, "no head learned; BERT at 0 .036/.051", found, further)
+    text = "The papers' heads can't learn spans on an untouched encoder"
+    rule = "below half of the encoder's answerable-only F1 at 1 epoch, after one pass; heads that see one token and "
+    rule += "heads with kernels along tokens are judged separately"
+    parts = [
+        f"{min(scores):.0f} to {max(scores):.0f} {words}"
+        for words, scores in (("for heads that see one token", narrow), ("with kernels along tokens", wide))
+        if scores
+    ]
+    brief = f"answerable-only F1 {listed(parts)}" if parts else ""
+    return claim_of(text, "no head learned; BERT at 0 .036/.051", found, further, rule=rule, brief=brief)
 
 
 def _half_of_encoder(title: str, head: Place, tuned: Experiment) -> Finding | None:
-    """How far an untouched encoder's head is below half of what the encoder alone has at 1 epoch."""
+    """How far a head on an untouched encoder is below half of the encoder's own score at 1 epoch."""
     own = tuned.by_seed(1.0, ENCODER, FORCED) if 1.0 in tuned.snapshots else {}
     scores = head.experiment.by_seed(0.0, head.model, FORCED)
     both = [seed for seed in scores if seed in own]
@@ -409,42 +497,54 @@ def _half_of_encoder(title: str, head: Place, tuned: Experiment) -> Finding | No
 
 
 def answerability(experiments: Experiments) -> Claim:
+    """Judged on held-out questions too: on dev, where more questions have no answer, saying "no answer" more often is
+    enough to gain."""
     paper = "accuracy at 0.2 .687 → .697, at 1 .761 → .782, at 3 .804 → .811"
-    held_out = [
-        f"on held-out questions, of which fewer have no answer: {finding}"
-        for finding in _pooling_against(experiments, ENCODER, "held_out")
-        if finding is not None
-    ]
-    text = "For answerability learned pooling alone beats BERT"
-    return claim_of(text, paper, _pooling_against(experiments, ENCODER), held_out)
+    found = _pooling_against(experiments, ENCODER)
+    text, rule = "For answerability, learned pooling beats BERT", "on dev and on held-out questions"
+    return claim_of(text, paper, found, rule=rule, brief=_by_split(found))
 
 
 def answerability_over_control(experiments: Experiments) -> Claim:
-    text = "… and a new linear layer on the last layer, trained like it"
-    return claim_of(text, OWN, _pooling_against(experiments, CONTROL))
+    found = _pooling_against(experiments, CONTROL)
+    return claim_of(
+        "… and beats the control", OWN, found, rule="on dev and on held-out questions", brief=_by_split(found)
+    )
 
 
-def _pooling_against(experiments: Experiments, other: str, split: str = "dev") -> list[Finding | None]:
+def _by_split(found: list[Finding]) -> str:
+    """The range of the differences on dev and on held-out questions."""
+    parts = []
+    for split in SPLITS.values():
+        own = [finding for finding in found if finding.words.endswith(split)]
+        means = [gap.mean for finding in own for gap in finding.scores]
+        agree = [agrees for finding in own for agrees in finding.agreeing]
+        if means:
+            parts.append(f"{_range(means)} {split} ({sum(agree)} of {len(agree)} agree)")
+    return f"accuracy {listed(parts)}" if parts else ""
+
+
+def _pooling_against(experiments: Experiments, other: str) -> list[Finding]:
     found = []
-    for title, one in by_encoder(experiments, "answerable_{}"):
-        for epochs in (epochs for epochs in one.head_snapshots if epochs > 0):
-            words = f"{title}, learned_pooling at {counted(epochs, 'epoch')}"
-            places = Place(one, epochs, "learned_pooling"), Place(one, epochs, other)
-            found.append(compare(words, *places, one.first["metrics"][:1], split=split))
-    return found
+    for split, where in SPLITS.items():
+        for title, one in by_encoder(experiments, "answerable_{}"):
+            for epochs in (epochs for epochs in one.head_snapshots if epochs > 0):
+                words = f"{title}, learned_pooling at {counted(epochs, 'epoch')} {where}"
+                places = Place(one, epochs, "learned_pooling"), Place(one, epochs, other)
+                found.append(compare(words, *places, one.first["metrics"][:1], split=split))
+    return [finding for finding in found if finding is not None]
 
 
 def glue_heads(experiments: Experiments) -> Claim:
     paper = "BERT-base at 1 epoch: ahead on MRPC, RTE, STS-B, CoLA, behind or equal on the rest"
     found = [finding for finding in _glue_gaps(experiments, ENCODER) if finding]
     earlier = [agrees for finding in found if "at 1 epoch" in finding.words for agrees in finding.agreeing]
-    further = [f"at 1 epoch, as in the paper, {sum(earlier)} of {counted(len(earlier), 'figure')} agree"]
-    return claim_of("On GLUE a head beats the encoder that it reads", paper, found, further if earlier else [])
+    further = [f"at 1 epoch, as in the paper, {sum(earlier)} of {counted(len(earlier), 'score')} agree"]
+    return claim_of("On GLUE, a head beats its encoder", paper, found, further if earlier else [])
 
 
 def glue_heads_over_control(experiments: Experiments) -> Claim:
-    text = "… and a new linear layer on the last layer, trained like the head"
-    return claim_of(text, OWN, _glue_gaps(experiments, CONTROL))
+    return claim_of("… and beats the control", OWN, _glue_gaps(experiments, CONTROL))
 
 
 def _glue_gaps(experiments: Experiments, other: str) -> list[Finding | None]:
@@ -468,60 +568,65 @@ CLAIMS: list[Judge] = [
     without_finetuning, glue_heads, glue_heads_over_control,
 ]  # fmt: skip
 NOTE = (
-    "A figure agrees where the mean over seeds is above zero, or what the claim allows, and no seed is below. A claim "
-    "holds where all of its figures agree, partly where a third of them or more do, and does not where fewer do; one "
-    "seed decides nothing. The more seeds there are, the likelier one is below: GLUE has five. Figures of spans are F1 "
-    "at threshold 0, F1 at the chosen threshold, answerable-only F1 and AUC, unless the claim says what it is judged by. Where "
-    "a claim is of a head in general, it is the best of the papers' that all seeds have, on held-out training data, by "
-    "F1 at the chosen threshold for spans (without fine-tuning by answerable-only F1) and by the task's first figure for "
-    "sentences; where every head was run, more of them could win there by luck. Where the rate had decayed, four of "
-    "the papers' heads were run, and none with kernels along tokens. Answerability was run at 5e-5 only. BERT is the "
-    "encoder at hand."
+    "A score agrees if its mean over seeds is above zero (or above what the claim allows) and no seed is below. A "
+    "claim holds if all of its scores agree, partly if at least a third do, and does not hold otherwise; one seed "
+    f"decides nothing. Where a p-value is given, p must also be below {ALPHA:g}. The more seeds, the likelier one is "
+    "below: GLUE has five. Spans are judged by F1 at threshold 0, F1 at the chosen threshold, answerable-only F1 and "
+    "AUC, unless the claim says otherwise. “A head” is the best of the papers' heads that all seeds have, on held-out "
+    "data, by F1 at the chosen threshold for spans (on untouched encoders by answerable-only F1) and by the task's "
+    "first metric otherwise; with more heads, more can win there by luck. Where the learning rate had decayed, four "
+    "of the papers' heads were run, none with kernels along tokens. Answerability was run at 5e-5 only. BERT is our "
+    "encoder, and the control is a linear layer on the last layer, trained like the heads. Lines that begin with … "
+    "are questions of our own."
 )
 
 
+def judge_all(experiments: Experiments) -> dict[Judge, Claim]:
+    return {judge: judge(experiments) for judge in CLAIMS}
+
+
+def is_own(claim: Claim) -> bool:
+    """Whether it is a question of ours."""
+    return claim.paper in (OWN, NO_DECAY)
+
+
 def claims_blocks(experiments: Experiments, lower: Experiments) -> list[Block]:
-    """Every claim, and beside it what the runs say whose encoders were fine-tuned at the lower rate."""
-    found, there = {judge: judge(experiments) for judge in CLAIMS}, judge_at_lower(experiments, lower)
+    """Every claim, with the verdict at the lower learning rate in the next column."""
+    found, there = judge_all(experiments), judge_at_lower(experiments, lower)
     rate = show_rate(LOWER)
-    columns = [Column("claim"), Column("here"), Column("figures that agree")]
-    columns.append(Column(f"at {rate}", None, "with encoders fine-tuned at this lower rate, where both were run"))
-    columns += [Column("seeds", None, "the fewest that any of its figures has")]
-    columns.append(Column("the papers (EM/F1 of BERT-large on SQuAD 2.0, unless said otherwise)"))
+    columns = [Column("claim"), Column("verdict"), Column("scores that agree")]
+    columns.append(Column(f"at {rate}", None, "with encoders fine-tuned at this lower learning rate, if both were run"))
+    columns += [Column("seeds", None, "the fewest of any of its scores")]
+    columns.append(Column("the papers (EM/F1 of BERT-large on SQuAD 2.0, unless stated otherwise)"))
     rows: list[list[Cell]] = []
     for judge, claim in found.items():
-        agreeing = _agreeing(claim) if claim.findings else None
-        other = f"{there[judge].verdict}, {_agreeing(there[judge])}" if judge in there else None
-        rows.append([claim.text, claim.verdict, agreeing, other, claim.seeds or None, claim.paper])
+        agreeing = claim.count if claim.findings else None
+        other = f"{there[judge].verdict}, {there[judge].count}" if judge in there else None
+        rows.append([claim.title, claim.verdict, agreeing, other, claim.seeds or None, claim.paper])
     claims = list(found.values())
-    parts = {paper: [claim for claim in claims if claim.paper == paper] for paper in (OWN, NO_DECAY)}
-    theirs = [claim for claim in claims if claim.paper not in parts]
-    told = f"Of the papers' {len(theirs)} claims: {_count(theirs)}. Lines that begin with … are questions of ours. Of "
-    told += f"{len(parts[OWN])}, which ask the same against our control: {_count(parts[OWN])}. Of "
-    told += f"{len(parts[NO_DECAY])}, where the encoder's rate had decayed: {_count(parts[NO_DECAY])}."
-    lines = [told]
+    theirs = [claim for claim in claims if not is_own(claim)]
+    lines = [f"Of the papers' {len(theirs)} claims, {count_verdicts(theirs)}."]
+    for paper, words in ((OWN, "against the control"), (NO_DECAY, "on encoders whose learning rate had decayed")):
+        own = [claim for claim in claims if claim.paper == paper]
+        lines.append(f"Of our {len(own)} questions {words}, {count_verdicts(own)}.")
     if there:
         changed = sum(found[judge].verdict != claim.verdict for judge, claim in there.items())
-        lines.append(f"With encoders fine-tuned at {rate}, the verdict on {changed} of {len(there)} would be another.")
+        lines.append(f"With encoders fine-tuned at {rate}, {changed} of {len(there)} verdicts would differ.")
     blocks = [
-        Block("claims", "Claim by claim", lines, Table(columns, rows), note=NOTE),
-        _evidence_block("claims_evidence", "The figures behind it", claims),
+        Block("claims", "Claim by claim", [" ".join(lines)], Table(columns, rows), note=NOTE),
+        _evidence_block("claims_evidence", "The scores behind the verdicts", claims),
     ]
-    return blocks + ([_evidence_block("claims_lower", f"The figures at {rate}", [*there.values()])] if there else [])
+    return blocks + ([_evidence_block("claims_lower", f"The scores at {rate}", [*there.values()])] if there else [])
 
 
 def judge_at_lower(experiments: Experiments, lower: Experiments) -> dict[Judge, Claim]:
-    """The claims that hang on the rate of fine-tuning and have runs at the lower one, as these judge them."""
+    """The claims that depend on the learning rate of fine-tuning, judged by the runs at the lower one."""
     found = {judge: (judge(experiments), judge(experiments | lower)) for judge in CLAIMS}
     return {judge: there for judge, (here, there) in found.items() if there.findings not in ([], here.findings)}
 
 
-def _agreeing(claim: Claim) -> str:
-    return f"{sum(claim.agreeing)} of {len(claim.agreeing)}"
-
-
 def _evidence_block(key: str, title: str, claims: list[Claim]) -> Block:
-    columns = [Column("claim"), Column("what our runs show: how far above, ± over seeds")]
+    columns = [Column("claim"), Column("differences, mean ± standard deviation over seeds")]
     rows: list[list[Cell]] = []
     for claim in claims:
         lines = [*map(str, claim.findings), *claim.further]
@@ -529,7 +634,7 @@ def _evidence_block(key: str, title: str, claims: list[Claim]) -> Block:
     return Block(key, title, table=Table(columns, rows), folded=True)
 
 
-def _count(claims: list[Claim]) -> str:
-    verdicts = (HOLDS, PARTLY, FAILS, ONE_SEED, OPEN)
-    counts = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in verdicts}
-    return ", ".join(f"{verdict} {count}" for verdict, count in counts.items() if count)
+def count_verdicts(claims: list[Claim]) -> str:
+    """1 holds, 7 hold in part and 6 do not hold."""
+    counts = [(sum(claim.verdict == verdict for claim in claims), words) for verdict, words in COUNTED.items()]
+    return listed([f"{count} {one if count == 1 else more}" for count, (one, more) in counts if count])

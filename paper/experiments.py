@@ -35,15 +35,15 @@ class ExperimentConfig:
     name: str
     about: str
     seeds: int
-    """How many are wanted."""
+    """The number of seeds to run."""
     on_page: bool
     """Whether it belongs to the results page."""
     published: str | None
-    """The papers' own figures."""
+    """The papers' own scores."""
     common: Settings
-    """What both variants have."""
+    """The settings that both variants share."""
     local: Settings
-    """Data and encoder that the results were measured with."""
+    """The data and encoder that the results were measured with."""
     hub: Settings | None
     """The hub's data and BERT-base instead; None where there is only one variant."""
 
@@ -63,7 +63,7 @@ class ExperimentConfig:
 
 @cache
 def load_experiments(path: Path = FILE) -> dict[str, ExperimentConfig]:
-    """Every experiment by its name, in the order of the file."""
+    """All experiments by name, in file order."""
     file = tomllib.loads(path.read_text(encoding="utf-8"))
     found: dict[str, ExperimentConfig] = {}
     for entry in file["experiments"]:
@@ -128,7 +128,8 @@ def merge(below: Settings, above: Settings) -> Settings:
 
 
 def _with_defaults(entry: Any, defaults: Settings) -> Any:
-    """An entry of `heads` with the defaults its head has a setting for. Settings would change its name: it is kept."""
+    """An entry of `heads` with the defaults its head has a setting for. Settings would change its name, so that is
+    set too."""
     table = {"head": entry} if isinstance(entry, str) else entry
     known = setting_types(find_preset(table["head"])[0])
     missing = {key: value for key, value in defaults.items() if key in known and key not in table}
@@ -141,19 +142,19 @@ app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="The experiments of the results page and the papers."
 )
 Name = Annotated[str, typer.Argument(help="An experiment that `list` shows.", show_default=False)]
-Seed = Annotated[int, typer.Option(help="Seed of every draw.")]
+Seed = Annotated[int, typer.Option(help="Random seed.")]
 OnHub = Annotated[bool, typer.Option("--hub", help="The hub's data and BERT-base instead of local files.")]
 To = Annotated[Path | None, typer.Option(help="Write the config to this file.", show_default=False)]
 
 
 @app.command("list")
 def list_all() -> None:
-    """Every experiment: name, seeds, task, encoder, what it is."""
+    """List all experiments: name, seeds, task, encoder, description."""
     rows = []
     for one in load_experiments().values():
         settings = one.settings()
         rows.append([one.name, str(one.seeds), settings["task"]["name"], settings["encoder"]["name"], one.about])
-    print_table(Table(title="experiments", columns=["name", "seeds", "task", "encoder", "what it is"], rows=rows))
+    print_table(Table(title="experiments", columns=["name", "seeds", "task", "encoder", "description"], rows=rows))
 
 
 @app.command()
@@ -168,7 +169,7 @@ def show(name: Name, seed: Seed = 0, hub: OnHub = False, to: To = None) -> None:
 
 @app.command()
 def run(name: Name, overrides: Overrides = None, seed: Seed = 0, hub: OnHub = False) -> None:
-    """Run an experiment, as `bertvision run CONFIG` does."""
+    """Run an experiment, like `bertvision run CONFIG`."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "experiment.toml"
         write_text(path, to_text(find_experiment(name), seed, hub))
@@ -186,7 +187,7 @@ def to_text(experiment: ExperimentConfig, seed: int, hub: bool) -> str:
 
 
 def _one_a_line(key: str, items: list[Any]) -> str:
-    """A list in TOML with a line for each item."""
+    """A list in TOML, one item per line."""
     whole = [to_toml({key: [item]}) for item in items]
     texts = [text[text.index("[") + 1 : text.rindex("]")].strip() for text in whole]
     return "\n".join([f"{key} = [", *(f"    {text}," for text in texts), "]"])

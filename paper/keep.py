@@ -1,11 +1,10 @@
-"""Keeps of finished runs what the results page is made of: python -m paper.keep RUN [RUN …] [--again]
+"""Keep the scores of finished runs for the results pages: python -m paper.keep RUN [RUN …] [--again]
 
-A run's folder is called as its experiment, with its seed: squad2_gte_seed1. Its settings must be the experiment's;
-where data and encoder lie may differ. A folder called squad2_gte_full1_lr0.0001_seed0 is of a run with another learning
-rate of fine-tuning than the experiment's, and is kept apart from the others. Marks of each example must be there
-(analyses need them); the weights of encoders and heads need not.
-With --again the runs, which must have had the GPU to themselves, stand beside those of the same seed that were kept:
-their seconds count, and not their scores.
+A run folder is named after its experiment and seed: squad2_gte_seed1. Its settings must be those of the experiment;
+only the paths of data and encoder may differ. A name such as squad2_gte_full1_lr0.0001_seed0 means another learning
+rate of fine-tuning; such runs go to `kept/rates`. The per-example results must exist, since analyses need them; the
+weights of encoder and heads are not needed.
+With --again, runs that had the GPU to themselves are kept in `kept/again`: their seconds count, their scores don't.
 """
 
 import dataclasses
@@ -43,8 +42,8 @@ FREE = {
     "run", "heads", "task.data", "task.train", "task.dev", "encoder.name", "encoder.device", "encoder.dtype",
     "finetune.snapshots", "finetune.checkpoint_seconds", "train.checkpoint_seconds", "finetune.memory_tokens",
 }  # fmt: skip
-"""What may be another: where things lie and run. (The last snapshot is always there; tests look at the rest.) Heads
-are compared by themselves."""
+"""Settings that may differ: paths and devices. The last snapshot always exists, and tests check the others. Heads are
+compared separately."""
 NAME = re.compile(r"(?P<experiment>\w+?)(_lr(?P<lr>\d+(\.\d+)?(e-\d+)?))?_seed(?P<seed>\d+)")
 COSTS = ("parameters", "trained_parameters", "seconds", "tokens", "memory")
 
@@ -52,7 +51,7 @@ COSTS = ("parameters", "trained_parameters", "seconds", "tokens", "memory")
 def keep(run: Path, again: bool = False) -> Path:
     name = NAME.fullmatch(run.name)
     if name is None:
-        raise UserError(f"'{run}': a run is called as its experiment and its seed, such as squad2_gte_seed1.")
+        raise UserError(f"'{run}': name the folder after experiment and seed, for example squad2_gte_seed1.")
     experiment, seed = name["experiment"], int(name["seed"])
     lr = float(name["lr"]) if name["lr"] else None
     evidence = FinishedRun(run)
@@ -76,12 +75,11 @@ def keep(run: Path, again: bool = False) -> Path:
 
 
 def check_settings(evidence: FinishedRun, experiment: str, seed: int, lr: float | None = None) -> None:
-    """Refuses a run that was made with other settings than the experiment gives, but for the learning rate that its
-    name tells."""
+    """Raise if a run's settings differ from its experiment's. Its folder's name may set another learning rate."""
     tables = find_experiment(experiment).settings(seed)
     if lr is not None:
         tables["finetune"]["lr"] = lr
-    # Where data lie is free, and need not be there any more.
+    # Paths of data may differ, and the files may be gone.
     wanted = _fill_in(dataclasses.asdict(build_config(tables | {"task": {"name": tables["task"]["name"]}})))
     there, run = _fill_in(evidence.config), evidence.folder.path
     for section, expected in wanted.items():
@@ -89,16 +87,16 @@ def check_settings(evidence: FinishedRun, experiment: str, seed: int, lr: float 
             name, found = f"{section}.{key}".rstrip("."), there[section][key]
             if name not in FREE and found != expected[key]:
                 where = "the folder's name" if lr is not None and name == "finetune.lr" else f"'{experiment}'"
-                raise UserError(f"'{run}': {name} is {found}, and {expected[key]} in {where}.")
+                raise UserError(f"'{run}': {name} is {found}, but {expected[key]} in {where}.")
     members = [_members(config) for config in (there, wanted)]
     differing = [name for name in {**members[0], **members[1]} if members[0].get(name) != members[1].get(name)]
     if differing:
-        raise UserError(f"'{run}': its heads are not those of '{experiment}': {', '.join(differing)} differ.")
+        raise UserError(f"'{run}': its heads differ from those of '{experiment}': {', '.join(differing)}.")
 
 
 def _fill_in(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The sections of a config with the defaults of settings that it was made before, and with what a run takes of its
-    task where nothing is given. What belongs to no section is under "" in one of its own."""
+    """The sections of a config, with defaults filled in for settings it lacks. A setting outside of any section gets
+    its own section, under the key ""."""
     task = TASKS[config["task"]["name"]]
     whole = merge(dataclasses.asdict(RunConfig(task=TaskConfig(task.name))), config)
     whole["data"]["max_length"] = whole["data"]["max_length"] or task.max_length
@@ -108,7 +106,7 @@ def _fill_in(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _members(config: dict[str, dict[str, Any]]) -> dict[str, MemberConfig]:
-    """The members that `heads` stands for, each with all settings of its head."""
+    """The members that `heads` defines, each with all settings of its head."""
     kind = TASKS[config["task"]["name"]].kind
     assert kind is not None, "an experiment's task has a kind of its own"
     train = TrainConfig(**{item.name: config["train"][item.name] for item in dataclasses.fields(TrainConfig)})
@@ -120,7 +118,7 @@ def _members(config: dict[str, dict[str, Any]]) -> dict[str, MemberConfig]:
 
 
 def shorten(models: list[Model]) -> dict[str, Any]:
-    """Scores and costs of each model, to four digits."""
+    """Scores and costs of each model, rounded to four digits."""
     short = {}
     for model in models:
         some = {key: getattr(model, key) for key in COSTS if getattr(model, key) is not None}
@@ -164,11 +162,11 @@ def round_off(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    words = [word for word in sys.argv[1:] if word != "--again"]
-    if not words:
+    folders = [argument for argument in sys.argv[1:] if argument != "--again"]
+    if not folders:
         raise SystemExit(__doc__)
     try:
-        for word in words:
-            print(keep(Path(word), "--again" in sys.argv))
+        for folder in folders:
+            print(keep(Path(folder), "--again" in sys.argv))
     except UserError as error:
         raise SystemExit(f"error: {error}") from None

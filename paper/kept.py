@@ -1,4 +1,4 @@
-"""What was kept of the runs: one small file a run in `paper/kept`; the seeds of an experiment belong together."""
+"""The kept scores: one small JSON file per run in `paper/kept`, grouped into experiments with several seeds."""
 
 import json
 from collections.abc import Callable
@@ -11,30 +11,32 @@ from bertvision.heads import CONTROL
 from bertvision.pipeline.finished import Entry, best_by_mean, build_entry, read_figure
 from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT
 from bertvision.report.analyses.spending import BACKWARD
+from bertvision.report.wording import ENCODER as ENCODER_ALONE
 from bertvision.report.wording import with_spread
 from paper.names import ENCODERS
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "paper" / "kept"
 AGAIN = "again"
-"""The folder in it of runs that were repeated with the GPU to themselves: their seconds count, and not their scores."""
+"""Subfolder of runs repeated with the GPU to themselves: only their seconds count."""
 RATES = "rates"
-"""The folder of runs with another learning rate of fine-tuning than their experiment's: those that a rate was chosen
-among, and those at the lower rate."""
+"""Subfolder of runs whose learning rate of fine-tuning differs from their experiment's: the candidates a rate was
+chosen from, and the runs at the lower rate."""
 LOWER = 5e-5
-"""The learning rate of fine-tuning that all encoders for spans had before a better one was chosen: claims, and what
-heads add, are shown for both."""
+"""The learning rate all span encoders had before a better one was chosen. Claims and gains are shown for both."""
 ALONE = {
     ("squad2_minilm", LOWER, 0),
     *((f"squad2_{encoder}_{peer}", 1e-3, 1) for encoder in ("gte", "minilm") for peer in ("lora", "bitfit")),
 }
-"""Runs (experiment, rate, seed) in RATES that had the GPU to themselves, as all in AGAIN had. The seconds of all others
-are upper bounds."""
+"""Runs in RATES, as (experiment, learning rate, seed), that had the GPU to themselves, as all runs in AGAIN had. All
+other seconds are upper bounds."""
+OLD_NAME = "encoder itself"
+"""What kept analyses call the encoder alone."""
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A figure over seeds."""
+    """A score over seeds."""
 
     values: list[float]
 
@@ -54,26 +56,26 @@ class Mean:
 class Seconds:
     value: float
     alone: bool
-    """Whether the run had the GPU to itself; an upper bound where others shared it."""
+    """Whether the run had the GPU to itself. If not, the value is an upper bound."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """The runs of one experiment, one a seed."""
+    """The runs of one experiment, one per seed."""
 
     name: str
     runs: dict[int, dict[str, Any]]
-    """By seed: what `keep.py` wrote."""
+    """What `keep.py` wrote, by seed."""
     again: list[dict[str, Any]] = field(default_factory=list)
-    """Runs that were repeated with the GPU to themselves, at the same rate."""
+    """Repeated runs at the same learning rate that had the GPU to themselves."""
     timed: list[dict[str, Any]] = field(default_factory=list)
-    """Its runs that had the GPU to themselves, at whatever rate: fine-tuning takes as long at any."""
+    """Its runs at any learning rate that had the GPU to themselves: the rate does not affect the time."""
     lr: float | None = None
-    """The rate of fine-tuning, where it is not the experiment's own."""
+    """The learning rate of fine-tuning; None: the experiment's own."""
 
     @property
     def title(self) -> str:
-        """What repeats it."""
+        """The arguments that repeat it."""
         return self.name + ("" if self.lr is None else f" finetune.lr={show_rate(self.lr)}")
 
     @property
@@ -93,22 +95,22 @@ class Experiment:
         return [epochs for epochs in self.snapshots if len(self.models(epochs)) > 2]
 
     def models(self, epochs: float) -> list[str]:
-        """Those that any seed has, in the order of the tables."""
+        """The models that any seed has, in table order."""
         return list(dict.fromkeys(name for seed in self.seeds for name in self._models(seed, epochs)))
 
     def entry(self, epochs: float, model: str) -> Entry:
-        """What is the same for all seeds of a model: parameters, kind of head …"""
+        """The facts of a model that are the same for all seeds, such as parameters and kind of head."""
         found = next(self._models(seed, epochs)[model] for seed in self.seeds if model in self._models(seed, epochs))
         return build_entry(model, epochs, found)
 
     def tokens(self, epochs: float, model: str) -> int:
-        """That training sent through the encoder, of a run that has recorded them."""
+        """Tokens that training sent through the encoder."""
         found = self.entry(epochs, model).tokens
-        assert found is not None, f"{self.name} has not recorded the tokens of {model}"
+        assert found is not None, f"{self.name} did not record the tokens of {model}"
         return found
 
     def by_seed(self, epochs: float, model: str, key: str, split: str = "dev") -> dict[int, float]:
-        """A score of each seed that has it; a dot in the key leads into `at_threshold`."""
+        """A score by seed, for the seeds that have it. A dot in the key reads inside `at_threshold`."""
         found = {}
         for seed in self.seeds:
             value = read_figure(self._models(seed, epochs).get(model, {}).get("scores", {}).get(split, {}), key)
@@ -121,13 +123,13 @@ class Experiment:
         return Mean(values) if values else None
 
     def show(self, epochs: float, model: str, key: str) -> str | None:
-        """The mean over seeds and their spread, for a table."""
+        """The mean and standard deviation over seeds, for a table."""
         mean = self.mean(epochs, model, key)
         return None if mean is None else str(mean)
 
     def seconds(self, epochs: float, model: str) -> Seconds | None:
-        """Of fine-tuning up to the snapshot, and of the pass where it is a head: the fewest of the runs that had the
-        GPU to themselves, or of all."""
+        """Seconds of fine-tuning up to the snapshot, plus the pass for a head: the fastest of the runs that had the
+        GPU to themselves, or else of all runs."""
         tuned = _fewest(self.timed, list(self.runs.values()), lambda run: _seconds(run, epochs, ENCODER))
         if model == ENCODER or tuned is None:
             return tuned
@@ -135,24 +137,24 @@ class Experiment:
         return None if own is None else Seconds(tuned.value + own.value, tuned.alone and own.alone)
 
     def seconds_of_passes(self) -> Seconds | None:
-        """Of all snapshots together: heads of one pass took as long, and those that read every token have their own."""
+        """Seconds of all head passes of all snapshots. Heads that read every token train in a pass of their own."""
         shots = self.head_snapshots
         alike = [run for run in self.timed if all(run in self._timed_alike(epochs) for epochs in shots)]
         return _fewest(alike, list(self.runs.values()), lambda run: sum(_passes(run, epochs) for epochs in shots))
 
     def _timed_alike(self, epochs: float) -> list[dict[str, Any]]:
-        """All heads of a run share the pass: only a run with the same ones tells what it takes."""
+        """Timed runs with the same heads. All heads of a run share a pass, so other runs are not comparable."""
         models = set(self.models(epochs))
         return [run for run in self.timed if set(_models_of(run, epochs)) == models]
 
     def compute(self, epochs: float, model: str) -> int | None:
-        """Training tokens through the encoder up to here, in those of a forward pass: a backward one counts twice."""
+        """Training tokens through the encoder up to here, in units of a forward pass: a backward pass counts twice."""
         tuned = self.entry(epochs, ENCODER).tokens
         own = 0 if model == ENCODER else self.entry(epochs, model).tokens
         return None if tuned is None or own is None else (1 + BACKWARD) * tuned + own
 
     def best_head(self, epochs: float, key: str, names: list[str] | None = None) -> str | None:
-        """By held-out data, never by dev: of the heads that all seeds have, on all of the data."""
+        """The best head on held-out data, among the heads that all seeds have and that saw all of the data."""
         found = {
             name: list(scores.values())
             for name in self.models(epochs)
@@ -163,7 +165,7 @@ class Experiment:
         return best_by_mean(found)
 
     def analyses(self, key: str) -> dict[int, Any]:
-        """An analysis by seed, of the runs that have it."""
+        """An analysis by seed, for the runs that have it."""
         return {seed: run["analyses"][key] for seed, run in sorted(self.runs.items()) if key in run["analyses"]}
 
     def _models(self, seed: int, epochs: float) -> dict[str, Any]:
@@ -180,8 +182,7 @@ def _models_of(run: dict[str, Any], epochs: float) -> dict[str, Any]:
 
 
 def _seconds(run: dict[str, Any], epochs: float, model: str) -> float | None:
-    """Of fine-tuning for the encoder, of the pass for a head; None where the run has no such model, and for the
-    baseline, which takes none."""
+    """Seconds of fine-tuning for the encoder, of the pass for a head. None for the baseline and for missing models."""
     models = _models_of(run, epochs)
     return None if model not in models or model == BASELINE else float(models[model].get("seconds") or 0.0)
 
@@ -193,7 +194,7 @@ def _passes(run: dict[str, Any], epochs: float) -> float:
 def _fewest(
     alone: list[dict[str, Any]], runs: list[dict[str, Any]], seconds: Callable[[dict[str, Any]], float | None]
 ) -> Seconds | None:
-    """Of the runs that had the GPU to themselves, or else of all."""
+    """The fastest of the runs that had the GPU to themselves, or else of all runs."""
     for some, is_alone in ((alone, True), (runs, False)):
         found = [own for run in some for own in [seconds(run)] if own is not None]
         if found:
@@ -202,7 +203,7 @@ def _fewest(
 
 
 def show_seconds(seconds: Seconds | None, digits: int) -> str | float | None:
-    """For a table, where bounds are marked."""
+    """Seconds for a table, with upper bounds marked."""
     if seconds is None:
         return None
     return seconds.value if seconds.alone or seconds.value == 0 else f"≤ {seconds.value:,.{digits}f}"
@@ -226,11 +227,11 @@ class Place:
 
     @property
     def trained_parameters(self) -> int:
-        """Its own that learned: of LoRA and BitFit not all do."""
+        """Its parameters that were trained. With LoRA and BitFit most are frozen."""
         return self.experiment.entry(self.epochs, self.model).trained_parameters or self.parameters
 
     def seeds(self, key: str) -> int:
-        """How many have the figure."""
+        """The number of seeds that have a score."""
         return len(self.experiment.by_seed(self.epochs, self.model, key))
 
     def mean(self, key: str) -> Mean | None:
@@ -244,20 +245,20 @@ class Place:
         return self.experiment.seconds(self.epochs, self.model)
 
     def passes(self, one_epoch: int | None) -> float | None:
-        """What it took of the encoder to train, in forward passes over the training set."""
+        """What training cost, in forward passes of the training set through the encoder."""
         compute = None if self.model == BASELINE else self.experiment.compute(self.epochs, self.model)
         return None if compute is None or not one_epoch else compute / one_epoch
 
 
 def compared_seconds(*places: Place) -> list[float]:
-    """Seconds of each; none at all where some can't be compared, since other runs shared the GPU."""
+    """Seconds of each model; empty if any of the runs shared the GPU."""
     found = [place.seconds for place in places]
     known = [seconds.value for seconds in found if seconds is not None and seconds.alone]
     return known if len(known) == len(places) else []
 
 
 def to_text(run: dict[str, Any]) -> str:
-    """JSON with a line for each model: what changed can be read."""
+    """JSON with one line per model, so that diffs are readable."""
     parts = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in run.items() if key != "snapshots"]
     shots = []
     for epochs, models in run["snapshots"].items():
@@ -268,12 +269,12 @@ def to_text(run: dict[str, Any]) -> str:
 
 
 def is_head(entry: Entry) -> bool:
-    """Whether a model is a head on all of the data."""
+    """Whether a model is a head that saw all of the data."""
     return entry.head is not None and entry.data_fraction == 1
 
 
 def kept_seeds(folder: Path = KEPT) -> dict[str, list[int]]:
-    """The seeds that were kept of each experiment, by the names of the files."""
+    """The kept seeds of each experiment, from the file names."""
     found: dict[str, list[int]] = {}
     for path in sorted(folder.glob("*.json")):
         name, _, seed = path.stem.rpartition("_seed")
@@ -286,12 +287,12 @@ def load_kept(folder: Path = KEPT) -> Experiments:
 
 
 def load_rates(folder: Path = KEPT) -> list[Experiment]:
-    """Of each experiment and each learning rate but its own that it was run at."""
+    """One experiment for each learning rate, other than its own, that it was run at."""
     return _gather(folder, _read(folder / RATES))
 
 
 def by_encoder(experiments: Experiments, pattern: str) -> list[tuple[str, Experiment]]:
-    """(encoder, experiment) for those that exist of a name such as squad2_{}_full1."""
+    """(encoder, experiment) for each encoder that has an experiment of a name such as squad2_{}_full1."""
     names = {title: pattern.format(short) for short, title in ENCODERS.items()}
     return [(title, experiments[name]) for title, name in names.items() if name in experiments]
 
@@ -301,7 +302,7 @@ def at_lower_rate(rates: list[Experiment]) -> Experiments:
 
 
 def _gather(folder: Path, runs: list[dict[str, Any]]) -> list[Experiment]:
-    """Runs of one experiment at the same rate together, with what had the GPU to itself of that experiment."""
+    """Group runs by experiment and learning rate, and add the experiment's timed runs."""
     found: dict[tuple[str, float | None], dict[int, dict[str, Any]]] = {}
     for run in runs:
         found.setdefault((run["config"], run.get("lr")), {})[run["seed"]] = run
@@ -316,9 +317,10 @@ def _gather(folder: Path, runs: list[dict[str, Any]]) -> list[Experiment]:
 
 
 def show_rate(lr: float) -> str:
-    """As people write it: 2e-4."""
+    """A learning rate as people write it: 2e-4."""
     return f"{lr:.0e}".replace("e-0", "e-")
 
 
 def _read(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+    texts = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.json"))]
+    return [json.loads(text.replace(OLD_NAME, ENCODER_ALONE)) for text in texts]

@@ -1,4 +1,4 @@
-"""Where labels stand beside the points of a picture: each on the side that is the least crowded."""
+"""Placement of labels next to the points of a picture: each on its least crowded side."""
 
 import math
 from collections.abc import Iterable
@@ -6,18 +6,18 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 WIDTH, HEIGHT = 580.0, 360.0
-"""Pixels between the axes, about: labels find room by them."""
+"""Approximate size of the plot area in pixels, for placing labels."""
 SIDES = [(1, 1), (-1, -1), (0, -1), (0, 1), (1, 0), (-1, 0), (1, -1), (-1, 1)]
-"""Where a label may stand beside its point (right, down), the most wanted first."""
+"""Possible sides of a label as (right, down), the preferred one first."""
 ALIGN = {-1: "right", 0: "center", 1: "left"}
 BESIDE, CHARACTER = 7, 5.6
-"""Pixels from a point to the label beside it, and of a character."""
+"""Pixels from a point to its label, and per character."""
 Spot = tuple[float, float]
 Row = dict[str, Any]
 
 
 class Box(NamedTuple):
-    """Of pixels, counted from the upper left corner."""
+    """A rectangle in pixels from the upper left corner."""
 
     left: float
     top: float
@@ -28,13 +28,13 @@ class Box(NamedTuple):
         return self.left <= x <= self.right and self.top <= y <= self.bottom
 
     def spots(self) -> list[Spot]:
-        """Enough of its pixels that no other label fits between them."""
+        """Points of the box, dense enough that no other label fits between them."""
         middle = (self.left + self.right) / 2
         return [(x, y) for x in (self.left, middle, self.right) for y in (self.top, self.bottom)]
 
 
 def place_labels(data: list[Row], field: str, across: list[float], up: list[float], joined: Iterable[str]) -> list[Row]:
-    """The rows with where their labels stand: each on the side where the fewest marks, lines and labels are."""
+    """Add the label position to each row: the side with the fewest marks, lines and labels."""
     wide, high = math.log(across[1] / across[0]), up[1] - up[0]
     points = [(WIDTH * math.log(row[field] / across[0]) / wide, HEIGHT * (up[1] - row["score"]) / high) for row in data]
     taken = [spot for x, y in points for spot in [(x, y), *Box(x - 4, y - 4, x + 4, y + 4).spots()]]
@@ -50,7 +50,7 @@ def place_labels(data: list[Row], field: str, across: list[float], up: list[floa
 
 
 def _line(points: list[Spot]) -> list[Spot]:
-    """Spots along the line from point to point, close enough that none jumps over a label."""
+    """Points along the lines that join the given ones, dense enough that no label fits between them."""
     found = []
     for (x, y), (next_x, next_y) in pairwise(sorted(points)):
         found += [(x + step / 100 * (next_x - x), y + step / 100 * (next_y - y)) for step in range(101)]
@@ -58,7 +58,7 @@ def _line(points: list[Spot]) -> list[Spot]:
 
 
 def _down(side: tuple[int, int]) -> int:
-    """Right above and below a point a label must keep farther away."""
+    """Vertical offset of a label; larger directly above and below its point."""
     return side[1] * (6 if side[0] else 11)
 
 

@@ -1,4 +1,4 @@
-"""What the page calls things, the figures it gives, and the colours that stay the same from picture to picture."""
+"""The pages' names for models and metrics, and the colours, which are the same in every picture."""
 
 from typing import Any
 
@@ -7,44 +7,44 @@ from bertvision.heads import CONTROL
 from bertvision.kinds.span import FIGURES
 from bertvision.pipeline.folder import BASELINE, ENCODER
 from bertvision.report.drawing import import_altair
-from bertvision.report.wording import ENCODER as ENCODER_ITSELF
+from bertvision.report.wording import ENCODER as ENCODER_ALONE
 
 ENCODERS = {"gte": "gte-small", "minilm": "all-MiniLM-L6-v2"}
-SQUAD = "SQuAD 2.0, partial train"
+SQUAD = "SQuAD 2.0 (part of the training set)"
 TITLES = {
     BASELINE: "baseline: never answers",
-    ENCODER: ENCODER_ITSELF,
+    ENCODER: ENCODER_ALONE,
     CONTROL: f"{CONTROL} (control)",
 }
 SPAN_FIGURES = [(one.key, one.heading) for one in FIGURES if "Ans_" not in one.key]
-"""(key in a model's scores, heading); a dot leads inside."""
+"""(key in a model's scores, column heading). A dot reads inside `at_threshold`."""
 SPAN_NOTES = {
-    "EM": "official, at threshold 0, as the papers give it",
-    "F1": "official, at threshold 0, as the papers give it",
-    "EM*": "at the no-answer threshold chosen on held-out training questions",
-    "F1*": "at the no-answer threshold chosen on held-out training questions",
-    "answerable-only EM": "on answerable questions, when the model must answer: no threshold",
-    "answerable-only F1": "on answerable questions, when the model must answer: no threshold",
-    "AUC": "of the no-answer score: no threshold",
+    "EM": "official metric at threshold 0, as in the papers",
+    "F1": "official metric at threshold 0, as in the papers",
+    "EM*": "at the no-answer threshold chosen on held-out questions",
+    "F1*": "at the no-answer threshold chosen on held-out questions",
+    "answerable-only EM": "on answerable questions, when the model must answer; needs no threshold",
+    "answerable-only F1": "on answerable questions, when the model must answer; needs no threshold",
+    "AUC": "area under the ROC curve of the no-answer score; needs no threshold",
 }
 FORCED, AUC = "forced_f1", "no_answer_auc"
 JUDGED = ("f1", "at_threshold.f1", FORCED, AUC)
-"""What claims about spans are judged by: with threshold 0, with a chosen one, and without any."""
+"""The metrics that claims about spans are judged by: at threshold 0, at the chosen threshold, and without one."""
 LABELS = {
     **{name: metrics[name].title for metrics in (LABEL_METRICS, SCORE_METRICS) for name in metrics},
     **{one.key: one.heading for one in FIGURES},
-    "NoAns_f1": "F1 on unanswerable ones",
-    "at_threshold.NoAns_f1": "F1* on unanswerable ones",
+    "NoAns_f1": "NoAns F1",
+    "at_threshold.NoAns_f1": "NoAns F1*",
 }
 
-SECONDS = "of a run that had the GPU to itself; ≤: an upper bound, since other runs shared it"
-RANDOM = "As it came, the encoder's own output layer is random: its row, and any ensemble with it, say nothing there."
+SECONDS = "of a run that had the GPU to itself; ≤: upper bound, since other runs shared the GPU"
+RANDOM = "An untouched encoder's own output layer is random: its row, and any ensemble with it, mean nothing."
 COLOURS = 8
-"""How many the theme has."""
+"""The number of colours in the theme."""
 
 
 def colour_by_place(field: str, places: dict[str, int], shown: list[str]) -> tuple[Any, Any]:
-    """Colours and shapes of a field's values by their places in the theme, with one legend of those that are shown."""
+    """Colours and shapes for a field's values, by their positions in the theme, with a legend of the `shown` ones."""
     altair, names = import_altair(), {place: name for name, place in places.items()}
     domain = [names.get(place, f"place {place}") for place in range(COLOURS)]
     shapes = ["circle", "square", "diamond", "cross", "triangle-right", "triangle-up", "triangle-down", "cross"]

@@ -1,5 +1,5 @@
-"""The page's part on peers: other ways to the same scores, against what they took of the encoder, against seconds and
-against parameters that learned."""
+"""Alternatives to heads (full fine-tuning, LoRA, BitFit), by passes through the encoder, seconds and trained
+parameters."""
 
 import math
 from typing import NamedTuple
@@ -14,46 +14,46 @@ from paper.kept import LOWER, Experiment, Experiments, Place, compared_seconds, 
 from paper.labels import HEIGHT, Row, place_labels
 from paper.names import SECONDS, SPAN_NOTES, colour_by_place, in_passes, title_of
 
-KEY, HEADING = "forced_f1", "answerable-only F1"
+KEY, HEADING, HEADING_FIRST = "forced_f1", "answerable-only F1", "Answerable-only F1"
 FIGURES = {"F1": "f1", "F1*": "at_threshold.f1", HEADING: KEY, "AUC": "no_answer_auc"}
-FULL, DECAYED = "full, stopped early", "full, decay to its end"
-AT_LOWER = f"full at {show_rate(LOWER)}, decay to its end"
+FULL, DECAYED = "full, stopped early", "full, fully decayed"
+AT_LOWER = f"full at {show_rate(LOWER)}, fully decayed"
 HEADS, UNTOUCHED = "a head on fine-tuned states", "a head on the untouched encoder"
 PEERS = {"lora": "LoRA", "bitfit": "BitFit"}
 PLACES = {FULL: 0, DECAYED: 2, AT_LOWER: 3, HEADS: 4, UNTOUCHED: 5, "LoRA": 6, "BitFit": 7}
-"""Colours: the encoder alone has the first in every picture, the control the second, the ladder the sixth."""
+"""Colours: in every picture the encoder alone has the first, the control the second, the ladder the sixth."""
 LEAST = 40.0
-"""Points below are left out of the pictures."""
+"""Scores below this are left out of the pictures."""
 JOINED = (FULL, HEADS, "LoRA", "BitFit")
 """The families whose points are joined by a line."""
 TICKS = [base * 10.0**power for power in range(-1, 9) for base in (1, 2, 5)]
 AXES = {
     "work": "passes of the training set through the encoder (forward 1, backward 2)",
     "seconds": "seconds",
-    "learned": "parameters that learned",
+    "learned": "trained parameters",
 }
 WORK_NOTE = (
-    "What heads compute themselves is not counted (of the ladders on the untouched encoder, in arithmetic, about a "
-    "fifth of a forward pass of gte-small, a third of all-MiniLM-L6-v2; in seconds far more), nor what LoRA and BitFit "
-    "save of a backward pass."
+    "The heads' own computation is not counted (for the ladders on the untouched encoder, about a fifth of a forward "
+    "pass of gte-small or a third of one of all-MiniLM-L6-v2 in arithmetic, far more in seconds), nor is what LoRA and "
+    "BitFit save in a backward pass."
 )
 
 
 class Way(NamedTuple):
     family: str | None
-    """Its colour; None: in the table alone."""
+    """Its colour; None: in the table only."""
     title: str
     place: Place
     learned: int
-    """Parameters that learned, in all."""
+    """Trained parameters in total."""
 
     def label(self, one_epoch: int) -> str:
-        """What stands beside its point: how long the encoder was fine-tuned, or how often the head saw the data."""
+        """The label of its point: epochs of fine-tuning, or passes of the head."""
         return f"{self.place.epochs:g}" if self.place.epochs else in_passes(self.place.passes(one_epoch) or 0.0)
 
     @property
     def spent(self) -> float:
-        """Seconds that can be compared with others; endless where there are none."""
+        """Comparable seconds; infinite if there are none."""
         return next(iter(compared_seconds(self.place)), math.inf)
 
 
@@ -68,13 +68,14 @@ def peer_blocks(experiments: Experiments, lower: Experiments, name: str, encoder
     rows = [_row(way, one_epoch) for way in ways]
     return [
         Block(
-            f"{name}_peers", f"{encoder}: other ways to the same scores", table=Table(_columns(), rows),
-            note="Heads are those of the main and the untouched runs with the best answerable-only F1 on held-out questions at "
-            "each snapshot, of those that all seeds have. Kernels along tokens (“In short”) are left out: of their "
-            "seconds there are bounds only, and so are heads where the rate had decayed within 1 epoch (“The rate of "
-            "fine-tuning”). What was stopped early was on its way to 3 epochs: its learning rate had not decayed to 0. "
-            "Rates were chosen on held-out questions for decay to 1 epoch, LoRA and BitFit; decay to 2 epochs was run "
-            f"at {show_rate(LOWER)} only. Seconds do not depend on the rate: some are of runs at another.",
+            f"{name}_peers", f"{encoder}: all alternatives", table=Table(_columns(), rows),
+            note="Heads: those of the main and the untouched runs with the best answerable-only F1 on held-out "
+            "questions at each snapshot, among the heads that all seeds have. Heads with kernels along tokens "
+            "(best_heads.md) are left out, since only upper bounds of their seconds are known, and so are heads on "
+            "fully decayed encoders (learning_rates.md). Runs stopped early were on their way to 3 epochs: their "
+            "learning rate had not decayed to 0. Learning rates were chosen on held-out questions for decay to 1 "
+            f"epoch, LoRA and BitFit; decay to 2 epochs was run at {show_rate(LOWER)} only. Some seconds are of runs "
+            "at another rate, which takes equally long.",
         ),
         *_budgets(name, encoder, ways, lower.get(f"{name}_full1")),
         *_pictures(name, encoder, [way for way in ways if _is_shown(way)], one_epoch),
@@ -82,7 +83,7 @@ def peer_blocks(experiments: Experiments, lower: Experiments, name: str, encoder
 
 
 def _levels(experiment: Experiment) -> list[Way]:
-    """What every way is to be held against: never answering, and the control."""
+    """The levels to compare with: never answering, and the control."""
     found = [Way(None, title_of(BASELINE), Place(experiment, 1.0, BASELINE), 0)]
     for epochs in (epochs for epochs in (0.0, 1.0) if epochs in experiment.head_snapshots):
         found.append(_head(experiment, epochs, CONTROL, None))
@@ -90,7 +91,7 @@ def _levels(experiment: Experiment) -> list[Way]:
 
 
 def _full(experiment: Experiment) -> list[Way]:
-    """Along one line of decay, whose end is the last snapshot."""
+    """The snapshots of full fine-tuning; only the last is fully decayed."""
     last = experiment.snapshots[-1]
     return [
         _tuned(experiment, epochs, DECAYED if epochs == last else FULL) for epochs in experiment.snapshots if epochs
@@ -98,8 +99,7 @@ def _full(experiment: Experiment) -> list[Way]:
 
 
 def _decayed(experiments: Experiments, lower: Experiments, name: str) -> list[Way]:
-    """Full fine-tuning whose rate decays to 0 within 1 epoch, and at the lower rate within 1, 2 (whose experiment has
-    that rate) and 3."""
+    """Full fine-tuning with decay to 0 within 1 epoch, and at the lower learning rate within 1, 2 and 3."""
     ends = [(DECAYED, experiments.get(f"{name}_full1")), (AT_LOWER, lower.get(f"{name}_full1"))]
     ends += [(AT_LOWER, experiments.get(f"{name}_full2")), (AT_LOWER, lower.get(name))]
     return [_tuned(one, one.snapshots[-1], family) for family, one in ends if one is not None]
@@ -118,7 +118,7 @@ def _tuned(experiment: Experiment, epochs: float, family: str) -> Way:
 
 
 def _heads(experiment: Experiment) -> list[Way]:
-    """On each snapshot the best head by held-out data."""
+    """The best head on held-out data at each snapshot."""
     found = [(epochs, experiment.best_head(epochs, KEY)) for epochs in experiment.snapshots]
     return [
         _head(experiment, epochs, head, HEADS if epochs else UNTOUCHED) for epochs, head in found if head is not None
@@ -141,10 +141,10 @@ def _is_shown(way: Way) -> bool:
 
 
 def _columns() -> list[Column]:
-    work = "of the training set through the encoder: forward counts 1, backward 2; what heads compute comes on top"
-    seconds = f"of fine-tuning, and for a head of the pass, which all heads of the run share; {SECONDS}"
-    columns = [Column("way"), Column("seeds"), Column("passes", 1, work), Column("seconds", 1, seconds)]
-    columns.append(Column("parameters that learned"))
+    work = "of the training set through the encoder: forward counts 1, backward 2; heads' own computation not included"
+    seconds = f"of fine-tuning, plus the pass that all heads of the run share; {SECONDS}"
+    columns = [Column("method"), Column("seeds"), Column("passes", 1, work), Column("seconds", 1, seconds)]
+    columns.append(Column("trained parameters"))
     return [*columns, *[Column(heading, None, SPAN_NOTES[heading]) for heading in FIGURES]]
 
 
@@ -154,34 +154,30 @@ def _row(way: Way, one_epoch: int) -> list[Cell]:
 
 
 def _budgets(name: str, encoder: str, ways: list[Way], one_head: Experiment | None) -> list[Block]:
-    """The best way of each family in the seconds that full fine-tuning takes."""
+    """The best of each family in the seconds that full fine-tuning takes."""
     limits = _limits(ways)
     families = {family: [way for way in ways if way.family == family] for family in PLACES}
     families[title_of(CONTROL)] = [way for way in ways if way.place.model == CONTROL]
     if not limits or not families[HEADS]:
         return []
-    columns = [Column("way"), *[Column(f"in {limit:.1f} s") for limit in limits.values()]]
+    columns = [Column("method"), *[Column(f"in {limit:.1f} s") for limit in limits.values()]]
     rows: list[list[Cell]] = []
     for family, found in families.items():
         best = [_best_within(found, limit) for limit in limits.values()]
         if any(best):
             rows.append([family, *[f"{way.place.show(KEY)} ({way.title})" if way else None for way in best]])
     firsts = [(limit, _best_within(ways, limit)) for limit in limits.values()]
-    told = [f"in {limit:.1f} s {way.title} ({way.place.show(KEY)} on dev)" for limit, way in firsts if way]
+    best_ways = [f"in {limit:.1f} s {way.title} ({way.place.show(KEY)} on dev)" for limit, way in firsts if way]
     epochs = listed([f"{epochs:g}" for epochs in limits])
-    note = f"{HEADING} of what each way reaches in the seconds of full fine-tuning to {epochs} epochs, chosen on "
-    note += "held-out questions; never answering has none. For a head, fine-tuning counts and the pass in which all "
-    note += f"heads of the run learned; one alone takes less{_alone(one_head)}."
-    title = f"{encoder}: in the same seconds"
-    return [
-        Block(
-            f"{name}_budgets", title, [f"Best on held-out questions: {listed(told)}."], Table(columns, rows), note=note
-        )
-    ]
+    note = f"{HEADING_FIRST} that each method reaches in the seconds of full fine-tuning to {epochs} epochs, "
+    note += "chosen on held-out questions; never answering has none. The seconds of a head include fine-tuning and the "
+    note += f"pass that all heads of the run share; a single head takes less{_alone(one_head)}."
+    title, sentence = f"{encoder}: scores in equal time", f"Best on held-out questions: {listed(best_ways)}."
+    return [Block(f"{name}_budgets", title, [sentence], Table(columns, rows), note=note)]
 
 
 def _limits(ways: list[Way]) -> dict[float, float]:
-    """Epochs of full fine-tuning that decays to its end → its seconds, or those of what was stopped there, if more."""
+    """Epochs of fully decayed full fine-tuning → its seconds, or those of the run stopped there, if more."""
     tuned = [way for way in ways if way.family in (FULL, DECAYED, AT_LOWER)]
     ends = sorted({way.place.epochs for way in tuned if way.family != FULL})
     found = {epochs: max(way.spent for way in tuned if way.place.epochs == epochs) for epochs in ends}
@@ -193,11 +189,11 @@ def _best_within(ways: list[Way], limit: float) -> Way | None:
 
 
 def _alone(one_head: Experiment | None) -> str:
-    """What the pass takes in which the control learned alone."""
+    """The seconds of a pass in which only the control was trained."""
     if one_head is None:
         return ""
     times = compared_seconds(*[Place(one_head, one_head.snapshots[-1], model) for model in (CONTROL, ENCODER)])
-    return f" (the control alone {times[0] - times[1]:.1f} s)" if times else ""
+    return f" (the control by itself {times[0] - times[1]:.1f} s)" if times else ""
 
 
 def _held_out(way: Way) -> float:
@@ -214,31 +210,31 @@ def _pictures(name: str, encoder: str, ways: list[Way], one_epoch: int) -> list[
         costs = {"work": work, "seconds": seconds.value, "learned": way.learned}
         shown = {"way": way.family, "what": way.title, "score": mean.mean, "label": way.label(one_epoch)}
         data.append({**shown, **costs, "alone": seconds.alone})
-    said = f"{_describe_labels(ways, one_epoch)} {_describe_seeds(ways)} Scores below {LEAST:g} are left out."
-    timed = "All heads of a run learned together, and what that took counts for each."
+    note = f"{_describe_labels(ways, one_epoch)} {_describe_seeds(ways)} Scores below {LEAST:g} are left out."
+    timed = "All heads of a run were trained together; the whole time counts for each."
     if not all(row["alone"] for row in data):
-        timed += " Hollow: upper bounds, other runs shared the GPU, and not always as many: these can't be ranked."
+        timed += " Hollow: upper bounds that can't be ranked, since a varying number of runs shared the GPU."
     stopped = [way.title for way in ways if way.family not in (HEADS, UNTOUCHED) and "stopped" in way.title]
     ends = [row for row in data if row["what"] not in stopped]
     return [
-        _draw(f"{name}_work", f"{encoder}: score against work of the encoder", data, "work", f"{said} {WORK_NOTE}"),
-        _draw(f"{name}_seconds", f"{encoder}: score against seconds", data, "seconds", f"{said} {timed}"),
+        _draw(f"{name}_work", f"{encoder}: score by passes through the encoder", data, "work", f"{note} {WORK_NOTE}"),
+        _draw(f"{name}_seconds", f"{encoder}: score by seconds", data, "seconds", f"{note} {timed}"),
         _draw(
-            f"{name}_parameters", f"{encoder}: score against parameters that learned", ends, "learned",
-            f"{said} So is what was stopped early, but heads on it are not. The encoder's parameters count where it "
-            "was tuned.",
+            f"{name}_parameters", f"{encoder}: score by trained parameters", ends, "learned",
+            f"{note} So are encoders stopped early, but not the heads on them. The encoder's parameters count if it "
+            "was fine-tuned.",
         ),
     ]  # fmt: skip
 
 
 def _describe_labels(ways: list[Way], one_epoch: int) -> str:
     heads = [f"{way.label(one_epoch)} is {way.place.model}" for way in ways if way.family == UNTOUCHED]
-    told = "Numbers beside points: epochs of fine-tuning"
-    return f"{told}; on the untouched encoder {listed(heads)}." if heads else f"{told}."
+    text = "Labels: epochs of fine-tuning"
+    return f"{text}; on the untouched encoder {listed(heads)}." if heads else f"{text}."
 
 
 def _describe_seeds(ways: list[Way]) -> str:
-    """Over how many seeds points are means, and which families have fewer than most."""
+    """The number of seeds behind each point, and which families have fewer."""
     counts = {way.title: way.place.seeds(KEY) for way in ways}
     most = max(counts.values())
     fewer: dict[int, dict[str, None]] = {}
@@ -274,19 +270,15 @@ def _draw(key: str, title: str, data: list[Row], field: str, note: str) -> Block
     for filled in sorted({row["filled"] for row in rows}):  # Vega warns of a layer without data
         marks = points.transform_filter("datum.filled" if filled else "!datum.filled")
         layers.append(marks.mark_point(size=45, strokeWidth=1.5, opacity=1, filled=filled))
-    beside = {end: altair.expr(f"datum.{end}") for end in ("align", "dx", "dy")}
-    layers.append(chart.mark_text(fontSize=10, baseline="middle", **beside).encode(text="label:N"))
-    told = "; ".join(f"{row['what']} {row['score']:.1f} at {_brief(row[field])}" for row in data)
-    return Block(key, title, picture=dict(altair.layer(*layers).to_dict()), alt=f"{HEADING}: {told}", note=note)
+    sides = {end: altair.expr(f"datum.{end}") for end in ("align", "dx", "dy")}
+    layers.append(chart.mark_text(fontSize=10, baseline="middle", **sides).encode(text="label:N"))
+    alt = f"{HEADING_FIRST} against {AXES[field]}, one point per method. All values are in the first table."
+    return Block(key, title, picture=dict(altair.layer(*layers).to_dict()), alt=alt, note=note)
 
 
 def _ends(data: list[Row], field: str) -> tuple[list[float], list[float]]:
-    """Of both axes, with room for marks and labels beyond the outermost points."""
+    """The ends of both axes, with room for marks and labels beyond the outermost points."""
     lowest, highest = (end(row[field] for row in data) for end in (min, max))
     least, most = (end(row["score"] for row in data) for end in (min, max))
     margin, above = max(1.1, (highest / lowest) ** 0.07), max(0.5, 0.05 * (most - least))
     return [lowest / margin, highest * margin], [least - above, most + above]
-
-
-def _brief(number: float) -> str:
-    return f"{number:,.0f}" if number >= 100 else f"{number:.1f}"

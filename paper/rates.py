@@ -1,5 +1,4 @@
-"""The page's part on the learning rate of fine-tuning: what rates were tried, and what heads add to an encoder that was
-fine-tuned better or worse."""
+"""The learning rate of fine-tuning: the rates that were tried, and what heads add to better and worse encoders."""
 
 from typing import Any, NamedTuple
 
@@ -19,17 +18,17 @@ from paper.spans import scores_block
 WAYS = {"full1": "full, decay to 1 epoch", "lora": "LoRA, decay to 3 epochs", "bitfit": "BitFit, decay to 3 epochs"}
 BEST = "best head"
 SHOWN = (FORCED, AUC)
-"""What hangs on no threshold."""
+"""The metrics that need no threshold."""
 PLACES = {"control": 1, BEST: 4}
 
 
 class Tried(NamedTuple):
-    """A run to the end of its decay at some rate, seed 0."""
+    """A run of seed 0 to the end of its decay, at one learning rate."""
 
     lr: float
     models: dict[str, Any]
 
-    def figure(self, key: str, split: str = "dev", model: str = ENCODER) -> float:
+    def score(self, key: str, split: str = "dev", model: str = ENCODER) -> float:
         found = read_figure(self.models[model]["scores"][split], key)
         assert found is not None, "encoder, control and baseline were scored"
         return found
@@ -49,11 +48,11 @@ def rate_blocks(
     lines = {short: settings for short in encoders if (settings := settings_of(experiments, lower, short))}
     found += [_gain_block(lines, encoders)] if lines else []
     ended = [(experiments.get(f"squad2_{short}_full1"), encoder) for short, encoder in encoders.items()]
-    which = ", the rate decayed to 0 by then"
+    which = ", learning rate decayed to 0"
     return found + [scores_block(one, encoder, 1.0, which) for one, encoder in ended if one is not None]
 
 
-# ---------------------------------------------------------------------- what was tried
+# ---------------------------------------------------------------------- the rates that were tried
 
 
 def given_rate(name: str) -> float:
@@ -61,7 +60,7 @@ def given_rate(name: str) -> float:
 
 
 def _tried(experiment: Experiment | None, rates: list[Experiment]) -> list[Tried]:
-    """The experiment's own rate among the others, lowest first, of seed 0."""
+    """Seed 0 at the experiment's own learning rate and at the others, lowest rate first."""
     if experiment is None or 0 not in experiment.runs:
         return []
     runs = [(given_rate(experiment.name), experiment.runs[0])]
@@ -71,51 +70,51 @@ def _tried(experiment: Experiment | None, rates: list[Experiment]) -> list[Tried
 
 
 def _best(tried: list[Tried]) -> Tried:
-    return max(tried, key=lambda one: one.figure(FORCED, "held_out"))
+    return max(tried, key=lambda one: one.score(FORCED, "held_out"))
 
 
 def _tried_block(tried: dict[tuple[str, str], list[Tried]], encoders: dict[str, str]) -> Block:
-    columns = [Column("encoder"), Column("way"), Column("rate"), Column("held-out answerable-only F1", 2)]
+    columns = [Column("encoder"), Column("method"), Column("learning rate"), Column("held-out answerable-only F1", 2)]
     columns += [Column(LABELS[key], 2, SPAN_NOTES[LABELS[key]]) for key in JUDGED]
     columns += [Column(f"{LABELS[key]} of the control", 2) for key in SHOWN]
     rows: list[list[Cell]] = []
     for (short, way), found in tried.items():
         for one in found:
             mark = " (best)" if one == _best(found) else ""
-            figures = [one.figure(FORCED, "held_out"), *[one.figure(key) for key in JUDGED]]
-            figures += [one.figure(key, model=CONTROL) for key in SHOWN]
-            rows.append([encoders[short], WAYS[way], f"{show_rate(one.lr)}{mark}", *figures])
+            scores = [one.score(FORCED, "held_out"), *[one.score(key) for key in JUDGED]]
+            scores += [one.score(key, model=CONTROL) for key in SHOWN]
+            rows.append([encoders[short], WAYS[way], f"{show_rate(one.lr)}{mark}", *scores])
     return Block(
         key="rates",
-        title="What other rates give",
+        title="Scores at other learning rates",
         sentences=[_describe_tried(tried, encoders)],
         table=Table(columns, rows),
-        note="Seed 0 of the encoder alone; best: by answerable-only F1 on held-out questions. Of full fine-tuning the next "
-        "rate is not far. Full fine-tuning and LoRA at the best rate were run again with that seed: here is the second "
-        "run. The fine-tuning curve, with decay to 3 epochs, has the rate of decay to 1 epoch; none was chosen for it. "
-        "Runs such as “python -m paper.experiments run squad2_gte_full1 finetune.lr=1e-4”. Decay to 2 epochs was "
-        "run at 5e-5 only, and so was answerability. Never answering has F1 "
-        f"{next(iter(tried.values()))[0].figure('f1', model=BASELINE):.2f}.",
+        note="The encoder alone, seed 0; best: by answerable-only F1 on held-out questions. With full fine-tuning, the "
+        "next rate is close. Full fine-tuning and LoRA were run twice with this seed at the best rate; these are the "
+        "second runs. The fine-tuning curve (decay to 3 epochs) uses the rate chosen for decay to 1 epoch; it had no "
+        "search of its own. To repeat a run: “python -m paper.experiments run squad2_gte_full1 finetune.lr=1e-4”. "
+        "Decay to 2 epochs and answerability were run at 5e-5 only. Never answering has F1 "
+        f"{next(iter(tried.values()))[0].score('f1', model=BASELINE):.2f}.",
     )
 
 
 def _describe_tried(tried: dict[tuple[str, str], list[Tried]], encoders: dict[str, str]) -> str:
-    """What the best rate has over the lowest, which was the first to be tried."""
+    """How far the best rate is above the lowest, which was tried first."""
     parts: dict[str, list[str]] = {}
     for (short, way), found in tried.items():
         best, lowest = _best(found), found[0]
-        gaps = [f"{LABELS[key]} {signed(best.figure(key) - lowest.figure(key))}" for key in SHOWN]
-        told = f"{show_rate(best.lr)} for {WAYS[way]} ({', '.join(gaps)} on dev over {show_rate(lowest.lr)})"
-        parts.setdefault(encoders[short], []).append(told)
-    told = "; ".join(f"with {encoder} {listed(own)}" for encoder, own in parts.items())
-    return f"Held-out questions choose, {told}."
+        gaps = [f"{LABELS[key]} {signed(best.score(key) - lowest.score(key))}" for key in SHOWN]
+        text = f"{show_rate(best.lr)} for {WAYS[way]} ({', '.join(gaps)} on dev over {show_rate(lowest.lr)})"
+        parts.setdefault(encoders[short], []).append(text)
+    chosen = "; ".join(f"with {encoder} {listed(own)}" for encoder, own in parts.items())
+    return f"Best on held-out questions: {chosen}."
 
 
-# ---------------------------------------------------------------------- what heads add there
+# ---------------------------------------------------------------------- what heads add
 
 
 class Setting(NamedTuple):
-    """An encoder as it was fine-tuned, and the best head on its states."""
+    """A fine-tuned encoder and the best head on its states."""
 
     words: str
     rate: str
@@ -125,14 +124,14 @@ class Setting(NamedTuple):
         return Place(self.head.experiment, self.head.epochs, model)
 
     def gaps(self, model: str) -> dict[str, Mean]:
-        """By figure: how far the head is above another model there, seed by seed."""
+        """Points of the head above another model, by metric."""
         found = compare("", self.head, self.other(model), SHOWN)
         assert found is not None, "both were scored"
         return found.gaps
 
 
 def settings_of(experiments: Experiments, lower: Experiments, short: str) -> list[Setting]:
-    """The snapshots of the main runs at both rates, and the encoder whose rate decayed to 0 within 1 epoch."""
+    """The snapshots of the main runs at both learning rates, and the encoder whose rate decayed to 0 at 1 epoch."""
     name, found = f"squad2_{short}", []
     for runs in (lower, experiments):
         main = runs.get(name)
@@ -148,9 +147,9 @@ def settings_of(experiments: Experiments, lower: Experiments, short: str) -> lis
 
 
 def _gain_block(lines: dict[str, list[Setting]], encoders: dict[str, str]) -> Block:
-    columns = [Column("encoder"), Column("rate"), Column("fine-tuned"), Column("best head")]
+    columns = [Column("encoder"), Column("learning rate"), Column("fine-tuned"), Column("best head")]
     for name in (LABELS[key] for key in SHOWN):
-        columns += [Column(f"{name} of the encoder"), Column(f"{name} over it"), Column(f"{name} over the control")]
+        columns += [Column(f"encoder's {name}"), Column(f"head's {name} over it"), Column(f"{name} over the control")]
     rows: list[list[Cell]] = []
     for short, settings in lines.items():
         for one in settings:
@@ -160,31 +159,19 @@ def _gain_block(lines: dict[str, list[Setting]], encoders: dict[str, str]) -> Bl
                 rows[-1] += [one.other(ENCODER).show(key), *gaps]
     return Block(
         key="rates_gain",
-        title="What heads add, the better the encoder was fine-tuned",
-        sentences=_describe_gain(lines, encoders),
+        title="What heads add to better and worse encoders",
         table=Table(columns, rows),
-        picture=_draw_gain(lines, encoders),
-        alt=" ".join(_describe_gain(lines, encoders)),
-        note="The best head on held-out questions, ladders and kernels along tokens among them; where the rate had "
-        "decayed five were run, and none with kernels. Points, mean over seeds ± standard deviation. Never answering "
-        "has neither figure; its F1 is in the tables below.",
+        picture=draw_gain(lines, encoders),
+        alt="Scatter plot for each encoder: points of answerable-only F1 of best head and control above the encoder, "
+        "against the encoder's own score. All values are in the table.",
+        note="The best head on held-out questions, ladders and kernels along tokens included; where the learning rate "
+        "had decayed, five heads were run, none with kernels. Points, mean ± standard deviation over seeds. Never "
+        "answering has neither metric; its F1 is in the tables below.",
     )
 
 
-def _describe_gain(lines: dict[str, list[Setting]], encoders: dict[str, str]) -> list[str]:
-    parts = ["Answerable-only F1 of the best head over the encoder, and in brackets over the control."]
-    for short, settings in lines.items():
-        told: dict[str, list[str]] = {}
-        for one in settings:
-            over, beside = (signed(one.gaps(model)[FORCED].mean) for model in (ENCODER, CONTROL))
-            told.setdefault(one.rate, []).append(f"{over} ({beside}) at {one.words}")
-        rates = "; ".join(f"at {rate} {listed(own)}" for rate, own in told.items())
-        parts.append(f"{encoders[short]}: {rates}.")
-    return parts
-
-
-def _draw_gain(lines: dict[str, list[Setting]], encoders: dict[str, str]) -> dict[str, Any]:
-    """How far control and best head are above the encoder, against the encoder's own score."""
+def draw_gain(lines: dict[str, list[Setting]], encoders: dict[str, str]) -> dict[str, Any]:
+    """Points of control and best head above the encoder, against the encoder's own score."""
     altair = import_altair()
     colour, shape = colour_by_place("model", PLACES, list(PLACES))
     panels = []
@@ -193,14 +180,14 @@ def _draw_gain(lines: dict[str, list[Setting]], encoders: dict[str, str]) -> dic
         for one in settings:
             own = one.other(ENCODER).mean(FORCED)
             assert own is not None, "the encoder was scored"
-            best, beside = (one.gaps(model)[FORCED].mean for model in (ENCODER, CONTROL))
-            above = {BEST: best, "control": best - beside}
+            best, over = (one.gaps(model)[FORCED].mean for model in (ENCODER, CONTROL))
+            above = {BEST: best, "control": best - over}
             rows += [{"encoder": own.mean, "model": name, "above": gap} for name, gap in above.items()]
         marks = chart_of(rows, 240).encode(
             x=altair.X(
                 "encoder:Q", title=f"{LABELS[FORCED]} of the encoder", scale=altair.Scale(zero=False, padding=12)
             ),
-            y=altair.Y("above:Q", title=f"{LABELS[FORCED]} above the encoder"),
+            y=altair.Y("above:Q", title="points above the encoder"),
             color=colour,
             shape=shape,
         )

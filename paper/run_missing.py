@@ -1,8 +1,8 @@
-"""Runs what the page wants and was not kept yet, several at a time, and keeps it:
+"""Run the experiments of the results page that have no kept scores, and keep their scores:
 python -m paper.run_missing [EXPERIMENT …] [--at-once 6]
 
-Data and encoders lie where the experiments say. Each run writes its own log beside its folder; what was stopped goes
-on. Runs that share a GPU tell nothing about seconds: the page marks theirs as upper bounds.
+Data and encoders are read from the paths in the experiments. Each run writes a log next to its folder; interrupted
+runs resume. Seconds of runs that share a GPU are upper bounds and marked as such.
 """
 
 import argparse
@@ -19,7 +19,7 @@ RUNS = ROOT / "runs" / "results"
 
 
 def missing(names: list[str]) -> list[tuple[str, int]]:
-    """(experiment, seed) of what was not kept, of some experiments or of all, in the order of experiments.toml."""
+    """(experiment, seed) of the runs that were not kept, of the named experiments or all, in file order."""
     wanted, there = page_experiments(), kept_seeds()
     for name in names:
         if name not in wanted:
@@ -29,7 +29,7 @@ def missing(names: list[str]) -> list[tuple[str, int]]:
 
 
 def run(name: str, seed: int) -> bool:
-    """One run and what is kept of it, each a process of its own; their output goes into the log."""
+    """Run one experiment and keep its scores, in two processes that write to one log."""
     folder, began = RUNS / f"{name}_seed{seed}", time.monotonic()
     log = folder.with_suffix(".log")
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -40,15 +40,15 @@ def run(name: str, seed: int) -> bool:
             done = subprocess.run(whole, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False)
             if done.returncode != 0:
                 break
-    said = log.read_text(encoding="utf-8").splitlines() or ["it said nothing"]
-    end = "kept" if done.returncode == 0 else f"failed ({said[-1].strip()}); all it said is in {log}"
+    lines = log.read_text(encoding="utf-8").splitlines() or ["no output"]
+    end = "kept" if done.returncode == 0 else f"failed ({lines[-1].strip()}); see {log}"
     print(f"{folder.name}: {end}, {time.monotonic() - began:.0f} s", flush=True)
     return done.returncode == 0
 
 
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="EXPERIMENT", help="experiments of the page; all without any")
+    parser.add_argument("names", nargs="*", metavar="EXPERIMENT", help="experiments of the page (default: all)")
     parser.add_argument("--at-once", type=int, default=1, metavar="N", help="runs at a time (default: 1)")
     given = parser.parse_args(words)
     jobs = missing(given.names)

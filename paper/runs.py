@@ -1,5 +1,4 @@
-"""The page's part on the runs themselves: what was run, what a run of the same seed differs by, and what is wanted and
-not there."""
+"""The runs: what was run, how far two runs of one seed differ, and which runs are missing."""
 
 from dataclasses import replace
 from statistics import median
@@ -9,7 +8,7 @@ from bertvision.heads import CONTROL
 from bertvision.pipeline.finished import read_figure
 from bertvision.pipeline.folder import BASELINE, ENCODER
 from bertvision.report.block import Block
-from bertvision.tables import Cell, Column, Table, counted
+from bertvision.tables import Cell, Column, Table
 from paper.claims import judge_at_lower
 from paper.experiments import page_experiments
 from paper.kept import AGAIN, LOWER, Experiment, Experiments, show_rate, show_seconds
@@ -17,7 +16,7 @@ from paper.names import JUDGED, LABELS, SECONDS
 
 
 def tell_missing(seeds: dict[str, list[int]]) -> list[str]:
-    """What is wanted and not there, in a paragraph; nothing where all is there."""
+    """Name the missing runs in one paragraph; empty if there are none."""
     none, few = [], []
     for name, experiment in page_experiments().items():
         there = len(seeds.get(name, []))
@@ -25,14 +24,14 @@ def tell_missing(seeds: dict[str, list[int]]) -> list[str]:
             none.append(name)
         elif there < experiment.seeds:
             few.append(f"{name} ({there} of {experiment.seeds})")
-    told = [f"Not run yet, and so not on this page: {', '.join(none)}."] if none else []
-    told += [f"Fewer seeds than wanted: {', '.join(few)}."] if few else []
-    return [" ".join(told)] if told else []
+    text = [f"Not run yet: {', '.join(none)}."] if none else []
+    text += [f"Some seeds are missing: {', '.join(few)}."] if few else []
+    return [" ".join(text)] if text else []
 
 
 def runs_block(experiments: Experiments, rates: list[Experiment]) -> Block:
     columns = [Column("experiment"), Column("seeds"), Column("device"), Column("torch")]
-    columns += [Column("fine-tuning, s", 0, SECONDS), Column("passes of the heads, s", 0, SECONDS)]
+    columns += [Column("fine-tuning, s", 0, SECONDS), Column("head passes, s", 0, SECONDS)]
     rows: list[list[Cell]] = []
     for one in sorted([*experiments.values(), *rates], key=lambda one: (one.name, one.lr or 0.0)):
         seeds = ", ".join([*map(str, one.seeds), *[f"{run['seed']} again" for run in one.again]])
@@ -40,10 +39,10 @@ def runs_block(experiments: Experiments, rates: list[Experiment]) -> Block:
         costs = [show_seconds(spent, 0) for spent in (tuned, one.seconds_of_passes())]
         rows.append([one.title, seeds, one.first["device"], one.first["packages"]["torch"], *costs])
     note = (
-        "Of the fastest seed where several shared the GPU. Fine-tuning takes as long at any rate: seconds may be of a "
-        "run at another. Tokenizing, scoring and writing come on top."
+        "Where runs shared the GPU, the fastest seed. The learning rate does not affect the time, so seconds may be of "
+        "a run at another rate. Tokenizing, scoring and writing are not included."
     )
-    return Block("runs", "What was run", table=Table(columns, rows), note=note)
+    return Block("runs", "All runs", table=Table(columns, rows), note=note)
 
 
 # ---------------------------------------------------------------------- the same seed again
@@ -54,17 +53,17 @@ class Second(NamedTuple):
 
     name: str
     where: str
-    """The other experiment that it is of; AGAIN where it is of the same."""
+    """Its experiment, or AGAIN if that is the same one."""
     run: dict[str, Any]
 
 
 def second_runs(experiments: Experiments) -> list[Second]:
-    """Those that were run again, and runs of other experiments that fine-tuned the same encoder with the same seed, cut
-    down to the models that both have."""
+    """Repeated runs, and runs of other experiments that fine-tuned the same encoder with the same seed, reduced to the
+    models that both have."""
     found = [Second(name, AGAIN, run) for name, one in sorted(experiments.items()) for run in one.again]
     for name, one in sorted(experiments.items()):
         main = name.removesuffix("_kernels")
-        # Without fine-tuning the others' control had more passes: only what fine-tunes is alike.
+        # On untouched encoders the other experiment's control took more passes, so only fine-tuned ones compare.
         others = [f"{main}_zoo", main] if main != name and name.startswith("squad2") else []
         for other in (other for other in others if other in experiments):
             shared = {seed: experiments[other].runs[seed] for seed in one.seeds if seed in experiments[other].runs}
@@ -73,7 +72,7 @@ def second_runs(experiments: Experiments) -> list[Second]:
 
 
 def _cut(run: dict[str, Any], like: dict[str, Any]) -> dict[str, Any]:
-    """Only the snapshots and models that another run has, too."""
+    """Only the snapshots and models that another run has as well."""
     shots = {
         epochs: {name: model for name, model in run["snapshots"].get(epochs, {}).items() if name in models}
         for epochs, models in like["snapshots"].items()
@@ -82,7 +81,7 @@ def _cut(run: dict[str, Any], like: dict[str, Any]) -> dict[str, Any]:
 
 
 def again_block(experiments: Experiments, lower: Experiments) -> Block | None:
-    """How far apart two runs of the same seed are. The zoos for spans are at the lower rate."""
+    """How far apart two runs of the same seed are. The zoos for spans have the lower learning rate."""
     zoos = {name: one for name, one in experiments.items() if name.startswith("squad2") and name.endswith("_zoo")}
     own = {name: one for name, one in experiments.items() if name not in zoos}
     rows = [row for runs in (own, lower | zoos) for row in _apart_rows(runs)]
@@ -94,14 +93,13 @@ def again_block(experiments: Experiments, lower: Experiments) -> Block | None:
         columns += [Column(f"{LABELS[key]}, median", 2), Column(f"{LABELS[key]}, largest", 2)]
     return Block(
         key="again",
-        title="The same seed again",
+        title="Two runs of the same seed",
         sentences=[_changed_verdicts(experiments, lower, second_runs(lower | zoos))],
         table=Table(columns, rows),
-        note="Points between two runs of one seed: on a GPU, sums are not always added in the same order, and small "
-        "differences grow in training; F1 at the chosen threshold hangs on that threshold, too. Runs that were made "
-        "again, for their seconds, had the GPU to themselves; the page has the scores of the first. Of runs of another "
-        "experiment only the models count that both have. A difference of one seed that is not larger than these may "
-        "be another in the next run.",
+        note="Points between two runs of one seed. A GPU does not always add in the same order, and small differences "
+        "grow in training; F1* also depends on the chosen threshold. Repeated runs had the GPU to themselves; all "
+        "pages show the scores of the first run. Of another experiment, only the models that both have are compared. "
+        "With one seed, a difference no larger than these may vanish in the next run.",
     )
 
 
@@ -110,19 +108,19 @@ def _apart_rows(experiments: Experiments) -> list[list[Cell]]:
     for name, where, run in second_runs(experiments):
         one = experiments[name]
         both = (one.runs[run["seed"]], run)
-        for what, figures in (("scores", _scores_of), ("heads over the control", _gaps_of)):
-            apart = [_apart(*(figures(some, key) for some in both)) for key in JUDGED]
+        for what, scores in (("scores", _scores_of), ("heads over the control", _gaps_of)):
+            apart = [_apart(*(scores(some, key) for some in both)) for key in JUDGED]
             if all(apart):
                 ends = [end for gaps in apart for end in (median(gaps), max(gaps))]
                 rows.append([one.title, run["seed"], where, what, len(apart[0]), *ends])
     return rows
 
 
-Figures = dict[tuple[str, str], float]
+Scores = dict[tuple[str, str], float]
 """By snapshot and model."""
 
 
-def _scores_of(run: dict[str, Any], key: str) -> Figures:
+def _scores_of(run: dict[str, Any], key: str) -> Scores:
     found = {}
     for epochs, models in run["snapshots"].items():
         for name in (name for name in models if name != BASELINE):
@@ -132,20 +130,20 @@ def _scores_of(run: dict[str, Any], key: str) -> Figures:
     return found
 
 
-def _gaps_of(run: dict[str, Any], key: str) -> Figures:
-    """Of heads, over the control at the same snapshot."""
+def _gaps_of(run: dict[str, Any], key: str) -> Scores:
+    """Points of heads over the control at the same snapshot."""
     scores = _scores_of(run, key)
     heads = [place for place in scores if "head" in run["snapshots"][place[0]][place[1]] and place[1] != CONTROL]
     return {(epochs, name): scores[epochs, name] - scores[epochs, CONTROL] for epochs, name in heads}
 
 
-def _apart(one: Figures, other: Figures) -> list[float]:
+def _apart(one: Scores, other: Scores) -> list[float]:
     return [abs(value - other[place]) for place, value in one.items() if place in other]
 
 
 def _changed_verdicts(experiments: Experiments, lower: Experiments, second: list[Second]) -> str:
-    """Which claims would be judged otherwise at the lower rate by second runs that have all models of the first: by
-    those that were made again, by those of other experiments, or by both. At the other rate there are none such."""
+    """Which verdicts at the lower rate would change if second runs that have all models replaced first ones: repeated
+    runs, runs of other experiments, or both. The other rate has no such runs."""
     runs = experiments | lower
     whole = [one for one in second if _has_all(one.run, runs[one.name].runs[one.run["seed"]])]
     again, others = ([one for one in whole if (one.where == AGAIN) == made_again] for made_again in (True, False))
@@ -158,14 +156,13 @@ def _changed_verdicts(experiments: Experiments, lower: Experiments, second: list
         for claim, first in judged.items():
             verdict = claim(swapped).verdict
             if verdict != first.verdict:
-                changed[first.text] = f"“{first.text}” from “{first.verdict}” to “{verdict}”"
-    told = f"At {show_rate(LOWER)}, with second runs in place of first ones (those made again, the zoos' for kernels "
-    told += "along tokens, or both), "
-    return told + (
-        f"the verdict on {counted(len(changed), 'claim')} of {len(judged)} would be another: "
-        f"{'; '.join(changed.values())}."
+                changed[claim] = f"“{first.text}” from “{first.verdict}” to “{verdict}”"
+    text = f"At {show_rate(LOWER)}, with second runs in place of first ones (repeated runs, the zoos' runs for kernels "
+    text += "along tokens, or both), "
+    return text + (
+        f"{len(changed)} of {len(judged)} verdicts would change: {'; '.join(changed.values())}."
         if changed
-        else "no verdict on a claim would be another."
+        else "no verdict would change."
     )
 
 

@@ -1,4 +1,4 @@
-"""The page's parts on answerability and on GLUE: a table for each task, with encoder, control and heads."""
+"""Answerability and GLUE: a table for each task, with encoder, control and heads."""
 
 from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import BASELINE, ENCODER
@@ -22,9 +22,9 @@ def glue_experiments(experiments: Experiments) -> list[tuple[str, Experiment, Ex
 def answerable_block(experiment: Experiment, encoder: str) -> Block:
     title = f"{encoder}: is the question answerable?"
     note = (
-        f"{SQUAD}: official dev set. F1 no answer and F1 has answer: of one of the two labels each. Of dev's questions "
-        "half have no answer, of the training questions a third: a model that says “no answer” more often gains on dev "
-        "by that alone. The figures behind the claims have held-out training questions as well."
+        f"{SQUAD}: official dev set. F1 no answer and F1 has answer are the F1 of one label each. Half of the dev "
+        "questions have no answer, but only a third of the training questions: a model that says “no answer” more "
+        "often gains on dev by that alone. Claims are judged on held-out questions as well (claims.md)."
     )
     return table_of(experiment, title, note)
 
@@ -36,37 +36,37 @@ def glue_block(experiment: Experiment) -> Block:
 
 
 def table_of(experiment: Experiment, title: str, note: str, folded: bool = False) -> Block:
-    """A row a model, a column a snapshot and metric."""
+    """One row per model, one column per snapshot and metric."""
     shots = experiment.head_snapshots
     metrics: list[str] = experiment.first["metrics"]
     columns = [Column("model"), Column("seeds"), Column("parameters")]
     columns += [Column(f"{LABELS.get(key, key)} at {counted(epochs, 'epoch')}") for epochs in shots for key in metrics]
     what = (
-        "of the last snapshot: fine-tuning, and for heads the pass they share (those that read all tokens have another)"
+        "of the last snapshot: fine-tuning, plus the shared pass for heads (heads that read all tokens have their own)"
     )
     columns.append(Column("seconds", 0, f"{what}; {SECONDS}"))
     rows: list[list[Cell]] = []
     for model in experiment.models(shots[-1]):
-        figures = [experiment.show(epochs, model, key) for epochs in shots for key in metrics]
+        scores = [experiment.show(epochs, model, key) for epochs in shots for key in metrics]
         seconds = show_seconds(experiment.seconds(shots[-1], model), 0)
         shown = BASELINES[experiment.first["kind"]] if model == BASELINE else title_of(model)
         seeds = len(experiment.by_seed(shots[-1], model, metrics[0]))
-        rows.append([shown, seeds, experiment.entry(shots[-1], model).parameters, *figures, seconds])
+        rows.append([shown, seeds, experiment.entry(shots[-1], model).parameters, *scores, seconds])
     best = experiment.best_head(shots[-1], metrics[0])
-    told = []
+    sentences = []
     if best is not None:
         head, own, control = (experiment.mean(shots[-1], name, metrics[0]) for name in (best, ENCODER, CONTROL))
-        figure, when = LABELS.get(metrics[0], metrics[0]), counted(shots[-1], "epoch")
-        told = [
-            f"After {when} the best of these heads on held-out data, {best}, has {figure} {head}; the encoder alone "
-            f"{own}, the control {control}."
+        metric, when = LABELS.get(metrics[0], metrics[0]), counted(shots[-1], "epoch")
+        sentences = [
+            f"After {when}, the best of these heads on held-out data, {best}, has {metric} {head}; the encoder alone "
+            f"has {own}, the control {control}."
         ]
     return Block(
         key=f"{experiment.name}_scores",
         title=title,
-        sentences=told,
+        sentences=sentences,
         table=Table(columns, rows),
-        note=f"{note} {of_seeds(experiment)} The baseline is of the training examples that are not held "
-        "out, which differ from seed to seed." + (f" {RANDOM}" if 0.0 in shots else ""),
+        note=f"{note} {of_seeds(experiment)} The baseline is computed on the training examples that are not held out, "
+        "which depend on the seed." + (f" {RANDOM}" if 0.0 in shots else ""),
         folded=folded,
     )

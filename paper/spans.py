@@ -1,4 +1,4 @@
-"""The page's part on spans: a table for each encoder and snapshot, the fine-tuning curve, less data, layers."""
+"""Spans: tables for each encoder and snapshot, the fine-tuning curve, less data, layers."""
 
 from statistics import median
 from typing import Any
@@ -9,7 +9,7 @@ from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import BASELINE, ENCODER
 from bertvision.report.block import Block
 from bertvision.report.drawing import chart_of, import_altair
-from bertvision.report.wording import ENCODER as ENCODER_ITSELF
+from bertvision.report.wording import ENCODER as ENCODER_ALONE
 from bertvision.report.wording import listed, signed
 from bertvision.tables import Cell, Column, Table, counted
 from paper.kept import Experiment, Mean, Place, is_head, show_rate, show_seconds
@@ -23,7 +23,7 @@ SHORT = "datum.label == 'embeddings' ? '0' : replace(datum.label, 'layer ', '')"
 EARLIEST, TICKS = 0.3, [0.3, 0.5, 1, 2, 3]
 DASHES = [4, 3]
 SHARED = "adapter_386_skip"
-"""The head whose share of the data is cut."""
+"""The head that is also trained on less data."""
 
 
 def span_blocks(experiment: Experiment, encoder: str) -> list[Block]:
@@ -38,10 +38,10 @@ def is_whole(experiment: Experiment, epochs: float, model: str) -> bool:
 
 
 def scores_block(experiment: Experiment, encoder: str, epochs: float, which: str = "", folded: bool = False) -> Block:
-    """All figures of all models at a snapshot."""
+    """All scores of all models at a snapshot."""
     columns = [Column("model"), Column("seeds"), Column("parameters")]
     columns += [Column(heading, None, SPAN_NOTES[heading]) for _, heading in SPAN_FIGURES]
-    what = "fine-tuning up to here, and for heads the pass, which all of them share"
+    what = "fine-tuning up to here, plus the pass that all heads share"
     columns.append(Column("seconds", 0, f"{what}; {SECONDS}"))
     rows: list[list[Cell]] = []
     for model in experiment.models(epochs):
@@ -49,12 +49,12 @@ def scores_block(experiment: Experiment, encoder: str, epochs: float, which: str
             continue
         place = Place(experiment, epochs, model)
         seeds = max(place.seeds(key) for key, _ in SPAN_FIGURES)
-        figures = [place.show(key) for key, _ in SPAN_FIGURES]
-        rows.append([title_of(model), seeds, place.parameters, *figures, show_seconds(place.seconds, 0)])
+        scores = [place.show(key) for key, _ in SPAN_FIGURES]
+        rows.append([title_of(model), seeds, place.parameters, *scores, show_seconds(place.seconds, 0)])
     rate = [] if experiment.lr is None else [show_rate(experiment.lr)]
     return Block(
         key="_".join([experiment.name, *rate, f"{epochs:g}"]).replace(".", "_"),
-        title=(f"{encoder} after {counted(epochs, 'epoch')}" if epochs else f"{encoder} as it came") + which,
+        title=(f"{encoder} after {counted(epochs, 'epoch')}" if epochs else f"{encoder}, untouched") + which,
         table=Table(columns, rows),
         note=f"{SQUAD}: official dev set, 11,873 questions. {of_seeds(experiment)}" + ("" if epochs else f" {RANDOM}"),
         folded=folded,
@@ -62,42 +62,41 @@ def scores_block(experiment: Experiment, encoder: str, epochs: float, which: str
 
 
 def folded_scores(run: Experiment, encoder: str) -> list[Block]:
-    """All figures of a further run, the last snapshot first."""
+    """All scores of a further run, the last snapshot first."""
     which = f", heads of {run.title}"
     return [scores_block(run, encoder, epochs, which, folded=True) for epochs in reversed(run.head_snapshots)]
 
 
 def of_seeds(experiment: Experiment) -> str:
     if len(experiment.seeds) == 1:
-        return f"Seed {experiment.seeds[0]} alone."
-    return "Mean ± standard deviation over seeds of encoder and heads."
+        return f"Seed {experiment.seeds[0]} only."
+    return "Mean ± standard deviation over seeds."
 
 
 def _curve(experiment: Experiment, encoder: str) -> Block:
-    """The encoder at every snapshot as a table, and with heads over it as a picture."""
+    """The encoder at every snapshot as a table, and with its heads as a picture."""
     columns = [Column("epochs"), *[Column(heading, None, SPAN_NOTES[heading]) for _, heading in SPAN_FIGURES]]
     columns.append(Column("seconds", 1, f"of fine-tuning; {SECONDS}"))
     rows: list[list[Cell]] = []
     for epochs in experiment.snapshots:
-        figures = [experiment.show(epochs, ENCODER, key) for key, _ in SPAN_FIGURES]
-        rows.append([epochs, *figures, show_seconds(experiment.seconds(epochs, ENCODER), 1)])
+        scores = [experiment.show(epochs, ENCODER, key) for key, _ in SPAN_FIGURES]
+        rows.append([epochs, *scores, show_seconds(experiment.seconds(epochs, ENCODER), 1)])
     last = experiment.snapshots[-1]
     ends = [(heading, experiment.mean(last, ENCODER, key)) for key, heading in CURVE.items()]
-    told = ", ".join(f"{heading} {mean.mean:.1f}" for heading, mean in ends if mean is not None)
+    shown = ", ".join(f"{heading} {mean.mean:.1f}" for heading, mean in ends if mean is not None)
     trained = listed([f"{epochs:g}" for epochs in experiment.head_snapshots])
     return Block(
         key=f"{experiment.name}_curve",
-        title=f"{encoder}: the fine-tuning curve, and heads over it",
-        sentences=[f"The encoder alone ends, after {counted(last, 'epoch')}, at {told}."],
+        title=f"{encoder}: the fine-tuning curve and its heads",
+        sentences=[f"After {counted(last, 'epoch')}, the encoder alone ends at {shown}."],
         table=Table(columns, rows),
         picture=_draw_curve(experiment),
         alt=f"Three panels, {', '.join(CURVE.values())}: lines of encoder (solid), control and heads (dashed) against "
         f"epochs of fine-tuning of {encoder}, from {EARLIEST:g} epochs on.",
-        note=f"The picture begins at {EARLIEST:g} epochs. Heads were trained at {trained} epochs only: dashed lines "
-        "join these points, and what heads would reach in between is not known. The table is of the encoder alone, "
-        "whose output layer is random at 0 epochs; the control is in the tables below. Never answering has F1 "
-        f"{experiment.mean(last, BASELINE, 'f1')}. "
-        f"Learning rates decay to {counted(last, 'epoch')}: what was scored before was stopped early.",
+        note=f"The picture begins at {EARLIEST:g} epochs. Heads were trained at {trained} epochs only; dashed lines "
+        "join these points. The table has the encoder alone, whose output layer is random at 0 epochs; the control is "
+        f"in the tables below. Never answering has F1 {experiment.mean(last, BASELINE, 'f1')}. The learning rate "
+        f"decays to {counted(last, 'epoch')}, so all earlier snapshots were stopped early.",
     )
 
 
@@ -129,7 +128,7 @@ def _draw_curve(experiment: Experiment) -> dict[str, Any]:
 
 
 def data_shares(experiment: Experiment, epochs: float) -> dict[float, str]:
-    """Share of the data → the model that was trained on it, all of it last."""
+    """Fraction of the data → the model trained on it, in ascending order."""
     found = {}
     for model in experiment.models(epochs):
         entry = experiment.entry(epochs, model)
@@ -144,7 +143,7 @@ def _less_data(experiment: Experiment, encoder: str) -> Block | None:
     if not shares:
         return None
     keys = {"F1": "f1", "F1*": "at_threshold.f1", "answerable-only F1": "forced_f1", "AUC": "no_answer_auc"}
-    columns = [Column("epochs"), Column("model"), Column("share of the data"), *[Column(heading) for heading in keys]]
+    columns = [Column("epochs"), Column("model"), Column("fraction of the data"), *map(Column, keys)]
     rows: list[list[Cell]] = []
     for epochs, found in shares.items():
         whole = [(1.0, model) for model in (BASELINE, ENCODER, CONTROL) if model in experiment.models(epochs)]
@@ -155,34 +154,34 @@ def _less_data(experiment: Experiment, encoder: str) -> Block | None:
         key=f"{experiment.name}_less_data",
         title=f"{encoder}: {SHARED} on less data",
         table=Table(columns, rows),
-        note="The head saw a part of the training windows; the encoder was fine-tuned on all of them.",
+        note="The head saw part of the training windows; the encoder was fine-tuned on all of them.",
     )
 
 
 def _of_first_seed(experiment: Experiment, key: str) -> list[Any]:
-    """The rows of an analysis of the first seed's run."""
+    """The rows of an analysis of the first seed."""
     found: list[Any] = experiment.analyses(key).get(experiment.seeds[0], [])
     return found
 
 
 def _chances(experiment: Experiment, encoder: str) -> Block | None:
-    """The paired tests of the first seed's run, at the snapshots that have heads."""
-    drawn = "95 % of draws of the questions, both models on the same"
+    """The paired tests of the first seed, at the snapshots with heads."""
+    drawn = "95 % confidence interval; both models are scored on the same draws of questions"
     columns = [Column("epochs"), Column("model"), Column("compared with"), Column("F1* above", 2)]
     columns += [Column("from", 2, drawn), Column("to", 2, drawn)]
-    columns.append(Column("corrected p", 4, "paired bootstrap, Holm over all models compared with the same one"))
+    columns.append(Column("corrected p", 4, "paired bootstrap, Holm's correction over all models compared with it"))
     keys = ("compared with", "difference", "from", "to", "corrected p")
     rows: list[list[Cell]] = []
     for epochs in experiment.head_snapshots:
         found = _of_first_seed(experiment, f"comparisons_{epochs:g}")
-        told = [row for row in found if epochs > 0 or row["compared with"] != ENCODER_ITSELF]  # which is random there
-        rows += [[epochs, title_of(row["model"]), *[row[key] for key in keys]] for row in told]
+        shown = [row for row in found if epochs > 0 or row["compared with"] != ENCODER_ALONE]  # random at 0 epochs
+        rows += [[epochs, title_of(row["model"]), *[row[key] for key in keys]] for row in shown]
     if not rows:
         return None
     title = f"{encoder}: paired tests over the dev questions, one seed"
     note = (
-        f"Tests of F1* of seed {experiment.seeds[0]} alone. Draws of questions leave out how seeds differ: what is "
-        "clear here may be otherwise with another seed. The tables above have that, as ±."
+        f"F1* of seed {experiment.seeds[0]} only. The tests cover the choice of questions, not of seeds: another seed "
+        "may give another result. The ± in the tables above covers seeds."
     )
     return Block(f"{experiment.name}_chances", title, table=Table(columns, rows), note=note, folded=True)
 
@@ -194,14 +193,14 @@ def _mistakes(experiment: Experiment, encoder: str) -> Block | None:
     headings = ["model", *[key for key in found[0] if key.startswith("% ")]]
     rows: list[list[Cell]] = [[title_of(row["model"]), *[row[key] for key in headings[1:]]] for row in found]
     columns = [Column(heading, None if heading == "model" else 1) for heading in headings]
-    title = f"{encoder}: what wrong predictions were, at {counted(experiment.head_snapshots[-1], 'epoch')}"
-    note = "At the chosen threshold. % wrong is of all questions, the rest of the wrong ones. "
-    note += f"Of seed {experiment.seeds[0]} alone."
+    title = f"{encoder}: kinds of wrong predictions at {counted(experiment.head_snapshots[-1], 'epoch')}"
+    note = "At the chosen threshold. % wrong is of all questions, the others are of the wrong ones. "
+    note += f"Seed {experiment.seeds[0]} only."
     return Block(f"{experiment.name}_mistakes", title, table=Table(columns, rows), note=note, folded=True)
 
 
 def _layers(experiment: Experiment, encoder: str) -> Block | None:
-    """Learned weights, and what heads lose without a layer."""
+    """Learned weights, and what heads lose without each layer."""
     found = [
         {row["layer"]: row["weight, %"] for row in rows if row["head"] == POOLING}
         for rows in experiment.analyses("layer_weights").values()
@@ -212,30 +211,30 @@ def _layers(experiment: Experiment, encoder: str) -> Block | None:
     means = {name: Mean([own[name] for own in weights]).mean for name in weights[0]}
     return Block(
         key=f"{experiment.name}_layers",
-        title=f"{encoder}: what learned pooling weighs, at {counted(experiment.head_snapshots[-1], 'epoch')}",
+        title=f"{encoder}: layer weights of learned pooling at {counted(experiment.head_snapshots[-1], 'epoch')}",
         sentences=[_describe_weights(means, weights)],
         table=_losses(experiment),
         picture=_draw_weights(means),
-        alt="Bars of the learned weight of each layer: "
+        alt="Bars, learned weight of each layer in %: "
         + ", ".join(f"{name} {value:.1f}" for name, value in means.items()),
         note=_losses_note(experiment),
     )
 
 
 def _describe_weights(means: dict[str, float], weights: list[dict[str, float]]) -> str:
-    """Which layer weighs most, and whether weights grow with depth."""
+    """Which layer weighs most, and whether weights rise with depth."""
     top, values = max(means, key=lambda name: means[name]), list(means.values())
     ranks = Mean([rank_correlation([own[name] for name in means]) for own in weights])
-    grow = "grow" if values == sorted(values) else "do not grow"
+    rise = "rise" if values == sorted(values) else "do not rise"
     return (
-        f"It weighs {top} most, with {means[top]:.1f} %; an even share would be {100 / len(means):.1f} % (dashed). "
-        f"Weights {grow} from layer to layer throughout: rank correlation with depth {signed(ranks.mean)}, mean of "
-        f"{counted(len(weights), 'seed')}."
+        f"The largest weight, {means[top]:.1f} %, is that of {top}; an even share would be {100 / len(means):.1f} % "
+        f"(dashed). Weights {rise} from every layer to the next: rank correlation with depth {signed(ranks.mean)}, "
+        f"mean of {counted(len(weights), 'seed')}."
     )
 
 
 def rank_correlation(values: list[float]) -> float:
-    """Spearman's, of values with their places."""
+    """Spearman's rank correlation of values with their positions."""
     return float(spearmanr(values, range(len(values))).statistic)
 
 
@@ -255,8 +254,8 @@ def _draw_weights(means: dict[str, float]) -> dict[str, Any]:
 
 
 def losses_by_head(experiment: Experiment) -> dict[str, list[dict[str, Any]]]:
-    """Head → what was measured of it without each layer, one a seed: of heads that all seeds have with the same
-    layers as the first one."""
+    """Head → its scores without each layer, one entry per seed, for the heads that all seeds have with the same
+    layers."""
     measured = [seed["heads"] for seed in experiment.analyses("layers").values()]
     if not measured:
         return {}
@@ -274,13 +273,13 @@ def losses_by_head(experiment: Experiment) -> dict[str, list[dict[str, Any]]]:
 
 
 def lost_points(measured: list[dict[str, Any]]) -> list[Mean]:
-    """Of a head without each layer, over seeds."""
+    """Points a head loses without each layer, over seeds."""
     lost = [[one["score"] - score for score in one["without"]] for one in measured]  # (seed, layer)
     return [Mean(list(layer)) for layer in zip(*lost, strict=True)]
 
 
 def _losses(experiment: Experiment) -> Table | None:
-    """What heads lose without a layer, in the mean over seeds."""
+    """What heads lose without each layer, mean over seeds."""
     found = losses_by_head(experiment)
     if not found:
         return None
@@ -299,15 +298,13 @@ def _losses_note(experiment: Experiment) -> str:
         return ""
     examples = next(iter(experiment.analyses("layers").values()))["examples"]
     seeds = len(next(iter(found.values())))
-    # Layers that a head does not read are left out: nothing is lost there, with any seed.
+    # A head loses nothing without a layer it does not read: such zeros are left out.
     spreads = [mean.deviation for own in found.values() for mean in lost_points(own) if mean.deviation]
-    told = f"Without a layer: points of F1* lost on {examples} dev questions when it is set to zero (a minus: gained), "
-    told += (
-        f"mean of {counted(seeds, 'seed')}. The threshold is kept: without a layer the no-answer score shifts, too, "
-    )
-    told += f"and with it how often a head answers. One question is {100 / examples:g} points"
-    told += f", the median standard deviation over seeds {median(spreads):.1f}" if spreads else ""
-    return f"{told}: differences of a point are noise."
+    text = f"Without a layer: points of F1* lost on {examples} dev questions when its states are set to zero (minus: "
+    text += f"gained), mean of {counted(seeds, 'seed')}. The threshold stays the same, but the no-answer score shifts, "
+    text += f"and with it how often a head answers. One question is {100 / examples:g} points"
+    text += f", the median standard deviation over seeds {median(spreads):.1f}" if spreads else ""
+    return f"{text}: differences of a point are noise."
 
 
 def head_names(experiment: Experiment, epochs: float) -> list[str]:

@@ -1,4 +1,4 @@
-"""The page's part on encoders that were not fine-tuned at all: heads on them beside the fine-tuned encoder alone."""
+"""Heads on untouched encoders, compared with the fine-tuned encoder alone."""
 
 from typing import Any, NamedTuple
 
@@ -6,7 +6,7 @@ from bertvision.heads import CONTROL
 from bertvision.pipeline.folder import BASELINE, ENCODER
 from bertvision.report.block import Block
 from bertvision.report.drawing import chart_of, import_altair
-from bertvision.report.wording import signed
+from bertvision.report.wording import listed, signed
 from bertvision.tables import Cell, Column, Table, counted
 from paper.claims import best_of_the_papers, best_place
 from paper.kept import LOWER, Experiment, Experiments, Place, compared_seconds, show_rate
@@ -23,19 +23,20 @@ FIGURES = {
 }
 TUNED, LINEAR, THEIRS, OURS = "encoder", "control", "the papers' best", "ladder"
 AXES = {FORCED: "answerable-only F1", AUC: "AUC (50: chance)"}
+ENDS = {FORCED: [0, 100], AUC: [50, 100]}
 PLACES = {TUNED: 0, LINEAR: 1, THEIRS: 4, OURS: 5}
-"""The same colours as in the pictures of the fine-tuning curve."""
+"""The same colours as in the fine-tuning curves."""
 
 
 class Row(NamedTuple):
     kind: str | None
-    """Its colour; None: in the table alone."""
+    """Its colour; None: in the table only."""
     title: str
     place: Place
 
 
 class Tuned(NamedTuple):
-    """The encoder alone after 1 epoch, as heads are held against it."""
+    """The encoder alone after 1 epoch, for comparison."""
 
     name: str
     words: str
@@ -63,18 +64,18 @@ def untouched_block(experiments: Experiments, lower: Experiments, short: str, en
     return Block(
         key=f"untouched_{short}",
         title=f"{encoder}: spans without fine-tuning",
-        sentences=[_reaches(Place(own, 0.0, best), tuned), _costs(Place(own, 0.0, best), curve, rows)],
+        sentences=[_score(Place(own, 0.0, best), tuned), _costs(Place(own, 0.0, best), curve, rows)],
         table=Table(_columns(tuned), [_cells(row, tuned, one_epoch) for row in rows]),
-        picture=_draw(rows),
-        alt="Bars of answerable-only F1 and AUC: " + "; ".join(_in_words(row) for row in rows if row.kind is not None),
-        note="Which head stands for the rest is decided by answerable-only F1 on held-out training questions, never by dev. "
-        "Shares and differences are of the means; where there is one seed there is no ±. Of the heads only the control "
-        "and the ladder were trained for more than one pass.",
+        picture=_draw([(None, key, [row for row in rows if row.kind is not None]) for key in AXES]),
+        alt=f"Bars of answerable-only F1 and AUC for heads on the untouched {encoder} and for the fine-tuned encoder. "
+        "All values are in the table.",
+        note="The best head is chosen by answerable-only F1 on held-out questions. Percentages and differences are of "
+        "the means. Only the control and the ladders were trained for more than one pass.",
     )
 
 
 def _tuned(curve: Experiment, decayed: Experiment | None, lower: Experiment | None) -> list[Tuned]:
-    found = [Tuned("decayed", "with decay to 0 within 1 epoch", Place(decayed, 1.0, ENCODER))] if decayed else []
+    found = [Tuned("decayed", "learning rate decayed to 0", Place(decayed, 1.0, ENCODER))] if decayed else []
     words = f"stopped at 1 of {counted(curve.snapshots[-1], 'epoch')}"
     found.append(Tuned("stopped", words, Place(curve, 1.0, ENCODER)))
     rate = show_rate(LOWER)
@@ -85,7 +86,7 @@ def _rows(own: Experiment, curve: Experiment, kernels: Experiment | None, tuned:
     passes = own.tokens(0.0, CONTROL) / curve.tokens(1.0, ENCODER)
     longer = in_passes(passes)
     found = [Row(None, title_of(BASELINE), Place(own, 0.0, BASELINE))]
-    found.append(Row(None, "encoder alone as it came (random output layer)", Place(own, 0.0, ENCODER)))
+    found.append(Row(None, "encoder alone, untouched (random output layer)", Place(own, 0.0, ENCODER)))
     found.append(Row(LINEAR, f"{title_of(CONTROL)}, {longer}", Place(own, 0.0, CONTROL)))
     once = [(THEIRS, curve, best_of_the_papers(curve, 0.0, FORCED))]
     once += [(THEIRS, kernels, head) for head in head_names(kernels, 0.0) if head != CONTROL] if kernels else []
@@ -94,13 +95,13 @@ def _rows(own: Experiment, curve: Experiment, kernels: Experiment | None, tuned:
             found.append(Row(kind, f"{head}, 1 pass", Place(where, 0.0, head)))
     heads = [name for name in own.models(0.0) if name.startswith("ladder")]
     found += [Row(OURS, f"{name}, {longer}", Place(own, 0.0, name)) for name in heads]
-    found += [Row(TUNED, f"encoder alone, {one.words}", one.place) for one in tuned]
+    found += [Row(TUNED, f"encoder alone, 1 epoch, {one.words}", one.place) for one in tuned]
     last = curve.snapshots[-1]
     return [*found, Row(TUNED, f"encoder alone, {counted(last, 'epoch')}", Place(curve, last, ENCODER))]
 
 
 def _low_rank(lora: Experiment | None) -> list[Row]:
-    """The better of the peers with few parameters of their own, in the table alone."""
+    """LoRA, in the table only."""
     if lora is None:
         return []
     last = lora.snapshots[-1]
@@ -108,13 +109,13 @@ def _low_rank(lora: Experiment | None) -> list[Row]:
 
 
 def _ladder(curve: Experiment) -> str | None:
-    """Of the run whose heads saw everything once."""
+    """The best ladder of the run whose heads took one pass."""
     names = [name for name in curve.models(0.0) if name.startswith("ladder")]
     return curve.best_head(0.0, FORCED, names)
 
 
 def share_of(place: Place, other: Place, key: str = FORCED) -> float | None:
-    """In % of another model's figure."""
+    """The score in % of another model's."""
     own, whole = place.mean(key), other.mean(key)
     return None if own is None or whole is None else 100 * own.mean / whole.mean
 
@@ -133,7 +134,7 @@ def _columns(tuned: list[Tuned]) -> list[Column]:
     columns = [Column("model"), Column("seeds"), Column("parameters"), Column("% of encoder", 3)]
     columns += [Column("passes", 1, passes), *[Column(name, None, SPAN_NOTES[name]) for name in FIGURES]]
     for one in tuned:
-        note = f"held against the encoder alone after 1 epoch, {one.words}"
+        note = f"compared with the encoder alone after 1 epoch, {one.words}"
         columns.append(Column(f"answerable-only F1, % of 1 epoch ({one.name})", 1, note))
         columns.append(Column(f"AUC over 1 epoch ({one.name})", None, note))
     return columns
@@ -150,51 +151,45 @@ def _cells(row: Row, tuned: list[Tuned], one_epoch: int) -> list[Cell]:
     return cells
 
 
-def _reaches(head: Place, tuned: list[Tuned]) -> str:
+def _score(head: Place, tuned: list[Tuned]) -> str:
     share = 100 * head.parameters / head.experiment.entry(0.0, ENCODER).parameters
     parts = []
     for one in tuned:
         forced, auc = share_of(head, one.place), above(head, one.place)
         if forced is not None and auc is not None:
-            parts.append(f"{forced:.1f} % of the one {one.words} (AUC {signed(auc)})")
-    told = f"{head.model}, with {share:.1f} % of the encoder's parameters, has answerable-only F1 {head.mean(FORCED)} and AUC "
-    return told + f"{head.mean(AUC)}. Held against the encoder alone after 1 epoch that is {', and '.join(parts)}."
+            parts.append(f"{forced:.1f} % ({one.words}; AUC {signed(auc)})")
+    text = f"{head.model}, with {share:.1f} % of the encoder's parameters, has answerable-only F1 {head.mean(FORCED)} "
+    return f"{text}and AUC {head.mean(AUC)}. As a share of the encoder alone after 1 epoch: {listed(parts)}."
 
 
 def _costs(head: Place, curve: Experiment, rows: list[Row]) -> str:
-    """What fine-tuning gives for the same work, for more, and with fewer parameters of its own."""
-    told, work = "", head.experiment.compute(0.0, head.model) or 0
+    """What fine-tuning reaches at the same cost, at a higher cost, and with LoRA."""
+    text, work = "", head.experiment.compute(0.0, head.model) or 0
     within = [epochs for epochs in curve.snapshots if epochs and (curve.compute(epochs, ENCODER) or 0) <= work]
     if within:
-        told += "It is not cheaper to train: with no more work of the encoder, fine-tuning gets to "
-        told += (
-            f"{counted(within[-1], 'epoch')} and answerable-only F1 {curve.mean(within[-1], ENCODER, FORCED)}. What it "
-        )
-        told += "saves is a copy of the encoder, or a pass through it, for each task. "
+        text += "It is not cheaper to train: with no more passes through the encoder, fine-tuning gets to "
+        text += f"{counted(within[-1], 'epoch')} and answerable-only F1 {curve.mean(within[-1], ENCODER, FORCED)}. It "
+        text += "saves a copy of the encoder, or a pass through it, for each further task. "
     last = Place(curve, curve.snapshots[-1], ENCODER)
     times = compared_seconds(head, last)
     if times:
-        told += (
-            f"It took {times[0]:.0f} s on the GPU, {counted(last.epochs, 'epoch')} of fine-tuning {times[1]:.0f} s. "
-        )
-    told += f"It has {share_of(head, last):.1f} % of the answerable-only F1 of {counted(last.epochs, 'epoch')} of fine-tuning"
+        text += f"It took {times[0]:.0f} s on the GPU; {last.epochs:g} epochs of fine-tuning took {times[1]:.0f} s. "
+    text += (
+        f"It reaches {share_of(head, last):.1f} % of the answerable-only F1 of fine-tuning for {last.epochs:g} epochs"
+    )
     for row in (row for row in rows if row.title.startswith("LoRA")):
-        told += f"; {row.title} ({row.place.trained_parameters:,} parameters), has answerable-only F1 {row.place.show(FORCED)} "
-        told += f"and AUC {row.place.show(AUC)}"
-    return told + "."
+        text += f"; {row.title} ({row.place.trained_parameters:,} parameters), has answerable-only F1 "
+        text += f"{row.place.show(FORCED)} and AUC {row.place.show(AUC)}"
+    return text + "."
 
 
-def _in_words(row: Row) -> str:
-    return f"{row.title} {row.place.show(FORCED)}, {row.place.show(AUC)}"
-
-
-def _draw(rows: list[Row]) -> dict[str, Any]:
-    altair, shown = import_altair(), [row for row in rows if row.kind is not None]
-    order = [row.title for row in shown]
-    panels: list[Any] = []
+def _draw(panels_of: list[tuple[str | None, str, list[Row]]]) -> dict[str, Any]:
+    """Bars in panels, given as (title, metric, rows); all panels have the same rows."""
+    altair, panels = import_altair(), list[Any]()
     colour, _ = colour_by_place("kind", PLACES, list(PLACES))
-    for key, ends in ((FORCED, [0, 100]), (AUC, [50, 100])):
-        means = [(row, row.place.mean(key)) for row in shown]
+    for heading, key, rows in panels_of:
+        order, ends = [row.title for row in rows], ENDS[key]
+        means = [(row, row.place.mean(key)) for row in rows]
         data = [
             {"model": row.title, "kind": row.kind, "score": mean.mean, "low": ends[0], "shown": f"{mean.mean:.1f}"}
             for row, mean in means
@@ -206,33 +201,62 @@ def _draw(rows: list[Row]) -> dict[str, Any]:
             y=altair.Y("model:N", sort=order, title=None, axis=axis),
         )
         bars = base.mark_bar().encode(x2="low:Q", color=colour.legend(None))
-        panels.append((bars + base.mark_text(align="left", dx=4).encode(text="shown:N")).properties(width=220))
+        chart = bars + base.mark_text(align="left", dx=4).encode(text="shown:N")
+        panels.append(chart.properties(width=220, **({"title": heading} if heading else {})))
     return dict(altair.hconcat(*panels).to_dict())
+
+
+# ---------------------------------------------------------------------- the main page
+
+
+def bars_of(experiments: Experiments, short: str) -> list[Row]:
+    """The best head of each kind on the untouched encoder, and the fine-tuned encoder."""
+    own, curve = experiments.get(f"untouched_{short}"), experiments.get(f"squad2_{short}")
+    if own is None or curve is None:
+        return []
+    kernels, decayed = (experiments.get(name) for name in (f"untouched_{short}_kernels", f"squad2_{short}_full1"))
+    longer = in_passes(own.tokens(0.0, CONTROL) / curve.tokens(1.0, ENCODER))
+    heads = [
+        (LINEAR, f"control, {longer}", own, CONTROL),
+        (THEIRS, "papers' best, one token, 1 pass", curve, best_of_the_papers(curve, 0.0, FORCED)),
+        (THEIRS, "papers' best, kernels, 1 pass", kernels, kernels.best_head(0.0, FORCED) if kernels else None),
+        (OURS, "ladder, 1 pass", curve, _ladder(curve)),
+        (OURS, f"ladder, {longer}", own, own.best_head(0.0, FORCED)),
+    ]
+    rows = [Row(kind, title, Place(where, 0.0, head)) for kind, title, where, head in heads if where and head]
+    rows += [Row(TUNED, "fine-tuned, 1 epoch", Place(decayed, 1.0, ENCODER))] if decayed else []
+    last = curve.snapshots[-1]
+    return [*rows, Row(TUNED, f"fine-tuned, {counted(last, 'epoch')}", Place(curve, last, ENCODER))]
+
+
+def draw_bars(encoders: dict[str, list[Row]]) -> dict[str, Any]:
+    """Answerable-only F1, one panel per encoder."""
+    return _draw([(title, FORCED, rows) for title, rows in encoders.items()])
 
 
 # ---------------------------------------------------------------------- sentences
 
 
 def glue_untouched(experiments: Experiments) -> Block | None:
-    """A row a task: the best head on the encoder as it came, and the fine-tuned encoder alone."""
+    """One row per task: the best head on the untouched encoder, and the fine-tuned encoder alone."""
     found = glue_experiments(experiments)
     rows = [_glue_row(title, one, more) for title, one, more in found if 0.0 in one.head_snapshots]
     if not rows:
         return None
-    note = "by the task's first figure on held-out data, the ladders included"
-    columns = [Column("task"), Column("seeds"), Column("figure"), Column("baseline"), Column("control, untouched")]
+    note = "by the task's first metric on held-out data, ladders included"
+    columns = [Column("task"), Column("seeds"), Column("metric"), Column("baseline"), Column("control, untouched")]
     columns += [Column("best head, untouched", None, note), Column("its parameters"), Column("its score")]
-    passes = "of the training set through the encoder (1: its states were kept for all epochs); of 3 epochs of "
-    columns.append(Column("its passes", 1, f"{passes}fine-tuning 9"))
+    passes = "of the training set through the encoder (1: its states were held in memory for all epochs); 3 epochs of "
+    columns.append(Column("its passes", 1, f"{passes}fine-tuning count as 9"))
     columns += [Column("encoder, 1 epoch"), Column("encoder, 3 epochs")]
     columns += [Column("head over 1 epoch", None, "points"), Column("head over 3 epochs", None, "points")]
     return Block(
         key="untouched_glue",
         title="Sentence tasks without fine-tuning, all-MiniLM-L6-v2",
         table=Table(columns, rows),
-        note="Official dev sets. Encoders are fine-tuned with decay to 3 epochs; at 1 they were stopped early, and on "
-        "CoLA some had not learnt anything yet. This encoder was made to compare sentences that are read one by one: "
-        "the cosine of their means, with no head at all, is better than these heads on STS-B (kits.md).",
+        note="Official dev sets. The learning rate decays to 3 epochs, so encoders at 1 epoch were stopped early; on "
+        "CoLA some had learned nothing by then. This encoder was trained to compare sentences that it reads "
+        "separately: on STS-B, the cosine of their mean states, without a head, beats these heads (kits.md).",
     )
 
 

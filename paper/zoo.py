@@ -1,7 +1,7 @@
-"""The page's parts on every head side by side: for spans on the states of one seed, for sentences over all of them.
+"""All heads side by side: for spans with one seed, for sentences over all seeds.
 
-The heads learned in two runs, the main one and the zoo's. Their encoders had the same seeds, and may still differ by
-what a GPU's sums do: each head is held against the control of its own run.
+The heads were trained in two runs, the main one and the zoo's. Their encoders had the same seeds but are not
+bit-identical, since GPU sums vary: each head is compared with the control of its own run.
 """
 
 from collections.abc import Callable
@@ -21,13 +21,13 @@ from paper.kept import Experiment, Experiments, Mean
 from paper.names import AUC, FORCED, LABELS, SPAN_NOTES, colour_by_place, title_of
 from paper.spans import folded_scores, head_names
 
-OWN_TOKEN, KERNELS, LADDER = "its own token alone", "kernels along tokens", "ladder (ours)"
-CLS, FLAT, MEANS = "[CLS] alone", "all tokens, flat", "means of tokens (ours)"
+OWN_TOKEN, KERNELS, LADDER = "its own token", "kernels along tokens", "ladder (ours)"
+CLS, FLAT, MEANS = "[CLS]", "all tokens, flattened", "means of tokens (ours)"
 ALONG_TOKENS = ("pooled_adapter_cnn_nxn", "pooled_adapter_inception", "pooled_adapter_xception")
 ENDS = [400, 4e7]
-"""Of the axis of parameters."""
+"""The ends of the parameter axis."""
 TIE = 0.005
-"""Points: kept scores are rounded, and means of equal ones may differ by that."""
+"""Points that rounding of the kept scores can make."""
 
 
 class Entry(NamedTuple):
@@ -38,7 +38,7 @@ class Entry(NamedTuple):
     model: str
 
     def score(self, epochs: float, key: str, split: str = "dev") -> float | None:
-        """The mean; None where a seed has none."""
+        """The mean over seeds; None if a seed has none."""
         found = self.run.by_seed(epochs, self.model, key, split)
         return fmean(found[seed] for seed in self.seeds) if all(seed in found for seed in self.seeds) else None
 
@@ -58,26 +58,26 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """What is shown of a task's heads, and how they are told apart."""
+    """Which metrics of a task's heads are shown, and how heads are grouped."""
 
-    figures: dict[str, str]
+    metrics: dict[str, str]
     """By heading; the first is drawn."""
     kind_of: Callable[[str], str]
-    """By a head's name: what it looks at."""
+    """What a head looks at, by its name."""
     kinds: dict[str, int]
-    """Their places among the colours; that which looks at least comes first."""
+    """Positions of the groups among the colours; the group that looks at least comes first."""
     beyond: str
-    """What the heads of all other kinds do."""
+    """What the heads of all other groups do."""
     examples: str = "examples"
     baseline: str = "The baseline is in the tables around it."
 
     @property
     def heading(self) -> str:
-        return next(iter(self.figures))
+        return next(iter(self.metrics))
 
     @property
     def drawn(self) -> str:
-        return self.figures[self.heading]
+        return self.metrics[self.heading]
 
     def is_narrow(self, entry: Entry) -> bool:
         return self.kind_of(entry.model) == next(iter(self.kinds))
@@ -101,14 +101,14 @@ SPANS = View(
     {"answerable-only F1": FORCED, "AUC": AUC},
     look_of_spans,
     {OWN_TOKEN: 3, KERNELS: 4, LADDER: 5},
-    "look beyond their own token: kernels along tokens, and ladders",
+    "look beyond their own token (kernels along tokens, ladders)",
     "questions",
-    "Never answering has neither figure.",
+    "Never answering has neither metric.",
 )
 
 
 def zoo_blocks(lower: Experiments, zoos: Experiments, encoders: dict[str, str]) -> list[Block]:
-    """For spans, on encoders fine-tuned at the lower rate: every head with one seed, and the figures of all runs."""
+    """Spans on encoders fine-tuned at the lower learning rate: all heads with one seed, and all scores."""
     found = []
     for short, encoder in encoders.items():
         main, zoo = lower.get(f"squad2_{short}"), zoos.get(f"squad2_{short}_zoo")
@@ -122,9 +122,9 @@ def zoo_blocks(lower: Experiments, zoos: Experiments, encoders: dict[str, str]) 
 
 
 def sentence_zoo_block(main: Experiment, zoo: Experiment, title: str) -> Block | None:
-    """For sentences: every head by the task's first figure, over the seeds that both runs have; one shows nothing."""
+    """Sentences: all heads by the task's first metric, over the seeds that both runs have; None for a single seed."""
     metric = main.first["metrics"][0]
-    beyond = "read more than the states at [CLS]: those of all tokens, or means of them"
+    beyond = "read more than the [CLS] states (all tokens, or means of them)"
     kinds = {CLS: 3, FLAT: 4, MEANS: 6, LADDER: 5}
     view = View({LABELS.get(metric, metric): metric}, look_of_sentences, kinds, beyond)
     lineup = Lineup(view, main, zoo, [seed for seed in zoo.seeds if seed in main.seeds])
@@ -132,7 +132,7 @@ def sentence_zoo_block(main: Experiment, zoo: Experiment, title: str) -> Block |
 
 
 def _when(epochs: float) -> str:
-    return f"after {counted(epochs, 'epoch')}" if epochs else "as it came"
+    return f"after {counted(epochs, 'epoch')}" if epochs else "untouched"
 
 
 @dataclass(frozen=True)
@@ -150,13 +150,13 @@ class Lineup:
 
     @cached_property
     def heads(self) -> list[Entry]:
-        """By size: those that have all figures with all seeds."""
+        """The heads that have all scores with all seeds, by size."""
         names = [(run, name) for run in (self.main, self.zoo) for name in head_names(run, self.shots[-1])]
         found = [Entry(run, self.seeds, name) for run, name in names if name != CONTROL]
-        return sorted(filter(self._has_all_figures, found), key=lambda entry: entry.parameters)
+        return sorted(filter(self._has_all_scores, found), key=lambda entry: entry.parameters)
 
-    def _has_all_figures(self, entry: Entry) -> bool:
-        places = product(self.shots, self.view.figures.values(), ("dev", "held_out"))
+    def _has_all_scores(self, entry: Entry) -> bool:
+        places = product(self.shots, self.view.metrics.values(), ("dev", "held_out"))
         return all(entry.score(*place) is not None for place in places)
 
     @property
@@ -164,80 +164,79 @@ class Lineup:
         return f"seed {self.seeds[0]}" if len(self.seeds) == 1 else counted(len(self.seeds), "seed")
 
     def overview(self, title: str) -> Block:
-        """Side by side in a picture, and the best of each snapshot."""
+        """A picture of all heads, and a table of the best at each snapshot."""
         heading = self.view.heading
         luck = (
-            "One seed, and a second run of it would change such differences, too (“The same seed again”, below)."
+            "One seed; a second run of the same seed would change such differences too (runs.md)."
             if len(self.seeds) == 1
-            else "Means over seeds. Grey: one standard deviation of the control's; heads share most of that luck."
+            else "Means over seeds. Grey: one standard deviation of the control, which heads largely share."
         )
         return Block(
             key=f"{self.zoo.name}_all",
-            title=f"{title}: every head, {self.words_of_seeds}",
+            title=f"{title}: all heads, {self.words_of_seeds}",
             sentences=[self._describe_first()],
             table=self._overview(),
             picture=self._draw(),
-            alt=f"{heading} against parameters of {counted(len(self.heads), 'head')}, a panel a snapshot: "
+            alt=f"{heading} against parameters of {counted(len(self.heads), 'head')}, one panel per snapshot: "
             + "; ".join(map(self._in_words, self.shots)),
-            note=f"{luck} Dashed: encoder and control of the zoo's run. Scales differ from panel to panel. The table "
-            f"has of each snapshot how many heads are above the control of their run, and the best by {heading} on "
-            f"held-out {self.view.examples}, held against control and encoder of its run. {self.view.baseline}",
+            note=f"{luck} Dashed: encoder and control of the zoo's run. Panels have different scales. For each "
+            "snapshot, the table counts the heads above the control of their run, and compares the best head by "
+            f"{heading} on held-out {self.view.examples} with control and encoder of its run. {self.view.baseline}",
         )
 
     def table(self, title: str) -> Block:
         return Block(
             key=f"{self.zoo.name}_table",
-            title=f"{title}: the figures of every head, {self.words_of_seeds}",
+            title=f"{title}: scores of all heads, {self.words_of_seeds}",
             table=self._table(),
-            note=f"Heads by size. Those of {self.main.title} have {counted(len(self.main.seeds), 'seed')} in "
-            "tables of their own.",
+            note=f"Heads by size. Tables with all {len(self.main.seeds)} seeds of {self.main.title} are below.",
             folded=True,
         )
 
     def _describe_first(self) -> str:
-        """How many of the first places heads have that look further than the rest."""
+        """How many of the top ranks go to heads that look beyond the narrowest group."""
         wide, parts = sum(not self.view.is_narrow(entry) for entry in self.heads), []
         for epochs in self.shots:
             ranked = self._ranked(epochs)
             last = ranked[wide - 1].points(epochs, self.view.drawn)
             first = [entry for entry in ranked if entry.points(epochs, self.view.drawn) > last - TIE]
             further = sum(not self.view.is_narrow(entry) for entry in first)
-            parts.append(f"{further} of the first {len(first)} {_when(epochs)}")
-        told = f"{wide} of {len(self.heads)} heads {self.view.beyond}. By {self.view.heading} on dev they are "
-        return f"{told}{listed(parts)} (equal scores share a place)."
+            parts.append(f"{further} of the top {len(first)} {_when(epochs)}")
+        text = f"{wide} of {len(self.heads)} heads {self.view.beyond}. By {self.view.heading} on dev they are "
+        return f"{text}{listed(parts)} (ties share a rank)."
 
     def _ranked(self, epochs: float) -> list[Entry]:
         return sorted(self.heads, key=lambda entry: -entry.points(epochs, self.view.drawn))
 
     def _in_words(self, epochs: float) -> str:
-        """The first, the middle and the last."""
+        """The best, the middle and the worst head."""
         ranked = self._ranked(epochs)
-        shown = (ranked[0], ranked[len(ranked) // 2], ranked[-1])
-        told = [f"{one.model} {one.points(epochs, self.view.drawn):.1f}" for one in shown]
-        return f"{_when(epochs)} from {told[0]} over {told[1]} to {told[2]}"
+        shown = [ranked[0], ranked[len(ranked) // 2], ranked[-1]]
+        best, middle, worst = (f"{one.model} {one.points(epochs, self.view.drawn):.1f}" for one in shown)
+        return f"{_when(epochs)} best {best}, middle {middle}, worst {worst}"
 
     def _overview(self) -> Table:
-        figures, heads = self.view.figures, self.heads
+        metrics, heads = self.view.metrics, self.heads
         columns = [Column("epochs"), Column("heads")]
-        columns += [Column(f"above the control, {heading}") for heading in figures]
+        columns += [Column(f"above the control, {heading}") for heading in metrics]
         columns += [Column(f"best on held-out {self.view.examples}"), Column("its parameters")]
-        for name in figures:
+        for name in metrics:
             columns += [Column(f"its {name}", 2), Column(f"{name} over control"), Column(f"{name} over encoder")]
         rows: list[list[Cell]] = []
         for epochs in self.shots:
-            above = [sum(entry.above(CONTROL, epochs, key) > TIE for entry in heads) for key in figures.values()]
+            above = [sum(entry.above(CONTROL, epochs, key) > TIE for entry in heads) for key in metrics.values()]
             best = max(heads, key=lambda entry: entry.points(epochs, self.view.drawn, "held_out"))
             rows.append([epochs, len(heads), *above, best.model, best.parameters])
-            for key in figures.values():
-                tuned = signed(best.above(ENCODER, epochs, key)) if epochs else None  # random as it came
+            for key in metrics.values():
+                tuned = signed(best.above(ENCODER, epochs, key)) if epochs else None  # random at 0 epochs
                 rows[-1] += [best.score(epochs, key), signed(best.above(CONTROL, epochs, key)), tuned]
         return Table(columns, rows)
 
     def _table(self) -> Table:
         columns = [Column("model"), Column("experiment"), Column("parameters"), Column("looks at")]
         for epochs in self.shots:
-            figures = self.view.figures
-            columns += [Column(f"{name} {_when(epochs)}", 2, SPAN_NOTES.get(name, "")) for name in figures]
+            metrics = self.view.metrics
+            columns += [Column(f"{name} {_when(epochs)}", 2, SPAN_NOTES.get(name, "")) for name in metrics]
         runs, heads = (self.main, self.zoo), self.heads
         levels = [Entry(self.zoo, self.seeds, BASELINE)]
         levels += [Entry(run, self.seeds, name) for name in (ENCODER, CONTROL) for run in runs]
@@ -245,25 +244,25 @@ class Lineup:
         for entry in [*levels, *heads]:
             kind = self.view.kind_of(entry.model) if entry in heads else None
             rows.append([title_of(entry.model), entry.run.title, entry.parameters, kind])
-            rows[-1] += [entry.score(epochs, key) for epochs in self.shots for key in self.view.figures.values()]
+            rows[-1] += [entry.score(epochs, key) for epochs in self.shots for key in self.view.metrics.values()]
         return Table(columns, rows)
 
     def _band(self, epochs: float) -> list[float]:
-        """One standard deviation around the control's mean; nothing of one seed."""
+        """One standard deviation around the control's mean; empty for one seed."""
         found = self.zoo.by_seed(epochs, CONTROL, self.view.drawn)
         mean = Mean([found[seed] for seed in self.seeds])
         return [] if mean.deviation is None else [mean.mean - mean.deviation, mean.mean + mean.deviation]
 
     def _draw(self) -> dict[str, Any]:
-        """A panel for each snapshot, two in a row, or all three."""
-        altair, beside = import_altair(), 3 if len(self.shots) == 3 else 2
-        panels = [self._panel(epochs, 720 // beside - 30) for epochs in self.shots]
-        lines = [altair.hconcat(*panels[at : at + beside]) for at in range(0, len(panels), beside)]
+        """One panel per snapshot, two per row; three snapshots share a row."""
+        altair, per_row = import_altair(), 3 if len(self.shots) == 3 else 2
+        panels = [self._panel(epochs, 720 // per_row - 30) for epochs in self.shots]
+        lines = [altair.hconcat(*panels[at : at + per_row]) for at in range(0, len(panels), per_row)]
         return dict(altair.vconcat(*lines).to_dict())
 
     def _panel(self, epochs: float, width: int) -> Any:
         altair, key = import_altair(), self.view.drawn
-        places = {ENCODER: 0, "control": 1, **self.view.kinds}  # the first two and ladders as in the other pictures
+        places = {ENCODER: 0, "control": 1, **self.view.kinds}  # encoder, control, ladders: as in the other pictures
         colour, shape = colour_by_place("kind", places, list(places))
         rows: list[dict[str, Any]] = [
             {"parameters": one.parameters, "score": one.points(epochs, key), "kind": self.view.kind_of(one.model)}

@@ -1,4 +1,4 @@
-"""The library's own ground for tests: no network, one thread."""
+"""The library's test setup: no network, one thread."""
 
 from tests.conftest import no_network
 

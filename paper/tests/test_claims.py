@@ -1,12 +1,13 @@
-"""Verdicts on claims, from small experiments whose figures are written down here."""
+"""Verdicts on claims, from small experiments with known scores."""
 
+from statistics import NormalDist
 from typing import Any
 
 import pytest
 
 from paper import claims
-from paper.claims import FAILS, HOLDS, ONE_SEED, OPEN, PARTLY, Claim, Finding
-from paper.kept import LOWER, Experiment, Mean
+from paper.claims import FAILS, HOLDS, ONE_SEED, OPEN, PARTLY, UNCLEAR, Claim, Finding
+from paper.kept import LOWER, Experiment, Mean, at_lower_rate, load_kept, load_rates
 from paper.spans import rank_correlation
 
 
@@ -32,7 +33,7 @@ def verdict(*gaps: list[float], allowed: float = 0.0) -> str:
     return Claim("", "", [Finding("", {str(n): Mean(gap) for n, gap in enumerate(gaps)}, allowed)]).verdict
 
 
-def test_a_claim_holds_where_every_figure_of_every_seed_is_above() -> None:
+def test_a_claim_holds_if_every_score_of_every_seed_is_above() -> None:
     assert verdict([1.0, 2.0], [0.5, 0.1]) == HOLDS
     assert verdict([1.0, 2.0], [3.0, -1.0]) == PARTLY  # one seed is below
     assert verdict([1.0, 2.0], [-1.0, -2.0]) == PARTLY
@@ -47,13 +48,13 @@ def test_one_seed_decides_nothing() -> None:
     assert verdict([5.0], [5.0]) == verdict([-5.0]) == verdict([5.0, 5.0], [5.0]) == ONE_SEED
 
 
-def test_what_a_claim_allows_is_no_mistake() -> None:
+def test_a_claim_may_allow_scores_below_zero() -> None:
     assert verdict([-1.0, -0.5], allowed=1.0) == HOLDS  # exactly as much as is allowed, too
     assert verdict([-1.5, 0.5], allowed=1.0) == FAILS  # above in the mean, and one seed is not
     assert verdict([-1.5, -1.5], allowed=1.0) == FAILS
 
 
-def test_the_head_that_stands_for_all_is_chosen_on_held_out_data_among_the_papers() -> None:
+def test_the_best_head_is_chosen_on_held_out_data_among_the_papers() -> None:
     heads = {
         "adapter_64": model(dev=51, held_out=60, head="adapter"),
         "adapter_386": model(dev=70, held_out=55, head="adapter"),  # better on dev, which must not count
@@ -62,11 +63,11 @@ def test_the_head_that_stands_for_all_is_chosen_on_held_out_data_among_the_paper
     }
     claim = claims.beats_encoder(squad(heads, heads))
     assert claim.verdict == HOLDS and claim.seeds == 2
-    figures = ", ".join(f"{name} +1.00 ± 0.00" for name in ("F1", "F1*", "answerable-only F1", "AUC"))
-    assert [str(finding) for finding in claim.findings] == [f"gte-small, adapter_64 at 1 epoch: {figures}"]
+    gaps = ", ".join(f"{name} +1.00 ± 0.00" for name in ("F1", "F1*", "answerable-only F1", "AUC"))
+    assert [str(finding) for finding in claim.findings] == [f"gte-small, adapter_64 at 1 epoch: {gaps}"]
 
 
-def test_a_head_that_one_seed_lacks_does_not_stand_for_all() -> None:
+def test_a_head_that_one_seed_lacks_is_not_chosen() -> None:
     both, one = model(51, 52, head="adapter"), model(90, 90, head="adapter")
     claim = claims.beats_encoder(squad({"adapter_64": both}, {"adapter_64": both, "adapter_386": one}))
     assert "adapter_64 at 1 epoch" in str(claim.findings[0])
@@ -80,7 +81,7 @@ def less_data(tenth: float, third: float) -> str:
     return claims.less_data(squad(heads, heads)).verdict
 
 
-def test_the_papers_own_figures_pass_their_claims() -> None:
+def test_the_papers_own_scores_pass_their_claims() -> None:
     assert less_data(tenth=76.5, third=77.2) == HOLDS
     assert less_data(tenth=75.0, third=77.2) == PARTLY
     assert less_data(tenth=70.0, third=71.0) == FAILS
@@ -90,7 +91,7 @@ def test_the_papers_own_figures_pass_their_claims() -> None:
     assert claims.reaches_later(later).verdict == HOLDS
 
 
-def test_second_answers_are_held_against_the_published_share() -> None:
+def test_second_answers_are_compared_with_the_published_share() -> None:
     heads = {"adapter_64": model(51, 52, head="adapter")}
     shares = [("encoder alone", 44.5), ("adapter_64", 38.0), ("another", 44.0)]
     rows = [{"model": name, "% second right": share} for name, share in shares]
@@ -110,27 +111,57 @@ def test_second_answers_are_held_against_the_published_share() -> None:
     assert len(claims.second_answers(squad(heads, heads, analyses={"second_answer": rows})).findings) == 1
 
 
-@pytest.mark.parametrize(("medians", "agrees"), [((100, 90), True), ((100, 110), False), ((100, None), None)])
-def test_shorter_passages_are_a_claim_of_their_own(medians: tuple[Any, Any], agrees: bool | None) -> None:
+def lengths(encoder: float | None, head: float | None, questions: int) -> dict[str, Experiment]:
+    """Median passage lengths where only the encoder or only the head is right; both have quartiles 40 words apart."""
     heads = {"adapter_64": model(51, 52, head="adapter")}
-    rows = [{"right": f"only {name}", "median": m} for name, m in zip(("encoder alone", "it"), medians, strict=True)]
-    there = squad(heads, heads, analyses={"passage_lengths": rows})
-    assert claims.better_on_shorter(there).agreeing == ([] if agrees is None else [agrees])
-    assert claims.better_on_unanswerable(there).agreeing == [True, True]
+    rows = [
+        {"right": f"only {name}", "questions": questions, "median": words, "lower quartile": 90, "upper quartile": 130}
+        for name, words in (("encoder alone", encoder), ("it", head))
+    ]
+    return squad(heads, heads, analyses={"passage_lengths": rows})
 
 
-def test_later_layers_must_weigh_more_by_their_ranks_as_well() -> None:
-    def layers(weights: list[float]) -> list[bool]:
-        rows = [{"head": "learned_pooling", "layer": str(n), "weight, %": w} for n, w in enumerate(weights)]
-        return claims.later_layers(squad({}, {}, analyses={"layer_weights": rows})).agreeing
+def test_passages_must_be_shorter_by_more_than_chance() -> None:
+    # With 1,000 questions each median is off by 0.93 · 40 / √1000 = 1.18 words, and their difference by 1.66.
+    claim = claims.better_on_shorter(lengths(100, 90, 1000))
+    assert claim.verdict == HOLDS and "(p = 0.00)" in claim.found
+    claim = claims.better_on_shorter(lengths(100, 97, 1000))
+    assert (claim.agreeing, claim.verdict) == ([False], UNCLEAR)
+    assert claim.findings[0].chance == pytest.approx(2 * (1 - NormalDist().cdf(3 / 1.6637)), abs=1e-3)
+    assert claims.better_on_shorter(lengths(100, 110, 1000)).verdict == FAILS  # longer, and clearly so
+    assert claims.better_on_shorter(lengths(100, 90, 9)).verdict == UNCLEAR  # 10 words, of a few questions
+    assert claims.better_on_shorter(lengths(100, None, 1000)).verdict == OPEN
+    assert claims.better_on_unanswerable(lengths(100, 90, 1000)).agreeing == [True, True]
 
-    assert layers([5, 10, 12, 13, 15, 20, 25]) == [True, True]
-    assert layers([30, 10, 8, 7, 1, 2, 42]) == [True, False]
-    values = [12.8, 12.2, 12.0, 13.0, 10.2, 17.9, 22.0]  # ranks 3 2 1 4 0 5 6, off by 3 1 1 1 4 0 0
-    assert rank_correlation(values) == pytest.approx(1 - 6 * 28 / (7 * 48))
+
+def test_later_layers_must_weigh_more_by_more_than_chance() -> None:
+    def judge(*weights: list[float]) -> Claim:
+        """One encoder for each list of weights, the same with both seeds."""
+        found = {}
+        for name, own in zip(("squad2_gte", "squad2_minilm"), weights, strict=False):
+            rows = [{"head": "learned_pooling", "layer": str(n), "weight, %": w} for n, w in enumerate(own)]
+            found[name] = Experiment(name, squad({}, {}, analyses={"layer_weights": rows})["squad2_gte"].runs)
+        return claims.later_layers(found)
+
+    rising, mixed = [5, 10, 12, 13, 15, 20, 25], [12.8, 12.2, 12.0, 13.0, 10.2, 17.9, 22.0]
+    assert rank_correlation(mixed) == pytest.approx(1 - 6 * 28 / (7 * 48))  # ranks are off by 3 1 1 1 4 0 0
+    assert judge(rising, rising).verdict == HOLDS
+    claim = judge(mixed)  # +0.50, and the upper half weighs more, but with 7 layers that is chance
+    assert claim.findings[0].chance is not None and claim.findings[0].chance > 0.05
+    assert (claim.agreeing, claim.verdict) == ([False], FAILS)
+    assert judge(rising, mixed).verdict == PARTLY  # both encoders must agree
+    assert judge(rising[::-1]).verdict == FAILS
+    assert "p < 0.05 on both encoders" in claim.title and "rank correlation +0.50 (p = 0.25)" in claim.found
 
 
-def test_the_ladder_does_not_speak_for_the_papers_heads_without_fine_tuning() -> None:
+@pytest.mark.parametrize("rate", ["chosen", "lower"])
+def test_kept_weights_and_passage_lengths_support_neither_claim(rate: str) -> None:
+    experiments = load_kept() | (at_lower_rate(load_rates()) if rate == "lower" else {})
+    assert claims.later_layers(experiments).verdict == FAILS
+    assert claims.better_on_shorter(experiments).verdict == UNCLEAR
+
+
+def test_the_ladder_does_not_count_as_one_of_the_papers_heads() -> None:
     heads = {
         "adapter_64": model(10, 10, head="adapter"),
         "last_linear": model(5, 5, head="last_linear"),
@@ -150,7 +181,7 @@ def test_the_ladder_does_not_speak_for_the_papers_heads_without_fine_tuning() ->
     )
 
 
-def test_kernels_along_tokens_are_judged_apart_without_fine_tuning() -> None:
+def test_kernels_along_tokens_are_judged_separately_without_fine_tuning() -> None:
     """24 is less than half of the encoder's 50, 26 is not."""
     one_token = {"adapter_64": model(24, 24, head="adapter")}
     found = squad(one_token, one_token, epochs="0")
@@ -163,7 +194,7 @@ def test_kernels_along_tokens_are_judged_apart_without_fine_tuning() -> None:
     runs = squad(along, along, epochs="0")["squad2_gte"].runs
     claim = claims.without_finetuning(found | {"untouched_gte_kernels": Experiment("untouched_gte_kernels", runs)})
     assert (claim.verdict, claim.agreeing, claim.further) == (PARTLY, [True, False], [])
-    assert "in a layout of ours, pooled_adapter_inception: answerable-only F1 26.00 ± 0.00" in str(claim.findings[1])
+    assert "in our layout, pooled_adapter_inception: answerable-only F1 26.00 ± 0.00" in str(claim.findings[1])
 
 
 def test_no_claim_is_judged_by_an_encoder_that_learned_nothing() -> None:
@@ -180,7 +211,7 @@ def test_no_claim_is_judged_by_an_encoder_that_learned_nothing() -> None:
         assert [str(finding) for finding in claim.findings] == ["CoLA, adapter_64 at 3 epochs: F1 +40.00 ± 0.00"]
 
 
-def test_a_ladder_that_took_more_passes_says_so() -> None:
+def test_the_passes_of_a_ladder_are_shown() -> None:
     curve = squad({"adapter_64": model(10, 10, head="adapter")}, epochs="0")
     for run in curve["squad2_gte"].runs.values():
         run["snapshots"]["1"] = {"encoder": model(50, 50, tokens=100)}
@@ -190,17 +221,19 @@ def test_a_ladder_that_took_more_passes_says_so() -> None:
     assert claim.further[0].startswith("gte-small, ladder_128_deep, 6 passes: answerable-only F1 60.00")
 
 
-def test_answerability_is_held_against_the_control_and_told_of_held_out_questions_too() -> None:
+def test_answerability_is_judged_on_held_out_questions_too() -> None:
     heads = {"learned_pooling": model(dev=51, held_out=49, head="learned_pooling")}
     runs = squad(heads, heads)["squad2_gte"].runs
     for run in runs.values():
         run["snapshots"]["1"]["last_linear"] = model(52, 52, head="last_linear")
     found = {"answerable_gte": Experiment("answerable_gte", runs)}
     claim = claims.answerability(found)
-    assert claim.verdict == HOLDS and claims.answerability_over_control(found).verdict == FAILS
-    assert [line.split(": ", 1)[1] for line in claim.further] == [
-        "gte-small, learned_pooling at 1 epoch: F1 −1.00 ± 0.00"
-    ]
+    assert (claim.agreeing, claim.verdict) == ([True, False], PARTLY)  # above 50 on dev, below on held-out questions
+    assert claims.answerability_over_control(found).verdict == FAILS
+    assert str(claim.findings[1]) == "gte-small, learned_pooling at 1 epoch on held-out questions: F1 −1.00 ± 0.00"
+    assert claim.found == (
+        "accuracy +1.00 to +1.00 on dev (1 of 1 agree) and −1.00 to −1.00 on held-out questions (0 of 1 agree)"
+    )
 
 
 def test_shared_adapters_are_judged_at_one_epoch() -> None:
@@ -211,31 +244,28 @@ def test_shared_adapters_are_judged_at_one_epoch() -> None:
     assert claim.verdict == HOLDS and len(claim.further) == 1 and "at 0.3 epochs" in claim.further[0]
 
 
-def test_questions_of_ours_are_counted_apart() -> None:
+def test_our_own_questions_are_counted_separately() -> None:
     heads = {"adapter_64": model(51, 52, head="adapter")}
     block = claims.claims_blocks(squad(heads, heads), {})[0]
     assert block.table is not None
     ours = [row for row in block.table.rows if str(row[0]).startswith("…")]
     assert [row[5] for row in ours].count(claims.OWN) == 5 and [row[5] for row in ours].count(claims.NO_DECAY) == 2
-    assert len(ours) == 7 and f"Of the papers' {len(claims.CLAIMS) - 7} claims" in block.sentences[0]
-    assert len(block.sentences) == 1 and all(row[3] is None for row in block.table.rows)  # nothing at another rate
+    assert len(ours) == 7 and f"Of the papers' {len(claims.CLAIMS) - 7} claims, " in block.sentences[0]
+    assert "5e-5" not in block.sentences[0] and all(row[3] is None for row in block.table.rows)  # no lower rate
 
 
-def test_claims_are_judged_at_the_lower_rate_as_well_where_that_matters() -> None:
+def test_claims_are_also_judged_at_the_lower_rate() -> None:
     """The encoder is at 50; heads are above it here, and below at the lower rate."""
     here, there = ({"adapter_64": model(score, 52, head="adapter")} for score in (51, 49))
     lower = {"squad2_gte": Experiment("squad2_gte", squad(there, there)["squad2_gte"].runs, lr=LOWER)}
     table, evidence, at_lower = claims.claims_blocks(squad(here, here), lower)
     assert table.table is not None and evidence.table is not None and at_lower.table is not None
     rows = {str(row[0]): row for row in table.table.rows}
-    assert rows["A head beats BERT at the same fine-tuning"][1:4] == [HOLDS, "4 of 4", f"{FAILS}, 0 of 4"]
-    assert rows["On GLUE a head beats the encoder that it reads"][3] is None
+    assert rows["A head beats BERT at the same stage of fine-tuning"][1:4] == [HOLDS, "4 of 4", f"{FAILS}, 0 of 4"]
+    assert rows["On GLUE, a head beats its encoder"][3] is None
     changed = sum(str(row[3]).startswith(FAILS) for row in table.table.rows)
     judged = sum(row[3] is not None for row in table.table.rows)
-    assert (
-        table.sentences[1]
-        == f"With encoders fine-tuned at 5e-5, the verdict on {changed} of {judged} would be another."
-    )
+    assert f"With encoders fine-tuned at 5e-5, {changed} of {judged} verdicts would differ." in table.sentences[0]
     lines = [[str(cell) for cell in row] for row in at_lower.table.rows]
     assert len({text for text, _ in lines if text}) == judged
     assert "answerable-only F1 −1.00 ± 0.00" in lines[0][1] and "answerable-only F1 +1.00 ± 0.00" in str(
@@ -255,7 +285,7 @@ def test_heads_are_judged_on_an_encoder_whose_rate_had_decayed() -> None:
         assert judge(squad(there, there)).verdict == OPEN
 
 
-def test_the_best_head_may_be_of_a_second_run_with_the_same_seeds_and_meets_its_encoder() -> None:
+def test_the_best_head_may_come_from_a_second_run_with_the_same_seeds() -> None:
     first = squad(*[{"adapter_64": model(51, 60, head="adapter")}] * 2)
     along = {"pooled_adapter_xception": model(55, 61, head="xception"), "ladder_64": model(90, 90, head="ladder")}
     runs = squad(along, along)["squad2_gte"].runs
@@ -264,7 +294,7 @@ def test_the_best_head_may_be_of_a_second_run_with_the_same_seeds_and_meets_its_
     both = first | {"squad2_gte_kernels": Experiment("squad2_gte_kernels", runs)}
     (finding,) = claims.beats_encoder(both).findings
     assert finding.words == "gte-small, pooled_adapter_xception at 1 epoch"
-    assert {gap.mean for gap in finding.figures} == {2.0}
+    assert {gap.mean for gap in finding.scores} == {2.0}
     place = claims.best_place(*both.values(), 1.0, theirs=False)
     assert place is not None and place.model == "ladder_64"
     del runs[1]
@@ -272,7 +302,7 @@ def test_the_best_head_may_be_of_a_second_run_with_the_same_seeds_and_meets_its_
     assert finding.words == "gte-small, adapter_64 at 1 epoch"  # a seed is missing: it counts no more
 
 
-def test_glue_heads_of_the_zoo_stand_for_the_papers_too() -> None:
+def test_glue_heads_of_the_zoo_count_as_the_papers_heads() -> None:
     main, zoo = (
         squad(*[{"adapter_64": model(51, 60, head="adapter")}] * 2),
         {"flat_adapter_128": model(58, 61, head="flat")},
@@ -284,7 +314,7 @@ def test_glue_heads_of_the_zoo_stand_for_the_papers_too() -> None:
     ]
 
 
-def test_a_head_on_little_data_is_held_against_the_control_too() -> None:
+def test_a_head_on_little_data_is_compared_with_the_control_too() -> None:
     heads = {"adapter_386_skip": model(55, 55, head="adapter")}
     for share, score in ((0.1, 49), (0.3, 54)):
         name = f"adapter_386_skip_data_fraction{share}"
@@ -294,13 +324,13 @@ def test_a_head_on_little_data_is_held_against_the_control_too() -> None:
     assert claims.less_data_over_control(found).agreeing == [False] * 4 + [True] * 4
 
 
-def test_glue_at_the_papers_epoch_is_told_apart() -> None:
+def test_glue_at_the_papers_epoch_is_counted_separately() -> None:
     heads = {"adapter_64": model(51, 51, head="adapter")}
     early, late = (squad(heads, heads, epochs=epochs)["squad2_gte"].runs for epochs in ("1", "3"))
     runs = {seed: {**run, "snapshots": run["snapshots"] | late[seed]["snapshots"]} for seed, run in early.items()}
     runs[1]["snapshots"]["3"]["adapter_64"] = model(40, 51, head="adapter")
     claim = claims.glue_heads({"rte": Experiment("rte", runs)})
-    assert (claim.agreeing, claim.further) == ([True, False], ["at 1 epoch, as in the paper, 1 of 1 figure agree"])
+    assert (claim.agreeing, claim.further) == ([True, False], ["at 1 epoch, as in the paper, 1 of 1 score agree"])
 
 
 def test_nothing_is_claimed_without_runs() -> None:

@@ -1,4 +1,4 @@
-"""Every experiment expands, pins what was done, runs, has its hub variant, and holds the published recipe."""
+"""Every experiment expands, sets everything, runs, has its hub variant, and follows the published recipe."""
 
 import tomllib
 from pathlib import Path
@@ -31,7 +31,7 @@ SOME = [
 
 
 def build(name: str) -> RunConfig:
-    """With the places left to the hub: the files that results are of need not be here."""
+    """With the hub's paths, since the local data files may be missing."""
     settings = EXPERIMENTS[name].settings()
     return build_config(settings | {"task": {"name": settings["task"]["name"]}})
 
@@ -83,7 +83,7 @@ def test_an_experiment_leaves_nothing_that_matters_to_the_defaults(name: str) ->
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_pinned_settings_of_heads_rename_no_member(name: str) -> None:
-    """By the names that the same entries have without them, which kept results and ensembles go by."""
+    """Heads keep the names they have without the defaults, which kept scores and ensembles refer to."""
     config = build(name)
     entries: list[Any] = []
     for entry in EXPERIMENTS[name].settings()["heads"]:
@@ -130,7 +130,7 @@ def test_experiments_that_are_on_the_hub_anyway_have_no_variant() -> None:
         EXPERIMENTS["2021/rte_base"].settings(0, hub=True)
 
 
-def test_settings_that_were_given_out_can_be_changed_without_changing_the_experiment() -> None:
+def test_changing_returned_settings_does_not_change_the_experiment() -> None:
     find_experiment("rte").settings()["finetune"]["lr"] = 7.0
     assert find_experiment("rte").settings()["finetune"]["lr"] == 1e-4
 
@@ -216,7 +216,7 @@ def test_the_papers_experiments_read_data_and_encoder_from_the_hub(name: str) ->
 
 @pytest.mark.parametrize("size", ["base", "large"])
 @pytest.mark.parametrize("task", RECIPE_2021)
-def test_2021_experiments_hold_the_published_recipe(task: str, size: str) -> None:
+def test_2021_experiments_follow_the_published_recipe(task: str, size: str) -> None:
     tables = EXPERIMENTS[f"2021/{task}_{size}"].settings()
     lr, base, large, length = RECIPE_2021[task]
     finetune, train, is_span = tables["finetune"], tables["train"], task == "squad2"
@@ -235,7 +235,7 @@ def test_2021_experiments_hold_the_published_recipe(task: str, size: str) -> Non
     ("task", "head_snapshots", "head_rows", "head_epochs"),
     [("squad2", [0.3, 1, 2], 16, 1), ("squad2_answerable", [0.2, 1, 3], 64, 10)],
 )
-def test_2020_experiments_hold_the_published_recipe(
+def test_2020_experiments_follow_the_published_recipe(
     task: str, head_snapshots: list[float], head_rows: int, head_epochs: int
 ) -> None:
     tables = EXPERIMENTS[f"2020/{task}_large"].settings()

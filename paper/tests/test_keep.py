@@ -21,7 +21,7 @@ FIXTURES = Path(__file__).parents[2] / "tests" / "fixtures"
 
 @pytest.fixture
 def settings() -> dict[str, Any]:
-    """What a run of squad2_gte keeps as its config, with data and encoder in places of their own."""
+    """The saved config of a run of squad2_gte, with its own paths of data and encoder."""
     files = {split: str(FIXTURES / "squad_tiny" / f"{split}-v2.0.json") for split in ("train", "dev")}
     elsewhere = {"task": {"name": "squad2", **files}, "encoder": {"name": "somewhere/else"}, "run": "elsewhere"}
     return dataclasses.asdict(build_config(find_experiment("squad2_gte").settings(seed=1) | elsewhere))
@@ -32,7 +32,7 @@ def check(settings: dict[str, Any], folder: Path, experiment: str = "squad2_gte"
     check_settings(FinishedRun(folder, {}), experiment, seed)
 
 
-def test_a_run_of_the_experiment_is_taken_wherever_its_data_lay(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_a_run_is_accepted_whatever_the_path_of_its_data(settings: dict[str, Any], tmp_path: Path) -> None:
     check(settings, tmp_path)
 
 
@@ -57,18 +57,18 @@ def test_other_settings_are_refused(
 
 
 def test_other_seeds_heads_and_experiments_are_refused(settings: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="seed is 1, and 2"):
+    with pytest.raises(UserError, match="seed is 1, but 2"):
         check(settings, tmp_path, seed=2)
-    with pytest.raises(UserError, match="its heads are not"):
+    with pytest.raises(UserError, match="its heads differ from those of"):
         check({**settings, "heads": settings["heads"][:-1]}, tmp_path)
     with pytest.raises(UserError, match="no experiment 'squad3'"):
         check(settings, tmp_path, experiment="squad3")
-    with pytest.raises(UserError, match="called as its experiment and its seed"):
+    with pytest.raises(UserError, match="name the folder after experiment and seed"):
         keep(tmp_path / "squad2_gte")
 
 
-def test_a_run_made_before_its_experiment_spelled_everything_out_is_taken(tmp_path: Path) -> None:
-    """Heads by their names alone, and what the task gives left to it: the same members, length and snapshots."""
+def test_a_run_made_before_its_experiment_set_everything_is_accepted(tmp_path: Path) -> None:
+    """Heads given by name only, and task defaults left out: members, length and snapshots are the same."""
     tables = find_experiment("answerable_gte").settings(seed=1, hub=True)
     tables["finetune"] |= {"lr": 5e-5}
     config = dataclasses.asdict(build_config(tables))
@@ -77,16 +77,16 @@ def test_a_run_made_before_its_experiment_spelled_everything_out_is_taken(tmp_pa
     del config["finetune"]["method"], config["search"]
     check(config, tmp_path, "answerable_gte")
     others = [{"head": name, "read": "mean", "name": name} for name in config["heads"]]
-    with pytest.raises(UserError, match="learned_pooling.* differ"):
+    with pytest.raises(UserError, match="differ from those of .*: .*learned_pooling"):
         check({**config, "heads": others}, tmp_path, "answerable_gte")
 
 
-def test_a_run_with_another_rate_must_have_the_one_of_its_name(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_the_learning_rate_must_match_the_folder_name(settings: dict[str, Any], tmp_path: Path) -> None:
     settings["finetune"]["lr"] = 1e-4
     (tmp_path / "config.json").write_text(json.dumps(settings), encoding="utf-8")
     evidence = FinishedRun(tmp_path, {})
     check_settings(evidence, "squad2_gte", 1, lr=1e-4)
-    with pytest.raises(UserError, match=r"finetune\.lr is 0\.0001, and 0\.0002 in the folder's name"):
+    with pytest.raises(UserError, match=r"finetune\.lr is 0\.0001, but 0\.0002 in the folder's name"):
         check_settings(evidence, "squad2_gte", 1, lr=2e-4)
 
 
@@ -98,7 +98,7 @@ def write_about(run: Path, models: dict[str, Any]) -> None:
     (run / "environment.json").write_text(json.dumps(about), encoding="utf-8")
 
 
-def test_a_run_with_another_rate_is_kept_apart_from_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_with_another_rate_is_kept_in_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "squad2_gte_full1_lr0.0001_seed0"
     write_about(run, {})
     checked: list[Any] = []
@@ -108,7 +108,7 @@ def test_a_run_with_another_rate_is_kept_apart_from_the_others(tmp_path: Path, m
     assert keep(run) == tmp_path / "kept" / "rates" / f"{run.name}.json"
     assert checked == ["squad2_gte_full1", 0, 1e-4]
     assert keep(run, again=True) == tmp_path / "kept" / "again" / f"{run.name}.json"
-    with pytest.raises(UserError, match="called as its experiment and its seed"):
+    with pytest.raises(UserError, match="name the folder after experiment and seed"):
         keep(tmp_path / "squad2_gte_full1_lr5.5.5_seed0")
     assert load_kept(tmp_path / "kept") == {}
     (found,) = load_rates(tmp_path / "kept")
@@ -122,8 +122,8 @@ def test_a_run_with_another_rate_is_kept_apart_from_the_others(tmp_path: Path, m
     assert [one["lr"] for one in found.again] == [one["lr"] for one in found.timed] == [1e-4]
 
 
-def test_a_repeated_run_is_kept_beside_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is asked of the run itself is answered by stand-ins."""
+def test_a_repeated_run_is_kept_in_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run itself is replaced by stubs."""
     run = tmp_path / "squad2_gte_seed1"
     models = {"encoder": {"parameters": 1, "seconds": 2.5, "scores": {"dev": {"f1": 61.23456}}, "stamp": "left out"}}
     write_about(run, models)

@@ -1,4 +1,4 @@
-"""The results page is what the kept scores give, and what was kept belongs to an experiment."""
+"""The pages match the kept scores, and every kept file belongs to an experiment."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ from paper.kept import (
     show_seconds,
     to_text,
 )
-from paper.page import PAGE, PICTURES, find_differences, write_page
+from paper.page import FOLDER, MAIN, find_differences, write_pages
 from paper.runs import again_block, runs_block, tell_missing
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -40,30 +40,30 @@ def _stem(run: dict[str, Any]) -> str:
     return f"{run['config']}{'' if 'lr' not in run else '_lr' + format(run['lr'], 'g')}_seed{run['seed']}"
 
 
-def test_the_page_is_what_the_kept_scores_give(tmp_path: Path) -> None:
-    write_page(tmp_path)
+def test_the_pages_match_the_kept_scores(tmp_path: Path) -> None:
+    write_pages(tmp_path)
     assert find_differences(tmp_path, DOCS) == []
 
 
-def test_a_difference_is_found_whichever_way_it_is(tmp_path: Path) -> None:
+def test_changed_missing_and_left_over_files_are_found(tmp_path: Path) -> None:
     made, there = tmp_path / "made", tmp_path / "there"
     for folder in (made, there):
-        (folder / PICTURES).mkdir(parents=True)
-        (folder / PAGE).write_text("figures")
+        (folder / FOLDER).mkdir(parents=True)
+        (folder / MAIN).write_text("scores")
     assert find_differences(made, there) == []
-    (made / PAGE).write_text("other figures")
-    (made / PICTURES / "new.svg").write_text("")
-    (there / PICTURES / "old.svg").write_text("")
+    (made / MAIN).write_text("other scores")
+    (made / FOLDER / "new.svg").write_text("")
+    (there / FOLDER / "old.svg").write_text("")
     found = find_differences(made, there)
     assert found == [
         "docs/results.md differs",
         "docs/results/new.svg is missing",
-        "docs/results/old.svg is no longer made",
+        "docs/results/old.svg is left over",
     ]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}_{path.stem}")
-def test_what_was_kept_has_every_head_of_its_experiment_at_every_snapshot(path: Path) -> None:
+def test_kept_runs_have_every_head_of_their_experiment_at_every_snapshot(path: Path) -> None:
     run = json.loads(path.read_text(encoding="utf-8"))
     assert path.stem == _stem(run)
     settings = find_experiment(run["config"]).settings()
@@ -79,13 +79,13 @@ def test_what_was_kept_has_every_head_of_its_experiment_at_every_snapshot(path: 
         assert len(models) >= len(names) + len(settings["ensembles"])
 
 
-def test_kept_files_name_no_place_of_the_machine_they_were_made_on() -> None:
+def test_kept_files_contain_no_paths_of_the_machine_they_were_made_on() -> None:
     for path in FILES:
         text = path.read_text(encoding="utf-8")
         assert "/tmp" not in text and "/home" not in text and "/work" not in text
 
 
-def test_a_run_that_was_repeated_gives_its_seconds_and_not_its_scores(tmp_path: Path) -> None:
+def test_only_the_seconds_of_a_repeated_run_count(tmp_path: Path) -> None:
     def run(name: str, seed: int, score: float, seconds: float) -> None:
         models = {"encoder": {"seconds": seconds, "scores": {"dev": {"f1": score}}}}
         text = to_text({"config": "squad2_gte", "seed": seed, "analyses": {}, "snapshots": {"1": models}})
@@ -113,7 +113,7 @@ def test_a_mean_shows_the_standard_deviation_of_several_seeds() -> None:
     assert str(Mean([1.25])) == "1.25"
 
 
-def test_a_head_costs_the_fine_tuning_before_it_as_well() -> None:
+def test_the_seconds_of_a_head_include_fine_tuning() -> None:
     models = {"encoder": {"seconds": 10.0}, "adapter_64": {"seconds": 3.0}, "baseline": {"seconds": 0.0}}
     slower = {name: {"seconds": 2 * facts["seconds"]} for name, facts in models.items()}
     runs = {seed: {"snapshots": {"1": found}, "analyses": {}} for seed, found in enumerate((slower, models))}
@@ -122,18 +122,18 @@ def test_a_head_costs_the_fine_tuning_before_it_as_well() -> None:
     assert found == [Seconds(10.0, alone=False), Seconds(13.0, alone=False), None]  # of the fastest seed
 
 
-def test_seconds_are_of_the_run_that_had_the_gpu_to_itself() -> None:
+def test_runs_that_had_the_gpu_to_themselves_set_the_seconds() -> None:
     runs = {seed: {"snapshots": {"1": {"encoder": {"seconds": 10.0 - seed}}}, "analyses": {}} for seed in range(3)}
     assert Experiment("x", runs).seconds(1, "encoder") == Seconds(8.0, alone=False)
     assert Experiment("x", runs, timed=[runs[1]]).seconds(1, "encoder") == Seconds(9.0, alone=True)
 
 
 @pytest.mark.parametrize("path", AGAINS, ids=lambda path: path.stem)
-def test_what_was_run_again_was_kept_before(path: Path) -> None:
+def test_repeated_runs_have_a_first_run(path: Path) -> None:
     assert any((folder / path.name).is_file() for folder in (KEPT, KEPT / RATES))
 
 
-def test_seconds_of_a_run_at_another_rate_count_where_the_same_models_were_trained(tmp_path: Path) -> None:
+def test_seconds_at_another_rate_count_if_the_same_models_were_trained(tmp_path: Path) -> None:
     def run(name: str, seconds: float, lr: float | None, heads: list[str]) -> None:
         models = {"encoder": {"seconds": seconds}} | {head: {"seconds": 5.0} for head in heads}
         rate = {} if lr is None else {"lr": lr}
@@ -174,7 +174,7 @@ def test_runs_that_had_the_gpu_to_themselves_were_kept(config: str, lr: float, s
     assert path.is_file() and one.runs[seed] in one.timed
 
 
-def test_work_of_the_encoder_counts_backward_twice_and_a_heads_pass_once() -> None:
+def test_a_backward_pass_counts_twice_and_a_head_pass_once() -> None:
     models = {"encoder": {"tokens": 100}, "adapter_64": {"tokens": 40}, "baseline": {}}
     one = Experiment("x", {0: {"snapshots": {"1": models}, "analyses": {}}})
     assert (one.compute(1, "encoder"), one.compute(1, "adapter_64")) == (300, 340)
@@ -198,11 +198,11 @@ def test_each_pass_of_heads_counts_once() -> None:
 
 
 def test_two_runs_of_a_seed_are_compared_model_by_model_and_claim_by_claim() -> None:
-    """The second run's head is no longer above the encoder at 2 epochs in any figure; the AUC moves twice as far."""
+    """In the second run the head is below the encoder at 2 epochs by every metric; the AUC moves twice as far."""
 
     def run(seed: int, encoder: float, head: float) -> dict[str, Any]:
         models = {
-            name: {"parameters": 1, "scores": dict.fromkeys(("dev", "held_out"), figures(score)), **facts}
+            name: {"parameters": 1, "scores": dict.fromkeys(("dev", "held_out"), all_scores(score)), **facts}
             for name, score, facts in (
                 ("encoder", encoder, {}), ("adapter_64", head, {"head": "adapter"}), ("baseline", 50.0, {}),
                 ("last_linear", encoder, {"head": "last_linear"}),
@@ -210,7 +210,7 @@ def test_two_runs_of_a_seed_are_compared_model_by_model_and_claim_by_claim() -> 
         }  # fmt: skip
         return {"seed": seed, "snapshots": {"2": models}, "analyses": {}, "metrics": ["f1"]}
 
-    def figures(score: float) -> dict[str, Any]:
+    def all_scores(score: float) -> dict[str, Any]:
         return {"f1": score, "forced_f1": score, "no_answer_auc": 2 * score, "at_threshold": {"f1": score}}
 
     def apart(runs: dict[str, dict[int, Any]], again: list[Any], lr: float | None = LOWER) -> Block | None:
@@ -228,9 +228,9 @@ def test_two_runs_of_a_seed_are_compared_model_by_model_and_claim_by_claim() -> 
         [title, 1, "again", "scores", 3, *[0.5, 2.0] * 3, 1.0, 4.0],  # 0.5, 0.5 and 2.0 apart
         [title, 1, "again", "heads over the control", 1, *[2.5, 2.5] * 3, 5.0, 5.0],  # +1.0, and −1.5
     ]
-    assert "“Heads add to BERT at 2 epochs as well” from “holds” to “does not hold”" in block.sentences[0]
+    assert "“Heads still add to BERT at 2 epochs” from “holds” to “does not hold”" in block.sentences[0]
     block = apart({"squad2_gte": runs}, [run(1, 60.0, 60.5)])
-    assert block is not None and "no verdict on a claim would be another" in block.sentences[0]
+    assert block is not None and "no verdict would change" in block.sentences[0]
     # A zoo is a second run of the heads that it shares with the kernels, and the main run of encoder and control.
     kernels = {0: run(0, 60.0, 61.0), 1: run(1, 60.0, 61.0)}
     zoo, main = run(0, 60.0, 59.0), run(0, 58.0, 50.0)
@@ -247,22 +247,21 @@ def test_two_runs_of_a_seed_are_compared_model_by_model_and_claim_by_claim() -> 
         [f"squad2_gte_kernels{rate}", 0, f"squad2_gte{rate}", "scores", 2],
     ]
     assert block.table.rows[2][5:7] == [2.0, 2.0]
-    assert "“Heads add to BERT at 2 epochs as well” from “holds” to “does not hold”" in block.sentences[0]
+    assert "“Heads still add to BERT at 2 epochs” from “holds” to “does not hold”" in block.sentences[0]
     # At the main runs' rate a zoo is no second run, and decides nothing.
     block = apart(three, [], lr=None)
     assert block is not None and block.table is not None
     assert {row[2] for row in block.table.rows} == {"squad2_gte"}
-    assert "no verdict on a claim would be another" in block.sentences[0]
+    assert "no verdict would change" in block.sentences[0]
 
 
-def test_what_is_missing_is_told_in_one_paragraph(tmp_path: Path) -> None:
+def test_missing_runs_are_named_in_one_paragraph(tmp_path: Path) -> None:
     seeds = {name: list(range(one.seeds)) for name, one in page_experiments().items()}
     assert tell_missing(seeds) == []
     del seeds["squad2_gte_lora"]
     seeds |= {"squad2_minilm_lora": [1], "rte": [0, 1]}
     assert tell_missing(seeds) == [
-        "Not run yet, and so not on this page: squad2_gte_lora. Fewer seeds than wanted: squad2_minilm_lora (1 of 3), "
-        "rte (2 of 5)."
+        "Not run yet: squad2_gte_lora. Some seeds are missing: squad2_minilm_lora (1 of 3), rte (2 of 5)."
     ]
     for name in ("squad2_gte_zoo_seed1", "squad2_gte_seed0", "squad2_gte_seed2"):
         (tmp_path / f"{name}.json").write_text("{}")

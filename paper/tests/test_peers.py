@@ -1,4 +1,4 @@
-"""Labels in the pictures of peers: what they say, and that they find room."""
+"""Pictures and tables of alternatives to heads, and the placement of labels."""
 
 from dataclasses import replace
 from typing import Any
@@ -24,7 +24,7 @@ def sides(rows: list[dict[str, Any]], joined: tuple[str, ...] = ()) -> list[tupl
     return [(across[one["align"]], (one["dy"] > 0) - (one["dy"] < 0)) for one in found]
 
 
-def test_a_label_with_room_stands_below_right_of_its_point() -> None:
+def test_a_label_with_room_is_below_right_of_its_point() -> None:
     assert sides([row(10, 50)]) == [(1, 1)]
 
 
@@ -73,7 +73,7 @@ def found() -> dict[str, Experiment]:
     }
 
 
-def test_heads_on_the_untouched_encoder_are_told_apart_by_their_passes(found: dict[str, Experiment]) -> None:
+def test_heads_on_the_untouched_encoder_are_labelled_by_their_passes(found: dict[str, Experiment]) -> None:
     for block in peer_blocks(found, {}, "squad2_gte", "gte-small")[1:]:
         assert block.picture is not None
         rows = block.picture["data"]["values"]
@@ -84,7 +84,7 @@ def test_heads_on_the_untouched_encoder_are_told_apart_by_their_passes(found: di
         assert "on the untouched encoder 1 pass is ladder_64 and 6 passes is ladder_deep." in block.note
 
 
-def test_full_fine_tuning_at_the_lower_rate_is_a_way_of_its_own(found: dict[str, Experiment]) -> None:
+def test_full_fine_tuning_at_the_lower_rate_is_a_separate_method(found: dict[str, Experiment]) -> None:
     lower = {"squad2_gte_full1": replace(found["squad2_gte_full1"], lr=LOWER)}
     found["squad2_gte_full1"] = experiment("squad2_gte_full1", 3, {"1": {"encoder": scored(80)}})
     found["squad2_gte_full2"] = experiment("squad2_gte_full2", 3, {"2": {"encoder": scored(75)}})
@@ -101,21 +101,21 @@ def test_full_fine_tuning_at_the_lower_rate_is_a_way_of_its_own(found: dict[str,
     for block in pictures:
         assert block.picture is not None
         ways = {row["what"]: row["way"] for row in block.picture["data"]["values"]}
-        assert ways[titles[1]] == ways[titles[2]] == "full at 5e-5, decay to its end"
-        assert ways[titles[0]] == "full, decay to its end"
+        assert ways[titles[1]] == ways[titles[2]] == "full at 5e-5, fully decayed"
+        assert ways[titles[0]] == "full, fully decayed"
 
 
-def test_notes_say_which_ways_have_fewer_seeds(found: dict[str, Experiment]) -> None:
+def test_notes_name_the_methods_with_fewer_seeds(found: dict[str, Experiment]) -> None:
     assert "Means over 3 seeds; LoRA: 1 seed." in peer_blocks(found, {}, "squad2_gte", "gte-small")[1].note
     del found["squad2_gte_lora"]
     assert "Means over 3 seeds. " in peer_blocks(found, {}, "squad2_gte", "gte-small")[1].note
 
 
-def test_ways_are_compared_in_the_seconds_of_full_fine_tuning() -> None:
+def test_methods_are_compared_in_the_seconds_of_full_fine_tuning() -> None:
     """Full fine-tuning to 1 epoch takes 4 s, stopped there 4.1 s, to 2 epochs 10 s; a head at 1 epoch takes 4.1 + 5 s,
-    the control alone 1 s, LoRA 2 and 5 s."""
+    the control by itself 1 s, LoRA 2 and 5 s."""
     head = {"ladder_64": scored(72, head="ladder", seconds=5.0), "adapter_64": scored(74, head="adapter", seconds=5.0)}
-    head["adapter_64"]["scores"]["held_out"] = scored(60)["scores"]["dev"]  # better on dev alone
+    head["adapter_64"]["scores"]["held_out"] = scored(60)["scores"]["dev"]  # better on dev only
     shots = {"1": {"encoder": scored(64, seconds=4.1), **head}, "2": {"encoder": scored(76, seconds=10.0)}}
     lora = {"1": {"encoder": scored(60, seconds=2.0)}, "2": {"encoder": scored(66, seconds=5.0)}}
     found = {
@@ -129,12 +129,12 @@ def test_ways_are_compared_in_the_seconds_of_full_fine_tuning() -> None:
     blocks = peer_blocks(found, lower, "squad2_gte", "gte-small")
     (block,) = [block for block in blocks if block.key.endswith("_budgets")]
     assert block.table is not None
-    assert [column.heading for column in block.table.columns] == ["way", "in 4.1 s", "in 10.0 s"]
+    assert [column.heading for column in block.table.columns] == ["method", "in 4.1 s", "in 10.0 s"]
     assert {row[0]: row[1:] for row in block.table.rows} == {
         # What was stopped a tenth of a second later is not left out for that.
         "full, stopped early": ["64.00 ± 0.00 (full, stopped at 1 epoch)"] * 2,
-        "full, decay to its end": ["65.00 ± 0.00 (full, decay to 1 epoch)", "76.00 ± 0.00 (full, decay to 2 epochs)"],
-        "full at 5e-5, decay to its end": ["65.00 ± 0.00 (full at 5e-5, decay to 1 epoch)"] * 2,
+        "full, fully decayed": ["65.00 ± 0.00 (full, decay to 1 epoch)", "76.00 ± 0.00 (full, decay to 2 epochs)"],
+        "full at 5e-5, fully decayed": ["65.00 ± 0.00 (full at 5e-5, decay to 1 epoch)"] * 2,
         "a head on fine-tuned states": [None, "72.00 ± 0.00 (ladder_64 on states of 1 epoch)"],
         "LoRA": ["60.00 ± 0.00 (LoRA, stopped at 1 epoch)", "66.00 ± 0.00 (LoRA, decay to 2 epochs)"],
         "last_linear (control)": [None, "5.00 ± 0.00 (last_linear (control) on states of 1 epoch)"],
@@ -143,10 +143,10 @@ def test_ways_are_compared_in_the_seconds_of_full_fine_tuning() -> None:
         "Best on held-out questions: in 4.1 s full, decay to 1 epoch (65.00 ± 0.00 on dev) and in 10.0 s full, decay "
         "to 2 epochs (76.00 ± 0.00 on dev)."
     ]
-    assert "one alone takes less (the control alone 1.0 s)." in block.note
+    assert "a single head takes less (the control by itself 1.0 s)." in block.note
 
 
-def test_seconds_of_a_shared_gpu_are_hollow_and_said_to_be(found: dict[str, Experiment]) -> None:
+def test_seconds_of_a_shared_gpu_are_hollow_and_explained(found: dict[str, Experiment]) -> None:
     def seconds() -> tuple[list[bool], str]:
         blocks = {block.key: block for block in peer_blocks(found, {}, "squad2_gte", "gte-small")}
         block = blocks["squad2_gte_seconds"]

@@ -1,4 +1,4 @@
-"""What is missing is run once for each experiment and seed, and kept; the commands themselves are stand-ins here."""
+"""Missing runs are run once per experiment and seed, and kept. The commands are stubs."""
 
 import subprocess
 from dataclasses import replace
@@ -33,7 +33,7 @@ def called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
     return commands
 
 
-def test_only_what_was_not_kept_is_run_and_then_kept(called: list[list[str]], tmp_path: Path) -> None:
+def test_only_missing_runs_are_run_and_kept(called: list[list[str]], tmp_path: Path) -> None:
     assert running.main(["squad2_gte", "squad2_minilm", "--at-once", "2"]) == 0
     runs = [command for command in called if command[1] == "paper.experiments"]
     assert all(command[:3] == ["-m", "paper.experiments", "run"] for command in runs)
@@ -47,19 +47,19 @@ def test_only_what_was_not_kept_is_run_and_then_kept(called: list[list[str]], tm
     assert sorted(kept) == [["-m", "paper.keep", str(tmp_path / name)] for name in names]
 
 
-def test_what_fails_is_told_of_and_the_others_go_on(
+def test_failures_are_reported_and_the_other_runs_continue(
     called: list[list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert running.main(["rte"]) == 1
-    told = capsys.readouterr().out
-    assert "rte_seed0: kept, " in told
-    for seed, said in ((1, "some lines\ndone\nsome lines\nthere is no data\n"), (2, "some lines\nthere is no data\n")):
+    output = capsys.readouterr().out
+    assert "rte_seed0: kept, " in output
+    for seed, text in ((1, "some lines\ndone\nsome lines\nthere is no data\n"), (2, "some lines\nthere is no data\n")):
         log = tmp_path / f"rte_seed{seed}.log"
-        assert f"rte_seed{seed}: failed (there is no data); all it said is in {log}" in told
-        assert log.read_text() == said  # what did not run is not kept
+        assert f"rte_seed{seed}: failed (there is no data); see {log}" in output
+        assert log.read_text() == text  # a failed run is not kept
 
 
-def test_without_names_all_that_is_wanted_is_meant(called: list[list[str]]) -> None:
+def test_without_names_all_experiments_are_checked(called: list[list[str]]) -> None:
     assert [name for name, _ in running.missing([])] == ["squad2_gte", *["squad2_minilm"] * 2, *["rte"] * 3]
     for name in ("squad3", "2021/rte_base"):
         with pytest.raises(UserError, match=f"no experiment '{name}'"):

@@ -1,4 +1,4 @@
-"""Tables of sentence tasks, from small experiments whose figures are written down here."""
+"""Tables of sentence tasks, from small experiments with known scores."""
 
 from typing import Any
 
@@ -36,12 +36,12 @@ def test_a_row_has_each_snapshots_mean_over_seeds_and_the_last_ones_seconds(runs
     assert (head["seeds"], head["parameters"], head["seconds"]) == (2, 5, "≤ 4")  # the encoder's 2 and its own
     assert rows["baseline: the most frequent label"]["seconds"] is None
     assert block.sentences == [
-        "After 3 epochs the best of these heads on held-out data, adapter_64, has accuracy 71.00 ± 1.41; the encoder "
-        "itself 55.00 ± 0.00, the control 54.00 ± 0.00."
+        "After 3 epochs, the best of these heads on held-out data, adapter_64, has accuracy 71.00 ± 1.41; the encoder "
+        "alone has 55.00 ± 0.00, the control 54.00 ± 0.00."
     ]
 
 
-def test_heads_of_a_zoo_have_a_table_of_their_own_which_is_folded(runs: dict[int, dict[str, Any]]) -> None:
+def test_heads_of_a_zoo_have_their_own_folded_table(runs: dict[int, dict[str, Any]]) -> None:
     main, zoo = glue_block(Experiment("rte", runs)), glue_block(Experiment("rte_zoo", runs))
     assert (main.title, main.folded) == ("RTE with all-MiniLM-L6-v2", False)
     assert (zoo.title, zoo.folded) == ("RTE with all-MiniLM-L6-v2, heads of rte_zoo", True)

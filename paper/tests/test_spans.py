@@ -1,4 +1,4 @@
-"""The page's part on spans, from small experiments whose figures are written down here."""
+"""Spans, from small experiments with known scores."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def weighed(*weights: float) -> list[dict[str, Any]]:
 
 
 def experiment(*analyses: dict[str, Any]) -> Experiment:
-    """A seed for each; the encoder at 0, 0.5 and 1 epochs, heads at 0 and 1."""
+    """One seed for each argument; the encoder at 0, 0.5 and 1 epochs, heads at 0 and 1."""
     heads = {"last_linear": scored(50, head="last_linear"), "adapter_64": scored(60, head="adapter")}
     models = {"baseline": {"parameters": 0, "scores": {"dev": {"f1": 50.0}}}, "encoder": scored(55)}
     shots = {"0": {**models, **heads}, "0.5": models, "1": {**models, **heads}}
@@ -68,7 +68,7 @@ def test_losses_are_means_over_seeds_of_the_heads_that_all_of_them_have(two_seed
         ["last_linear (control)", 62.0, 0.0, 0.0, 18.0],  # (20 + 16) / 2
         ["adapter_64", 64.0, 2.0, -1.0, 9.0],  # (1 + 3) / 2, (-1 - 1) / 2, (12 + 6) / 2
     ]
-    assert "mean of 2 seeds" in found.note and "threshold is kept" in found.note
+    assert "mean of 2 seeds" in found.note and "threshold stays the same" in found.note
     assert "One question is 0.5 points" in found.note  # of 200
 
 
@@ -89,29 +89,29 @@ def test_one_seed_has_losses_without_a_spread(two_seeds: Experiment) -> None:
     assert losses_by_head(experiment({})) == {}
 
 
-def test_it_is_told_how_weights_go_with_depth(two_seeds: Experiment) -> None:
+def test_weights_are_related_to_depth(two_seeds: Experiment) -> None:
     ranks = [spearmanr(range(3), weights).statistic for weights in ([40.0, 20.0, 41.0], [20.0, 10.0, 70.0])]
-    (told,) = block(two_seeds, "layers").sentences
-    assert told.startswith("It weighs layer 2 most, with 55.5 %") and "33.3 % (dashed)" in told
-    assert f"do not grow from layer to layer throughout: rank correlation with depth {np.mean(ranks):+.2f}" in told
-    (told,) = block(experiment({"layer_weights": weighed(10.0, 20.0, 70.0)}), "layers").sentences
-    assert "Weights grow from layer to layer throughout: rank correlation with depth +1.00, mean of 1 seed." in told
-    (told,) = block(experiment({"layer_weights": weighed(50.0, 30.0, 20.0)}), "layers").sentences
-    assert "rank correlation with depth −1.00" in told
+    (sentence,) = block(two_seeds, "layers").sentences
+    assert sentence.startswith("The largest weight, 55.5 %, is that of layer 2") and "33.3 % (dashed)" in sentence
+    assert f"do not rise from every layer to the next: rank correlation with depth {np.mean(ranks):+.2f}" in sentence
+    (sentence,) = block(experiment({"layer_weights": weighed(10.0, 20.0, 70.0)}), "layers").sentences
+    assert "Weights rise from every layer to the next: rank correlation with depth +1.00, mean of 1 seed." in sentence
+    (sentence,) = block(experiment({"layer_weights": weighed(50.0, 30.0, 20.0)}), "layers").sentences
+    assert "rank correlation with depth −1.00" in sentence
 
 
-def test_paired_tests_say_that_they_are_of_one_seed(two_seeds: Experiment) -> None:
+def test_paired_tests_state_that_they_cover_one_seed(two_seeds: Experiment) -> None:
     found = block(two_seeds, "chances")
     assert found.title == "tiny: paired tests over the dev questions, one seed"
     assert found.table is not None and len(found.table.rows) == 1  # the second seed's are not there
     notes = {column.heading: column.note for column in found.table.columns}
     assert notes["from"] == notes["to"] != ""
-    assert "F1* of seed 0 alone" in found.note and "leave out how seeds differ" in found.note
+    assert "F1* of seed 0 only" in found.note and "not of seeds" in found.note
 
 
 def test_lines_of_heads_are_dashed_and_the_encoders_is_not(two_seeds: Experiment) -> None:
     found = block(two_seeds, "curve")
-    assert "Heads were trained at 0 and 1 epochs only: dashed lines join these points" in found.note
+    assert "Heads were trained at 0 and 1 epochs only; dashed lines join these points" in found.note
     assert found.picture is not None
     for panel in found.picture["hconcat"]:
         lines = [layer for layer in panel["layer"] if layer["mark"]["type"] == "line"]

@@ -1,4 +1,4 @@
-"""Every head side by side, from two small runs whose figures are written down here."""
+"""All heads side by side, from two small runs with known scores."""
 
 import dataclasses
 from typing import Any
@@ -41,7 +41,7 @@ def model(dev: float, auc: float = 50.0, held_out: float = 0.0, parameters: int 
 
 
 def run(later: dict[str, dict[str, Any]], control: float) -> dict[str, Any]:
-    """Encoder, control and heads after 1 epoch; as it came all heads have 20, and the control 10."""
+    """Encoder, control and heads after 1 epoch; on the untouched encoder all heads have 20, and the control 10."""
     baseline = {"parameters": 0, "scores": {"dev": {"f1": 50.0, "exact": 50.0}}}
     heads = {name: {**facts, "head": name} for name, facts in later.items()}
     early = {
@@ -84,10 +84,10 @@ def rows(block: Block) -> list[dict[str, Any]]:
     return block.table.records()
 
 
-def test_heads_are_held_against_the_control_of_their_own_run(found: dict[str, Experiment]) -> None:
-    as_it_came, later = rows(zoo_blocks(found, found, ENCODERS)[0])
-    assert (as_it_came["epochs"], as_it_came["above the control, answerable-only F1"]) == (0.0, 4)
-    assert (as_it_came["answerable-only F1 over control"], as_it_came["answerable-only F1 over encoder"]) == (
+def test_heads_are_compared_with_the_control_of_their_own_run(found: dict[str, Experiment]) -> None:
+    untouched, later = rows(zoo_blocks(found, found, ENCODERS)[0])
+    assert (untouched["epochs"], untouched["above the control, answerable-only F1"]) == (0.0, 4)
+    assert (untouched["answerable-only F1 over control"], untouched["answerable-only F1 over encoder"]) == (
         "+10.00",
         None,
     )  # random
@@ -97,10 +97,8 @@ def test_heads_are_held_against_the_control_of_their_own_run(found: dict[str, Ex
         3,
     )
     assert (later["best on held-out questions"], later["its parameters"]) == ("pooled_adapter_inception", 900)
-    assert [later[key] for key in ("its answerable-only F1", "answerable-only F1 over control", "answerable-only F1 over encoder")] == [
-        73, "+3.00", "+4.00",
-    ]  # fmt: skip
-    assert [later[key] for key in ("its AUC", "AUC over control", "AUC over encoder")] == [82, "+4.00", "+5.00"]
+    for metric, scores in (("answerable-only F1", [73, "+3.00", "+4.00"]), ("AUC", [82, "+4.00", "+5.00"])):
+        assert [later[key] for key in (f"its {metric}", f"{metric} over control", f"{metric} over encoder")] == scores
 
 
 def test_all_heads_of_the_zoos_seed_are_listed_by_size_after_the_levels(found: dict[str, Experiment]) -> None:
@@ -111,15 +109,18 @@ def test_all_heads_of_the_zoos_seed_are_listed_by_size_after_the_levels(found: d
     assert [row["looks at"] for row in listed[5:]] == [OWN_TOKEN, OWN_TOKEN, LADDER, KERNELS]
     assert [row["answerable-only F1 after 1 epoch"] for row in listed[3:]] == [72, 70, 71, 70.5, 74, 73]  # of seed 0
     assert [row["AUC after 1 epoch"] for row in listed[3:]] == [78, 78, 80, 77, 79, 82]
-    assert [row["answerable-only F1 as it came"] for row in listed[3:]] == [10, 10, 20, 20, 20, 20]
+    assert [row["answerable-only F1 untouched"] for row in listed[3:]] == [10, 10, 20, 20, 20, 20]
     assert [row["experiment"] for row in listed[3:5]] == ["squad2_gte", "squad2_gte_zoo"]
 
 
-def test_who_has_the_first_places_is_told(found: dict[str, Experiment]) -> None:
+def test_the_top_ranks_are_counted(found: dict[str, Experiment]) -> None:
     block = zoo_blocks(found, found, ENCODERS)[0]
-    (told,) = block.sentences
-    assert told.startswith("2 of 4 heads look beyond their own token") and "and 2 of the first 2 after 1 epoch" in told
-    assert block.alt.endswith("after 1 epoch from ladder_64 74.0 over adapter_64 71.0 to cnn_1xn 70.5")
+    (sentence,) = block.sentences
+    assert (
+        sentence.startswith("2 of 4 heads look beyond their own token")
+        and "and 2 of the top 2 after 1 epoch" in sentence
+    )
+    assert block.alt.endswith("after 1 epoch best ladder_64 74.0, middle adapter_64 71.0, worst cnn_1xn 70.5")
 
 
 def test_the_picture_has_every_head_and_both_levels(found: dict[str, Experiment]) -> None:
@@ -134,24 +135,24 @@ def test_the_picture_has_every_head_and_both_levels(found: dict[str, Experiment]
     assert second == sorted([*heads, ("control", 70), ("encoder", 69)])  # of the zoo's run
 
 
-def test_all_figures_of_the_zoo_follow_snapshot_by_snapshot(found: dict[str, Experiment]) -> None:
+def test_all_scores_of_the_zoo_follow_snapshot_by_snapshot(found: dict[str, Experiment]) -> None:
     blocks = zoo_blocks(found, found, ENCODERS)[2:4]
     assert [block.key for block in blocks] == ["squad2_gte_zoo_1", "squad2_gte_zoo_0"]
-    assert all("Seed 0 alone." in block.note for block in blocks)
+    assert all("Seed 0 only." in block.note for block in blocks)
     assert [block.title for block in blocks] == [
         "gte-small after 1 epoch, heads of squad2_gte_zoo",
-        "gte-small as it came, heads of squad2_gte_zoo",
+        "gte-small, untouched, heads of squad2_gte_zoo",
     ]
-    assert zoo_blocks({}, found, ENCODERS) == []  # beside it are the heads of the main run at its rate, and no other's
+    assert zoo_blocks({}, found, ENCODERS) == []  # heads are compared with the main run at the same rate only
 
 
 def test_the_other_runs_at_that_rate_follow_with_their_seeds(found: dict[str, Experiment]) -> None:
     main = found["squad2_gte"]
     lower = {name: Experiment(name, main.runs, lr=LOWER) for name in ("squad2_gte", "squad2_gte_kernels")}
     blocks = zoo_blocks(lower, {}, ENCODERS)
-    shots = ("after 1 epoch", "as it came")
+    shots = (" after 1 epoch", ", untouched")
     assert [block.title for block in blocks] == [
-        f"gte-small {shot}, heads of {name} finetune.lr=5e-5" for name in lower for shot in shots
+        f"gte-small{shot}, heads of {name} finetune.lr=5e-5" for name in lower for shot in shots
     ]
     assert all(block.folded and "over seeds" in block.note for block in blocks)
     assert [block.key for block in blocks[:2]] == [
@@ -196,21 +197,21 @@ def test_heads_for_sentences_are_compared_over_the_seeds_that_both_runs_have(
     sentences: tuple[Experiment, Experiment],
 ) -> None:
     block = sentence_zoo_block(*sentences, "RTE")
-    assert block is not None and block.title == "RTE: every head, 2 seeds"
-    as_it_came, later = rows(block)
+    assert block is not None and block.title == "RTE: all heads, 2 seeds"
+    untouched, later = rows(block)
     assert later["heads"] == 4
     assert later["above the control, accuracy"] == 2  # 70 over 61 and 67 over 64; 61.002 over 61 is rounding
     assert (later["best on held-out examples"], later["its accuracy"]) == ("flat_adapter_128", 67)
     assert (later["accuracy over control"], later["accuracy over encoder"]) == ("+3.00", "+4.00")  # of its own run
-    assert as_it_came["accuracy over encoder"] is None
+    assert untouched["accuracy over encoder"] is None
 
 
-def test_heads_with_equal_scores_share_a_place(sentences: tuple[Experiment, Experiment]) -> None:
+def test_heads_with_equal_scores_share_a_rank(sentences: tuple[Experiment, Experiment]) -> None:
     block = sentence_zoo_block(*sentences, "RTE")
     assert block is not None
-    (told,) = block.sentences
-    assert told.startswith("3 of 4 heads read more than the states at [CLS]")
-    assert "3 of the first 4 as it came" in told  # the third place is that of 61.002 and of 61
+    (sentence,) = block.sentences
+    assert sentence.startswith("3 of 4 heads read more than the [CLS] states")
+    assert "3 of the top 4 untouched" in sentence  # 61.002 and 61 share the third rank
 
 
 def test_a_head_that_some_seed_lacks_is_left_out(sentences: tuple[Experiment, Experiment]) -> None:
@@ -219,19 +220,19 @@ def test_a_head_that_some_seed_lacks_is_left_out(sentences: tuple[Experiment, Ex
     assert block is not None and [row["heads"] for row in rows(block)] == [3, 3]
 
 
-def test_the_picture_has_means_over_seeds_and_how_far_the_controls_lie_apart(
+def test_the_picture_has_means_over_seeds_and_the_spread_of_the_controls(
     sentences: tuple[Experiment, Experiment],
 ) -> None:
     block = sentence_zoo_block(*sentences, "RTE")
     assert block is not None and block.picture is not None
-    as_it_came, later = block.picture["vconcat"][0]["hconcat"]
+    untouched, later = block.picture["vconcat"][0]["hconcat"]
     band, rules, marks = (layer["data"]["values"] for layer in later["layer"])
     assert band == [{"low": pytest.approx(64 - 2**0.5), "high": pytest.approx(64 + 2**0.5)}]  # of 63 and 65
     assert {row["kind"]: row["score"] for row in rules} == {"control": 64, "encoder": 63}
     found = {row["kind"]: row["score"] for row in marks}
     assert found == {CLS: pytest.approx(61.002), MEANS: 70, FLAT: 67, LADDER: 61}
     assert marks[0]["kind"] == CLS, "others lie on top of it"
-    assert [row["kind"] for row in as_it_came["layer"][1]["data"]["values"]] == ["control"]  # the encoder is random
+    assert [row["kind"] for row in untouched["layer"][1]["data"]["values"]] == ["control"]  # the encoder is random
 
 
 def test_one_seed_of_heads_for_sentences_is_not_drawn(sentences: tuple[Experiment, Experiment]) -> None:
@@ -248,14 +249,14 @@ def entries_of(*names: str) -> list[Any]:
 
 
 def spread_weights(head: torch.nn.Module) -> None:
-    """None of them is zero then: a ladder's blocks begin with zeros, and say nothing yet."""
+    """Make all weights nonzero: a ladder's blocks start at zero and have no effect."""
     for number, weight in enumerate(head.parameters()):
         torch.nn.init.normal_(weight, std=0.2, generator=torch.Generator().manual_seed(number))
 
 
 @pytest.mark.parametrize("name", [one for one in entries_of("squad2_gte", "squad2_gte_zoo") if isinstance(one, str)])
 def test_heads_for_spans_look_where_the_page_says(name: str) -> None:
-    """Another token's state changes what a head says of a token, or does not."""
+    """Whether another token's state changes a token's output."""
     shape = StateShape(7, 32, False)
     kind, settings = list_presets()[name]
     if kind == "ladder":
@@ -275,7 +276,7 @@ def test_heads_for_spans_look_where_the_page_says(name: str) -> None:
 
 @pytest.mark.parametrize("entry", entries_of("cola", "cola_zoo"), ids=str)
 def test_heads_for_sentences_look_where_the_page_says(entry: Any) -> None:
-    """States elsewhere than at [CLS] change what a head says, or do not."""
+    """Whether states other than [CLS] change the output."""
     member = build_members([entry], TrainConfig(epochs=1, batch_rows=4), 0, LABEL)[-1]
     shape = StateShape(7, 64, True)
     head = build_head(member, shape, Target(LABEL, 2)).eval()
