@@ -120,8 +120,10 @@ class Entry:
 
     @property
     def title(self) -> str:
-        """Its name, followed by its role unless it is an ordinary head: last_linear (the control)."""
-        roles = {"encoder": "no head", "control": "the control", "ensemble": "an ensemble"}
+        """Its name in a sentence, followed by its role unless it is an ordinary head: last_linear (the control)."""
+        if self.role == "encoder":
+            return "the encoder alone"
+        roles = {"control": "the control", "ensemble": "an ensemble"}
         return f"{self.name} ({roles[self.role]})" if self.role in roles else self.name
 
     @property

@@ -113,7 +113,7 @@ def _default(run: FinishedRun, model: Model) -> str:
     if best is None:
         return "`bertvision predict` needs `--head`, because no model of this run was scored."
     is_this = (best.epochs, best.name) == (model.epochs, model.name)
-    used = "the encoder alone" if best.role == "encoder" else best.title
+    used = best.title
     if is_this:
         used = f"this model{' (the control)' if best.role == 'control' else ''}"
     return f"Without `--head`, `bertvision predict` uses {used}: {run.reason}."

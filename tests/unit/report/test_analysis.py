@@ -74,5 +74,5 @@ def test_what_needs_the_encoder_is_left_out_with_a_word_where_it_is_gone(tmp_pat
 
 
 def test_two_analyses_of_one_name_are_refused() -> None:
-    with pytest.raises(RuntimeError, match="two report blocks are called 'choices'"):
+    with pytest.raises(RuntimeError, match="two report blocks are named 'choices'"):
         analysis("Mine", 10)(ANALYSES["choices"].build)

@@ -4,7 +4,6 @@ from bertvision.pipeline.finished import FinishedRun
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.report.analysis import analysis
 from bertvision.report.block import Block
-from bertvision.report.wording import ENCODER
 from bertvision.tables import Table, counted
 
 
@@ -22,8 +21,7 @@ def choices(run: FinishedRun, split: str) -> Block:
     if best:
         rows.append([f"best head ({best.name})", data])
     if used:
-        name = ENCODER if used.role == "encoder" else used.title
-        rows.append([f"model that predict uses by default ({name})", data])
+        rows.append([f"model that predict uses by default ({used.title})", data])
     if ensembles:
         rows.append(["ensemble in the summary, and the better of its members", data])
     if any(group.is_fitted for group in ensembles):
