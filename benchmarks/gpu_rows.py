@@ -30,7 +30,7 @@ from bertvision.training.finetune import Finetuning
 from bertvision.training.stack import Member, build_units
 from bertvision.training.train import build_buffers
 
-SPAN = Target(SPAN)
+TARGET = Target(SPAN)
 MEAN, LONGEST = 171, 386  # tokens per window of SQuAD 2.0
 OTHER_MEANS, BERT_LONGEST = (85, 340), 512
 HEAD_STEPS = 20000  # maximum steps in a row of heads
@@ -151,7 +151,7 @@ class Bench:
 
     def member(self, config: MemberConfig, shape: StateShape) -> Member:
         with self.machine.device:  # large heads are initialised much faster there
-            return Member(config, build_head(config, shape, SPAN), range(HEAD_STEPS))
+            return Member(config, build_head(config, shape, TARGET), range(HEAD_STEPS))
 
     def peer_finetune(self, build: Callable[..., Any], rows: int, length: int | None) -> Work:
         device = self.machine.device
@@ -212,14 +212,14 @@ def fitting_presets(shape: StateShape) -> list[str]:
     for name, (head, _) in list_presets().items():
         if HEADS[head].takes(SPAN):
             with contextlib.suppress(UserError):
-                outline_head(build_heads([name])[0], shape, SPAN)
+                outline_head(build_heads([name])[0], shape, TARGET)
                 found.append(name)
     return found
 
 
 def count_flops(member: MemberConfig, shape: StateShape) -> float:
     """Operations per token, forward and backward, counted on a CPU with uninitialised weights."""
-    head = outline_head(member, shape, SPAN).to_empty(device="cpu").eval()
+    head = outline_head(member, shape, TARGET).to_empty(device="cpu").eval()
     lengths = torch.tensor([COUNTED_TOKENS])
     states = torch.zeros(COUNTED_TOKENS, shape.layers, shape.hidden)  # (token, layer, hidden)
     with FlopCounterMode(display=False) as counter:

@@ -49,7 +49,7 @@ class OneByOne:
     def __init__(self, job: Job, folder: Path, keep: bool) -> None:
         """`keep`: encode the states of train and held-out data before the first trial and hold them in memory."""
         self.job, self.folder = job, folder
-        self.passes = PopulationTrainer(
+        self.trainer = PopulationTrainer(
             job, None, job.config.search.metric or job.task.metrics[0]
         )  # only its parts are used
         _ = self.trainer.states

@@ -65,7 +65,7 @@ def _try(part: Callable[[], Section], problems: list[str]) -> Section:
 
 def _data(job: Job) -> Section:
     splits = ["train", HELD_OUT, *job.dev_splits]
-    facts: Section = {"task": job.task.name, "source": job.task.source, "tokens a window": job.max_length}
+    facts: Section = {"task": job.task.name, "source": job.task.source, "tokens per window": job.max_length}
     facts |= {f"{split.replace('_', ' ')} examples": len(job.examples(split)) for split in splits}
     for part, named in {"train": ["train"], "held out": [HELD_OUT], "dev": job.dev_splits}.items():
         windows, tokens = zip(*(_count_tokens(job, name) for name in named), strict=True)
@@ -125,9 +125,9 @@ def _cost(job: Job, data: Section) -> dict[str, Section]:
     }
     cost = {
         **{f"seconds {stage}": round(value, 1) for stage, value in seconds.items()},
-        "seconds in all": round(sum(seconds.values()), 1),
-        "tokens a second fine-tuning": round(finetune_rate or 0),
-        "tokens a second frozen": round(frozen_rate),
+        "seconds in total": round(sum(seconds.values()), 1),
+        "tokens per second, fine-tuning": round(finetune_rate or 0),
+        "tokens per second, frozen": round(frozen_rate),
         "memory MB of this process": round(_memory_bytes(job) / 1e6),
         **_disk(job, encoder, trained * sum(supply.store_bytes for supply in supplies if supply.is_written)),
     }

@@ -63,9 +63,9 @@ def weigh(
         "store MB": round(store_bytes / 1e6, 1),
         "seconds streamed": round(streamed, 1),
         "seconds stored": round(write + read, 1),
-        "encoder tokens a second": round(rates.encoder_tokens),
-        "disk writes MB a second": round(rates.write_bytes / 1e6) if missing else 0,
-        "disk reads MB a second": round(rates.read_bytes / 1e6),
+        "encoder tokens per second": round(rates.encoder_tokens),
+        "disk writes MB per second": round(rates.write_bytes / 1e6) if missing else 0,
+        "disk reads MB per second": round(rates.read_bytes / 1e6),
     }
     writing = f"{write:,.0f} s to write and " if missing else ""
     estimate = (
