@@ -46,6 +46,15 @@ class Block:
     shown: Shown | None = None
     after: list[str] = field(default_factory=list)
     """Sentences under the picture."""
+    only_in_files: Sequence[str] = ()
+    """Headings of columns that are left out on the page, since they would make the table too wide to read."""
+
+    def visible_table(self) -> Table | None:
+        """The table as people see it; its files have every column."""
+        if self.table is None or not self.only_in_files:
+            return self.table
+        kept = [at for at, column in enumerate(self.table.columns) if column.heading not in self.only_in_files]
+        return Table([self.table.columns[at] for at in kept], [[row[at] for at in kept] for row in self.table.rows])
 
     def in_words(self) -> str:
         """The picture as text: its subject, and its values for each row of the table."""

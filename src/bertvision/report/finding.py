@@ -50,10 +50,12 @@ def _nothing_learned(certainty: Certainty) -> str:
     if baseline is None or top is None:
         return ""
     best, trivial, reached = certainty.groups[scores.index(top)], _trivial(certainty, baseline), _reached(run, top)
-    compared = f"the best one reaches {reached}, {trivial} {show_score(baseline)}"
     if show_score(top) == show_score(baseline) or top < baseline:
-        return f"No model here learned the task: {compared}."
+        return (
+            f"No model here learned the task: the best one reaches {reached}, {trivial} reaches {show_score(baseline)}."
+        )
     if certainty.interval(best, key)[0] <= baseline:
+        compared = f"the best one reaches {reached} against {show_score(baseline)}"
         return f"No model here is clearly better than {trivial}: {compared}; {_perhaps(certainty)}."
     return ""
 
@@ -122,7 +124,7 @@ def _raised(certainty: Certainty, subject: str, score: float, group: Group, riva
     run = certainty.run
     start = listed([f"{show_score(rival.score)} ({SHORT.get(rival.name, rival.name)})" for rival in rivals])
     raised = f"{subject} raises {metric_in_words(run)} from {start} to {show_score(score)}{_seeds(group)}"
-    flattered = "" if run.has_held_out else f"; it was chosen on these same {_examples(certainty)}, which flatters it"
+    flattered = "" if run.has_held_out else f"; the winner was chosen on these same {_examples(certainty)}, which flatters it"
     return f"{raised}; {_verdict(certainty, rivals)}{flattered}."
 
 

@@ -40,12 +40,13 @@ def _block_parts(block: Block, folder: str, most: int) -> list[str]:
     if block.picture is not None:
         parts.append(f"![{escape(typeset(block.in_words()))}]({folder}/{block.key}.svg)")
     parts += [paragraph(sentence) for sentence in block.after]
-    if block.table is not None:
-        legend = [f"**{escape(headings)}**: {escape(note)}" for headings, note in block.table.legend()]
-        table = [_grid(block.table, most), "<br>".join(legend)]
-        table.append(_cut_note(block.table, f"{folder}/{block.key}.csv", most))
+    visible = block.visible_table()
+    if visible is not None:
+        legend = [f"**{escape(headings)}**: {escape(typeset(note))}" for headings, note in visible.legend()]
+        table = [_grid(visible, most), "<br>".join(legend)]
+        table.append(_cut_note(visible, f"{folder}/{block.key}.csv", most))
         if block.folded:
-            rows = counted(len(block.table.rows), "row")
+            rows = counted(len(visible.rows), "row")
             table = [f"<details><summary>Table, {rows}</summary>", *table, "</details>"]
         parts += table
     if block.note:

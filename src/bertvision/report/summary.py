@@ -126,7 +126,7 @@ def _layers_sentence(certainty: Certainty, best: Group, control: Group) -> str:
     if against is None:
         return ""
     size = f"{control.first.parameters:,} parameters"
-    sentence = _verdict(against, "It", f"the control, a linear layer with {size} on the last layer")
+    sentence = _verdict(against, best.name, f"the control, a linear layer with {size} on the last layer")
     if small is None or small.ours.name == best.name:
         return sentence
     subject = f"{small.ours.name}, which reads all layers with {small.ours.first.parameters:,} parameters,"

@@ -208,7 +208,7 @@ def _describe_layers(found: LayerMap, positive: np.ndarray) -> str:
 
 def _describe_answer(found: LayerMap, positive: np.ndarray, answer: Place) -> str:
     """The share of the answer's own tokens: of everything, or layer by layer where each layer adds up on its own."""
-    tokens = f"The answer's own {answer[1] - answer[0] + 1} of {len(found.tokens)} tokens"
+    tokens = f"The answer's own tokens ({answer[1] - answer[0] + 1} of {len(found.tokens)})"
     own = positive[:, answer[0] : answer[1] + 1].sum(axis=1)  # (layer)
     if not found.through:
         return f"{tokens} have {100 * own.sum() / positive.sum():.1f} % of it."
