@@ -24,7 +24,7 @@ from bertvision.report.writing import write_report
 def make_report(
     folders: list[Path], to: Path | None = None, reporter: Reporter | None = None, with_encoder: bool = True
 ) -> Path:
-    """Write the report of one run, or of several side by side, and a model card for each head. Return the page's path."""
+    """Write the report of one run, or of several side by side, and a model card for each head; return the page."""
     if not folders:
         raise UserError("a report needs at least one run: give its folder.")
     if len({folder.resolve() for folder in folders}) < len(folders):

@@ -56,8 +56,8 @@ def draw_curve(
     level: tuple[float | None, str] = (None, ""),
     **point: Any,
 ) -> dict[str, Any]:
-    """Points of models, joined by lines for all models or for the one named by `line`. `between` builds layers under the
-    points; `level` is a score and its name, drawn as a line across the picture."""
+    """Points of models, joined by lines for all models or for the one named by `line`. `between` builds layers under
+    the points; `level` is a score and its name, drawn as a line across the picture."""
     altair = import_altair()
     base = chart_of(rows).encode(x=x, y=y, color=colour_models(rows), tooltip=tooltip)
     lines = base.transform_filter(f"datum.model == '{line}'") if line else base
@@ -68,7 +68,7 @@ def draw_curve(
 
 
 def _spread_rules(base: Any, rows: Sequence[dict[str, Any]]) -> list[Any]:
-    """Lines from low to high where seeds differ. No layer if there are none, since Vega warns of a layer without data."""
+    """Lines from low to high where seeds differ. No empty layer, since Vega warns of a layer without data."""
     if not any("low" in row and row["high"] > row["low"] for row in rows):
         return []
     altair = import_altair()

@@ -1,5 +1,5 @@
-"""Helpers for pictures: altair charts of plain rows, as wide as the page, whose colours come from the theme of the page,
-light or dark."""
+"""Helpers for pictures: altair charts of plain rows, as wide as the page, with the colours of its light or dark
+theme."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -85,7 +85,9 @@ def _head_finding(certainty: Certainty, head: Group) -> str:
     if top is None:
         return f"Reading all layers with a head of {size} reaches {_reached(run, score)}{_seeds(head)}."
     if round(score, 1) > round(top.score, 1):
-        subject = f"Reading all layers {'of the untouched encoder ' if not certainty.epochs else ''}with a head of {size}"
+        subject = (
+            f"Reading all layers {'of the untouched encoder ' if not certainty.epochs else ''}with a head of {size}"
+        )
         return _raised(certainty, subject, score, head, rivals)
     others = [Rival(HEAD, score, None), *(rival for rival in rivals if rival is not top)]
     found = f"{_reached(run, top.score)}, {listed([f'{rival.name} {show_score(rival.score)}' for rival in others])}"
@@ -124,7 +126,9 @@ def _raised(certainty: Certainty, subject: str, score: float, group: Group, riva
     run = certainty.run
     start = listed([f"{show_score(rival.score)} ({SHORT.get(rival.name, rival.name)})" for rival in rivals])
     raised = f"{subject} raises {metric_in_words(run)} from {start} to {show_score(score)}{_seeds(group)}"
-    flattered = "" if run.has_held_out else f"; the winner was chosen on these same {_examples(certainty)}, which flatters it"
+    flattered = (
+        "" if run.has_held_out else f"; the winner was chosen on these same {_examples(certainty)}, which flatters it"
+    )
     return f"{raised}; {_verdict(certainty, rivals)}{flattered}."
 
 

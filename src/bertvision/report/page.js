@@ -207,6 +207,7 @@
     for (const hint of document.querySelectorAll(".hint")) {
       const box = hint.nextElementSibling;
       hint.hidden = box.scrollWidth <= box.clientWidth + 1;
+      if (!hint.hidden) box.tabIndex = 0; // the keyboard can scroll it
     }
   }
   addEventListener("resize", hintAll);

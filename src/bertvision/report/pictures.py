@@ -154,7 +154,7 @@ def svg_to_png(svg: str) -> bytes:
 
 
 def plotting_bundle() -> str:
-    """The JavaScript that draws charts in a page, complete, so that nothing is fetched. Building it takes seconds, so it
+    """The complete JavaScript that draws charts in a page, so that nothing is fetched. Building it takes seconds, so it
     is cached per user and version of vl-convert."""
     vl_convert = converter()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bertvision"

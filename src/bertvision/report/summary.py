@@ -86,8 +86,8 @@ def surprise(run: FinishedRun, epochs: float) -> str:
         return ""
     where = "held-out data" if run.has_held_out else f"{run.judged_on} (nothing was held out)"
     found = {
-        "encoder": "the encoder alone is best" + (": no head adds anything here" if compared else ""),
-        "control": "the control is best" + (": all layers add nothing here" if compared else ""),
+        "encoder": "the encoder alone is best" + (": no head beats it there" if compared else ""),
+        "control": "the control is best" + (": reading all layers adds nothing there" if compared else ""),
         "ensemble": f"the ensemble {best.name} is best",
     }
     return f"On {where} {found[best.role]}."

@@ -43,30 +43,29 @@ def labels_run(folder: Path, encoder: int, control: int | None, head: int | None
 READING = "Reading all layers with a head of 154,784 parameters raises accuracy from"
 
 
+ALONE, LAST = "the fine-tuned encoder alone", "a linear layer on the last layer"
+NOTHING = f"Reading more than the last layer adds nothing here: {LAST} reaches an accuracy of"
+NO_HEAD = f"No head beats {ALONE} here: it reaches an accuracy of 90.0 %, the best head on all layers"
+CHANCE = "with 200 dev examples this could be chance."
+
+
 @pytest.mark.parametrize(
     ("encoder", "control", "head", "expected"),
     [
-        (130, 140, 180, f"{READING} 65.0 % (fine-tuned encoder alone) and 70.0 % (last layer only) to 90.0 %; this is "
-                        "more than chance."),
-        (130, 176, 180, f"{READING} 65.0 % (fine-tuned encoder alone) and 88.0 % (last layer only) to 90.0 %; the gain "
-                        "over the fine-tuned encoder alone is more than chance, that over a linear layer on the last "
-                        "layer may not be."),
-        (176, 174, 180, f"{READING} 88.0 % (fine-tuned encoder alone) and 87.0 % (last layer only) to 90.0 %; with 200 "
-                        "dev examples this could be chance."),
+        (130, 140, 180, f"{READING} 65.0 % (fine-tuned encoder alone) and 70.0 % (last layer only) to 90.0 %; "
+                        "this is more than chance."),
+        (130, 176, 180, f"{READING} 65.0 % (fine-tuned encoder alone) and 88.0 % (last layer only) to 90.0 %; "
+                        f"the gain over {ALONE} is more than chance, that over {LAST} may not be."),
+        (176, 174, 180, f"{READING} 88.0 % (fine-tuned encoder alone) and 87.0 % (last layer only) to 90.0 %; "
+                        f"{CHANCE}"),
         (130, None, 180, f"{READING} 65.0 % (fine-tuned encoder alone) to 90.0 %; this is more than chance."),
-        (130, 182, 180, "Reading more than the last layer adds nothing here: a linear layer on the last layer reaches an "
-                        "accuracy of 91.0 %, the best head on all layers 90.0 % and the fine-tuned encoder alone "
-                        "65.0 %; with 200 dev examples this could be chance."),
-        (130, 180, 180, "Reading more than the last layer adds nothing here: a linear layer on the last layer reaches an "
-                        "accuracy of 90.0 %, the best head on all layers 90.0 % and the fine-tuned encoder alone 65.0 %."),
-        (180, 176, 140, "No head beats the fine-tuned encoder alone here: it reaches an accuracy of 90.0 %, the best head "
-                        "on all layers 70.0 % and a linear layer on the last layer 88.0 %; this is more than chance."),
-        (180, None, 180, "No head beats the fine-tuned encoder alone here: it reaches an accuracy of 90.0 %, the best "
-                         "head on all layers 90.0 %."),
-        (180, None, None, "The fine-tuned encoder alone reaches an accuracy of 90.0 % on 200 dev examples; no head was "
+        (130, 182, 180, f"{NOTHING} 91.0 %, the best head on all layers 90.0 % and {ALONE} 65.0 %; {CHANCE}"),
+        (130, 180, 180, f"{NOTHING} 90.0 %, the best head on all layers 90.0 % and {ALONE} 65.0 %."),
+        (180, 176, 140, f"{NO_HEAD} 70.0 % and {LAST} 88.0 %; this is more than chance."),
+        (180, None, 180, f"{NO_HEAD} 90.0 %."),
+        (180, None, None, f"{ALONE.capitalize()} reaches an accuracy of 90.0 % on 200 dev examples; no head was "
                           "trained to compare it with."),
-        (180, 176, None, "No head was trained on all layers: the fine-tuned encoder alone reaches an accuracy of 90.0 %, "
-                         "a linear layer on the last layer 88.0 %."),
+        (180, 176, None, f"No head was trained on all layers: {ALONE} reaches an accuracy of 90.0 %, {LAST} 88.0 %."),
     ],
 )  # fmt: skip
 def test_head_control_and_encoder_are_ranked_in_one_sentence(
@@ -80,8 +79,8 @@ def test_head_control_and_encoder_are_ranked_in_one_sentence(
     [
         ((90, 80, 100), "No model here learned the task: the best one reaches an accuracy of 50.0 %, always giving the "
                         "most common label reaches 50.0 %."),
-        ((90, 80, 104), "No model here is clearly better than always giving the most common label: the best one reaches "
-                        "an accuracy of 52.0 % against 50.0 %; with 200 dev examples this could be chance."),
+        ((90, 80, 104), "No model here is clearly better than always giving the most common label: the best one "
+                        "reaches an accuracy of 52.0 % against 50.0 %; with 200 dev examples this could be chance."),
     ],
 )  # fmt: skip
 def test_models_that_learned_nothing_are_called_that(
@@ -96,7 +95,8 @@ def test_the_baseline_s_label_is_named_where_it_can_be_told(tmp_path: Path) -> N
     run.add("encoder", results=label_results(targets, [0.4] * 100), scores=held(50.0))
     run.add("adapter_64", results=label_results(targets, [0.6] * 55 + [0.4] * 5 + [0.6] * 40), scores=held(50.0))
     assert finding(run) == (
-        "No model here learned the task: the best one reaches an accuracy of 55.0 %, always answering “yes” reaches 60.0 %."
+        "No model here learned the task: the best one reaches an accuracy of 55.0 %, always answering “yes” reaches "
+        "60.0 %."
     )
 
 
@@ -124,9 +124,7 @@ def test_scores_are_compared_by_their_correlation(tmp_path: Path) -> None:
     for name, noise in (("encoder", 40.0), ("adapter_64", 2.0)):
         run.add(name, results=score_results(gold.tolist(), (gold + rng.normal(0, noise, 60)).tolist()))
     found = finding(run)
-    assert found.startswith(
-        "Reading all layers with a head of 1,000 parameters raises the Pearson correlation from "
-    )
+    assert found.startswith("Reading all layers with a head of 1,000 parameters raises the Pearson correlation from ")
     assert "; this is more than chance; the winner was chosen on these same dev examples, which flatters it." in found
 
 
@@ -135,8 +133,9 @@ def test_questions_are_called_questions_and_chosen_on_dev_is_said(tmp_path: Path
     run.add("encoder", results=span_results([1.0] * 30 + [0.0] * 10, [True] * 40, [-1.0] * 40))
     run.add("adapter_64", results=span_results([1.0] * 33 + [0.0] * 7, [True] * 40, [-1.0] * 40))
     assert finding(run) == (
-        "Reading all layers with a head of 1,000 parameters raises F1 from 75.0 % (fine-tuned encoder alone) to 82.5 %; "
-        "with 40 dev questions this could be chance; the winner was chosen on these same dev questions, which flatters it."
+        "Reading all layers with a head of 1,000 parameters raises F1 from 75.0 % (fine-tuned encoder alone) to "
+        "82.5 %; with 40 dev questions this could be chance; the winner was chosen on these same dev questions, which "
+        "flatters it."
     )
 
 

@@ -42,7 +42,9 @@ def test_the_best_head_is_best_on_held_out_data_whatever_dev_says(certainty: Cer
     assert "; the encoder alone, fine-tuned for 1 epoch, reaches 50.00. The head is 40.00 above the encoder (" in first
     assert "more than chance" in first
     assert choice == "By default, predict uses adapter_64: best on held-out training data."
-    assert layers.startswith("adapter_64 is 35.00 above the control, a linear layer with 1,000 parameters on the last layer (")
+    assert layers.startswith(
+        "adapter_64 is 35.00 above the control, a linear layer with 1,000 parameters on the last layer ("
+    )
     assert "adapter_64 has 1,234 parameters, 0.123 % of the encoder's 1,000,000" in cost
     assert "with 2 others in the same pass, after 100 s of fine-tuning" in cost
     assert baseline == "The trivial baseline, always giving the majority label, scores 50.00."
@@ -57,7 +59,7 @@ def test_a_head_below_the_encoder_is_said_to_be_below(tmp_path: Path) -> None:
     first, layers, choice, _, baseline = build_summary(certainty)
     assert "dev itself, which flatters it" in first, "nothing was held out"
     assert "The head is 1.25 below the encoder" in first and "too few examples tell them apart" in first
-    assert choice.startswith("On dev (nothing was held out) the encoder alone is best: no head adds anything here.")
+    assert choice.startswith("On dev (nothing was held out) the encoder alone is best: no head beats it there.")
     assert layers.startswith("adapter_4 is 1.25 below the control")
     assert baseline.endswith("The best head is not above that.")
     assert "flatters" in choices(certainty.run, "dev").sentences[0]

@@ -47,8 +47,8 @@ def across_snapshots(certainty: Certainty) -> Block | None:
     return Block(
         sentences=sentences,
         table=_table_of(found),
-        note="The best head of each snapshot, chosen on held-out training data, compared with the encoder alone at every "
-        "later snapshot. Tests as above; p values are corrected over the rows of this table.",
+        note="The best head of each snapshot, chosen on held-out training data, compared with the encoder alone at "
+        "every later snapshot. Tests as above; p values are corrected over the rows of this table.",
     )
 
 
@@ -72,13 +72,16 @@ def every_pair(certainty: Certainty) -> Block | None:
 
 def _note(certainty: Certainty) -> str:
     """McNemar's test needs predictions that are right or wrong, which scores are not."""
-    run, seeds = certainty.run, ", first seed of each" if any(len(group.models) > 1 for group in certainty.groups) else ""
+    run, seeds = (
+        certainty.run,
+        ", first seed of each" if any(len(group.models) > 1 for group in certainty.groups) else "",
+    )
     has_rights = certainty.results(run.encoder(certainty.epochs).models[0]).right() is not None
     mcnemar = f"McNemar: exact test on the examples that only one model got right{seeds}." if has_rights else ""
     enough = f"{ENOUGH} examples{' that only one model got right' if has_rights else ''}"
     return joined(
-        f"Difference in {heading_of(run, run.main)}, mean over seeds. Interval and p: paired bootstrap over the examples "
-        f"({DRAWS['main']:,} samples, the same for all models).",
+        f"Difference in {heading_of(run, run.main)}, mean over seeds. Interval and p: paired bootstrap over the "
+        f"examples ({DRAWS['main']:,} samples, the same for all models).",
         mcnemar,
         "Corrected p: Holm's correction of the named test over all models compared with the same one. Significant: "
         f"below {SURE}, with at least {enough}. Examples of one text are not independent, which the bootstrap ignores.",

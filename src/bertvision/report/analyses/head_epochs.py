@@ -34,7 +34,8 @@ class LoggedPass:
 
 def read_passes(log: list[dict[str, Any]], name: str) -> list[LoggedPass]:
     """The finished passes of a head, oldest first. The step number falls where a new pass starts and where a killed
-    one resumes: a pass ends at the same step on every snapshot (or where the head failed), an interrupted one earlier."""
+    one resumes: a pass ends at the same step on every snapshot (or where the head failed), an interrupted one
+    earlier."""
     logged = [line for line in log if line.get("event") == "train" and name in line["loss"]]
     if not logged:
         return []
@@ -222,7 +223,7 @@ def _draw_epochs(courses: list[Course], score: str) -> dict[str, Any]:
         for course in courses
         for epoch, value in course.scores.items()
     ]
-    last = max(row["epoch"] for row in rows)
+    last = max(epoch for course in courses for epoch in course.scores)
     whole = list(range(1, last + 1, max(1, -(-last // TICKS))))  # Vega's own ticks fall between epochs
     x = altair.X("epoch:Q", title="epochs of the head", axis=altair.Axis(values=whole, format="d"))
     tooltip = tips(("model:N", "head"), "epoch:Q", ("score:Q", score, ".2f"), ("loss:Q", "training loss", ".4f"))

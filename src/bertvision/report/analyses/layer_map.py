@@ -50,12 +50,14 @@ def layer_map_section(run: FinishedRun, split: str, reporter: Reporter, with_enc
 
 def _cached_maps(run: FinishedRun, split: str, reporter: Reporter, with_encoder: bool) -> list[LayerMap]:
     """The maps in analyses/layer_map_<split>.json, computed where they are missing or out of date."""
+    path = run.folder.path / "analyses" / f"layer_map_{split}.json"
+    known = read_json(path)
+    if known is None and not with_encoder:
+        return []
     model = find_model(run, None)
     encoder = run.encoder(model.epochs).models[0]
     stamps = [predictions_stamp(one, split) for one in (model, encoder)]
     stamp = fingerprint("layer map", VERSION, stamps, model.name, layers_of(run, model))
-    path = run.folder.path / "analyses" / f"layer_map_{split}.json"
-    known = read_json(path)
     if known is not None and known["stamp"] == stamp:
         return [LayerMap.from_dict(one) for one in known["maps"]]
     if not with_encoder:
@@ -192,7 +194,8 @@ def _describe_strongest(found: LayerMap, kind: Kind) -> str:
     value, where = found.strength[layer, token], the_layer(found.layers[layer])
     against = "towards a lower score" if _is_score(kind) else "against the prediction"
     way = _towards(kind) if value > 0 else against
-    return f"The strongest single state is {_quoted(found.tokens[token])} at {where}: it pushes {way}, by {abs(value):.2f}."
+    state = f"{_quoted(found.tokens[token])} at {where}"
+    return f"The strongest single state is {state}: it pushes {way}, by {abs(value):.2f}."
 
 
 def _describe_layers(found: LayerMap, positive: np.ndarray) -> str:

@@ -38,10 +38,13 @@ def scores_table(certainty: Certainty) -> Block:
         _draw_intervals(certainty),
         note=_note(certainty),
         drawn=[f"{heading_of(run, run.main)}{end}" for end in ("", " from", " to")],
-        only_in_files=[
-            f"{one.heading} {end}" for one in columns if one.has_interval and one.key != run.main for end in ("from", "to")
-        ],
+        only_in_files=["% of encoder", *_further_ends(columns, run.main)],
     )
+
+
+def _further_ends(columns: list[Figure], main: str) -> list[str]:
+    """The headings of all intervals but the main metric's."""
+    return [f"{one.heading} {end}" for one in columns if one.has_interval and one.key != main for end in ("from", "to")]
 
 
 def _columns(columns: list[Figure], several: bool) -> list[Column]:
