@@ -1,6 +1,7 @@
 """The main results of a run as short paragraphs: the best head against the encoder and the control, the model that
 `predict` uses, the cost, the best ensemble and the trivial baseline. Also the facts about the run under its title."""
 
+import re
 from pathlib import Path
 
 from bertvision.pipeline.finished import FinishedRun, Group
@@ -11,6 +12,7 @@ from bertvision.report.wording import apart, by_chance, figure_name, in_text, jo
 from bertvision.tables import counted
 
 EMBEDDED = "all-MiniLM-L6-v2"
+FOLDERS = re.compile(r"(?<!\S)[/~][^\s,]*/")  # of data files, whose names say enough
 
 
 def build_facts(run: FinishedRun) -> list[str]:
@@ -20,7 +22,7 @@ def build_facts(run: FinishedRun) -> list[str]:
     data += [f"{_total(run, HELD_OUT):,} held out of train"] if run.has_held_out else []
     device = run.environment.get("device")
     return [
-        f"{run.task.name}: {run.task.source}",
+        f"{run.task.name}: {FOLDERS.sub('', run.task.source)}",
         f"{encoder_name(run)}, {tuned}",
         ", ".join(data),
         *([str(device)] if device else []),

@@ -131,6 +131,7 @@ def test_every_kind_of_task_gets_words_and_tables(kind: Kind, tmp_path: Path) ->
     certainty = Certainty(run, 1.0, "dev")
     assert any(sentence.startswith("Together, ") for sentence in build_summary(certainty))
     assert "24 dev examples, 6 held out of train" in build_facts(run)
+    assert not any(str(tmp_path) in fact for fact in build_facts(run)), "where the data are is nobody's business"
     frame = scores_table(certainty).table
     assert frame is not None and all(len(row) == len(frame.columns) for row in frame.rows)
     assert any(column.heading.startswith("± ") for column in frame.columns)

@@ -41,10 +41,8 @@ def layer_map_section(run: FinishedRun, split: str, reporter: Reporter, with_enc
         reporter.say(f"“{TITLE}” is left out: {error}")
         return None
     blocks = [_build_block(one, run.kind, split, number) for number, one in enumerate(found, start=1)]
-    intro = (
-        "Each square is one hidden state: token across, layer up. "
-        f"Blue pushed {_towards(run.kind)}, orange {'towards a lower one' if _is_score(run.kind) else 'against it'}."
-    )
+    ways = "the score up, orange down" if _is_score(run.kind) else "towards the prediction, orange against it"
+    intro = f"Each square is one hidden state: token across, layer up. Blue pushed {ways}."
     return Section(TITLE, blocks, intro, is_picked=True) if blocks else None
 
 

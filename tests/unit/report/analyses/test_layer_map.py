@@ -96,7 +96,7 @@ def test_labels_and_scores_are_described_in_their_own_words(
     score = section.blocks[0]
     assert score.sentences == ["ladder_16 predicts 1.20. The gold score is 1.00; the encoder alone predicts 3.00."]
     assert "at the embeddings: it pushes towards a lower score, by 2.00." in score.after[0]
-    assert section.intro.endswith("Blue pushed towards a higher score, orange towards a lower one.")
+    assert section.intro.endswith("Blue pushed the score up, orange down.")
 
 
 def test_examples_are_picked_from_a_list_with_files_of_their_own(
