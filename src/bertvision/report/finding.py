@@ -14,10 +14,10 @@ from bertvision.kinds.label import LabelResults
 from bertvision.pipeline.finished import FinishedRun, Group
 from bertvision.report.certainty import Against, Certainty
 from bertvision.report.ranking import baseline_figure
-from bertvision.report.wording import listed, metric_in_words, show_score, with_article
+from bertvision.report.wording import listed, metric_in_words, opening, show_score, with_article
 
-ALONE, LAST, HEAD = "the fine-tuned encoder alone", "a linear layer on the last layer", "the best head on all layers"
-SHORT = {ALONE: "fine-tuned encoder alone", LAST: "last layer only"}
+LAST = "a linear layer on the last layer"
+SHORT = {LAST: "last layer only"}
 
 
 @dataclass(frozen=True)
@@ -78,36 +78,33 @@ def _trivial(certainty: Certainty, score: float) -> str:
 
 def _head_finding(certainty: Certainty, head: Group) -> str:
     run = certainty.run
-    score = head.mean(certainty.split, run.main) or 0.0
+    score, layers = head.mean(certainty.split, run.main) or 0.0, _layers(run)
     rivals = _rivals(certainty, head)
-    top = max(rivals, key=lambda rival: round(rival.score, 1), default=None)
-    size = f"{head.first.parameters:,} parameters"
-    if top is None:
-        return f"Reading all layers with a head of {size} reaches {_reached(run, score)}{_seeds(head)}."
+    top = max(rivals, key=lambda rival: round(rival.score, 1))
     if round(score, 1) > round(top.score, 1):
-        subject = (
-            f"Reading all layers {'of the untouched encoder ' if not certainty.epochs else ''}with a head of {size}"
+        read = layers if certainty.epochs else f"{layers} of the untouched encoder"
+        return _raised(
+            certainty, f"Reading {read} with a head of {head.first.parameters:,} parameters", score, head, rivals
         )
-        return _raised(certainty, subject, score, head, rivals)
-    others = [Rival(HEAD, score, None), *(rival for rival in rivals if rival is not top)]
+    others = [Rival(f"the best head on {layers}", score, None), *(rival for rival in rivals if rival is not top)]
     found = f"{_reached(run, top.score)}, {listed([f'{rival.name} {show_score(rival.score)}' for rival in others])}"
     chance = f"; {_verdict(certainty, [top])}" if round(score, 1) < round(top.score, 1) else ""
     if top.name == LAST:
         return f"Reading more than the last layer adds nothing here: {LAST} reaches {found}{chance}."
-    return f"No head beats {ALONE} here: it reaches {found}{chance}."
+    return f"The best head does not beat {top.name}: the encoder reaches {found}{chance}."
 
 
 def _rivals(certainty: Certainty, head: Group) -> list[Rival]:
     """The encoder alone and the control, with their tests against a head or an ensemble."""
     run, epochs, split = certainty.run, certainty.epochs, certainty.split
-    encoder, control = run.encoder(epochs), run.control(epochs)
     found = [
         Rival(name, score, next((one for one in certainty.against(group) if one.ours.name == head.name), None))
-        for name, group in ((ALONE, encoder), (LAST, control))
+        for name, group in ((_alone(certainty), run.encoder(epochs)), (LAST, run.control(epochs)))
         if group is not None and (score := group.mean(split, run.main)) is not None
     ]
-    # The output layer of an encoder that was not fine-tuned is random as a rule: beating it means nothing.
-    return found if epochs or len(found) == 1 else found[1:]
+    # Without fine-tuning the output layer of an encoder is usually random: beating it means nothing.
+    is_random = epochs == 0 and len(found) > 1 and found[0].score <= found[1].score
+    return found[1:] if is_random else found
 
 
 def _ensemble_finding(certainty: Certainty, ensemble: Group, head: Group | None) -> str:
@@ -115,7 +112,7 @@ def _ensemble_finding(certainty: Certainty, ensemble: Group, head: Group | None)
     run, split = certainty.run, certainty.split
     score, rivals = ensemble.mean(split, run.main) or 0.0, _rivals(certainty, ensemble)[:1]
     if head is not None and (alone := head.mean(split, run.main)) is not None:
-        rivals.append(Rival("best head alone", alone, certainty.test([(ensemble, head)])[0]))
+        rivals.append(Rival("the best head alone", alone, certainty.test([(ensemble, head)])[0]))
     if any(round(rival.score, 1) >= round(score, 1) for rival in rivals):
         return ""
     members = ["the encoder" if name == "encoder" else name for name in ensemble.first.ensemble]
@@ -124,7 +121,8 @@ def _ensemble_finding(certainty: Certainty, ensemble: Group, head: Group | None)
 
 def _raised(certainty: Certainty, subject: str, score: float, group: Group, rivals: list[Rival]) -> str:
     run = certainty.run
-    start = listed([f"{show_score(rival.score)} ({SHORT.get(rival.name, rival.name)})" for rival in rivals])
+    names = [SHORT.get(rival.name, rival.name.removeprefix("the ")) for rival in rivals]
+    start = listed([f"{show_score(rival.score)} ({name})" for rival, name in zip(rivals, names, strict=True)])
     raised = f"{subject} raises {metric_in_words(run)} from {start} to {show_score(score)}{_seeds(group)}"
     flattered = (
         "" if run.has_held_out else f"; the winner was chosen on these same {_examples(certainty)}, which flatters it"
@@ -137,10 +135,11 @@ def _encoder_finding(certainty: Certainty) -> str:
     encoder, control = run.encoder(certainty.epochs), run.control(certainty.epochs)
     reached = _reached(run, encoder.mean(split, run.main) or 0.0)
     beside = control.mean(split, run.main) if control else None
+    alone = _alone(certainty)
     if beside is None:
         total = f"{certainty.examples:,} {_examples(certainty)}"
-        return f"{ALONE.capitalize()} reaches {reached} on {total}; no head was trained to compare it with."
-    return f"No head was trained on all layers: {ALONE} reaches {reached}, {LAST} {show_score(beside)}."
+        return f"{opening(alone)} reaches {reached} on {total}; no head was trained to compare it with."
+    return f"No head was trained on {_layers(run)}: {alone} reaches {reached}, {LAST} {show_score(beside)}."
 
 
 # ---------------------------------------------------------------------- phrases
@@ -148,6 +147,16 @@ def _encoder_finding(certainty: Certainty) -> str:
 
 def _reached(run: FinishedRun, score: float) -> str:
     return f"{with_article(metric_in_words(run))} of {show_score(score)}"
+
+
+def _alone(certainty: Certainty) -> str:
+    return f"the {'fine-tuned' if certainty.epochs else 'untouched'} encoder alone"
+
+
+def _layers(run: FinishedRun) -> str:
+    """The layers that the heads of a run read."""
+    chosen = run.config["encoder"].get("layers")
+    return "all layers" if chosen is None else f"{len(chosen)} layers"
 
 
 def _seeds(group: Group) -> str:

@@ -60,8 +60,8 @@ def _environment() -> Any:
 
 
 def to_words(text: str) -> str:
-    """A sentence as the page shows it: true minus signs, and no line break between a number and its percent sign."""
-    return re.sub(r"(?<=\d) (?=%)", "\N{NO-BREAK SPACE}", typeset(text))
+    """A sentence as the page shows it: true minus signs, and no line break inside "95 %" and "p = 0.347"."""
+    return re.sub(r"(?<=\d) (?=%)|(?<=\bp) (?=[=<])|(?<=\bp.[=<]) (?=\d)", "\N{NO-BREAK SPACE}", typeset(text))
 
 
 def inline_script(code: str) -> str:

@@ -45,7 +45,7 @@ READING = "Reading all layers with a head of 154,784 parameters raises accuracy 
 
 ALONE, LAST = "the fine-tuned encoder alone", "a linear layer on the last layer"
 NOTHING = f"Reading more than the last layer adds nothing here: {LAST} reaches an accuracy of"
-NO_HEAD = f"No head beats {ALONE} here: it reaches an accuracy of 90.0 %, the best head on all layers"
+NO_HEAD = f"The best head does not beat {ALONE}: the encoder reaches an accuracy of 90.0 %, the best head on all layers"
 CHANCE = "with 200 dev examples this could be chance."
 
 
@@ -167,11 +167,29 @@ def test_an_ensemble_that_is_best_on_held_out_data_only_is_not(tmp_path: Path) -
     assert finding(run).startswith("Reading all layers with a head of 154,784 parameters raises accuracy from 65.0 %")
 
 
-def test_an_encoder_without_fine_tuning_is_no_rival_for_a_head(tmp_path: Path) -> None:
-    assert finding(labels_run(tmp_path, 90, 140, 180, at=0.0), 0.0) == (
-        "Reading all layers of the untouched encoder with a head of 154,784 parameters raises accuracy from 70.0 % "
-        "(last layer only) to 90.0 %; this is more than chance."
-    )
+@pytest.mark.parametrize(
+    ("encoder", "control", "expected"),
+    [
+        (90, 140, "70.0 % (last layer only) to 90.0 %; this is more than chance."),  # its output layer is random
+        (
+            150,
+            140,
+            "75.0 % (untouched encoder alone) and 70.0 % (last layer only) to 90.0 %; this is more than chance.",
+        ),
+        (90, None, "45.0 % (untouched encoder alone) to 90.0 %; this is more than chance."),
+    ],
+)
+def test_an_encoder_without_fine_tuning_is_no_rival_unless_it_is_good(
+    encoder: int, control: int | None, expected: str, tmp_path: Path
+) -> None:
+    start = "Reading all layers of the untouched encoder with a head of 154,784 parameters raises accuracy from "
+    assert finding(labels_run(tmp_path, encoder, control, 180, at=0.0), 0.0) == start + expected
+
+
+def test_heads_on_some_layers_are_not_said_to_read_all(tmp_path: Path) -> None:
+    config = {"finetune": {"lr": 1e-4}, "encoder": {"name": "tiny", "layers": [0, 2]}}
+    run = labels_run(tmp_path, 130, 140, 180).write(**config)
+    assert build_finding(Certainty(run, 1.0, "dev")).startswith("Reading 2 layers with a head of 154,784 parameters")
 
 
 @pytest.mark.parametrize("kind", KINDS.values())

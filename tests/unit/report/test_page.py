@@ -10,7 +10,7 @@ import pytest
 from sample_reports import HOSTILE, build_sample_report
 
 from bertvision.report.block import Block, Report, Section
-from bertvision.report.page import inline_script, render_page, script_json
+from bertvision.report.page import inline_script, render_page, script_json, to_words
 
 FETCHED = {"src", "srcset", "data", "poster", "action", "background", "xlink:href"}
 
@@ -81,6 +81,13 @@ def test_the_first_example_is_shown_and_the_others_can_be_picked(page: str, read
     options = [given["value"] for tag, given in read.tags if tag == "option"]
     assert groups == ["Both are right", "Both are wrong"] and options == ["map_1", "map_2", "map_3"]
     assert '<mark class="both">an army 1</mark>' in page
+
+
+def test_numbers_are_not_torn_apart() -> None:
+    assert (
+        to_words("-1 (95 % of it, p = 0.3; p < 0.001) up = 1")
+        == "−1 (95\xa0% of it, p\xa0=\xa00.3; p\xa0<\xa00.001) up = 1"
+    )
 
 
 def test_people_read_a_true_minus_sign(page: str) -> None:
