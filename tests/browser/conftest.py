@@ -52,14 +52,14 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The sample report's page, and a short one of its first section alone."""
+    """The sample report's page, and a short one of its scores alone."""
     pytest.importorskip("altair", reason="the report extra is not installed")
     pytest.importorskip("vl_convert", reason="the report extra is not installed")
     from bertvision.report.page import render_page
 
     folder, report = tmp_path_factory.mktemp("page"), build_sample_report()
     (folder / "report.html").write_text(render_page(report), encoding="utf-8")
-    short = dataclasses.replace(report, sections=report.sections[:1])
+    short = dataclasses.replace(report, sections=report.sections[1:2])
     (folder / "short.html").write_text(render_page(short), encoding="utf-8")
     return folder / "report.html", folder / "short.html"
 

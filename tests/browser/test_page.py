@@ -9,11 +9,13 @@ from sample_reports import HEADS, HOSTILE, build_sample_report
 
 GROUND = "getComputedStyle(document.body).backgroundColor"
 LIGHT, DARK = "rgb(251, 250, 247)", "rgb(21, 24, 28)"
-# Width and height of every chart, and whether it stays inside its figure.
-SIZES = """() => [...document.querySelectorAll("figure")].map(figure => {
+# Width and height of every chart that is shown, and whether it stays inside its figure or scrolls in its box.
+SIZES = """() => [...document.querySelectorAll("figure")].filter(figure => !figure.closest("[hidden]")).map(figure => {
     const box = figure.querySelector(".drawing svg")?.getBoundingClientRect();
-    const room = figure.getBoundingClientRect();
-    return box ? [box.width, box.height, room.left <= box.left + 1 && box.right <= room.right + 1] : null;
+    const room = figure.getBoundingClientRect(), chart = figure.querySelector(".chart");
+    const inside = room.left <= box?.left + 1 && box?.right <= room.right + 1;
+    const scrolls = getComputedStyle(chart).overflowX === "auto" && chart.scrollWidth > chart.clientWidth;
+    return box ? [box.width, box.height, inside || scrolls] : null;
 })"""
 # Words of charts that reach over the edge of their picture.
 CUT = """() => [...document.querySelectorAll(".drawing svg")].flatMap(svg => {
@@ -32,6 +34,9 @@ WORDS = (
 )
 
 
+HIDDEN = 2  # maps that are not picked
+
+
 def as_number(shown: str) -> float:
     return float(shown.replace(",", "").replace("−", "-"))
 
@@ -43,7 +48,7 @@ def heading(page: Any, text: str) -> Any:
 def test_every_chart_is_drawn_and_nothing_but_the_page_is_asked_for(light: Any) -> None:
     charts = [block for block in build_sample_report().blocks() if block.picture is not None]
     sizes = light.page.evaluate(SIZES)
-    assert len(sizes) == len(charts) > 10
+    assert len(sizes) == len(charts) - HIDDEN > 10
     assert all(size and size[0] > 100 and size[1] > 50 and size[2] for size in sizes)
     assert light.page.evaluate(CUT) == []
     assert light.page.locator(".instead:visible").count() == 0
@@ -126,6 +131,94 @@ def test_a_window_made_narrow_and_wide_again_keeps_its_charts_inside(open_page: 
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+PICKED = """() => [document.querySelector(".panel:not([hidden]) h3").id,
+    document.querySelector(".panel:not([hidden]) > p").textContent.trim(),
+    document.querySelector(".panel:not([hidden]) .chart").dataset.state,
+    document.querySelector(".picked select").value]"""
+
+
+def wait_picked(page: Any, key: str) -> list[str]:
+    """Waits until the map of an example is drawn; returns its sentence, and what is said of it aloud."""
+    page.wait_for_function(f"""() => document.querySelector("#{key}").closest(".panel").querySelector("svg")""")
+    shown, sentence, state, value = page.evaluate(PICKED)
+    assert (shown, state, value) == (key, "drawn", key) and page.locator(".panel:visible").count() == 1
+    return [sentence, page.locator(".picker [role=status]").text_content()]
+
+
+def test_an_example_is_picked_from_the_list_by_mouse_and_by_keyboard(open_page: Any, pages: Any) -> None:
+    opened = open_page(pages[0])
+    page, select = opened.page, opened.page.locator(".picked select")
+    assert wait_picked(page, "map_1")[0].endswith("answers “an army 1”.")
+    assert page.locator(".outcome").inner_text() == "Both are right · 1 of 3"
+    picture = page.locator(".panel:visible svg").inner_html()
+    select.select_option("map_2")
+    sentence, aloud = wait_picked(page, "map_2")
+    assert sentence.endswith("answers “an army 2”.") and aloud == f"Both are right · 2 of 3. {sentence}"
+    assert page.locator(".panel:visible svg").inner_html() != picture
+    select.focus()
+    page.keyboard.press("ArrowDown")
+    assert "an army 3" in wait_picked(page, "map_3")[0] and page.locator("img").count() == 0
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")  # the button for the next one, which is the first again
+    assert page.evaluate("document.activeElement.ariaLabel") == "Next example"
+    wait_picked(page, "map_1")
+    page.get_by_label("Previous example").click()
+    wait_picked(page, "map_3")
+    page.locator("#page-theme").click()
+    opened.wait_drawn("dark")
+    page.get_by_label("Next example").click()
+    wait_picked(page, "map_1")
+    assert not opened.complaints and page.evaluate("window.harmed") is None
+
+
+def test_a_link_to_an_example_shows_it(open_page: Any, pages: Any) -> None:
+    page = open_page(pages[0]).page
+    page.evaluate("location.hash = 'map_2'")
+    wait_picked(page, "map_2")
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (1600, 1000)])
+def test_the_finding_and_the_map_are_on_the_first_screen(open_page: Any, pages: Any, width: int, height: int) -> None:
+    page = open_page(pages[0], width=width).page
+    page.set_viewport_size({"width": width, "height": height})
+    size = float(page.evaluate("parseFloat(getComputedStyle(document.querySelector('.finding')).fontSize)"))
+    finding, map = (page.locator(part).first.bounding_box() for part in (".finding", ".panel .chart"))
+    assert size >= 24 and finding["y"] + finding["height"] < map["y"] and map["y"] + map["height"] <= height
+
+
+# For each visible table: how wide it is, its box and the page, whether the box scrolls, and whether a hint says so.
+TABLES = """() => [...document.querySelectorAll(".scroll")].filter(box => box.offsetParent).map(box => ({
+    table: box.firstElementChild.getBoundingClientRect().width, box: box.clientWidth,
+    right: box.getBoundingClientRect().right, scrolls: getComputedStyle(box).overflowX === "auto",
+    hint: !box.previousElementSibling.hidden && box.previousElementSibling.matches(".hint")}))"""
+
+
+@pytest.mark.parametrize("width", [390, 1280, 1600])
+def test_a_table_takes_the_room_there_is_and_a_hint_says_where_it_scrolls(
+    open_page: Any, pages: Any, width: int
+) -> None:
+    page = open_page(pages[0], width=width).page
+    page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+    page.wait_for_timeout(100)  # details report that they are open a little later
+    tables = page.evaluate(TABLES)
+    assert len(tables) > 4 and all(one["scrolls"] and one["right"] <= width for one in tables)
+    assert [one["hint"] for one in tables] == [one["table"] > one["box"] + 1 for one in tables]
+    wide = max(tables, key=lambda one: one["table"])
+    assert wide["hint"] == (width < 1600) and wide["table"] > 1000
+    assert wide["box"] > {390: 340, 1280: 950, 1600: 1000}[width]
+
+
+def test_a_wide_table_can_be_scrolled_to_its_last_column(open_page: Any, pages: Any) -> None:
+    page = open_page(pages[0], width=390).page
+    assert page.locator("#scores ~ .hint").is_visible()
+    page.locator("#scores ~ .scroll").focus()
+    page.keyboard.press("End")
+    page.evaluate("document.querySelector('#scores ~ .scroll').scrollLeft = 10_000")
+    last = page.locator("#scores ~ .scroll tbody tr").first.locator("td").last.bounding_box()
+    assert last["x"] + last["width"] <= 390
+    assert page.locator(".panel .hint:visible").count() == 1, "the map is wider than a phone"
+
+
 def test_hostile_text_is_shown_and_runs_nothing(light: Any) -> None:
     assert " ".join(HOSTILE.split()) in " ".join(light.page.locator("#labels").inner_text().split())
     assert light.page.locator("img, body b").count() == 0
@@ -186,7 +279,7 @@ def test_a_chart_that_can_t_be_drawn_shows_its_words_and_its_file(open_page: Any
     page = open_page(broken).page
     instead = page.locator(".instead:visible")
     assert instead.count() == 1 and page.locator(".chart:visible").count() == 1
-    assert "with 95 % intervals" in instead.inner_text()
+    assert "with 95\xa0% intervals" in instead.inner_text()
     assert instead.locator("a").get_attribute("href") == "report/gains.svg"
 
 
@@ -195,7 +288,8 @@ def test_without_scripts_words_tables_and_links_to_pictures_are_there(browser: A
     page = context.new_page()
     page.goto(pages[0].as_uri())
     charts = [block for block in build_sample_report().blocks() if block.picture is not None]
-    assert page.locator(".instead:visible").count() == len(charts)
+    assert page.locator(".instead:visible").count() == len(charts) - HIDDEN
+    assert page.locator(".panel:visible").count() == 1 and not page.locator(".picker").is_visible()
     assert page.locator("#scores ~ .scroll table").is_visible() and not page.locator("#page-theme").is_visible()
     context.close()
 
@@ -207,6 +301,7 @@ def test_everything_has_a_name_and_the_page_an_order(light: Any) -> None:
     assert page.evaluate("[...document.querySelectorAll('.scroll table')].every(one => one.caption.textContent.trim())")
     assert page.evaluate("[...document.querySelectorAll('[role=img]')].every(one => one.ariaLabel.trim())")
     assert page.locator("figure [role=img]").count() == page.locator("figure").count()
+    assert page.evaluate("[...document.querySelectorAll('select')].every(one => one.labels[0].textContent.trim())")
     assert page.evaluate("""[...document.querySelectorAll("button, a, summary")].every(
         one => (one.ariaLabel || one.textContent).trim())""")
     ids = page.evaluate("[...document.querySelectorAll('[id]')].map(one => one.id)")

@@ -133,7 +133,7 @@ def check_analysis(run: Path) -> None:
     """An analysis is one file: its block appears where it declares, and is left out if its data is missing."""
     report = json.loads((run / "report.json").read_text())
     keys = {section["title"]: [block["key"] for block in section["blocks"]] for section in report["sections"]}
-    said = keys["What the models say"]
+    said = keys["Predictions"]
     assert said.index("reliability_curve_dev") < said.index("right_answers_dev") < said.index("disagreements_dev")
     assert list(keys)[-1] == "Beyond" and keys["Beyond"] == ["layers_there_are_dev"]
     rows = json.loads((run / "report" / "right_answers_dev.json").read_text())

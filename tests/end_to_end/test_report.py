@@ -58,7 +58,11 @@ def test_a_report_has_all_that_its_task_can_show(task: str, make: Callable[..., 
     said = command("report", run)
     assert said.code == 0, said.err
     assert said.out.strip() == f"report: {run / 'report.html'}"
-    blocks = blocks_of(run)
+    blocks, report = blocks_of(run), read(run)
+    assert report["finding"].endswith(".") and report["sections"][0]["title"] == "Layer map"
+    maps = report["sections"][0]["blocks"]
+    assert len({json.dumps(block["rows"]) for block in maps}) > 1
+    assert all(block["example"]["label"] and block["example"]["group"] for block in maps)
     assert {key.removesuffix("_dev") for key in blocks} >= EVERYWHERE | OF_KIND[task]
     for key, block in blocks.items():
         assert block["sentences"], key
@@ -101,11 +105,12 @@ def test_without_the_encoder_or_the_data_the_rest_is_there(
     run = make("rte")
     assert command("report", run, "--no-encoder").code == 0
     assert not {"layer_map_dev", "layer_importance_dev"} & set(blocks_of(run))
+    assert read(run)["sections"][0]["title"] == "Scores"
     config = json.loads((run / "config.json").read_text())
     config["task"]["data"] = str(tmp_path / "gone")
     (run / "config.json").write_text(json.dumps(config))
     said = command("report", run)
-    assert said.code == 0 and "“Layer map of one example” is left out: the examples of dev" in said.err
+    assert said.code == 0 and "“Layer map” is left out: the examples of dev" in said.err
     assert {"scores_dev_1", "confusion_matrix_dev"} <= set(blocks_of(run))
 
 

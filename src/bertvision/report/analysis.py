@@ -1,6 +1,6 @@
 """An analysis is a function in a file of analyses/. Its decorator sets its section and order in a report and its needs.
 
-    @analysis("What the models say", 60, "Confusion matrix", needs=[gives(LabelResults)])
+    @analysis("Predictions", 60, "Confusion matrix", needs=[gives(LabelResults)])
     def confusion_matrix(run: FinishedRun, split: str) -> Block | None:
 
 No other file has to change. An analysis returns None if it has nothing to show. It is skipped if a need is not met.
@@ -20,7 +20,7 @@ from bertvision.registry import Registry
 from bertvision.report.block import Block, Section
 from bertvision.report.certainty import Certainty
 
-SECTIONS = ("Scores", "What it cost", "How it came about", "What each layer holds", "What the models say")
+SECTIONS = ("Scores", "Cost", "Training", "Layers", "Predictions")
 """In the order of the page; any other section comes after these."""
 
 Subject = Literal["split", "states", "scores", "snapshots"]

@@ -1,4 +1,4 @@
-"""What a report is made of: blocks of plain sentences, a table and a picture, all computed from the same numbers."""
+"""The parts of a report: blocks of plain sentences, a table and a picture, all computed from the same numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,32 +6,58 @@ from typing import Any
 
 from bertvision.tables import Table, is_missing, show
 
-TOLD = 24  # rows of a table that are told as a picture's words
+TOLD = 24  # rows of a table that the text of a picture goes through
+
+Passage = list[tuple[str, str]]
+"""A text in pieces: (piece, role), where a role is "said" (predicted), "gold", "both" or empty."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The example that a block is about, in a section whose blocks are picked from a list."""
+
+    label: str
+    """Its entry in the list …"""
+    group: str = ""
+    """… and the heading of the entry."""
+    passages: list[Passage] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Block:
     key: str = ""
-    """Its anchor on the page and the stem of its files; unique in a report. An analysis may leave it to its name."""
+    """Its anchor on the page and the stem of its files; unique in a report. Default: the name of the analysis."""
     title: str = ""
     sentences: list[str] = field(default_factory=list)
     """What the numbers say, in plain words."""
     table: Table | None = None
     picture: dict[str, Any] | None = None
-    """A Vega-Lite chart with its data, as `altair.Chart.to_dict` gives it; without colours of the page."""
+    """A Vega-Lite chart with its data, as `altair.Chart.to_dict` returns it; without colours of the page."""
     alt: str = ""
-    """What the picture shows, in words; absent: the title."""
+    """What the picture shows, in words; default: the title."""
     note: str = ""
     """How it was computed, chosen or sampled, in smaller print."""
     folded: bool = False
-    """Whether the table is folded away until asked for: long ones, and those the picture shows already."""
+    """Whether the table is folded: long ones, and those that the picture shows already."""
     drawn: Sequence[str] = ()
-    """Headings of those figures of the table that the picture shows: its words go on with them, row by row."""
+    """Headings of the table's columns that the picture shows: its text goes through them, row by row."""
     drawn_rows: Table | None = None
-    """What its words go through instead of the whole table: the rows that are drawn, or those of them that matter."""
+    """The rows that the text goes through; default: the whole table."""
+    shown: Shown | None = None
+    after: list[str] = field(default_factory=list)
+    """Sentences under the picture."""
+    only_in_files: Sequence[str] = ()
+    """Headings of columns that are left out on the page, since they would make the table too wide to read."""
+
+    def visible_table(self) -> Table | None:
+        """The table as people see it; its files have every column."""
+        if self.table is None or not self.only_in_files:
+            return self.table
+        kept = [at for at, column in enumerate(self.table.columns) if column.heading not in self.only_in_files]
+        return Table([self.table.columns[at] for at in kept], [[row[at] for at in kept] for row in self.table.rows])
 
     def in_words(self) -> str:
-        """The picture for those who can't see it: what it is of, and what it shows of each row of the table."""
+        """The picture as text: its subject, and its values for each row of the table."""
         lead = self.alt or self.title
         table = self.drawn_rows or self.table
         if table is None or not self.drawn:
@@ -54,18 +80,24 @@ class Block:
 class Section:
     title: str
     blocks: list[Block]
+    intro: str = ""
+    """How to read its blocks."""
+    is_picked: bool = False
+    """Whether one block is shown at a time, picked from a list; each has `shown`."""
 
 
 @dataclass(frozen=True)
 class Report:
     title: str
     facts: list[str]
-    """What was trained on what, in a few short lines under the title."""
+    """Task, encoder, data and device, in a few short lines under the title."""
     summary: list[str]
-    """The answer first, in plain sentences."""
+    """The main results, one short paragraph each."""
     sections: list[Section]
     settings: str = ""
     """TOML that repeats the run."""
+    finding: str = ""
+    """The result in one sentence."""
 
     def blocks(self) -> list[Block]:
         return [block for section in self.sections for block in section.blocks]

@@ -1,4 +1,4 @@
-"""From finished runs to a report: `bertvision report RUN…`."""
+"""Build a report from finished runs: `bertvision report RUN…`."""
 
 import dataclasses
 import os
@@ -8,11 +8,13 @@ from bertvision.errors import UserError
 from bertvision.pipeline.finished import FinishedRun
 from bertvision.progress import Reporter
 from bertvision.report.analyses.comparisons import comparisons
+from bertvision.report.analyses.layer_map import layer_map_section
 from bertvision.report.analyses.scores_table import scores_table
 from bertvision.report.analysis import build_sections
 from bertvision.report.block import Report, Section
 from bertvision.report.cards import write_cards
 from bertvision.report.certainty import Certainty
+from bertvision.report.finding import build_finding
 from bertvision.report.side_by_side import compare_runs, name_runs
 from bertvision.report.summary import build_facts, build_summary, encoder_name
 from bertvision.report.toml import to_toml
@@ -22,40 +24,42 @@ from bertvision.report.writing import write_report
 def make_report(
     folders: list[Path], to: Path | None = None, reporter: Reporter | None = None, with_encoder: bool = True
 ) -> Path:
-    """Writes the report of one run, or of several side by side, and a model card for each head; gives the page."""
+    """Write the report of one run, or of several side by side, and a model card for each head; return the page."""
     if not folders:
-        raise UserError("a report is of one run or more: give their folders.")
+        raise UserError("a report needs at least one run: give its folder.")
     if len({folder.resolve() for folder in folders}) < len(folders):
-        raise UserError("a run is named twice: give each once.")
+        raise UserError("a run is named twice: name each run once.")
     runs, reporter = [FinishedRun(folder) for folder in folders], reporter or Reporter()
     report = build_report(runs[0], reporter, with_encoder) if len(runs) == 1 else _build_several(runs)
     page = write_report(report, to or _place(folders))
     for run in runs:
         try:
             write_cards(run)
-        except UserError as error:  # a run of somebody else's, perhaps
+        except UserError as error:  # the run may belong to somebody else
             reporter.say(f"without model cards: {error}")
     return page
 
 
 def _place(folders: list[Path]) -> Path:
-    """The run's own folder, or the one that holds all of them, which is never a run's own."""
+    """The folder of the run, or the one that contains all runs, which must not be a run itself."""
     if len(folders) == 1:
         return folders[0]
     place = Path(os.path.commonpath([folder.absolute() for folder in folders]))
     if place == Path(place.anchor) or (place / "scores.json").is_file():
-        raise UserError(f"the runs have no folder of their own in common ('{place}'): give one with --to.")
+        raise UserError(f"the runs share no folder apart from '{place}': choose one with --to.")
     return place
 
 
 def build_report(run: FinishedRun, reporter: Reporter, with_encoder: bool = True) -> Report:
     certainties = [Certainty(run, run.last, split) for split in run.splits]
+    maps = layer_map_section(run, run.splits[0], reporter, with_encoder)
     return Report(
         f"{run.task.name} with {encoder_name(run)}",
         build_facts(run),
         build_summary(certainties[0]),
-        build_sections(run, certainties, reporter, with_encoder),
+        [*([maps] if maps else []), *build_sections(run, certainties, reporter, with_encoder)],
         to_toml(run.config),
+        build_finding(certainties[0]),
     )
 
 
@@ -69,4 +73,5 @@ def _build_several(runs: list[FinishedRun]) -> Report:
         sections.append(Section(name, blocks))
         settings.append(f"# {name}\n{to_toml(certainty.run.config)}")
     facts = [f"{name}: {run.task.name} with {encoder_name(run)}" for name, run in zip(names, runs, strict=True)]
-    return Report(f"{len(runs)} runs side by side", facts, summary, sections, "\n".join(settings))
+    finding, *more = summary
+    return Report(f"{len(runs)} runs side by side", facts, more, sections, "\n".join(settings), finding)

@@ -1,4 +1,4 @@
-"""Curves: scores of models against fine-tuning, shares of the data, compute or epochs, with the same columns."""
+"""Curves of scores against fine-tuning, data, compute or epochs, and the table columns that they share."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -9,11 +9,11 @@ from bertvision.report.drawing import bare_chart, chart_of, colour_models, impor
 from bertvision.report.wording import deviation_of, figure_name, title_of
 from bertvision.tables import Cell, Column
 
-EPOCHS = Column("epochs", None, "How far the encoder was fine-tuned")
+EPOCHS = Column("epochs", None, "Epochs that the encoder was fine-tuned for")
 
 
 def score_columns(keys: Sequence[str]) -> list[Column]:
-    """Figures, of which the first is given with its spread over the seeds."""
+    """Metrics, the first with its spread over the seeds."""
     figures = [Column(figure_name(key), 2) for key in keys]
     deviation = Column("±", 2, f"Standard deviation of {figure_name(keys[0])} over the seeds")
     return [*figures, deviation, Column("seeds")]
@@ -25,7 +25,7 @@ def score_cells(group: Group, split: str, keys: Sequence[str]) -> list[Cell]:
 
 
 def score_rows(groups: Iterable[Group], split: str, key: str) -> list[dict[str, Any]]:
-    """A row for each group that has the figure: its mean over the seeds, and as much below and above as they differ."""
+    """A row for each group with a score: the mean over its seeds, and one standard deviation below and above."""
     rows = []
     for group in groups:
         values = group.figures(split, key)
@@ -40,7 +40,7 @@ def score_rows(groups: Iterable[Group], split: str, key: str) -> list[dict[str, 
 def draw_scores(
     run: FinishedRun, rows: list[dict[str, Any]], x: Any, tip: str | tuple[str, str], **how: Any
 ) -> dict[str, Any]:
-    """`rows` as `score_rows` gives them, against `x`, which `tip` names under the pointer."""
+    """Rows of `score_rows` against `x`, which `tip` names in the tooltip."""
     name = figure_name(run.main)
     tooltip = tips("model:N", tip, ("score:Q", name, ".2f"), "seeds:Q")
     return draw_curve(rows, x, off_zero("Y", "score:Q", name), tooltip, **how)
@@ -56,8 +56,8 @@ def draw_curve(
     level: tuple[float | None, str] = (None, ""),
     **point: Any,
 ) -> dict[str, Any]:
-    """Points of models, joined by lines: of all models, or of the one that `line` names. `between` makes layers
-    under the points, `level` a score that is a line across the picture, with its name."""
+    """Points of models, joined by lines for all models or for the one named by `line`. `between` builds layers under
+    the points; `level` is a score and its name, drawn as a line across the picture."""
     altair = import_altair()
     base = chart_of(rows).encode(x=x, y=y, color=colour_models(rows), tooltip=tooltip)
     lines = base.transform_filter(f"datum.model == '{line}'") if line else base
@@ -68,7 +68,7 @@ def draw_curve(
 
 
 def _spread_rules(base: Any, rows: Sequence[dict[str, Any]]) -> list[Any]:
-    """Lines from low to high where seeds differ; none where nowhere, since Vega warns of a layer without data."""
+    """Lines from low to high where seeds differ. No empty layer, since Vega warns of a layer without data."""
     if not any("low" in row and row["high"] > row["low"] for row in rows):
         return []
     altair = import_altair()
@@ -77,7 +77,7 @@ def _spread_rules(base: Any, rows: Sequence[dict[str, Any]]) -> list[Any]:
 
 
 def level_line(score: float, name: str) -> Any:
-    """A dashed line across the picture at a score, with its name over it."""
+    """A dashed line across the picture at a score, with its name above it."""
     altair = import_altair()
     base = bare_chart([{"score": score, "model": name}]).encode(
         y=altair.Y("score:Q"), tooltip=tips("model:N", ("score:Q", None, ".2f"))

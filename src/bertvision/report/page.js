@@ -1,4 +1,5 @@
-// Draws the charts, sorts the tables, switches between light and dark. Without it everything can still be read.
+// Draws the charts, shows one example at a time, sorts tables, switches between light and dark. Without it, everything
+// can still be read.
 (() => {
   "use strict";
   const root = document.documentElement;
@@ -43,10 +44,11 @@
     const mine = ++turn;
     queue = queue.then(async () => {
       const colours = theme();
-      for (const chart of charts) {
+      for (const chart of charts.filter((one) => !one.closest("[hidden]"))) {
         if (mine !== turn) return;
         await draw(chart, colours);
       }
+      hintAll();
       root.dataset.drawn = colours;
     });
   }
@@ -133,6 +135,41 @@
     return lines;
   }
 
+  // ---- one example at a time --------------------------------------------------------------------------------------
+  for (const part of document.querySelectorAll(".picked")) {
+    const panels = [...part.querySelectorAll(".panel")];
+    const picker = part.querySelector(".picker");
+    const select = picker.querySelector("select");
+    const keys = panels.map((panel) => panel.querySelector("h3").id);
+
+    function outcome() {
+      return `${select.selectedOptions[0].parentElement.label} · ${select.selectedIndex + 1} of ${keys.length}`;
+    }
+
+    function show(key) {
+      panels.forEach((panel, place) => { panel.hidden = keys[place] !== key; });
+      const panel = panels[keys.indexOf(key)];
+      select.value = key;
+      picker.querySelector(".outcome").textContent = outcome();
+      picker.querySelector("[role=status]").textContent = `${outcome()}. ${panel.querySelector("p").textContent}`;
+      const chart = panel.querySelector(".chart");
+      if (chart) queue = queue.then(() => draw(chart, theme())).then(hintAll);
+    }
+
+    select.addEventListener("change", () => show(select.value));
+    for (const button of picker.querySelectorAll(".step")) {
+      button.addEventListener("click", () => {
+        const place = keys.indexOf(select.value) + Number(button.dataset.step);
+        show(keys[(place + keys.length) % keys.length]);
+      });
+    }
+    const followLink = () => { if (keys.includes(location.hash.slice(1))) show(location.hash.slice(1)); };
+    addEventListener("hashchange", followLink);
+    followLink();
+    picker.querySelector(".outcome").textContent = outcome();
+    picker.hidden = panels.length < 2;
+  }
+
   // A chart that fits its box follows the window by itself; crossing the mark means another arrangement.
   let wasNarrow = innerWidth < NARROW + 60;
   addEventListener("resize", () => {
@@ -164,6 +201,18 @@
     if (cell.dataset.value === "") return null;
     return numeric ? Number(cell.dataset.value) : cell.textContent;
   }
+
+  // A box that is wider inside than outside says so above it.
+  function hintAll() {
+    for (const hint of document.querySelectorAll(".hint")) {
+      const box = hint.nextElementSibling;
+      hint.hidden = box.scrollWidth <= box.clientWidth + 1;
+      if (!hint.hidden) box.tabIndex = 0; // the keyboard can scroll it
+    }
+  }
+  addEventListener("resize", hintAll);
+  document.addEventListener("toggle", hintAll, true);
+  hintAll();
 
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button");

@@ -1,4 +1,4 @@
-"""The report as one page that opens offline: words, tables and charts, and the code that draws them, in one file."""
+"""The report as one page that opens offline: text, tables, charts and the code that draws them, in one file."""
 
 import base64
 import hashlib
@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.errors import UserError
-from bertvision.report.block import Block, Report
+from bertvision.report.block import Block, Report, Section
 from bertvision.report.pictures import chart_spec, page_themes, plotting_bundle
+from bertvision.report.wording import typeset
 from bertvision.tables import Cell, Column, Table, is_missing, plain, show
 
 HERE = Path(__file__).parent
@@ -23,7 +24,8 @@ LONG_TABLE = 20
 
 def render_page(report: Report) -> str:
     environment = _environment()
-    environment.filters["bound"] = bind_percent
+    environment.filters["words"] = to_words
+    environment.filters["typeset"] = typeset
     template = environment.get_template("page.html")
     scripts = [(HERE / "page.js").read_text(encoding="utf-8")]
     if any(block.picture is not None for block in report.blocks()):
@@ -38,6 +40,8 @@ def render_page(report: Report) -> str:
         spec=lambda block: script_json(chart_spec(block.picture)),
         table=build_table,
         endings=file_endings,
+        opening=next((section for section in report.sections if not section.is_picked), None),
+        by_group=by_group,
     )
 
 
@@ -55,19 +59,19 @@ def _environment() -> Any:
     )
 
 
-def bind_percent(text: str) -> str:
-    """No line ends between a number and its per cent sign."""
-    return re.sub(r"(?<=\d) (?=%)", "\N{NO-BREAK SPACE}", text)
+def to_words(text: str) -> str:
+    """A sentence as the page shows it: true minus signs, and no line break inside "95 %" and "p = 0.347"."""
+    return re.sub(r"(?<=\d) (?=%)|(?<=\bp) (?=[=<])|(?<=\bp.[=<]) (?=\d)", "\N{NO-BREAK SPACE}", typeset(text))
 
 
 def inline_script(code: str) -> str:
-    """Code that can stand in a script tag: nothing in it ends the tag, and its line ends are those a browser hashes."""
+    """Code for a script tag: nothing in it ends the tag, and it has the line ends that a browser hashes."""
     code = code.replace("\r\n", "\n").replace("\r", "\n")
     return re.sub(r"<(?=/script|!--)", r"\\x3c", code, flags=re.IGNORECASE)
 
 
 def policy(scripts: list[str]) -> str:
-    """What the page may do: run these very scripts, and ask for nothing. Vega sets styles, so these are free."""
+    """The content security policy: these scripts and no requests. Vega sets styles, so styles are allowed."""
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     return (
@@ -77,11 +81,19 @@ def policy(scripts: list[str]) -> str:
 
 
 def script_json(value: Any) -> str:
-    """JSON for a script tag: no text inside can end the tag, whatever users wrote."""
+    """JSON for a script tag: no text of a user can end the tag."""
     text = json.dumps(plain(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
+
+
+def by_group(section: Section) -> list[tuple[str, list[Block]]]:
+    """Blocks to pick from under the headings of their list."""
+    groups: dict[str, list[Block]] = {}
+    for block in section.blocks:
+        groups.setdefault(block.shown.group if block.shown else "", []).append(block)
+    return list(groups.items())
 
 
 def file_endings(block: Block) -> list[str]:
@@ -90,7 +102,7 @@ def file_endings(block: Block) -> list[str]:
 
 
 def build_table(table: Table) -> dict[str, Any]:
-    """What the template needs of a table: headings, cells as shown with the value they sort by, notes."""
+    """A table for the template: headings, cells as shown with the value they sort by, notes."""
     parts = list(zip(table.columns, table.is_numeric(), strict=True))
     return {
         "headings": [{"text": column.heading, "note": column.note, "numeric": numeric} for column, numeric in parts],

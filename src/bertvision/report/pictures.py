@@ -1,4 +1,4 @@
-"""Charts in the report's looks: a theme for light and one for dark, and SVG and PNG files of the light one."""
+"""The style of charts: a light and a dark theme, and SVG and PNG files in the light one."""
 
 import contextlib
 import copy
@@ -13,7 +13,7 @@ from bertvision.tables import plain
 
 CLIP = re.compile(r"\bclip\d+\b")
 FILE_WIDTH = 640
-"""Pixels of a chart that leaves its width to the page."""
+"""Width in pixels of a chart that leaves it to the page."""
 PNG_SCALE = 2.0
 PAGE_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 FILE_FONT = "Helvetica, Arial, sans-serif"  # what the converter can measure
@@ -22,7 +22,7 @@ LIGHT = {
     "ink": "#24292f",
     "muted": "#57606a",
     "line": "#e4e2dc",
-    # At least 3:1 against the page, and apart from each other also for those who don't tell red from green.
+    # At least 3:1 against the page, and distinct for readers who cannot tell red from green.
     "category": ["#1f66ad", "#cc6315", "#14a278", "#71365c", "#5d500d", "#8347d7", "#db3f46", "#667a81"],
     "ramp": ["#edf3f9", "#c3d9ee", "#8db8dd", "#5592c6", "#2a6cab", "#114a85", "#062c57"],
     "diverging": ["#a34307", "#dd8a4e", "#f3cfb0", "#f2f1ee", "#b5d1ea", "#5f98cb", "#16589a"],
@@ -33,12 +33,12 @@ DARK = {
     "line": "#343b44",
     "category": ["#6fb1f0", "#f5a972", "#cbebe4", "#cd379d", "#ecd34d", "#8371ee", "#ee3558", "#9cadb2"],
     "ramp": LIGHT["ramp"],
-    "diverging": LIGHT["diverging"],
+    "diverging": ["#ffb98a", "#d9772f", "#7d4a26", "#2b3037", "#2c5580", "#5b9bdb", "#b3d6fa"],
 }  # fmt: skip
 
 
 def build_theme(colours: dict[str, Any], font: str, background: str) -> dict[str, Any]:
-    """A Vega-Lite config: all that a chart leaves open."""
+    """A Vega-Lite config: everything that a chart does not set itself."""
     ink, muted, line = colours["ink"], colours["muted"], colours["line"]
     first = colours["category"][0]
     words = {"labelColor": muted, "titleColor": ink, "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": 500}
@@ -87,7 +87,7 @@ def build_theme(colours: dict[str, Any], font: str, background: str) -> dict[str
 
 
 def page_themes() -> dict[str, Any]:
-    """The config of charts on a light and on a dark page, whose colour shows through."""
+    """The configs for a light and a dark page, with a transparent background."""
     return {
         "light": build_theme(LIGHT, PAGE_FONT, "transparent"),
         "dark": build_theme(DARK, PAGE_FONT, "transparent"),
@@ -95,12 +95,12 @@ def page_themes() -> dict[str, Any]:
 
 
 def chart_spec(picture: dict[str, Any]) -> dict[str, Any]:
-    """A chart as the report keeps it: no NaN, no addresses, and its size left to the theme where it names none."""
+    """A chart as the report stores it: no NaN, no URLs, and its size left to the theme unless it sets one."""
     spec: dict[str, Any] = plain(copy.deepcopy(picture))
     spec.pop("$schema", None)
     spec.pop("usermeta", None)
     view = spec.get("config", {}).get("view", {})
-    # altair writes these into every chart, chosen or not.
+    # altair writes these defaults into every chart.
     for name in ("continuousWidth", "continuousHeight"):
         if view.get(name) == 300:
             del view[name]
@@ -109,7 +109,7 @@ def chart_spec(picture: dict[str, Any]) -> dict[str, Any]:
 
 
 def _dress_axes(part: Any) -> None:
-    """What a theme can't say of an axis, since it depends on the values; what the chart says itself stays."""
+    """Settings of axes that a theme cannot make, since they depend on the values; those of the chart win."""
     if isinstance(part, list):
         for inner in part:
             _dress_axes(inner)
@@ -123,7 +123,7 @@ def _dress_axes(part: Any) -> None:
 
 def _axis_of(name: str, channel: dict[str, Any]) -> dict[str, Any]:
     if name == "x" and channel.get("type") == "ordinal":
-        return {"labelAngle": 0}  # layers and seeds are short: Vega-Lite would turn them on their side
+        return {"labelAngle": 0}  # layers and seeds are short; Vega-Lite would rotate them
     if (channel.get("scale") or {}).get("type") == "log":
         tens = "abs(log(datum.value) / LN10 - round(log(datum.value) / LN10)) < 1e-6"
         return {"gridOpacity": {"condition": {"test": tens, "value": 1}, "value": 0}}
@@ -131,19 +131,19 @@ def _axis_of(name: str, channel: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_single(spec: dict[str, Any]) -> bool:
-    """One plot, not several side by side: only such a chart has a width of its own."""
+    """Whether it is one plot, not several side by side: only then can its width be set."""
     return ("mark" in spec or "layer" in spec) and not {"row", "column", "facet"} & set(spec.get("encoding", {}))
 
 
 def draw_svg(picture: dict[str, Any]) -> str:
-    """The chart in light colours on white, as text."""
+    """The chart in light colours on white, as SVG text."""
     spec = chart_spec(picture)
     if is_single(spec) and spec.get("width", "container") == "container":
         spec["width"] = FILE_WIDTH
         spec.setdefault("autosize", {"type": "fit-x", "contains": "padding"})
     theme = build_theme(LIGHT, FILE_FONT, "#ffffff")
     svg: str = converter().vegalite_to_svg(spec, config=theme, allowed_base_urls=[])
-    # The converter counts clips over all charts of a process: the same chart is to give the same text.
+    # The converter numbers clips over all charts of a process; the same chart must give the same text.
     numbers = {name: f"clip{number}" for number, name in enumerate(dict.fromkeys(CLIP.findall(svg)), start=1)}
     return CLIP.sub(lambda found: numbers[found.group()], svg)
 
@@ -154,15 +154,15 @@ def svg_to_png(svg: str) -> bytes:
 
 
 def plotting_bundle() -> str:
-    """The JavaScript that draws charts in a page, whole: nothing is fetched. Making it takes seconds, so it is kept in
-    the user's own cache, for each version of vl-convert."""
+    """The complete JavaScript that draws charts in a page, so that nothing is fetched. Building it takes seconds, so it
+    is cached per user and version of vl-convert."""
     vl_convert = converter()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bertvision"
     path = cache / f"vega-{vl_convert.__version__}.js"
     with contextlib.suppress(OSError):
         return path.read_text(encoding="utf-8")
     bundle: str = vl_convert.javascript_bundle()
-    with contextlib.suppress(UserError):  # without a place to keep it, it is made again
+    with contextlib.suppress(UserError):  # without a cache it is built again
         write_text(path, bundle)
     return bundle
 

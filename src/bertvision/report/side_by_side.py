@@ -100,7 +100,7 @@ def _dumbbells(lines: list[dict[str, Any]]) -> dict[str, Any]:
     x = off_zero("X", "score:Q", "score")
     bars = base.mark_line(opacity=0.4, strokeWidth=3).encode(x=x, detail="run:N")
     points = base.mark_point(filled=True, size=110, opacity=1).encode(
-        x=x, color=colour_by("model", (ENCODER, CONTROL, BEST), ""), tooltip=tooltip
+        x=x, color=colour_by("model", (ENCODER, CONTROL, BEST), "", rows), tooltip=tooltip
     )
     return dict((bars + points).to_dict())
 

@@ -1,6 +1,7 @@
-"""The answer first, in plain words: what was trained on what, which head is best and by how much, is it more than
-chance, what did it cost, and what do all layers add over the last one."""
+"""The main results of a run as short paragraphs: the best head against the encoder and the control, the model that
+`predict` uses, the cost, the best ensemble and the trivial baseline. Also the facts about the run under its title."""
 
+import re
 from pathlib import Path
 
 from bertvision.pipeline.finished import FinishedRun, Group
@@ -11,23 +12,21 @@ from bertvision.report.wording import apart, by_chance, figure_name, in_text, jo
 from bertvision.tables import counted
 
 EMBEDDED = "all-MiniLM-L6-v2"
+FOLDERS = re.compile(r"(?<!\S)[/~][^\s,]*/")  # of data files, whose names say enough
 
 
 def build_facts(run: FinishedRun) -> list[str]:
-    """What was trained on what, a line each."""
-    finetune = run.config["finetune"]
-    scored = [f"{split} ({_total(run, split):,} examples)" for split in run.splits]
-    lines = [
-        f"Task: {run.task.name}, {run.task.source}",
-        f"Encoder: {encoder_name(run)}, fine-tuned for {counted(run.last, 'epoch')} (learning rate {finetune['lr']:g})",
-        f"Scored on: {', '.join(scored)}",
-    ]
-    if run.has_held_out:
-        lines.append(f"Held out of train for every choice: {_total(run, HELD_OUT):,} examples")
+    """Task, encoder, data and device, one short line each."""
+    tuned = f"fine-tuned for {counted(run.last, 'epoch')}" if run.last else "not fine-tuned"
+    data = [f"{_total(run, split):,} {split} examples" for split in run.splits]
+    data += [f"{_total(run, HELD_OUT):,} held out of train"] if run.has_held_out else []
     device = run.environment.get("device")
-    if device:
-        lines.append(f"Made on: {device}")
-    return lines
+    return [
+        f"{run.task.name}: {FOLDERS.sub('', run.task.source)}",
+        f"{encoder_name(run)}, {tuned}",
+        ", ".join(data),
+        *([str(device)] if device else []),
+    ]
 
 
 def encoder_name(run: FinishedRun) -> str:
@@ -40,13 +39,13 @@ def _total(run: FinishedRun, split: str) -> int:
 
 
 def build_summary(certainty: Certainty) -> list[str]:
-    """What the run found, of one split at one snapshot."""
+    """The results on one split at one snapshot."""
     run, epochs = certainty.run, certainty.epochs
     best, encoder, control = run.best_head(epochs), run.encoder(epochs), run.control(epochs)
     if best is None:
         score = encoder.mean(certainty.split, run.main)
         reached = f"The encoder alone reaches {score:.2f} {figure_name(run.main)} on {certainty.split}."
-        alone = "No head was trained to its end, so there is nothing to compare with it."
+        alone = "No head was trained to the end, so there is nothing to compare it with."
         return [reached, alone, _choice_sentence(run, epochs)]
     found = [
         _best_sentence(certainty, best, _find(certainty.against(encoder), best)),
@@ -66,17 +65,15 @@ def _find(found: list[Against], group: Group) -> Against | None:
 def _best_sentence(certainty: Certainty, best: Group, against: Against | None) -> str:
     run, split, key = certainty.run, certainty.split, certainty.run.main
     where = "held-out training data" if run.has_held_out else f"{split} itself, which flatters it"
-    score, name = best.mean(split, key), figure_name(run.main)
     own = run.encoder(certainty.epochs).mean(split, key)
-    spoken = f"The best head, {best.title} (chosen on {where}), reaches {score:.2f} {name} on {split}"
-    if against is None:
-        return f"{spoken}; the encoder alone {own:.2f}."
+    reached = f"The best head, {best.title} (chosen on {where}), reaches {best.mean(split, key):.2f} {figure_name(key)}"
     so_far = f"fine-tuned for {counted(certainty.epochs, 'epoch')}"
-    return f"{spoken}; the encoder alone, {so_far}, {own:.2f}. {_verdict(against)}"
+    beside = f"on {split}; the encoder alone, {so_far}, reaches {own:.2f}."
+    return joined(f"{reached} {beside}", _verdict(against, "The head", "the encoder") if against else "")
 
 
 def _choice_sentence(run: FinishedRun, epochs: float) -> str:
-    """The model that is used where none is named."""
+    """The model that `predict` uses by default."""
     best = run.best(epochs)
     if best is None:
         return ""
@@ -85,62 +82,57 @@ def _choice_sentence(run: FinishedRun, epochs: float) -> str:
 
 
 def surprise(run: FinishedRun, epochs: float) -> str:
-    """What it means where the best model of all is not a head on all layers; nothing where it is one."""
+    """A sentence for a run whose best model is not a head on all layers; empty for other runs."""
     best, compared = run.best(epochs), run.best_head(epochs) is not None
     if best is None or best.role == "head":
         return ""
     where = "held-out data" if run.has_held_out else f"{run.judged_on} (nothing was held out)"
     found = {
-        "encoder": "the encoder alone is best" + (": no head adds anything here" if compared else ""),
-        "control": "the control is best" + (": all layers add nothing here" if compared else ""),
+        "encoder": "the encoder alone is best" + (": no head beats it there" if compared else ""),
+        "control": "the control is best" + (": reading all layers adds nothing there" if compared else ""),
         "ensemble": f"the ensemble {best.name} is best",
     }
     return f"On {where} {found[best.role]}."
 
 
 def _passed_over(run: FinishedRun, epochs: float, best: Group) -> str:
-    """Models with a higher figure that could not be chosen, and why not."""
+    """Models with a higher score that could not be chosen, and why."""
     place, key = run.judged_on, run.main
     limit = best.mean(place, key) or 0.0
     higher = [group for group in run.groups(epochs) if (group.mean(place, key) or 0.0) > limit]
-    told = [f"{group.name} ({_why_not(run, group)})" for group in higher]
-    return f"Higher there, but not chosen: {listed(told)}." if told else ""
+    named = [f"{group.name} ({_why_not(run, group)})" for group in higher]
+    return f"Higher there, but not chosen: {listed(named)}." if named else ""
 
 
 def _why_not(run: FinishedRun, group: Group) -> str:
     if not group.is_whole:
         return f"trained on {100 * group.first.data_fraction:g} % of the data"
     if not run.has_seen_all(group):
-        return "a member was trained on a share of the data"
+        return "a member was trained on part of the data"
     return "its weights were fitted on that data" if group.is_local else "it needs more than one encoder"
 
 
-def _verdict(against: Against, subject: str = "It is", other: str = "") -> str:
-    gap, words = against.gap, apart(against.gap.difference)
-    where = f"{words} {other or 'it'}" if words == "level with" or other else words
-    figures = f"95 % interval {signed(gap.low)} to {signed(gap.high)}, corrected {show_p(against.p)}"
-    few = "too few examples tell them apart to say more"
-    return f"{subject} {where} ({figures}): {by_chance(against.is_sure) if against.is_enough else few}."
+def _verdict(against: Against, subject: str, other: str) -> str:
+    """The head is 2.97 above the encoder (95 % interval …): could be chance."""
+    gap, verb = against.gap, "are" if subject == "They" else "is"
+    scores = f"95 % interval {signed(gap.low)} to {signed(gap.high)}, corrected {show_p(against.p)}"
+    chance = by_chance(against.is_sure) if against.is_enough else "too few examples tell them apart to say more"
+    return f"{subject} {verb} {apart(gap.difference)} {other} ({scores}): {chance}."
 
 
 def _layers_sentence(certainty: Certainty, best: Group, control: Group) -> str:
-    """What all layers add: over a control that reads the last one, and by a head that is as small as the control."""
+    """What all layers add to the last one: for the best head, and for a head as small as the control."""
     found = certainty.against(control)
-    against, small = (
-        _find(found, best),
-        next((one for one in found if one.ours.first.head == "learned_pooling"), None),
-    )
+    against = _find(found, best)
+    small = next((one for one in found if one.ours.first.head == "learned_pooling"), None)
     if against is None:
         return ""
-    size = f"of {control.first.parameters:,} parameters"
-    spoken = _verdict(against, "It is", f"the control, a new linear layer {size} on the last layer's states")
+    size = f"{control.first.parameters:,} parameters"
+    sentence = _verdict(against, best.name, f"the control, a linear layer with {size} on the last layer")
     if small is None or small.ours.name == best.name:
-        return spoken
-    parameters = small.ours.first.parameters
-    told = _verdict(
-        small, f"{small.ours.name}, which reads all layers with {parameters:,} parameters, is", "that control"
-    )
-    return f"{spoken} {told}"
+        return sentence
+    subject = f"{small.ours.name}, which reads all layers with {small.ours.first.parameters:,} parameters,"
+    return f"{sentence} {_verdict(small, subject, 'that control')}"
 
 
 def _cost_sentence(run: FinishedRun, best: Group) -> str:
@@ -149,7 +141,7 @@ def _cost_sentence(run: FinishedRun, best: Group) -> str:
     with_it = f", with {len(trained) - 1} others in the same pass" if len(trained) > 1 else ""
     return (
         f"{best.name} has {head.parameters:,} parameters, {100 * (head.share or 0):.3g} % of the encoder's "
-        f"{encoder.parameters:,}; it was trained in {_seconds(head.seconds or 0)}{with_it}, after "
+        f"{encoder.parameters:,}. It was trained in {_seconds(head.seconds or 0)}{with_it}, after "
         f"{_seconds(encoder.seconds or 0)} of fine-tuning."
     )
 
@@ -161,19 +153,19 @@ def _seconds(value: float) -> str:
 
 
 def _ensemble_sentence(certainty: Certainty) -> str:
-    """An ensemble beside the best of its own members: what it adds is not what they had already."""
+    """The best ensemble against the better of its own members."""
     run, split = certainty.run, certainty.split
     group = run.best(certainty.epochs, "ensemble")
     if group is None:
         return ""
-    spoken = f"Together, {listed(group.first.ensemble)} ({group.first.method}{_weights(group)}) reach "
-    spoken += f"{group.mean(split, run.main):.2f}."
+    combined = f"Together, {listed(group.first.ensemble)} ({group.first.method}{_weights(group)}) reach "
+    combined += f"{group.mean(split, run.main):.2f}."
     member = run.best_of(run.members_of(group))
     if member is None:
-        return spoken
+        return combined
     (against,) = certainty.test([(group, member)])
     where = "on held-out data" if run.has_held_out else f"on {split}"
-    return f"{spoken} {_verdict(against, 'They are', f'the better of them {where}, {in_text(member)}')}"
+    return f"{combined} {_verdict(against, 'They', f'the better of them {where}, {in_text(member)}')}"
 
 
 def _weights(group: Group) -> str:
@@ -187,4 +179,4 @@ def _baseline_sentence(certainty: Certainty, best: Group) -> str:
     if value is None or score is None:
         return ""
     side = "" if score > value else " The best head is not above that."
-    return f"The trivial baseline, {run.kind.baseline_words}, has {value:.2f}.{side}"
+    return f"The trivial baseline, {run.kind.baseline_words}, scores {value:.2f}.{side}"

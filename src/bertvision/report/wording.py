@@ -1,6 +1,7 @@
-"""The words and small numbers that all analyses share: how models and figures are named in a sentence, how differences,
-chances and spreads are told, and what is noted about seeds and thresholds."""
+"""Wording that all analyses share: names of models and metrics in a sentence, differences, p values and spreads, and
+notes on seeds and thresholds."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 from bertvision.data.examples import Example
@@ -11,6 +12,14 @@ from bertvision.tables import MINUS, Cell
 
 ENCODER = "encoder alone"
 CHOSEN = "at_threshold."
+IN_WORDS = {
+    "exact": "exact match",
+    "f1": "F1",
+    "matthews": "the Matthews correlation",
+    "pearson": "the Pearson correlation",
+    "spearman": "the Spearman correlation",
+}
+HYPHEN_MINUS = re.compile(r"(?<![\w\-./])-(?=\d)")
 
 
 # ---------------------------------------------------------------------- names
@@ -28,19 +37,30 @@ def in_text(group: Group) -> str:
 
 
 def figure_name(key: str) -> str:
-    """A figure's name for people."""
+    """The name of a metric."""
     bare = key.removeprefix(CHOSEN)
     name = metric_title(bare)
     return name if bare == key else f"{name} at the chosen threshold"
 
 
 def main_name(run: FinishedRun) -> str:
-    """The main figure where a word must do."""
+    """The main metric, without its threshold."""
     return figure_name(run.main.removeprefix(CHOSEN))
 
 
+def metric_in_words(run: FinishedRun) -> str:
+    """The main metric for readers who do not work with it: exact match, accuracy, the Pearson correlation."""
+    return IN_WORDS.get(run.main.removeprefix(CHOSEN), main_name(run))
+
+
+def with_article(name: str) -> str:
+    """an accuracy; an F1; a Pearson correlation."""
+    bare = name.removeprefix("the ")
+    return f"{'an' if bare.startswith(('F', *'aeiou')) else 'a'} {bare}"
+
+
 def gold_of(run: FinishedRun, example: Example) -> Cell:
-    """What is true of an example: its answers, its label's name or its score."""
+    """The gold answers, label or score of an example."""
     return run.kind.show_gold(example, run.task.labels)
 
 
@@ -48,7 +68,7 @@ def gold_of(run: FinishedRun, example: Example) -> Cell:
 
 
 def opening(text: str) -> str:
-    """The text as a sentence begins; names of heads stay as they are written."""
+    """The text with a capital where a sentence begins; names of heads keep their spelling."""
     return text[0].upper() + text[1:] if text.startswith(("the ", "of ")) else text
 
 
@@ -58,11 +78,21 @@ def listed(words: Sequence[str]) -> str:
 
 
 def joined(*parts: str) -> str:
-    """Those of some sentences that say anything, one after the other."""
+    """The sentences that are not empty, separated by spaces."""
     return " ".join(part for part in parts if part)
 
 
 # ---------------------------------------------------------------------- numbers
+
+
+def typeset(text: str) -> str:
+    """A true minus sign before numbers, as in tables; hyphens inside words and ids stay."""
+    return HYPHEN_MINUS.sub(MINUS, text)
+
+
+def show_score(score: float) -> str:
+    """52.0 %; −3.1 %. Scores are in percent already."""
+    return f"{round(score, 1) + 0.0:.1f} %".replace("-", MINUS)  # + 0.0: no minus before nothing
 
 
 def signed(value: float) -> str:
@@ -87,7 +117,7 @@ def by_chance(is_sure: bool) -> str:
 
 
 def percent(share: float) -> str:
-    """30 %; 2.5 %."""
+    """A fraction as 30 %; 2.5 %."""
     return f"{100 * share:g} %"
 
 

@@ -1,7 +1,7 @@
-"""The files of a report: the page, Markdown, and every table and picture alone.
+"""The files of a report: the page, Markdown, and every table and picture as a file.
 
-report.html                       the page, whole in one file
-report.md report.json             the same words and tables for people and for programs
+report.html                       the page, in one file
+report.md report.json             the same text and tables for people and for programs
 report/<key>.json .csv            a block's table, all digits
 report/<key>.svg .png             its picture
 """
@@ -27,8 +27,8 @@ KEY = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
 def write_report(report: Report, folder: Path) -> Path:
-    """Writes all files, the page last, and returns its path. What an earlier report wrote there and this one did not
-    goes; anything else stays."""
+    """Write all files, the page last, and return its path. Files of an earlier report that this one did not write are
+    removed; other files stay."""
     check_keys(report)
     page = render_page(report)
     parts, earlier = folder / FOLDER, _files_of_earlier(folder)
@@ -47,7 +47,7 @@ def write_report(report: Report, folder: Path) -> Path:
 
 
 def _files_of_earlier(folder: Path) -> set[Path]:
-    """The files of the blocks of the report that is there."""
+    """The files of the report that is already there."""
     try:
         found = read_json(folder / "report.json") or {}
         keys = [str(block["key"]) for section in found["sections"] for block in section["blocks"]] if found else []
@@ -57,7 +57,7 @@ def _files_of_earlier(folder: Path) -> set[Path]:
 
 
 def check_keys(report: Report) -> None:
-    """Keys are anchors and file names; headings are the names of values."""
+    """Check that keys can be anchors and file names, and that headings are unique."""
     keys = [block.key for block in report.blocks()]
     assert len(set(keys)) == len(keys), f"two blocks share a key: {sorted(keys)}"
     for block in report.blocks():
@@ -68,7 +68,7 @@ def check_keys(report: Report) -> None:
 
 
 def block_files(block: Block) -> dict[str, bytes]:
-    """Ending → content, of the files that a block has."""
+    """Ending → content of each file of a block."""
     files: dict[str, bytes] = {}
     if block.table is not None:
         files[".json"] = to_json(block.table.records()).encode()
@@ -85,7 +85,7 @@ def to_json(value: Any) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """Raw values under their headings; a missing one is empty."""
+    """Raw values under their headings; missing values are empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(table.headings)
@@ -94,10 +94,11 @@ def to_csv(table: Table) -> str:
 
 
 def report_values(report: Report) -> dict[str, Any]:
-    """The report for programs: words, tables with all digits, and where the pictures are."""
+    """The report for programs: text, tables with all digits, and paths of the pictures."""
     return {
         "title": report.title,
         "facts": report.facts,
+        "finding": report.finding,
         "summary": report.summary,
         "sections": [
             {"title": section.title, "blocks": [_block_values(block) for block in section.blocks]}
@@ -108,7 +109,11 @@ def report_values(report: Report) -> dict[str, Any]:
 
 
 def _block_values(block: Block) -> dict[str, Any]:
-    values: dict[str, Any] = {"key": block.key, "title": block.title, "sentences": block.sentences, "note": block.note}
+    sentences = [*block.sentences, *block.after]
+    values: dict[str, Any] = {"key": block.key, "title": block.title, "sentences": sentences, "note": block.note}
+    if block.shown is not None:
+        texts = ["".join(piece for piece, _ in passage) for passage in block.shown.passages]
+        values["example"] = {"label": block.shown.label, "group": block.shown.group, "texts": texts}
     if block.table is not None:
         values["columns"] = [{"heading": column.heading, "note": column.note} for column in block.table.columns]
         values["rows"] = block.table.records()

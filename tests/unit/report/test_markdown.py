@@ -5,7 +5,7 @@ import re
 import pytest
 from sample_reports import HOSTILE
 
-from bertvision.report.block import Block, Report, Section
+from bertvision.report.block import Block, Report, Section, Shown
 from bertvision.report.markdown import paragraph, render_markdown
 from bertvision.tables import Column, Table
 
@@ -27,6 +27,26 @@ def test_the_page_s_order_is_kept() -> None:
                      "![Bars.](report/key.svg)", '```toml\nrun = "r"\n```')
     ]  # fmt: skip
     assert places == sorted(places)
+
+
+def test_blocks_to_pick_from_are_folded_but_for_the_first() -> None:
+    blocks = [
+        Block(f"map{at}", f"Map {at}", ["Off by -1.5."], picture={"mark": "bar"}, alt="Down by -2.", note="At -3.",
+              shown=Shown(f"text {at}", "Both", [[("so ", ""), ("it *is*", "said"), (" or", "gold")]]),
+              after=["Strong by -4."])
+        for at in (1, 2)
+    ]  # fmt: skip
+    text = render_markdown(Report("Title", [], [], [Section("Maps", blocks, "Read it.", True)], finding="Up by -5."))
+    assert "**Up by −5.**\n\n## Maps\n\nRead it.\n\n### Map 1" in text
+    assert "\n> so **it \\*is\\***<ins> or</ins>\n" in text
+    assert text.count("<details>") == 1 and "<details><summary>Both: text 2</summary>\n\n### Map 2" in text
+    for part in ("Off by −1.5.", "![Down by −2.](report/map1.svg)\n\nStrong by −4.", "<sub>At −3.</sub>"):
+        assert part in text
+
+
+def test_columns_for_files_are_not_shown() -> None:
+    table = Table([Column("a"), Column("b")], [[1, 2]])
+    assert "| a |\n| ---: |\n| 1 |" in rendered(Block("key", "Block", table=table, only_in_files=["b"]))
 
 
 def test_a_table_s_cells_stay_apart_whatever_they_hold() -> None:

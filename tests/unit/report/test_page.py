@@ -10,7 +10,7 @@ import pytest
 from sample_reports import HOSTILE, build_sample_report
 
 from bertvision.report.block import Block, Report, Section
-from bertvision.report.page import inline_script, render_page, script_json
+from bertvision.report.page import inline_script, render_page, script_json, to_words
 
 FETCHED = {"src", "srcset", "data", "poster", "action", "background", "xlink:href"}
 
@@ -72,6 +72,27 @@ def test_every_chart_s_spec_is_json_that_kept_its_text(report: Report, read: Rea
     assert len(charts) == sum(block.picture is not None for block in report.blocks())
     assert any(json.dumps(HOSTILE) in json.dumps(spec) for spec in charts)
     assert not any("$schema" in spec or "usermeta" in spec for spec in charts)
+
+
+def test_the_first_example_is_shown_and_the_others_can_be_picked(page: str, read: Reader) -> None:
+    panels = [given for tag, given in read.tags if given.get("class") == "panel"]
+    assert ["hidden" in given for given in panels] == [False, True, True]
+    groups = [given["label"] for tag, given in read.tags if tag == "optgroup"]
+    options = [given["value"] for tag, given in read.tags if tag == "option"]
+    assert groups == ["Both are right", "Both are wrong"] and options == ["map_1", "map_2", "map_3"]
+    assert '<mark class="both">an army 1</mark>' in page
+
+
+def test_numbers_are_not_torn_apart() -> None:
+    assert (
+        to_words("-1 (95 % of it, p = 0.3; p < 0.001) up = 1")
+        == "−1 (95\xa0% of it, p\xa0=\xa00.3; p\xa0<\xa00.001) up = 1"
+    )
+
+
+def test_people_read_a_true_minus_sign(page: str) -> None:
+    for shown in ("Strongest in map 1, by −2.5.", 'aria-label="Map 1: the answer stands out by −1.5."'):
+        assert shown in page
 
 
 def test_json_in_a_script_tag_can_neither_end_it_nor_change() -> None:

@@ -1,4 +1,4 @@
-"""Strengths of hidden states on tiny runs, against arithmetic and plain torch, and the choice of the example."""
+"""Strengths of hidden states on tiny runs, against arithmetic and plain torch, and the choice of examples."""
 
 import shutil
 from pathlib import Path
@@ -26,7 +26,7 @@ from bertvision.kinds.score import ScoreResults
 from bertvision.kinds.span import SpanPredictions, SpanResults
 from bertvision.pipeline.finished import FinishedRun
 from bertvision.report import strengths as module
-from bertvision.report.strengths import compute_layer_map
+from bertvision.report.strengths import compute_layer_map, compute_layer_maps
 from bertvision.tasks.base import Task
 
 
@@ -238,25 +238,63 @@ def spans(exact: list[float], silent: list[float], null: float) -> Marked:
     return Marked(SpanResults(right, right, quiet, zeros, zeros + null, zeros, zeros, zeros, quiet == 0))
 
 
+def outcomes(ours: Any, theirs: Any) -> dict[str, list[list[int]]]:
+    found = module.find_outcomes(ours, theirs, "dev")
+    return {name: [part.tolist() for part in parts] for name, parts in found if any(map(len, parts))}
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs", "expected"),
     [
-        (labels(1, 1, 0, 1), labels(1, 0, 0, 0), [1, 3]),  # right against wrong
-        (labels(1, 0, 1), labels(1, 0, 1), [0, 2]),  # right
-        (labels(0, 0), labels(1, 0), [0, 1]),  # nothing right: all
-        (spans([1, 1, 0], [0, 0, 1], -1), spans([0, 0, 0], [0, 0, 1], -1), [0, 1]),
-        (spans([1, 0, 0], [0, 0, 1], 1), spans([1, 1, 1], [0, 0, 1], 1), [2]),  # right only in saying nothing
+        (labels(1, 1, 0, 1, 0), labels(1, 0, 0, 0, 1),
+         {"Only the head is right": [[1, 3]], "Both are right": [[0]], "Both are wrong": [[2]],
+          "Only the encoder is right": [[4]]}),
+        (spans([1, 1, 0], [0, 0, 1], -1), spans([0, 1, 0], [0, 0, 1], -1),  # both answer everything
+         {"Only the head is right": [[0], []], "Both are right": [[1], []], "Both are wrong": [[], [2]]}),
+        (spans([1, 0, 0], [0, 0, 1], 1), spans([1, 0, 0], [0, 0, 1], -1),  # the head answers nothing
+         {"Only the head is right": [[], [2]], "Both are wrong": [[1], []], "Only the encoder is right": [[0], []]}),
     ],
 )  # fmt: skip
-def test_examples_that_tell_head_from_encoder_come_first(ours: Any, theirs: Any, expected: list[int]) -> None:
-    assert module._candidates(ours, theirs, "dev").tolist() == expected
+def test_examples_are_told_apart_by_who_is_right_and_by_having_an_answer(
+    ours: Any, theirs: Any, expected: dict[str, list[list[int]]]
+) -> None:
+    assert outcomes(ours, theirs) == expected
 
 
-def test_of_scores_the_example_with_the_largest_gain_is_telling() -> None:
+def test_labels_take_turns_in_coming_first() -> None:
+    target = np.array([0, 1, 2, 0, 1, 2])
+    ours = Marked(LabelResults(target, np.eye(3)[target]))
+    wrong = Marked(LabelResults(target, np.eye(3)[(target + 1) % 3]))
+    assert outcomes(ours, wrong) == {"Only the head is right": [[0, 3], [1, 4], [2, 5]]}
+    assert outcomes(ours, ours) == {"Both are right": [[1, 4], [2, 5], [0, 3]]}
+
+
+def test_scores_are_told_apart_by_who_is_closer() -> None:
     target = np.array([1.0, 2.0, 3.0, 4.0])
     ours = Marked(ScoreResults(target, np.array([1.5, 2.0, 3.5, 0.0])))  # off by 0.5, 0, 0.5, 4
     theirs = Marked(ScoreResults(target, np.array([1.0, 3.0, 1.0, 0.0])))  # off by 0, 1, 2, 4
-    assert module._candidates(ours, theirs, "dev").tolist() == [2]  # type: ignore[arg-type]
+    found = outcomes(ours, theirs)  # of each outcome the two that show it best, high scores first
+    assert found == {
+        "The head is closer": [[2], [1]],
+        "Both are close": [[], [0, 1]],
+        "Both are far off": [[3, 2], []],
+        "The encoder is closer": [[], [0]],
+    }
+
+
+class Windows:
+    """Features of examples with these numbers of tokens."""
+
+    def __init__(self, lengths: list[int]) -> None:
+        self.example, self.lengths = np.arange(len(lengths)), np.array(lengths)
+
+
+def choose(run: Path, lengths: list[int], found: Any, most: int, monkeypatch: pytest.MonkeyPatch) -> Any:
+    finished = FinishedRun(run)
+    monkeypatch.setattr(module, "find_outcomes", lambda *_: found)
+    monkeypatch.setattr(finished.job, "build_features", lambda some: Windows([lengths[number] for number in some]))
+    numbers: list[Any] = list(range(len(lengths)))
+    return module.choose_examples(finished, "dev", finished.models(1.0)[1], numbers, most)
 
 
 @pytest.mark.parametrize(
@@ -266,11 +304,31 @@ def test_of_scores_the_example_with_the_largest_gain_is_telling() -> None:
 def test_an_example_of_moderate_length_is_taken_or_the_shortest(
     mapped_squad: Path, lengths: list[int], expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Windows:
-        example = np.arange(len(lengths))
+    found = [("right", [np.arange(len(lengths))])]
+    assert choose(mapped_squad, lengths, found, 1, monkeypatch) == [(expected, "right")]
 
-    Windows.lengths = np.array(lengths)  # type: ignore[attr-defined]
+
+def test_outcomes_and_their_parts_take_turns_and_fill_up_what_others_lack(
+    mapped_squad: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = [
+        ("first", [np.array([0, 1, 2]), np.array([3])]),
+        ("second", [np.array([4]), np.array([], dtype=int)]),
+        ("third", [np.array([0, 5, 6, 7, 8])]),
+    ]
+    lengths = [40, 39, 41, 90, 40, 40, 44, 47, 50]
+    taken = choose(mapped_squad, lengths, parts, 7, monkeypatch)
+    # In turns: 0, 4 and 0 again, which is taken; 3 (the other part of first) and 5; 1 and 6; 2.
+    assert taken == [(0, "first"), (3, "first"), (1, "first"), (2, "first"), (4, "second"), (5, "third"), (6, "third")]
+    assert choose(mapped_squad, lengths, parts, 7, monkeypatch) == taken
+
+
+def test_maps_of_a_run_are_of_different_examples_and_the_first_is_the_default(mapped_squad: Path) -> None:
     run = FinishedRun(mapped_squad)
-    monkeypatch.setattr(module, "_candidates", lambda *_: np.arange(len(lengths)))
-    monkeypatch.setattr(run.job, "build_features", lambda examples: Windows)
-    assert module._choose_example(run, "dev", run.models(1.0)[1], [None] * len(lengths)) == expected  # type: ignore[list-item]
+    maps = list(compute_layer_maps(run, "dev"))
+    assert 1 < len(maps) <= module.MAPS and len({one.example for one in maps}) == len(maps)
+    assert compute_layer_map(run, "dev").example == maps[0].example
+    order = [module.OUTCOMES.index(one.outcome) for one in maps]
+    assert order == sorted(order)
+    answered = [one for one in maps if one.gold_place]
+    assert answered and all(one.texts[1][slice(*one.gold_place)] in one.gold for one in answered if one.gold_place)

@@ -14,6 +14,19 @@ def test_differences_have_their_sign_and_nothing_has_no_minus() -> None:
     assert [words.apart(value) for value in (3.214, -0.5, -0.001)] == ["3.21 above", "0.50 below", "level with"]
 
 
+def test_numbers_have_a_true_minus_and_words_keep_their_hyphens() -> None:
+    shown = "from -12.43 (-0.5 to 3), 1e-4, dev-0006, F1-2, 2020-01-31, a/-1, held-out"
+    assert words.typeset(shown) == "from −12.43 (−0.5 to 3), 1e-4, dev-0006, F1-2, 2020-01-31, a/-1, held-out"
+    assert [words.show_score(score) for score in (52.04, -3.06, -0.04)] == ["52.0 %", "−3.1 %", "0.0 %"]
+
+
+def test_metrics_take_their_article() -> None:
+    names = ("accuracy", "F1", "exact match", "the Pearson correlation", "macro F1")
+    assert [words.with_article(name) for name in names] == [
+        "an accuracy", "an F1", "an exact match", "a Pearson correlation", "a macro F1",
+    ]  # fmt: skip
+
+
 def test_a_p_that_would_read_as_zero_is_below_a_thousandth() -> None:
     assert [words.show_p(p) for p in (0.0004, 0.001, 0.25)] == ["p < 0.001", "p = 0.001", "p = 0.250"]
 

@@ -48,7 +48,7 @@ def test_each_block_has_files_of_its_table_and_of_its_picture_and_no_others(repo
     for block in report.blocks():
         expected |= {f"{block.key}.{ending}" for ending in ("json", "csv") if block.table is not None}
         expected |= {f"{block.key}.{ending}" for ending in ("svg", "png") if block.picture is not None}
-    assert len(expected) == 2 * 6 + 2 * 8
+    assert len(expected) == 2 * 7 + 2 * 8 + 2 * 3
     assert {path.name for path in (folder / "report").iterdir()} == expected
     assert {path.name for path in folder.iterdir()} == {"report", "report.html", "report.md", "report.json"}
 
@@ -73,7 +73,9 @@ def test_report_json_holds_every_sentence_and_every_value(report: Report, folder
     values = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     blocks = [block for section in values["sections"] for block in section["blocks"]]
     assert [block["key"] for block in blocks] == [block.key for block in report.blocks()]
-    assert [block["sentences"] for block in blocks] == [block.sentences for block in report.blocks()]
+    assert [block["sentences"] for block in blocks] == [[*block.sentences, *block.after] for block in report.blocks()]
+    assert values["finding"] == report.finding and blocks[0]["example"]["group"] == "Both are right"
+    assert "by -2.5" in blocks[0]["sentences"][1], "programs read a hyphen"
     assert [len(block.get("rows", [])) for block in blocks] == [
         len(block.table.rows) if block.table else 0 for block in report.blocks()
     ]

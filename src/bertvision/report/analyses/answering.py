@@ -81,7 +81,7 @@ def _mean_and_deviation(values: Float) -> tuple[float | None, float | None]:
 # ---------------------------------------------------------------------- with and without an answer
 
 
-@analysis("What the models say", 10, "Questions with and without an answer", [gives(SpanResults)])
+@analysis("Predictions", 10, "Questions with and without an answer", [gives(SpanResults)])
 def has_and_no_answer(run: FinishedRun, split: str) -> Block:
     """EM of each model on questions with and without an answer, and how often it predicts "no answer"."""
     groups = run.groups(run.last)
@@ -169,7 +169,7 @@ def _part_bars(row: list[Cell]) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------------- types of errors
 
 
-@analysis("What the models say", 20, "Types of errors", [gives(SpanResults)])
+@analysis("Predictions", 20, "Types of errors", [gives(SpanResults)])
 def wrong_predictions(run: FinishedRun, split: str) -> Block:
     """The types of errors: a missed answer, a span that overlaps the gold answer or does not, a false answer."""
     groups = run.groups(run.last)
@@ -254,7 +254,7 @@ def _draw_stack(found: Measured, kinds: Sequence[str], title: str, legend: str) 
 # ---------------------------------------------------------------------- the second most likely answer
 
 
-@analysis("What the models say", 30, "Is the second most likely answer right?", [gives(SpanResults)])
+@analysis("Predictions", 30, "Is the second most likely answer right?", [gives(SpanResults)])
 def second_answer(run: FinishedRun, split: str) -> Block:
     """How often the second most likely answer is right when the most likely one is wrong."""
     groups = run.groups(run.last)

@@ -1,4 +1,4 @@
-"""Is it more than chance? Every head against the encoder alone and the control, and every two models."""
+"""Is it more than chance? Every head compared with the encoder alone and with the control, and all pairs of models."""
 
 from typing import Any
 
@@ -6,15 +6,15 @@ from bertvision.pipeline.finished import FinishedRun, Group
 from bertvision.report.analysis import analysis, several_snapshots
 from bertvision.report.block import Block
 from bertvision.report.certainty import DRAWS, ENOUGH, SURE, Against, Certainty
-from bertvision.report.drawing import bare_chart, chart_of, colour_by, import_altair, tips
+from bertvision.report.drawing import bare_chart, chart_of, colour_by, drawn_values, import_altair, tips
 from bertvision.report.ranking import heading_of
-from bertvision.report.wording import apart, by_chance, in_text, opening, show_p, signed
+from bertvision.report.wording import apart, by_chance, in_text, joined, opening, show_p, signed
 from bertvision.tables import Column, Headings, Table, counted
 
 
 @analysis("Scores", 20, "Is it more than chance?", subject="snapshots")
 def comparisons(certainty: Certainty) -> Block | None:
-    """Every head and ensemble against the encoder alone and against the last-layer control."""
+    """Every head and ensemble compared with the encoder alone and with the control."""
     if not certainty.compared:
         return None
     run, epochs = certainty.run, certainty.epochs
@@ -34,12 +34,12 @@ def comparisons(certainty: Certainty) -> Block | None:
 
 @analysis("Scores", 30, "Less fine-tuning with a head, more without", [several_snapshots], "scores")
 def across_snapshots(certainty: Certainty) -> Block | None:
-    """Does a head reach what the encoder needs more fine-tuning for?"""
+    """Whether a head after less fine-tuning matches the encoder alone after more."""
     found = certainty.across()
     if not found:
         return None
     sentences = [
-        f"{opening(in_text(one.ours))} on the states after {counted(one.ours.epochs, 'epoch')} is "
+        f"{opening(in_text(one.ours))} after {counted(one.ours.epochs, 'epoch')} of fine-tuning is "
         f"{apart(one.gap.difference)} the encoder alone after {counted(one.theirs.epochs, 'epoch')} "
         f"({signed(one.gap.low)} to {signed(one.gap.high)}, corrected {show_p(one.p)}): {by_chance(one.is_sure)}."
         for one in found
@@ -47,14 +47,14 @@ def across_snapshots(certainty: Certainty) -> Block | None:
     return Block(
         sentences=sentences,
         table=_table_of(found),
-        note="The best head of each snapshot, chosen on held-out training data, against the encoder alone at every "
-        "later snapshot; tests as above, corrected over the rows of this table.",
+        note="The best head of each snapshot, chosen on held-out training data, compared with the encoder alone at "
+        "every later snapshot. Tests as above; p values are corrected over the rows of this table.",
     )
 
 
-@analysis("Scores", 40, "Every two models", subject="scores")
+@analysis("Scores", 40, "All pairs of models", subject="scores")
 def every_pair(certainty: Certainty) -> Block | None:
-    """Paired tests between any two models, as a table to look things up in."""
+    """Paired tests between all pairs of models, for reference."""
     if len(certainty.groups) < 3:
         return None
     found = certainty.pairs()
@@ -62,22 +62,29 @@ def every_pair(certainty: Certainty) -> Block | None:
     return Block(
         f"pairs_{certainty.split}_{certainty.epochs:g}".replace(".", "_"),
         sentences=[
-            f"Of {counted(len(found), 'pair')} of models, {sure} differ significantly, corrected for all of them."
+            f"{sure} of {counted(len(found), 'pair')} of models differ significantly, corrected for their number."
         ],
         table=_table_of(found),
-        note="Tests as above; the correction is over all pairs of this table.",
+        note="Tests as above; p values are corrected over all pairs of this table.",
         folded=True,
     )
 
 
 def _note(certainty: Certainty) -> str:
-    seeds = ", first seed of each" if any(len(group.models) > 1 for group in certainty.groups) else ""
-    return (
-        f"Difference in {heading_of(certainty.run, certainty.run.main)}, mean over seeds; interval and p by a paired "
-        f"bootstrap over the examples ({DRAWS['main']:,} draws, the same for all models). McNemar: who alone was "
-        f"right, exact test{seeds}. Corrected p: Holm, over all models compared with the same one, of the test that is "
-        f"named. Significant: below {SURE}, with at least {ENOUGH} examples on which only one is right. All of it is "
-        "about these examples; examples of one text lean on each other, which the draws do not know."
+    """McNemar's test needs predictions that are right or wrong, which scores are not."""
+    run, seeds = (
+        certainty.run,
+        ", first seed of each" if any(len(group.models) > 1 for group in certainty.groups) else "",
+    )
+    has_rights = certainty.results(run.encoder(certainty.epochs).models[0]).right() is not None
+    mcnemar = f"McNemar: exact test on the examples that only one model got right{seeds}." if has_rights else ""
+    enough = f"{ENOUGH} examples{' that only one model got right' if has_rights else ''}"
+    return joined(
+        f"Difference in {heading_of(run, run.main)}, mean over seeds. Interval and p: paired bootstrap over the "
+        f"examples ({DRAWS['main']:,} samples, the same for all models).",
+        mcnemar,
+        "Corrected p: Holm's correction of the named test over all models compared with the same one. Significant: "
+        f"below {SURE}, with at least {enough}. Examples of one text are not independent, which the bootstrap ignores.",
     )
 
 
@@ -87,10 +94,9 @@ def _describe_comparisons(certainty: Certainty, other: Group, found: list[Agains
     best = max(found, key=lambda one: one.gap.difference)
     return (
         f"Of {counted(len(found), 'model')} compared with {in_text(other)}, {better} {'is' if better == 1 else 'are'} "
-        f"significantly better and {worse} significantly worse (corrected p below 0.05). "
-        f"Seen on {certainty.split} itself, the largest difference is that of {in_text(best.ours)}: "
-        f"{signed(best.gap.difference)} ({signed(best.gap.low)} to {signed(best.gap.high)}, "
-        f"corrected {show_p(best.p)})."
+        f"significantly better and {worse} significantly worse (corrected p below {SURE}). The largest difference on "
+        f"{certainty.split} is that of {in_text(best.ours)}: {signed(best.gap.difference)} ({signed(best.gap.low)} to "
+        f"{signed(best.gap.high)}, corrected {show_p(best.p)})."
     )
 
 
@@ -105,11 +111,11 @@ def _table_of(found: list[Against]) -> Table:
         mcnemar = [None] * 3 if rights is None else [rights.only_ours, rights.only_theirs, rights.p]
         names = [_at(one.ours, one.theirs), _at(one.theirs, one.ours)]
         rows.append([*names, gap.difference, gap.low, gap.high, gap.p, *mcnemar, one.test, one.p])
-    return Table(columns, rows)
+    return Table(columns, rows).without_empty()  # scores have no McNemar
 
 
 def _at(group: Group, other: Group) -> str:
-    """A model, with its snapshot where the other is of another one."""
+    """A model, with its snapshot if that of the other differs."""
     return group.title if group.epochs == other.epochs else f"{group.title} at {counted(group.epochs, 'epoch')}"
 
 
@@ -133,7 +139,12 @@ def _forest(run: FinishedRun, found: list[Against]) -> dict[str, Any]:
     told = {
         "yOffset": altair.YOffset("against:N", sort=None),
         "color": colour_by("against", list(dict.fromkeys(str(row["against"]) for row in rows)), ""),
-        "opacity": altair.Opacity("sure:O", scale=altair.Scale(domain=list(sure), range=[1.0, 0.35]), title=""),
+        "opacity": altair.Opacity(
+            "sure:O",
+            scale=altair.Scale(domain=list(sure), range=[1.0, 0.35]),
+            title="",
+            legend=altair.Legend(values=drawn_values(rows, "sure", sure)),
+        ),
         "tooltip": tips("model:N", "against:N", *ends, ("p:Q", "corrected p", ".4f")),
     }
     x = altair.X("low:Q", title=f"difference in {heading_of(run, run.main)}")

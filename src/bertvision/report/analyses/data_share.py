@@ -24,7 +24,7 @@ def shares_of_data(run: FinishedRun, split: str) -> bool:
     return any(_find_shares(run, epochs) for epochs in run.head_snapshots)
 
 
-@analysis("How it came about", 20, "Scores against the amount of training data", [shares_of_data])
+@analysis("Training", 20, "Scores against the amount of training data", [shares_of_data])
 def data_share(run: FinishedRun, split: str) -> Block:
     found = {epochs: _find_shares(run, epochs) for epochs in run.head_snapshots}
     at = max(epochs for epochs, some in found.items() if some)

@@ -37,7 +37,7 @@ def draw_evenly(numbers: Numbers, most: int, seed: int = SEED) -> list[int]:
     return [int(draw.choice(part)) for part in np.array_split(numbers, most)]
 
 
-@analysis("What the models say", 90, "Where the best head and the encoder alone disagree", [a_best_head])
+@analysis("Predictions", 90, "Where the best head and the encoder alone disagree", [a_best_head])
 def disagreements(run: FinishedRun, split: str) -> Block | None:
     """How often only one of them is right (for scores: closer), with examples of both cases."""
     pair, examples = pair_of(run), run.examples(split)

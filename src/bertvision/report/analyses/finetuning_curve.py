@@ -10,7 +10,7 @@ from bertvision.report.wording import ENCODER, apart, figure_name, in_text, join
 from bertvision.tables import Table, counted
 
 
-@analysis("How it came about", 10, "Scores against epochs of fine-tuning", [several_snapshots])
+@analysis("Training", 10, "Scores against epochs of fine-tuning", [several_snapshots])
 def finetuning_curve(run: FinishedRun, split: str) -> Block:
     """Scores of the encoder alone and of the heads at each snapshot."""
     encoders = [run.encoder(epochs) for epochs in run.snapshots]

@@ -26,7 +26,7 @@ Counts = npt.NDArray[np.int64]
 # ---------------------------------------------------------------------- confusion matrix
 
 
-@analysis("What the models say", 60, "Confusion matrix", [gives(LabelResults)])
+@analysis("Predictions", 60, "Confusion matrix", [gives(LabelResults)])
 def confusion_matrix(run: FinishedRun, split: str) -> Block:
     """How often each label was predicted for each true label: encoder alone, control and best head."""
     groups, labels = main_models(run), list(run.task.labels)
@@ -154,7 +154,7 @@ def measure_reliability(results: LabelResults) -> Reliability:
     return Reliability(results.probabilities.max(axis=1), results.right())
 
 
-@analysis("What the models say", 70, "Calibration", [gives(LabelResults)])
+@analysis("Predictions", 70, "Calibration", [gives(LabelResults)])
 def reliability_curve(run: FinishedRun, split: str) -> Block:
     """Confidence of the predicted label against accuracy: encoder alone, control and best head."""
     groups = main_models(run)

@@ -1,4 +1,4 @@
-"""Heads from epoch to epoch: training loss and held-out score, as the log of the run has them."""
+"""Training loss and held-out score of each head after each epoch, from the log of the run."""
 
 import math
 from dataclasses import dataclass, field
@@ -16,29 +16,30 @@ from bertvision.report.ranking import SERIES, names_drawn, whole_heads
 from bertvision.report.wording import CHOSEN, figure_name, in_text, joined, seeds_note, title_of
 from bertvision.tables import Column, Table, counted
 
-POINTS = 60  # of a line of losses
+POINTS = 60  # points of a line of losses
+TICKS = 12  # labels of an axis of epochs
 
 
 @dataclass
 class LoggedPass:
-    """What was logged of one head while it was trained on one snapshot."""
+    """The log of one head trained on one snapshot."""
 
     snapshot: float | None = None
-    """Known only where it was scored after its epochs."""
+    """None if the head was not scored after its epochs."""
     losses: dict[int, float] = field(default_factory=dict)
-    """Step → mean loss since the step before."""
+    """Step → mean loss since the last logged step."""
     scores: dict[int, float] = field(default_factory=dict)
-    """Epoch → score on held-out data after it, but for the last epoch."""
+    """Epoch → score on held-out data after it; without the last epoch."""
 
 
 def read_passes(log: list[dict[str, Any]], name: str) -> list[LoggedPass]:
-    """The passes of a head that were finished, oldest first. Steps fall back where a new pass begins, and where one
-    goes on after a kill: a pass ends at the same step on every snapshot (or where the head failed), and one that was
-    cut off ends before it."""
-    told = [line for line in log if line.get("event") == "train" and name in line["loss"]]
-    if not told:
+    """The finished passes of a head, oldest first. The step number falls where a new pass starts and where a killed
+    one resumes: a pass ends at the same step on every snapshot (or where the head failed), an interrupted one
+    earlier."""
+    logged = [line for line in log if line.get("event") == "train" and name in line["loss"]]
+    if not logged:
         return []
-    last = told[-1]["step"] if told[-1]["loss"][name] is not None else max(line["step"] for line in told)
+    last = logged[-1]["step"] if logged[-1]["loss"][name] is not None else max(line["step"] for line in logged)
     done, current = [], LoggedPass()
     for line in log:
         if line.get("event") == "epoch" and line["head"] == name:
@@ -57,7 +58,7 @@ def read_passes(log: list[dict[str, Any]], name: str) -> list[LoggedPass]:
 
 
 def _passes_by_snapshot(run: FinishedRun, name: str) -> dict[float, LoggedPass]:
-    """The newest pass of a head on each snapshot; where the log does not say on which, they are in the run's order."""
+    """The newest pass of a head on each snapshot. If the log does not name snapshots, passes are in the run's order."""
     there = [model.epochs for model in run.models() if model.name == name]
     passes = read_passes(run.log, name)
     known = {one.snapshot: one for one in passes if one.snapshot is not None}
@@ -68,7 +69,7 @@ def _passes_by_snapshot(run: FinishedRun, name: str) -> dict[float, LoggedPass]:
 
 
 def epoch_losses(losses: dict[int, float], epochs: int) -> dict[int, float]:
-    """Epoch → mean of the losses logged in it, the steps being shared out evenly."""
+    """Epoch → mean of its logged losses; steps are divided evenly among the epochs."""
     last, found = max(losses), {}
     for epoch in range(1, epochs + 1):
         inside = [loss for step, loss in losses.items() if math.ceil(step * epochs / last) == epoch]
@@ -79,7 +80,7 @@ def epoch_losses(losses: dict[int, float], epochs: int) -> dict[int, float]:
 
 @dataclass(frozen=True)
 class Course:
-    """How a head went through its epochs on a snapshot, in the mean over its seeds."""
+    """Losses and scores of a head on a snapshot, averaged over its seeds."""
 
     group: Group
     passes: list[LoggedPass]
@@ -97,7 +98,7 @@ class Course:
 
     @property
     def steps(self) -> dict[int, float]:
-        """Losses by step; of a long pass the means of neighbouring steps."""
+        """Losses by step; in a long pass, means of neighbouring steps."""
         losses = _mean_by_key([one.losses for one in self.passes if one.losses])
         steps, values = np.array(list(losses)), np.array(list(losses.values()))  # (logged), (logged)
         parts = np.array_split(np.arange(len(steps)), min(POINTS, len(steps)))
@@ -110,12 +111,12 @@ class Course:
 
 
 def _mean_by_key(some: list[dict[int, float]]) -> dict[int, float]:
-    """The mean of each key that all of them have."""
+    """The mean of each key that occurs in all of them."""
     keys = set.intersection(*map(set, some)) if some else set()
     return {key: sum(one[key] for one in some) / len(some) for key in sorted(keys)}
 
 
-@analysis("How it came about", 30, "Heads from epoch to epoch")
+@analysis("Training", 30, "Heads by epoch")
 def epochs_of_heads(run: FinishedRun, split: str) -> Block | None:
     """Training loss and held-out score of each head after each epoch."""
     courses = _courses(run)
@@ -128,7 +129,7 @@ def epochs_of_heads(run: FinishedRun, split: str) -> Block | None:
     score = f"held-out {figure_name(_epoch_key(run))}"
     by_epoch = any(len(course.scores) > 1 for course in shown)
     drawn = score if by_epoch else "training loss"
-    chosen = ", spans at the threshold that is best there." if run.kind.has_threshold else "."
+    chosen = ", at the best threshold there." if run.kind.has_threshold else "."
     partly = any(not group.is_whole for e in run.head_snapshots for group in run.groups(e, "control", "head"))
     return Block(
         sentences=_describe_epochs(run, newest),
@@ -138,9 +139,9 @@ def epochs_of_heads(run: FinishedRun, split: str) -> Block | None:
         drawn_rows=_table_of(shown, score, ends_only=True),
         note=joined(
             f"The picture shows heads on the encoder after {counted(at, 'epoch')} of fine-tuning.",
-            "Losses are those of training, as logged; their steps are shared out evenly among a head's epochs. Scores "
-            f"are of held-out training data{chosen}",
-            "Heads on a share of the data are left out." if partly else "",
+            "Losses are logged training losses; steps are divided evenly among the epochs of a head. Scores are on "
+            f"held-out training data{chosen}",
+            "Heads trained on part of the data are left out." if partly else "",
             seeds_note(course.group for course in courses),
         ),
         folded=True,
@@ -148,14 +149,14 @@ def epochs_of_heads(run: FinishedRun, split: str) -> Block | None:
 
 
 def _epoch_key(run: FinishedRun) -> str:
-    """The figure that is logged after each epoch: the task's first."""
+    """The metric that is logged after each epoch: the first of the task."""
     metric = run.task.metrics[0]
     return f"{CHOSEN}{metric}" if run.kind.has_threshold and run.has_held_out else metric
 
 
 def _courses(run: FinishedRun) -> list[Course]:
-    """Heads on all of the data, of which something was logged; a head on a share takes steps at the pass's end, which
-    can't be told from the others'."""
+    """Heads trained on all of the data, if anything was logged. The steps of a head on part of the data cannot be told
+    from those of the others."""
     found: list[Course] = []
     passes: dict[str, dict[float, LoggedPass]] = {}
     for epochs in run.head_snapshots:
@@ -173,25 +174,24 @@ def _describe_epochs(run: FinishedRun, courses: list[Course]) -> list[str]:
     ranked = run.ranked(course.group for course in courses)
     best = next((group for group in ranked if group.role == "head"), ranked[0])
     (course,) = [course for course in courses if course.group.name == best.name]
-    name, told = in_text(best), []
+    name = in_text(best)
     (first, early), (last, late) = _ends(course.losses if course.epochs > 1 else course.steps)
     if course.epochs > 1:
         start, end = f"The mean training loss of {name} was {early:.4f} in epoch {first}", f"in epoch {last}"
     else:
-        start = f"The training loss of {name} was {early:.4f} in the mean up to step {first:,}"
+        start = f"The mean training loss of {name} was {early:.4f} up to step {first:,}"
         end = f"in the last steps up to {last:,}"
-    told.append(f"{start}." if first == last else f"{start} and {late:.4f} {end}.")
+    sentences = [f"{start}." if first == last else f"{start} and {late:.4f} {end}."]
     if len(course.scores) > 1:
         high, end_epoch = max(course.scores, key=lambda epoch: course.scores[epoch]), max(course.scores)
-        text = f"On held-out data {name} was best after epoch {high} of {end_epoch} ({course.scores[high]:.2f})"
+        text = f"On held-out data, {name} was best after epoch {high} of {end_epoch} ({course.scores[high]:.2f})"
         scored = f"; after the last it scored {course.scores[end_epoch]:.2f}" if high != end_epoch else ""
-        told.append(f"{text}{scored}.")
+        sentences.append(f"{text}{scored}.")
     several = [one.scores for one in courses if len(one.scores) > 1]
     if len(several) > 1:
         ended = sum(scores[max(scores)] >= max(scores.values()) for scores in several)
-        which = f"{ended} of {len(several)}" if ended else f"None of {len(several)}"
-        told.append(f"{which} heads, the control included, did no better after an earlier epoch than after the last.")
-    return told
+        sentences.append(f"The last epoch was the best one for {ended} of {len(several)} heads, the control included.")
+    return sentences
 
 
 def _ends(values: dict[int, float]) -> tuple[tuple[int, float], tuple[int, float]]:
@@ -200,7 +200,7 @@ def _ends(values: dict[int, float]) -> tuple[tuple[int, float], tuple[int, float
 
 
 def _table_of(courses: list[Course], score: str, ends_only: bool = False) -> Table:
-    """`ends_only`: a head's first and last epoch."""
+    """`ends_only`: only the first and the last epoch of each head."""
     return Table.of(
         {
             Column("fine-tuning", None, "Epochs the encoder was fine-tuned for"): course.group.epochs,
@@ -223,7 +223,9 @@ def _draw_epochs(courses: list[Course], score: str) -> dict[str, Any]:
         for course in courses
         for epoch, value in course.scores.items()
     ]
-    x = altair.X("epoch:Q", title="epochs of the head", axis=altair.Axis(tickMinStep=1, format="d"))
+    last = max(epoch for course in courses for epoch in course.scores)
+    whole = list(range(1, last + 1, max(1, -(-last // TICKS))))  # Vega's own ticks fall between epochs
+    x = altair.X("epoch:Q", title="epochs of the head", axis=altair.Axis(values=whole, format="d"))
     tooltip = tips(("model:N", "head"), "epoch:Q", ("score:Q", score, ".2f"), ("loss:Q", "training loss", ".4f"))
     return draw_curve(rows, x, off_zero("Y", "score:Q", score), tooltip)
 

@@ -147,7 +147,7 @@ class Loss:
         return len(self.names) - 1 - (self.names[-1] == POOLED)
 
 
-@analysis("What each layer holds", 30, "Layer ablation", [heads_were_kept], "states")
+@analysis("Layers", 30, "Layer ablation", [heads_were_kept], "states")
 def layer_importance(run: FinishedRun, split: str, reporter: Reporter) -> Block:
     """How much each head depends on each layer: how far its score falls when the layer is set to zero."""
     found, figure = measure_layers(run, split, reporter), main_name(run)

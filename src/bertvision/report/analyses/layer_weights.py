@@ -43,7 +43,7 @@ class _LearnedWeights:
         return 100 / len(self.names)
 
 
-@analysis("What each layer holds", 20, "Learned layer weights")
+@analysis("Layers", 20, "Learned layer weights")
 def layer_weights(run: FinishedRun, split: str) -> Block | None:
     """The weight of each layer, for heads with a learned weighted mean of the layers. The same for every split."""
     found = [weights for group in saved_groups(run) if (weights := _read_weights(run, group)) is not None]

@@ -20,7 +20,7 @@ Words = npt.NDArray[np.int64]
 
 
 @analysis(
-    "What the models say", 50, "Passage lengths where only one model is right",
+    "Predictions", 50, "Passage lengths where only one model is right",
     [gives(SpanResults), a_best_head, texts],
 )  # fmt: skip
 def passage_lengths(run: FinishedRun, split: str) -> Block:

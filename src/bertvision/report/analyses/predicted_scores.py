@@ -62,7 +62,7 @@ def bin_scores(results: ScoreResults) -> list[Bin]:
     return found
 
 
-@analysis("What the models say", 80, "Predicted against true scores", [gives(ScoreResults)])
+@analysis("Predictions", 80, "Predicted against true scores", [gives(ScoreResults)])
 def predicted_against_true(run: FinishedRun, split: str) -> Block:
     """Predicted against true scores of the best head, and the errors of each model."""
     groups = run.groups(run.last)

@@ -1,4 +1,4 @@
-"""The scores of a run with all that says how sure they are: the first tables of a report."""
+"""The scores of a run with their intervals and spreads: the first tables of a report."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ from bertvision.report.block import Block
 from bertvision.report.certainty import DRAWS, Certainty
 from bertvision.report.drawing import chart_of, colour_by, import_altair, off_zero, tips
 from bertvision.report.ranking import baseline_figure, figure_columns, heading_of
-from bertvision.report.wording import figure_name, in_text, joined, seeds_note
+from bertvision.report.wording import figure_name, in_text, joined, opening, seeds_note
 from bertvision.tables import Cell, Column, Table, counted
 
 
 @analysis("Scores", 10, subject="snapshots")
 def scores_table(certainty: Certainty) -> Block:
-    """Every model with its figures; the mean and spread over seeds, and an interval for the main figures."""
+    """Every model with its metrics: the mean and spread over seeds, and an interval for the main metrics."""
     run, split, epochs = certainty.run, certainty.split, certainty.epochs
     columns = figure_columns(run)
     certainty.prepare([one.key for one in columns if one.has_interval])
@@ -38,7 +38,13 @@ def scores_table(certainty: Certainty) -> Block:
         _draw_intervals(certainty),
         note=_note(certainty),
         drawn=[f"{heading_of(run, run.main)}{end}" for end in ("", " from", " to")],
+        only_in_files=["% of encoder", *_further_ends(columns, run.main)],
     )
+
+
+def _further_ends(columns: list[Figure], main: str) -> list[str]:
+    """The headings of all intervals but the main metric's."""
+    return [f"{one.heading} {end}" for one in columns if one.has_interval and one.key != main for end in ("from", "to")]
 
 
 def _columns(columns: list[Figure], several: bool) -> list[Column]:
@@ -67,22 +73,22 @@ def _describe_scores(certainty: Certainty) -> list[str]:
     first, last = ranked[0], ranked[-1]
     low, high = certainty.interval(first, key)
     highest = (
-        f"Seen on {split} itself, the highest {figure_name(key)} is that of {in_text(first)}: "
-        f"{first.mean(split, key):.2f} (95 % interval {low:.2f} to {high:.2f})."
+        f"On {split}, {in_text(first)} has the highest {figure_name(key)}: {first.mean(split, key):.2f} (95 % interval "
+        f"{low:.2f} to {high:.2f})."
     )
-    lowest = f"The lowest of the trained models is that of {in_text(last)}: {last.mean(split, key):.2f}."
-    return [highest, lowest] if len(ranked) > 1 else [highest]
+    lowest = f"{opening(in_text(last))} has the lowest of the trained models: {last.mean(split, key):.2f}."
+    return [joined(highest, lowest if len(ranked) > 1 else "")]
 
 
 def _note(certainty: Certainty) -> str:
     run, seeds = certainty.run, seeds_note(certainty.groups)
     return joined(
         run.kind.baseline_note,
-        f"From … to: the 95 % interval, by {DRAWS['other']:,} draws of the examples with replacement "
-        f"({heading_of(run, run.main)}: {DRAWS['main']:,}); it says what other examples could have given, not other "
-        "seeds.",
+        f"From … to: the 95 % interval of {heading_of(run, run.main)}, from {DRAWS['main']:,} bootstrap samples of the "
+        "examples. It covers other examples, not other seeds. The files have the intervals of the other metrics, too "
+        f"({DRAWS['other']:,} samples).",
         seeds,
-        "A seed changes a head's start and dropout." if seeds else "",
+        "A seed changes the initial weights and the dropout of a head." if seeds else "",
         begun_note([group.title for group in certainty.groups if group.first.begun]),
     )
 
@@ -96,7 +102,7 @@ def _draw_intervals(certainty: Certainty) -> dict[str, Any]:
         rows.append({"model": group.title, "role": group.role, "low": low, "score": mean, "high": high})
     base = chart_of(rows, 26 * len(rows) + 20).encode(y=altair.Y("model:N", sort=None, title=None))
     told = {
-        "color": colour_by("role", ("encoder", "control", "head", "ensemble"), ""),
+        "color": colour_by("role", ("encoder", "control", "head", "ensemble"), "", rows),
         "tooltip": tips("model:N", *((f"{field}:Q", None, ".2f") for field in ("score", "low", "high"))),
     }
     x = off_zero("X", "low:Q", heading_of(certainty.run, key))

@@ -101,7 +101,7 @@ def _in_millions(number: float | None) -> float | None:
 # ---------------------------------------------------------------------- the table
 
 
-@analysis("What it cost", 20, "Cost of each model")
+@analysis("Cost", 20, "Cost of each model")
 def costs_table(run: FinishedRun, split: str) -> Block | None:
     """The main score and all costs of every model."""
     groups = _all_groups(run)
@@ -188,7 +188,7 @@ class _Priced:
         return self.group.role == "encoder"
 
 
-@analysis("What it cost", 10, "Scores against compute")
+@analysis("Cost", 10, "Scores against compute")
 def score_against_compute(run: FinishedRun, split: str) -> Block | None:
     """Scores against compute, and what the encoder alone scores with as much."""
     groups = _all_groups(run)

@@ -35,7 +35,7 @@ class _Curve:
         return self.model.threshold or 0.0
 
 
-@analysis("What the models say", 40, "Scores against the no-answer threshold", [gives(SpanResults)])
+@analysis("Predictions", 40, "Scores against the no-answer threshold", [gives(SpanResults)])
 def threshold_curve(run: FinishedRun, split: str) -> Block:
     """F1 and EM against the no-answer threshold; the chosen one is marked. The best on this split is never used."""
     groups = main_models(run)

@@ -17,7 +17,7 @@ Lengths = dict[str, np.ndarray]
 """Split → (window) length in tokens."""
 
 
-@analysis("How it came about", 40, "Text lengths in tokens")
+@analysis("Training", 40, "Text lengths in tokens")
 def length_histogram(run: FinishedRun, split: str) -> Block | None:
     """Lengths in tokens of the windows of train and of a dev split."""
     counts = {name: run.lengths[name] for name in ("train", split) if name in run.lengths}

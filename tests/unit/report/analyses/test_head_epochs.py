@@ -67,9 +67,24 @@ def test_the_epochs_of_a_head_have_their_losses_and_scores_on_each_snapshot(tmp_
     assert [row[4] for row in rows] == [65.0, 70.0, 65.0, 74.0]  # the last epoch's is the head's own figure
     assert block.sentences == [
         "The mean training loss of adapter_64 was 0.8000 in epoch 1 and 0.3000 in epoch 2.",
-        "On held-out data adapter_64 was best after epoch 2 of 2 (74.00).",
-        "1 of 2 heads, the control included, did no better after an earlier epoch than after the last.",
+        "On held-out data, adapter_64 was best after epoch 2 of 2 (74.00).",
+        "The last epoch was the best one for 1 of 2 heads, the control included.",
     ]
+
+
+@pytest.mark.parametrize(("epochs", "ticks"), [(2, [1, 2]), (3, [1, 2, 3]), (30, list(range(1, 31, 3)))])
+def test_ticks_are_whole_epochs(epochs: int, ticks: list[int], tmp_path: Path) -> None:
+    run = TinyRun(tmp_path)
+    run.add("encoder", scores=accuracy(50.0, 50.0))
+    run.add("adapter_64", scores=accuracy(60.0, 60.0), epochs=epochs)
+    for epoch in range(1, epochs + 1):
+        run.log("train", step=10 * epoch, loss={"adapter_64": 1 / epoch})
+        if epoch < epochs:
+            run.log("epoch", snapshot=1.0, head="adapter_64", epoch=epoch, held_out=50.0)
+    block = epochs_of_heads(run.write(), "dev")
+    assert block is not None and block.picture is not None
+    axes = [layer["encoding"]["x"]["axis"] for layer in layers_of(block.picture)]
+    assert [axis["values"] for axis in axes] == [ticks] * len(axes)
 
 
 def test_passes_that_are_not_named_belong_to_the_snapshots_in_order(tmp_path: Path) -> None:
@@ -84,7 +99,7 @@ def test_passes_that_are_not_named_belong_to_the_snapshots_in_order(tmp_path: Pa
     assert [row["training loss"] for row in block.table.records()] == [0.3125, 0.625]
     assert {row["step"] for row in drawn(block)} == {50, 90}  # one epoch: the picture is of losses by step
     assert block.sentences == [
-        "The training loss of adapter_64 was 1.0000 in the mean up to step 50 and 0.2500 in the last steps up to 90."
+        "The mean training loss of adapter_64 was 1.0000 up to step 50 and 0.2500 in the last steps up to 90."
     ]
 
 

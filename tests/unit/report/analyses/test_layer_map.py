@@ -1,4 +1,4 @@
-"""The layer map's block: what it tells, what it draws, and that it is computed once."""
+"""Layer maps in a report: text, picture, and that they are computed once."""
 
 import json
 import shutil
@@ -13,7 +13,8 @@ from bertvision.pipeline.finished import FinishedRun
 from bertvision.progress import Reporter
 from bertvision.report import strengths
 from bertvision.report.analyses import layer_map as module
-from bertvision.report.analyses.layer_map import choose_tokens, layer_map
+from bertvision.report.analyses.layer_map import choose_tokens, layer_map_section
+from bertvision.report.block import Block, Section
 from bertvision.report.strengths import LayerMap
 
 QUIET = Reporter()
@@ -26,59 +27,103 @@ def map_of(strength: list[list[float]], **changes: Any) -> LayerMap:
         "example": "e", "head": "ladder_16", "layers": layers, "tokens": tokens[: len(strength[0])],
         "strength": np.array(strength), "score": 6.0, "what": "the score", "through": False, "said": "anna",
         "gold": "anna / anna said", "other": "no answer", "answer": (4, 4), "target": (4, 5), "front": 4,
-        "texts": ("who?", "anna said"), "place": (0, 4),
+        "texts": ("who?", "anna said"), "place": (0, 4), "gold_place": (0, 9),
     }  # fmt: skip
     return LayerMap(**{**values, **changes})
 
 
-def test_the_block_tells_where_the_strength_is(mapped_squad: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # All that is positive: 20, of which layer 2 has 12, the upper half 12 + 5, the answer's token 10 + 4.
-    found = map_of([[0, 1, 0, 0, 0, 0], [0, 2, 0, 0, 0, 0], [0, 0, -3, 0, 10, 2], [0, 0, 0, 1, 4, 0]])
-    monkeypatch.setattr(module, "_cached_map", lambda *_: found)
-    block = layer_map(FinishedRun(mapped_squad), "dev", QUIET)
-    assert block is not None and block.table is not None and block.picture is not None
-    assert block.sentences == [
-        "“who?”: ladder_16 says “anna” (gold: “anna / anna said”; the encoder alone: “no answer”).",
-        "Passage: “⟦anna⟧ said”",
-        "Of all strength that speaks for what was said, the largest share is that of layer 2: 60.0 % (an even share: "
-        "25.0 %). The upper half of the layers has 85.0 % (even: 50.0 %).",
-        "The strongest single state is that of “anna” at layer 2; over all layers “anna”, “who” and “said” speak most.",
-        "70.0 % of that strength is on the answer's own 1 of 6 tokens.",
-    ]
-    assert block.table.rows[4] == [4, "anna", 0.0, 0.0, 10.0, 4.0]
-    assert "at layer 2, by 10.00" in block.in_words() and "tokens are shown" not in block.note
+def section_of(run: Path, monkeypatch: pytest.MonkeyPatch, *maps: LayerMap) -> Section:
+    monkeypatch.setattr(module, "_cached_maps", lambda *_: list(maps))
+    section = layer_map_section(FinishedRun(run), "dev", QUIET)
+    assert section is not None
+    return section
 
 
-def test_followed_through_the_encoder_each_layer_is_an_account_of_its_own(
+def block_of(run: Path, monkeypatch: pytest.MonkeyPatch, found: LayerMap) -> Block:
+    (block,) = section_of(run, monkeypatch, found).blocks
+    return block
+
+
+def test_the_block_tells_about_the_example_and_where_the_strength_is(
     mapped_squad: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # All that is positive: 20, of which layer 2 has 12, the upper half 12 + 5, the answer's token 10 + 4.
+    found = map_of([[0, 1, 0, 0, 0, 0], [0, 2, 0, 0, 0, 0], [0, 0, -3, 0, 10, 2], [0, 0, 0, 1, 4, 0]])
+    block = block_of(mapped_squad, monkeypatch, found)
+    assert block.table is not None and block.picture is not None and block.shown is not None
+    assert block.sentences == [
+        "Asked “who?”, ladder_16 answers “anna”. The right answer is “anna / anna said”; the encoder alone gives no "
+        "answer."
+    ]
+    assert block.shown.passages == [[("anna", "both"), (" said", "gold")]]
+    assert block.after == [
+        "The strongest single state is “anna” at layer 2: it pushes towards the prediction, by 10.00.",
+        "Over all layers, “anna”, “who” and “said” push most towards the prediction.",
+        "The largest share of that push comes from layer 2: 60.0 % (an even share would be 25.0 %). The upper half of "
+        "the layers has 85.0 % (even: 50.0 %).",
+        "The answer's own tokens (1 of 6) have 70.0 % of it.",
+    ]
+    assert block.table.rows[4] == [4, "anna", 0.0, 0.0, 10.0, 4.0]
+    assert "at layer 2: it pushes towards the prediction, by 10.00" in block.in_words()
+    assert "tokens are shown" not in block.note
+
+
+def test_the_strongest_state_may_push_against_the_prediction(
+    mapped_squad: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block = block_of(mapped_squad, monkeypatch, map_of([[0, 1, 0, 0, 2, 0], [0, 0, -7, 0, 5, 0]]))
+    strongest = "The strongest single state is “?” at layer 1: it pushes against the prediction, by 7.00."
+    assert block.after[0] == strongest and block.alt.endswith(strongest)
+
+
+def test_through_the_encoder_each_layer_adds_up_on_its_own(mapped_squad: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = map_of([[0, 3, 0, 0, 1, 0], [0, 0, 0, 0, 5, 0]], through=True)
-    monkeypatch.setattr(module, "_cached_map", lambda *_: found)
-    block = layer_map(FinishedRun(mapped_squad), "dev", QUIET)
-    assert block is not None and not any("share" in sentence for sentence in block.sentences)
-    told = "On the answer's own 1 of 6 tokens lies 25 % of what speaks for it at the embeddings, and 100 % at layer 1."
-    assert block.sentences[-1] == told
+    block = block_of(mapped_squad, monkeypatch, found)
+    assert not any("share" in sentence for sentence in block.after)
+    told = "The answer's own tokens (1 of 6) carry 25 % of the push at the embeddings and 100 % at layer 1."
+    assert block.after[-1] == told
+
+
+def test_labels_and_scores_are_described_in_their_own_words(
+    mapped_rte: Path, mapped_stsb: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    none: dict[str, Any] = {"answer": None, "target": None, "place": None, "gold_place": None}
+    label = block_of(mapped_rte, monkeypatch, map_of([[0, -2]], said="yes", gold="no", other="no", **none))
+    assert label.sentences == ["ladder_16 predicts “yes”. The right label is “no”; the encoder alone predicts “no”."]
+    assert label.shown is not None and label.shown.passages == [[("who?", "")], [("anna said", "")]]
+    assert label.after == ["No state pushes towards the prediction."]
+    section = section_of(mapped_stsb, monkeypatch, map_of([[0, -2, 1]], said="1.20", gold="1.00", other="3.00", **none))
+    score = section.blocks[0]
+    assert score.sentences == ["ladder_16 predicts 1.20. The gold score is 1.00; the encoder alone predicts 3.00."]
+    assert "at the embeddings: it pushes towards a lower score, by 2.00." in score.after[0]
+    assert section.intro.endswith("Blue pushed the score up, orange down.")
+
+
+def test_examples_are_picked_from_a_list_with_files_of_their_own(
+    mapped_squad: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maps = [map_of([[0, 1]], texts=(f"who {number}?" * 20, "anna"), outcome=f"group {number}") for number in range(3)]
+    section = section_of(mapped_squad, monkeypatch, *maps)
+    assert section.is_picked and [block.key for block in section.blocks] == [
+        "layer_map_dev", "layer_map_dev_2", "layer_map_dev_3",
+    ]  # fmt: skip
+    assert [block.shown.group for block in section.blocks if block.shown] == ["group 0", "group 1", "group 2"]
+    assert all(block.shown and block.shown.label.endswith(" …") for block in section.blocks)
+    assert "Each square is one hidden state: token across, layer up." in section.intro
 
 
 def test_the_picture_has_every_state_and_marks_both_answers(
     mapped_squad: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = map_of([[0, 1, 0, 0, 0, 0], [0, 2, 0, 0, 0, -5]])
-    monkeypatch.setattr(module, "_cached_map", lambda *_: found)
-    block = layer_map(FinishedRun(mapped_squad), "dev", QUIET)
-    assert block is not None and block.picture is not None
+    block = block_of(mapped_squad, monkeypatch, found)
+    assert block.picture is not None
     cells, results = (layer["data"]["values"] for layer in block.picture["layer"])
     assert len(cells) == 12 and {(mark["token"], mark["row"]) for mark in results} == {
-        ("anna", "answer given"), ("anna", "gold answer"), ("said", "gold answer"),
+        ("anna", "prediction"), ("anna", "gold answer"), ("said", "gold answer"),
     }  # fmt: skip
     colour, rows = (block.picture["layer"][0]["encoding"][name]["scale"]["domain"] for name in ("color", "y"))
-    assert colour == [-5, 5] and rows == ["gold answer", "answer given", "layer 1", "embeddings"]
-
-
-def test_where_nothing_speaks_for_it_that_is_said(mapped_squad: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_cached_map", lambda *_: map_of([[0, 0], [-1, 0]], answer=None, target=None))
-    block = layer_map(FinishedRun(mapped_squad), "dev", QUIET)
-    assert block is not None and "No state speaks for what was said." in block.sentences
+    assert colour == [-5, 5] and rows == ["gold answer", "prediction", "layer 1", "embeddings"]
 
 
 @pytest.mark.parametrize("answer", [(100, 104), (21, 22), (198, 198), None])
@@ -96,42 +141,56 @@ def test_of_a_long_window_the_question_and_what_is_around_the_answer_are_shown(a
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "expected"),
+    ("text", "said", "gold", "expected"),
     [
-        ("anna said so", (0, 4), "⟦anna⟧ said so"),
-        ("it was anna", None, "it was anna"),
-        ("word " * 100, (250, 254), f"… {'word ' * 31}⟦word⟧{' word' * 31} …"),
-        ("字" * 400, (200, 202), f"… {'字' * 160}⟦字字⟧{'字' * 160} …"),
+        ("anna said so", (0, 4), (0, 4), [("anna", "both"), (" said so", "")]),
+        ("anna said so", (0, 4), (5, 9), [("anna", "said"), (" ", ""), ("said", "gold"), (" so", "")]),
+        ("anna said so", (0, 9), (5, 12), [("anna ", "said"), ("said", "both"), (" so", "gold")]),
+        ("anna said so", None, (5, 9), [("anna ", ""), ("said", "gold"), (" so", "")]),
+        ("it was anna", None, None, [("it was anna", "")]),
+        ("word " * 120, (300, 304), None,
+         [("… ", ""), ("word " * 39, ""), ("word", "said"), (" word" * 39, ""), (" …", "")]),
+        ("字" * 500, (250, 252), None,
+         [("… ", ""), ("字" * 200, ""), ("字字", "said"), ("字" * 200, ""), (" …", "")]),
     ],
-)
-def test_a_passage_is_shown_around_its_answer_in_whole_words(text: str, place: Any, expected: str) -> None:
-    assert module._excerpt(text, place) == expected
+)  # fmt: skip
+def test_a_passage_is_shown_around_its_answers_in_whole_words(text: str, said: Any, gold: Any, expected: Any) -> None:
+    assert module.excerpt(text, map_of([[0.0]], place=said, gold_place=gold)) == expected
+
+
+def test_answers_that_are_far_apart_show_the_predicted_one() -> None:
+    text = "anna " + "word " * 200 + "bert"
+    shown = module.excerpt(text, map_of([[0.0]], place=(0, 4), gold_place=(len(text) - 4, len(text))))
+    assert shown[0] == ("anna", "said") and shown[-1] == (" …", "") and len(shown) == 3
 
 
 def test_a_short_window_is_shown_whole() -> None:
     assert choose_tokens(map_of([[0.0] * 6])) == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_map_that_was_made_once_is_read_without_encoder_or_data(
+def test_maps_that_were_made_once_are_read_without_encoder_or_data(
     mapped_squad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = shutil.copytree(mapped_squad, tmp_path / "copy", ignore=shutil.ignore_patterns("analyses"))
-    first = layer_map(FinishedRun(run), "dev", QUIET)
+    assert layer_map_section(FinishedRun(run), "dev", QUIET, with_encoder=False) is None
+    first = layer_map_section(FinishedRun(run), "dev", QUIET)
     monkeypatch.setattr(strengths, "open_encoder", lambda *_: pytest.fail("the encoder is not needed"))
     monkeypatch.setattr(FinishedRun, "examples", lambda *_: pytest.fail("the data are not needed"))
-    assert first is not None and layer_map(FinishedRun(run), "dev", QUIET) == first
+    assert first is not None and len(first.blocks) > 1
+    assert layer_map_section(FinishedRun(run), "dev", QUIET, with_encoder=False) == first
 
 
-def test_a_map_of_other_predictions_is_made_anew(mapped_squad: Path, tmp_path: Path) -> None:
+def test_maps_of_other_predictions_or_of_an_older_version_are_made_anew(mapped_squad: Path, tmp_path: Path) -> None:
     run = shutil.copytree(mapped_squad, tmp_path / "copy", ignore=shutil.ignore_patterns("analyses"))
-    layer_map(FinishedRun(run), "dev", QUIET)
+    layer_map_section(FinishedRun(run), "dev", QUIET)
     path = run / "analyses" / "layer_map_dev.json"
     before = json.loads(path.read_text())
+    path.write_text(json.dumps({"stamp": "of version 1", "map": before["maps"][0]}))
     for stamp in run.glob("snapshots/epoch_1/predictions/dev/*/stamp.json"):
         stamp.write_text(json.dumps({**json.loads(stamp.read_text()), "stamp": "other"}))
-    layer_map(FinishedRun(run), "dev", QUIET)
+    layer_map_section(FinishedRun(run), "dev", QUIET)
     after = json.loads(path.read_text())
-    assert after["stamp"] != before["stamp"] and after["map"] == before["map"]
+    assert after["stamp"] != before["stamp"] and after["maps"] == before["maps"]
 
 
 def test_without_the_data_the_map_is_left_out_and_that_is_said(
@@ -140,5 +199,5 @@ def test_without_the_data_the_map_is_left_out_and_that_is_said(
     run = shutil.copytree(mapped_squad, tmp_path / "copy", ignore=shutil.ignore_patterns("analyses"))
     monkeypatch.setattr(FinishedRun, "examples", lambda *_: None)
     reporter = Listening()
-    assert layer_map(FinishedRun(run), "dev", reporter) is None
+    assert layer_map_section(FinishedRun(run), "dev", reporter) is None
     assert len(reporter.lines) == 1 and "no longer there" in reporter.lines[0]
