@@ -8,6 +8,8 @@ os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 # `make test` runs one process per core, and the tensors of the tests are too small for several threads.
 os.environ["OMP_NUM_THREADS"] = "1"
+# Printed tables must not depend on the width of the terminal that runs the tests.
+os.environ.pop("COLUMNS", None)
 
 import socket
 from collections.abc import Callable, Iterator

@@ -75,7 +75,7 @@ def test_all_commands_name_the_same_best_model(case: BestCase, trained: Path, co
     run = shutil.copytree(trained, tmp_path / "run")
     give_figures(run, case)
     said = command("predict", run, "--text", "a king")
-    assert said.code == 0 and f"by {case.best}" in said.err
+    assert said.code == 0 and f"predicting with {'the encoder alone' if case.best == 'encoder' else case.best}" in said.err
     assert ("best on held-out training data" in said.err) == case.held_out
     assert ("best on dev (nothing was held out, so its score there is optimistic)" in said.err) != case.held_out
     bv.Run(run).report(with_encoder=False)

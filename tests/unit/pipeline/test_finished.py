@@ -191,8 +191,8 @@ def test_an_ensemble_with_heads_trained_on_a_fraction_of_the_data_is_not_chosen(
     best = run.best_model(1.0)
     assert best is not None and best.name == "encoder"
     assert _passed_over(run, 1.0, run.encoder(1.0)) == (
-        "Higher there, but not chosen: half (trained on 50 % of the data) and together (a member was trained on a "
-        "share of the data)."
+        "Higher there, but not chosen: half (trained on 50 % of the data) and together (a member was trained on "
+        "part of the data)."
     )
 
 
