@@ -81,9 +81,9 @@ def best_heads_block(rows: list[Row]) -> Block:
         alt="Dots with error bars: points of the best head above the encoder alone (left) and above the control "
         "(right), one row per task and snapshot. All values are in the table.",
         note="The best head on held-out data by the task's first metric, among the heads that all seeds have, "
-        "including ladders and heads that read means. Heads of a second experiment (zoo, kernels) count if it has the "
-        "same seeds. Points, mean ± standard deviation over seeds. The picture shows each task's first metric; its "
-        "axis is logarithmic beyond 1 point.",
+        "including ladders and heads that read means. Heads of a second experiment (its name ends in _zoo or "
+        "_kernels) count if it has the same seeds. Points, mean ± standard deviation over seeds. The picture shows "
+        "each task's first metric; its axis is logarithmic beyond 1 point.",
     )
 
 

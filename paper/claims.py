@@ -49,7 +49,7 @@ NO_ANSWER = ("NoAns_f1", "at_threshold.NoAns_f1")
 SPLITS = {"dev": "on dev", "held_out": "on held-out questions"}
 OUR_LAYOUT = ", kernels along tokens in our layout"
 OWN, NO_DECAY = "no such control", "not tested"
-"""In place of the papers' scores, for questions of our own."""
+"""In place of the papers' scores, for claims of our own."""
 
 
 @dataclass(frozen=True)
@@ -397,7 +397,7 @@ def better_on_shorter(experiments: Experiments) -> Claim:
         "shown in pictures",
         found,
         rule=f"best head of each main run, ladders included; the difference must have p < {ALPHA:g} on both encoders",
-        brief=listed([_with_chance(finding) for finding in found]) + " words shorter" if found else "",
+        brief=f"median passage shorter by {listed([_with_chance(one) for one in found])} words" if found else "",
         unsupported=UNCLEAR if all((finding.chance or 0.0) >= ALPHA for finding in found) else FAILS,
     )
 
@@ -572,12 +572,12 @@ NOTE = (
     "claim holds if all of its scores agree, partly if at least a third do, and does not hold otherwise; one seed "
     f"decides nothing. Where a p-value is given, p must also be below {ALPHA:g}. The more seeds, the likelier one is "
     "below: GLUE has five. Spans are judged by F1 at threshold 0, F1 at the chosen threshold, answerable-only F1 and "
-    "AUC, unless the claim says otherwise. “A head” is the best of the papers' heads that all seeds have, on held-out "
-    "data, by F1 at the chosen threshold for spans (on untouched encoders by answerable-only F1) and by the task's "
-    "first metric otherwise; with more heads, more can win there by luck. Where the learning rate had decayed, four "
-    "of the papers' heads were run, none with kernels along tokens. Answerability was run at 5e-5 only. BERT is our "
-    "encoder, and the control is a linear layer on the last layer, trained like the heads. Lines that begin with … "
-    "are questions of our own."
+    "AUC, unless the claim says otherwise. “A head” is the papers' best head on held-out data, among those that all "
+    "seeds have: by F1 at the chosen threshold for spans (on untouched encoders by answerable-only F1) and by the "
+    "task's first metric otherwise. The more heads, the likelier one is best by luck. Where the learning rate had "
+    "decayed, four of the papers' heads were run, none with kernels along tokens. Answerability was run at 5e-5 only. "
+    "BERT is our encoder, and the control is a linear layer on the last layer, trained like the heads. Rows that "
+    "begin with … are claims of our own."
 )
 
 
@@ -586,7 +586,7 @@ def judge_all(experiments: Experiments) -> dict[Judge, Claim]:
 
 
 def is_own(claim: Claim) -> bool:
-    """Whether it is a question of ours."""
+    """Whether it is a claim of our own."""
     return claim.paper in (OWN, NO_DECAY)
 
 
@@ -606,9 +606,9 @@ def claims_blocks(experiments: Experiments, lower: Experiments) -> list[Block]:
     claims = list(found.values())
     theirs = [claim for claim in claims if not is_own(claim)]
     lines = [f"Of the papers' {len(theirs)} claims, {count_verdicts(theirs)}."]
-    for paper, words in ((OWN, "against the control"), (NO_DECAY, "on encoders whose learning rate had decayed")):
+    for paper, words in ((OWN, "about the control"), (NO_DECAY, "about encoders whose learning rate had decayed")):
         own = [claim for claim in claims if claim.paper == paper]
-        lines.append(f"Of our {len(own)} questions {words}, {count_verdicts(own)}.")
+        lines.append(f"Of our own {len(own)} claims {words}, {count_verdicts(own)}.")
     if there:
         changed = sum(found[judge].verdict != claim.verdict for judge, claim in there.items())
         lines.append(f"With encoders fine-tuned at {rate}, {changed} of {len(there)} verdicts would differ.")

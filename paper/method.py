@@ -23,7 +23,7 @@ MEASURED = [
     "and answerability were run at 5e-5 only. Claims and gains are shown for both rates.",
     "Scores are means ± standard deviation over seeds. A seed affects the held-out questions, fine-tuning, batches and "
     "heads.",
-    f"Seconds are {SECONDS}. Passes through the encoder do not depend on that.",
+    f"Seconds are those {SECONDS}. Passes through the encoder do not depend on that.",
 ]
 LIMITS = [
     "These are small encoders that were first trained for sentence similarity, fine-tuned on part of SQuAD 2.0's "
@@ -34,19 +34,19 @@ LIMITS = [
     "and dropout of the ladders on untouched encoders were chosen on held-out questions (LOG.md lists what was "
     "tried). The learning rates of full fine-tuning to 1 epoch, LoRA and BitFit were chosen on held-out questions "
     "with one seed (learning_rates.md). Reading means of tokens was suggested by CoLA's dev set, so such heads count "
-    "as ours. Everything else has one setting.",
+    "as ours. Everything else was run with one setting.",
     "What span heads add depends on how well their encoder was fine-tuned: much more at 5e-5, which was too low, than "
     "at 2e-4, and only tenths of a point of answerable-only F1 and AUC where that rate decays to 0 within 1 epoch. "
     "Experiments run only at 5e-5 favour heads.",
-    "At 2e-4, two runs of one seed differ more than at 5e-5 (runs.md). Heads are compared with encoder and control of "
-    "their own run; which of two runs has the best head on held-out questions also depends on luck. First runs of the "
-    "seeds that decay to 1 epoch differ from those here by up to 0.4 points of answerable-only F1, more than heads add "
-    "there; LoRA's seed 0 differs by 0.9 (LOG.md).",
+    "At 2e-4, two runs of one seed differ more than at 5e-5 (runs.md). Heads are compared with the encoder and the "
+    "control of their own run; which of two runs has the best head on held-out questions also depends on luck. The "
+    "runs that decay to 1 epoch were made twice: the first ones differ from those here by up to 0.4 points of "
+    "answerable-only F1, more than heads add there. LoRA's seed 0 differs by 0.9 (LOG.md).",
     "One in three training questions is unanswerable, but one in two on dev. Thresholds chosen on held-out questions "
     "fit dev badly, and scores at any threshold reflect that as well as what a model knows; so does answerability's "
     "accuracy. Answerable-only F1 and AUC do not.",
-    "At 5e-5, decay to 1 and to 2 epochs ends below a run to 3 epochs stopped there, so it is the easier opponent. At "
-    "2e-4, decay to 1 epoch ends above.",
+    "At 5e-5, decay to 1 and to 2 epochs ends below a run to 3 epochs stopped there, so it is easier to beat. At 2e-4, "
+    "decay to 1 epoch ends above.",
     "On untouched encoders, only the ladders and the control took six passes. In a trial with one seed, six passes "
     "changed two of the heads with kernels along tokens by −0.4 to +3.8 points of answerable-only F1 (LOG.md).",
     "Span heads other than those of the main runs, the ladders on untouched encoders and the three with kernels along "
@@ -54,8 +54,8 @@ LIMITS = [
     "other head had that chance.",
     "RTE is barely above chance, and after 1 epoch CoLA's encoder had learned nothing with most seeds: large "
     "differences there mean little.",
-    "SST-2's training examples are phrases, many from the same sentence. Held-out ones resemble those trained on, so "
-    "choices by them are worth little.",
+    "SST-2's training examples are phrases, many from the same sentence. Held-out phrases resemble the training "
+    "phrases, so choices based on them mean little.",
     "Passage lengths: the median passage where only a head is right is a few words shorter at one learning rate and a "
     "few words longer at the other, which is within chance.",
     "A few seeds show how much results vary, not how likely a difference is: a verdict describes these runs. The rule "

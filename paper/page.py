@@ -46,7 +46,7 @@ INTRODUCTION = (
     "and all-MiniLM-L6-v2 (23 million), with part of SQuAD 2.0's training set and five GLUE tasks. Scores are means "
     "over 3 (SQuAD) or 5 (GLUE) seeds on the official dev sets (±: standard deviation); the best head is always "
     "chosen on held-out data, and compared with the encoder alone and with a **control**, a linear layer on the last "
-    "layer that is trained like the heads. **Small encoders, part of the training set: nothing here says what "
+    "layer that is trained like the heads. **Small encoders, part of the training set: nothing here shows what "
     "BERT-base or BERT-large would reach, and no score may be quoted as a SQuAD 2.0 result.**"
 )
 END = (

@@ -34,8 +34,8 @@ AXES = {
 }
 WORK_NOTE = (
     "The heads' own computation is not counted (for the ladders on the untouched encoder, about a fifth of a forward "
-    "pass of gte-small or a third of one of all-MiniLM-L6-v2 in arithmetic, far more in seconds), nor is what LoRA and "
-    "BitFit save in a backward pass."
+    "pass of gte-small or a third of one of all-MiniLM-L6-v2 in arithmetic, far more in seconds), nor is the "
+    "computation that LoRA and BitFit save in a backward pass."
 )
 
 
@@ -72,10 +72,10 @@ def peer_blocks(experiments: Experiments, lower: Experiments, name: str, encoder
             note="Heads: those of the main and the untouched runs with the best answerable-only F1 on held-out "
             "questions at each snapshot, among the heads that all seeds have. Heads with kernels along tokens "
             "(best_heads.md) are left out, since only upper bounds of their seconds are known, and so are heads on "
-            "fully decayed encoders (learning_rates.md). Runs stopped early were on their way to 3 epochs: their "
+            "fully decayed encoders (learning_rates.md). Runs stopped early were scheduled for 3 epochs: their "
             "learning rate had not decayed to 0. Learning rates were chosen on held-out questions for decay to 1 "
-            f"epoch, LoRA and BitFit; decay to 2 epochs was run at {show_rate(LOWER)} only. Some seconds are of runs "
-            "at another rate, which takes equally long.",
+            f"epoch, LoRA and BitFit; decay to 2 epochs was run at {show_rate(LOWER)} only. Some seconds come from "
+            "runs at another rate, which take equally long.",
         ),
         *_budgets(name, encoder, ways, lower.get(f"{name}_full1")),
         *_pictures(name, encoder, [way for way in ways if _is_shown(way)], one_epoch),
@@ -167,7 +167,7 @@ def _budgets(name: str, encoder: str, ways: list[Way], one_head: Experiment | No
         if any(best):
             rows.append([family, *[f"{way.place.show(KEY)} ({way.title})" if way else None for way in best]])
     firsts = [(limit, _best_within(ways, limit)) for limit in limits.values()]
-    best_ways = [f"in {limit:.1f} s {way.title} ({way.place.show(KEY)} on dev)" for limit, way in firsts if way]
+    best_ways = [f"“{way.title}” in {limit:.1f} s ({way.place.show(KEY)} on dev)" for limit, way in firsts if way]
     epochs = listed([f"{epochs:g}" for epochs in limits])
     note = f"{HEADING_FIRST} that each method reaches in the seconds of full fine-tuning to {epochs} epochs, "
     note += "chosen on held-out questions; never answering has none. The seconds of a head include fine-tuning and the "
@@ -193,7 +193,7 @@ def _alone(one_head: Experiment | None) -> str:
     if one_head is None:
         return ""
     times = compared_seconds(*[Place(one_head, one_head.snapshots[-1], model) for model in (CONTROL, ENCODER)])
-    return f" (the control by itself {times[0] - times[1]:.1f} s)" if times else ""
+    return f" (the control alone: {times[0] - times[1]:.1f} s)" if times else ""
 
 
 def _held_out(way: Way) -> float:

@@ -133,7 +133,7 @@ def better_encoders(experiments: Experiments, lower: Experiments) -> Question:
         "Scatter plot for each encoder: points of best head and control above the encoder, against the encoder's "
         "score.",
         "Answerable-only F1 on SQuAD 2.0. “1 of 3 epochs” was stopped early, before the learning rate had decayed to "
-        "0.",
+        "0. Each encoder is that of the best head's run, so other tables may show another run of the same seeds.",
     )
     return Question(block, ["learning_rates", "spans_gte", "spans_minilm"])
 
@@ -179,16 +179,17 @@ def untouched_rows(experiments: Experiments) -> list[Untouched]:
 
 def untouched_encoders(experiments: Experiments, lower: Experiments) -> Question:
     rows = untouched_rows(experiments)
-    parts = []
+    parts: list[str] = []
     for row in (row for row in rows if row.metric == FORCED):
         times = compared_seconds(row.head, row.tuned)
         costs = f"{row.passes(row.head):.0f} passes instead of {row.passes(row.tuned):.0f}"
         costs += f", {times[0]:.0f} s instead of {times[1]:.0f} s" if times else ""
         name = row.task.removeprefix("spans, ")
-        parts.append(f"{share_of(row.head, row.tuned):.0f} % with {name} ({costs})")
+        what = "" if parts else " of the answerable-only F1"
+        parts.append(f"{share_of(row.head, row.tuned):.0f} %{what} with {name} ({costs})")
     epochs = counted(rows[0].tuned.epochs, "epoch")
-    sentence = "For spans, the best head on an untouched encoder reaches this share of the answerable-only F1 of the "
-    sentence += f"encoder fine-tuned for {epochs}: {listed(parts)}."
+    sentence = f"Compared with {epochs} of fine-tuning on spans, the best head on an untouched encoder reaches "
+    sentence += f"{listed(parts)}."
     columns = [Column("task"), Column("metric"), Column("baseline", 2), Column("control", 2), Column("best head")]
     columns += [Column("its score", 2), Column(f"fine-tuned, {epochs}", 2), Column("gap")]
     cells: list[list[Cell]] = []
@@ -231,8 +232,7 @@ def less_data(experiments: Experiments, lower: Experiments) -> Question:
     control = listed([signed(gap(title, least, CONTROL)) for title in found])
     sentence = (
         f"{100 * least:g} % of the data is enough for a head to stay within {CLOSE:g} point of the answerable-only F1 "
-        f"of the same head on all of it ({whole}); compared with the control on all of it, the head is at {control} "
-        "points."
+        f"of the same head on all of it ({whole}); its difference from the control on all of it is {control} points."
     )
     models = [(f"{SHARED} on {100 * share:g} %", [own[share] for _, own in found.values()]) for share in shares]
     models += [(f"{title_of(CONTROL)} on 100 %", [CONTROL] * len(found)), (title_of(ENCODER), [ENCODER] * len(found))]
@@ -305,8 +305,9 @@ def which_head(experiments: Experiments, lower: Experiments) -> Question:
         if any(epochs in own for own in chosen.values())
     }
     parts = [f"{head} {_when(epochs)} ({signed(gains[head][epochs])})" for epochs, head in best.items()]
+    parts[0] = f"{parts[0].removesuffix(')')} points over the control on dev)"
     lead = "No head is best everywhere" if len({*best.values()}) > 1 else "One head is best everywhere"
-    sentence = f"{lead}: held-out questions choose {listed(parts)}, with points over the control on dev in brackets."
+    sentence = f"{lead}: the best on held-out questions is {listed(parts)}."
     one, kernels = spans(experiments)[0][1], experiments.get(f"{spans(experiments)[0][1].name}_kernels")
     columns = [Column("head"), Column("looks at"), Column("parameters", None, "with gte-small")]
     columns += [Column(words) for words in SITUATIONS.values()]

@@ -87,27 +87,26 @@ def _tried_block(tried: dict[tuple[str, str], list[Tried]], encoders: dict[str, 
     return Block(
         key="rates",
         title="Scores at other learning rates",
-        sentences=[_describe_tried(tried, encoders)],
+        sentences=_describe_tried(tried, encoders),
         table=Table(columns, rows),
         note="The encoder alone, seed 0; best: by answerable-only F1 on held-out questions. With full fine-tuning, the "
         "next rate is close. Full fine-tuning and LoRA were run twice with this seed at the best rate; these are the "
-        "second runs. The fine-tuning curve (decay to 3 epochs) uses the rate chosen for decay to 1 epoch; it had no "
-        "search of its own. To repeat a run: “python -m paper.experiments run squad2_gte_full1 finetune.lr=1e-4”. "
+        "second runs. The fine-tuning curve (decay to 3 epochs) uses the rate chosen for decay to 1 epoch; none was "
+        "searched for it. To repeat a run: “python -m paper.experiments run squad2_gte_full1 finetune.lr=1e-4”. "
         "Decay to 2 epochs and answerability were run at 5e-5 only. Never answering has F1 "
         f"{next(iter(tried.values()))[0].score('f1', model=BASELINE):.2f}.",
     )
 
 
-def _describe_tried(tried: dict[tuple[str, str], list[Tried]], encoders: dict[str, str]) -> str:
-    """How far the best rate is above the lowest, which was tried first."""
+def _describe_tried(tried: dict[tuple[str, str], list[Tried]], encoders: dict[str, str]) -> list[str]:
+    """How far the best rate is above the lowest, which was tried first: a sentence for each encoder."""
     parts: dict[str, list[str]] = {}
     for (short, way), found in tried.items():
         best, lowest = _best(found), found[0]
         gaps = [f"{LABELS[key]} {signed(best.score(key) - lowest.score(key))}" for key in SHOWN]
-        text = f"{show_rate(best.lr)} for {WAYS[way]} ({', '.join(gaps)} on dev over {show_rate(lowest.lr)})"
+        text = f"{show_rate(best.lr)} for “{WAYS[way]}” ({', '.join(gaps)} on dev over {show_rate(lowest.lr)})"
         parts.setdefault(encoders[short], []).append(text)
-    chosen = "; ".join(f"with {encoder} {listed(own)}" for encoder, own in parts.items())
-    return f"Best on held-out questions: {chosen}."
+    return [f"Best on held-out questions with {encoder}: {listed(own)}." for encoder, own in parts.items()]
 
 
 # ---------------------------------------------------------------------- what heads add

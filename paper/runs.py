@@ -39,8 +39,8 @@ def runs_block(experiments: Experiments, rates: list[Experiment]) -> Block:
         costs = [show_seconds(spent, 0) for spent in (tuned, one.seconds_of_passes())]
         rows.append([one.title, seeds, one.first["device"], one.first["packages"]["torch"], *costs])
     note = (
-        "Where runs shared the GPU, the fastest seed. The learning rate does not affect the time, so seconds may be of "
-        "a run at another rate. Tokenizing, scoring and writing are not included."
+        "Where runs shared the GPU, the seconds are those of the fastest seed. The learning rate does not affect the "
+        "time, so seconds may come from a run at another rate. Tokenizing, scoring and writing are not included."
     )
     return Block("runs", "All runs", table=Table(columns, rows), note=note)
 
@@ -96,10 +96,11 @@ def again_block(experiments: Experiments, lower: Experiments) -> Block | None:
         title="Two runs of the same seed",
         sentences=[_changed_verdicts(experiments, lower, second_runs(lower | zoos))],
         table=Table(columns, rows),
-        note="Points between two runs of one seed. A GPU does not always add in the same order, and small differences "
-        "grow in training; F1* also depends on the chosen threshold. Repeated runs had the GPU to themselves; all "
-        "pages show the scores of the first run. Of another experiment, only the models that both have are compared. "
-        "With one seed, a difference no larger than these may vanish in the next run.",
+        note="Differences in points between two runs of the same seed. A GPU does not always add in the same order, "
+        "and small differences grow in training; F1* also depends on the chosen threshold. Repeated runs had the GPU "
+        "to themselves; all pages show the scores of the first run. If the second run belongs to another experiment, "
+        "only models that both have are compared. With one seed, a difference no larger than these may vanish in the "
+        "next run.",
     )
 
 
@@ -157,8 +158,8 @@ def _changed_verdicts(experiments: Experiments, lower: Experiments, second: list
             verdict = claim(swapped).verdict
             if verdict != first.verdict:
                 changed[claim] = f"“{first.text}” from “{first.verdict}” to “{verdict}”"
-    text = f"At {show_rate(LOWER)}, with second runs in place of first ones (repeated runs, the zoos' runs for kernels "
-    text += "along tokens, or both), "
+    text = f"At {show_rate(LOWER)}, with second runs in place of first ones (repeated runs, the runs of squad2_*_zoo "
+    text += "for heads with kernels along tokens, or both), "
     return text + (
         f"{len(changed)} of {len(judged)} verdicts would change: {'; '.join(changed.values())}."
         if changed

@@ -23,8 +23,8 @@ def answerable_block(experiment: Experiment, encoder: str) -> Block:
     title = f"{encoder}: is the question answerable?"
     note = (
         f"{SQUAD}: official dev set. F1 no answer and F1 has answer are the F1 of one label each. Half of the dev "
-        "questions have no answer, but only a third of the training questions: a model that says “no answer” more "
-        "often gains on dev by that alone. Claims are judged on held-out questions as well (claims.md)."
+        "questions have no answer, but only a third of the training questions: a model that predicts “no answer” "
+        "more often gains on dev by that alone. Claims are judged on held-out questions as well (claims.md)."
     )
     return table_of(experiment, title, note)
 

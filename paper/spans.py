@@ -62,7 +62,7 @@ def scores_block(experiment: Experiment, encoder: str, epochs: float, which: str
 
 
 def folded_scores(run: Experiment, encoder: str) -> list[Block]:
-    """All scores of a further run, the last snapshot first."""
+    """All scores of another run, the last snapshot first."""
     which = f", heads of {run.title}"
     return [scores_block(run, encoder, epochs, which, folded=True) for epochs in reversed(run.head_snapshots)]
 
@@ -88,7 +88,7 @@ def _curve(experiment: Experiment, encoder: str) -> Block:
     return Block(
         key=f"{experiment.name}_curve",
         title=f"{encoder}: the fine-tuning curve and its heads",
-        sentences=[f"After {counted(last, 'epoch')}, the encoder alone ends at {shown}."],
+        sentences=[f"The encoder alone after {counted(last, 'epoch')}: {shown}."],
         table=Table(columns, rows),
         picture=_draw_curve(experiment),
         alt=f"Three panels, {', '.join(CURVE.values())}: lines of encoder (solid), control and heads (dashed) against "
@@ -194,7 +194,7 @@ def _mistakes(experiment: Experiment, encoder: str) -> Block | None:
     rows: list[list[Cell]] = [[title_of(row["model"]), *[row[key] for key in headings[1:]]] for row in found]
     columns = [Column(heading, None if heading == "model" else 1) for heading in headings]
     title = f"{encoder}: kinds of wrong predictions at {counted(experiment.head_snapshots[-1], 'epoch')}"
-    note = "At the chosen threshold. % wrong is of all questions, the others are of the wrong ones. "
+    note = "At the chosen threshold. % wrong is a percentage of all questions, the others of the wrong ones. "
     note += f"Seed {experiment.seeds[0]} only."
     return Block(f"{experiment.name}_mistakes", title, table=Table(columns, rows), note=note, folded=True)
 

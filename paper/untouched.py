@@ -157,9 +157,10 @@ def _score(head: Place, tuned: list[Tuned]) -> str:
     for one in tuned:
         forced, auc = share_of(head, one.place), above(head, one.place)
         if forced is not None and auc is not None:
-            parts.append(f"{forced:.1f} % ({one.words}; AUC {signed(auc)})")
+            parts.append(f"{forced:.1f} % and {signed(auc)} points ({one.words})")
     text = f"{head.model}, with {share:.1f} % of the encoder's parameters, has answerable-only F1 {head.mean(FORCED)} "
-    return f"{text}and AUC {head.mean(AUC)}. As a share of the encoder alone after 1 epoch: {listed(parts)}."
+    text += f"and AUC {head.mean(AUC)}. Compared with the encoder alone after 1 epoch, its answerable-only F1 and AUC "
+    return f"{text}are at {listed(parts)}."
 
 
 def _costs(head: Place, curve: Experiment, rows: list[Row]) -> str:
@@ -167,9 +168,9 @@ def _costs(head: Place, curve: Experiment, rows: list[Row]) -> str:
     text, work = "", head.experiment.compute(0.0, head.model) or 0
     within = [epochs for epochs in curve.snapshots if epochs and (curve.compute(epochs, ENCODER) or 0) <= work]
     if within:
-        text += "It is not cheaper to train: with no more passes through the encoder, fine-tuning gets to "
+        text += "It is not cheaper to train: with no more passes through the encoder, fine-tuning reaches "
         text += f"{counted(within[-1], 'epoch')} and answerable-only F1 {curve.mean(within[-1], ENCODER, FORCED)}. It "
-        text += "saves a copy of the encoder, or a pass through it, for each further task. "
+        text += "saves a copy of the encoder, or a pass through it, for each additional task. "
     last = Place(curve, curve.snapshots[-1], ENCODER)
     times = compared_seconds(head, last)
     if times:

@@ -167,9 +167,9 @@ class Lineup:
         """A picture of all heads, and a table of the best at each snapshot."""
         heading = self.view.heading
         luck = (
-            "One seed; a second run of the same seed would change such differences too (runs.md)."
+            "One seed; even a second run of the same seed changes such differences (runs.md)."
             if len(self.seeds) == 1
-            else "Means over seeds. Grey: one standard deviation of the control, which heads largely share."
+            else "Means over seeds. Grey: one standard deviation of the control over seeds, which heads largely share."
         )
         return Block(
             key=f"{self.zoo.name}_all",
@@ -179,9 +179,10 @@ class Lineup:
             picture=self._draw(),
             alt=f"{heading} against parameters of {counted(len(self.heads), 'head')}, one panel per snapshot: "
             + "; ".join(map(self._in_words, self.shots)),
-            note=f"{luck} Dashed: encoder and control of the zoo's run. Panels have different scales. For each "
+            note=f"{luck} Dashed: encoder and control of {self.zoo.name}. Panels have different scales. For each "
             "snapshot, the table counts the heads above the control of their run, and compares the best head by "
-            f"{heading} on held-out {self.view.examples} with control and encoder of its run. {self.view.baseline}",
+            f"{heading} on held-out {self.view.examples} with the control and the encoder of its run. "
+            f"{self.view.baseline}",
         )
 
     def table(self, title: str) -> Block:
@@ -201,7 +202,8 @@ class Lineup:
             last = ranked[wide - 1].points(epochs, self.view.drawn)
             first = [entry for entry in ranked if entry.points(epochs, self.view.drawn) > last - TIE]
             further = sum(not self.view.is_narrow(entry) for entry in first)
-            parts.append(f"{further} of the top {len(first)} {_when(epochs)}")
+            when = _when(epochs) if epochs else "on the untouched encoder"
+            parts.append(f"{further} of the top {len(first)} {when}")
         text = f"{wide} of {len(self.heads)} heads {self.view.beyond}. By {self.view.heading} on dev they are "
         return f"{text}{listed(parts)} (ties share a rank)."
 

@@ -140,10 +140,10 @@ def test_methods_are_compared_in_the_seconds_of_full_fine_tuning() -> None:
         "last_linear (control)": [None, "5.00 ± 0.00 (last_linear (control) on states of 1 epoch)"],
     }
     assert block.sentences == [
-        "Best on held-out questions: in 4.1 s full, decay to 1 epoch (65.00 ± 0.00 on dev) and in 10.0 s full, decay "
-        "to 2 epochs (76.00 ± 0.00 on dev)."
+        "Best on held-out questions: “full, decay to 1 epoch” in 4.1 s (65.00 ± 0.00 on dev) and “full, decay to 2 "
+        "epochs” in 10.0 s (76.00 ± 0.00 on dev)."
     ]
-    assert "a single head takes less (the control by itself 1.0 s)." in block.note
+    assert "a single head takes less (the control alone: 1.0 s)." in block.note
 
 
 def test_seconds_of_a_shared_gpu_are_hollow_and_explained(found: dict[str, Experiment]) -> None:

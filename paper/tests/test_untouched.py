@@ -98,9 +98,10 @@ def test_heads_are_compared_with_both_versions_of_one_epoch(found: dict[str, Exp
 def test_the_best_head_is_chosen_on_held_out_data_and_its_cost_is_stated(found: dict[str, Experiment]) -> None:
     (block,) = untouched_blocks(found, {}, {"gte": "gte-small"})
     assert block.sentences[0].startswith("ladder_better_held_out, with 4.0 % of the encoder's parameters")
-    assert "112.5 % (learning rate decayed" in block.sentences[0] and "90.0 % (stopped" in block.sentences[0]
+    assert "112.5 % and +8.00 points (learning rate decayed" in block.sentences[0]
+    assert "90.0 % and −8.00 points (stopped" in block.sentences[0]
     # Six forward passes are two epochs forward and backward.
-    assert "fine-tuning gets to 2 epochs and answerable-only F1 84.00" in block.sentences[1]
+    assert "fine-tuning reaches 2 epochs and answerable-only F1 84.00" in block.sentences[1]
     assert "It reaches 81.8 % of the answerable-only F1 of fine-tuning for 3 epochs" in block.sentences[1]  # 72 of 88
     assert "LoRA, 3 epochs (7 parameters), has answerable-only F1 70.00 and AUC 80.00" in block.sentences[1]
 
@@ -122,7 +123,7 @@ def test_heads_are_compared_with_the_encoder_at_the_lower_rate_as_well(found: di
     head = table(block)["ladder_better_held_out, 6 passes"]
     assert head["answerable-only F1, % of 1 epoch (5e-5)"] == 120.0  # 72 of 60
     assert head["AUC over 1 epoch (5e-5)"] == "+12.00"
-    assert "120.0 % (stopped at 1 of 3 epochs, at 5e-5; AUC +12.00)." in block.sentences[0]
+    assert "120.0 % and +12.00 points (stopped at 1 of 3 epochs, at 5e-5)." in block.sentences[0]
 
 
 def test_without_a_run_that_decays_to_one_epoch_the_other_version_remains(found: dict[str, Experiment]) -> None:

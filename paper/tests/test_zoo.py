@@ -211,7 +211,7 @@ def test_heads_with_equal_scores_share_a_rank(sentences: tuple[Experiment, Exper
     assert block is not None
     (sentence,) = block.sentences
     assert sentence.startswith("3 of 4 heads read more than the [CLS] states")
-    assert "3 of the top 4 untouched" in sentence  # 61.002 and 61 share the third rank
+    assert "3 of the top 4 on the untouched encoder" in sentence  # 61.002 and 61 share the third rank
 
 
 def test_a_head_that_some_seed_lacks_is_left_out(sentences: tuple[Experiment, Experiment]) -> None:
