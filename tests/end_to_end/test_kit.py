@@ -90,7 +90,7 @@ def test_a_kit_replaces_no_other_folder(
         (["--text", " "], "'--text' is empty"),
         (["--file", "FOLDER/gap.csv"], "'x8' is empty"),
         ([], "nothing to predict on"),
-        (["--file", "FOLDER/odd.csv"], "expected columns with one of these sets of names: question, passage"),
+        (["--file", "FOLDER/odd.csv"], "expected one of these sets of columns: question, passage"),
     ],
 )
 def test_invalid_arguments_raise_clear_errors(
