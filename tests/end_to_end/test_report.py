@@ -208,7 +208,7 @@ def test_the_demo_ends_in_a_report(command: Command, tiny_encoder_folder: Path, 
     small = ("task.train_questions=60", "task.dev_questions=12", "data.max_length=64", "data.overlap=16")
     said = command("demo", f"encoder.name={tiny_encoder_folder}", "encoder.device=cpu", f"run={run}", *small)
     assert said.code == 0, said.err
-    assert said.out.rstrip().endswith(f"report: {run / 'report.html'}")
+    assert said.out.endswith(f"report: {run / 'report.html'}   (open it in a browser)\n")
     assert {"layer_map_dev", "layer_importance_dev", "across_snapshots_dev", "threshold_curve_dev"} <= set(
         blocks_of(run)
     )
