@@ -1,4 +1,4 @@
-"""Every setting of a run, and how they are read from a TOML file and `section.key=value` overrides.
+"""All settings of a run, and how they are read from a TOML file and `section.key=value` overrides.
 
 Precedence: defaults < file < overrides. All mistakes are collected and reported at once. Nothing here imports torch;
 checks that need the heads come in through `find_more`.
@@ -263,7 +263,7 @@ def load_config(
 ) -> RunConfig:
     """Load a config from a TOML file, a run folder or its config.json, and apply `section.key=value` overrides.
 
-    `find_more` finds further mistakes that this module can't know of; they are reported with the others.
+    `find_more` finds mistakes that this module can't detect, in heads for example. They are reported with the others.
     """
     path = Path(path)
     if path.is_dir():
@@ -347,7 +347,7 @@ def _check_sense(config: RunConfig) -> Iterator[str]:
         yield "'search.members' and 'search.seconds' are both none: set at least one, so that the search ends."
     for name, section in (("finetune", config.finetune), ("train", config.train)):
         if section.batch_rows and section.batch_tokens:
-            yield f"give '{name}.batch_rows' or '{name}.batch_tokens', not both."
+            yield f"set '{name}.batch_rows' or '{name}.batch_tokens', not both."
     length, overlap = config.data.max_length, config.data.overlap
     if _is_windowed(config) and length is not None and length <= overlap:
         yield f"'data.overlap' ({overlap}) must be less than 'data.max_length' ({length})."

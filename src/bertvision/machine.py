@@ -193,7 +193,7 @@ def sharing_cores() -> Iterator[None]:
 
 
 def is_crowded() -> bool:
-    """Whether more programs than cores wanted to run over the last minute."""
+    """Whether the average load of the last minute, per core, is above `CROWDED`."""
     return psutil.getloadavg()[0] > CROWDED * (psutil.cpu_count() or 1)
 
 

@@ -44,7 +44,7 @@ class Said(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """Standard output as strict JSON: nothing beside it, and no NaN in it."""
+        """Standard output parsed as strict JSON: no other text, no NaN."""
         return json.loads(self.out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
 
 
@@ -53,7 +53,7 @@ Command = Callable[..., Said]
 
 @pytest.fixture(scope="session")
 def command() -> Command:
-    """command("run", "config.toml") does what the shell would, and gives exit code, output and errors."""
+    """command("run", "config.toml") does what the shell would. Returns exit code, output and errors."""
     from bertvision.__main__ import main
 
     def call(*words: object) -> Said:
@@ -109,7 +109,7 @@ def finished(
 
 @pytest.fixture(scope="session")
 def squad_json() -> Callable[..., dict[str, Any]]:
-    """squad_json((question, passage, answer or None), …) → a document in SQuAD's form; ids are q0, q1 …"""
+    """squad_json((question, passage, answer or None), …) → a document in SQuAD format; ids are q0, q1 …"""
 
     def build(*questions: tuple[str, str, str | None]) -> dict[str, Any]:
         articles = []
@@ -124,7 +124,7 @@ def squad_json() -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 256 kB: room for a tiny encoder or a tiny store, not for what comes beside it."""
+    """A disk of 256 kB: room for a tiny encoder or a tiny store, but not for more."""
     place = tmp_path / "disk"
     place.mkdir()
     if shutil.which("mount") is None or os.name != "posix":

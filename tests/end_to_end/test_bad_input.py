@@ -1,4 +1,4 @@
-"""Bad input to the real command: exit code 2, no traceback, a message that says what to do, and nothing lost."""
+"""Bad input to the real command: exit code 2, no traceback, a message that explains what to do, and no lost work."""
 
 import contextlib
 import errno

@@ -135,13 +135,13 @@ def test_a_head_does_not_overwrite_the_one_it_begins_with(
 def test_tables_report_and_card_say_which_head_began_with_trained_weights(
     span_head: Path, answerable: Path, command: Command, tmp_path: Path
 ) -> None:
-    told, run = "began with the weights of a trained head", tmp_path / "run"
+    note, run = "began with the weights of a trained head", tmp_path / "run"
     said = command("run", answerable, RAW[0], entry(f'"{span_head}"'))
-    assert said.code == 0 and f"begun {told}" in " ".join(said.out.split()), said.out
+    assert said.code == 0 and f"begun {note}" in " ".join(said.out.split()), said.out
     assert command("report", run).code == 0
-    assert f"begun {told}" in (run / "report.md").read_text(encoding="utf-8")
+    assert f"begun {note}" in (run / "report.md").read_text(encoding="utf-8")
     begun, control = ((run / HEADS / name / "README.md").read_text() for name in ("begun", "last_linear"))
-    assert f"- it {told}" in begun and told not in control
-    assert told not in (tmp_path / "spans" / "summary.md").read_text(encoding="utf-8"), (
+    assert f"- it {note}" in begun and note not in control
+    assert note not in (tmp_path / "spans" / "summary.md").read_text(encoding="utf-8"), (
         "random weights are not mentioned"
     )

@@ -245,9 +245,17 @@ def test_all_mistakes_of_a_config_are_reported_at_once(
     ]  # fmt: skip
     said = command("run", config, f"ensembles=[{','.join(wrong)}]", "train.lr=-1", "data.hold_out=0")
     assert said.code == 2
-    told = ("['encoder']", "adapter_5", "'methods'", "has the entry 7", "only at 1.", "data.hold_out is 0", "train.lr")
-    for words in told:
-        assert words in said.err
+    expected = (
+        "['encoder']",
+        "adapter_5",
+        "'methods'",
+        "has the entry 7",
+        "only at 1.",
+        "data.hold_out is 0",
+        "train.lr",
+    )
+    for text in expected:
+        assert text in said.err
 
 
 def test_fitted_weights_need_held_out_data(copy: Callable[..., Path], command: Command) -> None:

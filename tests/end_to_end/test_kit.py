@@ -81,7 +81,7 @@ def test_a_kit_replaces_no_other_folder(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
         (["--text", "a king", "--head", "encoder"], "--head: only for runs"),
         (["--text", "a king", "--tasks", "rte"], "two texts are needed for rte"),
@@ -90,16 +90,16 @@ def test_a_kit_replaces_no_other_folder(
         (["--text", " "], "'--text' is empty"),
         (["--file", "FOLDER/gap.csv"], "'x8' is empty"),
         ([], "nothing to predict on"),
-        (["--file", "FOLDER/odd.csv"], "expected columns with one of these sets of names: question, passage"),
+        (["--file", "FOLDER/odd.csv"], "expected one of these sets of columns: question, passage"),
     ],
 )
 def test_invalid_arguments_raise_clear_errors(
-    words: list[str], told: str, kit: Path, command: Command, tmp_path: Path
+    arguments: list[str], message: str, kit: Path, command: Command, tmp_path: Path
 ) -> None:
     (tmp_path / "odd.csv").write_text("first,second\na,b\n", encoding="utf-8")
     (tmp_path / "gap.csv").write_text("id,text\nx7,a king\nx8, \n", encoding="utf-8")
-    found = command("predict", kit, *[word.replace("FOLDER", str(tmp_path)) for word in words])
-    assert found.code == 2 and told in found.err
+    found = command("predict", kit, *[word.replace("FOLDER", str(tmp_path)) for word in arguments])
+    assert found.code == 2 and message in found.err
 
 
 def test_tasks_are_for_kits(finished: Callable[..., Path], glue_folder: Path, command: Command) -> None:
@@ -132,13 +132,13 @@ def test_a_kit_is_scored_on_a_configs_data(kit: Path, command: Command, tmp_path
     assert scores["splits"]["dev"]["head"] == pytest.approx(scores["splits"]["dev"]["card"])
     said = command("evaluate", rte, "--kit", kit).out
     assert "for rte, kit kit" in said and "baseline" in said and "card" in said
-    for words, message in (
+    for arguments, message in (
         ((rte, "--kit", "nowhere"), "no kit 'nowhere': give a shipped kit (default)"),
         (("--kit", kit), "give a config or run folder"),
         (("--kit", kit, "--predictions", "a.json", "--data", "b.json"), "no config or kit"),
     ):
-        told = command("evaluate", *words)
-        assert told.code == 2 and message in " ".join(told.err.split())
+        refused = command("evaluate", *arguments)
+        assert refused.code == 2 and message in " ".join(refused.err.split())
 
 
 def test_cards_contain_the_text_of_the_about_file(kit: Path, command: Command, tmp_path: Path) -> None:
@@ -153,8 +153,8 @@ def test_cards_contain_the_text_of_the_about_file(kit: Path, command: Command, t
         (None, "no such file"),
     ):
         about.unlink(missing_ok=True) if text is None else about.write_text(text, encoding="utf-8")
-        told = command("kit", *runs, "--to", kit, "--about", about)
-        assert told.code == 2 and message in " ".join(told.err.split()) and "Traceback" not in told.err
+        refused = command("kit", *runs, "--to", kit, "--about", about)
+        assert refused.code == 2 and message in " ".join(refused.err.split()) and "Traceback" not in refused.err
 
 
 def test_a_blank_second_text_counts_as_missing_and_the_input_file_is_not_overwritten(
@@ -165,7 +165,7 @@ def test_a_blank_second_text_counts_as_missing_and_the_input_file_is_not_overwri
     rows = command("predict", kit, "--file", texts, "--json").json
     assert [set(row) - {"id"} for row in rows] == [{"sst2", "rte", "squad2"}, {"sst2"}]
     before = texts.read_text(encoding="utf-8")
-    told = command("predict", kit, "--file", texts, "--out", texts)
-    assert told.code == 2 and "is the input file" in " ".join(told.err.split())
+    refused = command("predict", kit, "--file", texts, "--out", texts)
+    assert refused.code == 2 and "is the input file" in " ".join(refused.err.split())
     assert texts.read_text(encoding="utf-8") == before
     assert "a shipped kit (default)" in " ".join(command("predict", "defualt", "--text", "a king").err.split())

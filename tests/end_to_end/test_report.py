@@ -1,4 +1,4 @@
-"""The report of a real (tiny) run of every kind: all files, true numbers, nothing done twice, and errors in words."""
+"""The report of a real (tiny) run of every kind: all files, correct numbers, no repeated work, and clear errors."""
 
 import csv
 import json
@@ -32,7 +32,7 @@ OF_KIND = {
 
 @pytest.fixture
 def make(finished: Callable[..., Path], squad_folder: Path, glue_folder: Path, tmp_path: Path) -> Callable[..., Path]:
-    """make("rte") → a finished run of one's own, with seeds, two snapshots and an ensemble."""
+    """make("rte") → a copy of a finished run with seeds, two snapshots and an ensemble, which a test may modify."""
 
     def copy(task: str, *options: str, to: str = "run") -> Path:
         data = squad_folder if task.startswith("squad") else glue_folder
@@ -53,7 +53,7 @@ def blocks_of(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("task", ["squad2", "rte", "stsb"])
-def test_a_report_has_all_that_its_task_can_show(task: str, make: Callable[..., Path], command: Command) -> None:
+def test_a_report_has_every_block_of_its_task(task: str, make: Callable[..., Path], command: Command) -> None:
     run = make(task)
     said = command("report", run)
     assert said.code == 0, said.err
@@ -68,14 +68,14 @@ def test_a_report_has_all_that_its_task_can_show(task: str, make: Callable[..., 
         assert block["sentences"], key
         for ending in (["json", "csv"] if "rows" in block else []) + (["svg", "png"] if "picture" in block else []):
             assert (run / "report" / f"{key}.{ending}").stat().st_size > 0
-        assert "picture" not in block or block["alt"], f"{key} has a picture and no words for it"
+        assert "picture" not in block or block["alt"], f"{key} has a picture without alt text"
     page = (run / "report.html").read_text(encoding="utf-8")
     assert page.count('id="layer_map_dev"') == 1 and len(page) < 5_000_000
     assert (run / "report.md").read_text(encoding="utf-8").startswith("# ")
     assert (run / "snapshots/epoch_1/heads/adapter_4_seed0/README.md").is_file()
 
 
-def test_tables_hold_the_figures_of_scores_json(make: Callable[..., Path], command: Command) -> None:
+def test_tables_contain_the_scores_of_scores_json(make: Callable[..., Path], command: Command) -> None:
     run = make("rte")
     command("report", run)
     models = json.loads((run / "scores.json").read_text())["snapshots"]["1"]
@@ -87,7 +87,7 @@ def test_tables_hold_the_figures_of_scores_json(make: Callable[..., Path], comma
     assert float(rows["baseline"]["accuracy"]) == pytest.approx(models["baseline"]["scores"]["dev"]["accuracy"])
 
 
-def test_the_second_report_runs_no_encoder_and_says_the_same(
+def test_a_second_report_runs_no_encoder_and_is_identical(
     make: Callable[..., Path], command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make("rte")
@@ -99,7 +99,7 @@ def test_the_second_report_runs_no_encoder_and_says_the_same(
     assert said.code == 0 and read(run) == before
 
 
-def test_without_the_encoder_or_the_data_the_rest_is_there(
+def test_without_the_encoder_or_the_data_other_blocks_remain(
     make: Callable[..., Path], command: Command, tmp_path: Path
 ) -> None:
     run = make("rte")
@@ -114,7 +114,7 @@ def test_without_the_encoder_or_the_data_the_rest_is_there(
     assert {"scores_dev_1", "confusion_matrix_dev"} <= set(blocks_of(run))
 
 
-def test_several_runs_stand_side_by_side(make: Callable[..., Path], command: Command, tmp_path: Path) -> None:
+def test_several_runs_are_compared_on_one_page(make: Callable[..., Path], command: Command, tmp_path: Path) -> None:
     runs = make("rte", to="one"), make("stsb", to="two")
     said = command("report", *runs)
     assert said.code == 0 and said.out.strip() == f"report: {tmp_path / 'report.html'}"
@@ -123,7 +123,9 @@ def test_several_runs_stand_side_by_side(make: Callable[..., Path], command: Com
     assert (tmp_path / "elsewhere/report.html").is_file()
 
 
-def test_the_settings_on_the_page_repeat_the_run(make: Callable[..., Path], command: Command, tmp_path: Path) -> None:
+def test_the_settings_on_the_page_reproduce_the_run(
+    make: Callable[..., Path], command: Command, tmp_path: Path
+) -> None:
     run = make("rte")
     command("report", run, "--no-encoder")
     config = tmp_path / "again.toml"
@@ -133,13 +135,15 @@ def test_the_settings_on_the_page_repeat_the_run(make: Callable[..., Path], comm
     assert said.json["snapshots"] == json.loads((run / "scores.json").read_text())["snapshots"]
 
 
-def test_mistakes_are_told_in_words(command: Command, tmp_path: Path) -> None:
+def test_an_unfinished_run_is_reported_without_a_traceback(command: Command, tmp_path: Path) -> None:
     said = command("report", tmp_path)
     assert said.code == 2 and "no scores.json" in said.err and "bertvision run" in said.err
     assert "Traceback" not in said.err
 
 
-def test_what_somebody_else_put_there_stays(make: Callable[..., Path], command: Command, tmp_path: Path) -> None:
+def test_files_of_others_in_the_report_folder_are_left_alone(
+    make: Callable[..., Path], command: Command, tmp_path: Path
+) -> None:
     run, place = make("rte"), tmp_path / "project"
     (place / "report").mkdir(parents=True)
     (place / "report/thesis.png").write_bytes(b"mine")
@@ -152,7 +156,7 @@ def test_what_somebody_else_put_there_stays(make: Callable[..., Path], command: 
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_a_run_is_not_reported_beside_itself(inside: bool, make: Callable[..., Path], command: Command) -> None:
+def test_a_run_is_not_compared_with_itself(inside: bool, make: Callable[..., Path], command: Command) -> None:
     run = make("rte")
     other = shutil.copytree(run, run / "inner") if inside else run
     said = command("report", run, other)
@@ -160,7 +164,7 @@ def test_a_run_is_not_reported_beside_itself(inside: bool, make: Callable[..., P
     assert not (run / "report.html").exists()
 
 
-def test_texts_of_data_that_changed_since_are_not_shown(
+def test_texts_are_not_shown_if_the_data_has_changed(
     make: Callable[..., Path], command: Command, glue_folder: Path, tmp_path: Path
 ) -> None:
     run, data = make("rte"), tmp_path / "data"
@@ -177,7 +181,7 @@ def test_texts_of_data_that_changed_since_are_not_shown(
     assert "rows" not in blocks_of(run)["disagreements_dev"]
 
 
-def test_a_run_without_marks_is_brought_up_to_date_by_evaluate(make: Callable[..., Path], command: Command) -> None:
+def test_missing_per_example_results_are_restored_by_evaluate(make: Callable[..., Path], command: Command) -> None:
     run = make("rte")
     (run / "snapshots/epoch_1/predictions/dev/encoder/results.safetensors").unlink()
     said = command("report", run, "--no-encoder")
@@ -186,7 +190,7 @@ def test_a_run_without_marks_is_brought_up_to_date_by_evaluate(make: Callable[..
     assert command("report", run, "--no-encoder").code == 0
 
 
-def test_a_page_is_written_though_cards_can_not_be(
+def test_a_page_is_written_even_if_model_cards_can_not_be(
     make: Callable[..., Path], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make("rte")
@@ -199,7 +203,7 @@ def test_a_page_is_written_though_cards_can_not_be(
     assert said.code == 0 and "without model cards" in said.err and (tmp_path / "mine/report.html").is_file()
 
 
-def test_a_place_that_can_not_be_written_is_told_by_its_option(make: Callable[..., Path], command: Command) -> None:
+def test_an_unwritable_folder_is_reported_with_its_option(make: Callable[..., Path], command: Command) -> None:
     said = command("report", make("rte"), "--no-encoder", "--to", "/proc/nowhere")
     assert said.code == 2 and "--to" in said.err and "Traceback" not in said.err
 

@@ -222,7 +222,7 @@ def test_an_invalid_config_file_is_named(tmp_path: Path, name: str, text: str) -
         load_config(tmp_path / name)
 
 
-def test_a_missing_file_is_reported_with_what_to_give(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_with_the_accepted_inputs(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no config at .*TOML"):
         load_config(tmp_path / "none.toml")
     with pytest.raises(UserError, match="config.json"):

@@ -32,8 +32,8 @@ def _describe_work(job: Any) -> str:
     return (
         "The paper's experiment in miniature: about four minutes on two CPU cores. If you stop it, the same command "
         "resumes it.\n"
-        f"  1. Fine-tune {job.config.encoder.name} on {job.config.task.train_questions:,} synthetic questions; save it "
-        f"after {snapshots} epochs.\n"
+        f"  1. Fine-tune the encoder ({job.config.encoder.name}) on {job.config.task.train_questions:,} synthetic "
+        f"questions; save it after {snapshots} epochs.\n"
         f"  2. Train {counted(len(job.members), 'small head')} on the hidden states of all layers, in one pass per "
         "snapshot.\n"
         f"  3. Score everything on {job.config.task.dev_questions:,} dev questions.\n"

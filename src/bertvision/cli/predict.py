@@ -68,14 +68,15 @@ def predict(
             _predict_with_kit(run, tasks, text, text_pair, file, out, json)
             return
     if tasks is not None:
-        raise UserError(f"--tasks is for kits, and '{run}' is not one: leave it out, or give a kit.")
+        raise UserError(f"--tasks is for kits, and '{run}' is not one: remove it, or pass a kit.")
     from bertvision.pipeline.predict import Predictor
 
     if not Path(run).exists():
         from bertvision.kits.kit import shipped_kits
 
         raise UserError(
-            f"there is no run or kit '{run}': give the folder of one, or a shipped kit ({', '.join(shipped_kits())})."
+            f"there is no run or kit '{run}': pass the folder of one, or the name of a shipped kit "
+            f"({', '.join(shipped_kits())})."
         )
     predictor = Predictor(run, head, epochs, RichReporter())
     if head is None:
@@ -107,9 +108,9 @@ def _check_options(
         ("--data", data, "--submission", submission),
     ):  # fmt: skip
         if value is not None and there is None:
-            raise UserError(f"{option} needs {partner}: add it, or leave {option} out.")
+            raise UserError(f"{option} needs {partner}: add {partner}, or remove {option}.")
     if out is not None and file is not None and out.resolve() == file.resolve():
-        raise UserError(f"--out {out} is the input file: give another one.")
+        raise UserError(f"--out {out} is the input file: choose another path.")
 
 
 def _refuse_for_kits(options: dict[str, Any]) -> None:
@@ -165,7 +166,7 @@ def _prompt_kit(kit: Any, as_json: bool) -> None:
         pair = typer.prompt("second text or passage (empty for none)", default="", show_default=False) or None
         try:
             (row,) = kit.predict([(text, pair)], ids=["the text"])
-        except UserError as error:  # go on to the next text
+        except UserError as error:  # continue with the next text
             typer.echo(f"error: {error}", err=True)
             continue
         print_json(row) if as_json else _print_kit_row(kit, row, max(map(len, row)))

@@ -60,7 +60,7 @@ def _found_table(folder: Path, found: list[dict[str, Any]]) -> Table:
                 _relative(entry["file"], folder),
             ]
         )
-    columns = ["task", "split", "rows", "targets", "words 50/90/98/100 %", "file"]
+    columns = ["task", "split", "rows", "targets", "words (percentiles 50/90/98/100)", "file"]
     return Table(columns, rows, f"found in {folder}")
 
 

@@ -43,7 +43,8 @@ class Begin:
 
     @property
     def stamp(self) -> str:
-        """Hash of everything the new head depends on: the weights, and what decides if their output layer is used."""
+        """Hash of everything the new head depends on: the weights, and the target and task, which decide whether their
+        output layer is used."""
         return fingerprint(self.weights, self.target, self.task)
 
     def __str__(self) -> str:
@@ -77,8 +78,8 @@ def _find_task(folder: Path) -> dict[str, Any] | None:
 
 
 def name_begin(begin: str | None, others: list[Any]) -> str | None:
-    """Return a short name that tells this folder apart from the others in a grid. Take the shortest endings at which
-    the paths differ, and keep the parts that are not common to all: given runs/mnli/heads/adapter and
+    """Return a short name that distinguishes this folder from the others in a grid. Take the shortest path endings
+    that differ, and keep the parts that are not common to all: given runs/mnli/heads/adapter and
     runs/qnli/heads/adapter, the first becomes begin_mnli."""
     if begin is None:
         return None
@@ -134,8 +135,8 @@ def check_begin(head: Head, member: MemberConfig, task: Task) -> list[str]:
 
 
 def _predicts_the_same(found: Begin, target: Target, task: Task) -> bool:
-    """Whether both heads' outputs mean the same. Start and end of a span are never two labels. Tasks on a user's own
-    files all share one name, so two of them are never assumed to match."""
+    """Whether both heads' outputs mean the same thing. The start and end of a span never match two labels. Tasks on a
+    user's own files all share one name, so two of them are never assumed to match."""
     same = found.target == {"kind": str(target.kind), "labels": target.labels}
     own = {"name": task.name, "labels": list(task.labels)}
     return same and (found.task is None or (found.task == own and task.name != "files"))

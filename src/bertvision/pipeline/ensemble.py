@@ -273,7 +273,8 @@ def _score_together(job: Job, ensemble: Ensemble, epochs: float, name: str, memb
             except UserError as error:
                 if split != HELD_OUT or fitted:
                     raise
-                # Runs with different seeds hold out different examples, but share dev: only choices are impossible.
+                # Runs with different seeds hold out different examples, but share dev: it can be scored, but nothing
+                # can be chosen.
                 job.reporter.say(
                     f"ensemble '{name}' is scored on dev only, with a no-answer threshold of 0 where there is one: "
                     f"{error}"

@@ -1,7 +1,7 @@
 """The run folder. Everything is written atomically, and a finished stage holds the fingerprint of its inputs.
 
 config.json task.json environment.json metrics.jsonl    settings, task, environment, and a log
-snapshots/epoch_1/encoder/                              the encoder, in Hugging Face form, and its output layer
+snapshots/epoch_1/encoder/                              the encoder, in Hugging Face format, and its output layer
 snapshots/epoch_1/heads/<name>/                         head.safetensors, config.json
 snapshots/epoch_1/predictions/<split>/<name>/           predictions.jsonl, outputs.safetensors, results.safetensors
 states/train_epoch_1_tokens/                            a store of hidden states, if storing them pays off

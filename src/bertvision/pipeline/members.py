@@ -26,7 +26,7 @@ TRAINING: dict[str, Any] = {
     "lr": float, "epochs": int, "schedule": str, "warmup": float, "decay": float, "clip": float | None,
     "data_fraction": float, "seed": int,
 }  # fmt: skip
-# Everything in TRAINING can be varied by a search, `begin` can't.
+# A search can vary everything in TRAINING, but not `begin`.
 MEMBER: dict[str, Any] = {**TRAINING, "begin": str | None}
 RESERVED = ("encoder", "baseline")
 NAME = re.compile(r"[^\W\d_][\w.-]*")

@@ -111,7 +111,7 @@ class Predictor:
         task = build_task(TaskConfig(own.name, data=data) if data else own)
         splits = [split for split in task.splits if split.startswith("test") or split == "ax"]
         if not splits:
-            raise UserError(f"no test split in {task.source}, only {', '.join(task.splits)}. Give --data FOLDER.")
+            raise UserError(f"no test split in {task.source}, only {', '.join(task.splits)}. Pass --data FOLDER.")
         yield from ((split, task.read(split)) for split in splits)
 
     def _load_head(self, name: str) -> Head:

@@ -173,7 +173,9 @@ def read_scores(job: Job, epochs: float, name: str) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------- tables, for the terminal and summary.md
 
-SECONDS = Column("seconds", note="seconds: fine-tuning so far (encoder), or the pass in which all heads train (heads).")
+SECONDS = Column(
+    "seconds", note="seconds: fine-tuning up to this snapshot (encoder), or the pass that trains all heads (heads)."
+)
 FIRST_TO_GO = ("answerable-only EM", "HasAns F1", "NoAns F1", "seconds", "% of encoder", "answerable-only F1")
 SEEDS_NOTE = (
     "±: standard deviation over the seeds, which set a head's initial weights and dropout; the data order is the same."
@@ -255,5 +257,5 @@ def _spread(values: list[float]) -> str:
 
 
 def _seconds(model: Entry) -> str:
-    """Seconds of fine-tuning so far for the encoder; for a head, seconds of the pass shared by all heads."""
+    """For the encoder, seconds of fine-tuning up to the snapshot; for a head, of the pass shared by all heads."""
     return f"{model.seconds:.1f}" if model.parameters and model.seconds is not None else ""

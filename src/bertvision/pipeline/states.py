@@ -104,8 +104,8 @@ class StoreSpec:
         return found, self.identity(found.identity.get("encoder weights", "") if same else "of another fine-tuning")
 
     def find(self) -> tuple[Store | None, str]:
-        """Return a complete store that holds these states, perhaps among others. If there is none, also return how the
-        states found in its location differ."""
+        """Return a complete store that holds these states, possibly with others. If there is none, return None and how
+        the states found in its location differ, if any were found."""
         if self.job.config.store.path is None and not self.job.folder.states.exists():
             return None, ""  # the common case: a run that stores nothing
         trouble = ""

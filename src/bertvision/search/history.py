@@ -31,7 +31,7 @@ class History:
     snapshot: float
     tried: list[TriedMember]
     seconds: dict[str, float]
-    """Seconds of each pass, by population and by what its heads read."""
+    """Seconds of each pass, by population and level: "0/tokens", "0/sequences"."""
 
     def best(self) -> TriedMember | None:
         """The member with the highest score among those that finished; the first one in a tie."""

@@ -1,7 +1,8 @@
 """Drop members early by their scores on held-out data.
 
-At each rung, the worse half of the members that share a course is dropped (successive halving: Jamieson and Talwalkar
-2016, "Non-stochastic Best Arm Identification and Hyperparameter Optimization").
+Members with the same epochs and fraction of the data share a course. At each rung of a course, the worse half of its
+members is dropped (successive halving: Jamieson and Talwalkar 2016, "Non-stochastic Best Arm Identification and
+Hyperparameter Optimization").
 """
 
 import math
@@ -46,7 +47,7 @@ class Halving:
 
 def halve(scores: dict[str, float]) -> set[str]:
     """Return the names of the worse half, rounded down. Ties with the last survivor survive: early in a pass many
-    members predict the same for every example and can't be told apart. NaN is dropped."""
+    members predict the same for every example and can't be ranked. NaN is dropped."""
     numbers = sorted((score for score in scores.values() if not math.isnan(score)), reverse=True)
     cut = numbers[: math.ceil(len(scores) / 2)][-1] if numbers else math.inf
     return {name for name, score in scores.items() if not score >= cut}

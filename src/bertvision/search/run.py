@@ -135,7 +135,7 @@ def _open_study(job: Job, metric: str) -> Study:
             before = list(others.values())[-1].get("made_of", {})
             differs = ", ".join(key for key in {**before, **made_of} if before.get(key) != made_of.get(key))
             job.reporter.say(
-                f"search: starting over. The previous one differs in {differs}; it is kept in {path.name}."
+                f"search: starting over. The previous search differs in {differs}; it stays in {path.name}."
             )
         study.note("made_of", made_of)
     return study
@@ -185,7 +185,7 @@ def _write_history(job: Job, study: Study, metric: str) -> History:
 
 
 def _from_main_process(job: Job, ask: Callable[[], Any]) -> Any:
-    """Call `ask` in the main process, which alone has the study, and return its result in all processes."""
+    """Call `ask` in the main process, the only one with the study, and return its result in all processes."""
     return job.machine.gather([ask()] if job.machine.is_main else [])[0]
 
 

@@ -1,6 +1,6 @@
 """An Optuna study in SQLite with the members tried so far, from which the next populations are proposed.
 
-A population depends only on the seed and the members before it, so drawing it again after a kill gives the same one.
+A population depends only on the seed and the members before it, so drawing it again after a kill returns the same one.
 """
 
 import contextlib

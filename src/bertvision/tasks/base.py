@@ -31,7 +31,7 @@ SPAN_RECIPE = Recipe(head_epochs=1, head_batch_rows=16)
 
 @dataclass(frozen=True, kw_only=True)
 class TaskInfo:
-    """What is known about a task without its data."""
+    """The facts about a task that do not depend on its data."""
 
     name: str
     what: str

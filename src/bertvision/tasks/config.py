@@ -195,7 +195,7 @@ def _wrong_values(config: TaskConfig) -> Iterator[str]:
         yield f"task.kind: there is no kind '{config.kind}': {suggest(config.kind, KINDS)}"
     local = [f"task.{key}" for key in ("data", *SPLITS) if getattr(config, key)]
     if config.hub and local:
-        yield f"task.hub and {', '.join(local)} exclude each other: use the hub or local files."
+        yield f"task.hub and {', '.join(local)} can't be combined: use the hub or local files."
     if config.hub_config and local:
         yield f"task.hub_config does not apply with {', '.join(local)}: it is for hub datasets."
     if config.name == "files" and not (config.train or config.data or config.hub):

@@ -74,7 +74,7 @@ def _unanswerable_flags(split: str, seed: int) -> Iterator[bool]:
         yield from (position == index for index in range(3))
 
 
-# What the corpus is made of
+# Contents of the corpus
 
 
 @dataclass(frozen=True)
@@ -379,7 +379,9 @@ def _write(sentences: list[_Sentence], namer: _Namer) -> tuple[str, dict[tuple[s
     """The context, and the answers in it."""
     context, answers = "", {}
     stated: dict[str, set[str]] = {}
-    reported = namer.rng.choice([*sentences, *[None] * len(sentences)])  # half of the passages have such a sentence
+    reported = namer.rng.choice(
+        [*sentences, *[None] * len(sentences)]
+    )  # in half of the passages, one sentence is hearsay
     before: _Sentence | None = None
     subject = ""
     for sentence in sentences:

@@ -20,7 +20,7 @@ from bertvision.tasks.text_files import find_file, plain_suffix, read_lines, rea
 
 FORMATS = (".csv", ".tsv", ".jsonl")
 STEMS = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test",)}
-"""File names without their ending, by split."""
+"""File names without their extension, by split."""
 
 Row = tuple[str, Mapping[str, Any]]
 """Location of a row, for messages ("train.csv, line 3"), and its cells by column."""
@@ -92,7 +92,7 @@ def check_columns(path: Path, columns: Columns, labelled: bool) -> list[str]:
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """Every row of a CSV, TSV or JSON lines file; the file ending decides which."""
+    """Every row of a CSV, TSV or JSON lines file; the file extension decides which."""
     suffix = plain_suffix(path)
     if suffix == ".csv":
         return _tabular(path, _read_csv(path))
@@ -114,8 +114,8 @@ def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
     except csv.Error as error:
         raise UserError(
             f"{path}, line {number}: the row that starts here is not valid CSV ({error}). "
-            'Put cells with commas, quotation marks or line breaks in "…", and double quotation marks inside them; '
-            "use JSON lines (.jsonl) for very long texts."
+            'Enclose cells with commas, quotation marks or line breaks in "…", and write "" for each quotation mark '
+            "inside them. Use JSON lines (.jsonl) for very long texts."
         ) from error
 
 

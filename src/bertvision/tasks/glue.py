@@ -23,7 +23,7 @@ SMALL_SETS = Recipe(batch_rows=16)
 class GlueTask(TaskInfo):
     kind: Kind = LABEL
     folder: str
-    """Name of the official folder, and of the submission file without its ending."""
+    """Name of the official folder, and of the submission file without its extension."""
     text: str
     text_pair: str | None = None
     label: str = "label"
@@ -52,11 +52,11 @@ GLUE = {
             headerless=("source", "label", "mark", "sentence"), hub_columns=("sentence",), recipe=SMALL_SETS,
         ),
         GlueTask(
-            name="sst2", folder="SST-2", what="is this film review sentence positive?", metrics=("accuracy",),
+            name="sst2", folder="SST-2", what="is this sentence from a film review positive?", metrics=("accuracy",),
             text="sentence", labels=("negative", "positive"), hub_columns=("sentence",),
         ),
         GlueTask(
-            name="mrpc", folder="MRPC", what="do two news sentences mean the same?", metrics=("accuracy", "f1"),
+            name="mrpc", folder="MRPC", what="do two news sentences mean the same thing?", metrics=("accuracy", "f1"),
             text="#1 String", text_pair="#2 String", label="Quality", labels=("not_equivalent", "equivalent"),
         ),
         GlueTask(
@@ -194,7 +194,7 @@ def _broken_row(path: Path, number: int, expected: int, found: int) -> str:
 def _report_broken(path: Path, broken: list[int], count: int) -> None:
     """Warn about a few malformed lines, which the official file has; raise if there are more."""
     lines = ", ".join(map(str, broken[:5])) + (" …" if len(broken) > 5 else "")
-    message = f"{path}: {len(broken)} of {count} lines are malformed, with columns missing (line {lines})"
+    message = f"{path}: {len(broken)} of {count} lines are malformed, with the wrong number of columns (line {lines})"
     if len(broken) > max(3, count // 100):
         raise UserError(f"{message}; the official file has only a few. Download it again.")
     warnings.warn(f"{message}; they are skipped.", stacklevel=2)

@@ -22,7 +22,8 @@ def read_new_text(task: Task, path: Path, columns: Columns) -> list[Example]:
     if suffix == ".json":
         if not task.windowed:
             raise UserError(
-                f"{path} has questions in SQuAD format, but this run predicts {task.name}. Give CSV, TSV or JSONL."
+                f"{path} has questions in SQuAD format, but this run predicts {task.name}. Use a CSV, TSV or "
+                "JSONL file."
             )
         return squad.read_squad(path)
     if task.name in glue.GLUE:
@@ -37,9 +38,7 @@ def read_new_text(task: Task, path: Path, columns: Columns) -> list[Example]:
         columns = next((choice for choice in choices if not check_columns(path, choice, labelled=False)), choices[0])
     wanted = [name for name in (columns.text, columns.text_pair, columns.id) if name]
     if check_columns(path, columns, labelled=False):
-        raise UserError(
-            f"{path}: expected the columns {', '.join(wanted)}, which a run of {task.name} reads; some are missing."
-        )
+        raise UserError(f"{path}: a run on {task.name} reads the columns {', '.join(wanted)}, but some are missing.")
     return _read_unlabelled(path, columns)
 
 
@@ -59,7 +58,8 @@ def read_any_text(path: Path) -> list[Example]:
                 return _read_unlabelled(path, columns)
     wanted = " · ".join(", ".join(name for name in names if name) for names in ANY_COLUMNS)
     raise UserError(
-        f"{path}: expected columns with one of these sets of names: {wanted}. Rename them, or give a .txt file."
+        f"{path}: expected one of these sets of columns: {wanted}. Rename the columns, or use a .txt file with one "
+        "text per line."
     )
 
 

@@ -52,7 +52,7 @@ def make_question(
         if not text or found != text:
             raise UserError(
                 f"{where}, question {identity}: the answer {text!r} is not in its passage at answer_start {start}; "
-                f"the passage has {passage[max(start, 0) : max(start, 0) + max(len(text), 20)]!r}. "
+                f"the passage has {passage[max(start, 0) : max(start, 0) + max(len(text), 20)]!r} there. "
                 "Correct answer_start (in characters, from 0) or the answer's text."
             )
     return Example(id=identity, text=question, text_pair=passage, answers=answers, group=title or passage)
@@ -109,7 +109,7 @@ def _check_possible(is_impossible: Any, answers: tuple[Answer, ...], place: str)
 
 
 def _field(value: Any, key: str, kind: type, place: str) -> Any:
-    """Return value[key], which must have the expected type; errors name the place in the document."""
+    """Return value[key], which must have the expected type; errors name the location in the document."""
     if not isinstance(value, Mapping):
         raise UserError(f"{place}: expected an object with '{key}' (SQuAD format), found {type(value).__name__}.")
     if key not in value:

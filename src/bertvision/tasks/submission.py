@@ -32,7 +32,7 @@ def write_submission(
     name = submission_name(task, split, kind)
     if name is None:
         splits = ", ".join(MNLI_FILES) if task == "mnli" else "test"
-        reason = f"the server takes {splits}" if task in GLUE else "the task has no official server"
+        reason = f"the server accepts only {splits}" if task in GLUE else "the task has no official server"
         raise UserError(f"there is no submission file for {task}, split '{split}': {reason}.")
     if kind.reads_answers:
         text = json.dumps(dict(zip(ids, outputs, strict=True)), ensure_ascii=False, indent=1) + "\n"

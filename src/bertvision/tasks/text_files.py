@@ -15,11 +15,11 @@ from typing import IO, Any, cast
 from bertvision.errors import UserError
 
 COMPRESSIONS = ("", ".gz", ".xz")
-"""Endings that may follow a file's own, in the order they are tried."""
+"""Extensions that may follow a file's own, in the order in which they are tried."""
 
 
 def plain_suffix(path: Path) -> str:
-    """The ending that identifies the format: ".csv" for both a.csv and a.csv.gz."""
+    """The extension that identifies the format: ".csv" for both a.csv and a.csv.gz."""
     return (Path(path.stem) if path.suffix in COMPRESSIONS[1:] else path).suffix.lower()
 
 
@@ -85,7 +85,7 @@ def _decode(raw: bytes, path: Path, first_line: int) -> str:
         line = first_line + raw.count(b"\n", 0, error.start)
         column = error.start - raw.rfind(b"\n", 0, error.start)
         raise UserError(
-            f"{path} is not UTF-8: line {line} has byte 0x{raw[error.start]:02x} as its byte {column}. "
+            f"{path} is not UTF-8: invalid byte 0x{raw[error.start]:02x} at line {line}, byte {column}. "
             "Save the file as UTF-8."
         ) from error
 

@@ -110,8 +110,8 @@ class Finetuning:
         log: Callable[..., None],
         missing: list[float] | None = None,
     ) -> None:
-        """Train up to the last snapshot and call `on_snapshot(epochs, usage)` at each one, in order (after a kill
-        perhaps a second time, with the same weights). `missing` are the snapshots not yet saved (default: all)."""
+        """Train up to the last snapshot and call `on_snapshot(epochs, usage)` at each one, in order. After a kill, a
+        snapshot may be repeated, with the same weights. `missing` are the snapshots not yet saved (default: all)."""
         self.machine.watch_memory()
         self._resume(checkpoints, self.plan.step_at(min(missing or snapshots)))
         stops: dict[int, list[float]] = {}  # with few steps, several snapshots may fall on the same one

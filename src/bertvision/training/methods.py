@@ -26,7 +26,7 @@ ADAPTER = "default"
 
 
 class _Projection(NamedTuple):
-    """A query or value projection and its place in the model."""
+    """A query or value projection and its position in the model."""
 
     parent: nn.Module
     name: str

@@ -29,8 +29,8 @@ from bertvision.training.optimizer import (
 )
 
 MOST = 64
-# Most state values that a stack of token-level heads reads per step on a GPU, summed over members. (Launching a
-# recorded step is nearly free, so above this size running members one by one is faster.)
+# Maximum number of state values that a stack of token-level heads reads per step on a GPU, summed over members.
+# (Launching a recorded step is nearly free, so above this size running members one by one is faster.)
 STACKED_VALUES = 40_000_000
 
 

@@ -55,11 +55,11 @@ def test_outputs_are_returned_in_the_order_of_the_features(
 def try_it(wanted: str, tokens: float, unpadded: bool = True) -> tuple[int, list[str]]:
     """How often layers were compiled, and the printed lines."""
     calls: list[int] = []
-    told = Listening()
+    reporter = Listening()
     encoder: Any = SimpleNamespace(work=1000, compile_layers=lambda: (calls.append(1), unpadded)[1])
-    job: Any = SimpleNamespace(config=SimpleNamespace(encoder=SimpleNamespace(compile=wanted)), reporter=told)
+    job: Any = SimpleNamespace(config=SimpleNamespace(encoder=SimpleNamespace(compile=wanted)), reporter=reporter)
     compile_if_long(job, encoder, tokens)
-    return len(calls), told.lines
+    return len(calls), reporter.lines
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def try_it(wanted: str, tokens: float, unpadded: bool = True) -> tuple[int, list
     [("auto", LONG_WORK / 1000 - 1, 0), ("auto", LONG_WORK / 1000, 1), ("off", 1e30, 0), ("on", 1, 1)],
 )
 def test_layers_are_compiled_for_long_work_or_on_request(wanted: str, tokens: float, expected: int) -> None:
-    calls, told = try_it(wanted, tokens)
-    assert calls == expected == len(told)
+    calls, lines = try_it(wanted, tokens)
+    assert calls == expected == len(lines)
 
 
 def test_compiling_a_padded_encoder_is_declined_with_a_message() -> None:

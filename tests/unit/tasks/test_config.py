@@ -44,7 +44,7 @@ def test_a_valid_config_has_no_mistakes(config: TaskConfig) -> None:
         (TaskConfig("rte", seed=3), "task.seed does not apply to rte"),
         (TaskConfig("demo", data="x"), "task.data does not apply to demo"),
         (TaskConfig("demo", dev_questions=0), "'task.dev_questions' must be at least 1, not 0"),
-        (TaskConfig("rte", data=str(FIXTURES), hub="a/b"), "task.hub and task.data exclude each other"),
+        (TaskConfig("rte", data=str(FIXTURES), hub="a/b"), "task.hub and task.data can't be combined"),
         (TaskConfig("files"), "task.train is missing"),
         (TaskConfig("files", train=CSV, kind="lable"), "there is no kind 'lable': did you mean 'label'?"),
         (TaskConfig("files", train=CSV, text="texts"), "there is no column 'texts' (task.text): did you mean 'text'?"),

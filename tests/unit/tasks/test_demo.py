@@ -1,4 +1,4 @@
-"""The demo corpus: answers where they should be, a third unanswerable, nothing of dev to be memorised from train."""
+"""The demo corpus: answers where they should be, a third unanswerable, no dev name or wording in train."""
 
 import itertools
 import json
@@ -21,7 +21,7 @@ from bertvision.tasks.demo import build_corpus, spell
 SORTS, TRAIN, DEV = demo.sorts(), demo.words("train"), demo.words("dev")
 SPLITS = ("train", "dev")
 NAME_VALUES = {"person", "place", "title"}
-# Words that say what sort of thing a name belongs to, and words without a meaning of their own.
+# Words in names that are not names themselves: type words and function words.
 TYPE_WORDS = {"the", "of", "and", "battle", "treaty", "festival", "expedition", "bridge"}
 corpus = cache(build_corpus)
 
@@ -55,7 +55,7 @@ def templates(split: str) -> list[str]:
 
 
 def name_tokens(pools: dict[str, list[str]]) -> set[str]:
-    """Every token that can stand in a name of the split, lower case."""
+    """Every token that can occur in a name of the split, in lower case."""
     surnames = {a + b for a in pools["surname_starts"] for b in pools["surname_ends"]}
     places = {a + b for a in pools["place_starts"] for b in pools["place_ends"]}
     plain = (*pools["women"], *pools["men"], *pools["adjectives"], *pools["nouns"], *pools["ventures"], *pools["arts"])
@@ -63,31 +63,33 @@ def name_tokens(pools: dict[str, list[str]]) -> set[str]:
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_the_same_arguments_give_the_same_bytes_in_another_process(split: str) -> None:
+def test_the_same_arguments_produce_the_same_bytes_in_another_process(split: str) -> None:
     code = f"import json, bertvision.tasks.demo as demo; print(json.dumps(demo.build_corpus('{split}', 200, 5)))"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert output == json.dumps(build_corpus(split, 200, 5)) + "\n"
 
 
-def test_another_seed_gives_another_corpus() -> None:
+def test_another_seed_produces_another_corpus() -> None:
     texts = [{paragraph["context"] for paragraph in paragraphs("train", 300, seed)} for seed in (0, 1)]
     assert not texts[0] & texts[1]
 
 
 @pytest.mark.parametrize("split", SPLITS)
 @pytest.mark.parametrize("questions", [1, 2, 7, 100, 1999])
-def test_it_has_exactly_the_questions_asked_for_and_begins_like_a_larger_one(split: str, questions: int) -> None:
+def test_a_corpus_has_the_requested_number_of_questions_and_is_a_prefix_of_a_larger_one(
+    split: str, questions: int
+) -> None:
     assert rows(split, questions) == rows(split)[:questions]
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_a_third_is_unanswerable_in_every_prefix_and_within_one_percent(split: str) -> None:
+def test_a_third_of_every_prefix_is_unanswerable_to_within_one_question(split: str) -> None:
     flags = [qa["is_impossible"] for _, qa in rows(split)]
     assert all(abs(sum(flags[:end]) - end / 3) <= 1 for end in range(1, len(flags) + 1))
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_every_answer_stands_where_it_says_and_nowhere_else(split: str) -> None:
+def test_every_answer_is_at_its_offset_and_nowhere_else(split: str) -> None:
     for context, qa in rows(split):
         assert qa["is_impossible"] == (not qa["answers"])
         for answer in qa["answers"]:
@@ -108,7 +110,7 @@ def test_ids_are_unique(split: str) -> None:
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_no_question_is_asked_twice_of_a_passage_and_no_passage_twice(split: str) -> None:
+def test_passages_and_the_questions_and_answers_of_a_passage_are_unique(split: str) -> None:
     contexts = [paragraph["context"] for paragraph in paragraphs(split)]
     assert len(set(contexts)) == len(contexts)
     for paragraph in paragraphs(split):
@@ -119,7 +121,7 @@ def test_no_question_is_asked_twice_of_a_passage_and_no_passage_twice(split: str
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_passages_and_articles_have_the_promised_size(split: str) -> None:
+def test_passages_and_articles_have_the_documented_size(split: str) -> None:
     articles = corpus(split, 3000)["data"][:-1]
     assert all(4 <= len(article["paragraphs"]) <= 6 for article in articles)
     for paragraph in itertools.chain.from_iterable(article["paragraphs"] for article in articles):
@@ -129,7 +131,7 @@ def test_passages_and_articles_have_the_promised_size(split: str) -> None:
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_sentences_are_clean_english(split: str) -> None:
+def test_sentences_are_well_formed(split: str) -> None:
     for context, qa in rows(split):
         for text in (context, qa["question"]):
             assert not re.search(r"[{}\[\]|]|  | [,.?]|,,|\.\.", text), text
@@ -142,20 +144,20 @@ def test_sentences_are_clean_english(split: str) -> None:
         assert qa["question"].endswith("?")
 
 
-def test_no_wording_of_dev_is_a_wording_of_train() -> None:
+def test_train_and_dev_share_no_wording() -> None:
     used = {split: {text for one in templates(split) for text in expansions(one)} for split in SPLITS}
     assert not used["train"] & used["dev"]
     assert not {*TRAIN["contrasts"], *TRAIN["hearsay"]} & {*DEV["contrasts"], *DEV["hearsay"]}
 
 
 @pytest.mark.parametrize("kind", SORTS, ids=lambda kind: kind.name)
-def test_every_fact_can_be_said_and_asked_for_in_several_ways(kind: Any) -> None:
+def test_every_fact_has_several_sentences_and_questions(kind: Any) -> None:
     for relation, (split, least) in itertools.product(kind.relations, {"train": 4, "dev": 3}.items()):
         assert len(relation.sentences[split]) >= least
         assert len({text for one in relation.questions[split] for text in expansions(one)}) >= 3
 
 
-def test_no_name_of_dev_is_met_in_train() -> None:
+def test_no_dev_name_occurs_in_train() -> None:
     assert not name_tokens(TRAIN) & name_tokens(DEV)
     seen = set().union(*(words(context) | words(qa["question"]) for context, qa in rows("train", 6000)))
     for template in templates("train"):
@@ -163,14 +165,14 @@ def test_no_name_of_dev_is_met_in_train() -> None:
     assert not name_tokens(DEV) & seen
 
 
-def test_every_capitalised_word_of_dev_questions_is_an_opening_a_type_word_or_a_dev_name() -> None:
+def test_every_capitalised_word_in_dev_questions_is_the_first_a_type_word_or_a_dev_name() -> None:
     known = name_tokens(DEV) | TYPE_WORDS
     for _, qa in rows("dev"):
         found = re.findall(r"(?<=[ ])[A-Z][a-z]+", qa["question"])
         assert {word.lower() for word in found} <= known, qa["question"]
 
 
-def test_no_answer_of_dev_that_is_not_a_number_is_a_value_of_train() -> None:
+def test_train_and_dev_share_no_answers_except_numbers() -> None:
     for pool in ("trades", "materials", "goods", "reasons"):
         assert not set(TRAIN[pool]) & set(DEV[pool])
     numeric = {spell(number) for number in range(70)}
@@ -195,7 +197,7 @@ def log_odds(train: list[tuple[set[str], bool]]) -> tuple[float, dict[str, float
 
 @pytest.mark.parametrize("fit_on", SPLITS)
 @pytest.mark.parametrize("score_on", SPLITS)
-def test_a_question_alone_does_not_tell_whether_it_is_answerable(fit_on: str, score_on: str) -> None:
+def test_a_question_alone_does_not_reveal_whether_it_is_answerable(fit_on: str, score_on: str) -> None:
     def bags(split: str, seed: int) -> list[tuple[set[str], bool]]:
         return [(words(qa["question"]), qa["is_impossible"]) for _, qa in rows(split, 6000, seed)]
 
@@ -214,7 +216,7 @@ def test_most_unanswerable_questions_name_an_entity_of_the_passage_and_some_do_n
 
 
 def value_shapes(split: str) -> dict[str, str]:
-    """Relation value → a pattern of how such a value looks in a passage of the split."""
+    """Relation value → a pattern that such values match in passages of the split."""
     pools = TRAIN if split == "train" else DEV
     listed = {
         "trade": pools["trades"],
@@ -231,7 +233,7 @@ def value_shapes(split: str) -> dict[str, str]:
 
 
 def value_asked_for(split: str) -> dict[str, set[str]]:
-    """Question with `{S}` for its entity → which sorts of value answer it."""
+    """Question with `{S}` for its entity → the types of value that answer it."""
     asked: dict[str, set[str]] = {}
     for relation in itertools.chain.from_iterable(kind.relations for kind in SORTS):
         for text in itertools.chain.from_iterable(map(expansions, relation.questions[split])):
@@ -240,7 +242,7 @@ def value_asked_for(split: str) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_an_unanswerable_question_usually_finds_a_value_of_its_type_in_the_passage(split: str) -> None:
+def test_the_passage_of_an_unanswerable_question_usually_has_a_value_of_the_right_type(split: str) -> None:
     shapes, asked = value_shapes(split), value_asked_for(split)
     patterns = [
         (re.compile(re.escape(text).replace(re.escape("{S}"), "(?P<name>.+?)(?:'s?)?"), re.IGNORECASE), values)
@@ -258,7 +260,7 @@ def test_an_unanswerable_question_usually_finds_a_value_of_its_type_in_the_passa
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_pronouns_and_nouns_stand_for_names(split: str) -> None:
+def test_most_passages_use_pronouns(split: str) -> None:
     contexts = [paragraph["context"] for paragraph in paragraphs(split)]
     linked = sum(bool(re.search(r"\. (It|Its|She|Her|He|His) ", context)) for context in contexts)
     assert linked / len(contexts) > 0.5
@@ -273,7 +275,7 @@ def test_every_kind_of_answer_is_asked_for_in_both_splits() -> None:
 
 
 @pytest.mark.parametrize("kind", SORTS, ids=lambda kind: kind.name)
-def test_two_facts_in_one_sentence_name_relations_of_the_kind(kind: Any) -> None:
+def test_templates_use_the_relations_of_their_sort(kind: Any) -> None:
     names = {relation.name for relation in kind.relations}
     for split in SPLITS:
         for template in kind.doubles[split]:
@@ -283,7 +285,7 @@ def test_two_facts_in_one_sentence_name_relations_of_the_kind(kind: Any) -> None
             assert all(option.count("{S") == 1 for text in relation.questions[split] for option in expansions(text))
 
 
-def test_numbers_are_spelled_like_english() -> None:
+def test_numbers_are_spelled_out_in_english() -> None:
     assert [spell(number) for number in (0, 12, 19, 20, 21, 40, 69)] == [
         "zero", "twelve", "nineteen", "twenty", "twenty-one", "forty", "sixty-nine",
     ]  # fmt: skip
@@ -299,11 +301,11 @@ def test_the_sample_in_the_docs_is_the_first_dev_passage() -> None:
         assert f"| {qa['question']} | {answer} |" in shown
 
 
-def test_an_unknown_split_is_refused_with_the_known_ones() -> None:
+def test_an_unknown_split_is_refused_and_the_known_ones_are_listed() -> None:
     with pytest.raises(UserError, match="no split 'test'.*dev, train"):
         build_corpus("test", 10)
 
 
-def test_no_questions_is_refused() -> None:
+def test_zero_questions_are_refused() -> None:
     with pytest.raises(UserError, match="not 0"):
         build_corpus("train", 0)

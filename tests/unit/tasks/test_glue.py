@@ -24,7 +24,7 @@ def test_carriage_returns_of_dos_files_are_not_part_of_the_label() -> None:
     assert b"\r\n" in (TINY / "SST-2" / "dev.tsv").read_bytes()
     examples = read_glue(GLUE["sst2"], TINY / "SST-2" / "dev.tsv", "dev")
     assert [example.target for example in examples] == [0, 1, 0, 1, 0]
-    assert examples[0].text == 'He said "stop and left 0 . '  # its last space too
+    assert examples[0].text == 'He said "stop and left 0 . '  # including its last space
 
 
 def test_ids_are_the_index_of_the_file_or_the_row_number() -> None:
@@ -105,7 +105,7 @@ def test_many_malformed_rows_are_refused(tmp_path: Path) -> None:
         read_glue(GLUE["qqp"], qqp(tmp_path, ["half"] * 4), "train")
 
 
-def test_a_valid_qqp_file_gives_no_warning(tmp_path: Path) -> None:
+def test_a_valid_qqp_file_raises_no_warning(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(read_glue(GLUE["qqp"], qqp(tmp_path, []), "train")) == 10

@@ -20,7 +20,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def save(folder: Path, split: str, columns: dict, labels: list[str] | None = None) -> str:
-    """Writes one split as parquet, laid out so that load_dataset finds it."""
+    """Write one split as parquet, laid out so that load_dataset finds it."""
     dataset = datasets.Dataset.from_dict(columns)
     if labels:
         dataset = dataset.cast_column("label", datasets.ClassLabel(names=labels))
@@ -29,7 +29,7 @@ def save(folder: Path, split: str, columns: dict, labels: list[str] | None = Non
     return str(folder)
 
 
-def test_glue_rows_become_examples_and_minus_one_is_not_known(tmp_path: Path) -> None:
+def test_glue_rows_become_examples_and_minus_one_means_unknown(tmp_path: Path) -> None:
     columns = {"sentence1": ["a", "b"], "sentence2": ["c", "d"], "label": [1, 0], "idx": [4, 9]}
     names = ["entailment", "not_entailment"]
     save(tmp_path / "rte", "train", columns, names)
@@ -68,7 +68,7 @@ def test_squad_rows_become_questions(tmp_path: Path) -> None:
     assert spans.read("dev") == examples and spans.kind is SPAN
 
 
-def test_a_hub_dataset_of_ones_own_gives_its_label_names(tmp_path: Path) -> None:
+def test_a_users_own_hub_dataset_provides_its_label_names(tmp_path: Path) -> None:
     save(tmp_path / "own", "train", {"body": ["a", "b"], "label": [0, 1]}, ["spam", "ham"])
     hub = save(tmp_path / "own", "test", {"body": ["c"], "label": [-1]}, ["spam", "ham"])
     task = build_task(TaskConfig("files", hub=hub, text="body"))
@@ -85,7 +85,7 @@ def test_plain_labels_are_discovered(tmp_path: Path) -> None:
     assert task.labels == ("no", "yes") and [e.target for e in task.read("train")] == [0, 1, 0]
 
 
-def test_a_missing_column_or_split_is_told(tmp_path: Path) -> None:
+def test_a_missing_column_or_split_is_reported(tmp_path: Path) -> None:
     hub = save(tmp_path / "odd", "train", {"sentence1": ["a"], "label": [0]})
     task = build_task(TaskConfig("rte", hub=hub))
     with pytest.raises(UserError, match="has no column sentence2; it has sentence1, label"):
@@ -96,7 +96,7 @@ def test_a_missing_column_or_split_is_told(tmp_path: Path) -> None:
         build_task(TaskConfig("files", hub=hub, labels=["0", "1"])).read("train")
 
 
-def test_without_network_the_message_says_what_was_looked_for_and_how_to_give_a_folder(
+def test_without_a_network_the_error_names_the_dataset_and_suggests_a_folder(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
@@ -108,13 +108,13 @@ def test_without_network_the_message_says_what_was_looked_for_and_how_to_give_a_
             build_task(TaskConfig(name)).read("train")
 
 
-def test_without_the_package_the_message_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_error_explains_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match=r"pip install 'bertvision\[hub\]'"):
         build_task(TaskConfig("rte")).read("train")
 
 
-def test_mnli_has_its_two_dev_sets_on_the_hub_as_well() -> None:
+def test_mnli_has_two_dev_sets_on_the_hub_too() -> None:
     task = build_task(TaskConfig("mnli"))
     assert task.dev_splits == ("dev_matched", "dev_mismatched") and "ax" in task.splits
     assert their_split("dev_matched") == "validation_matched" and our_split("validation") == "dev"

@@ -10,7 +10,7 @@ from bertvision.tasks.glue import GLUE
 from bertvision.tasks.submission import write_submission
 
 TINY = Path(__file__).parents[2] / "fixtures" / "glue_tiny"
-# File name and first two labels as the GLUE server takes them.
+# File name and first two labels in the form that the GLUE server accepts.
 OFFICIAL = {
     ("cola", "test"): ("CoLA.tsv", ["0", "1"]),
     ("sst2", "test"): ("SST-2.tsv", ["0", "1"]),
@@ -27,7 +27,7 @@ OFFICIAL = {
 
 
 @pytest.mark.parametrize("task, split", OFFICIAL)
-def test_glue_predictions_take_the_official_form(task: str, split: str, tmp_path: Path) -> None:
+def test_glue_predictions_have_the_official_format(task: str, split: str, tmp_path: Path) -> None:
     ids = [example.id for example in build_task(TaskConfig(task, data=str(TINY))).read(split)][:2]
     path = write_submission(task, split, GLUE[task].kind, ids, [0, 1], tmp_path / "new")
     name, labels = OFFICIAL[task, split]
@@ -36,7 +36,7 @@ def test_glue_predictions_take_the_official_form(task: str, split: str, tmp_path
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_every_glue_task_has_a_form() -> None:
+def test_every_glue_task_has_an_official_format() -> None:
     assert {task for task, _ in OFFICIAL} == set(GLUE) and len(OFFICIAL) == 11
 
 
@@ -45,7 +45,7 @@ def test_scores_are_clipped_and_have_three_decimals(tmp_path: Path) -> None:
     assert path.read_text().splitlines()[1:] == ["0\t0.000", "1\t2.346", "2\t5.000"]
 
 
-def test_squad_answers_are_a_map_from_id_to_text(tmp_path: Path) -> None:
+def test_squad_answers_map_ids_to_text(tmp_path: Path) -> None:
     path = write_submission("squad2", "test", SPAN, ["a", "b"], ["Zürich \u2028", ""], tmp_path)
     assert json.loads(path.read_text("utf-8")) == {"a": "Zürich \u2028", "b": ""}
 
@@ -53,7 +53,7 @@ def test_squad_answers_are_a_map_from_id_to_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "task, split", [("rte", "dev"), ("mnli", "test"), ("squad2_answerable", "test"), ("files", "test")]
 )
-def test_what_no_server_takes_is_refused(task: str, split: str, tmp_path: Path) -> None:
+def test_splits_that_no_server_accepts_are_refused(task: str, split: str, tmp_path: Path) -> None:
     kind = TASKS[task].kind or LABEL
     with pytest.raises(UserError, match=f"no submission file for {task}, split '{split}'"):
         write_submission(task, split, kind, ["x"], [0], tmp_path)

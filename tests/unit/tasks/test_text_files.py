@@ -47,7 +47,7 @@ def test_bad_utf8_names_file_line_and_byte(tmp_path: Path) -> None:
     path = tmp_path / "latin.json"
     path.write_bytes(b'{"a": 1,\n"caf\xe9": 2}')
     for read in (read_json, lambda path: list(read_lines(path))):
-        with pytest.raises(UserError, match="latin.json is not UTF-8: line 2 has byte 0xe9 as its byte 5"):
+        with pytest.raises(UserError, match="latin.json is not UTF-8: invalid byte 0xe9 at line 2, byte 5"):
             read(path)
 
 
@@ -59,7 +59,7 @@ def test_an_empty_file_is_named(content: bytes, tmp_path: Path) -> None:
             read(tmp_path / "a.json")
 
 
-def test_a_missing_file_and_a_folder_are_told_apart(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_have_different_errors(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no file"):
         read_json(tmp_path / "none.json")
     with pytest.raises(UserError, match="is a folder"):
@@ -80,7 +80,7 @@ def test_a_plain_file_is_preferred_to_a_compressed_one(tmp_path: Path) -> None:
     assert find_file(tmp_path, "b.tsv") is None
 
 
-def test_the_format_is_the_ending_before_the_compression() -> None:
+def test_the_format_is_the_extension_before_the_compression() -> None:
     assert [plain_suffix(Path(name)) for name in ("a.csv", "a.b.CSV.gz", "a.jsonl.xz", "a")] == [
         ".csv",
         ".csv",

@@ -38,8 +38,8 @@ def features(tiny_features: Callable[[str], Features]) -> Features:
 def run(parts: Any, folder: Path, stack: int = 64, seconds: float = 1e9, **more: Any) -> list[Member]:
     members, source, tokens_of = parts
     machine, checkpoints = Machine("cpu", "float32"), checkpoints_in(folder, seconds)
-    told = {"reporter": Listening(), "log": log_nothing, **more}
-    train_heads(members, source, tokens_of, machine, checkpoints, stack=stack, **told)
+    options = {"reporter": Listening(), "log": log_nothing, **more}
+    train_heads(members, source, tokens_of, machine, checkpoints, stack=stack, **options)
     return members
 
 
@@ -174,13 +174,13 @@ def test_losses_of_a_stack_equal_those_of_its_members_alone(
     features: Features, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "LOG_STEPS", 2)
-    told: dict[int, list[Any]] = {1: [], 64: []}
-    for stack, lines in told.items():
+    logged: dict[int, list[Any]] = {1: [], 64: []}
+    for stack, lines in logged.items():
         run(
             make(features, FIVE), tmp_path / str(stack), stack=stack,
             log=lambda event, lines=lines, **values: lines.append(values["loss"]),
         )  # fmt: skip
-    for stacked, alone in zip(told[64], told[1], strict=True):
+    for stacked, alone in zip(logged[64], logged[1], strict=True):
         assert stacked == pytest.approx(alone, abs=2e-5)
 
 
