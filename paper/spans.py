@@ -62,7 +62,7 @@ def scores_block(experiment: Experiment, encoder: str, epochs: float, which: str
 
 
 def folded_scores(run: Experiment, encoder: str) -> list[Block]:
-    """All scores of a further run, the last snapshot first."""
+    """All scores of another run, the last snapshot first."""
     which = f", heads of {run.title}"
     return [scores_block(run, encoder, epochs, which, folded=True) for epochs in reversed(run.head_snapshots)]
 

@@ -38,7 +38,7 @@ for words in sys.argv[1].split("|"):
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a copy of the package with one head, one task, one metric, one kind and one analysis more."""
+    """The folder of a copy of the package with one more head, task, metric, kind and analysis."""
     source = tmp_path_factory.mktemp("copy")
     copy = source / "bertvision"
     shutil.copytree(ROOT / "src" / "bertvision", copy, ignore=shutil.ignore_patterns("__pycache__", "shipped"))
@@ -140,7 +140,7 @@ def check_analysis(run: Path) -> None:
     scores = json.loads((run / "scores.json").read_text())["snapshots"]["0"]
     right = round(scores["encoder"]["scores"]["dev"]["accuracy"] * 24 / 100)
     assert rows[0] == {"model": "encoder alone", "right": right}
-    assert "Right answers in numbers" in (run / "report.html").read_text()
+    assert "Number of right answers" in (run / "report.html").read_text()
 
 
 def test_a_kind_is_one_file(package: Path, data: Path, tmp_path: Path, tiny_encoder_folder: Path) -> None:
