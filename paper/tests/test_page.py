@@ -149,9 +149,8 @@ def test_seconds_at_another_rate_count_if_the_same_models_were_trained(tmp_path:
     run("again/squad2_gte_full1_lr5e-05_seed0.json", 12.0, 5e-5, ["last_linear"])
     (one,), (other,) = load_kept(tmp_path).values(), load_rates(tmp_path)
     assert [some.seconds(1, "encoder") for some in (one, other)] == [Seconds(12.0, alone=True)] * 2
-    assert one.seconds(1, "last_linear") == Seconds(
-        17.0, alone=False
-    )  # its pass trained another head as well, and the GPU was shared
+    # Its pass also trained another head, and shared the GPU.
+    assert one.seconds(1, "last_linear") == Seconds(17.0, alone=False)
     assert other.seconds(1, "last_linear") == Seconds(17.0, alone=True)
     assert (one.again, len(other.again)) == ([], 1)
     assert at_lower_rate([other]) == {"squad2_gte_full1": other}
@@ -166,9 +165,7 @@ def test_runs_with_other_rates_are_of_an_experiment_that_was_kept(path: Path) ->
     for epochs, models in like["snapshots"].items():
         facts = [shots[epochs]["encoder"] for shots in (run["snapshots"], like["snapshots"])]
         assert facts[0]["tokens"] == models["encoder"]["tokens"]
-        assert (
-            facts[0]["scores"] != facts[1]["scores"] or epochs == "0"
-        )  # before the first step the learning rate has no effect
+        assert facts[0]["scores"] != facts[1]["scores"] or epochs == "0"  # no effect before the first step
 
 
 @pytest.mark.parametrize(("config", "lr", "seed"), sorted(ALONE))

@@ -115,7 +115,7 @@ def test_a_head_is_one_file_a_task_one_row_and_a_metric_one_function(
 ) -> None:
     config = config_of(tmp_path, tiny_encoder_folder, f'name = "toys"\ndata = "{data / "TOYS"}"')
     shown = call(package, tmp_path, "heads max_pooling", "tasks", f"run {config}", f"report {tmp_path / 'run'}")
-    assert "the maximum over the layers" in shown and "is it about a toy?" in shown
+    assert "The maximum over the layers" in shown and "is it about a toy?" in shown
     scores = json.loads((tmp_path / "run" / "scores.json").read_text())
     models = scores["snapshots"]["0"]
     assert scores["metrics"] == ["accuracy", "within_one"]

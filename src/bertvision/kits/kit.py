@@ -204,7 +204,10 @@ def _called(number: int, ids: Sequence[str] | None) -> str:
 
 
 def load(name: str | Path = "default", tasks: Iterable[str] | None = None, **settings: Any) -> Kit:
-    """Load a shipped kit by name, or any kit from its folder."""
+    """Load a shipped kit by name, or any kit from its folder.
+
+    `tasks` selects its tasks (default: all). `settings` are `device` and `dtype` (default: "auto").
+    """
     return Kit(find_kit(name), tasks, **settings)
 
 
