@@ -393,7 +393,7 @@ def main() -> None:
     parser.add_argument("--folder", help="folder on the disk to measure (default: the system's temporary folder)")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that the files are removed in this case, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that the files are removed in this case as well
     console = Console(width=150)
     train = read_train()
     console.print(train.origin)

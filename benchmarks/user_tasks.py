@@ -1,4 +1,4 @@
-"""A user's own texts: small heads on all layers of the untouched embedded encoder against what people do today.
+"""A user's own texts: small heads on all layers of the untouched embedded encoder compared with common methods.
 
     BERTVISION_REAL_DATA=… python benchmarks/user_tasks.py [--tasks trec subj …] [--seeds 3]
 
@@ -45,7 +45,9 @@ def main() -> None:
     arguments = parser.parse_args()
     quiet_libraries()
     columns = ["task", "TF-IDF", "last layer", "control", "all layers", "head chosen"]
-    table = Table(*columns, title=f"test accuracy; control and heads: mean ± deviation of {arguments.seeds} seeds")
+    table = Table(
+        *columns, title=f"test accuracy; control and heads: mean ± standard deviation over {arguments.seeds} seeds"
+    )
     for task in arguments.tasks:
         with tempfile.TemporaryDirectory() as folder:
             table.add_row(task, *compare(task, folder, arguments.seeds))
@@ -94,7 +96,7 @@ def peers(job: Job) -> tuple[float, float]:
 
 
 def accuracy(prepare: Any, inputs: list[Any], targets: list[np.ndarray]) -> float:
-    """In percent, on the last of (train, held out, test); the strength is the best on held out."""
+    """Accuracy in percent on the last of (train, held out, test). The strength is the best one on held-out data."""
 
     def fit(strength: float, given: Any, wanted: np.ndarray) -> Any:
         return make_pipeline(prepare(), LogisticRegression(C=strength, max_iter=2000)).fit(given, wanted)

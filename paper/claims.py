@@ -88,13 +88,13 @@ class Claim:
     """The papers' own scores."""
     findings: list[Finding]
     further: list[str] = field(default_factory=list)
-    """More evidence, which decides nothing."""
+    """More evidence, which does not affect the verdict."""
     rule: str = ""
-    """How it is judged, where the default rule does not say it."""
+    """How it is judged, if not by the default rule."""
     brief: str = ""
     """What we found in a few words; default: the range of the differences."""
     unsupported: str = FAILS
-    """The verdict where too few scores agree."""
+    """The verdict if too few scores agree."""
 
     @property
     def title(self) -> str:
@@ -126,7 +126,7 @@ class Claim:
 
     @property
     def seeds(self) -> int:
-        """The fewest that any of its scores has."""
+        """The smallest number of seeds behind any of its scores."""
         return min((len(gap.values) for finding in self.findings for gap in finding.scores), default=0)
 
     @property

@@ -108,7 +108,7 @@ def _fill_in(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def _members(config: dict[str, dict[str, Any]]) -> dict[str, MemberConfig]:
     """The members that `heads` defines, each with all settings of its head."""
     kind = TASKS[config["task"]["name"]].kind
-    assert kind is not None, "an experiment's task has a kind of its own"
+    assert kind is not None, "an experiment's task must have a kind"
     train = TrainConfig(**{item.name: config["train"][item.name] for item in dataclasses.fields(TrainConfig)})
     members = build_members(config["heads"][""], train, config["seed"][""], kind)
     return {

@@ -31,7 +31,7 @@ ALONE = {
 """Runs in RATES, as (experiment, learning rate, seed), that had the GPU to themselves, as all runs in AGAIN had. All
 other seconds are upper bounds."""
 OLD_NAME = "encoder itself"
-"""What kept analyses call the encoder alone."""
+"""The name of the encoder alone in kept analyses."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Experiment:
 
     name: str
     runs: dict[int, dict[str, Any]]
-    """What `keep.py` wrote, by seed."""
+    """The content of the kept files, by seed."""
     again: list[dict[str, Any]] = field(default_factory=list)
     """Repeated runs at the same learning rate that had the GPU to themselves."""
     timed: list[dict[str, Any]] = field(default_factory=list)
@@ -137,7 +137,7 @@ class Experiment:
         return None if own is None else Seconds(tuned.value + own.value, tuned.alone and own.alone)
 
     def seconds_of_passes(self) -> Seconds | None:
-        """Seconds of all head passes of all snapshots. Heads that read every token train in a pass of their own."""
+        """Seconds of all head passes of all snapshots. Heads that read every token train in a separate pass."""
         shots = self.head_snapshots
         alike = [run for run in self.timed if all(run in self._timed_alike(epochs) for epochs in shots)]
         return _fewest(alike, list(self.runs.values()), lambda run: sum(_passes(run, epochs) for epochs in shots))

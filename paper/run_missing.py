@@ -19,7 +19,7 @@ RUNS = ROOT / "runs" / "results"
 
 
 def missing(names: list[str]) -> list[tuple[str, int]]:
-    """(experiment, seed) of the runs that were not kept, of the named experiments or all, in file order."""
+    """(experiment, seed) of the missing runs of the named experiments (default: all), in file order."""
     wanted, there = page_experiments(), kept_seeds()
     for name in names:
         if name not in wanted:

@@ -27,7 +27,7 @@ ALONG_TOKENS = ("pooled_adapter_cnn_nxn", "pooled_adapter_inception", "pooled_ad
 ENDS = [400, 4e7]
 """The ends of the parameter axis."""
 TIE = 0.005
-"""Points that rounding of the kept scores can make."""
+"""The largest difference, in points, that rounding of the kept scores can cause."""
 
 
 class Entry(NamedTuple):

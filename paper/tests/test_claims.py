@@ -49,8 +49,8 @@ def test_one_seed_decides_nothing() -> None:
 
 
 def test_a_claim_may_allow_scores_below_zero() -> None:
-    assert verdict([-1.0, -0.5], allowed=1.0) == HOLDS  # exactly as much as is allowed, too
-    assert verdict([-1.5, 0.5], allowed=1.0) == FAILS  # above in the mean, and one seed is not
+    assert verdict([-1.0, -0.5], allowed=1.0) == HOLDS  # also exactly the allowed amount
+    assert verdict([-1.5, 0.5], allowed=1.0) == FAILS  # the mean is above the limit, one seed is not
     assert verdict([-1.5, -1.5], allowed=1.0) == FAILS
 
 

@@ -196,12 +196,12 @@ RECIPE_2021 = {
     "wnli": (2e-5, 32, 32, 128),
     "squad2": (2e-5, 16, 8, 384),
 }
-# Parameters of the 2020 heads at BERT-large: spans, then answerability; the last-layer control is first.
+# Parameters of the 2020 heads with BERT-large: spans, then answerability; the control is first.
 COUNTS_SPAN = [
     2_050, 2_076, 2_050, 68_802, 70_850, 1_643_202, 1_645_250, 414_952, 417_000, 9_910_552, 9_912_600, 398_498, 811_400,
 ]  # fmt: skip
 COUNTS_ANSWERABLE = [2_050, 2_077, 398_499, 398_472, 20_716_634, 267_010, 269_058]
-# Of the heads after those the share of BERT-large is known, in percent; then comes the less-data curve of one of them.
+# The heads after those: only their percentage of BERT-large is known. The less-data curve of one of them comes last.
 SHARES_SPAN = ["0.099", "0.121", "0.099", "0.093", "0.093", "0.207", "0.332", "1.994", "1.970"]
 
 

@@ -98,7 +98,7 @@ def test_only_the_seconds_of_a_repeated_run_count(tmp_path: Path) -> None:
     run("again/squad2_gte_seed0.json", 0, 60.0, 25.0)
     (one,) = load_kept(tmp_path).values()
     assert one.by_seed(1, "encoder", "f1") == {0: 50.0, 1: 52.0}
-    assert one.seconds(1, "encoder") == Seconds(25.0, alone=True)  # though another had fewer, among others on the GPU
+    assert one.seconds(1, "encoder") == Seconds(25.0, alone=True)  # although a run that shared the GPU took fewer
 
 
 def test_upper_bounds_are_marked_in_tables() -> None:
@@ -149,7 +149,8 @@ def test_seconds_at_another_rate_count_if_the_same_models_were_trained(tmp_path:
     run("again/squad2_gte_full1_lr5e-05_seed0.json", 12.0, 5e-5, ["last_linear"])
     (one,), (other,) = load_kept(tmp_path).values(), load_rates(tmp_path)
     assert [some.seconds(1, "encoder") for some in (one, other)] == [Seconds(12.0, alone=True)] * 2
-    assert one.seconds(1, "last_linear") == Seconds(17.0, alone=False)  # its pass had another head in it, and company
+    # Its pass also trained another head, and shared the GPU.
+    assert one.seconds(1, "last_linear") == Seconds(17.0, alone=False)
     assert other.seconds(1, "last_linear") == Seconds(17.0, alone=True)
     assert (one.again, len(other.again)) == ([], 1)
     assert at_lower_rate([other]) == {"squad2_gte_full1": other}
@@ -164,7 +165,7 @@ def test_runs_with_other_rates_are_of_an_experiment_that_was_kept(path: Path) ->
     for epochs, models in like["snapshots"].items():
         facts = [shots[epochs]["encoder"] for shots in (run["snapshots"], like["snapshots"])]
         assert facts[0]["tokens"] == models["encoder"]["tokens"]
-        assert facts[0]["scores"] != facts[1]["scores"] or epochs == "0"  # before the first step the rate is nothing
+        assert facts[0]["scores"] != facts[1]["scores"] or epochs == "0"  # no effect before the first step
 
 
 @pytest.mark.parametrize(("config", "lr", "seed"), sorted(ALONE))
@@ -248,7 +249,7 @@ def test_two_runs_of_a_seed_are_compared_model_by_model_and_claim_by_claim() -> 
     ]
     assert block.table.rows[2][5:7] == [2.0, 2.0]
     assert "“Heads still add to BERT at 2 epochs” from “holds” to “does not hold”" in block.sentences[0]
-    # At the main runs' rate a zoo is no second run, and decides nothing.
+    # At the main runs' learning rate, a zoo is not a second run and changes no verdict.
     block = apart(three, [], lr=None)
     assert block is not None and block.table is not None
     assert {row[2] for row in block.table.rows} == {"squad2_gte"}
@@ -279,7 +280,7 @@ def test_kept_runs_without_fine_tuning_are_of_an_encoder_that_learned_nothing(pa
 
 @pytest.mark.parametrize("path", sorted(KEPT.glob("squad2_*.json")), ids=lambda path: path.stem)
 def test_kept_runs_on_squad_are_of_the_encoder_and_the_data_that_the_page_names(path: Path) -> None:
-    epochs = 2 if "_full2_" in path.stem else 1  # what decays to 2 epochs has no snapshot before
+    epochs = 2 if "_full2_" in path.stem else 1  # a run that decays to 2 epochs has no earlier snapshot
     models = json.loads(path.read_text(encoding="utf-8"))["snapshots"][str(epochs)]
     assert (
         33e6 < models["encoder"]["parameters"] < 34e6 if "gte" in path.stem else models["encoder"]["parameters"] < 23e6

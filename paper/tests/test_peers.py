@@ -96,7 +96,7 @@ def test_full_fine_tuning_at_the_lower_rate_is_a_separate_method(found: dict[str
         *(f"full at 5e-5, decay to {end}" for end in ("1 epoch", "2 epochs", "3 epochs")),
     ]
     shown = [row for row in table.table.rows if row[0] in titles]
-    assert [row[0] for row in shown] == ["full, decay to 1 epoch", *titles]  # the main run ends there, too
+    assert [row[0] for row in shown] == ["full, decay to 1 epoch", *titles]  # the main run also ends there
     assert [row[-2] for row in shown[1:]] == ["80.00 ± 0.00", "65.00 ± 0.00", "75.00 ± 0.00", "77.00 ± 0.00"]
     for block in pictures:
         assert block.picture is not None
@@ -131,7 +131,7 @@ def test_methods_are_compared_in_the_seconds_of_full_fine_tuning() -> None:
     assert block.table is not None
     assert [column.heading for column in block.table.columns] == ["method", "in 4.1 s", "in 10.0 s"]
     assert {row[0]: row[1:] for row in block.table.rows} == {
-        # What was stopped a tenth of a second later is not left out for that.
+        # A run stopped a tenth of a second later still counts.
         "full, stopped early": ["64.00 ± 0.00 (full, stopped at 1 epoch)"] * 2,
         "full, fully decayed": ["65.00 ± 0.00 (full, decay to 1 epoch)", "76.00 ± 0.00 (full, decay to 2 epochs)"],
         "full at 5e-5, fully decayed": ["65.00 ± 0.00 (full at 5e-5, decay to 1 epoch)"] * 2,

@@ -61,7 +61,7 @@ def test_the_best_rate_is_chosen_on_held_out_questions_and_compared_with_the_low
     assert block.table.rows[0][-2:] == [65.5, 65.5] and block.note.endswith("Never answering has F1 50.00.")
     best = "2e-4 for “full, decay to 1 epoch” (answerable-only F1 +5.00, AUC +5.00 on dev over 5e-5)"
     assert block.sentences == [f"Best on held-out questions with gte-small: {best}."]
-    # Of what has several snapshots, the end of its decay counts.
+    # In a run with several snapshots, the end of its decay counts.
     found["squad2_gte_lora"] = experiment("squad2_gte_lora", {"1": tuned(90, 90), "3": tuned(66, 60)})
     worse = experiment("squad2_gte_lora", {"1": tuned(95, 95), "3": tuned(68, 59)}, lr=1e-3)
     block = rate_blocks(found, {}, [*rates, worse], ENCODERS)[0]

@@ -1,4 +1,4 @@
-"""A real browser on the page of a report; tests are skipped where there is none."""
+"""Open report pages in a real browser; the tests are skipped if there is none."""
 
 import dataclasses
 import shutil
@@ -17,22 +17,23 @@ ARGUMENTS = [
 
 @dataclasses.dataclass
 class Opened:
-    """A page, with what it asked for and what it complained about."""
+    """An open page, with its requests, errors and warnings."""
 
     page: Any
     address: str
     requests: list[str] = dataclasses.field(default_factory=list)
-    complaints: list[str] = dataclasses.field(default_factory=list)
+    problems: list[str] = dataclasses.field(default_factory=list)
+    """Errors and warnings."""
     messages: list[str] = dataclasses.field(default_factory=list)
-    """All that was said on the console, complaints or not."""
+    """All console messages."""
 
     def wait_drawn(self, theme: str) -> None:
         self.page.wait_for_function(f"() => document.documentElement.dataset.drawn === '{theme}'")
 
-    def hear(self, message: Any) -> None:
+    def record(self, message: Any) -> None:
         self.messages.append(message.text)
         if message.type in ("error", "warning"):
-            self.complaints.append(message.text)
+            self.problems.append(message.text)
 
 
 Opener = Callable[..., Opened]
@@ -43,7 +44,7 @@ def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     program = shutil.which("chromium")
     if program is None:
-        pytest.skip("there is no Chromium to open the page in")
+        pytest.skip("Chromium is not installed")
     with playwright.sync_playwright() as engine:
         browser = engine.chromium.launch(executable_path=program, args=ARGUMENTS)
         yield browser
@@ -52,7 +53,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The sample report's page, and a short one of its scores alone."""
+    """The page of the sample report, and a short page with only its scores."""
     pytest.importorskip("altair", reason="the report extra is not installed")
     pytest.importorskip("vl_convert", reason="the report extra is not installed")
     from bertvision.report.page import render_page
@@ -75,8 +76,8 @@ def open_page(browser: Any) -> Iterator[Opener]:
         context.set_default_timeout(60_000)
         opened = Opened(context.new_page(), file.as_uri())
         opened.page.on("request", lambda request: opened.requests.append(request.url))
-        opened.page.on("pageerror", lambda error: opened.complaints.append(str(error)))
-        opened.page.on("console", opened.hear)
+        opened.page.on("pageerror", lambda error: opened.problems.append(str(error)))
+        opened.page.on("console", opened.record)
         opened.page.goto(opened.address)
         opened.wait_drawn(theme)
         return opened
@@ -88,11 +89,11 @@ def open_page(browser: Any) -> Iterator[Opener]:
 
 @pytest.fixture(scope="session")
 def light(open_page: Opener, pages: tuple[Path, Path]) -> Opened:
-    """The whole report, light, as wide as a desk's screen; shared, so a test leaves it light and that wide."""
+    """The whole report in the light theme at desktop width. Shared: tests must restore theme and width."""
     return open_page(pages[0])
 
 
 @pytest.fixture(scope="session")
 def phone(open_page: Opener, pages: tuple[Path, Path]) -> Opened:
-    """The whole report, dark, 360 pixels wide."""
+    """The whole report in the dark theme, 360 pixels wide."""
     return open_page(pages[0], "dark", 360)

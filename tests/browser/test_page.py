@@ -1,4 +1,4 @@
-"""The report's page in a real browser: it draws, sorts, darkens, fits a phone, and asks for and runs nothing else."""
+"""The report's page in a real browser: charts, sorting, themes, small screens, and no requests or foreign scripts."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ SIZES = """() => [...document.querySelectorAll("figure")].filter(figure => !figu
     const scrolls = getComputedStyle(chart).overflowX === "auto" && chart.scrollWidth > chart.clientWidth;
     return box ? [box.width, box.height, inside || scrolls] : null;
 })"""
-# Words of charts that reach over the edge of their picture.
+# Text in charts that extends beyond the edge of its picture.
 CUT = """() => [...document.querySelectorAll(".drawing svg")].flatMap(svg => {
     const room = svg.getBoundingClientRect();
     const outside = box => box.width > 0 && (box.left < room.left - 2 || box.right > room.right + 2);
@@ -45,7 +45,7 @@ def heading(page: Any, text: str) -> Any:
     return page.locator("#scores ~ .scroll .sort", has_text=text)
 
 
-def test_every_chart_is_drawn_and_nothing_but_the_page_is_asked_for(light: Any) -> None:
+def test_every_chart_is_drawn_and_nothing_but_the_page_is_requested(light: Any) -> None:
     charts = [block for block in build_sample_report().blocks() if block.picture is not None]
     sizes = light.page.evaluate(SIZES)
     assert len(sizes) == len(charts) - HIDDEN > 10
@@ -53,7 +53,7 @@ def test_every_chart_is_drawn_and_nothing_but_the_page_is_asked_for(light: Any) 
     assert light.page.evaluate(CUT) == []
     assert light.page.locator(".instead:visible").count() == 0
     assert {address for address in light.requests if not address.startswith("data:")} == {light.address}
-    assert not light.complaints
+    assert not light.problems
 
 
 def test_a_click_sorts_numbers_as_numbers_and_puts_missing_values_last(light: Any) -> None:
@@ -74,7 +74,7 @@ def test_the_keyboard_sorts(light: Any, key: str, text: str, place: int) -> None
     heading(light.page, text).focus()
     light.page.keyboard.press(key)
     names = light.page.evaluate(COLUMN, place)
-    if place == 0:  # figures in names count as numbers: adapter_64 before adapter_386
+    if place == 0:  # digits in names are sorted as numbers: adapter_64 before adapter_386
         assert names == ["adapter_64", "adapter_386_skip", "average_pooling", "baseline", "encoder alone",
                          "ladder_64", "last_linear", "learned_pooling"]  # fmt: skip
     else:
@@ -82,7 +82,7 @@ def test_the_keyboard_sorts(light: Any, key: str, text: str, place: int) -> None
     assert light.page.evaluate(SORTED)[place] == "ascending"
 
 
-def test_the_button_goes_to_dark_and_back_with_the_charts(light: Any) -> None:
+def test_the_button_switches_page_and_charts_to_dark_and_back(light: Any) -> None:
     looks = {}
     for theme in ("dark", "light"):
         light.page.locator("#page-theme").click()
@@ -90,10 +90,10 @@ def test_the_button_goes_to_dark_and_back_with_the_charts(light: Any) -> None:
         looks[theme] = (light.page.evaluate(GROUND), set(light.page.evaluate(WORDS)))
     assert (looks["light"][0], looks["dark"][0]) == (LIGHT, DARK)
     assert looks["light"][1] and not looks["light"][1] & looks["dark"][1]
-    assert all(light.page.evaluate(SIZES)) and not light.complaints
+    assert all(light.page.evaluate(SIZES)) and not light.problems
 
 
-def test_switching_fast_ends_in_the_last_choice_with_every_chart_drawn_once(open_page: Any, pages: Any) -> None:
+def test_after_fast_switching_the_last_theme_is_shown_and_every_chart_is_drawn_once(open_page: Any, pages: Any) -> None:
     opened = open_page(pages[1])
     for _ in range(5):
         opened.page.locator("#page-theme").click()
@@ -101,10 +101,10 @@ def test_switching_fast_ends_in_the_last_choice_with_every_chart_drawn_once(open
     counts = opened.page.evaluate(
         "[...document.querySelectorAll('.drawing')].map(d => d.querySelectorAll('svg').length)"
     )
-    assert set(counts) == {1} and opened.page.evaluate(GROUND) == DARK and not opened.complaints
+    assert set(counts) == {1} and opened.page.evaluate(GROUND) == DARK and not opened.problems
 
 
-def test_the_system_s_choice_is_followed_also_when_it_changes(open_page: Any, pages: Any) -> None:
+def test_the_page_follows_the_systems_theme_even_when_it_changes(open_page: Any, pages: Any) -> None:
     opened = open_page(pages[1], "dark")
     assert opened.page.evaluate(GROUND) == DARK
     dark = set(opened.page.evaluate(WORDS))
@@ -120,10 +120,10 @@ def test_on_a_phone_nothing_is_wider_than_the_window(phone: Any) -> None:
     assert phone.page.evaluate(CUT) == []
     assert phone.page.evaluate("""[...document.querySelectorAll(".scroll")].every(box => {
         const edge = box.getBoundingClientRect(); return edge.left >= 0 && edge.right <= innerWidth; })""")
-    assert phone.page.evaluate(GROUND) == DARK and not phone.complaints
+    assert phone.page.evaluate(GROUND) == DARK and not phone.problems
 
 
-def test_a_window_made_narrow_and_wide_again_keeps_its_charts_inside(open_page: Any, pages: Any) -> None:
+def test_charts_stay_inside_the_window_when_it_is_resized(open_page: Any, pages: Any) -> None:
     page = open_page(pages[1]).page
     for width in (360, 768, 1280):
         page.set_viewport_size({"width": width, "height": 900})
@@ -168,7 +168,7 @@ def test_an_example_is_picked_from_the_list_by_mouse_and_by_keyboard(open_page: 
     opened.wait_drawn("dark")
     page.get_by_label("Next example").click()
     wait_picked(page, "map_1")
-    assert not opened.complaints and page.evaluate("window.harmed") is None
+    assert not opened.problems and page.evaluate("window.harmed") is None
 
 
 def test_a_link_to_an_example_shows_it(open_page: Any, pages: Any) -> None:
@@ -219,7 +219,7 @@ def test_a_wide_table_can_be_scrolled_to_its_last_column(open_page: Any, pages: 
     assert page.locator(".panel .hint:visible").count() == 1, "the map is wider than a phone"
 
 
-def test_hostile_text_is_shown_and_runs_nothing(light: Any) -> None:
+def test_hostile_text_is_shown_and_not_executed(light: Any) -> None:
     assert " ".join(HOSTILE.split()) in " ".join(light.page.locator("#labels").inner_text().split())
     assert light.page.locator("img, body b").count() == 0
     assert "&lt;/script&gt;" in light.page.locator("#cost ~ figure svg").inner_html()
@@ -230,16 +230,16 @@ def test_hostile_text_is_shown_and_runs_nothing(light: Any) -> None:
     assert light.page.evaluate("window.harmed") is None
 
 
-def test_a_script_that_is_not_the_report_s_own_does_not_run(open_page: Any, pages: Any, tmp_path: Path) -> None:
+def test_a_script_that_is_not_part_of_the_report_does_not_run(open_page: Any, pages: Any, tmp_path: Path) -> None:
     forged = tmp_path / "forged.html"
     text = pages[1].read_text(encoding="utf-8")
     forged.write_text(text.replace("</main>", "<script>window.harmed = true</script></main>"), encoding="utf-8")
     opened = open_page(forged)
     assert opened.page.evaluate("window.harmed") is None
-    assert [complaint for complaint in opened.complaints if "Content Security Policy" in complaint]
+    assert [problem for problem in opened.problems if "Content Security Policy" in problem]
 
 
-def test_a_folded_table_opens_by_keyboard_and_shows_long_texts_when_asked(light: Any) -> None:
+def test_a_folded_table_and_its_long_texts_open_by_keyboard(light: Any) -> None:
     table = light.page.locator("#disagreements ~ details table")
     assert not table.is_visible()
     light.page.locator("#disagreements ~ details summary").focus()
@@ -253,7 +253,7 @@ def test_a_folded_table_opens_by_keyboard_and_shows_long_texts_when_asked(light:
     assert text.bounding_box()["height"] > 2 * short and button.get_attribute("aria-expanded") == "true"
 
 
-def test_the_first_tab_stop_skips_to_the_report_and_focus_is_seen(open_page: Any, pages: Any) -> None:
+def test_the_first_tab_stop_skips_to_the_report_and_focus_is_visible(open_page: Any, pages: Any) -> None:
     page = open_page(pages[1]).page
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
@@ -263,14 +263,16 @@ def test_the_first_tab_stop_skips_to_the_report_and_focus_is_seen(open_page: Any
     assert page.evaluate("document.activeElement.id") == "page-main"
 
 
-def test_settings_are_selected_whole_for_copying(light: Any) -> None:
+def test_the_copy_button_selects_all_settings(light: Any) -> None:
     light.page.locator("#page-settings ~ details summary").click()
     light.page.locator("#page-copy").click()
     assert light.page.evaluate("getSelection().toString()").strip() == build_sample_report().settings.strip()
     assert light.page.locator("#page-copied").inner_text()
 
 
-def test_a_chart_that_can_t_be_drawn_shows_its_words_and_its_file(open_page: Any, pages: Any, tmp_path: Path) -> None:
+def test_a_chart_that_cannot_be_drawn_shows_its_description_and_file(
+    open_page: Any, pages: Any, tmp_path: Path
+) -> None:
     broken = tmp_path / "broken.html"
     text = pages[1].read_text(encoding="utf-8")
     spec = re.search(r'<script type="application/json" class="spec">(.*?)</script>', text)
@@ -283,7 +285,7 @@ def test_a_chart_that_can_t_be_drawn_shows_its_words_and_its_file(open_page: Any
     assert instead.locator("a").get_attribute("href") == "report/gains.svg"
 
 
-def test_without_scripts_words_tables_and_links_to_pictures_are_there(browser: Any, pages: Any) -> None:
+def test_without_scripts_tables_and_links_to_pictures_are_shown(browser: Any, pages: Any) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(pages[0].as_uri())
@@ -294,7 +296,7 @@ def test_without_scripts_words_tables_and_links_to_pictures_are_there(browser: A
     context.close()
 
 
-def test_everything_has_a_name_and_the_page_an_order(light: Any) -> None:
+def test_landmarks_labels_ids_and_heading_levels_are_accessible(light: Any) -> None:
     page = light.page
     assert [page.locator(part).count() for part in ("h1", "main", "header", "nav[aria-label]", "footer")] == [1] * 5
     assert page.evaluate("document.documentElement.lang") == "en"
@@ -313,7 +315,7 @@ def test_everything_has_a_name_and_the_page_an_order(light: Any) -> None:
     assert levels[0] == 1 and all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
 
 
-def test_a_print_leaves_out_the_controls_and_shows_tables_whole(light: Any) -> None:
+def test_printing_hides_the_controls_and_shows_whole_tables(light: Any) -> None:
     light.page.emulate_media(media="print")
     assert not light.page.locator("#page-theme").is_visible() and not light.page.locator("nav").is_visible()
     assert light.page.locator("#scores ~ .scroll table").is_visible()

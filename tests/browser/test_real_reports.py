@@ -1,4 +1,4 @@
-"""Reports of whole (tiny) runs of every kind in a real browser: all is drawn, and nothing complains."""
+"""Reports of complete (tiny) runs of every kind in a real browser: everything is drawn, without console messages."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ HEADS = ["learned_pooling", {"head": "adapter_64", "data_fraction": [0.5, 1.0]}]
 
 @pytest.mark.parametrize("seeds", [1, 2])
 @pytest.mark.parametrize("kind", KINDS.values())
-def test_a_report_is_drawn_whole_without_a_word_on_the_console(
+def test_a_report_is_drawn_completely_without_console_messages(
     kind: Kind, seeds: int, open_page: Any, tmp_path: Path
 ) -> None:
     pytest.importorskip("vl_convert", reason="the report extra is not installed")

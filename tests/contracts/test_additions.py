@@ -38,7 +38,7 @@ for words in sys.argv[1].split("|"):
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a copy of the package with one head, one task, one metric, one kind and one analysis more."""
+    """The folder of a copy of the package with one more head, task, metric, kind and analysis."""
     source = tmp_path_factory.mktemp("copy")
     copy = source / "bertvision"
     shutil.copytree(ROOT / "src" / "bertvision", copy, ignore=shutil.ignore_patterns("__pycache__", "shipped"))
@@ -115,7 +115,7 @@ def test_a_head_is_one_file_a_task_one_row_and_a_metric_one_function(
 ) -> None:
     config = config_of(tmp_path, tiny_encoder_folder, f'name = "toys"\ndata = "{data / "TOYS"}"')
     shown = call(package, tmp_path, "heads max_pooling", "tasks", f"run {config}", f"report {tmp_path / 'run'}")
-    assert "the largest value over the layers" in shown and "is it about a toy?" in shown
+    assert "The maximum over the layers" in shown and "is it about a toy?" in shown
     scores = json.loads((tmp_path / "run" / "scores.json").read_text())
     models = scores["snapshots"]["0"]
     assert scores["metrics"] == ["accuracy", "within_one"]
@@ -140,7 +140,7 @@ def check_analysis(run: Path) -> None:
     scores = json.loads((run / "scores.json").read_text())["snapshots"]["0"]
     right = round(scores["encoder"]["scores"]["dev"]["accuracy"] * 24 / 100)
     assert rows[0] == {"model": "encoder alone", "right": right}
-    assert "Right answers in numbers" in (run / "report.html").read_text()
+    assert "Number of right answers" in (run / "report.html").read_text()
 
 
 def test_a_kind_is_one_file(package: Path, data: Path, tmp_path: Path, tiny_encoder_folder: Path) -> None:

@@ -373,7 +373,7 @@ def test_prefetched_states_stay_within_the_memory_limit(
         del batch
     assert sum(groups) == 8 * int(squad.lengths.sum()) * 4 * 32 * 4
     assert all(size <= max(memory // 2, step) for size in groups)
-    assert most <= max(memory, 2 * step) + step, "two groups, and the batch that is being used"
-    assert largest <= 1.5 * (max(memory, 2 * step) + step), "memory is used again, some of it for less than it holds"
+    assert most <= max(memory, 2 * step) + step, "two groups, and the batch in use"
+    assert largest <= 1.5 * (max(memory, 2 * step) + step), "memory is reused, also for smaller batches"
     gc.collect()
     assert alive == taken == 0

@@ -104,7 +104,7 @@ def test_no_two_modules_import_each_other_even_inside_a_subpackage() -> None:
     done: set[str] = set()
     while ready := [m for m in graph if m not in done and not (graph[m] - done)]:
         done.update(ready)
-    assert not set(graph) - done, f"a circle among {sorted(set(graph) - done)}"
+    assert not set(graph) - done, f"circular imports among {sorted(set(graph) - done)}"
 
 
 def run_in_a_fresh_process(script: str, **environment: str) -> None:

@@ -64,7 +64,7 @@ def test_ls_shows_sizes_and_origin(
     for word in ("whole", f"{kilobytes:.0f} kB", "tokens", "0-3", "float16", "squad2 train", "tiny after 1 epoch"):
         assert word in first, word
     assert "unfinished" in said.out
-    assert "runs/b/states/train_epoch_1: 5 of 9 shards" in said.out
+    assert "runs/b/states/train_epoch_1: 5 of 9 shards written" in said.out
 
 
 def test_ls_prints_json(command: Command, runs: Path, whole: Path) -> None:
@@ -140,7 +140,7 @@ def test_verify_lists_leftovers_and_succeeds(command: Command, whole: Path) -> N
 
 def test_anything_but_a_finished_store_is_an_error(command: Command, runs: Path, whole: Path, unfinished: Path) -> None:
     for words, part in (
-        (("verify", unfinished), "not finished (5 of 9 shards)"),
+        (("verify", unfinished), "not finished (5 of 9 shards written)"),
         (("verify", runs / "a"), f"is not a store, but contains stores. Choose one: {whole}."),
         (("verify", runs / "none"), "no store at"),
         (("rm", runs / "none", "--yes"), "no store at"),

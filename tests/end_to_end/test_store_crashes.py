@@ -100,8 +100,8 @@ def phase_of(folder: Path) -> str:
 
 
 def kill_at(writers: Writers, folder: Path, moment: float, seconds: float) -> int:
-    """Kill a writer after the given number of shards (a fraction is of the time that a shard takes); return its exit
-    code. Counted in shards, since the load of the machine varies."""
+    """Kill a writer after `moment` more shards, and return its exit code. A fractional part waits for that fraction of
+    `seconds`, the time per shard. Time is counted in shards because the load of the machine varies."""
     wanted = min(SHARDS, len(shards_in(folder)) + int(moment))
     process = writers.start(folder, **LONG)
     deadline = time.monotonic() + 60
@@ -421,7 +421,7 @@ def test_a_disk_that_fills_up_at_any_point_loses_nothing(
             else:
                 break
         ended[len(shards_in(folder))] += 1
-        assert not half_written(folder), "half-written files would keep the room"
+        assert not half_written(folder), "half-written files would take up space"
         assert_nothing_wrong(folder, reference)
         before = {name: (folder / name).stat().st_ino for name in shards_in(folder)}
         filler.unlink()

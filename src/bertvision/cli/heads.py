@@ -113,5 +113,6 @@ def _describe_head(name: str, as_json: bool) -> None:
         return
     cells = [[s["name"], str(s["value"]), s["type"], s["help"]] for s in settings]
     presets = f" Presets: {', '.join(HEADS[head].presets)}." if HEADS[head].presets else ""
-    note = f"{facts['what']} Predicts: {', '.join(facts['predicts'])}.{presets}"
+    what = facts["what"][:1].upper() + facts["what"][1:]
+    note = f"{what} Predicts: {', '.join(facts['predicts'])}.{presets}"
     print_table(Table(["setting", "value" if given else "default", "type", "description"], cells, name, note))

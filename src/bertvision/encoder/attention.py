@@ -1,7 +1,7 @@
 """Attention over packed sequences, registered with transformers, and the requirements of its kernel.
 
 Two functions can replace a model's attention: "bertvision_varlen" (CUDA, half precision, no padding computed) and
-"bertvision_looped", which calls plain SDPA sequence by sequence and runs anywhere; the tests of packing use it.
+"bertvision_looped", which calls plain SDPA sequence by sequence and runs anywhere; the packing tests use it.
 Neither applies dropout to attention weights, since the variable-length kernel has none. All other dropout is unchanged.
 """
 

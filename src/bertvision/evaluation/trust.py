@@ -1,4 +1,4 @@
-"""How much to trust a prediction: how often equal predictions with a similar confidence were right on held-out data."""
+"""Trust: how often the same prediction, with similar confidence, was right on held-out data."""
 
 import numpy as np
 import numpy.typing as npt

@@ -1,6 +1,6 @@
 """adapter: a small non-linear projection of every layer's state, concatenated and followed by a linear layer.
 
-From the 2020 paper: the adapter of Houlsby et al. 2019 without its up-projection. Parameters at BERT-large for spans:
+From the 2020 paper: the adapter of Houlsby et al. 2019 without its up-projection. Parameters with BERT-large for spans:
 size 64 shared 68,802, separate 1,643,202; size 386 shared 414,952, separate 9,910,552; the skip adds 2,048.
 """
 

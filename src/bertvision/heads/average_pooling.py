@@ -1,4 +1,4 @@
-"""average_pooling: the mean of the layers, then a linear layer. 2,050 parameters at BERT-large for spans."""
+"""average_pooling: the mean of the layers, then a linear layer. 2,050 parameters with BERT-large for spans."""
 
 from typing import Any
 

@@ -1,8 +1,8 @@
 """cnn: the 1×N CNN, which convolves along the hidden dimension of each position, with the layers as channels.
 
-From the 2020 paper, of which only name, size and scores survive. The layout is ours, of the published size: two layers
-of kernels N = 1 … 7 with stride 7, then a linear layer. Parameters at BERT-large for spans: 330,262 (published: 0.099 %
-of the encoder), dilated 405,912 (0.121 %); about 16 million multiply-adds per token.
+The 2020 paper publishes only this head's name, size and scores. The layout is ours and has the published size: two
+layers of kernels N = 1 … 7 with stride 7, then a linear layer. Parameters with BERT-large for spans: 330,262
+(published: 0.099 % of the encoder), dilated 405,912 (0.121 %); about 16 million multiply-adds per token.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """flat_adapter: an adapter on every token and layer, concatenated and followed by one linear layer.
 
-The GLUE head of 2021. Parameters for two labels with 128 tokens and size 128: 524,418 at BERT-base, 950,402 at
+The GLUE head of 2021. Parameters for two labels with 128 tokens and size 128: 524,418 with BERT-base, 950,402 with
 BERT-large.
 """
 

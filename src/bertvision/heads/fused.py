@@ -1,6 +1,6 @@
-"""Fused GELU and output layer for span adapters on a GPU: the adapter's wide product is read only once.
+"""Fused GELU and output layer for span adapters on a GPU, with fewer reads and writes of the adapter's wide product.
 
-A shared adapter computes layer × size values per token (9,650 at BERT-large with size 386) and reduces them to two
+A shared adapter computes layer × size values per token (9,650 with BERT-large and size 386) and reduces them to two
 numbers. Over forward and backward, plain torch reads or writes these values eleven times; the fused version needs five:
 the product writes them, the forward kernel reads them, the backward kernel reads them and writes their gradient along
 with all sums over tokens, and the weight's gradient reads that. The kernels are in `_kernels.py`.

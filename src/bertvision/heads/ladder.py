@@ -2,9 +2,9 @@
 
 A side network (Sung et al. 2022, "LST: Ladder Side-Tuning") for encoders that were fine-tuned little or not at all. Its
 pre-norm blocks convolve over neighbouring tokens (Gulati et al. 2020, "Conformer") and attend over the whole sequence
-(Vaswani et al. 2017). Parameters at BERT-large for spans: ladder_64 2,590,658, most of them in the projections (1024 to
-the width, one per layer); ladder_128_last4 1,124,354; ladder_128_deep 1,292,674, meant for an untouched encoder and
-several passes. LOG.md has the effect of each part.
+(Vaswani et al. 2017). Parameters with BERT-large for spans: ladder_64 2,590,658, most of them in the projections (1024
+to the width, one per layer); ladder_128_last4 1,124,354; ladder_128_deep 1,292,674, meant for an untouched encoder and
+several passes. LOG.md reports the effect of each part.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """last_linear: a linear layer on the last layer's state. The control: head minus control is what the other layers add.
 
-2,050 parameters at BERT-large for spans. Not in the papers.
+2,050 parameters with BERT-large for spans. Not in the papers.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """learned_pooling: a learned weighted mean of the layers, then a linear layer ("Tenney small" for labels).
 
-The pooling is from Tenney et al. 2019. Parameters at BERT-large: 2,076 for spans, 2,077 for two labels.
+The pooling is from Tenney et al. 2019. Parameters with BERT-large: 2,076 for spans, 2,077 for two labels.
 """
 
 from typing import Any

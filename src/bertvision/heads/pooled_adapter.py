@@ -1,6 +1,6 @@
 """pooled_adapter: the layers pooled into one state, then an adapter, concatenated with the last layer's state.
 
-The "adapter pooler" of the 2020 paper. Parameters at BERT-large with size 386: 398,498 for spans; for two labels
+The "adapter pooler" of the 2020 paper. Parameters with BERT-large and size 386: 398,498 for spans; for two labels
 398,499, with average pooling 398,472.
 """
 

@@ -1,7 +1,7 @@
 """pooled_adapter_cnn: the layers pooled into one state, then an adapter, then the 1×N CNN along the adapter's values.
 
-From the 2020 paper, of which only name, size and scores survive. The layout of the CNN is ours, of the published size.
-Parameters at BERT-large for spans with size 386: 692,744 (published: 0.207 % of the encoder).
+The 2020 paper publishes only this head's name, size and scores. The layout of the CNN is ours and has the published
+size. Parameters with BERT-large for spans and size 386: 692,744 (published: 0.207 % of the encoder).
 """
 
 from dataclasses import dataclass

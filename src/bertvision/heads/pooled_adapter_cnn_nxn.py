@@ -1,8 +1,8 @@
 """pooled_adapter_cnn_nxn: the layers pooled into one state, then an adapter, then kernels N = 1 … 7 along tokens.
 
-From the 2020 paper, of which only name, size and scores survive. The layout of the CNN is ours, of the published size:
-two layers that preserve the positions of tokens. Parameters at BERT-large for spans with size 386: 1,112,807
-(published: 0.332 % of the encoder).
+The 2020 paper publishes only this head's name, size and scores. The layout of the CNN is ours and has the published
+size: two layers that keep one state per token. Parameters with BERT-large for spans and size 386: 1,112,807 (published:
+0.332 % of the encoder).
 """
 
 from typing import Any

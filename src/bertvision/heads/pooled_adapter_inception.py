@@ -1,9 +1,9 @@
 """pooled_adapter_inception: the layers pooled into one state, then an adapter, then Inception blocks along tokens.
 
-From the 2020 paper, of which only name, size and scores survive. The layout is ours, of the published size: six blocks
-like those of Szegedy et al. 2015 (1024 channels, as in their last block), with batch norm. No block shrinks the
-sequence, so that the positions of tokens are preserved. Parameters at BERT-large for spans with size 386: 6,681,950
-(published: 6.68 million, 1.994 % of the encoder), 6,665,822 of them trainable.
+The 2020 paper publishes only this head's name, size and scores. The layout is ours and has the published size: six
+blocks like those of Szegedy et al. 2015 (1024 channels, as in their last block), with batch norm. No block shrinks the
+sequence, so each token keeps its position. Parameters with BERT-large for spans and size 386: 6,681,950 (published:
+6.68 million, 1.994 % of the encoder), 6,665,822 of them trainable.
 """
 
 from typing import Any

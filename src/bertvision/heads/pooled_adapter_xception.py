@@ -1,9 +1,9 @@
 """pooled_adapter_xception: the layers pooled into one state, then an adapter, then a small Xception along tokens.
 
-From the 2020 paper ("modified Xception"), of which only name, size and scores survive. The layout is ours, of the
+The 2020 paper publishes only this head's name ("modified Xception"), size and scores. The layout is ours and has the
 published size, with the blocks and the 728 channels of Chollet 2017: an entry block, three middle blocks and an exit.
-The positions of tokens are preserved. Parameters at BERT-large for spans with size 386: 6,602,528 (published: 6.60
-million, 1.970 % of the encoder), 6,583,512 of them trainable.
+Each token keeps its position. Parameters with BERT-large for spans and size 386: 6,602,528 (published: 6.60 million,
+1.970 % of the encoder), 6,583,512 of them trainable.
 """
 
 from collections.abc import Sequence

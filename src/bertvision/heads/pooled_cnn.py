@@ -1,8 +1,8 @@
 """pooled_cnn: the layers pooled into one state, then the 1×N CNN along its hidden dimension.
 
-From the 2020 paper, of which only name, size and scores survive. The layout is ours, of the published size: that of
-`cnn` with one channel. Parameters at BERT-large for spans: 310,128, with average pooling 310,102 (published: 0.093 % of
-the encoder).
+The 2020 paper publishes only this head's name, size and scores. The layout is ours and has the published size: that of
+`cnn` with one channel. Parameters with BERT-large for spans: 310,128, with average pooling 310,102 (published: 0.093 %
+of the encoder).
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """two_adapters: an adapter on every layer and a second one on the pooled layers, concatenated into a linear layer.
 
-From the 2020 paper, of which only the size survives (0.242 % of the encoder). This layout has that size. Parameters at
-BERT-large for spans with size 386: 811,400; the skip adds 2,048.
+From the 2020 paper, which publishes only its size (0.242 % of the encoder). This layout has that size. Parameters with
+BERT-large for spans and size 386: 811,400; the skip adds 2,048.
 """
 
 from dataclasses import dataclass

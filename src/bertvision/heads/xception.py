@@ -1,7 +1,7 @@
 """xception: the full Xception along the hidden dimension of [CLS], with the layers as channels.
 
 From the 2020 paper: the network of Chollet 2017 in one dimension, with ReLU before every separable convolution.
-Parameters at BERT-large for two labels: 20,716,634, of which 20,662,106 are trainable.
+Parameters with BERT-large for two labels: 20,716,634, of which 20,662,106 are trainable.
 """
 
 from typing import Any, ClassVar

@@ -1,6 +1,6 @@
 """xception_short: a short Xception along the hidden dimension of [CLS], with the layers as channels.
 
-"Xception abbreviated" in the 2020 paper, with the blocks of Chollet 2017. Parameters at BERT-large for two labels:
+"Xception abbreviated" in the 2020 paper, with the blocks of Chollet 2017. Parameters with BERT-large for two labels:
 267,010, of which 264,066 are trainable; 269,058 with the skip.
 """
 

@@ -347,7 +347,7 @@ class Kind(ABC):
         raise NotImplementedError
 
     def measure_trust(self, results: Any, labels: Sequence[str], threshold: float = 0.0) -> trust.Trust:
-        """Measure how often equal predictions with a similar confidence were right on held-out examples."""
+        """Measure how often the same prediction, with similar confidence, was right on held-out examples."""
         predicted = self.said(results, labels, threshold)
         confidence, right = self.sureness(results, threshold), results.right(threshold)  # (example), (example)
         return {name: trust.group(confidence[some], right[some]) for name, some in predicted.items() if some.any()}

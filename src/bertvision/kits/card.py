@@ -127,9 +127,9 @@ def _too_sure(facts: dict[str, Any]) -> str:
     """Warn if dev scores are far below held-out scores: trust is measured on held-out data and is then too high."""
     metric, held_out = facts["task"]["metrics"][0], facts["scores"][HELD_OUT]
     lower = [
-        f"{figures[metric]:.1f} on {split}"
-        for split, figures in facts["scores"].items()
-        if figures[metric] < held_out[metric] - MUCH
+        f"{scores[metric]:.1f} on {split}"
+        for split, scores in facts["scores"].items()
+        if scores[metric] < held_out[metric] - MUCH
     ]
     if not lower:
         return ""

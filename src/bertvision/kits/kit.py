@@ -49,6 +49,8 @@ class KitTask:
 
 
 class Kit:
+    """A loaded kit: an encoder, and a head for each task. `bv.load` returns one."""
+
     def __init__(
         self,
         folder: Path,
@@ -93,7 +95,7 @@ class Kit:
     def predict(
         self, texts: Iterable[Text], tasks: Iterable[str] | None = None, ids: Sequence[str] | None = None
     ) -> list[dict[str, dict[str, Any]]]:
-        """Predict every task on every text or pair of texts. Return a dict per text, from task name to row.
+        """Predict every task on every text or pair of texts. Return one dict per text: task → prediction with `trust`.
 
         Tasks on single texts read the first text of a pair. Tasks on pairs skip single texts. `ids` name the texts in
         error messages (default: numbers from 0).
@@ -202,7 +204,10 @@ def _called(number: int, ids: Sequence[str] | None) -> str:
 
 
 def load(name: str | Path = "default", tasks: Iterable[str] | None = None, **settings: Any) -> Kit:
-    """Load a shipped kit by name, or any kit from its folder."""
+    """Load a shipped kit by name, or any kit from its folder.
+
+    `tasks` selects its tasks (default: all). `settings` are `device` and `dtype` (default: "auto").
+    """
     return Kit(find_kit(name), tasks, **settings)
 
 

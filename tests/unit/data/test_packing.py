@@ -130,7 +130,7 @@ def test_each_epoch_repeats_the_same_fraction_of_the_first(
         for epoch in range(epochs):
             assert sorted(taken[epoch * each : (epoch + 1) * each]) == sorted(order[:each])
         if share < 1 and epochs > 1 and each > 20:
-            assert taken[each : 2 * each] != order[:each], "further epochs are shuffled"
+            assert taken[each : 2 * each] != order[:each], "later epochs are shuffled"
 
 
 def test_a_fraction_is_the_first_part_of_the_first_epochs_full_batches() -> None:

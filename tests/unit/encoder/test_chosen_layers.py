@@ -26,7 +26,7 @@ def tokens() -> PackedTokens:
     return PackedTokens.from_lists(*random_sequences())
 
 
-# Of four layers: some, counted from the end, only the last, all.
+# Choices among four layers: some, some counted from the end, only the last, all.
 @pytest.mark.parametrize(
     ("layers", "places"), [([0, 3], [0, 3]), ([-3, -1], [1, 3]), ([-1], [3]), (range(4), range(4))]
 )
@@ -110,7 +110,7 @@ def test_the_shape_of_chosen_layers_is_known_before_the_weights(tiny_encoder_fol
     name = str(tiny_encoder_folder)
     size = shape_of(name, [0, 2, -1])
     assert size.shape == load_encoder(name, layers=[0, 2, -1]).shape and size.layers == (0, 2, 3)
-    assert size.parameters == shape_of(name).parameters, "the encoder is as large as ever"
+    assert size.parameters == shape_of(name).parameters, "the parameter count is that of the whole encoder"
     assert shape_of(name).layers == (0, 1, 2, 3)
     assert shape_of("bert-large-uncased", [0, 12, -1]).layers == (0, 12, 24)
 

@@ -22,7 +22,7 @@ def test_packing_counts_starts_bounds_owners_and_positions() -> None:
     assert packing.positions.tolist() == [0, 1, 2, 0, 0, 1, 2, 3]
 
 
-def test_packed_tokens_lie_end_to_end() -> None:
+def test_packed_tokens_are_laid_end_to_end() -> None:
     tokens = PackedTokens.from_lists([[2, 9], [2, 7, 8]], [[0, 1], [0, 0, 1]])
     assert tokens.input_ids.tolist() == [2, 9, 2, 7, 8]
     assert tokens.type_ids.tolist() == [0, 1, 0, 0, 1]

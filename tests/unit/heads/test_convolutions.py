@@ -43,7 +43,7 @@ def each_alone(values: torch.Tensor) -> list[torch.Tensor]:
 
 
 def convolve_with_loops(values: np.ndarray, weight: np.ndarray, stride: int, dilation: int) -> np.ndarray:
-    """One position, (channel, width): kernel place k of N lies (k - (N - 1) // 2) · dilation away; outside is zero."""
+    """One position, (channel, width). Element k of N reads (k - (N - 1) // 2) · dilation values away; outside is 0."""
     outputs, inputs, size = weight.shape
     width = values.shape[1]
     result = np.zeros((outputs, -(-width // stride)))

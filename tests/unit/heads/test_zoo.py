@@ -128,7 +128,7 @@ def test_the_paper_s_learning_rate_fits_a_few_examples_even_in_eval_mode(name: s
     optimizer = torch.optim.Adam(head.parameters(), lr=1e-3)
     for module in head.modules():
         if isinstance(module, BatchNorm):
-            module.momentum = 0.5  # with so few steps: from 1 down to the tiny variance of a new adapter
+            module.momentum = 0.5  # fast enough to fall from 1 to the tiny variance of a new adapter in so few steps
     head.train()
     for _ in range(50):
         optimizer.zero_grad()

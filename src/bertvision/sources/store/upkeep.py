@@ -181,7 +181,11 @@ def _describe(found: Scan) -> Summary:
 
 def _count_written(found: Scan) -> str:
     there, planned = {(shard.first, shard.stop) for shard in found.shards}, found.ranges
-    return f"{len(there.intersection(planned))} of {len(planned)} shards" if planned else f"{len(there)} shards so far"
+    return (
+        f"{len(there.intersection(planned))} of {len(planned)} shards written"
+        if planned
+        else f"{len(there)} shards written"
+    )
 
 
 # ---------------------------------------------------------------------- remove

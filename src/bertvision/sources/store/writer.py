@@ -103,7 +103,7 @@ class StoreWriter:
         return sum(shard.bytes for shard in mine)
 
     def finish(self) -> bool:
-        """Write the manifest if every shard is written. Return False if other processes are still writing."""
+        """Write the manifest if every shard is written. Return False if any shard is missing."""
         names = self._found()
         if len(names) < len(self.shards):
             return False

@@ -182,7 +182,7 @@ def test_a_group_of_steps_is_read_forward_and_every_byte_once(
     assert [name for name, _ in reads] == names, "each shard once, in the order of the disk"
     for shard, (_, runs) in zip(store.manifest.shards, reads, strict=True):
         begin = shard.at["tokens"]
-        assert runs == [(begin, begin + shard.tokens * TOKEN)], "both windows side by side are one read"
+        assert runs == [(begin, begin + shard.tokens * TOKEN)], "adjacent windows are one read"
 
 
 def test_only_requested_parts_are_read(
@@ -222,7 +222,7 @@ def test_steps_are_read_together_within_the_memory_limit(
     source = StoredSource(store, tiny.features, plan, ("tokens",), memory=memory)
     assert len(list(source.batches())) == 6 and len(fetched) == groups and sum(fetched) == 6
     fetched.clear()
-    assert len(list(source.batches(4))) == 2 and sum(fetched) == 2, "what lies before is not read"
+    assert len(list(source.batches(4))) == 2 and sum(fetched) == 2, "earlier steps are not read"
 
 
 def test_a_group_ends_at_the_end_of_a_pool(store: Store, tiny: TinyStore, fetched: list[int]) -> None:

@@ -297,7 +297,7 @@ def test_stores_at_a_url_are_listed_and_removed(bucket: str) -> None:
 def test_an_unfinished_store_at_a_url_is_listed_as_unfinished(address: str) -> None:
     begin(address).writer.write((0, 2))
     (found,) = list_stores(address)
-    assert found.state == "unfinished" and "5 of 9 shards" in found.detail
+    assert found.state == "unfinished" and "5 of 9 shards written" in found.detail
     assert WRITING in open_location(address).sizes()
 
 

@@ -72,7 +72,7 @@ class Counting(Bar):
 def test_an_intact_store_has_no_damage(sound: Path) -> None:
     bar = Counting()
     assert verify_store(sound, bar) == []
-    assert bar.done == sum(file.stat().st_size for file in sound.iterdir()), "the bar goes by bytes, over all of them"
+    assert bar.done == sum(file.stat().st_size for file in sound.iterdir()), "the bar counts all bytes"
     assert not find_leftovers(sound)
 
 
@@ -144,7 +144,7 @@ def test_a_damaged_shard_is_not_read_and_only_it_is_rewritten(copy: Path) -> Non
     others = {file: file.stat().st_mtime_ns for file in shards_in(copy) if file not in (damaged, cut)}
 
     again = begin_tiny_store(copy)
-    assert {shard.first for shard in again.writer.missing()} == {1, 4, 6}, "one example a shard here"
+    assert {shard.first for shard in again.writer.missing()} == {1, 4, 6}, "one example per shard here"
     again.writer.write()
     assert again.writer.finish()
 
@@ -257,7 +257,7 @@ def test_leftover_files_are_listed_and_are_not_damage(copy: Path) -> None:
 def test_an_unfinished_store_is_not_verified(tmp_path: Path) -> None:
     store = begin_tiny_store(tmp_path)
     store.writer.write((0, 2))
-    with pytest.raises(UserError, match=r"not finished \(5 of 9 shards\).*encode"):
+    with pytest.raises(UserError, match=r"not finished \(5 of 9 shards written\).*encode"):
         verify_store(tmp_path)
 
 
@@ -317,12 +317,12 @@ def test_a_listing_distinguishes_whole_unfinished_and_damaged_stores(copy: Path,
     unfinished = begin_tiny_store(tmp_path / "unfinished")
     unfinished.writer.write((0, 3))
     [store] = list_stores(tmp_path / "unfinished")
-    assert (store.state, store.detail) == ("unfinished", "3 of 9 shards")
+    assert (store.state, store.detail) == ("unfinished", "3 of 9 shards written")
     assert (store.examples, store.windows, store.parts, store.dtype) == (9, None, ["tokens"], "float16")
     assert store.about == ABOUT and store.written is None
 
     (tmp_path / "unfinished" / WRITING).write_bytes(b"?")
-    assert describe_store(tmp_path / "unfinished").detail == "3 shards so far"
+    assert describe_store(tmp_path / "unfinished").detail == "3 shards written"
 
     flip(shards_in(copy)[0], 7)
     assert describe_store(copy).state == "whole", "a listing reads no states"

@@ -215,7 +215,7 @@ def test_an_unfinished_store_keeps_its_shard_sizes(tmp_path: Path) -> None:
     writer.write()
     assert writer.finish()
     assert hashes(tmp_path) == hashes_of_single_writer(tmp_path)
-    assert len(again(tiny, shard_bytes=10**9).shards) == 9, "a whole one too"
+    assert len(again(tiny, shard_bytes=10**9).shards) == 9, "so does a complete store"
 
 
 def hashes_of_single_writer(beside: Path, **changes: Any) -> dict[str, str]:
@@ -331,7 +331,7 @@ def test_a_shard_known_to_be_damaged_is_rewritten(tmp_path: Path) -> None:
     writer = again(tiny)
     assert [shard.first for shard in writer.missing()] == [2, 5]
     writer.write()
-    assert writer.missing() == [], "they have been written"
+    assert writer.missing() == [], "they were rewritten"
     assert writer.finish()
     assert hashes(tmp_path) == before and sorted(os.listdir(tmp_path)) == [MANIFEST, *names]
     changed = {name for name, node in inodes(tmp_path).items() if nodes[name] != node}
@@ -413,7 +413,7 @@ def test_a_lost_manifest_is_rebuilt_from_the_shards(
     if not gone:
         assert dataclasses.replace(after, about={}) == dataclasses.replace(before, about={})
     left = {name: nodes[name] for number, name in enumerate(names) if number not in gone}
-    assert left.items() <= inodes(tmp_path).items(), "what was there is not written again"
+    assert left.items() <= inodes(tmp_path).items(), "existing shards are not rewritten"
     assert Store.open(tmp_path).ids() == tiny.ids
 
 
@@ -427,11 +427,11 @@ def test_unknown_ranges_are_planned_again(tmp_path: Path, break_: Callable[[Path
     writer = again(tiny)
     ranges = [(shard.first, shard.stop) for shard in writer.shards]
     assert [example for first, stop in ranges for example in range(first, stop)] == list(range(9))
-    assert {(0, 1), (1, 2), (8, 9)} <= set(ranges), "those that are there"
+    assert {(0, 1), (1, 2), (8, 9)} <= set(ranges), "the ranges of existing shards"
     writer.write()
     assert writer.finish()
     Store.open(tmp_path, tiny.identity)
-    assert max(shard.bytes for shard in writer.shards) < 2 * 20_000, "a shard is held in memory as a whole"
+    assert max(shard.bytes for shard in writer.shards) < 2 * 20_000, "a whole shard is held in memory"
 
 
 def other_store(tmp_path: Path) -> TinyStore:
@@ -502,7 +502,7 @@ def test_partial_files_of_killed_writers_are_removed_at_the_end(tmp_path: Path, 
         path.write_bytes(b"half")
     tiny.writer.write()
     assert tiny.writer.finish()
-    assert alive.exists(), "its process may still be at work"
+    assert alive.exists(), "its process may still be running"
     assert not dead.exists()
 
 
