@@ -145,7 +145,7 @@ def _predict_with_kit(
     named = [{"id": id, **row} for id, row in zip(ids, rows, strict=True)]
     if out is not None:
         _write_rows(out, named, dict(zip(ids, rows, strict=True)))
-        count = f"{counted(len(rows), 'text')}, {counted(len(kit.tasks), 'task')}"
+        count = f"{counted(len(rows), 'text')}, {counted(len({task for row in rows for task in row}), 'task')}"
         typer.echo(f"predictions for {count}: {out}", err=True)
     elif json:
         print_json(rows[0] if file is None else named)
