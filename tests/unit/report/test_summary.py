@@ -84,7 +84,9 @@ def test_an_untouched_encoder_is_not_fine_tuned_for_0_epochs(tmp_path: Path) -> 
     assert not [text for text in sentences if " 0 epochs" in text or "s of fine-tuning" in text]
     assert scores_table(certainty).title == "Scores on dev, encoder not fine-tuned"
     card = build_card(certainty.run, certainty.run.best_head(0.0).first)  # type: ignore[union-attr]
-    assert "which was not fine-tuned. It works only" in card and "- encoder: not fine-tuned\n" in card
+    assert (
+        "which was not fine-tuned. It works only with that encoder.\n" in card and "- encoder: not fine-tuned\n" in card
+    )
 
 
 def test_a_label_that_scores_more_than_the_baseline_is_named(tmp_path: Path) -> None:
@@ -117,7 +119,9 @@ def test_an_ensemble_is_compared_with_the_better_of_its_members(tmp_path: Path) 
 
 def test_the_highest_difference_is_not_called_the_largest(certainty: Certainty) -> None:
     block = comparisons(certainty)
-    assert block is not None and ". The highest on dev is adapter_4: +50.00 (" in block.sentences[0]
+    assert (
+        block is not None and ". The highest on dev is adapter_4, with a difference of +50.00 (" in block.sentences[0]
+    )
 
 
 @pytest.mark.parametrize(

@@ -96,8 +96,8 @@ def _describe_comparisons(certainty: Certainty, other: Group, found: list[Agains
     return (
         f"Of {counted(len(found), 'model')} compared with {in_text(other)}, {better} {'is' if better == 1 else 'are'} "
         f"significantly better and {worse} significantly worse (corrected p below {SURE}). The highest on "
-        f"{certainty.split} is {in_text(best.ours)}: {signed(best.gap.difference)} ({signed(best.gap.low)} to "
-        f"{signed(best.gap.high)}, corrected {show_p(best.p)})."
+        f"{certainty.split} is {in_text(best.ours)}, with a difference of {signed(best.gap.difference)} "
+        f"({signed(best.gap.low)} to {signed(best.gap.high)}, corrected {show_p(best.p)})."
     )
 
 
