@@ -8,7 +8,8 @@ from bertvision.disk import write_text
 from bertvision.pipeline.finished import FinishedRun, Group, Model, read_figure
 from bertvision.pipeline.score import BEGUN
 from bertvision.report.ranking import figure_columns
-from bertvision.report.summary import encoder_name
+from bertvision.report.summary import FOLDERS, encoder_name
+from bertvision.report.wording import tuned
 from bertvision.tables import Table, counted, to_markdown
 
 
@@ -44,10 +45,10 @@ def usage(lines: list[str], more: str) -> str:
 
 def build_card(run: FinishedRun, model: Model) -> str:
     states = "last layer" if model.role == "control" else "hidden states of every layer"
+    frozen, where = (" and then frozen", ", which is in the same run folder") if model.epochs else ("", "")
     about = (
-        f"{describe_head(model.parameters, model.share, states, encoder_name(run))} fine-tuned for "
-        f"{counted(model.epochs, 'epoch')} and then frozen. It works only with that encoder, which is in the same run "
-        "folder."
+        f"{describe_head(model.parameters, model.share, states, encoder_name(run))} {tuned(model.epochs)}{frozen}. "
+        f"It works only with that encoder{where}."
     )
     return join_card(
         f"---\n{_front_matter(run, model)}\n---",
@@ -136,8 +137,8 @@ def _training(run: FinishedRun, model: Model) -> str:
         [
             "## Training",
             "",
-            f"- data: {run.task.source}",
-            f"- encoder: {counted(model.epochs, 'epoch')} of fine-tuning, learning rate {rate:g}",
+            f"- data: {FOLDERS.sub('', run.task.source)}",
+            f"- encoder: {tuned(model.epochs)}" + (f", learning rate {rate:g}" if model.epochs else ""),
             f"- head: {counted(model.trained_epochs or 1, 'epoch')} on frozen hidden states, seed {model.seed}, "
             f"{100 * model.data_fraction:g} % of the data; all heads were trained in one pass of "
             f"{model.seconds or 0.0:.1f} s",

@@ -1,7 +1,7 @@
 """The finding of a run in one sentence, for readers who stop after it.
 
 It compares the best head with the encoder alone and with the control, says whether the difference could be chance, and
-says so where an ensemble is best, where no head was trained, and where no model learned the task.
+says so where an ensemble is best, where no head was trained, and where no model beats the trivial baseline.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,9 @@ from bertvision.kinds.label import LabelResults
 from bertvision.pipeline.finished import FinishedRun, Group
 from bertvision.report.certainty import Against, Certainty
 from bertvision.report.ranking import baseline_figure
-from bertvision.report.wording import listed, metric_in_words, opening, show_score, with_article
+from bertvision.report.wording import listed, metric_in_words, opening, show_main, with_article
 
+BEST = "the best head"
 LAST = "a linear layer on the last layer"
 SHORT = {LAST: "last layer only"}
 
@@ -33,44 +34,48 @@ def build_finding(certainty: Certainty) -> str:
     """What the run found, on one split at one snapshot."""
     run, epochs = certainty.run, certainty.epochs
     head, best = run.best_head(epochs), run.best(epochs)
-    found = _nothing_learned(certainty)
+    found = _no_better_than_baseline(certainty)
     if not found and best is not None and best.role == "ensemble":
         found = _ensemble_finding(certainty, best, head)
     return found or (_encoder_finding(certainty) if head is None else _head_finding(certainty, head))
 
 
-# ---------------------------------------------------------------------- nothing learned
+# ---------------------------------------------------------------------- no better than the baseline
 
 
-def _nothing_learned(certainty: Certainty) -> str:
-    """Empty where the best model is clearly above the trivial baseline."""
+def _no_better_than_baseline(certainty: Certainty) -> str:
+    """Empty where the best model is clearly better than predicting the same for every example."""
     run, split, key = certainty.run, certainty.split, certainty.run.main
-    baseline, scores = baseline_figure(run, split, key), [group.mean(split, key) for group in certainty.groups]
+    trivial, scores = find_trivial(certainty), [group.mean(split, key) for group in certainty.groups]
     top = max((score for score in scores if score is not None), default=None)
-    if baseline is None or top is None:
+    if trivial is None or top is None:
         return ""
-    best, trivial, reached = certainty.groups[scores.index(top)], _trivial(certainty, baseline), _reached(run, top)
-    if show_score(top) == show_score(baseline) or top < baseline:
-        return (
-            f"No model here learned the task: the best one reaches {reached}, {trivial} reaches {show_score(baseline)}."
-        )
+    best, (name, baseline) = certainty.groups[scores.index(top)], trivial
+    if show_main(run, top) == show_main(run, baseline):
+        same = f"the same {metric_in_words(run).removeprefix('the ')}, {show_main(run, top)}"
+        return f"No model here beats {name}: the best one reaches {same}."
+    compared = f"the best one reaches {_reached(run, top)} against {show_main(run, baseline)}"
+    if top < baseline:
+        return f"No model here beats {name}: {compared}."
     if certainty.interval(best, key)[0] <= baseline:
-        compared = f"the best one reaches {reached} against {show_score(baseline)}"
-        return f"No model here is clearly better than {trivial}: {compared}; {_perhaps(certainty)}."
+        return f"No model here is clearly better than {name}: {compared}; {_perhaps(certainty)}."
     return ""
 
 
-def _trivial(certainty: Certainty, score: float) -> str:
-    """What the baseline does. Its label is the one that scores what the baseline does, where only one does."""
+def find_trivial(certainty: Certainty) -> tuple[str, float] | None:
+    """What needs no model, in words, and its score. For labels, the baseline predicts the majority label of train. On a
+    split with another majority, a model that always predicts that one scores higher without having learned anything, so
+    the best label counts."""
     run = certainty.run
+    baseline = baseline_figure(run, certainty.split, run.main)
     results = certainty.results(run.encoder(certainty.epochs).models[0])
-    if not isinstance(results, LabelResults):
-        return run.kind.baseline_words
+    if baseline is None or not isinstance(results, LabelResults):
+        return None if baseline is None else (run.kind.baseline_words, baseline)
     metric = LABEL_METRICS[run.main]
     constants = [np.full_like(results.target, label) for label in range(len(run.task.labels))]  # each (example)
     scores = [metric.figure(results.target, constant) for constant in constants]
-    same = [label for label, found in zip(run.task.labels, scores, strict=True) if abs(found - score) < 1e-6]
-    return f"always answering “{same[0]}”" if len(same) == 1 else "always giving the most common label"
+    best = [label for label, score in zip(run.task.labels, scores, strict=True) if score > max(scores) - 1e-6]
+    return f"always predicting “{best[0]}”" if len(best) == 1 else run.kind.baseline_words, max(scores)
 
 
 # ---------------------------------------------------------------------- heads, ensembles, the encoder alone
@@ -86,12 +91,26 @@ def _head_finding(certainty: Certainty, head: Group) -> str:
         return _raised(
             certainty, f"Reading {read} with a head of {head.first.parameters:,} parameters", score, head, rivals
         )
-    others = [Rival(f"the best head on {layers}", score, None), *(rival for rival in rivals if rival is not top)]
-    found = f"{_reached(run, top.score)}, {listed([f'{rival.name} {show_score(rival.score)}' for rival in others])}"
-    chance = f"; {_verdict(certainty, [top])}" if round(score, 1) < round(top.score, 1) else ""
-    if top.name == LAST:
-        return f"Reading more than the last layer adds nothing here: {LAST} reaches {found}{chance}."
-    return f"The best head does not beat {top.name}: the encoder reaches {found}{chance}."
+    chosen = _chosen(certainty, head)
+    ours = f"the best head on {layers}" if chosen == BEST else "that head"
+    others = [Rival(ours, score, None), *(rival for rival in rivals if rival is not top)]
+    difference = "the difference between the first two" if len(others) > 1 else "the difference"
+    chance = f"; {_verdict(certainty, [top], difference)}" if round(score, 1) < round(top.score, 1) else ""
+    adds_nothing = top.name == LAST and chosen == BEST
+    first = LAST if adds_nothing else "the linear layer" if top.name == LAST else "the encoder"
+    scores = [f"{rival.name} {show_main(run, rival.score)}" for rival in others]
+    found = listed([f"{first} reaches {_reached(run, top.score)}", *scores])
+    if adds_nothing:
+        return f"Reading more than the last layer adds nothing here: {found}{chance}."
+    return f"{opening(chosen)} does not beat {top.name}: {found}{chance}."
+
+
+def _chosen(certainty: Certainty, head: Group) -> str:
+    """The best head, unless another one scores higher here: the choice was made on held-out data."""
+    run, split = certainty.run, certainty.split
+    score, heads = head.mean(split, run.main) or 0.0, run.groups(certainty.epochs, "head")
+    is_top = all(round(group.mean(split, run.main) or 0.0, 1) <= round(score, 1) for group in heads if group.is_whole)
+    return BEST if is_top else "the head chosen on held-out data"
 
 
 def _rivals(certainty: Certainty, head: Group) -> list[Rival]:
@@ -122,12 +141,16 @@ def _ensemble_finding(certainty: Certainty, ensemble: Group, head: Group | None)
 def _raised(certainty: Certainty, subject: str, score: float, group: Group, rivals: list[Rival]) -> str:
     run = certainty.run
     names = [SHORT.get(rival.name, rival.name.removeprefix("the ")) for rival in rivals]
-    start = listed([f"{show_score(rival.score)} ({name})" for rival, name in zip(rivals, names, strict=True)])
-    raised = f"{subject} raises {metric_in_words(run)} from {start} to {show_score(score)}{_seeds(group)}"
+    start = listed([f"{show_main(run, rival.score)} ({name})" for rival, name in zip(rivals, names, strict=True)])
+    raised = f"{subject} raises {metric_in_words(run)} from {start} to {show_main(run, score)}{_seeds(group)}"
     flattered = (
         "" if run.has_held_out else f"; the winner was chosen on these same {_examples(certainty)}, which flatters it"
     )
-    return f"{raised}; {_verdict(certainty, rivals)}{flattered}."
+    trivial = find_trivial(certainty)
+    below = ""
+    if trivial is not None and round(score, 1) <= round(trivial[1], 1):  # another head may be above it
+        below = f"; {trivial[0]} reaches {show_main(run, trivial[1])}"
+    return f"{raised}; {_verdict(certainty, rivals)}{flattered}{below}."
 
 
 def _encoder_finding(certainty: Certainty) -> str:
@@ -139,14 +162,14 @@ def _encoder_finding(certainty: Certainty) -> str:
     if beside is None:
         total = f"{certainty.examples:,} {_examples(certainty)}"
         return f"{opening(alone)} reaches {reached} on {total}; no head was trained to compare it with."
-    return f"No head was trained on {_layers(run)}: {alone} reaches {reached}, {LAST} {show_score(beside)}."
+    return f"No head was trained on {_layers(run)}: {alone} reaches {reached} and {LAST} {show_main(run, beside)}."
 
 
 # ---------------------------------------------------------------------- phrases
 
 
 def _reached(run: FinishedRun, score: float) -> str:
-    return f"{with_article(metric_in_words(run))} of {show_score(score)}"
+    return f"{with_article(metric_in_words(run))} of {show_main(run, score)}"
 
 
 def _alone(certainty: Certainty) -> str:
@@ -168,15 +191,17 @@ def _examples(certainty: Certainty) -> str:
     return f"{certainty.split.replace('_', ' ')} {noun}"
 
 
-def _verdict(certainty: Certainty, rivals: Sequence[Rival]) -> str:
-    """Whether the differences from some models are more than chance; from the first of them alone, or from all."""
-    sure = [rival.against is not None and rival.against.is_sure for rival in rivals]
-    if all(sure):
-        return "this is more than chance"
-    if sure[0]:
-        return f"the gain over {rivals[0].name} is more than chance, that over {rivals[1].name} may not be"
-    return _perhaps(certainty)
+def _verdict(certainty: Certainty, rivals: Sequence[Rival], subject: str = "this") -> str:
+    """Whether the differences from one or two models are more than chance."""
+    sure = [rival.name for rival in rivals if rival.against is not None and rival.against.is_sure]
+    unsure = [rival.name for rival in rivals if rival.name not in sure]
+    if not unsure:
+        return f"{subject} is more than chance"
+    if sure:
+        return f"the gain over {listed(sure)} is more than chance, but the gain over {listed(unsure)} may not be"
+    return _perhaps(certainty, subject)
 
 
-def _perhaps(certainty: Certainty) -> str:
-    return f"with {certainty.examples:,} {_examples(certainty)} this could be chance"
+def _perhaps(certainty: Certainty, subject: str = "this") -> str:
+    comma = "" if subject == "this" else ","
+    return f"with {certainty.examples:,} {_examples(certainty)}{comma} {subject} could be chance"

@@ -77,8 +77,8 @@ def _cut_note(table: Table, place: str, most: int) -> str:
     shortened = any(isinstance(cell, str) and len(cell) > CELL for row in table.rows[:most] for cell in row)
     if not left_out and not shortened:
         return ""
-    what = f"The first {most} of {len(table.rows):,} rows" if left_out else "Long texts are cut"
-    return f"{what}; all is in [{place}]({place})."
+    what = f"These are the first {most} of {len(table.rows):,} rows" if left_out else "Long texts are cut"
+    return f"{what}; the full table is in [{place}]({place})."
 
 
 def escape(text: str) -> str:

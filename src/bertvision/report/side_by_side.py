@@ -9,8 +9,8 @@ from bertvision.report.block import Block, Section
 from bertvision.report.certainty import Certainty
 from bertvision.report.drawing import chart_of, colour_by, import_altair, off_zero, tips
 from bertvision.report.ranking import baseline_figure, heading_of
-from bertvision.report.summary import encoder_name, surprise
-from bertvision.report.wording import CHOSEN, ENCODER, by_chance, show_p, signed
+from bertvision.report.summary import chance_of, encoder_name, surprise
+from bertvision.report.wording import CHOSEN, ENCODER, show_p, signed
 from bertvision.tables import Cell, Column, Headings, Rows, Table, counted
 
 CONTROL, BEST = "control", "best head"
@@ -69,9 +69,8 @@ def _runs_block(lines: list[dict[str, Any]]) -> Block:
     return Block(
         "runs",
         "Results of each run",
-        [_runs_sentence(lines)],
-        Table(columns, rows),
-        _dumbbells(lines),
+        table=Table(columns, rows),
+        picture=_dumbbells(lines),
         drawn=[ENCODER, CONTROL, BEST],
         note="The best head of a run is the one with the highest score on held-out training data (on dev if none was "
         "held out). The tests are those of each run's own report.",
@@ -196,6 +195,6 @@ def _summary(lines: list[dict[str, Any]]) -> list[str]:
                 f"{line['run']} ({line['metric']}): {line['head']} scores {line[BEST]:.2f} and the encoder alone "
                 f"{line[ENCODER]:.2f}. The difference is {signed(gap.gap.difference)} (95 % interval "
                 f"{signed(gap.gap.low)} to {signed(gap.gap.high)}, corrected {show_p(gap.p)}): "
-                f"{by_chance(gap.is_sure)}. {line['surprise']}".rstrip()
+                f"{chance_of(gap)}. {line['surprise']}".rstrip()
             )
     return sentences

@@ -117,7 +117,7 @@ def compute_layer_maps(run: FinishedRun, split: str, most: int = MAPS) -> Iterab
 def _load_examples(run: FinishedRun, split: str) -> list[Example]:
     examples = run.examples(split)
     if examples is None:
-        raise UserError(f"the examples of {split} that were scored are no longer there.")
+        raise UserError(f"the examples of {split} that were scored are no longer available.")
     return examples
 
 

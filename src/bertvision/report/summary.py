@@ -7,9 +7,20 @@ from pathlib import Path
 from bertvision.pipeline.finished import FinishedRun, Group
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.report.certainty import Against, Certainty
+from bertvision.report.finding import find_trivial
 from bertvision.report.ranking import baseline_figure
-from bertvision.report.wording import apart, by_chance, figure_name, in_text, joined, listed, show_p, signed
-from bertvision.tables import counted
+from bertvision.report.wording import (
+    apart,
+    by_chance,
+    figure_name,
+    in_text,
+    joined,
+    listed,
+    opening,
+    show_p,
+    signed,
+    tuned,
+)
 
 EMBEDDED = "all-MiniLM-L6-v2"
 FOLDERS = re.compile(r"(?<!\S)[/~][^\s,]*/")  # of data files, whose names say enough
@@ -17,13 +28,12 @@ FOLDERS = re.compile(r"(?<!\S)[/~][^\s,]*/")  # of data files, whose names say e
 
 def build_facts(run: FinishedRun) -> list[str]:
     """Task, encoder, data and device, one short line each."""
-    tuned = f"fine-tuned for {counted(run.last, 'epoch')}" if run.last else "not fine-tuned"
     data = [f"{_total(run, split):,} {split} examples" for split in run.splits]
     data += [f"{_total(run, HELD_OUT):,} held out of train"] if run.has_held_out else []
     device = run.environment.get("device")
     return [
         f"{run.task.name}: {FOLDERS.sub('', run.task.source)}",
-        f"{encoder_name(run)}, {tuned}",
+        f"{encoder_name(run)}, {tuned(run.last)}",
         ", ".join(data),
         *([str(device)] if device else []),
     ]
@@ -67,8 +77,7 @@ def _best_sentence(certainty: Certainty, best: Group, against: Against | None) -
     where = "held-out training data" if run.has_held_out else f"{split} itself, which flatters it"
     own = run.encoder(certainty.epochs).mean(split, key)
     reached = f"The best head, {best.title} (chosen on {where}), reaches {best.mean(split, key):.2f} {figure_name(key)}"
-    so_far = f"fine-tuned for {counted(certainty.epochs, 'epoch')}"
-    beside = f"on {split}; the encoder alone, {so_far}, reaches {own:.2f}."
+    beside = f"on {split}; the encoder alone, {tuned(certainty.epochs)}, reaches {own:.2f}."
     return joined(f"{reached} {beside}", _verdict(against, "The head", "the encoder") if against else "")
 
 
@@ -114,10 +123,14 @@ def _why_not(run: FinishedRun, group: Group) -> str:
 
 def _verdict(against: Against, subject: str, other: str) -> str:
     """The head is 2.97 above the encoder (95 % interval …): could be chance."""
-    gap, verb = against.gap, "are" if subject == "They" else "is"
+    gap = against.gap
     scores = f"95 % interval {signed(gap.low)} to {signed(gap.high)}, corrected {show_p(against.p)}"
-    chance = by_chance(against.is_sure) if against.is_enough else "too few examples tell them apart to say more"
-    return f"{subject} {verb} {apart(gap.difference)} {other} ({scores}): {chance}."
+    return f"{subject} is {apart(gap.difference)} {other} ({scores}): {chance_of(against)}."
+
+
+def chance_of(against: Against) -> str:
+    """Whether a difference could be chance, if that can be tested at all."""
+    return by_chance(against.is_sure) if against.is_enough else "the two differ on too few examples to say more"
 
 
 def _layers_sentence(certainty: Certainty, best: Group, control: Group) -> str:
@@ -139,10 +152,10 @@ def _cost_sentence(run: FinishedRun, best: Group) -> str:
     head, encoder = best.first, run.encoder(best.epochs).first
     trained = [model for model in run.models(best.epochs) if model.role in ("control", "head")]
     with_it = f", with {len(trained) - 1} others in the same pass" if len(trained) > 1 else ""
+    after = f", after {_seconds(encoder.seconds or 0)} of fine-tuning" if best.epochs else ""
     return (
         f"{best.name} has {head.parameters:,} parameters, {100 * (head.share or 0):.3g} % of the encoder's "
-        f"{encoder.parameters:,}. It was trained in {_seconds(head.seconds or 0)}{with_it}, after "
-        f"{_seconds(encoder.seconds or 0)} of fine-tuning."
+        f"{encoder.parameters:,}. It was trained in {_seconds(head.seconds or 0)}{with_it}{after}."
     )
 
 
@@ -158,14 +171,16 @@ def _ensemble_sentence(certainty: Certainty) -> str:
     group = run.best(certainty.epochs, "ensemble")
     if group is None:
         return ""
-    combined = f"Together, {listed(group.first.ensemble)} ({group.first.method}{_weights(group)}) reach "
+    members = ["the encoder" if name == "encoder" else name for name in group.first.ensemble]
+    combined = f"Together, {listed(members)} ({group.first.method}{_weights(group)}) reach "
     combined += f"{group.mean(split, run.main):.2f}."
     member = run.best_of(run.members_of(group))
     if member is None:
         return combined
     (against,) = certainty.test([(group, member)])
     where = "on held-out data" if run.has_held_out else f"on {split}"
-    return f"{combined} {_verdict(against, 'They', f'the better of them {where}, {in_text(member)}')}"
+    its = "better" if len(members) == 2 else "best"
+    return f"{combined} {_verdict(against, 'The ensemble', f'{in_text(member)}, its {its} member {where}')}"
 
 
 def _weights(group: Group) -> str:
@@ -176,7 +191,10 @@ def _weights(group: Group) -> str:
 def _baseline_sentence(certainty: Certainty, best: Group) -> str:
     run, split = certainty.run, certainty.split
     value, score = baseline_figure(run, split, run.main), best.mean(split, run.main)
-    if value is None or score is None:
+    trivial = find_trivial(certainty)
+    if value is None or score is None or trivial is None:
         return ""
-    side = "" if score > value else " The best head is not above that."
-    return f"The trivial baseline, {run.kind.baseline_words}, scores {value:.2f}.{side}"
+    name, highest = trivial
+    higher = f"{opening(name)} scores {highest:.2f}." if round(highest, 2) > round(value, 2) else ""
+    below = "" if score > max(value, highest) else "The best head is not above that."
+    return joined(f"The trivial baseline, {run.kind.baseline_words}, scores {value:.2f}.", higher, below)

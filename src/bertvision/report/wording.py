@@ -8,17 +8,18 @@ from bertvision.data.examples import Example
 from bertvision.evaluation.statistics import spread
 from bertvision.kinds import metric_title
 from bertvision.pipeline.finished import FinishedRun, Group, Model
-from bertvision.tables import MINUS, Cell
+from bertvision.tables import MINUS, Cell, counted
 
 ENCODER = "encoder alone"
 CHOSEN = "at_threshold."
 IN_WORDS = {
     "exact": "exact match",
     "f1": "F1",
-    "matthews": "the Matthews correlation",
-    "pearson": "the Pearson correlation",
-    "spearman": "the Spearman correlation",
+    "matthews": "the Matthews correlation (× 100)",
+    "pearson": "the Pearson correlation (× 100)",
+    "spearman": "the Spearman correlation (× 100)",
 }
+"""Correlations are not percentages, although tables show them times 100, as is usual."""
 HYPHEN_MINUS = re.compile(r"(?<![\w\-./])-(?=\d)")
 
 
@@ -69,7 +70,7 @@ def gold_of(run: FinishedRun, example: Example) -> Cell:
 
 def opening(text: str) -> str:
     """The text with a capital where a sentence begins; names of heads keep their spelling."""
-    return text[0].upper() + text[1:] if text.startswith(("the ", "of ")) else text
+    return text[0].upper() + text[1:] if text.startswith(("the ", "of ", "after ", "without ", "always ")) else text
 
 
 def listed(words: Sequence[str]) -> str:
@@ -80,6 +81,16 @@ def listed(words: Sequence[str]) -> str:
 def joined(*parts: str) -> str:
     """The sentences that are not empty, separated by spaces."""
     return " ".join(part for part in parts if part)
+
+
+def tuned(epochs: float) -> str:
+    """fine-tuned for 1 epoch; not fine-tuned."""
+    return f"fine-tuned for {counted(epochs, 'epoch')}" if epochs else "not fine-tuned"
+
+
+def after_tuning(epochs: float) -> str:
+    """after 1 epoch of fine-tuning; without fine-tuning."""
+    return f"after {counted(epochs, 'epoch')} of fine-tuning" if epochs else "without fine-tuning"
 
 
 # ---------------------------------------------------------------------- numbers
@@ -93,6 +104,12 @@ def typeset(text: str) -> str:
 def show_score(score: float) -> str:
     """52.0 %; −3.1 %. Scores are in percent already."""
     return f"{round(score, 1) + 0.0:.1f} %".replace("-", MINUS)  # + 0.0: no minus before nothing
+
+
+def show_main(run: FinishedRun, score: float) -> str:
+    """A score of the main metric: 52.0 %; 52.0 for a correlation."""
+    is_correlation = "correlation" in metric_in_words(run)
+    return show_score(score).removesuffix(" %") if is_correlation else show_score(score)
 
 
 def signed(value: float) -> str:
@@ -139,16 +156,16 @@ def with_spread(values: Sequence[float]) -> str:
 def seeds_note(groups: Iterable[Group]) -> str:
     """For means over seeds."""
     several = any(len(group.trained) > 1 for group in groups)
-    return "Of several seeds the mean is given; ±: standard deviation over the seeds." if several else ""
+    return "With several seeds, values are means over the seeds; ±: standard deviation." if several else ""
 
 
 def stand_in_note(groups: Iterable[Group]) -> str:
     """For models that stand for their seeds."""
     several = [group for group in groups if len(group.models) > 1]
     if len(several) > 2:
-        return "Of several seeds of a head the first that was trained to the end is shown."
+        return "For heads with several seeds, the first seed that finished training is shown."
     return " ".join(
-        f"Of the {len(group.models)} seeds of {group.name} the first that was trained to the end is shown: "
+        f"{group.name} has {len(group.models)} seeds; the first that finished training is shown: "
         f"{group.trained[0].name}."
         for group in several
     )

@@ -1,14 +1,15 @@
 """Each head's card is one that Hugging Face's own reader understands, with the scores of scores.json."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
 from tiny_reports import build_tiny_run
 
-from bertvision.kinds import KINDS, Kind
+from bertvision.kinds import KINDS, LABEL, Kind
 from bertvision.pipeline.finished import read_figure
-from bertvision.report.cards import write_cards
+from bertvision.report.cards import build_card, write_cards
 
 
 @pytest.mark.parametrize("kind", KINDS.values())
@@ -26,3 +27,10 @@ def test_cards_hold_what_the_scores_say(kind: Kind, tmp_path: Path) -> None:
             assert result.metric_value == pytest.approx(read_figure(model.scores("dev"), key), abs=1e-4)
         assert f"{model.parameters:,} parameters" in text and "encoder alone" in text
         assert ("epochs=0.5" in text) == (model.epochs == 0.5), "how to use it names an earlier snapshot"
+
+
+def test_a_card_names_the_data_without_the_folders_of_its_author(tmp_path: Path) -> None:
+    run = build_tiny_run(tmp_path, LABEL)
+    run.task = dataclasses.replace(run.task, source="train: /home/ada/data/train.tsv, dev: ~/dev.tsv")
+    card = build_card(run, next(model for model in run.models() if model.role == "head"))
+    assert "- data: train: train.tsv, dev: dev.tsv\n" in card

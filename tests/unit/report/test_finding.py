@@ -47,6 +47,7 @@ ALONE, LAST = "the fine-tuned encoder alone", "a linear layer on the last layer"
 NOTHING = f"Reading more than the last layer adds nothing here: {LAST} reaches an accuracy of"
 NO_HEAD = f"The best head does not beat {ALONE}: the encoder reaches an accuracy of 90.0 %, the best head on all layers"
 CHANCE = "with 200 dev examples this could be chance."
+FIRST_TWO = "with 200 dev examples, the difference between the first two could be chance."
 
 
 @pytest.mark.parametrize(
@@ -55,17 +56,22 @@ CHANCE = "with 200 dev examples this could be chance."
         (130, 140, 180, f"{READING} 65.0 % (fine-tuned encoder alone) and 70.0 % (last layer only) to 90.0 %; "
                         "this is more than chance."),
         (130, 176, 180, f"{READING} 65.0 % (fine-tuned encoder alone) and 88.0 % (last layer only) to 90.0 %; "
-                        f"the gain over {ALONE} is more than chance, that over {LAST} may not be."),
+                        f"the gain over {ALONE} is more than chance, but the gain over {LAST} may not be."),
         (176, 174, 180, f"{READING} 88.0 % (fine-tuned encoder alone) and 87.0 % (last layer only) to 90.0 %; "
                         f"{CHANCE}"),
         (130, None, 180, f"{READING} 65.0 % (fine-tuned encoder alone) to 90.0 %; this is more than chance."),
-        (130, 182, 180, f"{NOTHING} 91.0 %, the best head on all layers 90.0 % and {ALONE} 65.0 %; {CHANCE}"),
+        (130, 182, 180, f"{NOTHING} 91.0 %, the best head on all layers 90.0 % and {ALONE} 65.0 %; {FIRST_TWO}"),
         (130, 180, 180, f"{NOTHING} 90.0 %, the best head on all layers 90.0 % and {ALONE} 65.0 %."),
-        (180, 176, 140, f"{NO_HEAD} 70.0 % and {LAST} 88.0 %; this is more than chance."),
-        (180, None, 180, f"{NO_HEAD} 90.0 %."),
+        (180, 176, 140, f"{NO_HEAD} 70.0 % and {LAST} 88.0 %; the difference between the "
+                        "first two is more than chance."),
+        (180, None, 180, f"The best head does not beat {ALONE}: the encoder reaches an accuracy of 90.0 % and the "
+                         "best head on all layers 90.0 %."),
+        (180, None, 140, f"The best head does not beat {ALONE}: the encoder reaches an accuracy of 90.0 % and the "
+                         "best head on all layers 70.0 %; the difference is more than chance."),
         (180, None, None, f"{ALONE.capitalize()} reaches an accuracy of 90.0 % on 200 dev examples; no head was "
                           "trained to compare it with."),
-        (180, 176, None, f"No head was trained on all layers: {ALONE} reaches an accuracy of 90.0 %, {LAST} 88.0 %."),
+        (180, 176, None, f"No head was trained on all layers: {ALONE} reaches an accuracy of 90.0 % and {LAST} "
+                         "88.0 %."),
     ],
 )  # fmt: skip
 def test_head_control_and_encoder_are_ranked_in_one_sentence(
@@ -77,9 +83,9 @@ def test_head_control_and_encoder_are_ranked_in_one_sentence(
 @pytest.mark.parametrize(
     ("counts", "expected"),
     [
-        ((90, 80, 100), "No model here learned the task: the best one reaches an accuracy of 50.0 %, always giving the "
-                        "most common label reaches 50.0 %."),
-        ((90, 80, 104), "No model here is clearly better than always giving the most common label: the best one "
+        ((90, 80, 100), "No model here beats always predicting the majority label: the best one reaches the same "
+                        "accuracy, 50.0 %."),
+        ((90, 80, 104), "No model here is clearly better than always predicting the majority label: the best one "
                         "reaches an accuracy of 52.0 % against 50.0 %; with 200 dev examples this could be chance."),
     ],
 )  # fmt: skip
@@ -95,8 +101,47 @@ def test_the_baseline_s_label_is_named_where_it_can_be_told(tmp_path: Path) -> N
     run.add("encoder", results=label_results(targets, [0.4] * 100), scores=held(50.0))
     run.add("adapter_64", results=label_results(targets, [0.6] * 55 + [0.4] * 5 + [0.6] * 40), scores=held(50.0))
     assert finding(run) == (
-        "No model here learned the task: the best one reaches an accuracy of 55.0 %, always answering “yes” reaches "
-        "60.0 %."
+        "No model here beats always predicting “yes”: the best one reaches an accuracy of 55.0 % against 60.0 %."
+    )
+
+
+def test_a_model_that_always_predicts_the_majority_of_dev_learned_nothing(tmp_path: Path) -> None:
+    targets = [1] * 60 + [0] * 40  # the majority of train is “no”, which the baseline and the encoder always predict
+    run = TinyRun(tmp_path, baseline={"accuracy": 40.0})
+    run.add("encoder", results=label_results(targets, [0.4] * 100), scores=held(50.0))
+    run.add("adapter_64", results=label_results(targets, [0.6] * 100), scores=held(50.0))
+    assert (
+        finding(run) == "No model here beats always predicting “yes”: the best one reaches the same accuracy, 60.0 %."
+    )
+
+
+def test_a_head_that_gains_but_stays_below_the_baseline_is_not_praised(tmp_path: Path) -> None:
+    run = labels_run(tmp_path, 80, None, 90)
+    run.add("other", results=right(180), scores=held(40.0))  # above the baseline, but not chosen on held-out data
+    assert finding(run).endswith("; always predicting the majority label reaches 50.0 %.")
+
+
+@pytest.mark.parametrize(
+    ("encoder", "control", "expected"),
+    [
+        (184, 170, "the fine-tuned encoder alone: the encoder reaches an accuracy of 92.0 %, that head 90.0 % and a "
+                   "linear layer on the last layer 85.0 %"),
+        (170, 184, "a linear layer on the last layer: the linear layer reaches an accuracy of 92.0 %, that head 90.0 % "
+                   "and the fine-tuned encoder alone 85.0 %"),
+    ],
+)  # fmt: skip
+def test_the_chosen_head_is_not_called_the_best_where_another_scores_higher(
+    encoder: int, control: int, expected: str, tmp_path: Path
+) -> None:
+    run = labels_run(tmp_path, encoder, control, 180)
+    run.add("other", results=right(190), scores=held(40.0))
+    start = f"The head chosen on held-out data does not beat {expected}"
+    assert finding(run) == f"{start}; with 200 dev examples, the difference between the first two could be chance."
+
+
+def test_a_gain_over_the_control_only_is_told_apart(tmp_path: Path) -> None:
+    assert finding(labels_run(tmp_path, 176, 130, 180)).endswith(
+        f"the gain over {LAST} is more than chance, but the gain over {ALONE} may not be."
     )
 
 
@@ -105,17 +150,17 @@ def test_spans_that_are_no_better_than_silence_learned_nothing(tmp_path: Path) -
     answers = span_results([0.0] * 20, [True, False] * 10, [1.0] * 20)  # never answers
     run.add("encoder", results=answers)
     run.add("adapter_64", results=answers)
-    assert finding(run) == (
-        "No model here learned the task: the best one reaches an F1 of 50.0 %, never answering reaches 50.0 %."
-    )
+    assert finding(run) == "No model here beats never answering: the best one reaches the same F1, 50.0 %."
 
 
 def test_scores_that_are_no_better_than_the_mean_learned_nothing_and_the_minus_is_a_true_one(tmp_path: Path) -> None:
     run = TinyRun(tmp_path, SCORE, baseline={"pearson": 0.0, "spearman": 0.0})
     gold = [float(number) for number in range(20)]
     run.add("encoder", results=score_results(gold, gold[::-1]))
-    found = finding(run)
-    assert found.startswith("No model here learned the task: the best one reaches a Pearson correlation of −100.0 %, ")
+    assert finding(run) == (
+        "No model here beats always predicting the mean score: the best one reaches a Pearson correlation (× 100) of "
+        "−100.0 against 0.0."
+    )
 
 
 def test_scores_are_compared_by_their_correlation(tmp_path: Path) -> None:
@@ -124,7 +169,10 @@ def test_scores_are_compared_by_their_correlation(tmp_path: Path) -> None:
     for name, noise in (("encoder", 40.0), ("adapter_64", 2.0)):
         run.add(name, results=score_results(gold.tolist(), (gold + rng.normal(0, noise, 60)).tolist()))
     found = finding(run)
-    assert found.startswith("Reading all layers with a head of 1,000 parameters raises the Pearson correlation from ")
+    assert found.startswith(
+        "Reading all layers with a head of 1,000 parameters raises the Pearson correlation (× 100) from "
+    )
+    assert "%" not in found, "a correlation is not a percentage"
     assert "; this is more than chance; the winner was chosen on these same dev examples, which flatters it." in found
 
 

@@ -61,7 +61,7 @@ def test_a_table_of_more_than_forty_rows_is_cut_and_says_where_the_rest_is(rows:
     frame = Table([Column("n")], [[number] for number in range(rows)])
     text = rendered(Block("key", "Block", table=frame))
     assert sum(line.startswith("|") for line in text.splitlines()) == 2 + min(rows, 40)
-    assert (f"The first 40 of {rows} rows" in text) == ("report/key.csv" in text) == (rows > 40)
+    assert (f"These are the first 40 of {rows} rows" in text) == ("report/key.csv" in text) == (rows > 40)
 
 
 def test_a_long_text_is_cut_and_says_where_the_rest_is() -> None:

@@ -9,6 +9,8 @@ from bertvision.kinds import KINDS, LABEL, SCORE, SPAN, Kind
 from bertvision.report.analyses.choices import choices
 from bertvision.report.analyses.comparisons import comparisons, every_pair
 from bertvision.report.analyses.scores_table import scores_table
+from bertvision.report.analyses.spending import costs_table
+from bertvision.report.cards import build_card
 from bertvision.report.certainty import Certainty
 from bertvision.report.summary import build_facts, build_summary
 
@@ -58,11 +60,84 @@ def test_a_head_below_the_encoder_is_said_to_be_below(tmp_path: Path) -> None:
     certainty = Certainty(run.write(finetune={"lr": 1e-4}, encoder={"name": "tiny"}), 1.0, "dev")
     first, layers, choice, _, baseline = build_summary(certainty)
     assert "dev itself, which flatters it" in first, "nothing was held out"
-    assert "The head is 1.25 below the encoder" in first and "too few examples tell them apart" in first
+    assert "The head is 1.25 below the encoder" in first and "the two differ on too few examples to say more" in first
     assert choice.startswith("On dev (nothing was held out) the encoder alone is best: no head beats it there.")
     assert layers.startswith("adapter_4 is 1.25 below the control")
     assert baseline.endswith("The best head is not above that.")
     assert choices(certainty.run, "dev").sentences[0].endswith("so its scores are optimistic.")
+
+
+def untouched(folder: Path) -> Certainty:
+    """A head on an encoder that was not fine-tuned."""
+    run = TinyRun(folder, baseline={"accuracy": 50.0})
+    for name, count in (("encoder", 40), ("last_linear", 60), ("adapter_4", 70)):
+        run.add(name, 0.0, results=label_results(TARGETS, right(count)))
+    return Certainty(run.write(finetune={"lr": 1e-4}, encoder={"name": "tiny"}), 0.0, "dev")
+
+
+def test_an_untouched_encoder_is_not_fine_tuned_for_0_epochs(tmp_path: Path) -> None:
+    certainty = untouched(tmp_path)
+    cost = costs_table(certainty.run, "dev")
+    assert cost is not None
+    sentences = [*build_summary(certainty), *cost.sentences, *build_facts(certainty.run)]
+    assert "the encoder alone, not fine-tuned, reaches 50.00." in sentences[0]
+    assert not [text for text in sentences if " 0 epochs" in text or "s of fine-tuning" in text]
+    assert scores_table(certainty).title == "Scores on dev, encoder not fine-tuned"
+    card = build_card(certainty.run, certainty.run.best_head(0.0).first)  # type: ignore[union-attr]
+    assert (
+        "which was not fine-tuned. It works only with that encoder.\n" in card and "- encoder: not fine-tuned\n" in card
+    )
+
+
+def test_a_label_that_scores_more_than_the_baseline_is_named(tmp_path: Path) -> None:
+    targets = [1] * 60 + [0] * 20  # the majority of train is the other label
+    run = TinyRun(tmp_path, baseline={"accuracy": 25.0})
+    run.add("encoder", results=label_results(targets, [0.4] * 80))
+    run.add("adapter_4", results=label_results(targets, [0.6] * 80))
+    certainty = Certainty(run.write(finetune={"lr": 1e-4}, encoder={"name": "tiny"}), 1.0, "dev")
+    assert build_summary(certainty)[-1] == (
+        "The trivial baseline, always predicting the majority label, scores 25.00. Always predicting “yes” scores "
+        "75.00. The best head is not above that."
+    )
+
+
+def test_an_ensemble_is_compared_with_the_better_of_its_members(tmp_path: Path) -> None:
+    run = TinyRun(tmp_path, baseline={"accuracy": 50.0})
+    run.add("encoder", results=label_results(TARGETS, right(60)))
+    run.add("adapter_4", results=label_results(TARGETS, right(56)))
+    names = ["encoder", "adapter_4"]
+    voices = [{"run": None, "epochs": 1.0, "name": name} for name in names]
+    combined = {"ensemble": names, "voices": voices, "method": "max", "head": None}
+    run.add("both", results=label_results(TARGETS, right(76)), **combined)
+    certainty = Certainty(run.write(finetune={"lr": 1e-4}, encoder={"name": "tiny"}), 1.0, "dev")
+    (found,) = [text for text in build_summary(certainty) if text.startswith("Together")]
+    assert found.startswith(
+        "Together, the encoder and adapter_4 (max) reach 95.00. The ensemble is 20.00 above the encoder alone, its "
+        "better member on dev (95 % interval "
+    )
+
+
+def test_the_highest_difference_is_not_called_the_largest(certainty: Certainty) -> None:
+    block = comparisons(certainty)
+    assert (
+        block is not None and ". The highest on dev is adapter_4, with a difference of +50.00 (" in block.sentences[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ((60, 70, 70, 60), "On dev, adapter_4 and adapter_8 share the highest accuracy: 87.50. The encoder alone and "
+                           "adapter_16 share the lowest of the trained models: 75.00."),
+        ((60, 60, 60, 60), "On dev, all 4 models have the same accuracy: 75.00."),
+    ],
+)  # fmt: skip
+def test_ties_are_named(counts: tuple[int, ...], expected: str, tmp_path: Path) -> None:
+    run = TinyRun(tmp_path, baseline={"accuracy": 50.0})
+    for name, count in zip(("encoder", "adapter_4", "adapter_8", "adapter_16"), counts, strict=True):
+        run.add(name, results=label_results(TARGETS, right(count)))
+    block = scores_table(Certainty(run.write(finetune={"lr": 1e-4}, encoder={"name": "tiny"}), 1.0, "dev"))
+    assert block.sentences == [expected]
 
 
 def test_without_a_head_the_encoder_stands_alone(tmp_path: Path) -> None:

@@ -66,9 +66,10 @@ def test_models_are_named_without_their_seeds_and_notes_say_what_became_of_these
     assert words.seeds_note([encoder, control]) == words.stand_in_note([encoder, control]) == ""
     assert "mean" in words.seeds_note([encoder, mine])
     assert (
-        words.stand_in_note([mine] * 3) == "Of several seeds of a head the first that was trained to the end is shown."
+        words.stand_in_note([mine] * 3)
+        == "For heads with several seeds, the first seed that finished training is shown."
     )
-    assert words.stand_in_note([mine]).endswith(": mine_seed1.") and "3 seeds of mine" in words.stand_in_note([mine])
+    assert words.stand_in_note([mine]).endswith(": mine_seed1.") and "mine has 3 seeds;" in words.stand_in_note([mine])
 
 
 @pytest.mark.parametrize(

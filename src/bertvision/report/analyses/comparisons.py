@@ -8,7 +8,8 @@ from bertvision.report.block import Block
 from bertvision.report.certainty import DRAWS, ENOUGH, SURE, Against, Certainty
 from bertvision.report.drawing import bare_chart, chart_of, colour_by, drawn_values, import_altair, tips
 from bertvision.report.ranking import heading_of
-from bertvision.report.wording import apart, by_chance, in_text, joined, opening, show_p, signed
+from bertvision.report.summary import chance_of
+from bertvision.report.wording import apart, in_text, joined, opening, show_p, signed
 from bertvision.tables import Column, Headings, Table, counted
 
 
@@ -41,7 +42,7 @@ def across_snapshots(certainty: Certainty) -> Block | None:
     sentences = [
         f"{opening(in_text(one.ours))} after {counted(one.ours.epochs, 'epoch')} of fine-tuning is "
         f"{apart(one.gap.difference)} the encoder alone after {counted(one.theirs.epochs, 'epoch')} "
-        f"({signed(one.gap.low)} to {signed(one.gap.high)}, corrected {show_p(one.p)}): {by_chance(one.is_sure)}."
+        f"({signed(one.gap.low)} to {signed(one.gap.high)}, corrected {show_p(one.p)}): {chance_of(one)}."
         for one in found
     ]
     return Block(
@@ -62,7 +63,7 @@ def every_pair(certainty: Certainty) -> Block | None:
     return Block(
         f"pairs_{certainty.split}_{certainty.epochs:g}".replace(".", "_"),
         sentences=[
-            f"{sure} of {counted(len(found), 'pair')} of models differ significantly, corrected for their number."
+            f"{sure} of {counted(len(found), 'pair')} of models differ significantly after correction for their number."
         ],
         table=_table_of(found),
         note="Tests as above; p values are corrected over all pairs of this table.",
@@ -94,9 +95,9 @@ def _describe_comparisons(certainty: Certainty, other: Group, found: list[Agains
     best = max(found, key=lambda one: one.gap.difference)
     return (
         f"Of {counted(len(found), 'model')} compared with {in_text(other)}, {better} {'is' if better == 1 else 'are'} "
-        f"significantly better and {worse} significantly worse (corrected p below {SURE}). The largest difference on "
-        f"{certainty.split} is that of {in_text(best.ours)}: {signed(best.gap.difference)} ({signed(best.gap.low)} to "
-        f"{signed(best.gap.high)}, corrected {show_p(best.p)})."
+        f"significantly better and {worse} significantly worse (corrected p below {SURE}). The highest on "
+        f"{certainty.split} is {in_text(best.ours)}, with a difference of {signed(best.gap.difference)} "
+        f"({signed(best.gap.low)} to {signed(best.gap.high)}, corrected {show_p(best.p)})."
     )
 
 

@@ -13,8 +13,8 @@ from bertvision.report.block import Block
 from bertvision.report.curves import draw_curve
 from bertvision.report.drawing import import_altair, off_zero, tips
 from bertvision.report.ranking import SERIES, names_drawn, whole_heads
-from bertvision.report.wording import CHOSEN, figure_name, in_text, joined, seeds_note, title_of
-from bertvision.tables import Column, Table, counted
+from bertvision.report.wording import CHOSEN, after_tuning, figure_name, in_text, joined, seeds_note, title_of
+from bertvision.tables import Column, Table
 
 POINTS = 60  # points of a line of losses
 TICKS = 12  # labels of an axis of epochs
@@ -138,7 +138,7 @@ def epochs_of_heads(run: FinishedRun, split: str) -> Block | None:
         drawn=["epoch", drawn],
         drawn_rows=_table_of(shown, score, ends_only=True),
         note=joined(
-            f"The picture shows heads on the encoder after {counted(at, 'epoch')} of fine-tuning.",
+            f"The picture shows heads on the encoder {after_tuning(at)}.",
             "Losses are logged training losses; steps are divided evenly among the epochs of a head. Scores are on "
             f"held-out training data{chosen}",
             "Heads trained on part of the data are left out." if partly else "",

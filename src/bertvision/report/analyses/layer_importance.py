@@ -255,10 +255,10 @@ def _draw_losses(losses: list[Loss], figure: str) -> dict[str, Any]:
 
 def _note_of_losses(run: FinishedRun, found: dict[str, Any]) -> str:
     drawn = f" (drawn with seed {SEED})" if found["examples"] < found["of"] else ""
+    some = f"{found['examples']:,} of {counted(found['of'], 'example')}" if drawn else f"all {found['of']:,} examples"
     has_pooled = any(POOLED in one["layers"] for one in found["heads"])
     return joined(
-        f"Measured on {found['examples']:,} of {counted(found['of'], 'example')} of {found['split']}{drawn}, with one "
-        "layer at a time set to zero in the input of a head.",
+        f"Measured on {some} of {found['split']}{drawn}, with one layer at a time set to zero in the input of a head.",
         "The pooled output counts as a layer." if has_pooled else "",
         "The heads were not retrained: the loss shows how much a trained head depends on a layer, not how well a head "
         "trained without it would do.",

@@ -24,6 +24,7 @@ TITLE = "Layer map"
 SHOWN = 60  # tokens in the picture: more would be too narrow to read
 AROUND = 200  # characters of a passage shown on each side of the answers
 LABEL = 70  # characters of an entry in the list of examples
+EMPTY = "(empty text)"
 GOLD, SAID = "gold answer", "prediction"
 HEIGHT = 300  # pixels of the squares, so that the map of any encoder fits the first screen
 Place = tuple[int, int]
@@ -42,7 +43,7 @@ def layer_map_section(run: FinishedRun, split: str, reporter: Reporter, with_enc
         return None
     blocks = [_build_block(one, run.kind, split, number) for number, one in enumerate(found, start=1)]
     ways = "the score up, orange down" if _is_score(run.kind) else "towards the prediction, orange against it"
-    intro = f"Each square is one hidden state: token across, layer up. Blue pushed {ways}."
+    intro = f"Each square is one hidden state: tokens across, layers up. Blue pushed {ways}."
     return Section(TITLE, blocks, intro, is_picked=True) if blocks else None
 
 
@@ -86,7 +87,7 @@ def _build_block(found: LayerMap, kind: Kind, split: str, number: int) -> Block:
         f"hidden state pushes {_towards(kind)}. {_describe_strongest(found, kind)}",
         _note(found, shown),
         folded=True,
-        shown=Shown(_cut(found.texts[0], LABEL), found.outcome, [excerpt(text, found) for text in texts]),
+        shown=Shown(_cut(found.texts[0], LABEL) or EMPTY, found.outcome, [excerpt(text, found) for text in texts]),
         after=_describe_strength(found, kind),
     )
 
@@ -108,7 +109,9 @@ def choose_tokens(found: LayerMap, most: int = SHOWN) -> list[int]:
 
 def _describe_example(found: LayerMap, kind: Kind) -> str:
     if kind.reads_answers:
-        gold = "The passage holds no answer" if found.gold == SILENCE else f"The right answer is {_quoted(found.gold)}"
+        gold = (
+            "The passage contains no answer" if found.gold == SILENCE else f"The right answer is {_quoted(found.gold)}"
+        )
         start = f"Asked {_quoted(_cut(found.texts[0], 2 * AROUND))}, {found.head} {_answers(found.said)}."
         return f"{start} {gold}; the encoder alone {_answers(found.other)}."
     name, quote = ("gold score", str) if _is_score(kind) else ("right label", _quoted)
@@ -139,7 +142,7 @@ def excerpt(text: str, found: LayerMap) -> Passage:
     Words are not cut."""
     places = [place for place in (found.place, found.gold_place) if place]
     if not places:
-        return [(_cut(text, 2 * AROUND), "")]
+        return [(_cut(text, 2 * AROUND) or EMPTY, "")]
     low, high = min(low for low, _ in places), max(high for _, high in places)
     if high - low > 2 * AROUND:  # too far apart to show both
         low, high = places[0]
@@ -294,13 +297,13 @@ def _colour(limit: float, kind: Kind) -> Any:
 
 def _note(found: LayerMap, shown: list[int]) -> str:
     way = (
-        "followed through the layers above and the head, so that each row adds up on its own"
+        "The gradient passes through the layers above and the head, so each row adds up on its own."
         if found.through
-        else "as far as the head reads the states itself; all rows add up together"
+        else "The gradient is that of the states as the head reads them, so all rows add up together."
     )
     part = f" {len(shown)} of {len(found.tokens)} tokens are shown." if len(shown) < len(found.tokens) else ""
     return (
-        "Strength: gradient times the state's difference from the mean of its layer over these tokens, summed over the "
-        f"hidden values, of {found.what} ({found.score:.2f}), {way}. Examples were chosen for variety and by "
+        f"Strength: the gradient of {found.what} ({found.score:.2f}) times the state's difference from the mean of its "
+        f"layer over these tokens, summed over the hidden dimension. {way} Examples were chosen for variety and by "
         f"length.{part}"
     )

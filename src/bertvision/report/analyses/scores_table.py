@@ -11,8 +11,8 @@ from bertvision.report.block import Block
 from bertvision.report.certainty import DRAWS, Certainty
 from bertvision.report.drawing import chart_of, colour_by, import_altair, off_zero, tips
 from bertvision.report.ranking import baseline_figure, figure_columns, heading_of
-from bertvision.report.wording import figure_name, in_text, joined, opening, seeds_note
-from bertvision.tables import Cell, Column, Table, counted
+from bertvision.report.wording import figure_name, in_text, joined, listed, opening, seeds_note, tuned
+from bertvision.tables import Cell, Column, Table
 
 
 @analysis("Scores", 10, subject="snapshots")
@@ -32,7 +32,7 @@ def scores_table(certainty: Certainty) -> Block:
         rows.append([group.title, group.first.parameters, share, *cells])
     return Block(
         f"scores_{split}_{epochs:g}".replace(".", "_"),
-        f"Scores on {split}, encoder fine-tuned for {counted(epochs, 'epoch')}",
+        f"Scores on {split}, encoder {tuned(epochs)}",
         _describe_scores(certainty),
         Table(_columns(columns, several), rows),
         _draw_intervals(certainty),
@@ -69,15 +69,23 @@ def _cells(certainty: Certainty, group: Group, one: Figure, several: bool) -> li
 
 def _describe_scores(certainty: Certainty) -> list[str]:
     split, key = certainty.split, certainty.run.main
-    ranked = sorted(certainty.groups, key=lambda group: group.mean(split, key) or 0.0, reverse=True)
-    first, last = ranked[0], ranked[-1]
-    low, high = certainty.interval(first, key)
-    highest = (
-        f"On {split}, {in_text(first)} has the highest {figure_name(key)}: {first.mean(split, key):.2f} (95 % interval "
-        f"{low:.2f} to {high:.2f})."
-    )
-    lowest = f"{opening(in_text(last))} has the lowest of the trained models: {last.mean(split, key):.2f}."
-    return [joined(highest, lowest if len(ranked) > 1 else "")]
+    scores = {in_text(group): round(group.mean(split, key) or 0.0, 2) for group in certainty.groups}
+    high, low = max(scores.values()), min(scores.values())
+    first, last = ([name for name, score in scores.items() if score == end] for end in (high, low))
+    if high == low and len(scores) > 1:
+        return [f"On {split}, all {len(scores)} models have the same {figure_name(key)}: {high:.2f}."]
+    highest = f"On {split}, {_few(first)} share the highest {figure_name(key)}: {high:.2f}."
+    if len(first) == 1:
+        ends = certainty.interval(next(group for group in certainty.groups if in_text(group) == first[0]), key)
+        around = "95 % interval {:.2f} to {:.2f}".format(*ends)
+        highest = f"On {split}, {first[0]} has the highest {figure_name(key)}: {high:.2f} ({around})."
+    verb = "has" if len(last) == 1 else "share"
+    lowest = f"{opening(_few(last))} {verb} the lowest of the trained models: {low:.2f}."
+    return [joined(highest, lowest if len(scores) > 1 else "")]
+
+
+def _few(names: list[str]) -> str:
+    return listed(names) if len(names) <= 3 else f"{len(names)} models"
 
 
 def _note(certainty: Certainty) -> str:
@@ -85,8 +93,8 @@ def _note(certainty: Certainty) -> str:
     return joined(
         run.kind.baseline_note,
         f"From … to: the 95 % interval of {heading_of(run, run.main)}, from {DRAWS['main']:,} bootstrap samples of the "
-        "examples. It covers other examples, not other seeds. The files have the intervals of the other metrics, too "
-        f"({DRAWS['other']:,} samples).",
+        "examples. It reflects the choice of examples, not of seeds. The files also have the intervals of the other "
+        f"metrics ({DRAWS['other']:,} samples).",
         seeds,
         "A seed changes the initial weights and the dropout of a head." if seeds else "",
         begun_note([group.title for group in certainty.groups if group.first.begun]),

@@ -13,6 +13,7 @@ from bertvision.report.drawing import import_altair, off_zero, tips
 from bertvision.report.ranking import SERIES, best_or_control, judged_on, names_drawn
 from bertvision.report.wording import (
     ENCODER,
+    after_tuning,
     deviation_of,
     figure_name,
     in_text,
@@ -98,6 +99,12 @@ def _in_millions(number: float | None) -> float | None:
     return None if number is None else number / MILLION
 
 
+def _show_millions(number: float) -> str:
+    """12.34; 0.0051: small numbers keep two digits."""
+    millions = number / MILLION
+    return f"{millions:,.2f}" if millions >= 0.1 or not millions else f"{millions:.2g}"
+
+
 # ---------------------------------------------------------------------- the table
 
 
@@ -155,8 +162,11 @@ def _describe_costs(run: FinishedRun, split: str) -> list[str]:
         heads = [model for model in run.models(run.last) if model.role in ("head", "control")]
         together = sum(model.seconds == cost.own_seconds for model in heads)
         shared = f", shared by {together} models," if together > 1 else ""
-        before = "" if cost.seconds is None else f" after {cost.seconds - cost.own_seconds:.1f} s of fine-tuning"
-        sent = "" if tokens is None else f" and sent {tokens / MILLION:.2f} million tokens forward through the encoder"
+        tuning = None if cost.seconds is None or not head.epochs else cost.seconds - cost.own_seconds
+        before = "" if tuning is None else f" after {tuning:.1f} s of fine-tuning"
+        sent = (
+            "" if tokens is None else f" and sent {_show_millions(tokens)} million tokens forward through the encoder"
+        )
         sentences.append(f"Its training pass{shared} took {cost.own_seconds:.1f} s{before}{sent}.")
     return sentences
 
@@ -257,14 +267,14 @@ def _describe_one(curve: list[_Priced], one: _Priced) -> str:
     if above is not None and above is not below:
         scores.append(_at(above, "more"))
     return joined(
-        f"After {counted(one.group.epochs, 'epoch')} of fine-tuning, {in_text(one.group)} scores {one.score:.2f} with "
-        f"{one.compute / MILLION:,.2f} million tokens of compute; the encoder alone scores {' and '.join(scores)}.",
+        f"{opening(after_tuning(one.group.epochs))}, {in_text(one.group)} scores {one.score:.2f} with "
+        f"{_show_millions(one.compute)} million tokens of compute; the encoder alone scores {' and '.join(scores)}.",
         "It has no snapshot with more compute." if above is None else "",
     )
 
 
 def _at(one: _Priced, compute: str) -> str:
-    return f"{one.score:.2f} with {compute} ({one.compute / MILLION:,.2f} million)"
+    return f"{one.score:.2f} with {compute} ({_show_millions(one.compute)} million)"
 
 
 def _compute_row(curve: list[_Priced], name: str, one: _Priced) -> Row:

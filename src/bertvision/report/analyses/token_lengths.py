@@ -60,7 +60,7 @@ def _describe_limit(run: FinishedRun, found: Lengths, limit: int) -> str:
     counts = " and ".join(
         f"{number:,} of {name} ({100 * number / len(found[name]):.1f} %)" for name, number in full.items()
     )
-    effect = "Longer passages continue in further windows" if run.task.windowed else "Their text may have been cut"
+    effect = "Longer passages continue in another window" if run.task.windowed else "Their text may have been cut"
     return f"Windows at the limit of {counted(limit, 'token')}: {counts}. {effect}."
 
 

@@ -136,7 +136,7 @@ def test_the_first_seed_that_did_not_fail_stands_for_its_group(tmp_path: Path) -
         run.add(f"adapter_seed{seed}", results=results, group="adapter", head="adapter", failed=seed == 0)
     block = disagreements(run.write(), "dev")
     assert block and block.sentences[0].endswith("Only adapter is right on 1, and only the encoder alone on 1.")
-    assert "Of the 3 seeds of adapter the first that was trained to the end is shown: adapter_seed1." in block.note
+    assert "adapter has 3 seeds; the first that finished training is shown: adapter_seed1." in block.note
 
 
 # ---------------------------------------------------------------------- spans

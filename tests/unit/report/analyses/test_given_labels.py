@@ -70,7 +70,7 @@ def test_of_several_seeds_the_first_that_did_not_fail_is_shown_and_named(tmp_pat
     run.add("adapter_seed2", results=right, group="adapter", seed=2)
     block = confusion_matrix(run.write(), "dev")
     assert block is not None and block.sentences[0].startswith("adapter labels 0 of 2 examples correctly")
-    assert "Of the 3 seeds of adapter the first that was trained to the end is shown: adapter_seed1." in block.note
+    assert "adapter has 3 seeds; the first that finished training is shown: adapter_seed1." in block.note
 
 
 def test_calibration_error_is_the_mean_distance_by_bins() -> None:

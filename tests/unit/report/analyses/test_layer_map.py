@@ -109,7 +109,7 @@ def test_examples_are_picked_from_a_list_with_files_of_their_own(
     ]  # fmt: skip
     assert [block.shown.group for block in section.blocks if block.shown] == ["group 0", "group 1", "group 2"]
     assert all(block.shown and block.shown.label.endswith(" …") for block in section.blocks)
-    assert "Each square is one hidden state: token across, layer up." in section.intro
+    assert "Each square is one hidden state: tokens across, layers up." in section.intro
 
 
 def test_the_picture_has_every_state_and_marks_both_answers(
@@ -158,6 +158,14 @@ def test_a_passage_is_shown_around_its_answers_in_whole_words(text: str, said: A
     assert module.excerpt(text, map_of([[0.0]], place=said, gold_place=gold)) == expected
 
 
+def test_an_empty_text_is_named_in_the_list_and_on_the_page(
+    mapped_squad: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = map_of([[1.0, 0.0, 0.0, 0.0, 0.0]] * 2, texts=(" ", ""), place=None, gold_place=None)
+    shown = block_of(mapped_squad, monkeypatch, found).shown
+    assert shown is not None and shown.label == "(empty text)" and shown.passages == [[("(empty text)", "")]]
+
+
 def test_answers_that_are_far_apart_show_the_predicted_one() -> None:
     text = "anna " + "word " * 200 + "bert"
     shown = module.excerpt(text, map_of([[0.0]], place=(0, 4), gold_place=(len(text) - 4, len(text))))
@@ -200,4 +208,4 @@ def test_without_the_data_the_map_is_left_out_and_that_is_said(
     monkeypatch.setattr(FinishedRun, "examples", lambda *_: None)
     reporter = Listening()
     assert layer_map_section(FinishedRun(run), "dev", reporter) is None
-    assert len(reporter.lines) == 1 and "no longer there" in reporter.lines[0]
+    assert len(reporter.lines) == 1 and "no longer available" in reporter.lines[0]
