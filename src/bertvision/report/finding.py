@@ -51,12 +51,11 @@ def _no_better_than_baseline(certainty: Certainty) -> str:
     if trivial is None or top is None:
         return ""
     best, (name, baseline) = certainty.groups[scores.index(top)], trivial
-    if show_main(run, top) == show_main(run, baseline):
-        same = f"the same {metric_in_words(run).removeprefix('the ')}, {show_main(run, top)}"
-        return f"No model here beats {name}: the best one reaches {same}."
+    examples = f"{certainty.examples:,} {_examples(certainty)}"
+    if show_main(run, top) == show_main(run, baseline) or top < baseline:
+        scores = f"the best one reaches {_reached(run, top)}, and {name} reaches {show_main(run, baseline)}"
+        return f"No model here has learned the task: on {examples}, {scores}."
     compared = f"the best one reaches {_reached(run, top)} against {show_main(run, baseline)}"
-    if top < baseline:
-        return f"No model here beats {name}: {compared}."
     if certainty.interval(best, key)[0] <= baseline:
         return f"No model here is clearly better than {name}: {compared}; {_perhaps(certainty)}."
     return ""

@@ -83,8 +83,8 @@ def test_head_control_and_encoder_are_ranked_in_one_sentence(
 @pytest.mark.parametrize(
     ("counts", "expected"),
     [
-        ((90, 80, 100), "No model here beats always predicting the majority label: the best one reaches the same "
-                        "accuracy, 50.0 %."),
+        ((90, 80, 100), "No model here has learned the task: on 200 dev examples, the best one reaches an accuracy of "
+                        "50.0 %, and always predicting the majority label reaches 50.0 %."),
         ((90, 80, 104), "No model here is clearly better than always predicting the majority label: the best one "
                         "reaches an accuracy of 52.0 % against 50.0 %; with 200 dev examples this could be chance."),
     ],
@@ -101,7 +101,8 @@ def test_the_baseline_s_label_is_named_where_it_can_be_told(tmp_path: Path) -> N
     run.add("encoder", results=label_results(targets, [0.4] * 100), scores=held(50.0))
     run.add("adapter_64", results=label_results(targets, [0.6] * 55 + [0.4] * 5 + [0.6] * 40), scores=held(50.0))
     assert finding(run) == (
-        "No model here beats always predicting “yes”: the best one reaches an accuracy of 55.0 % against 60.0 %."
+        "No model here has learned the task: on 100 dev examples, the best one reaches an accuracy of 55.0 %, and "
+        "always predicting “yes” reaches 60.0 %."
     )
 
 
@@ -110,8 +111,9 @@ def test_a_model_that_always_predicts_the_majority_of_dev_learned_nothing(tmp_pa
     run = TinyRun(tmp_path, baseline={"accuracy": 40.0})
     run.add("encoder", results=label_results(targets, [0.4] * 100), scores=held(50.0))
     run.add("adapter_64", results=label_results(targets, [0.6] * 100), scores=held(50.0))
-    assert (
-        finding(run) == "No model here beats always predicting “yes”: the best one reaches the same accuracy, 60.0 %."
+    assert finding(run) == (
+        "No model here has learned the task: on 100 dev examples, the best one reaches an accuracy of 60.0 %, and "
+        "always predicting “yes” reaches 60.0 %."
     )
 
 
@@ -150,7 +152,10 @@ def test_spans_that_are_no_better_than_silence_learned_nothing(tmp_path: Path) -
     answers = span_results([0.0] * 20, [True, False] * 10, [1.0] * 20)  # never answers
     run.add("encoder", results=answers)
     run.add("adapter_64", results=answers)
-    assert finding(run) == "No model here beats never answering: the best one reaches the same F1, 50.0 %."
+    assert finding(run) == (
+        "No model here has learned the task: on 20 dev questions, the best one reaches an F1 of 50.0 %, and never "
+        "answering reaches 50.0 %."
+    )
 
 
 def test_scores_that_are_no_better_than_the_mean_learned_nothing_and_the_minus_is_a_true_one(tmp_path: Path) -> None:
@@ -158,8 +163,8 @@ def test_scores_that_are_no_better_than_the_mean_learned_nothing_and_the_minus_i
     gold = [float(number) for number in range(20)]
     run.add("encoder", results=score_results(gold, gold[::-1]))
     assert finding(run) == (
-        "No model here beats always predicting the mean score: the best one reaches a Pearson correlation (× 100) of "
-        "−100.0 against 0.0."
+        "No model here has learned the task: on 20 dev examples, the best one reaches a Pearson correlation (× 100) of "
+        "−100.0, and always predicting the mean score reaches 0.0."
     )
 
 
