@@ -53,8 +53,8 @@ def _no_better_than_baseline(certainty: Certainty) -> str:
     best, (name, baseline) = certainty.groups[scores.index(top)], trivial
     examples = f"{certainty.examples:,} {_examples(certainty)}"
     if show_main(run, top) == show_main(run, baseline) or top < baseline:
-        scores = f"the best one reaches {_reached(run, top)}, and {name} reaches {show_main(run, baseline)}"
-        return f"No model here has learned the task: on {examples}, {scores}."
+        compared = f"the best one reaches {_reached(run, top)}, and {name} reaches {show_main(run, baseline)}"
+        return f"No model here has learned the task: on {examples}, {compared}."
     compared = f"the best one reaches {_reached(run, top)} against {show_main(run, baseline)}"
     if certainty.interval(best, key)[0] <= baseline:
         return f"No model here is clearly better than {name}: {compared}; {_perhaps(certainty)}."
