@@ -19,20 +19,23 @@ has_no_gpu() {
     [ "$(uname -sm)" = "Linux x86_64" ] && ! nvidia-smi -L > /dev/null 2>&1
 }
 
-command -v "$python" > /dev/null \
-    || stop "'$python' was not found. Install Python 3.11 to 3.14, or name yours: make demo PYTHON=python3.12"
-version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-case $version in
-    3.11 | 3.12 | 3.13 | 3.14) ;;
-    *) stop "BERTVision needs Python 3.11 to 3.14; '$python' is $version. Name another one: make demo PYTHON=python3.12" ;;
-esac
-if ! .venv/bin/python -m pip --version > /dev/null 2>&1; then # missing, interrupted, or its Python is gone
+create_venv() {
+    command -v "$python" > /dev/null \
+        || stop "'$python' was not found. Install Python 3.11 to 3.14, or name yours: make demo PYTHON=python3.12"
+    version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    case $version in
+        3.11 | 3.12 | 3.13 | 3.14) ;;
+        *) stop "BERTVision needs Python 3.11 to 3.14; '$python' is $version. Name another one: make demo PYTHON=python3.12" ;;
+    esac
     "$python" -m venv --clear .venv \
         || stop "'$python' can't create a virtual environment. On Debian and Ubuntu: apt install python$version-venv"
-fi
+}
+
+# Missing, interrupted, or its Python is gone. Otherwise .venv is used with the Python it was created with.
+.venv/bin/python -m pip --version > /dev/null 2>&1 || create_venv
 
 if [ "$extra" = demo ]; then
-    echo "Setting up .venv with Python $version: a minute or two, depending on your network. Everything after this works offline."
+    echo "Setting up .venv: a minute or two, depending on your network. Everything after this works offline."
 else
     echo "Adding the packages that the tests and the other extras need."
 fi

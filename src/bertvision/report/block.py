@@ -6,7 +6,7 @@ from typing import Any
 
 from bertvision.tables import Table, is_missing, show
 
-TOLD = 24  # rows of a table that the text of a picture goes through
+DESCRIBED = 24  # rows of a table that the text of a picture goes through
 
 Passage = list[tuple[str, str]]
 """A text in pieces: (piece, role), where a role is "said" (predicted), "gold", "both" or empty."""
@@ -65,15 +65,15 @@ class Block:
         columns = zip(table.columns, table.is_numeric(), strict=True)
         texts = [column for column, is_numeric in columns if not is_numeric]
         figures = [column for column in table.columns if column.heading in self.drawn]
-        told = []
+        described = []
         for row in table.records():
             known = [column for column in figures if not is_missing(row[column.heading])]
             values = ", ".join(f"{column.heading} {show(row[column.heading], column)}" for column in known)
             cells = [(row[column.heading], column) for column in texts]
             names = ", ".join(show(cell, column) for cell, column in cells if not is_missing(cell))
-            told += [f"{names}: {values}"] if known else []
-        more = f"; the table has {len(told) - TOLD:,} more" if len(told) > TOLD else ""
-        return f"{lead}{'' if lead.endswith('?') else '.'} {'; '.join(told[:TOLD])}{more}."
+            described += [f"{names}: {values}"] if known else []
+        more = f"; the table has {len(described) - DESCRIBED:,} more" if len(described) > DESCRIBED else ""
+        return f"{lead}{'' if lead.endswith('?') else '.'} {'; '.join(described[:DESCRIBED])}{more}."
 
 
 @dataclass(frozen=True)

@@ -63,9 +63,9 @@ def _marked(passage: Passage) -> str:
 
 
 def _grid(table: Table, most: int) -> str:
-    results = ["---:" if numeric else "---" for numeric in table.is_numeric()]
+    alignments = ["---:" if numeric else "---" for numeric in table.is_numeric()]
     rows = [[escape(_short(cell)) for cell in row] for row in table.texts()[:most]]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [list(map(escape, table.headings)), results, *rows])
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [list(map(escape, table.headings)), alignments, *rows])
 
 
 def _short(text: str) -> str:

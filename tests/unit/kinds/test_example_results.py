@@ -87,3 +87,10 @@ def test_results_of_all_kinds_can_be_saved_and_loaded(spans: SpanResults, tmp_pa
             np.testing.assert_array_equal(getattr(found, name), values)
             assert getattr(found, name).dtype == values.dtype
     assert labels.predicted.tolist() == [1, 1] and labels.right().tolist() == [True, False]
+
+
+def test_results_of_earlier_versions_are_read_under_their_former_name(tmp_path: Path) -> None:
+    save_results(tmp_path, ScoreResults(np.array([1.0, 2.5]), np.array([1.5, 2.0])))
+    (tmp_path / "results.safetensors").rename(tmp_path / "marks.safetensors")
+    found = load_results(tmp_path, SCORE)
+    assert isinstance(found, ScoreResults) and found.target.tolist() == [1.0, 2.5]

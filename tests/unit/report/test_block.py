@@ -1,6 +1,6 @@
 """A picture's words are made from what it shows of the table."""
 
-from bertvision.report.block import TOLD, Block
+from bertvision.report.block import DESCRIBED, Block
 from bertvision.tables import Cell, Column, Table
 
 
@@ -19,8 +19,8 @@ def test_each_row_is_told_with_the_figures_that_are_drawn_and_known() -> None:
 
 
 def test_of_long_tables_the_first_rows_are_told() -> None:
-    words = block_of([[f"head {number}", 1.0, 2.0, 1] for number in range(TOLD + 3)]).in_words()
-    assert words.count("F1 1.0") == TOLD and words.endswith("; the table has 3 more.")
+    words = block_of([[f"head {number}", 1.0, 2.0, 1] for number in range(DESCRIBED + 3)]).in_words()
+    assert words.count("F1 1.0") == DESCRIBED and words.endswith("; the table has 3 more.")
 
 
 def test_without_a_table_or_figures_the_title_or_its_own_words_stand() -> None:

@@ -137,7 +137,7 @@ def _forest(run: FinishedRun, found: list[Against]) -> dict[str, Any]:
     count = len({row["model"] for row in rows})
     base = chart_of(rows, 26 * count + 20).encode(y=altair.Y("model:N", sort=None, title=None))
     ends = [(f"{field}:Q", None, "+.2f") for field in ("difference", "low", "high")]
-    told = {
+    hover = {
         "yOffset": altair.YOffset("against:N", sort=None),
         "color": colour_by("against", list(dict.fromkeys(str(row["against"]) for row in rows)), ""),
         "opacity": altair.Opacity(
@@ -149,7 +149,7 @@ def _forest(run: FinishedRun, found: list[Against]) -> dict[str, Any]:
         "tooltip": tips("model:N", "against:N", *ends, ("p:Q", "corrected p", ".4f")),
     }
     x = altair.X("low:Q", title=f"difference in {heading_of(run, run.main)}")
-    rules = base.mark_rule(strokeWidth=3).encode(x=x, x2="high:Q", **told)
-    points = base.mark_point(filled=True, size=70).encode(x="difference:Q", **told)
+    rules = base.mark_rule(strokeWidth=3).encode(x=x, x2="high:Q", **hover)
+    points = base.mark_point(filled=True, size=70).encode(x="difference:Q", **hover)
     zero = bare_chart([{"zero": 0}]).mark_rule(strokeDash=[4, 4]).encode(x="zero:Q")
     return dict((zero + rules + points).properties(width="container", height=30 * count + 20).to_dict())

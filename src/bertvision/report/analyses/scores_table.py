@@ -109,11 +109,11 @@ def _draw_intervals(certainty: Certainty) -> dict[str, Any]:
         mean = group.mean(certainty.split, key)
         rows.append({"model": group.title, "role": group.role, "low": low, "score": mean, "high": high})
     base = chart_of(rows, 26 * len(rows) + 20).encode(y=altair.Y("model:N", sort=None, title=None))
-    told = {
+    hover = {
         "color": colour_by("role", ("encoder", "control", "head", "ensemble"), "", rows),
         "tooltip": tips("model:N", *((f"{field}:Q", None, ".2f") for field in ("score", "low", "high"))),
     }
     x = off_zero("X", "low:Q", heading_of(certainty.run, key))
-    bars = base.mark_rule(strokeWidth=3, opacity=0.45).encode(x=x, x2="high:Q", **told)
-    points = base.mark_point(filled=True, size=90, opacity=1).encode(x="score:Q", **told)
+    bars = base.mark_rule(strokeWidth=3, opacity=0.45).encode(x=x, x2="high:Q", **hover)
+    points = base.mark_point(filled=True, size=90, opacity=1).encode(x="score:Q", **hover)
     return dict((bars + points).to_dict())
