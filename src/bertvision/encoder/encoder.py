@@ -20,7 +20,7 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers import logging as transformers_logging
 
 from bertvision.encoder.attention import LOOPED, VARLEN, register, varlen_obstacle
-from bertvision.encoder.states import HiddenStates, PackedTokens, Packing, Part, StateShape, pad_batches
+from bertvision.encoder.states import POOLED, HiddenStates, PackedTokens, Packing, Part, StateShape, pad_batches
 from bertvision.errors import UserError, suggest
 
 DEFAULT_KEEP: tuple[Part, ...] = ("tokens",)
@@ -409,6 +409,11 @@ def _collect(
     if "mean" in keep:
         means = [packing.mean(pick(layer)) for layer in layers]  # each (sequence, hidden)
         states.mean = torch.stack(means, dim=1)  # (sequence, layer, hidden)
+    if "max" in keep:
+        states.max = torch.stack([packing.max(pick(layer)) for layer in layers], dim=1)  # (sequence, layer, hidden)
+    if "deviation" in keep:
+        spreads = [packing.deviation(pick(layer)) for layer in layers]  # each (sequence, hidden)
+        states.deviation = torch.stack(spreads, dim=1)  # (sequence, layer, hidden)
     if "cls" in keep:
         read = [layer.index_select(0, firsts) for layer in layers]  # each (sequence, hidden)
         if pooled is not None:
@@ -424,7 +429,8 @@ def _restore(
     """Join micro-batches and restore the order of sequences and tokens in the packed batch."""
     joined = HiddenStates(batch.lengths, pooled=chunks[0].pooled, packing=batch.packing)
     sequences, tokens = (order.to(batch.device, non_blocking=True) for order in (sequence_order, token_order))
-    for name, order in (("tokens", tokens), ("last", tokens), ("cls", sequences), ("mean", sequences)):
+    orders = {"tokens": tokens, "last": tokens} | dict.fromkeys(POOLED, sequences)
+    for name, order in orders.items():
         parts = [getattr(chunk, name) for chunk in chunks]
         if parts[0] is not None:
             setattr(joined, name, torch.cat(parts).index_select(0, order))

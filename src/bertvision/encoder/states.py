@@ -17,8 +17,10 @@ from torch import Tensor
 
 from bertvision.data.windows import Features
 
-Part = Literal["tokens", "last", "cls", "mean"]
-ReadPart = Literal["tokens", "cls", "mean"]
+Part = Literal["tokens", "last", "cls", "mean", "max", "deviation"]
+ReadPart = Literal["tokens", "cls", "mean", "max", "deviation"]
+POOLED: tuple[ReadPart, ...] = ("cls", "mean", "max", "deviation")
+"""Parts with one state per sequence and layer: [CLS], or the mean, maximum or standard deviation over tokens."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,9 @@ class StateShape:
     pooled: bool
     """Whether the encoder has a pooled output, which is then the last entry of the [CLS] states."""
 
-    def read_layers(self, part: ReadPart) -> int:
-        """Number of states that a head reads per token, [CLS] or mean."""
-        return self.layers + int(self.pooled and part == "cls")
+    def read_layers(self, *parts: ReadPart) -> int:
+        """Number of states that a head reads per position, over all parts that it reads."""
+        return sum(self.layers + int(self.pooled and part == "cls") for part in parts)
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,17 @@ class Packing:
         total = torch.zeros(len(lengths), values.shape[1], device=values.device)  # (sequence, value)
         total = total.index_add(0, self.owners, values.float())  # (sequence, value)
         return (total / lengths.unsqueeze(1)).to(values.dtype)  # (sequence, value)
+
+    def deviation(self, values: Tensor) -> Tensor:
+        """Standard deviation over the tokens of each sequence; 0 for a single token."""
+        spread = values.float() - self.mean(values.float())[self.owners]  # (token, value)
+        return self.mean(spread.square()).sqrt().to(values.dtype)  # (sequence, value)
+
+    def max(self, values: Tensor) -> Tensor:
+        """Maximum over the tokens of each sequence; 0 for sequences of padding, which have no tokens."""
+        index = self.owners.unsqueeze(1).expand_as(values)  # (token, value)
+        empty = values.new_zeros(len(self.starts), values.shape[1])  # (sequence, value)
+        return empty.scatter_reduce(0, index, values, "amax", include_self=False)  # (sequence, value)
 
 
 @dataclass(frozen=True)
@@ -128,6 +141,8 @@ class HiddenStates:
     last: Tensor | None = None  # (token, hidden), the last encoder layer alone
     cls: Tensor | None = None  # (sequence, layer [+ pooled], hidden)
     mean: Tensor | None = None  # (sequence, layer, hidden)
+    max: Tensor | None = None  # (sequence, layer, hidden)
+    deviation: Tensor | None = None  # (sequence, layer, hidden)
     pooled: bool = False
     """Whether the last entry of `cls` is the pooled output."""
     packing: Packing | None = None
@@ -173,11 +188,12 @@ class HiddenStates:
         assert self.pooled, "this encoder has no pooled output"
         return self.read("cls")[:, -1]  # (sequence, hidden)
 
-    def read(self, part: ReadPart) -> Tensor:
-        """Return the part of the states that a head reads: all tokens, [CLS], or the mean over tokens."""
-        states = {"tokens": self.tokens, "cls": self.cls, "mean": self.mean}[part]
-        assert states is not None, f"the states '{part}' were not requested"
-        return states  # (token or sequence, layer, hidden)
+    def read(self, *parts: ReadPart) -> Tensor:
+        """Return the states that a head reads: all tokens, or pooled states, side by side along the layers."""
+        found = self.parts()
+        missing = [part for part in parts if part not in found]
+        assert not missing, f"the states {missing} were not requested"
+        return found[parts[0]] if len(parts) == 1 else torch.cat([found[part] for part in parts], dim=1)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "HiddenStates":
         moved: dict[str, Any] = {
@@ -214,17 +230,17 @@ class HiddenStates:
             for i, part_lengths in enumerate(lengths)
         ]
 
-    def pick(self, rows: Tensor, part: ReadPart) -> "HiddenStates":
-        """Return the states of the given sequences, in this order. At least `part` is set; `rows` is on the CPU."""
-        lengths, states = self.lengths[rows], self.read(part)
+    def pick(self, rows: Tensor, *parts: ReadPart) -> "HiddenStates":
+        """Return the states of the given sequences, in this order. At least `parts` are set; `rows` is on the CPU."""
+        lengths, found = self.lengths[rows], self.parts()
         if len(rows) == len(self) and bool((rows == torch.arange(len(self))).all()):
             return self
         index = rows
-        if part == "tokens":
+        if "tokens" in parts:
             before = (self.lengths.cumsum(0) - self.lengths)[rows]  # (row,) the first token of each
             packing = Packing.of(lengths)
             index = before[packing.owners] + packing.positions  # (token,)
-        picked: dict[str, Any] = {part: states[index.to(states.device)]}
+        picked: dict[str, Any] = {part: found[part][index.to(self.device)] for part in parts}
         return HiddenStates(lengths, **picked, pooled=self.pooled)
 
     def pad(self, values: Tensor, fill: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -246,7 +262,7 @@ class HiddenStates:
 
     def parts(self) -> dict[str, Tensor]:
         """The parts that are not None, by name."""
-        named = {"tokens": self.tokens, "last": self.last, "cls": self.cls, "mean": self.mean}
+        named = {name: getattr(self, name) for name in ("tokens", "last", *POOLED)}
         return {name: part for name, part in named.items() if part is not None}
 
     def _any_part(self) -> Tensor:

@@ -25,6 +25,8 @@ from bertvision.settings import out_of_range, setting
 
 HEADS: Registry[type["Head"]] = Registry("head")
 CONTROL = "last_linear"
+CONTROLS = (CONTROL, "last_lr")
+"""Heads that read only the last layer: trained in steps, and solved to convergence."""
 CONFIG, WEIGHTS = "config.json", "head.safetensors"
 
 
@@ -135,6 +137,8 @@ class Head(nn.Module):
     """Named settings, as in the papers' tables. A head without presets is listed under its own name."""
     mixes_tokens: ClassVar[bool] = False
     """Whether a token's output depends on other tokens."""
+    convex: ClassVar[bool] = False
+    """Whether its optimum is unique, so that it is solved to convergence instead of trained in steps."""
 
     def __init__(self, config: Any, shape: StateShape, target: Target) -> None:
         super().__init__()
@@ -147,11 +151,11 @@ class Head(nn.Module):
         return kind.position in cls.positions
 
     @property
-    def reads(self) -> ReadPart:
-        """The states the head reads: "tokens", "cls" or "mean"."""
+    def reads(self) -> tuple[ReadPart, ...]:
+        """The parts of the states that the head reads: ("tokens",), or pooled ones such as ("mean", "deviation")."""
         if self.target.kind.position == "token" or not hasattr(self.config, "read"):
-            return "tokens"
-        return "mean" if self.config.read == "mean" else "cls"
+            return ("tokens",)
+        return tuple(self.config.read.split("+"))
 
     @property
     def stackable(self) -> bool:
@@ -167,15 +171,15 @@ class Head(nn.Module):
     @property
     def layers(self) -> int:
         """Number of states per position, including the pooled output for [CLS]."""
-        return self.shape.read_layers(self.reads)
+        return self.shape.read_layers(*self.reads)
 
     def states(self, states: HiddenStates) -> Tensor:
         """Return all layers at each position, in the head's dtype."""
-        return self._cast(states.read(self.reads))  # (position, layer, hidden)
+        return self._cast(states.read(*self.reads))  # (position, layer, hidden)
 
     def last(self, states: HiddenStates) -> Tensor:
         """Return the last encoder layer at each position, never the pooled output."""
-        return self._cast(states.read(self.reads)[:, self.shape.layers - 1])  # (position, hidden)
+        return self._cast(states.read(*self.reads)[:, self.shape.layers - 1])  # (position, hidden)
 
     def _cast(self, values: Tensor) -> Tensor:
         # Under autocast, torch casts. Otherwise states in half precision would meet float32 weights.

@@ -140,12 +140,12 @@ class Ladder(Head):
         self.output = nn.Linear(width, target.outputs)
 
     @property
-    def reads(self) -> ReadPart:
+    def reads(self) -> tuple[ReadPart, ...]:
         """Always all tokens, for any kind of target."""
-        return "tokens"
+        return ("tokens",)
 
     def forward(self, states: HiddenStates) -> Tensor:
-        tokens = states.read(self.reads)  # (token, layer, hidden)
+        tokens = states.read(*self.reads)  # (token, layer, hidden)
         # In the weights' dtype even under autocast: rounding errors would accumulate from block to block.
         x = tokens.new_zeros(len(tokens), self.config.width, dtype=self.output.weight.dtype)  # (token, width)
         neighbours = Neighbours(states, len(tokens), self.config.kernel // 2) if self.config.kernel > 1 else None

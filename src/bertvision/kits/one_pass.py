@@ -35,7 +35,7 @@ class HeadWindows:
         if not len(windows):
             return
         picked = torch.from_numpy(rows[windows])  # (window,)
-        found = self.head(states.pick(picked, self.head.reads))  # (token or window, output)
+        found = self.head(states.pick(picked, *self.head.reads))  # (token or window, output)
         on_tokens = self.head.target.kind.position == "token"
         outputs[self.features.find_tokens(windows) if on_tokens else windows] = found.float().cpu().numpy()
 
@@ -64,7 +64,7 @@ def compute_in_one_pass(
     joined = join_features([one.features for one in asked.values()])
     first = find_first(joined)  # (window,)
     tasks = np.cumsum([len(one.features) for one in asked.values()])[:-1]  # first window of each task after the first
-    keep: tuple[Part, ...] = tuple(sorted({one.head.reads for one in asked.values()}))
+    keep: tuple[Part, ...] = tuple(sorted({part for one in asked.values() for part in one.head.reads}))
     outputs = {name: one.allocate() for name, one in asked.items()}
     sequences = np.unique(first)  # (sequence,)
     order = sequences[np.argsort(-joined.lengths[sequences], kind="stable")]  # (sequence,)

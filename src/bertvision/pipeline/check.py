@@ -158,7 +158,7 @@ def _supplies(job: Job, encoder: Encoder, data: Section, frozen_rate: float) -> 
     heads = {member.name: outline_head(member, encoder.shape, job.target) for member in job.members}
     found = []
     for on_tokens in (True, False):
-        members = [member for member in job.members if (heads[member.name].reads == "tokens") == on_tokens]
+        members = [member for member in job.members if ("tokens" in heads[member.name].reads) == on_tokens]
         if not members:
             continue
         keep, passes = parts_read([heads[member.name] for member in members]), _passes(members)

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from bertvision.data.examples import Example
 from bertvision.disk import read_json
 from bertvision.errors import UserError, suggest
-from bertvision.heads import CONTROL
+from bertvision.heads import CONTROLS
 from bertvision.kinds import KINDS, ExampleResults, Kind, load_results
 from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, RunFolder, restore_task
 from bertvision.pipeline.job import Job, reopen
@@ -116,7 +116,7 @@ class Entry:
             return self.name
         if self.ensemble:
             return "ensemble"
-        return "control" if self.head == CONTROL else "head"
+        return "control" if self.head in CONTROLS else "head"
 
     @property
     def title(self) -> str:

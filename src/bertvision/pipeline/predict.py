@@ -51,7 +51,7 @@ class Predictor:
         keep: set[Part] = set()
         for name in names:
             self.models[name] = output if name == ENCODER else self._load_head(name)
-            keep.update(output.keep if name == ENCODER else (self.models[name].reads,))
+            keep.update(output.keep if name == ENCODER else self.models[name].reads)
         self.keep = tuple(sorted(keep))
 
     @property

@@ -113,7 +113,7 @@ def _predict_missing(job: Job, epochs: float, rows: list[Row]) -> None:
         keep: set[Part] = set()
         for row in todo:
             model: Any = output if row.name == ENCODER else load_head(job.folder.head(epochs, row.name))[0]
-            keep.update(output.keep if row.name == ENCODER else (model.reads,))
+            keep.update(output.keep if row.name == ENCODER else model.reads)
             models[row.name] = model.to(job.machine.device).eval()
         features = job.features(split)
         title = f"scoring {counted(len(todo), 'model')} on {split}"

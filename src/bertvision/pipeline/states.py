@@ -21,7 +21,7 @@ from bertvision.data.packing import Pass
 from bertvision.disk import read_json, write_json
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.loading import EncoderSize, shape_of, tokenizer_stamp, weights_stamp
-from bertvision.encoder.states import Part
+from bertvision.encoder.states import POOLED, Part
 from bertvision.errors import UserError
 from bertvision.heads import Head, outline_head
 from bertvision.pipeline.folder import snapshot_name
@@ -365,17 +365,16 @@ def check_stores(job: Job) -> None:
 def parts_of(job: Job) -> list[tuple[Part, ...]]:
     """The parts of the states that the job's heads read, grouped by training pass: tokens apart from the rest."""
     size = shape_of(job.config.encoder.name, job.config.encoder.layers)
-    return split_parts({outline_head(member, size.shape, job.target).reads for member in job.members})
+    return split_parts(parts_read([outline_head(member, size.shape, job.target) for member in job.members]))
 
 
 def split_parts(parts: Iterable[str]) -> list[tuple[Part, ...]]:
     found = set(parts)
-    together: tuple[tuple[Part, ...], ...] = (("tokens",), ("cls", "mean"))
+    together: tuple[tuple[Part, ...], ...] = (("tokens",), POOLED)
     groups = [tuple(name for name in group if name in found) for group in together]
     return [group for group in groups if group]
 
 
 def parts_read(heads: list[Head]) -> tuple[Part, ...]:
     """The parts of the states that these heads read."""
-    found: set[Part] = {head.reads for head in heads}
-    return tuple(sorted(found))
+    return tuple(sorted({part for head in heads for part in head.reads}))

@@ -63,7 +63,7 @@ def _train_on(job: Job, epochs: float, configs: list[MemberConfig]) -> None:
     reads = {config.name: outline_head(config, encoder.shape, job.target).reads for config in configs}
     # Two passes: heads on [CLS] states in memory must not be streamed just because other heads read tokens.
     for position in ("tokens", "sequences"):
-        some = [config for config in configs if (reads[config.name] == "tokens") == (position == "tokens")]
+        some = [config for config in configs if ("tokens" in reads[config.name]) == (position == "tokens")]
         if not some:
             continue
         stamp = "-".join(f"{config.name}={job.stamps.member(epochs, config)}" for config in some)

@@ -244,7 +244,7 @@ def _map_example(
     job, kind = run.job, run.kind
     features = job.build_features([example])
     with torch.no_grad():
-        outputs = head(encoder(pack_tokens(features, np.arange(len(features))), keep=(head.reads,)))
+        outputs = head(encoder(pack_tokens(features, np.arange(len(features))), keep=head.reads))
     outputs = outputs.float().cpu()  # (token or window, output)
     said = kind.decode(
         run.task, outputs.numpy(), features, [example], Decoding(1, job.config.evaluate.max_answer_tokens)
@@ -281,12 +281,12 @@ def _map_example(
 
 def _sees_many(head: Head) -> bool:
     """Whether the head itself reads the states of many tokens for one prediction."""
-    return head.reads == "tokens" and (head.mixes_tokens or head.target.kind.position == "sequence")
+    return "tokens" in head.reads and (head.mixes_tokens or head.target.kind.position == "sequence")
 
 
 def _look_directly(encoder: Encoder, head: Head, features: Features, aim: Aim) -> tuple[Float, float]:
     """Strengths (layer, token) of what the head itself reads of each token."""
-    assert head.reads == "tokens", "one state per sequence belongs to no token"
+    assert "tokens" in head.reads, "one state per sequence belongs to no token"
     with torch.no_grad():
         states = encoder(pack_tokens(features, np.array([aim.window])), keep=("tokens",))
     read = states.read("tokens").requires_grad_()  # (token, layer, hidden)
@@ -302,7 +302,7 @@ def _look_through(encoder: Encoder, head: Head, features: Features, aim: Aim) ->
     encoder.raw = layers
     encoder.requires_grad_(True)  # builds a graph; no gradient of a weight is computed
     try:
-        states = encoder(pack_tokens(features, np.array([aim.window])), keep=(head.reads,))
+        states = encoder(pack_tokens(features, np.array([aim.window])), keep=head.reads)
     finally:
         encoder.requires_grad_(False)
         encoder.raw = None

@@ -214,7 +214,7 @@ class PopulationTrainer:
         self.job.reporter.say(f"search: training population {first.population + 1} ({names}).")
         reads = {one.number: self._outline(self._member(one)).reads for one in population}
         for level in ("tokens", "sequences"):
-            some = [one for one in population if (reads[one.number] == "tokens") == (level == "tokens")]
+            some = [one for one in population if ("tokens" in reads[one.number]) == (level == "tokens")]
             if any(one.state == "running" for one in some):  # otherwise this pass finished before a kill
                 self._try_in_one_pass(some, level)
 
@@ -275,7 +275,7 @@ class PopulationTrainer:
         """All parts that members other than token-level heads may read: encoded once for the whole search."""
         entries = build_space(self.job.config).read_entries()
         heads = [self._outline(build_member(entry, "x", self.train, 0, self.job.task.kind)) for entry in entries]
-        return parts_read([head for head in heads if head.reads != "tokens"])
+        return parts_read([head for head in heads if "tokens" not in head.reads])
 
     @cached_property
     def kept(self) -> MemoryStates | None:

@@ -1,6 +1,7 @@
 """In-memory source: [CLS] and mean states are small, so they are encoded or read once and held in memory."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from bertvision.sources.store.reader import StateReader, Store
 
 
 class MemoryStates:
-    """The `cls` and `mean` states of all windows."""
+    """The pooled states of all windows: [CLS], and the mean, maximum or deviation over tokens."""
 
     def __init__(self, parts: dict[Part, Tensor], pooled: bool, origin: str = "") -> None:
         """`origin` explains where the states came from."""
@@ -35,7 +36,7 @@ class MemoryStates:
             with torch.no_grad():
                 states = encoder.eval()(pack_tokens(features, windows), keep=keep)
             for name in keep:
-                found[name].append(states.read(name))
+                found[name].append(states.parts()[name])
             if bar:
                 bar.advance(int(features.lengths[windows].sum()))
         back = torch.from_numpy(np.argsort(order, kind="stable"))  # (window) its index in the encoded order
@@ -77,8 +78,8 @@ class MemorySource:
         order = torch.from_numpy(np.concatenate([np.zeros(0, dtype=np.int64), *mine])).to(device)  # (window of a step)
         targets = pack_targets(self.features, np.arange(len(self.features))).to(device)
         for whole, windows, index in zip(self.plan[first:], mine, order.split([len(w) for w in mine]), strict=True):
-            parts = {name: values[index] for name, values in self.memory.parts.items()}
+            parts: dict[str, Any] = {name: values[index] for name, values in self.memory.parts.items()}
             lengths = torch.from_numpy(self.features.lengths[windows].astype(np.int64))  # (sequence)
-            states = HiddenStates(lengths, cls=parts.get("cls"), mean=parts.get("mean"), pooled=self.memory.pooled)
+            states = HiddenStates(lengths, **parts, pooled=self.memory.pooled)
             own = Targets(targets.start[index], targets.end[index], targets.value[index])
             yield StateBatch(windows, states, own, len(whole))

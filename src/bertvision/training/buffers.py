@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bertvision.encoder.recording import round_up, spare_bytes
-from bertvision.encoder.states import HiddenStates, Packing
+from bertvision.encoder.states import POOLED, HiddenStates, Packing
 from bertvision.sources.base import StateBatch, Targets
 
 # Recording does not pay off for larger states: computing on them takes longer than launching the kernels.
@@ -61,8 +61,7 @@ def _make(batch: StateBatch, slots: int, rows: int, longest: int) -> StateBatch:
     filled = HiddenStates(
         torch.full((rows,), longest),
         tokens=make(states.tokens, slots),
-        cls=make(states.cls, rows),
-        mean=make(states.mean, rows),
+        **{name: make(getattr(states, name), rows) for name in POOLED},
         pooled=states.pooled,
         packing=packing,
         real=batch.targets.value.new_zeros(slots or rows),
@@ -74,7 +73,7 @@ def _make(batch: StateBatch, slots: int, rows: int, longest: int) -> StateBatch:
 def _copy(batch: StateBatch, filled: StateBatch) -> None:
     """Copy a batch into its buffer. The padding keeps its old values: they have no weight in the loss."""
     windows, states, targets = len(batch.windows), filled.states, filled.targets
-    for name in ("tokens", "cls", "mean"):
+    for name in ("tokens", *POOLED):
         part, buffer = getattr(batch.states, name), getattr(states, name)
         if part is not None:
             buffer[: len(part)].copy_(part)

@@ -281,7 +281,7 @@ def _stack_limit(head: Head, tokens: int) -> int:
     heads on a CPU are compute-bound and run faster one by one, while their states are in the cache. On a GPU, the same
     is true for large states; small ones are launch-bound again.
     """
-    if head.reads != "tokens":
+    if "tokens" not in head.reads:
         return MOST
     if next(head.parameters()).device.type == "cpu":
         return 1

@@ -46,7 +46,7 @@ NAMED = 4  # most heads described in a sentence each
 
 def run_without(head: Head, layer: int, states: HiddenStates) -> Tensor:
     """Return a head's outputs with one of the layers it reads set to zero; the states are restored afterwards."""
-    read = states.read(head.reads)  # (position, layer, hidden)
+    read = states.read(*head.reads)  # (position, layer, hidden)
     original = read[:, layer].clone()  # (position, hidden)
     read[:, layer] = 0
     try:
@@ -88,7 +88,7 @@ def _measure(run: FinishedRun, models: list[Model], chosen: list[Example], repor
     for name, head in heads.items():
         tried[name, None] = head
         tried |= {(name, layer): partial(run_without, head, layer) for layer in range(head.layers)}
-    keep = tuple(sorted({head.reads for head in heads.values()}))
+    keep = tuple(sorted({part for head in heads.values() for part in head.reads}))
     results: dict[tuple[str, int | None], list[ExampleResults]] = {key: [] for key in tried}
     # A few examples at a time: the outputs of all heads without each layer would take much memory.
     some_of = [chosen[first : first + PART] for first in range(0, len(chosen), PART)]

@@ -15,7 +15,7 @@ import numpy as np
 
 from bertvision.data.windows import Features
 from bertvision.disk import fingerprint
-from bertvision.encoder.states import Part, StateShape
+from bertvision.encoder.states import POOLED, Part, StateShape
 from bertvision.errors import UserError
 from bertvision.sources.store.dtypes import SAFETENSORS, item_bytes, stored_width
 from bertvision.sources.store.location import Buffer, Location
@@ -34,7 +34,7 @@ READABLE = ("window settings", "layers", "parts", "dtype", "precision", "format"
 # Usually differs because another field differs. On its own, it means that texts are now cut or tokenized differently.
 DERIVED = "token ids"
 FACT_BYTES = 72  # approximate bytes per window in addition to its states: offset, target, id
-PARTS: tuple[Part, ...] = ("tokens", "cls", "mean")
+PARTS: tuple[Part, ...] = ("tokens", *POOLED)
 Data = bytes  # the contents of a file; in the classes below, `bytes` is a size
 
 

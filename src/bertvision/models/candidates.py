@@ -1,0 +1,496 @@
+"""What `fit` tries: each candidate is fitted without the rows it is judged on, then again on all rows.
+
+    trial = candidate.attempt(rows, split, clock)      trial.outputs (judged row, output), out of fold
+    fitted = trial.refit()                             a head, or TF-IDF, on all rows
+
+Strengths and recipes are chosen by the loss on the same held-out rows as the candidate itself.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bertvision.encoder.states import StateShape
+from bertvision.heads import Head, MemberConfig, Target, build_head, count_parameters
+from bertvision.heads.linear import LinearHead
+from bertvision.heads.mlp import MLP
+from bertvision.kinds import Kind
+from bertvision.models.clock import Clock
+from bertvision.models.tfidf import NAME as TFIDF
+from bertvision.models.tfidf import Tfidf, Words, fit_tfidf
+from bertvision.training.convex import Linear, LogisticRegression, fit_ridge
+from bertvision.training.perceptron import RECIPES, Components, Perceptron, Recipe, train_perceptron
+
+FACTOR = 10**0.5
+"""Ratio of neighbouring strengths on a path."""
+MOST_STRENGTHS = 5
+INPUTS_PER_STRENGTH = 20
+"""A path starts at the number of inputs divided by this. The right strength grows with the number of inputs."""
+TFIDF_STRENGTH = 0.1
+SCORE_STRENGTHS = 9
+"""Strengths on the path of a ridge regression, which are cheap."""
+
+
+class OutOfTime(Exception):
+    """The time was up before a candidate had any result."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a table, encoded."""
+
+    texts: list[str]
+    """For TF-IDF: both texts of a pair, joined."""
+    targets: Tensor  # (row) label indices, or scores
+    weights: Tensor  # (row) of the loss; their mean is 1
+    states: dict[str, Tensor]
+    """Part → (row, layer, hidden)."""
+    shape: StateShape
+    target: Target
+    seed: int
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    @property
+    def kind(self) -> Kind:
+        return self.target.kind
+
+    @property
+    def labels(self) -> int:
+        return self.target.labels
+
+    def read(self, head: Head) -> Tensor:
+        """(row, layer, hidden) the states that a head reads."""
+        parts = [self.states[part] for part in head.reads]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+    def loss(self, outputs: Tensor, judged: Tensor) -> float:
+        """Mean loss of outputs (judged row, output): log-loss for labels, squared error for scores."""
+        targets, weights = self.targets[judged], self.weights[judged]  # (judged row) each
+        if self.labels:
+            losses = functional.cross_entropy(outputs, targets, reduction="none")  # (judged row)
+        else:
+            losses = (outputs[:, 0] - targets).square()  # (judged row)
+        return float((losses * weights).sum() / weights.sum())
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which rows each fit leaves out. One fit: a held-out part. Several: the folds of a cross-validation."""
+
+    held: list[Tensor]  # each (held-out row)
+    rows: int
+
+    @property
+    def how(self) -> str:
+        return "cv" if len(self.held) > 1 else "held_out"
+
+    @property
+    def judged(self) -> Tensor:
+        """(judged row) in ascending order; all rows in a cross-validation."""
+        return torch.cat(self.held).sort().values
+
+    def used(self, fold: int) -> Tensor:
+        """(row) the rows that a fit reads."""
+        mask = torch.ones(self.rows, dtype=torch.bool)
+        mask[self.held[fold]] = False
+        return mask.nonzero().squeeze(1)
+
+    def join(self, outputs: Sequence[Tensor]) -> Tensor:
+        """(judged row, output) the outputs of each fit on the rows it left out, in the order of `judged`."""
+        order = torch.cat(self.held).argsort()  # (judged row)
+        return torch.cat(list(outputs))[order]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A candidate fitted on all rows."""
+
+    model: Head | Tfidf | None
+    """None for the majority baseline and for averages, which are made of other candidates."""
+    member: MemberConfig | None = None
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A candidate after it was judged."""
+
+    name: str
+    outputs: Tensor  # (judged row, output)
+    parameters: int
+    seconds: float
+    refit: Callable[[], Fitted]
+    role: str = "head"
+    """baseline, peer (TF-IDF), encoder (the last layer), head, or ensemble."""
+    note: str = ""
+    members: tuple[str, ...] = ()
+    """Of an average."""
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+class Candidate(ABC):
+    name: str
+    role: str = "head"
+
+    @abstractmethod
+    def attempt(self, rows: Rows, split: Split, clock: Clock) -> Trial:
+        """Fit without the judged rows. Raise OutOfTime if the clock stops it before there is a result."""
+
+
+def search_path(judge: Callable[[int], float | None], most: int = MOST_STRENGTHS) -> tuple[int, bool]:
+    """Walk along a path from step 0 in the direction in which the loss falls, and return the best step, and whether the
+    clock cut the walk. `judge` returns the loss at a step, or None if there is no time for it."""
+    first = judge(0)
+    if first is None:
+        raise OutOfTime
+    losses = {0: first}
+    for direction in (1, -1):
+        step = direction
+        while len(losses) < most:
+            loss = judge(step)
+            if loss is None:
+                return min(losses, key=lambda known: losses[known]), True
+            losses[step] = loss
+            if loss >= losses[step - direction]:
+                break
+            step += direction
+        if direction == 1 and step > 1:
+            break  # it fell in this direction, so it rises in the other
+    return min(losses, key=lambda known: losses[known]), False
+
+
+CUT = "cut for time"
+
+
+# ---------------------------------------------------------------------- baselines and peers
+
+
+class Majority(Candidate):
+    """The label frequencies, or the mean score, of the rows that a fit reads."""
+
+    name, role = "majority", "baseline"
+
+    def attempt(self, rows: Rows, split: Split, clock: Clock) -> Trial:
+        outputs = []
+        for fold, held in enumerate(split.held):
+            used = split.used(fold)  # (row)
+            targets, weights = rows.targets[used], rows.weights[used]  # (row) each
+            if rows.labels:
+                counts = torch.bincount(targets, weights, minlength=rows.labels)  # (label)
+                constant = counts.clamp(min=1e-6).log().float()  # (label)
+            else:
+                constant = ((targets * weights).sum() / weights.sum()).view(1)  # (1)
+            outputs.append(constant.expand(len(held), -1))
+        return Trial(self.name, split.join(outputs), 0, 0.0, lambda: Fitted(None), self.role)
+
+
+class TfidfCandidate(Candidate):
+    name, role = TFIDF, "peer"
+
+    def attempt(self, rows: Rows, split: Split, clock: Clock) -> Trial:
+        parts = []
+        for fold in range(len(split.held)):
+            used = split.used(fold)  # (row)
+            words = Words.of([rows.texts[row] for row in used.tolist()])
+            parts.append((used, words))
+        found: dict[int, Tensor] = {}
+        known: dict[int, list[Linear | None]] = {}
+
+        def judge(step: int) -> float | None:
+            if found and clock.is_over():
+                return None
+            starts = known.get(step - 1) or known.get(step + 1) or [None] * len(parts)
+            outputs: list[Tensor] = []
+            known[step] = []
+            for (used, words), held, start in zip(parts, split.held, starts, strict=True):
+                if words is None:  # no word occurs twice
+                    known[step].append(None)
+                    outputs.append(torch.zeros(len(held), max(1, rows.labels)))
+                    continue
+                fit = self._fit(rows, used, words, step, start)
+                known[step].append(fit)
+                outputs.append(fit_outputs(words, fit, [rows.texts[row] for row in held.tolist()]))
+            found[step] = split.join(outputs)
+            return rows.loss(found[step], split.judged)
+
+        best, cut = search_path(judge, 3)
+
+        def refit() -> Fitted:
+            words = Words.of(rows.texts)
+            assert words is not None, "the texts have words: they had some without the held-out rows"
+            fit = self._fit(rows, torch.arange(len(rows)), words, best, None)
+            return Fitted(Tfidf(words, fit.weight[0], fit.bias[0]))
+
+        sizes = [words.weight_count(rows.labels) for _, words in parts if words is not None]
+        return Trial(
+            self.name, found[best], max(sizes, default=0), clock.lap(), refit, self.role, CUT if cut else "",
+            settings={"strength": self._strength(best)},
+        )  # fmt: skip
+
+    def _strength(self, step: int) -> float:
+        return TFIDF_STRENGTH / FACTOR**step
+
+    def _fit(self, rows: Rows, used: Tensor, words: Words, step: int, start: Linear | None) -> Linear:
+        texts = [rows.texts[row] for row in used.tolist()]
+        return fit_tfidf(
+            texts, rows.targets[used], rows.weights[used], rows.labels, self._strength(step), words, start
+        )
+
+
+def fit_outputs(words: Words, fit: Linear, texts: Sequence[str]) -> Tensor:
+    return words(texts) @ fit.weight[0] + fit.bias[0]  # (row, output)
+
+
+# ---------------------------------------------------------------------- convex heads
+
+
+class LinearCandidate(Candidate):
+    """Logistic or ridge regression on pooled states."""
+
+    def __init__(self, name: str, head: str, settings: dict[str, Any] | None = None, role: str = "head") -> None:
+        self.name, self.head, self.settings, self.role = name, head, settings or {}, role
+
+    def attempt(self, rows: Rows, split: Split, clock: Clock) -> Trial:
+        inputs = self._inputs(rows)  # (row, input)
+        path = Path(rows, split, inputs, clock)
+        best, cut = path.search()
+        head = self._build(rows, path.strength(best))
+
+        def refit() -> Fitted:
+            return Fitted(*_with_weights(head, path.refit(best)))
+
+        return Trial(
+            self.name, path.outputs[best], count_parameters(head[0]), clock.lap(), refit, self.role,
+            CUT if cut else "", settings={"strength": path.strength(best), **self.settings},
+        )  # fmt: skip
+
+    def _build(self, rows: Rows, strength: float) -> tuple[LinearHead, MemberConfig]:
+        member = member_of(self.name, self.head, {**self.settings, "strength": strength}, rows.seed)
+        head = build_head(member, rows.shape, rows.target)
+        assert isinstance(head, LinearHead)
+        return head, member
+
+    def _inputs(self, rows: Rows) -> Tensor:
+        head, _ = self._build(rows, 1.0)
+        return head.inputs(rows.read(head))  # (row, input)
+
+
+class BestLayerCandidate(Candidate):
+    """The best single layer: each is tried at one strength, the best of them at several."""
+
+    name = "best_layer_lr"
+
+    def attempt(self, rows: Rows, split: Split, clock: Clock) -> Trial:
+        losses: dict[int, float] = {}
+        for layer in reversed(range(rows.shape.layers)):
+            if losses and clock.is_over():
+                break
+            losses[layer] = Path(rows, split, rows.states["mean"][:, layer], clock).loss(0)
+        best = min(losses, key=lambda known: losses[known])
+        spent = clock.lap()
+        trial = LinearCandidate(self.name, "linear", {"layer": best}).attempt(rows, split, clock)
+        cut = CUT if len(losses) < rows.shape.layers else trial.note
+        return replace(trial, note=cut, seconds=spent + trial.seconds)
+
+
+class Path:
+    """Fits along a path of strengths, each starting from its neighbour."""
+
+    def __init__(self, rows: Rows, split: Split, inputs: Tensor, clock: Clock) -> None:
+        self.rows, self.split, self.inputs, self.clock = rows, split, inputs, clock
+        self.outputs: dict[int, Tensor] = {}
+        self.fits: dict[int, Linear] = {}
+        if split.how == "cv":
+            self.used = torch.arange(len(rows))  # (row)
+            self.weights = rows.weights.repeat(len(split.held), 1)  # (fit, row)
+            for fold, held in enumerate(split.held):
+                self.weights[fold, held] = 0
+        else:
+            self.used = split.used(0)  # (row)
+            self.weights = rows.weights[self.used].unsqueeze(0)  # (1, row)
+        self._data: LogisticRegression | None = None
+
+    def strength(self, step: int) -> float:
+        return float(self.inputs.shape[1] / INPUTS_PER_STRENGTH / FACTOR**step)
+
+    def search(self) -> tuple[int, bool]:
+        if not self.rows.labels:
+            steps = range(-SCORE_STRENGTHS // 2, SCORE_STRENGTHS // 2 + 1)
+            fits = fit_ridge(
+                self.inputs[self.used], self.rows.targets[self.used].unsqueeze(1), [*map(self.strength, steps)],
+                self.weights,
+            )  # fmt: skip
+            losses = {step: self._judge(step, fit) for step, fit in zip(steps, fits, strict=True)}
+            return min(losses, key=lambda known: losses[known]), False
+        return search_path(lambda step: None if self.outputs and self.clock.is_over() else self.loss(step))
+
+    def loss(self, step: int) -> float:
+        """The loss on the judged rows at one step of the path."""
+        rows = self.rows
+        if not rows.labels:
+            targets = rows.targets[self.used].unsqueeze(1)  # (row, 1)
+            return self._judge(step, fit_ridge(self.inputs[self.used], targets, [self.strength(step)], self.weights)[0])
+        if self._data is None:
+            self._data = LogisticRegression(
+                self.inputs[self.used], rows.targets[self.used], rows.labels, self.weights
+            )
+        start = self.fits.get(step - 1) or self.fits.get(step + 1)
+        return self._judge(step, self._data.fit(self.strength(step), start=start))
+
+    def _judge(self, step: int, fits: Linear) -> float:
+        self.fits[step] = fits
+        outputs = [
+            self.inputs[held] @ fits.weight[fold] + fits.bias[fold] for fold, held in enumerate(self.split.held)
+        ]
+        self.outputs[step] = self.split.join(outputs)  # (judged row, output)
+        return self.rows.loss(self.outputs[step], self.split.judged)
+
+    def refit(self, step: int) -> Linear:
+        """Fit all rows."""
+        rows, weights = self.rows, self.rows.weights.unsqueeze(0)  # (1, row)
+        self._data = None  # frees the copy of the inputs
+        if not rows.labels:
+            return fit_ridge(self.inputs, rows.targets.unsqueeze(1), [self.strength(step)], weights)[0]
+        near = self.fits[step]
+        start = Linear(near.weight.mean(0, keepdim=True), near.bias.mean(0, keepdim=True))
+        return LogisticRegression(self.inputs, rows.targets, rows.labels, weights).fit(self.strength(step), start)
+
+
+def _with_weights(built: tuple[LinearHead, MemberConfig], fit: Linear) -> tuple[Head, MemberConfig]:
+    head, member = built
+    with torch.no_grad():
+        head.output.weight.copy_(fit.weight[0].T)
+        head.output.bias.copy_(fit.bias[0])
+    return head.eval(), member
+
+
+# ---------------------------------------------------------------------- perceptrons
+
+
+class PerceptronCandidate(Candidate):
+    """A small MLP on pooled states, with the recipe that is best on held-out rows."""
+
+    def __init__(self, name: str, settings: dict[str, Any]) -> None:
+        self.name, self.settings = name, settings
+
+    def attempt(self, rows: Rows, split: Split, clock: Clock) -> Trial:
+        member = member_of(self.name, "mlp", self.settings, rows.seed)
+        head = build_head(member, rows.shape, rows.target)
+        assert isinstance(head, MLP)
+        inputs = rows.read(head).flatten(1)  # (row, input)
+        outputs: dict[Recipe, Tensor] = {}
+        # The basis of each fold is computed once and used by every recipe.
+        bases: dict[int, tuple[Components, Tensor]] = {}
+        cut = False
+        for recipe in RECIPES:
+            if outputs and clock.is_over():
+                cut = True
+                break
+            found = []
+            for fold, held in enumerate(split.held):
+                if fold not in bases:
+                    used = split.used(fold)  # (row)
+                    components = Components.of(inputs[used], rows.seed)
+                    bases[fold] = components, components.project(inputs[used])
+                trained = self._train(rows, split.used(fold), *bases[fold], head, recipe, clock)
+                if trained is None:
+                    break
+                found.append(trained(inputs[held]))  # (held-out row, output)
+            if len(found) < len(split.held):
+                cut = True
+                break
+            outputs[recipe] = split.join(found)  # (judged row, output)
+        if not outputs:
+            raise OutOfTime
+        best = min(outputs, key=lambda known: rows.loss(outputs[known], split.judged))
+        bases.clear()
+
+        def refit() -> Fitted:
+            components = Components.of(inputs, rows.seed)
+            everything = torch.arange(len(rows))  # (row)
+            trained = self._train(rows, everything, components, components.project(inputs), head, best, Clock(None))
+            assert trained is not None, "nothing stops this fit"
+            head.load_state_dict(trained.state())
+            return Fitted(head.eval(), member)
+
+        settings = {"epochs": best.epochs, "lr": best.lr, "dropout": best.dropout, **self.settings}
+        return Trial(
+            self.name, outputs[best], count_parameters(head), clock.lap(), refit, self.role, CUT if cut else "",
+            settings=settings,
+        )  # fmt: skip
+
+    def _train(
+        self,
+        rows: Rows,
+        used: Tensor,
+        components: Components,
+        projected: Tensor,
+        head: MLP,
+        recipe: Recipe,
+        clock: Clock,
+    ) -> Perceptron | None:
+        targets, weights = rows.targets[used], rows.weights[used]  # (row) each
+        centre, spread = torch.zeros(()), torch.ones(())
+        if not rows.labels:  # scores are learned on a standard scale
+            centre, spread = targets.mean(), targets.std().clamp(min=1e-6)
+            targets = (targets - centre) / spread  # (row)
+        trained = train_perceptron(
+            components, projected, targets, weights, rows.target.outputs, head.config.size, recipe, rows.seed,
+            clock.is_over,
+        )  # fmt: skip
+        if trained is None or rows.labels:
+            return trained
+        return replace(trained, output=trained.output * spread, output_bias=trained.output_bias * spread + centre)
+
+
+# ---------------------------------------------------------------------- averages
+
+
+def average(trials: Sequence[Trial], rows: Rows, name: str = "average") -> Trial:
+    """The mean of the probabilities, or scores, of several trials."""
+    joined = average_outputs([trial.outputs for trial in trials], rows.labels)  # (judged row, output)
+    return Trial(
+        name, joined, sum(trial.parameters for trial in trials), sum(trial.seconds for trial in trials),
+        lambda: Fitted(None), "ensemble", members=tuple(trial.name for trial in trials),
+    )  # fmt: skip
+
+
+def average_outputs(outputs: Sequence[Tensor], labels: int) -> Tensor:
+    """(row, output) the log of the mean probability of each label, or the mean score."""
+    stacked = torch.stack(list(outputs))  # (model, row, output)
+    if not labels:
+        return stacked.mean(0)
+    return stacked.log_softmax(2).logsumexp(0) - math.log(len(stacked))
+
+
+def member_of(name: str, head: str, settings: dict[str, Any], seed: int) -> MemberConfig:
+    """The description of a head that is saved with it. It was not trained in steps of its own."""
+    return MemberConfig(
+        name, head, settings, lr=0.0, epochs=0, schedule="constant", warmup=0.0, decay=0.0, clip=None, seed=seed,
+        group=name,
+    )  # fmt: skip
+
+
+def auto_candidates() -> list[Candidate]:
+    """What `heads="auto"` tries, in this order, while there is time."""
+    return [
+        Majority(),
+        LinearCandidate("last_lr", "last_lr", role="encoder"),
+        TfidfCandidate(),
+        BestLayerCandidate(),
+        LinearCandidate("linear", "linear", {"read": "mean"}),
+        PerceptronCandidate("mlp", {"read": "mean+deviation"}),
+        PerceptronCandidate("mlp_mean", {"read": "mean"}),
+        LinearCandidate("linear_deviation", "linear", {"read": "mean+deviation"}),
+    ]
+
+
+def best_by_loss(trials: Iterable[Trial], rows: Rows, judged: Tensor) -> list[Trial]:
+    return sorted(trials, key=lambda trial: rows.loss(trial.outputs, judged))

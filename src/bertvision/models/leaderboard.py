@@ -1,0 +1,110 @@
+"""The leaderboard of a fit: what was tried, how it scored, what it cost, and what all layers added."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bertvision.tables import Column, Table, counted
+
+PARTS = 5
+"""Without folds, the spread is that of this many parts of the held-out rows."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of the leaderboard. Scores are in percent; None where there is none."""
+
+    name: str
+    cv: float | None
+    """The score on rows that the model did not read."""
+    cv_sd: float | None
+    """Standard deviation of that score over the folds, or over five parts of the held-out rows."""
+    f1_macro: float | None
+    dev: float | None
+    seconds: float
+    parameters: int
+    note: str = ""
+    role: str = "head"
+
+    def to_dict(self) -> dict[str, Any]:
+        keys = ("name", "cv", "cv_sd", "f1_macro", "dev", "seconds", "parameters", "note")
+        return {key: getattr(self, key) for key in keys}
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    lines: Sequence[Line]
+    chosen: str
+    metric: str
+    title: str
+    """The metric's name for people."""
+    how: str
+    """cv or held_out."""
+    folds: int
+    rows: int
+    """Rows that the candidates are judged on."""
+
+    def find(self, name: str) -> Line | None:
+        return next((line for line in self.lines if line.name == name), None)
+
+    def table(self) -> Table:
+        score = f"{self.title}, %" if self.metric not in ("pearson", "spearman") else self.title
+        columns = [
+            "", "model", Column(score, 1), Column("± sd", 1), Column("macro-F1, %", 1), Column("dev", 1),
+            Column("seconds", 1), "parameters", "note",
+        ]  # fmt: skip
+        rows = [
+            [
+                "*" if line.name == self.chosen else "", line.name, line.cv, line.cv_sd, line.f1_macro, line.dev,
+                line.seconds, line.parameters, line.note,
+            ]
+            for line in self.lines
+        ]  # fmt: skip
+        table = Table(columns, rows)
+        table.rows = [[("" if cell is None else cell) for cell in row] for row in table.rows]
+        used = [at for at in range(len(columns)) if at < 2 or any(row[at] != "" for row in table.rows)]
+        return Table(
+            [table.columns[at] for at in used], [[row[at] for at in used] for row in table.rows],
+            first_to_go=("note", "seconds", "± sd"),
+        )  # fmt: skip
+
+    @property
+    def where(self) -> str:
+        if self.how == "cv":
+            return f"{self.folds}-fold cross-validation on {counted(self.rows, 'row')}"
+        return f"{counted(self.rows, 'held-out row')}"
+
+    def why(self) -> str:
+        """Which model was chosen, and why."""
+        best = self.find(self.chosen)
+        assert best is not None and best.cv is not None
+        return f"Chosen: {self.chosen}, the best in {self.where}." if self.how == "cv" else (
+            f"Chosen: {self.chosen}, the best on {self.where}."
+        )
+
+    def gain(self) -> str:
+        """What all layers added over the last and over the best single layer; empty if one of them was not tried."""
+        heads = [line for line in self.lines if line.role in ("head", "ensemble") and line.name != "best_layer_lr"]
+        scored = [line for line in heads if line.cv is not None]
+        last, single = self.find("last_lr"), self.find("best_layer_lr")
+        if not scored or last is None or last.cv is None:
+            return ""
+        best = max(scored, key=lambda line: line.cv or 0.0)
+        assert best.cv is not None
+        said = f"All layers ({best.name}) {_against(best.cv - last.cv, 'the last layer')}"
+        if single is not None and single.cv is not None:
+            said += f" and {_against(best.cv - single.cv, 'the best single layer')}"
+        return f"{said}."
+
+
+def _against(gain: float, what: str) -> str:
+    if abs(gain) < 0.05:
+        return f"score the same as {what}"
+    return f"{'add' if gain > 0 else 'lose'} {abs(gain):.1f} points {'over' if gain > 0 else 'to'} {what}"
+
+
+def spread(scores: Sequence[float]) -> float | None:
+    """Standard deviation of a few scores."""
+    return float(np.std(scores, ddof=1)) if len(scores) > 1 else None

@@ -1,0 +1,60 @@
+"""Which rows judge the candidates: the folds of a cross-validation where rows are few, else a held-out part."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from bertvision.errors import UserError
+from bertvision.models.candidates import Split
+
+FOLDS = 5
+MANY_ROWS = 2500
+"""From this many rows on, a part is held out instead of a cross-validation."""
+HELD_OUT_SHARE, LEAST_HELD_OUT, MOST_HELD_OUT = 0.2, 500, 2000
+ROUGH = 100
+"""With fewer judged rows, the user is warned."""
+
+
+def choose_split(texts: Sequence[str], labels: Sequence[int] | None, seed: int) -> Split:
+    """Split rows at random, stratified by label. Rows with the same text stay together: otherwise a model would be
+    judged on a text that it has read."""
+    rows = len(texts)
+    groups = _group_rows(texts)
+    if labels is not None:
+        _check_counts(groups, labels)
+    elif len(groups) < 4:
+        raise UserError(f"{len(groups)} different texts are too few to choose a model: at least 4 are needed.")
+    order = _stratify(groups, labels, np.random.default_rng([seed, 3]))
+    if rows >= MANY_ROWS:
+        wanted = min(MOST_HELD_OUT, max(LEAST_HELD_OUT, round(HELD_OUT_SHARE * rows)))
+        every = max(2, rows // wanted)
+        held = [row for number, group in enumerate(order) if number % every == 0 for row in group]
+        return Split([torch.tensor(sorted(held))], rows)
+    folds = min(FOLDS, len(groups))
+    parts = [[row for group in order[fold::folds] for row in group] for fold in range(folds)]
+    return Split([torch.tensor(sorted(part)) for part in parts], rows)
+
+
+def _group_rows(texts: Sequence[str]) -> list[list[int]]:
+    groups: dict[str, list[int]] = {}
+    for row, text in enumerate(texts):
+        groups.setdefault(text, []).append(row)
+    return list(groups.values())
+
+
+def _stratify(
+    groups: list[list[int]], labels: Sequence[int] | None, random: np.random.Generator
+) -> list[list[int]]:
+    """The groups in random order, but with equal labels next to each other: dealing them out one by one then gives
+    every part its share of each label."""
+    shuffled = [groups[at] for at in random.permutation(len(groups))]
+    return shuffled if labels is None else sorted(shuffled, key=lambda group: labels[group[0]])
+
+
+def _check_counts(groups: list[list[int]], labels: Sequence[int]) -> None:
+    different = np.bincount([labels[group[0]] for group in groups])
+    if (different >= 2).sum() < 2:
+        raise UserError(
+            "too few rows to choose a model: at least two labels need two different texts each. Add more rows."
+        )
