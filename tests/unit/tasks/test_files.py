@@ -35,6 +35,21 @@ def test_tsv_is_not_quoted(tmp_path: Path) -> None:
     assert [row["text"] for _, row in read_rows(tmp_path / "a.tsv")] == ['"open', 'close"']
 
 
+def test_another_delimiter_is_recognised_where_the_rows_agree_on_it(tmp_path: Path) -> None:
+    for name, text in (
+        ("a.csv", 'id;message;intent\n1;"a;b, c";x\n2;d;y\n'),
+        ("a.csv", "id\tmessage\tintent\n1\ta;b, c\tx\n2\td\ty\n"),
+        ("a.tsv", 'id,message,intent\n1,"a;b, c",x\n2,d,y\n'),
+    ):
+        write(tmp_path / name, text)
+        assert [tuple(row.values()) for _, row in read_rows(tmp_path / name)] == [("1", "a;b, c", "x"), ("2", "d", "y")]
+    write(tmp_path / "a.csv", "id;message;intent\n1;a;b;x\n2;d;y\n")
+    with pytest.raises(UserError, match="separated by semicolons .id;message;intent.*Enclose cells that contain semi"):
+        list(read_rows(tmp_path / "a.csv"))
+    write(tmp_path / "a.csv", "text\na;b\nc\n")
+    assert [row["text"] for _, row in read_rows(tmp_path / "a.csv")] == ["a;b", "c"]
+
+
 def test_labels_are_found_in_train_and_sorted(tmp_path: Path) -> None:
     train = write(tmp_path / "t.csv", "review,stars\nfine,good\npoor,bad\nso so,middling\n")
     task = build_task(TaskConfig("files", train=train, text="review", label="stars"))
