@@ -18,6 +18,7 @@ from bertvision.errors import UserError, suggest
 from bertvision.kinds import Kind
 from bertvision.kinds.label import read_label
 from bertvision.tasks.base import check_unique_ids
+from bertvision.tasks.table_source import Gap, Source
 from bertvision.tasks.text_files import find_file, plain_suffix, read_lines, read_raw_lines
 
 FORMATS = (".csv", ".tsv", ".jsonl")
@@ -50,16 +51,28 @@ def to_examples(
 ) -> list[Example]:
     """Convert rows to Examples; `where` names the file or hub dataset in messages."""
     examples: list[Example] = []
+    gaps = {name: Gap("text", name) for name in (columns.text, columns.text_pair) if name}
     for place, row in rows:
         text = _text(row, columns.text, "text", place)
         pair = _text(row, columns.text_pair, "text_pair", place) if columns.text_pair else None
         identity = _identity(row, columns.id, place) if columns.id else f"{split}-{len(examples)}"
         target = _target(row, columns.label, kind, labels, place, required=split != "test")
         examples.append(Example(identity, text, pair, target))
+        for name, gap in gaps.items():
+            if not row[name].strip():
+                gap.add(place)
     if not examples:
         raise UserError(f"{where} has no rows.")
+    if split != "test":
+        _refuse_gaps(gaps.values(), where, unit=place.split()[-2])  # "train.csv, line 3", or "hub, row 3"
     check_unique_ids((example.id for example in examples), where)
     return examples
+
+
+def _refuse_gaps(gaps: Iterable[Gap], where: str, unit: str) -> None:
+    found = [gap.describe(Source(where, row=unit)) for gap in gaps if gap.count]
+    if found:
+        raise UserError(f"{where}: {'; '.join(found)}. Fill them in, or remove these rows.")
 
 
 def discover_labels(rows: Iterable[Row], column: str, where: str) -> tuple[str, ...]:

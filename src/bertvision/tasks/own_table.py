@@ -22,8 +22,8 @@ from bertvision.tasks.guess_columns import Given, guess_columns
 from bertvision.tasks.guess_kind import guess_kind, numbers_in
 from bertvision.tasks.in_memory import as_list, rows_of_columns, rows_of_frame, split_pairs
 from bertvision.tasks.table_notes import note_on_columns, note_on_conflicts, notes_on_labels, notes_on_rows
-from bertvision.tasks.table_reader import KeptRow, TableReader, number_of
-from bertvision.tasks.table_source import SHOWN, Source, quoted
+from bertvision.tasks.table_reader import KeptRow, TableReader
+from bertvision.tasks.table_source import SHOWN, Source, number_of, quoted
 
 PEEKED = 1000
 """Rows by which columns are guessed."""

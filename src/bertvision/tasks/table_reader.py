@@ -3,17 +3,15 @@
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from bertvision.errors import UserError
 from bertvision.kinds.label import read_label
-from bertvision.tables import counted
 from bertvision.tasks.files import Columns
 from bertvision.tasks.guess_kind import NOT_A_NUMBER, numbers_in
 from bertvision.tasks.in_memory import is_missing
 from bertvision.tasks.row_sample import RowSample
-from bertvision.tasks.table_source import SHOWN, Source
+from bertvision.tasks.table_source import Gap, Source
 
 
 class KeptRow(NamedTuple):
@@ -25,30 +23,6 @@ class KeptRow(NamedTuple):
     """The label's name, or the score as written."""
     weight: float | None
     id: str | None
-
-
-@dataclass
-class Gap:
-    """Rows without a value in a column: how many, and the first few."""
-
-    what: str
-    column: str
-    count: int = 0
-    first: list[str] = field(default_factory=list)
-
-    def add(self, place: str) -> None:
-        self.count += 1
-        if len(self.first) < SHOWN:
-            self.first.append(number_of(place))
-
-    def describe(self, source: Source) -> str:
-        verb, rows = "has" if self.count == 1 else "have", source.rows(self.first, self.count)
-        return f"{counted(self.count, 'row')} {verb} no {self.what} in column '{self.column}' ({rows})"
-
-
-def number_of(place: str) -> str:
-    """ "train.csv, line 3" → "3" """
-    return place.rsplit(" ", 1)[1]
 
 
 class TableReader:

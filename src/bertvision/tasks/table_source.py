@@ -1,7 +1,9 @@
-"""How messages name a user's table: its rows ("lines 3 and 7") and its options ("--label" or "label=…")."""
+"""How messages name a user's table: its rows ("lines 3 and 7") its gaps, and its options ("--label" or "label=…")."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from bertvision.tables import counted
 
 SHOWN = 5
 """Rows, labels … that a message lists; it counts the others."""
@@ -40,3 +42,27 @@ def listed(names: Sequence[str], count: int | None = None) -> str:
 def quoted(names: Sequence[str]) -> str:
     """'a', 'b' and 3 more; long names are cut."""
     return listed([repr(name if len(name) <= 40 else name[:39] + "…") for name in names[:SHOWN]], len(names))
+
+
+@dataclass
+class Gap:
+    """Rows without a value in a column: how many, and the first few."""
+
+    what: str
+    column: str
+    count: int = 0
+    first: list[str] = field(default_factory=list)
+
+    def add(self, place: str) -> None:
+        self.count += 1
+        if len(self.first) < SHOWN:
+            self.first.append(number_of(place))
+
+    def describe(self, source: Source) -> str:
+        verb, rows = "has" if self.count == 1 else "have", source.rows(self.first, self.count)
+        return f"{counted(self.count, 'row')} {verb} no {self.what} in column '{self.column}' ({rows})"
+
+
+def number_of(place: str) -> str:
+    """ "train.csv, line 3" → "3" """
+    return place.rsplit(" ", 1)[1]
