@@ -1,4 +1,4 @@
-"""A user's own texts: CSV, TSV or JSON lines with columns named in the config.
+"""A user's own texts: CSV, TSV, JSON lines or Parquet with columns named in the config.
 
 CSV is quoted as in RFC 4180. TSV is not quoted, as in GLUE: a line is a row, and tabs separate cells. Use CSV or JSON
 lines for texts with tabs or line breaks. CSV and TSV start with a header line. Files with another delimiter than their
@@ -18,10 +18,10 @@ from bertvision.errors import UserError, suggest
 from bertvision.kinds import Kind
 from bertvision.kinds.label import read_label
 from bertvision.tasks.base import check_unique_ids
-from bertvision.tasks.table_source import Gap, Source
+from bertvision.tasks.table_source import Gap, Source, unit_of
 from bertvision.tasks.text_files import find_file, plain_suffix, read_lines, read_raw_lines
 
-FORMATS = (".csv", ".tsv", ".jsonl")
+FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 DELIMITER_NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 PEEKED = 20
@@ -64,7 +64,7 @@ def to_examples(
     if not examples:
         raise UserError(f"{where} has no rows.")
     if split != "test":
-        _refuse_gaps(gaps.values(), where, unit=place.split()[-2])  # "train.csv, line 3", or "hub, row 3"
+        _refuse_gaps(gaps.values(), where, unit_of(place))
     check_unique_ids((example.id for example in examples), where)
     return examples
 
@@ -119,7 +119,10 @@ def read_rows(path: Path) -> Iterator[Row]:
         return _tabular(path, _read_csv(path, delimiter) if quoted else _read_tsv(path))
     if suffix == ".jsonl":
         return _read_json_lines(path)
-    raise UserError(f"{path} ends in '{suffix}', expected {', '.join(FORMATS)} (optionally with .gz or .xz).")
+    if suffix == ".parquet":
+        return _read_parquet(path)
+    hint = " Save the sheet as CSV (UTF-8)." if suffix in (".xlsx", ".xls", ".ods") else ""
+    raise UserError(f"{path} ends in '{suffix}', expected {', '.join(FORMATS)} (text also with .gz or .xz).{hint}")
 
 
 def delimiter_of(path: Path) -> str:
@@ -189,6 +192,25 @@ def _tabular(path: Path, lines: Iterator[tuple[int, list[str]]]) -> Iterator[Row
                 f"found {len(cells)}."
             )
         yield f"{path}, line {number}", dict(zip(header, cells, strict=True))
+
+
+def _read_parquet(path: Path) -> Iterator[Row]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise UserError(f"{path}: reading Parquet needs pyarrow: pip install pyarrow.") from None
+    number = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches():
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"{path}, row {number}", row
+    except FileNotFoundError:
+        raise UserError(f"there is no file {path}.") from None
+    except (OSError, pyarrow.ArrowException) as error:
+        raise UserError(f"{path} is not a valid Parquet file: {error}.") from error
 
 
 def _read_json_lines(path: Path) -> Iterator[Row]:

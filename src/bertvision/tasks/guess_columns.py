@@ -118,7 +118,11 @@ def _remaining_label(sample: Sequence[Mapping[str, Any]], others: list[str], tex
         differ = _distinct(sample, fewest[0]) < _distinct(sample, fewest[1])
         if fewest[0] == shortest[0] and differ:
             return fewest[0]
-    raise UserError(_unknown("label", others if text is None else [*others, text], source))
+    if not others:
+        raise UserError(
+            f"{source.name} has no column for the label, only '{text}'. Add a column with labels or scores."
+        )
+    raise UserError(_unknown("label", others, source))
 
 
 def _longest(sample: Sequence[Mapping[str, Any]], columns: list[str], source: Source) -> str:

@@ -15,9 +15,12 @@ ROWS_PER_NUMERIC_LABEL = 5
 """Whole numbers with fewer rows each, on average, are scores."""
 NOT_A_NUMBER = frozenset({"nan", "na", "n/a", "null", "none"})
 """Count as missing in a column of numbers, and as labels elsewhere."""
+MOST_ODD = 0.1
+"""Share of rows up to which values that are no numbers count as mistakes in a column of numbers."""
 
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 _CODE = re.compile(r"\s*[+-]?0\d+\s*")  # 007: a code, not a number
+_COMMA = re.compile(r"\s*[+-]?\d+(,\d+)+(\.\d+)?\s*")
 _DATE = re.compile(
     r"\s*(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[/.]\d{1,2}[/.]\d{2,4}|\d{4}/\d{1,2}/\d{1,2})([T ]\d{1,2}:\d{2}.*)?\s*"
 )
@@ -42,6 +45,7 @@ def guess_kind(values: Counter[str], column: str, source: Source) -> tuple[Kind,
     if numbers is not None:
         rows = sum(values[value] for value in numbers)
         return _kind_of_numbers(set(numbers.values()), rows, column, source)
+    _refuse_odd_numbers(values, column, source)
     rows, distinct = sum(values.values()), len(values)
     dates = sum(_DATE.fullmatch(value) is not None for value in values) > 0.9 * distinct
     if distinct > max(2, rows / 2):
@@ -53,6 +57,23 @@ def guess_kind(values: Counter[str], column: str, source: Source) -> tuple[Kind,
         )
     notes = [f"Column '{column}' holds dates; each of the {distinct} dates is treated as a label."] if dates else []
     return LABEL, notes
+
+
+def _refuse_odd_numbers(values: Counter[str], column: str, source: Source) -> None:
+    """Refuse numbers with a comma, and scores among which a few values are no numbers."""
+    commas = [value for value in values if _COMMA.fullmatch(value)]
+    if commas and all(_NUMBER.fullmatch(value) or _COMMA.fullmatch(value) for value in values):
+        raise UserError(
+            f"{source.name}: column '{column}' holds numbers with a comma, such as {commas[0]!r}. Write them with a "
+            f"decimal point and no thousands separators, or treat them as labels with {source.option('kind', 'label')}."
+        )
+    odd = [value for value in values if not _NUMBER.fullmatch(value) and value.strip().lower() not in NOT_A_NUMBER]
+    mostly = sum(values[value] for value in odd) <= MOST_ODD * sum(values.values())
+    if mostly and len(values) - len(odd) > MOST_NUMERIC_LABELS:
+        raise UserError(
+            f"{source.name}: column '{column}' holds numbers, but also {quoted(odd)}. Correct these cells, or leave "
+            f"them empty and use {source.option('skip_empty')}."
+        )
 
 
 def _kind_of_numbers(numbers: set[float], rows: int, column: str, source: Source) -> tuple[Kind, list[str]]:

@@ -8,7 +8,7 @@ notes = check_same_labels(train, dev)
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from bertvision.tasks.guess_kind import guess_kind, numbers_in
 from bertvision.tasks.in_memory import as_list, rows_of_columns, rows_of_frame, split_pairs
 from bertvision.tasks.table_notes import note_on_columns, note_on_conflicts, notes_on_labels, notes_on_rows
 from bertvision.tasks.table_reader import KeptRow, TableReader
-from bertvision.tasks.table_source import SHOWN, Source, number_of, quoted
+from bertvision.tasks.table_source import SHOWN, Source, number_of, quoted, unit_of
 
 PEEKED = 1000
 """Rows by which columns are guessed."""
@@ -85,7 +85,7 @@ def read_own_table(
     seed: int = 0,
     like: OwnTable | None = None,
 ) -> OwnTable:
-    """Read a CSV, TSV or JSON lines file. Columns that are not given, and the kind, are guessed.
+    """Read a CSV, TSV, JSON lines or Parquet file. Columns that are not given, and the kind, are guessed.
 
     `most_rows` draws a random sample of a longer file. `like` is the training table: its columns and kind are used,
     nothing is guessed, and the labels need not suffice for training.
@@ -183,6 +183,7 @@ def _read(rows: Iterator[Row], source: Source, given: Given, options: Options, n
     first = list(islice(rows, PEEKED))
     if not first:
         raise UserError(f"{source.name} has no rows.")
+    source = replace(source, row=unit_of(first[0][0]))
     if options.like is not None:
         given = _given_like(options.like.columns, given)
     columns = guess_columns([row for _, row in first], given, source)
@@ -190,6 +191,11 @@ def _read(rows: Iterator[Row], source: Source, given: Given, options: Options, n
     for place, row in chain(first, rows):
         reader.add(place, row)
     kept, gaps, complete = reader.finish()
+    if given.label is None and columns.label in reader.values:
+        raise UserError(
+            f"{source.name} seems to have no header: '{columns.label}' is in the first line and also a label. Add a "
+            f"first line with the names of the columns, or confirm the column with {source.option('label')}."
+        )
     if gaps and not options.skip_empty:
         raise UserError(
             f"{source.name}: {'; '.join(gap.describe(source) for gap in gaps)}. Fill them in, or leave these rows out "

@@ -63,6 +63,11 @@ class Gap:
         return f"{counted(self.count, 'row')} {verb} no {self.what} in column '{self.column}' ({rows})"
 
 
+def unit_of(place: str) -> str:
+    """ "train.csv, line 3" → "line" """
+    return place.split()[-2]
+
+
 def number_of(place: str) -> str:
     """ "train.csv, line 3" → "3" """
     return place.rsplit(" ", 1)[1]

@@ -166,6 +166,7 @@ def test_truth_values_in_json_lines_are_labels(tmp_path: Path) -> None:
         ([f"user{n}" for n in range(11)], "11 different values in 20 rows.*--label COLUMN"),
         ([f"2024-05-{n + 1:02}" for n in range(20)], "look like dates, not labels"),
         ([f"2024-05-{n + 1:02}T10:00:00Z" for n in range(20)], "look like dates, not labels"),
+        ([f'"{n},5"' for n in range(20)], "holds numbers with a comma, such as '0,5'.*decimal point"),
         (["same"], r"only one label, 'same' \(20 rows\). At least two"),
         ([3], r"only one label, '3' \(20 rows\)"),
     ],
@@ -173,6 +174,38 @@ def test_truth_values_in_json_lines_are_labels(tmp_path: Path) -> None:
 def test_a_column_without_labels_is_refused(values: list[object], message: str, tmp_path: Path) -> None:
     with fails(message):
         table(tmp_path, "text,label", twenty(*values))
+
+
+def test_a_few_words_among_many_numbers_are_named(tmp_path: Path) -> None:
+    rows = [f"text {n},{n + 0.5}" for n in range(40)]
+    with fails("column 'label' holds numbers, but also 'high' and 'inf'. Correct these cells"):
+        table(tmp_path, "text,label", [*rows, "a,high", "b,inf", "c,NA"])
+
+
+def test_a_file_without_a_header_is_refused(tmp_path: Path) -> None:
+    rows = [f"{('ham', 'spam')[n % 2]},text number {n}" for n in range(8)]
+    with fails("train.csv seems to have no header: 'ham' is in the first line and also a label"):
+        table(tmp_path, rows[0], rows[1:])
+    with fails("train.csv has no column for the label, only 'text'"):
+        table(tmp_path, "text", ["a", "b"])
+
+
+def test_parquet_has_rows_instead_of_lines(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    columns = {"message": [*WORDS[:3], None], "intent": ["a", "b", "a", "b"]}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
+    with fails(r"t.parquet: 1 row has no text in column 'message' \(row 4\)"):
+        read_own_table(tmp_path / "t.parquet")
+    found = read_own_table(tmp_path / "t.parquet", skip_empty=True)
+    assert (found.texts, found.labels, found.ids) == (WORDS[:3], ["a", "b", "a"], ["1", "2", "3"])
+    with fails("no.parquet is not a valid Parquet file"):
+        read_own_table(write(tmp_path / "no.parquet", "text,label", "a,b"))
+    with fails("there is no file .*gone.parquet"):
+        read_own_table(tmp_path / "gone.parquet")
+    with fails(r"t.xlsx ends in '.xlsx', expected .csv, .tsv, .jsonl, .parquet.*Save the sheet as CSV"):
+        read_own_table(tmp_path / "t.xlsx")
 
 
 def test_half_as_many_labels_as_rows_are_labels(tmp_path: Path) -> None:
