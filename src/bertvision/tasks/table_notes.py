@@ -40,7 +40,7 @@ def notes_on_rows(source: Source, total: int, complete: int, kept: int, gaps: Se
     if kept < complete:
         notes.append(
             f"{source.name} has {counted(total, 'row')}; {kept:,} were drawn at random (change this with "
-            f"{source.option('rows' if source.is_file else 'most_rows')})."
+            f"{source.option('most_rows')})."
         )
     return notes
 

@@ -22,6 +22,7 @@ class Source:
     def option(self, name: str, value: str = "") -> str:
         """`--kind score` for files, `kind="score"` for data in memory."""
         if self.is_file:
+            name = "rows" if name == "most_rows" else name
             return f"--{name.replace('_', '-')}{' ' + value if value else ''}"
         return f'{name}="{value}"' if value else f"{name}=True" if name == "skip_empty" else f"{name}=…"
 
