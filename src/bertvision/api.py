@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.config import RunConfig, build_config, load_config
+from bertvision.data.texts import as_one_list
 from bertvision.errors import UserError
 from bertvision.pipeline.ensemble import add_ensemble
 from bertvision.pipeline.ensemble_entries import Ensemble
@@ -66,10 +67,13 @@ class Run:
         return make_report([self.folder], with_encoder=with_encoder)
 
     def predict(self, *texts: Any, head: str | None = None) -> list[dict[str, Any]]:
-        """Predict on new text: strings, or pairs such as (question, passage). `head` defaults to the best model."""
+        """Predict on new text: strings, pairs such as (question, passage), or one list of them. One row per text.
+
+        `head` defaults to the best model.
+        """
         from bertvision.pipeline.predict import Predictor
 
-        return Predictor(self.folder, head).predict_texts(list(texts))
+        return Predictor(self.folder, head).predict_texts(as_one_list(texts))
 
 
 def run(

@@ -18,6 +18,8 @@ from typing import Any
 from bertvision.errors import ConfigError, UserError
 from bertvision.settings import build_section, setting
 from bertvision.tasks.config import TASKS, TaskConfig, check_task_config, recipe_of, target_kind
+from bertvision.tasks.files import FORMATS
+from bertvision.tasks.text_files import plain_suffix
 
 SCHEDULES = ("linear", "constant")
 
@@ -269,6 +271,11 @@ def load_config(
     path = Path(path)
     if path.is_dir():
         path = path / "config.json"
+    if plain_suffix(path) in FORMATS:
+        raise UserError(
+            f"{path} is a table, but a config (a TOML file) was expected. To train on the table, use `bertvision fit "
+            f"{path}`, or name it in a config (task.train; see configs/files_label.toml)."
+        )
     if not path.is_file():
         raise UserError(f"no config at '{path}': give a TOML file (see configs/) or a run folder with a config.json.")
     try:

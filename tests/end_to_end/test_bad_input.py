@@ -94,6 +94,22 @@ def test_an_unknown_label_is_reported_before_any_work(
     says(refused("run", files(labels=["yes", "perhaps"])), "train.csv, line 3", "'no'", "yes, perhaps")
 
 
+def test_an_empty_text_is_reported_before_any_work(
+    files: Callable[..., Path], refused: Callable[..., str], tmp_path: Path
+) -> None:
+    config = files()
+    (tmp_path / "dev.csv").write_text(GOOD + " ,yes\n")
+    for name in ("check", "run"):
+        says(refused(name, config), "dev.csv: 1 row has no text in column 'text' (line 14)", "remove these rows")
+        assert not (tmp_path / "run").exists()
+
+
+def test_a_table_in_place_of_a_config(tmp_path: Path, refused: Callable[..., str]) -> None:
+    (tmp_path / "train.csv").write_text(GOOD)
+    message = refused("run", tmp_path / "train.csv")
+    says(message, "train.csv is a table, but a config", f"bertvision fit {tmp_path / 'train.csv'}")
+
+
 def test_broken_json_names_file_and_line(files: Callable[..., Path], refused: Callable[..., str]) -> None:
     says(refused("run", files("t.jsonl", '{"text": "a", "label": "x"}\n{"text": \n')), "t.jsonl, line 2", "JSON")
     says(refused("run", files("t.json", '{"data": [\n{"title" }')), "t.json", "line 2", "JSON")

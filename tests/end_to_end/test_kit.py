@@ -1,5 +1,6 @@
 """Kits from the command line: built from runs, used on typed text and on files."""
 
+import csv
 import io
 import json
 import re
@@ -12,6 +13,7 @@ import pytest
 
 Command = Callable[..., Any]
 UNTOUCHED = ("finetune.epochs=0", "train.snapshots=[0]", "finetune.snapshots=[]")
+ECHOED = {"id", "text", "text_pair"}
 QUESTION, PASSAGE = "When did the café open?", "In 1900 the café of Zürich opened with 3 tables."
 
 
@@ -39,12 +41,15 @@ def test_every_task_predicts_on_typed_text_and_shows_trust(kit: Path, command: C
 def test_files_in_several_formats_are_read(kit: Path, command: Command, tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("a king\n\na man\n", encoding="utf-8")
     rows = command("predict", kit, "--file", tmp_path / "lines.txt", "--json").json
-    assert [(row["id"], set(row) - {"id"}) for row in rows] == [("1", {"sst2"}), ("3", {"sst2"})]
+    assert [(row["id"], row["text"], set(row) - ECHOED) for row in rows] == [
+        ("1", "a king", {"sst2"}),
+        ("3", "a man", {"sst2"}),
+    ]
     (tmp_path / "pairs.csv").write_text('sentence1,sentence2\na king,"a man, old"\n', encoding="utf-8")
     out = tmp_path / "predictions.jsonl"
     command("predict", kit, "--file", tmp_path / "pairs.csv", "--tasks", "rte,squad2", "--out", out)
     (row,) = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
-    assert set(row) == {"id", "rte", "squad2"}
+    assert set(row) == {"id", "text", "text_pair", "rte", "squad2"} and row["text_pair"] == "a man, old"
 
 
 def test_rows_have_the_ids_of_the_file_and_a_json_file_gets_one_object(
@@ -56,7 +61,7 @@ def test_rows_have_the_ids_of_the_file_and_a_json_file_gets_one_object(
     out = tmp_path / "predictions.json"
     command("predict", kit, "--file", tmp_path / "texts.csv", "--out", out)
     found = json.loads(out.read_text(encoding="utf-8"))
-    assert [{"id": id, **row} for id, row in found.items()] == rows
+    assert [{"id": id, "text": row["text"], **found[id]} for id, row in zip(found, rows, strict=True)] == rows
 
 
 def test_an_answer_without_similar_held_out_answers_is_marked(kit: Path, command: Command) -> None:
@@ -88,7 +93,6 @@ def test_a_kit_replaces_no_other_folder(
         (["--text", "a king", "--tasks", "cola"], "no task 'cola'"),
         (["--text", "a king", "--tasks", ","], "no task selected"),
         (["--text", " "], "'--text' is empty"),
-        (["--file", "FOLDER/gap.csv"], "'x8' is empty"),
         ([], "nothing to predict on"),
         (["--file", "FOLDER/odd.csv"], "expected one of these sets of columns: question, passage"),
     ],
@@ -97,7 +101,6 @@ def test_invalid_arguments_raise_clear_errors(
     arguments: list[str], message: str, kit: Path, command: Command, tmp_path: Path
 ) -> None:
     (tmp_path / "odd.csv").write_text("first,second\na,b\n", encoding="utf-8")
-    (tmp_path / "gap.csv").write_text("id,text\nx7,a king\nx8, \n", encoding="utf-8")
     found = command("predict", kit, *[word.replace("FOLDER", str(tmp_path)) for word in arguments])
     assert found.code == 2 and message in found.err
 
@@ -157,15 +160,41 @@ def test_cards_contain_the_text_of_the_about_file(kit: Path, command: Command, t
         assert refused.code == 2 and message in " ".join(refused.err.split()) and "Traceback" not in refused.err
 
 
-def test_a_blank_second_text_counts_as_missing_and_the_input_file_is_not_overwritten(
+def test_a_row_that_can_not_be_predicted_has_an_error_and_the_others_are_predicted(
     kit: Path, command: Command, tmp_path: Path
 ) -> None:
+    texts, long = tmp_path / "texts.csv", "when " * 50
+    rows = [("a", QUESTION, PASSAGE), ("b", " ", PASSAGE), ("c", QUESTION, ""), ("d", long, PASSAGE), ("a", "x", "y")]
+    with texts.open("w", encoding="utf-8", newline="") as handle:
+        csv.writer(handle).writerows([("id", "question", "passage"), *rows])
+    said = command("predict", kit, "--file", texts, "--json")
+    assert said.code == 1 and said.err.splitlines()[-1] == "error: 3 of 5 rows could not be predicted."
+    found = said.json
+    assert [(row["id"], row["text"], row["text_pair"]) for row in found] == rows
+    tasks = {"sst2", "rte", "squad2"}
+    assert [set(row) - ECHOED for row in found] == [tasks, {"error"}, {"error"}, {"error"}, tasks]
+    assert [row["error"] for row in found[1:4]] == [
+        "the first text (the question) is empty.",
+        "the second text (the passage) is empty.",
+        "the question is too long for squad2: it leaves too little room for the passage in 48 tokens.",
+    ]
+    out = tmp_path / "out.jsonl"
+    assert command("predict", kit, "--file", texts, "--out", out).code == 1
+    assert [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()] == found
+    printed = command("predict", kit, "--file", texts).out.splitlines()
+    assert len(printed) == 2 * 3 + 3 and "b\terror: the first text (the question) is empty." in printed
+    repeated = command("predict", kit, "--file", texts, "--out", tmp_path / "out.json")
+    assert repeated.code == 2 and "more than once: a" in " ".join(repeated.err.split())
+    texts.write_text('text\n \n""\n', encoding="utf-8")
+    assert [row["error"] for row in command("predict", kit, "--file", texts, "--json").json] == [
+        "the text is empty."
+    ] * 2
+
+
+def test_the_input_file_is_not_overwritten(kit: Path, command: Command, tmp_path: Path) -> None:
     texts = tmp_path / "texts.csv"
-    texts.write_text(f'text,text_pair\n{QUESTION},"{PASSAGE}"\na king,\n', encoding="utf-8")
-    rows = command("predict", kit, "--file", texts, "--json").json
-    assert [set(row) - {"id"} for row in rows] == [{"sst2", "rte", "squad2"}, {"sst2"}]
-    before = texts.read_text(encoding="utf-8")
+    texts.write_text("text\na king\n", encoding="utf-8")
     refused = command("predict", kit, "--file", texts, "--out", texts)
     assert refused.code == 2 and "is the input file" in " ".join(refused.err.split())
-    assert texts.read_text(encoding="utf-8") == before
+    assert texts.read_text(encoding="utf-8") == "text\na king\n"
     assert "a shipped kit (default)" in " ".join(command("predict", "defualt", "--text", "a king").err.split())

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import bertvision as bv
 from bertvision.pipeline.predict import Predictor
 
 Command = Callable[..., Any]
@@ -165,6 +167,54 @@ def test_a_users_own_columns_and_ids_are_those_of_the_run_even_when_its_data_is_
     assert gone.code == 2 and "task.data" in gone.err
 
 
+def test_a_row_of_a_file_that_can_not_be_predicted_has_an_error(
+    tmp_path: Path, squad_run: Path, rte_run: Path, command: Command
+) -> None:
+    rows = [("who died?", "no man died."), ("who?", " "), ("who " * 60, "the king"), ("", "the queen")]
+    for run, names, wrong in ((squad_run, ("question", "passage"), 3), (rte_run, ("sentence1", "sentence2"), 2)):
+        for file in write_pairs(tmp_path, names, rows)[::2]:  # GLUE's own reader reads its TSV files
+            said = command("predict", run, "--file", file, "--json")
+            assert said.code == 1 and f"{wrong} of 4 rows could not be predicted." in said.err
+            errors = [row.get("error", "") for row in said.json]
+            assert errors[1::2] == [
+                "the second text (the passage) is empty.", "the first text (the question) is empty.",
+            ]  # fmt: skip
+            assert errors[0] == "" and ("question is too long: it" in errors[2]) == (run == squad_run)
+            assert [(row["text"], row["text_pair"]) for row in said.json] == rows
+    printed = command("predict", rte_run, "--file", tmp_path / "p.csv").out.splitlines()
+    assert printed[1] == "3\terror: the second text (the passage) is empty." and len(printed) == 4
+
+
+def test_files_of_single_texts_have_ids_and_may_be_plain_text(
+    tmp_path: Path, finished: Callable[..., Path], rte_run: Path, command: Command, glue_folder: Path
+) -> None:
+    run = finished(name="sst2", data=glue_folder)
+    (tmp_path / "new.csv").write_text("id,sentence\nx7,a king\nx7,a man\n,a city\n")
+    rows = command("predict", run, "--file", tmp_path / "new.csv", "--json").json
+    assert [(row["id"], row["text"]) for row in rows] == [("x7", "a king"), ("x7", "a man"), ("4", "a city")]
+    (tmp_path / "new.txt").write_text("a king\n\na man\n")
+    lines = command("predict", run, "--file", tmp_path / "new.txt", "--json").json
+    assert [line["id"] for line in lines] == ["1", "3"]
+    assert [line["label"] for line in lines] == [row["label"] for row in rows[:2]]
+    pairs = command("predict", rte_run, "--file", tmp_path / "new.txt")
+    assert pairs.code == 2 and "rte reads two texts" in pairs.err
+
+
+def test_python_takes_texts_pairs_and_lists_of_them(
+    finished: Callable[..., Path], rte_run: Path, glue_folder: Path
+) -> None:
+    run = bv.Run(finished(name="sst2", data=glue_folder))
+    two = run.predict("a king", "a man")
+    assert len(two) == 2 and two == run.predict(["a king", "a man"]) == run.predict(np.array(["a king", "a man"]))
+    assert run.predict("a king") == run.predict(["a king"]) == two[:1]
+    pairs = bv.Run(rte_run)
+    assert pairs.predict(("a king", "a man")) == pairs.predict([("a king", "a man")])
+    with pytest.raises(bv.UserError, match="rte needs two texts"):
+        pairs.predict(["a king", "a man"])
+    with pytest.raises(bv.UserError, match="text 1 is neither a text nor a pair of texts: 3"):
+        run.predict(["a king", 3])
+
+
 def test_out_writes_json_lines_or_the_official_json(
     tmp_path: Path, squad_run: Path, command: Command, squad_folder: Path
 ) -> None:
@@ -270,6 +320,14 @@ def test_squad_submission_is_id_to_text(tmp_path: Path, squad_run: Path, command
     answers = json.loads(path.read_text(encoding="utf-8"))
     assert list(answers) == ["test0a", "test0b", "test0c"]
     assert all(answer in PASSAGE for answer in answers.values())
+
+
+def test_a_submission_without_a_test_file_names_what_to_do(
+    tmp_path: Path, squad_run: Path, command: Command, squad_folder: Path
+) -> None:
+    shutil.copy(squad_folder / "dev-v2.0.json", tmp_path)
+    said = command("predict", squad_run, "--submission", tmp_path / "out", "--data", tmp_path)
+    assert said.code == 2 and "found only dev. Add the test file, or give another folder with --data." in said.err
 
 
 # ---------------------------------------------------------------------- a head belongs to its encoder

@@ -28,7 +28,10 @@ def predict(
     text: Annotated[str | None, typer.Option(help="Text to predict on (or the question).")] = None,
     text_pair: Annotated[str | None, typer.Option(help="Second text of a pair (or the passage).")] = None,
     file: Annotated[
-        Path | None, typer.Option(help="File to predict on: CSV, TSV, JSONL or SQuAD JSON, also .gz or .xz.")
+        Path | None,
+        typer.Option(
+            help="File to predict on: CSV, TSV, JSONL, TXT (one text per line) or SQuAD JSON; .gz or .xz too."
+        ),
     ] = None,
     submission: Annotated[
         Path | None,
@@ -56,7 +59,8 @@ def predict(
 ) -> None:
     """Predict on new text: the answer to a question, a label with probabilities, or a score.
 
-    Without --text, --file or --submission, asks for texts one by one.
+    Without --text, --file or --submission, asks for texts one by one. Rows of a file that can't be predicted get an
+    error instead of a prediction; the exit code is then 1.
     """
     _check_options(text, text_pair, file, out, submission, data)
     quiet_libraries()
@@ -139,25 +143,49 @@ def _predict_with_kit(
     if text is None and file is None:
         _prompt_kit(kit, json)
         return
-    ids = [example.id for example in examples] or ["--text"]
-    pairs = [(example.text, _second(example.text_pair)) for example in examples] or [(str(text), text_pair)]
-    rows = kit.predict(pairs, ids=ids)
-    named = [{"id": id, **row} for id, row in zip(ids, rows, strict=True)]
+    if file is not None:
+        _predict_file_with_kit(kit, file, examples, out, json)
+        return
+    (row,) = kit.predict([(str(text), text_pair)], ids=["--text"])
+    print_json(row) if json else _print_kit_row(kit, row, max(map(len, row)))
+
+
+def _predict_file_with_kit(kit: Any, file: Path, examples: list[Any], out: Path | None, as_json: bool) -> None:
+    from bertvision.data.texts import name_texts
+
+    _check_ids(examples, file, out)
+    rows = kit.predict_rows([(one.text, one.text_pair) for one in examples])
+    named = [{**name_texts(one.id, one.text, one.text_pair), **row} for one, row in zip(examples, rows, strict=True)]
     if out is not None:
-        _write_rows(out, named, dict(zip(ids, rows, strict=True)))
-        count = f"{counted(len(rows), 'text')}, {counted(len({task for row in rows for task in row}), 'task')}"
-        typer.echo(f"predictions for {count}: {out}", err=True)
-    elif json:
-        print_json(rows[0] if file is None else named)
+        _write_rows(out, named, {one.id: row for one, row in zip(examples, rows, strict=True)})
+        tasks = {task for row in rows if "error" not in row for task in row}
+        predicted = sum("error" not in row for row in rows)
+        typer.echo(f"predictions for {counted(predicted, 'text')}, {counted(len(tasks), 'task')}: {out}", err=True)
+    elif as_json:
+        print_json(named)
     else:
-        width = max(len(task) for row in rows for task in row)
-        for id, row in zip(ids, rows, strict=True):
-            _print_kit_row(kit, row, width, "" if file is None else f"{id}\t")
+        width = max((len(task) for row in rows for task in row), default=0)
+        for one, row in zip(examples, rows, strict=True):
+            if "error" in row:
+                typer.echo(f"{one.id}\terror: {row['error']}")
+            else:
+                _print_kit_row(kit, row, width, f"{one.id}\t")
+    _exit_if_any_failed(rows)
 
 
-def _second(text: str | None) -> str | None:
-    """The second text of a row; None if it is blank."""
-    return text if text is not None and text.strip() else None
+def _check_ids(examples: list[Any], file: Path, out: Path | None) -> None:
+    """Ids are the keys of a .json file, so they must be unique there."""
+    from bertvision.tasks.base import check_unique_ids
+
+    if out is not None and out.suffix == ".json":
+        check_unique_ids((example.id for example in examples), str(file))
+
+
+def _exit_if_any_failed(rows: list[dict[str, Any]]) -> None:
+    failed = sum("error" in row for row in rows)
+    if failed:
+        typer.echo(f"error: {failed:,} of {counted(len(rows), 'row')} could not be predicted.", err=True)
+        raise typer.Exit(1)
 
 
 def _prompt_kit(kit: Any, as_json: bool) -> None:
@@ -188,15 +216,19 @@ def _describe_trust(trust: dict[str, float]) -> str:
 
 
 def _predict_file(predictor: Any, file: Path, out: Path | None, threshold: float, as_json: bool) -> None:
-    kind, rows = predictor.task.kind, list(predictor.predict(predictor.read(file)).rows(threshold))
+    kind, examples = predictor.task.kind, predictor.read(file)
+    _check_ids(examples, file, out)
+    rows = predictor.predict_rows(examples, threshold)
+    predicted = [row for row in rows if "error" not in row]
     if out is not None:
-        _write_rows(out, rows, {row["id"]: kind.value_of(row) for row in rows})
-        typer.echo(f"{counted(len(rows), 'prediction')} by {predictor.name}: {out}", err=True)
+        _write_rows(out, rows, {row["id"]: kind.value_of(row) for row in predicted})
+        typer.echo(f"{counted(len(predicted), 'prediction')} by {predictor.name}: {out}", err=True)
     elif as_json:
         print_json(rows)
     else:
         for row in rows:
-            typer.echo(f"{row['id']}\t{kind.describe_row(row)}")
+            typer.echo(f"{row['id']}\t{'error: ' + row['error'] if 'error' in row else kind.describe_row(row)}")
+    _exit_if_any_failed(rows)
 
 
 def _write_rows(out: Path, rows: list[dict[str, Any]], values: dict[str, Any]) -> None:

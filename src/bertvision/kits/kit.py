@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.data.examples import Example
+from bertvision.data.texts import Pair, Text, blank, call, check_texts, too_long
 from bertvision.data.windows import Features, build_features
 from bertvision.disk import read_json
 from bertvision.encoder.loading import identify, load_encoder
@@ -29,9 +30,6 @@ from bertvision.progress import Reporter
 from bertvision.tasks import Task
 
 FILE = "kit.json"
-
-Pair = tuple[str, str | None]
-Text = str | Pair
 
 
 @dataclass(frozen=True)
@@ -112,6 +110,23 @@ class Kit:
                 found[number][name] = {**row, "trust": own.task.kind.trust_row(row, own.facts["trust"], own.threshold)}
         return found
 
+    def predict_rows(self, pairs: Sequence[Pair], tasks: Iterable[str] | None = None) -> list[dict[str, Any]]:
+        """Like `predict`, but a text that can't be predicted gets {"error": sentence}, and the others are predicted all
+        the same."""
+        names = self._choose(pairs, self._check_tasks(tasks, self.tasks))
+        errors = {number: problem for number, pair in enumerate(pairs) if (problem := blank(*pair))}
+        good = [number for number in range(len(pairs)) if number not in errors]
+        try:
+            rows = self.predict([pairs[number] for number in good], names) if good else []
+        except UserError:
+            errors |= self._too_long(names, {number: pairs[number] for number in good})
+            if not any(number in errors for number in good):
+                raise
+            good = [number for number in good if number not in errors]
+            rows = self.predict([pairs[number] for number in good], names) if good else []
+        found: dict[int, dict[str, Any]] = dict(zip(good, rows, strict=True))
+        return [found[number] if number in found else {"error": errors[number]} for number in range(len(pairs))]
+
     def score(self, name: str, examples: list[Example]) -> Scores:
         """Score a task's head on examples with targets."""
         (name,) = self._check_tasks([name], self.tasks)
@@ -158,49 +173,36 @@ class Kit:
             return self.build_features(name, examples)
         except UserError:  # the message suggests changing a run's settings, which a kit does not have
             for example in examples:
-                try:
-                    self.build_features(name, [example])
-                except UserError:
+                if not self._fits(name, example):
                     raise UserError(
-                        f"{_called(int(example.id), ids)} is too long for {name}: the question leaves too little room "
+                        f"{call(int(example.id), ids)} is too long for {name}: the question leaves too little room "
                         f"for the passage in {self.tasks[name].facts['max_length']} tokens. Shorten the question, or "
                         f"leave out {name} (--tasks; in Python, tasks=[…])."
                     ) from None
             raise
+
+    def _fits(self, name: str, example: Example) -> bool:
+        try:
+            self.build_features(name, [example])
+        except UserError:
+            return False
+        return True
+
+    def _too_long(self, names: list[str], pairs: Mapping[int, Pair]) -> dict[int, str]:
+        """The errors of texts that are too long for one of the tasks."""
+        return {
+            number: too_long(self.tasks[name].facts["max_length"], name)
+            for name in names
+            if self.tasks[name].task.windowed
+            for number, pair in pairs.items()
+            if not self._fits(name, Example(str(number), *pair))
+        }
 
     def build_features(self, name: str, examples: list[Example]) -> Features:
         """Split a task's examples into windows."""
         facts, task, tokenizer = self.tasks[name].facts, self.tasks[name].task, self.encoder.tokenizer
         assert tokenizer is not None
         return build_features(examples, tokenizer, task.kind, task.windowed, facts["max_length"], facts["overlap"])
-
-
-def check_texts(texts: Iterable[Text], ids: Sequence[str] | None = None) -> list[Pair]:
-    """Return every text as a pair, with None in place of a missing second text."""
-    if isinstance(texts, str) or not isinstance(texts, Iterable):
-        raise UserError("texts must be a list: pass [text], or [(text, second text)].")
-    texts = list(texts)
-    if ids is not None and len(ids) != len(texts):
-        raise UserError(f"found {len(texts)} texts but {len(ids)} ids: pass one id per text.")
-    pairs = []
-    for number, text in enumerate(texts):
-        match (text, None) if isinstance(text, str) else text:
-            case [str() as first, str() | None as second]:
-                pass
-            case _:
-                raise UserError(f"{_called(number, ids)} is neither a text nor a pair of texts: {text!r:.80}.")
-        if not first.strip() or (second is not None and not second.strip()):
-            raise UserError(
-                f"{_called(number, ids)} is empty: every text, and both texts of a pair, must have content."
-            )
-        pairs.append((first, second))
-    if not pairs:
-        raise UserError("no text to predict on.")
-    return pairs
-
-
-def _called(number: int, ids: Sequence[str] | None) -> str:
-    return f"text {number}" if ids is None else f"'{ids[number]}'"
 
 
 def load(name: str | Path = "default", tasks: Iterable[str] | None = None, **settings: Any) -> Kit:

@@ -1,7 +1,7 @@
 """Predictions of a trained run for new text: an answer and its position, a label with probabilities, or a score."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,8 @@ import numpy as np
 
 from bertvision.config import DataConfig, EncoderConfig, EvaluateConfig
 from bertvision.data.examples import Example
-from bertvision.data.windows import build_features
+from bertvision.data.texts import Text, blank, check_texts, name_texts, too_long
+from bertvision.data.windows import Features, build_features
 from bertvision.disk import read_json
 from bertvision.encoder.states import Part
 from bertvision.errors import UserError
@@ -64,33 +65,80 @@ class Predictor:
         """Whether the run was trained on examples with two texts."""
         return self.task.takes_pairs
 
-    def predict_texts(self, texts: list[Any], threshold: float | None = None) -> list[dict[str, Any]]:
+    def predict_texts(self, texts: Iterable[Text], threshold: float | None = None) -> list[dict[str, Any]]:
         """Predict one row per text. Each text is a string or a pair of strings, such as (question, passage)."""
-        pairs = [(text, None) if isinstance(text, str) else tuple(text) for text in texts]
-        examples = [Example(str(number), text, pair) for number, (text, pair) in enumerate(pairs)]
+        examples = [Example(str(number), *pair) for number, pair in enumerate(check_texts(texts))]
         for example in examples:
-            self._check_typed(example)
+            if problem := self._wrong_number(example):
+                raise UserError(problem)
         return list(self.predict(examples).rows(self.threshold if threshold is None else threshold))
 
-    def _check_typed(self, example: Example) -> None:
-        if not example.text.strip() or (example.text_pair is not None and not example.text_pair.strip()):
-            raise UserError("the text to predict on is empty.")
+    def predict_rows(self, examples: list[Example], threshold: float | None = None) -> list[dict[str, Any]]:
+        """Predict the rows of a file, in their order: id, texts and prediction. A row that can't be predicted has an
+        `error` instead, and the others are predicted all the same."""
+        # Ids in a file may be repeated, so rows are found by their numbers.
+        numbered = [dataclasses.replace(one, id=str(number)) for number, one in enumerate(examples)]
+        errors = {one.id: problem for one in numbered if (problem := self._problem(one))}
+        good = self._fitting([one for one in numbered if one.id not in errors], errors)
+        rows: dict[str, dict[str, Any]] = {}
+        if good is not None:
+            found = self._predict(*good).rows(self.threshold if threshold is None else threshold)
+            rows = {row.pop("id"): row for row in found}
+        return [
+            {**name_texts(one.id, one.text, one.text_pair), **(rows.get(key) or {"error": errors[key]})}
+            for one, key in ((one, str(number)) for number, one in enumerate(examples))
+        ]
+
+    def _problem(self, example: Example) -> str | None:
+        return blank(example.text, example.text_pair) or self._wrong_number(example)
+
+    def _wrong_number(self, example: Example) -> str | None:
+        """What is wrong if the task takes pairs and the example is a single text, or the other way round."""
         if self.task.takes_pairs and example.text_pair is None:
             both = ("QUESTION", "PASSAGE") if self.task.windowed else ("TEXT", "TEXT")
-            raise UserError(
+            return (
                 f"{self.task.name} needs two texts: --text {both[0]} --text-pair {both[1]} "
                 f"(in Python, a pair: ({both[0].lower()}, {both[1].lower()}))."
             )
         if not self.task.takes_pairs and example.text_pair is not None:
-            raise UserError(f"this run was trained on single texts ({self.task.name}): leave out the second text.")
+            return f"this run was trained on single texts ({self.task.name}): leave out the second text."
+        return None
+
+    def _fitting(self, examples: list[Example], errors: dict[str, str]) -> tuple[list[Example], Features] | None:
+        """The examples that fit into a window and their features; None if there are none. Others are added to the
+        errors."""
+        if not examples:
+            return None
+        try:
+            return examples, self._build_features(examples)
+        except UserError:
+            for example in examples:
+                try:
+                    self._build_features([example])
+                except UserError:
+                    errors[example.id] = too_long(self._max_length)
+            fitting = [example for example in examples if example.id not in errors]
+            if len(fitting) == len(examples):
+                raise
+            return (fitting, self._build_features(fitting)) if fitting else None
+
+    @property
+    def _max_length(self) -> int:
+        return self.data.max_length or self.task.max_length
+
+    def _build_features(self, examples: list[Example]) -> Features:
+        task, tokenizer = self.task, self.encoder.tokenizer
+        assert tokenizer is not None
+        return build_features(examples, tokenizer, task.kind, task.windowed, self._max_length, self.data.overlap)
 
     def predict(self, examples: list[Example]) -> Predictions:
         """Predict the examples, in their order. Their targets are ignored."""
         if not examples:
             raise UserError("no text to predict on.")
-        task, length, tokenizer = self.task, self.data.max_length or self.task.max_length, self.encoder.tokenizer
-        assert tokenizer is not None
-        features = build_features(examples, tokenizer, task.kind, task.windowed, length, self.data.overlap)
+        return self._predict(examples, self._build_features(examples))
+
+    def _predict(self, examples: list[Example], features: Features) -> Predictions:
+        task = self.task
         with sharing_cores(), self.reporter.bar("predicting", int(features.lengths.sum()), "tokens") as bar:
             found = compute_outputs(self.encoder, self.models, self.keep, features, task.kind, self.machine, bar=bar)
         outputs = next(iter(found.values()))  # (token or window, output)
@@ -111,7 +159,8 @@ class Predictor:
         task = build_task(TaskConfig(own.name, data=data) if data else own)
         splits = [split for split in task.splits if split.startswith("test") or split == "ax"]
         if not splits:
-            raise UserError(f"no test split in {task.source}, only {', '.join(task.splits)}. Pass --data FOLDER.")
+            where = "Add the test file, or give another folder with --data." if data else "Give --data FOLDER."
+            raise UserError(f"no test split in {task.source}: found only {', '.join(task.splits)}. {where}")
         yield from ((split, task.read(split)) for split in splits)
 
     def _load_head(self, name: str) -> Head:

@@ -1,13 +1,15 @@
-"""A user's own texts: CSV, TSV or JSON lines with columns named in the config.
+"""A user's own texts: CSV, TSV, JSON lines or Parquet with columns named in the config.
 
 CSV is quoted as in RFC 4180. TSV is not quoted, as in GLUE: a line is a row, and tabs separate cells. Use CSV or JSON
-lines for texts with tabs or line breaks. CSV and TSV start with a header line.
+lines for texts with tabs or line breaks. CSV and TSV start with a header line. Files with another delimiter than their
+extension promises are read with theirs (`delimiter_of`).
 """
 
 import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,14 @@ from bertvision.errors import UserError, suggest
 from bertvision.kinds import Kind
 from bertvision.kinds.label import read_label
 from bertvision.tasks.base import check_unique_ids
+from bertvision.tasks.table_source import Gap, Source, unit_of
 from bertvision.tasks.text_files import find_file, plain_suffix, read_lines, read_raw_lines
 
-FORMATS = (".csv", ".tsv", ".jsonl")
+FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+DELIMITER_NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+PEEKED = 20
+"""Rows by which another delimiter is recognised."""
 STEMS = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test",)}
 """File names without their extension, by split."""
 
@@ -44,16 +51,28 @@ def to_examples(
 ) -> list[Example]:
     """Convert rows to Examples; `where` names the file or hub dataset in messages."""
     examples: list[Example] = []
+    gaps = {name: Gap("text", name) for name in (columns.text, columns.text_pair) if name}
     for place, row in rows:
         text = _text(row, columns.text, "text", place)
         pair = _text(row, columns.text_pair, "text_pair", place) if columns.text_pair else None
         identity = _identity(row, columns.id, place) if columns.id else f"{split}-{len(examples)}"
         target = _target(row, columns.label, kind, labels, place, required=split != "test")
         examples.append(Example(identity, text, pair, target))
+        for name, gap in gaps.items():
+            if not row[name].strip():
+                gap.add(place)
     if not examples:
         raise UserError(f"{where} has no rows.")
+    if split != "test":
+        _refuse_gaps(gaps.values(), where, unit_of(place))
     check_unique_ids((example.id for example in examples), where)
     return examples
+
+
+def _refuse_gaps(gaps: Iterable[Gap], where: str, unit: str) -> None:
+    found = [gap.describe(Source(where, row=unit)) for gap in gaps if gap.count]
+    if found:
+        raise UserError(f"{where}: {'; '.join(found)}. Fill them in, or remove these rows.")
 
 
 def discover_labels(rows: Iterable[Row], column: str, where: str) -> tuple[str, ...]:
@@ -94,17 +113,60 @@ def check_columns(path: Path, columns: Columns, labelled: bool) -> list[str]:
 def read_rows(path: Path) -> Iterator[Row]:
     """Every row of a CSV, TSV or JSON lines file; the file extension decides which."""
     suffix = plain_suffix(path)
-    if suffix == ".csv":
-        return _tabular(path, _read_csv(path))
-    if suffix == ".tsv":
-        return _tabular(path, ((number, line.split("\t")) for number, line in read_lines(path) if line))
+    if suffix in DELIMITERS:
+        delimiter = delimiter_of(path)
+        quoted = suffix == ".csv" or delimiter != "\t"
+        return _tabular(path, _read_csv(path, delimiter) if quoted else _read_tsv(path))
     if suffix == ".jsonl":
         return _read_json_lines(path)
-    raise UserError(f"{path} ends in '{suffix}', expected {', '.join(FORMATS)} (optionally with .gz or .xz).")
+    if suffix == ".parquet":
+        return _read_parquet(path)
+    hint = " Save the sheet as CSV (UTF-8)." if suffix in (".xlsx", ".xls", ".ods") else ""
+    raise UserError(f"{path} ends in '{suffix}', expected {', '.join(FORMATS)} (text also with .gz or .xz).{hint}")
 
 
-def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader((line for _, line in read_raw_lines(path)), strict=True)
+def delimiter_of(path: Path) -> str:
+    """What separates the cells of a CSV or TSV file: what its extension says, unless the header has a single cell and
+    the first rows agree on another delimiter."""
+    expected = DELIMITERS[plain_suffix(path)]
+    header = next(_read_csv(path, expected) if expected == "," else _read_tsv(path))[1]
+    others = [mark for mark in DELIMITER_NAMES if mark != expected and mark in header[0]]
+    if len(header) > 1 or not others:
+        return expected
+    widths = {mark: _widths(path, mark) for mark in others}
+    agreed = {mark: found.pop() for mark, found in widths.items() if len(found) == 1}
+    if not agreed:
+        likely = DELIMITER_NAMES[max(others, key=header[0].count)]
+        raise UserError(
+            f"{path} should be separated by {DELIMITER_NAMES[expected]}. Its header looks separated by {likely} "
+            f"({header[0][:80]}), but its rows have different numbers of cells. Enclose cells that contain {likely} in "
+            '"…", or save the file again as CSV with commas.'
+        )
+    return max(agreed, key=lambda mark: agreed[mark])
+
+
+def note_on_delimiter(path: Path) -> list[str]:
+    """A sentence for the user if a file has another delimiter than its extension promises."""
+    suffix = plain_suffix(path)
+    if suffix not in DELIMITERS or (found := delimiter_of(path)) == DELIMITERS[suffix]:
+        return []
+    return [f"{path.name} is separated by {DELIMITER_NAMES[found]}, not {DELIMITER_NAMES[DELIMITERS[suffix]]}."]
+
+
+def _widths(path: Path, delimiter: str) -> set[int]:
+    """The numbers of cells that occur in the first rows; none if they are not valid CSV."""
+    try:
+        return {len(cells) for _, cells in islice(_read_csv(path, delimiter), PEEKED)}
+    except UserError:
+        return set()
+
+
+def _read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    return ((number, line.split("\t")) for number, line in read_lines(path) if line)
+
+
+def _read_csv(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader((line for _, line in read_raw_lines(path)), delimiter=delimiter, strict=True)
     number = 1
     try:
         for cells in reader:
@@ -130,6 +192,25 @@ def _tabular(path: Path, lines: Iterator[tuple[int, list[str]]]) -> Iterator[Row
                 f"found {len(cells)}."
             )
         yield f"{path}, line {number}", dict(zip(header, cells, strict=True))
+
+
+def _read_parquet(path: Path) -> Iterator[Row]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise UserError(f"{path}: reading Parquet needs pyarrow: pip install pyarrow.") from None
+    number = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches():
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"{path}, row {number}", row
+    except FileNotFoundError:
+        raise UserError(f"there is no file {path}.") from None
+    except (OSError, pyarrow.ArrowException) as error:
+        raise UserError(f"{path} is not a valid Parquet file: {error}.") from error
 
 
 def _read_json_lines(path: Path) -> Iterator[Row]:

@@ -1,16 +1,22 @@
-"""New text to predict on: a user's file in any format that the task supports, with or without targets."""
+"""New text to predict on: a user's file in any format that the task supports, with or without targets.
 
+Empty texts are read as they are: whoever predicts reports them, row by row.
+"""
+
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from bertvision.data.examples import Example
 from bertvision.errors import UserError
-from bertvision.kinds import SCORE
 from bertvision.tasks import glue, squad
 from bertvision.tasks.base import Task
-from bertvision.tasks.files import Columns, check_columns, read_file
+from bertvision.tasks.files import Columns, check_columns, read_rows
+from bertvision.tasks.table_source import number_of
 from bertvision.tasks.text_files import plain_suffix, read_lines
 
 QUESTION_COLUMNS = ("question", "passage"), ("question", "context"), ("text", "text_pair")
+ID = "id"
 ANY_COLUMNS = *QUESTION_COLUMNS, ("sentence1", "sentence2"), ("text", None), ("sentence", None)
 
 
@@ -26,6 +32,10 @@ def read_new_text(task: Task, path: Path, columns: Columns) -> list[Example]:
                 "JSONL file."
             )
         return squad.read_squad(path)
+    if suffix == ".txt":
+        if task.takes_pairs:
+            raise UserError(f"{path} has one text per line, but {task.name} reads two texts. Use CSV, TSV or JSONL.")
+        return _read_text_lines(path)
     if task.name in glue.GLUE:
         row = glue.GLUE[task.name]
         if suffix == ".tsv":
@@ -50,12 +60,10 @@ def read_any_text(path: Path) -> list[Example]:
     if suffix == ".json":
         return squad.read_squad(path)
     if suffix == ".txt":
-        lines = [(number, line) for number, line in read_lines(path) if line.strip()]
-        return [Example(str(number), line) for number, line in lines]
-    for text, text_pair in ANY_COLUMNS:
-        for columns in (Columns(text, text_pair, id="id"), Columns(text, text_pair)):
-            if not check_columns(path, columns, labelled=False):
-                return _read_unlabelled(path, columns)
+        return _read_text_lines(path)
+    for columns in (Columns(*names) for names in ANY_COLUMNS):
+        if not check_columns(path, columns, labelled=False):
+            return _read_unlabelled(path, columns)
     wanted = " · ".join(", ".join(name for name in names if name) for names in ANY_COLUMNS)
     raise UserError(
         f"{path}: expected one of these sets of columns: {wanted}. Rename the columns, or use a .txt file with one "
@@ -63,7 +71,25 @@ def read_any_text(path: Path) -> list[Example]:
     )
 
 
+def _read_text_lines(path: Path) -> list[Example]:
+    return [Example(str(number), line) for number, line in read_lines(path) if line.strip()]
+
+
 def _read_unlabelled(path: Path, columns: Columns) -> list[Example]:
-    # No column has this name, so labels in the file are ignored.
-    unlabelled = Columns(columns.text, columns.text_pair, label="\0", id=columns.id)
-    return read_file(path, unlabelled, SCORE, (), "test")
+    """Read every row. Its id is in the column that the run names, else in `id`, else it is the number of the line."""
+    examples = []
+    for place, row in read_rows(path):
+        text = _text(row, columns.text, place)
+        pair = _text(row, columns.text_pair, place) if columns.text_pair else None
+        identity = row.get(columns.id or ID)
+        examples.append(Example(number_of(place) if identity in (None, "") else str(identity), text, pair))
+    if not examples:
+        raise UserError(f"{path} has no rows.")
+    return examples
+
+
+def _text(row: Mapping[str, Any], column: str, place: str) -> str:
+    cell = row.get(column)
+    if cell is not None and not isinstance(cell, str):
+        raise UserError(f"{place}: column '{column}' must be text, found {cell!r:.80}.")
+    return cell or ""

@@ -165,6 +165,8 @@ def test_invalid_arguments_raise_clear_errors(kit: Kit, folder: Path, runs: dict
         bv.load(folder, dtype="wide")
     with pytest.raises(UserError, match=r"pass \[text\]"):
         kit.predict("A film .")
+    with pytest.raises(UserError, match=r"a pair or two texts: pass \[\(question, passage\)\]"):
+        kit.predict(PAIRS[0])
     with pytest.raises(UserError, match="text 0 is neither a text nor a pair"):
         kit.predict([("A film .", "It", "is")])  # type: ignore[list-item]
     with pytest.raises(UserError, match=r"pass \['sst2'\]"):

@@ -35,6 +35,21 @@ def test_tsv_is_not_quoted(tmp_path: Path) -> None:
     assert [row["text"] for _, row in read_rows(tmp_path / "a.tsv")] == ['"open', 'close"']
 
 
+def test_another_delimiter_is_recognised_where_the_rows_agree_on_it(tmp_path: Path) -> None:
+    for name, text in (
+        ("a.csv", 'id;message;intent\n1;"a;b, c";x\n2;d;y\n'),
+        ("a.csv", "id\tmessage\tintent\n1\ta;b, c\tx\n2\td\ty\n"),
+        ("a.tsv", 'id,message,intent\n1,"a;b, c",x\n2,d,y\n'),
+    ):
+        write(tmp_path / name, text)
+        assert [tuple(row.values()) for _, row in read_rows(tmp_path / name)] == [("1", "a;b, c", "x"), ("2", "d", "y")]
+    write(tmp_path / "a.csv", "id;message;intent\n1;a;b;x\n2;d;y\n")
+    with pytest.raises(UserError, match="separated by semicolons .id;message;intent.*Enclose cells that contain semi"):
+        list(read_rows(tmp_path / "a.csv"))
+    write(tmp_path / "a.csv", "text\na;b\nc\n")
+    assert [row["text"] for _, row in read_rows(tmp_path / "a.csv")] == ["a;b", "c"]
+
+
 def test_labels_are_found_in_train_and_sorted(tmp_path: Path) -> None:
     train = write(tmp_path / "t.csv", "review,stars\nfine,good\npoor,bad\nso so,middling\n")
     task = build_task(TaskConfig("files", train=train, text="review", label="stars"))
@@ -60,14 +75,29 @@ def test_numbers_and_truth_values_in_json_lines_are_labels(labels: list, names: 
 
 
 def test_pairs_ids_and_scores(tmp_path: Path) -> None:
-    train = write(tmp_path / "t.jsonl", '{"a": "x", "b": "y", "n": 7, "s": 2}\n{"a": "z", "b": "", "n": 8, "s": 0.5}\n')
+    train = write(
+        tmp_path / "t.jsonl", '{"a": "x", "b": "y", "n": 7, "s": 2}\n{"a": "z", "b": "w", "n": 8, "s": 0.5}\n'
+    )
     config = TaskConfig("files", train=train, kind="score", text="a", text_pair="b", label="s", id="n")
     task = build_task(config)
     assert task.kind is SCORE and task.metrics == ("pearson", "spearman")
     assert [(e.id, e.text, e.text_pair, e.target) for e in task.read("train")] == [
         ("7", "x", "y", 2.0),
-        ("8", "z", "", 0.5),
+        ("8", "z", "w", 0.5),
     ]
+
+
+def test_empty_texts_of_train_and_dev_are_refused_with_their_lines(tmp_path: Path) -> None:
+    rows = "".join(f"{'' if n in (1, 3) else 'x'},{' ' if n == 2 else 'y'},bad\n" for n in range(5))
+    write(tmp_path / "a.csv", "text,b,label\n" + rows)
+    message = (
+        r"a.csv: 2 rows have no text in column 'text' \(lines 3 and 5\); 1 row has no text in column 'b' \(line 4\)\. "
+        r"Fill them in, or remove these rows\."
+    )
+    for split in ("train", "dev"):
+        with pytest.raises(UserError, match=message):
+            read_file(tmp_path / "a.csv", Columns(text_pair="b"), LABEL, ("bad",), split)
+    assert len(read_file(tmp_path / "a.csv", Columns(text_pair="b"), LABEL, ("bad",), "test")) == 5
 
 
 def test_a_test_file_may_lack_labels(tmp_path: Path) -> None:
