@@ -239,9 +239,7 @@ class TfidfCandidate(Candidate):
 
     def _fit(self, rows: Rows, used: Tensor, words: Words, step: int, start: Linear | None) -> Linear:
         texts = [rows.texts[row] for row in used.tolist()]
-        return fit_tfidf(
-            texts, rows.targets[used], rows.weights[used], rows.labels, self._strength(step), words, start
-        )
+        return fit_tfidf(texts, rows.targets[used], rows.weights[used], rows.labels, self._strength(step), words, start)
 
 
 def fit_outputs(words: Words, fit: Linear, texts: Sequence[str]) -> Tensor:
@@ -338,17 +336,13 @@ class Path:
             targets = rows.targets[self.used].unsqueeze(1)  # (row, 1)
             return self._judge(step, fit_ridge(self.inputs[self.used], targets, [self.strength(step)], self.weights)[0])
         if self._data is None:
-            self._data = LogisticRegression(
-                self.inputs[self.used], rows.targets[self.used], rows.labels, self.weights
-            )
+            self._data = LogisticRegression(self.inputs[self.used], rows.targets[self.used], rows.labels, self.weights)
         start = self.fits.get(step - 1) or self.fits.get(step + 1)
         return self._judge(step, self._data.fit(self.strength(step), start=start))
 
     def _judge(self, step: int, fits: Linear) -> float:
         self.fits[step] = fits
-        outputs = [
-            self.inputs[held] @ fits.weight[fold] + fits.bias[fold] for fold, held in enumerate(self.split.held)
-        ]
+        outputs = [self.inputs[held] @ fits.weight[fold] + fits.bias[fold] for fold, held in enumerate(self.split.held)]
         self.outputs[step] = self.split.join(outputs)  # (judged row, output)
         return self.rows.loss(self.outputs[step], self.split.judged)
 

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -173,9 +172,7 @@ def _build_task(table: OwnTable, options: Options) -> Task:
         raise UserError(f"metric is '{options.metric}': choose from {', '.join(metrics)}.")
     if options.metric is not None:
         metrics = (options.metric, *(metric for metric in metrics if metric != options.metric))
-    return Task(
-        "own", table.kind, metrics, {}, labels, False, MAX_LENGTH, table.name, table.pairs is not None
-    )
+    return Task("own", table.kind, metrics, {}, labels, False, MAX_LENGTH, table.name, table.pairs is not None)
 
 
 def _examples(table: OwnTable, task: Task, split: str) -> list[Example]:

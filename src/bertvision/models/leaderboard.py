@@ -80,8 +80,10 @@ class Leaderboard:
         """Which model was chosen, and why."""
         best = self.find(self.chosen)
         assert best is not None and best.cv is not None
-        return f"Chosen: {self.chosen}, the best in {self.where}." if self.how == "cv" else (
-            f"Chosen: {self.chosen}, the best on {self.where}."
+        return (
+            f"Chosen: {self.chosen}, the best in {self.where}."
+            if self.how == "cv"
+            else (f"Chosen: {self.chosen}, the best on {self.where}.")
         )
 
     def gain(self) -> str:

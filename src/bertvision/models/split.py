@@ -43,9 +43,7 @@ def _group_rows(texts: Sequence[str]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _stratify(
-    groups: list[list[int]], labels: Sequence[int] | None, random: np.random.Generator
-) -> list[list[int]]:
+def _stratify(groups: list[list[int]], labels: Sequence[int] | None, random: np.random.Generator) -> list[list[int]]:
     """The groups in random order, but with equal labels next to each other: dealing them out one by one then gives
     every part its share of each label."""
     shuffled = [groups[at] for at in random.permutation(len(groups))]

@@ -29,7 +29,7 @@ from bertvision.tasks.config import TaskConfig
 from bertvision.tasks.glue import GLUE
 
 K = TypeVar("K")
-ROLES = ("baseline", "encoder", "control", "head", "ensemble")
+ROLES = ("baseline", "encoder", "control", "peer", "head", "ensemble")
 FITTED = "fitted"
 """The method of ensembles whose weights are fitted on held-out data."""
 
@@ -104,6 +104,8 @@ class Entry:
     data_fraction: float
     begun: bool
     """Whether it started from the weights of a trained head."""
+    peer: bool
+    """Whether it reads no encoder: TF-IDF, in the folder of a fitted model."""
     ensemble: tuple[str, ...]
     """Members as the user named them; empty if it is not an ensemble."""
     members: tuple[EnsembleMember, ...]
@@ -114,6 +116,8 @@ class Entry:
     def role(self) -> str:
         if self.name in (BASELINE, ENCODER):
             return self.name
+        if self.peer:
+            return "peer"
         if self.ensemble:
             return "ensemble"
         return "control" if self.head in CONTROLS else "head"
@@ -157,6 +161,7 @@ def build_entry(name: str, epochs: float, found: Mapping[str, Any]) -> Entry:
         trained_epochs=found.get("epochs"),
         data_fraction=float(found.get("data_fraction") or 1),
         begun=bool(found.get("begun")),
+        peer=bool(found.get("peer")),
         ensemble=tuple(found.get("ensemble", ())),
         members=tuple(
             EnsembleMember(one["run"], as_kept(one["epochs"]), one["name"]) for one in found.get("voices", ())
@@ -393,8 +398,16 @@ class FinishedRun:
         return HELD_OUT if self.has_held_out else self.splits[0]
 
     @property
+    def chosen(self) -> str | None:
+        """The model that `fit` chose; None for a run, whose best model is found by its scores."""
+        found: str | None = self.scores.get("chosen")
+        return found
+
+    @property
     def reason(self) -> str:
         """Why the best model is called best."""
+        if self.chosen is not None:
+            return f"chosen by {self.scores['chosen_by']}"
         if self.has_held_out:
             return "best on held-out training data"
         return f"best on {self.judged_on} (nothing was held out, so its score there is optimistic)"
@@ -442,6 +455,8 @@ class FinishedRun:
 
     def best_model(self, epochs: float, *roles: str) -> Model | None:
         """The best seed of the best group: the default model for predictions."""
+        if self.chosen is not None and not roles:
+            return self.find(self.chosen, epochs)
         group = self.best(epochs, *roles)
         return None if group is None else self.best_seed(group)
 

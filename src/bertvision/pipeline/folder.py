@@ -27,6 +27,8 @@ ADDED_ENSEMBLES = "ensembles.json"
 """Ensembles added with `bertvision ensemble`, in addition to those in the config."""
 HELD_OUT = "held_out"
 """The part of the training set kept out of all training. Every choice is made on it."""
+HELD_OUT_ROWS = "held_out.json"
+"""Folders of fitted models: which rows were held out. In a cross-validation, these rows were trained on as well."""
 
 
 def snapshot_name(epochs: float) -> str:

@@ -25,7 +25,7 @@ from bertvision.errors import UserError
 from bertvision.heads import MemberConfig, Target
 from bertvision.kinds import Decoding, Predictions
 from bertvision.machine import Machine
-from bertvision.pipeline.folder import HELD_OUT, RunFolder
+from bertvision.pipeline.folder import HELD_OUT, HELD_OUT_ROWS, RunFolder
 from bertvision.pipeline.members import build_members, find_head_mistakes
 from bertvision.progress import Reporter
 from bertvision.tables import counted
@@ -116,6 +116,9 @@ class Job:
         if "train" not in self.task.splits:
             raise UserError(f'{self.task.name} has no training data in {self.task.source}: set task.train = "FILE".')
         examples = draw(self._labelled("train"), self.config.data.limit_train, self.config.seed)
+        kept = read_json(self.folder.path / HELD_OUT_ROWS)
+        if kept is not None:
+            return _fitted_parts(examples, kept)
         return hold_out(examples, self.config.data.hold_out, self.config.seed)
 
     def _labelled(self, split: str) -> list[Example]:
@@ -272,6 +275,15 @@ class Stamps:
         held_out = self.data(HELD_OUT) if job.examples(HELD_OUT) else None
         settings = dataclasses.asdict(job.config.evaluate), job.task.metrics, job.task.windowed
         return fingerprint("score", SCORE_VERSION, model_stamp, self.data(split), held_out, settings)
+
+
+def _fitted_parts(examples: list[Example], kept: dict[str, Any]) -> tuple[list[Example], list[Example]]:
+    """The training and held-out examples of a fitted model."""
+    held = set(kept["rows"])
+    if max(held, default=0) >= len(examples):
+        raise UserError("the training file has fewer rows than when the model was fitted.")
+    training = examples if kept["also_train"] else [one for row, one in enumerate(examples) if row not in held]
+    return training, [one for row, one in enumerate(examples) if row in held]
 
 
 def _finetune_settings(config: FinetuneConfig) -> dict[str, Any]:

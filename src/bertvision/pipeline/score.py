@@ -52,11 +52,11 @@ def evaluate(job: Job) -> dict[str, Any]:
         scores["snapshots"][f"{epochs:g}"] = models
     if job.machine.is_main:
         write_json(job.folder.path / "scores.json", scores)
-        _keep_lengths(job)
+        keep_lengths(job)
     return scores
 
 
-def _keep_lengths(job: Job) -> None:
+def keep_lengths(job: Job) -> None:
     """Save how many windows of each length there are, for reports that run without a tokenizer."""
     path = job.folder.path / "lengths.json"
     known, found = read_json(path) or {}, {}

@@ -120,6 +120,4 @@ def train_perceptron(
             ((losses * weights[some]).sum() / weights[some].sum().clamp(min=1e-12)).backward()
             optimizer.step()
     weight = first.weight.detach() @ components.basis.T  # (size, input)
-    return Perceptron(
-        weight, first.bias.detach() - weight @ components.mean, last.weight.detach(), last.bias.detach()
-    )
+    return Perceptron(weight, first.bias.detach() - weight @ components.mean, last.weight.detach(), last.bias.detach())

@@ -1,0 +1,295 @@
+"""Save a fit as a folder that is like that of a run on an untouched encoder, so that `report`, `predict` and `kit` read
+it.
+
+model.json                                          format, leaderboard, choice, trust; its presence marks a fitted model
+README.md                                           the model card
+suspects.csv                                        rows whose label may be wrong
+config.json task.json scores.json …                 as in a run (pipeline/folder.py)
+snapshots/epoch_0/encoder/                          a reference to the encoder, and the last layer with its regression
+snapshots/epoch_0/heads/<name>/                     the heads that were fitted on all rows
+snapshots/epoch_0/tfidf/                            TF-IDF, if it was fitted on all rows
+snapshots/epoch_0/predictions/held_out/<name>/      out-of-fold predictions
+
+"The encoder alone" of such a folder is `last_lr`: the last layer with logistic or ridge regression.
+"""
+
+import csv
+import dataclasses
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertvision import __version__
+from bertvision.config import DataConfig, EncoderConfig, FinetuneConfig, RunConfig, resolve
+from bertvision.disk import fingerprint, write_json, write_text, writing_folder
+from bertvision.encoder.output_layer import OutputLayer
+from bertvision.errors import UserError
+from bertvision.heads import count_parameters, save_head
+from bertvision.heads.linear import LinearHead
+from bertvision.kinds.label import LabelResults
+from bertvision.machine import describe_environment
+from bertvision.models.candidates import Trial
+from bertvision.models.card import build_card
+from bertvision.models.fit import MAX_LENGTH, Fit
+from bertvision.models.tfidf import Tfidf
+from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, HELD_OUT_ROWS, RunFolder, describe_task, mark_done
+from bertvision.pipeline.job import Job
+from bertvision.pipeline.score import keep_lengths, keep_scored, read_scores
+from bertvision.pipeline.snapshot import save_snapshot
+from bertvision.progress import Reporter
+from bertvision.tasks.config import TASKS, TaskConfig
+
+FILE, FORMAT = "model.json", 1
+TFIDF_FOLDER = "tfidf"
+FIT_VERSION = 1
+MOST_SUSPECTS = 1000
+
+
+def check_free(to: Path, overwrite: bool) -> None:
+    """Refuse a folder that exists, unless it is a fitted model to be replaced, or empty."""
+    if not to.exists() or (to.is_dir() and not any(to.iterdir())):
+        return
+    if not to.is_dir():
+        raise UserError(f"'{to}' is a file: choose a folder for the model with --to.")
+    if not (to / FILE).is_file():
+        raise UserError(f"'{to}' exists and is not a fitted model: choose another folder with --to.")
+    if not overwrite:
+        raise UserError(f"'{to}' exists: choose another folder with --to, or replace the model with --overwrite.")
+
+
+def save_fit(fit: Fit, to: Path, source: str | None = None, dev: str | None = None, overwrite: bool = False) -> Path:
+    """Write the model folder. `source` and `dev` are the files that the tables were read from."""
+    check_free(to, overwrite)
+    name = task_name(to.resolve().name)
+    with writing_folder(to.resolve()) as fresh:
+        job = _job(fit, fresh, name, source, dev)
+        _save_encoder(job, fit)
+        entries = {_name(trial): _save_trial(job, fit, trial) for trial in fit.trials}
+        entries = {BASELINE: entries.pop(BASELINE)} | entries
+        keep_lengths(job)
+        chosen = _name(fit.chosen)
+        write_json(
+            fresh / "scores.json",
+            {
+                "task": name, "kind": str(fit.task.kind), "metrics": list(job.task.metrics),
+                "snapshots": {"0": entries}, "chosen": chosen, "chosen_by": fit.board.where,
+            },
+        )  # fmt: skip
+        write_json(fresh / "config.json", dataclasses.replace(job.config, run=str(to)).with_absolute_paths().to_dict())
+        write_json(fresh / "task.json", describe_task(job.task))
+        write_json(fresh / "environment.json", describe_environment(fit.machine))
+        write_json(fresh / HELD_OUT_ROWS, {"rows": fit.split.judged.tolist(), "also_train": fit.split.how == "cv"})
+        facts = describe(fit, to, job)
+        write_json(fresh / FILE, facts)
+        write_text(fresh / "README.md", build_card(facts, fit))
+        suspects = find_suspects(fit)
+        if suspects:
+            write_text(fresh / "suspects.csv", _to_csv(suspects))
+    return to
+
+
+def describe(fit: Fit, to: Path, job: Job) -> dict[str, Any]:
+    """The contents of model.json."""
+    return {
+        "format": FORMAT,
+        "bertvision": __version__,
+        "model": str(to.resolve().name),
+        "task": job.task.name,
+        "kind": str(fit.task.kind),
+        "labels": list(fit.task.labels),
+        "pairs": fit.task.takes_pairs,
+        "max_length": MAX_LENGTH,
+        "encoder": fit.options.encoder,
+        "encoder_stamp": job.stamps.encoder,
+        **summary(fit),
+        "trust": _trust(fit),
+        "columns": dataclasses.asdict(fit.table.columns),
+        "seed": fit.options.seed,
+    }
+
+
+def summary(fit: Fit) -> dict[str, Any]:
+    """What `fit --json` prints, without the folder."""
+    board = fit.board
+    return {
+        "kind": str(fit.task.kind),
+        "metric": board.metric,
+        "rows": len(fit.examples),
+        "encoder": fit.options.encoder,
+        "choice": {"how": board.how, "folds": board.folds if board.how == "cv" else 1, "rows": board.rows},
+        "chosen": board.chosen,
+        "leaderboard": [line.to_dict() for line in board.lines],
+        "gain": board.gain(),
+        "notes": fit.notes,
+        "seconds": round(fit.seconds, 3),
+    }
+
+
+def task_name(stem: str) -> str:
+    """A name for the task of a model folder, different from those of the built-in tasks."""
+    name = re.sub(r"[^\w.-]+", "_", stem).strip("._-") or "own"
+    return f"{name}_own" if name in TASKS else name
+
+
+# ---------------------------------------------------------------------- parts
+
+
+def _job(fit: Fit, folder: Path, name: str, source: str | None, dev: str | None) -> Job:
+    """A job with the data of the fit, for the functions that save the parts of a run."""
+    columns, task = fit.table.columns, dataclasses.replace(fit.task, name=name)
+    config = RunConfig(
+        TaskConfig(
+            "files", train=source, dev=dev, kind=str(task.kind), text=columns.text, text_pair=columns.text_pair,
+            label=columns.label, labels=list(task.labels) or None,
+        ),
+        data=DataConfig(max_length=MAX_LENGTH, hold_out=len(fit.split.judged) / len(fit.examples) / 2),
+        encoder=EncoderConfig(name=fit.options.encoder, device=fit.options.device),
+        finetune=FinetuneConfig(epochs=0.0),
+        heads=[trial.name for trial in fit.trials if trial.role == "head"],
+        seed=fit.options.seed,
+        run=str(folder),
+    )  # fmt: skip
+    job = Job(resolve(config), Reporter())
+    job.__dict__.update(task=task, machine=fit.machine, tokenizer=fit.encoder.tokenizer, members=[])
+    job.__dict__["dev_splits"] = ["dev"] if fit.dev is not None else []
+    held = set(fit.split.judged.tolist())
+    train = fit.examples if fit.split.how == "cv" else [e for row, e in enumerate(fit.examples) if row not in held]
+    job._examples = {"train": train, HELD_OUT: fit.judged}
+    if fit.dev is not None:
+        job._examples["dev"], job._features["dev"] = fit.dev
+    return job
+
+
+def _save_encoder(job: Job, fit: Fit) -> None:
+    last = fit.fitted[next(trial.name for trial in fit.trials if trial.role == "encoder")].model
+    assert isinstance(last, LinearHead)
+    output = OutputLayer(fit.task.kind, "mean", fit.encoder.shape.hidden, last.target.outputs, dropout=0.0)
+    output.linear.load_state_dict(last.output.state_dict())
+    tokens = int(fit.features.lengths.sum())
+    facts = {"seconds": round(fit.encode_seconds, 3), "tokens": tokens, "memory": fit.machine.peak_memory()}
+    save_snapshot(job, 0.0, fit.encoder, output, job.stamps.finetune, facts)
+
+
+def _save_trial(job: Job, fit: Fit, trial: Trial) -> dict[str, Any]:
+    """Save a model's head and predictions. Return its entry in scores.json."""
+    name, fitted = _name(trial), fit.fitted.get(trial.name)
+    stamp = fingerprint("fit", FIT_VERSION, job.stamps.finetune, trial.name, trial.settings, fit.options.seed)
+    facts: dict[str, Any] = {"parameters": trial.parameters, "seconds": round(trial.seconds, 3)}
+    if trial.role == "baseline":
+        return {**facts, "scores": _baseline(job, fit)}
+    if trial.role == "encoder":
+        facts["parameters"] = count_parameters(fit.encoder) + trial.parameters
+    if trial.role == "head" and fitted is not None and fitted.member is not None:
+        folder = job.folder.head(0.0, name)
+        assert isinstance(fitted.model, torch.nn.Module)
+        save_head(folder, fitted.model, fitted.member)
+        mark_done(folder, stamp, encoder=job.stamps.finetune, layers=None, states="memory", **facts, failed=False)
+    if fitted is not None and isinstance(fitted.model, Tfidf):
+        fitted.model.save(job.folder.snapshot(0.0) / TFIDF_FOLDER)
+    _save_predictions(job, fit, trial, name, stamp)
+    return {**facts, **_describe(trial, fit), "scores": read_scores(job, 0.0, name)}
+
+
+def _save_predictions(job: Job, fit: Fit, trial: Trial, name: str, stamp: str) -> None:
+    splits = {HELD_OUT: fit.outputs(trial)}
+    if fit.dev is not None:
+        splits["dev"] = fit.dev_outputs[trial.name]
+    nothing: Any = None  # without windows, decoding reads no features
+    for split, outputs in splits.items():
+        outputs = np.ascontiguousarray(outputs, dtype=np.float32)  # (row, output)
+        predictions = job.task.kind.decode(job.task, outputs, nothing, job.examples(split))
+        keep_scored(job, 0.0, split, name, job.stamps.predictions(stamp, split), predictions, outputs)
+
+
+def _describe(trial: Trial, fit: Fit) -> dict[str, Any]:
+    if trial.role == "encoder":
+        return {"share": 1.0}
+    if trial.role == "peer":
+        return {"peer": True, "group": trial.name}
+    share = trial.parameters / count_parameters(fit.encoder)
+    found = {"share": share, "group": trial.name, "seed": fit.options.seed, "states": "memory", "data_fraction": 1.0}
+    if trial.members:
+        members = [{"run": None, "epochs": 0.0, "name": name} for name in trial.members]
+        return {**found, "ensemble": list(trial.members), "voices": members, "method": "mean", "weights": None}
+    return {**found, "head": "mlp" if "epochs" in trial.settings else "linear"}
+
+
+def _baseline(job: Job, fit: Fit) -> dict[str, Any]:
+    """The scores of the trivial baseline on dev or, without one, on the judged rows."""
+    split = "dev" if fit.dev is not None else HELD_OUT
+    return {split: job.task.kind.baseline(job.task.metrics, job.examples("train"), job.examples(split))}
+
+
+def _name(trial: Trial) -> str:
+    return {"baseline": BASELINE, "encoder": ENCODER}.get(trial.role, trial.name)
+
+
+def _trust(fit: Fit) -> dict[str, Any]:
+    """How often predictions were right, by label and confidence, on rows that the chosen model did not read."""
+    nothing: Any = None
+    predictions = fit.task.kind.decode(fit.task, fit.outputs(fit.chosen), nothing, fit.judged)
+    results = fit.task.kind.example_results(predictions, fit.judged)
+    return fit.task.kind.measure_trust(results, fit.task.labels)
+
+
+# ---------------------------------------------------------------------- rows that may be mislabelled
+
+
+@dataclasses.dataclass(frozen=True)
+class Suspect:
+    """A row whose label may be wrong."""
+
+    place: str
+    id: str
+    label: str
+    predicted: str
+    probability_of_label: float
+    probability_of_predicted: float
+    text: str
+
+
+def find_suspects(fit: Fit) -> list[Suspect]:
+    """Rows for which the chosen model, which had not read them, is surer of another label than it usually is of that
+    label. Most suspicious first."""
+    if not fit.task.labels or fit.chosen.role == "baseline":
+        return []
+    nothing: Any = None
+    predictions = fit.task.kind.decode(fit.task, fit.outputs(fit.chosen), nothing, fit.judged)
+    results = fit.task.kind.example_results(predictions, fit.judged)
+    assert isinstance(results, LabelResults)
+    rows = np.arange(len(results))  # (example)
+    own = results.probabilities[rows, results.target]  # (example) probability of the given label
+    # Confident learning (Northcutt et al. 2021): the mean probability of a label among the rows that have it.
+    usual = np.array(
+        [own[results.target == label].mean() if (results.target == label).any() else 1.0
+         for label in range(len(fit.task.labels))]
+    )  # (label) # fmt: skip
+    top, judged = results.predicted, fit.split.judged.tolist()  # (example)
+    highest = results.probabilities[rows, top]  # (example)
+    suspicious = np.flatnonzero((top != results.target) & (highest >= usual[top]) & (own < 0.1))  # (suspect)
+    order = suspicious[np.argsort(own[suspicious] - highest[suspicious], kind="stable")][:MOST_SUSPECTS]
+    table, labels = fit.table, fit.task.labels
+    return [
+        Suspect(
+            table.places[judged[at]], table.ids[judged[at]], labels[results.target[at]], labels[top[at]],
+            round(float(own[at]), 4), round(float(highest[at]), 4), table.texts[judged[at]],
+        )
+        for at in order
+    ]  # fmt: skip
+
+
+def _to_csv(suspects: list[Suspect]) -> str:
+    """Without the texts: a model folder may be shared, and its training data may not."""
+    columns = [item.name for item in dataclasses.fields(Suspect) if item.name != "text"]
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([[getattr(suspect, column) for column in columns] for suspect in suspects])
+    return file.getvalue()
+
+
+__all__ = ["FILE", "RunFolder", "Suspect", "check_free", "find_suspects", "save_fit", "summary", "task_name"]
