@@ -46,7 +46,12 @@ _MODULES = {
     "Predictions": "bertvision.kinds",
     "Predictor": "bertvision.pipeline.predict",
     "Kit": "bertvision.kits",
-    "load": "bertvision.kits",
+    "fit": "bertvision.api",
+    "Model": "bertvision.models.model",
+    "load": "bertvision.models.model",
+    "Classifier": "bertvision.models.estimators",
+    "Regressor": "bertvision.models.estimators",
+    "LayerFeatures": "bertvision.models.estimators",
 }
 __all__ = ["__version__", *_MODULES]
 

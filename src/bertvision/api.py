@@ -1,17 +1,22 @@
-"""The Python interface: `bv.run(…)`, and the Run it returns.
+"""The Python interface: `bv.fit(…)`, `bv.run(…)`, and the Run it returns.
 
 import bertvision as bv
+model = bv.fit("train.csv", label="intent")
 run = bv.run(task="rte", encoder="bert-base-uncased", heads=["learned_pooling", "adapter"])
 print(run.summary())
 """
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bertvision.config import RunConfig, build_config, load_config
 from bertvision.data.texts import as_one_list
 from bertvision.errors import UserError
+from bertvision.models.fit import Options
+from bertvision.models.model import Model
+from bertvision.models.own_data import MOST_ROWS, fit_own_data
 from bertvision.pipeline.ensemble import add_ensemble
 from bertvision.pipeline.ensemble_entries import Ensemble
 from bertvision.pipeline.finished import FinishedRun
@@ -105,3 +110,44 @@ def run(
     job = Job(config, RichReporter() if progress else Reporter())
     run_job(job)
     return Run(job.folder.path)
+
+
+def fit(
+    train: Any,
+    *,
+    text: str | None = None,
+    text_pair: str | None = None,
+    label: str | None = None,
+    weight: str | None = None,
+    kind: str | None = None,
+    dev: Any = None,
+    to: str | Path | None = None,
+    overwrite: bool = False,
+    skip_empty: bool = False,
+    rows: int | None = MOST_ROWS,
+    encoder: str = "embedded",
+    heads: str | Sequence[str] = "auto",
+    seconds: float | None = None,
+    metric: str | None = None,
+    class_weight: str | dict[str, float] | None = None,
+    seed: int = 0,
+    progress: bool = False,
+) -> Model:
+    """Fit a model to a file or data frame, save it to `to` (default: models/<file stem>) and return it.
+
+    Columns and kind ("label" or "score") that are not given are guessed. `dev` is scored once, after the choice. A
+    table with more than `rows` rows is sampled; None reads all of it.
+    """
+    _, folder = fit_own_data(
+        train,
+        dev,
+        to,
+        options=Options(encoder, heads, seconds, seed, metric, class_weight),
+        columns={"text": text, "text_pair": text_pair, "label": label, "weight": weight},
+        kind=kind,
+        overwrite=overwrite,
+        skip_empty=skip_empty,
+        rows=rows,
+        reporter=RichReporter() if progress else Reporter(),
+    )
+    return Model(folder)

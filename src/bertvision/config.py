@@ -157,8 +157,8 @@ class StoreConfig:
     )
     keep: list[str] | None = setting(
         None,
-        "states that `encode` writes: 'tokens', 'cls' (with the pooled output), 'mean', 'max', 'deviation'; default: those "
-        "the heads read",
+        "states that `encode` writes: 'tokens', 'cls' (with the pooled output), 'mean', 'max', 'deviation'; default: "
+        "those the heads read",
         choices=("tokens", "cls", "mean", "max", "deviation"),
     )
     shard_mb: int = setting(256, "maximum MB per shard; an interrupted write loses one shard at most", at_least=1)

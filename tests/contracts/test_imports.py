@@ -15,7 +15,7 @@ PACKAGE = SRC / "bertvision"
 ORDER = (
     "threads", "errors", "settings", "tables", "registry", "progress", "disk", "machine",
     "data", "evaluation", "kinds", "tasks", "config", "encoder", "sources", "heads", "training",
-    "pipeline", "report", "kits", "api", "search", "cli", "__main__",
+    "pipeline", "report", "kits", "models", "api", "search", "cli", "__main__",
 )  # fmt: skip
 LIGHT = (
     "threads",

@@ -22,7 +22,7 @@ from bertvision.progress import RichReporter
 from bertvision.tables import Table
 
 COMMANDS = (
-    "demo", "run", "report", "search", "predict", "kit", "check", "tasks", "heads", "settings", "store",
+    "fit", "predict", "demo", "run", "report", "search", "kit", "check", "tasks", "heads", "settings", "store",
     "finetune", "encode", "train", "evaluate", "ensemble",
 )  # fmt: skip
 RESUMABLE = ("demo", "run", "search", "finetune", "encode", "train", "evaluate")

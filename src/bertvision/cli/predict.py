@@ -73,6 +73,7 @@ def predict(
             return
     if tasks is not None:
         raise UserError(f"--tasks is for kits, and '{run}' is not one: remove it, or pass a kit.")
+    from bertvision.models.folder import is_fitted
     from bertvision.pipeline.predict import Predictor
 
     if not Path(run).exists():
@@ -82,7 +83,12 @@ def predict(
             f"there is no run or kit '{run}': pass the folder of one, or the name of a shipped kit "
             f"({', '.join(shipped_kits())})."
         )
-    predictor = Predictor(run, head, epochs, RichReporter())
+    if is_fitted(run):
+        from bertvision.models.predict import FittedPredictor
+
+        predictor: Predictor = FittedPredictor(run, head, RichReporter())
+    else:
+        predictor = Predictor(run, head, epochs, RichReporter())
     if head is None:
         predictor.reporter.say(f"predicting with {predictor.model.title}: {predictor.why}")
     limit = predictor.threshold if threshold is None else threshold

@@ -1,0 +1,1 @@
+"""Models for a user's own data: `fit`, the estimators, and loading what they saved."""

@@ -6,7 +6,7 @@ from bertvision import __version__
 from bertvision.kits.card import encoder_title
 from bertvision.models.fit import Fit
 from bertvision.report.cards import join_card, usage
-from bertvision.tables import Column, Table, counted, to_markdown
+from bertvision.tables import Column, Headings, Table, counted, to_markdown
 
 
 def build_card(facts: dict[str, Any], fit: Fit) -> str:
@@ -66,7 +66,7 @@ def _trust(fit: Fit, trust: dict[str, Any]) -> str:
         for label, groups in list(trust.items())[:30]
         for group in groups
     ]
-    columns = ["prediction", Column("confidence from", 3), "held-out rows", Column("right, %", 0)]
+    columns: Headings = ["prediction", Column("confidence from", 3), "held-out rows", Column("right, %", 0)]
     note = "Each row is a group of predictions with similar confidence, made without reading the row."
     if len(trust) > 30:
         note += f" The first 30 of {len(trust)} labels."

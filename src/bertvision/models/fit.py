@@ -231,8 +231,8 @@ def _warnings(table: OwnTable, split: Split) -> Iterator[str]:
     rows = len(split.judged)
     if rows < ROUGH:
         yield (
-            f"Only {counted(rows, 'row')} to judge by: scores can be off by {100 / max(rows, 1) ** 0.5:.0f} points, and "
-            "the choice of the model may be chance. More rows help most."
+            f"Only {counted(rows, 'row')} to judge by: scores can be off by {100 / max(rows, 1) ** 0.5:.0f} points, "
+            "and the choice of the model may be chance. More rows help most."
         )
 
 
@@ -353,7 +353,7 @@ def _score(
     """The score on the judged rows, its spread, and macro-F1."""
     judged, outputs = split.judged, trial.outputs.numpy()
     whole = _scores_of(task, outputs, [examples[row] for row in judged.tolist()])
-    parts = split.held if split.how == "cv" else list(split.held[0].chunk(PARTS))
+    parts = split.held if split.how == "cv" else [split.held[0][part::PARTS] for part in range(PARTS)]
     at = {row: number for number, row in enumerate(judged.tolist())}
     each = []
     for part in parts:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bertvision.tables import Column, Table, counted
+from bertvision.tables import Column, Headings, Rows, Table, counted
 
 PARTS = 5
 """Without folds, the spread is that of this many parts of the held-out rows."""
@@ -50,25 +50,23 @@ class Leaderboard:
         return next((line for line in self.lines if line.name == name), None)
 
     def table(self) -> Table:
-        score = f"{self.title}, %" if self.metric not in ("pearson", "spearman") else self.title
-        columns = [
+        score = self.title if self.metric in ("pearson", "spearman") else f"{self.title}, %"
+        columns: Headings = [
             "", "model", Column(score, 1), Column("± sd", 1), Column("macro-F1, %", 1), Column("dev", 1),
             Column("seconds", 1), "parameters", "note",
         ]  # fmt: skip
-        rows = [
+        rows: Rows = [
             [
                 "*" if line.name == self.chosen else "", line.name, line.cv, line.cv_sd, line.f1_macro, line.dev,
                 line.seconds, line.parameters, line.note,
             ]
             for line in self.lines
         ]  # fmt: skip
-        table = Table(columns, rows)
-        table.rows = [[("" if cell is None else cell) for cell in row] for row in table.rows]
-        used = [at for at in range(len(columns)) if at < 2 or any(row[at] != "" for row in table.rows)]
-        return Table(
-            [table.columns[at] for at in used], [[row[at] for at in used] for row in table.rows],
-            first_to_go=("note", "seconds", "± sd"),
-        )  # fmt: skip
+        if not any(line.note for line in self.lines):
+            columns, rows = columns[:-1], [row[:-1] for row in rows]
+        found = Table(columns, rows).without_empty()
+        found.first_to_go = ("note", "seconds", "± sd")
+        return found
 
     @property
     def where(self) -> str:

@@ -1,7 +1,7 @@
 """Save a fit as a folder that is like that of a run on an untouched encoder, so that `report`, `predict` and `kit` read
 it.
 
-model.json                                          format, leaderboard, choice, trust; its presence marks a fitted model
+model.json                                          format, leaderboard, choice, trust; marks a fitted model
 README.md                                           the model card
 suspects.csv                                        rows whose label may be wrong
 config.json task.json scores.json …                 as in a run (pipeline/folder.py)
@@ -35,16 +35,15 @@ from bertvision.machine import describe_environment
 from bertvision.models.candidates import Trial
 from bertvision.models.card import build_card
 from bertvision.models.fit import MAX_LENGTH, Fit
+from bertvision.models.folder import FILE, FORMAT, TFIDF_FOLDER
 from bertvision.models.tfidf import Tfidf
-from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, HELD_OUT_ROWS, RunFolder, describe_task, mark_done
+from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, HELD_OUT_ROWS, describe_task, mark_done
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.score import keep_lengths, keep_scored, read_scores
 from bertvision.pipeline.snapshot import save_snapshot
 from bertvision.progress import Reporter
 from bertvision.tasks.config import TASKS, TaskConfig
 
-FILE, FORMAT = "model.json", 1
-TFIDF_FOLDER = "tfidf"
 FIT_VERSION = 1
 MOST_SUSPECTS = 1000
 
@@ -290,6 +289,3 @@ def _to_csv(suspects: list[Suspect]) -> str:
     writer.writerow(columns)
     writer.writerows([[getattr(suspect, column) for column in columns] for suspect in suspects])
     return file.getvalue()
-
-
-__all__ = ["FILE", "RunFolder", "Suspect", "check_free", "find_suspects", "save_fit", "summary", "task_name"]

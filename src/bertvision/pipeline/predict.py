@@ -41,11 +41,14 @@ class Predictor:
         self.data, self.evaluate = DataConfig(**config["data"]), EvaluateConfig(**config["evaluate"])
         self.model, self.why = _choose(self.run, head, epochs)
         self.folder, self.epochs, self.name = self.run.folder, self.model.epochs, self.model.name
-        names = _members(self.model)
+        self._load(_members(self.model), EncoderConfig(**config["encoder"]))
+
+    def _load(self, names: list[str], settings: EncoderConfig) -> None:
+        """Load the encoder and the models with these names."""
         # Use the layers the heads were trained on: the config may have changed.
         trained = [read_json(self.folder.head(self.epochs, name) / "stamp.json") or {} for name in names]
         layers = next((stamp["layers"] for stamp in trained if "layers" in stamp), None)
-        encoder = dataclasses.replace(EncoderConfig(**config["encoder"]), layers=layers)
+        encoder = dataclasses.replace(settings, layers=layers)
         self.machine = Machine(encoder.device, encoder.dtype)
         self.encoder, output = load_snapshot(self.folder.encoder(self.epochs), encoder, self.machine)
         self.models: dict[str, Any] = {}

@@ -18,6 +18,11 @@ COMPRESSIONS = ("", ".gz", ".xz")
 """Extensions that may follow a file's own, in the order in which they are tried."""
 
 
+def plain_stem(path: Path) -> str:
+    """The file name without its extensions: "a" for both a.csv and a.csv.gz."""
+    return (Path(path.stem) if path.suffix in COMPRESSIONS[1:] else path).stem
+
+
 def plain_suffix(path: Path) -> str:
     """The extension that identifies the format: ".csv" for both a.csv and a.csv.gz."""
     return (Path(path.stem) if path.suffix in COMPRESSIONS[1:] else path).suffix.lower()

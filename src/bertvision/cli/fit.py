@@ -1,0 +1,91 @@
+"""bertvision fit FILE [--text COLUMN] [--label COLUMN] [--dev FILE] [--to FOLDER]"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bertvision.cli import AsJson, app, print_json, print_table, quiet_libraries
+from bertvision.errors import UserError
+from bertvision.progress import RichReporter
+from bertvision.tables import counted
+
+
+@app.command(
+    "fit",
+    rich_help_panel="Main commands",
+    epilog="Example: bertvision fit train.csv --text message --label intent --dev dev.csv --to models/intents",
+)
+def fit(
+    train: Annotated[
+        Path,
+        typer.Argument(help="Your labelled rows: CSV, TSV, JSONL or Parquet, also .gz or .xz.", show_default=False),
+    ],
+    text: Annotated[str | None, typer.Option(help="Column with the text. Default: guessed.")] = None,
+    text_pair: Annotated[str | None, typer.Option(help="Column with the second text of a pair.")] = None,
+    label: Annotated[str | None, typer.Option(help="Column with the label or score. Default: guessed.")] = None,
+    weight: Annotated[str | None, typer.Option(help="Column with the weight of each row.")] = None,
+    kind: Annotated[str | None, typer.Option(help="'label' or 'score'. Default: guessed from the column.")] = None,
+    dev: Annotated[Path | None, typer.Option(help="More labelled rows, scored once, after the choice.")] = None,
+    to: Annotated[Path | None, typer.Option(help="Folder for the model. Default: models/<file stem>.")] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace an existing model in that folder.")] = False,
+    skip_empty: Annotated[bool, typer.Option(help="Leave out rows with an empty text or label.")] = False,
+    rows: Annotated[str, typer.Option(help="Draw this many rows from a longer file, or 'all'.")] = "100000",
+    encoder: Annotated[str, typer.Option(help="'embedded', a hub name or a folder.")] = "embedded",
+    heads: Annotated[str, typer.Option(help="'auto', or names separated by commas.")] = "auto",
+    seconds: Annotated[float | None, typer.Option(help="Stop trying models after about this many seconds.")] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="Metric to choose by: accuracy, f1_macro, pearson or spearman.")
+    ] = None,
+    balanced: Annotated[bool, typer.Option(help="Give rare labels the same total weight as common ones.")] = False,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    json: AsJson = False,
+) -> None:
+    """Fit a model to your own texts: all layers of a frozen encoder are read, and held-out rows choose the model."""
+    most = _parse_rows(rows)
+    if seconds is not None and not seconds > 0:
+        raise UserError(f"--seconds must be above 0, not {seconds:g}.")
+    quiet_libraries()
+    from bertvision.models.fit import Options
+    from bertvision.models.own_data import fit_own_data
+    from bertvision.models.save import find_suspects, summary
+
+    names = heads if heads == "auto" else [name.strip() for name in heads.split(",") if name.strip()]
+    options = Options(encoder, names, seconds, seed, metric, "balanced" if balanced else None)
+    columns = {"text": text, "text_pair": text_pair, "label": label, "weight": weight}
+    found, folder = fit_own_data(
+        train, dev, to, options=options, columns=columns, kind=kind, overwrite=overwrite, skip_empty=skip_empty,
+        rows=most, reporter=RichReporter(),
+    )  # fmt: skip
+    if json:
+        print_json({"model": str(folder), **summary(found)})
+        return
+    _print_fit(found, folder, find_suspects(found))
+
+
+def _parse_rows(rows: str) -> int | None:
+    if rows == "all":
+        return None
+    if not rows.isdecimal() or int(rows) < 1:
+        raise UserError(f"--rows is '{rows}': give a whole number of at least 1, or 'all'.")
+    return int(rows)
+
+
+def _print_fit(fit: Any, folder: Path, suspects: list[Any]) -> None:
+    board = fit.board
+    table = board.table()
+    encoded = f"encoded in {fit.encode_seconds:.1f} s, {fit.seconds:.1f} s in all"
+    table.title = f"{folder.name}: {counted(len(fit.examples), 'row')}, {encoded}"
+    table.note = f"Scores: {board.where}."
+    print_table(table)
+    typer.echo(board.why())
+    if board.gain():
+        typer.echo(board.gain())
+    if suspects:
+        typer.echo(f"{counted(len(suspects), 'row')} may be mislabelled ({folder / 'suspects.csv'}), for example:")
+        for one in suspects[:3]:
+            shown = " ".join(one.text.split())
+            shown = f"{shown[:60]}…" if len(shown) > 60 else shown
+            typer.echo(f"  {one.place}: '{shown}' is labelled {one.label}, predicted {one.predicted}")
+    example = "--text … --text-pair …" if fit.task.takes_pairs else "--text …"
+    typer.echo(f"model: {folder}   (to use it: bertvision predict {folder} {example})")

@@ -1,0 +1,11 @@
+"""Names in the folder of a fitted model, and how to recognise one."""
+
+from pathlib import Path
+
+FILE, FORMAT = "model.json", 1
+TFIDF_FOLDER = "tfidf"
+
+
+def is_fitted(folder: Path | str) -> bool:
+    """Whether `bertvision fit` made this folder."""
+    return (Path(folder) / FILE).is_file()

@@ -1,0 +1,70 @@
+"""A fitted model, and `bv.load`, which opens fitted models and kits.
+
+model = bv.load("models/intents")
+model.predict(["Where is my card?"])      [{'label': 'card_arrival', 'probabilities': {…}, 'trust': {…}}]
+"""
+
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from bertvision.data.texts import Text
+from bertvision.kits.kit import Kit
+from bertvision.kits.kit import load as load_kit
+from bertvision.models.folder import is_fitted
+from bertvision.models.predict import FittedPredictor, read_facts
+from bertvision.progress import Reporter
+from bertvision.tables import counted
+
+
+class Model:
+    """A fitted model. The encoder is loaded with the first prediction and stays in memory."""
+
+    def __init__(self, folder: Path | str, head: str | None = None, reporter: Reporter | None = None) -> None:
+        """`head` names another model of the leaderboard than the chosen one."""
+        self.folder = Path(folder)
+        self._head, self._reporter = head, reporter
+        self.facts: dict[str, Any] = read_facts(self.folder)
+
+    @property
+    def kind(self) -> str:
+        """What it predicts: "label" or "score"."""
+        return str(self.facts["kind"])
+
+    @property
+    def labels(self) -> list[str]:
+        return list(self.facts["labels"])
+
+    @property
+    def leaderboard(self) -> list[dict[str, Any]]:
+        """What was tried: name, scores, seconds and parameters of each."""
+        return list(self.facts["leaderboard"])
+
+    @property
+    def chosen(self) -> str:
+        return self._head or str(self.facts["chosen"])
+
+    @cached_property
+    def predictor(self) -> FittedPredictor:
+        return FittedPredictor(self.folder, self._head, self._reporter)
+
+    def predict(self, texts: Iterable[Text]) -> list[dict[str, Any]]:
+        """Predict one row per text: a label with probabilities, or a score, and its trust. A pair is a tuple."""
+        rows = self.predictor.predict_texts(texts)
+        return [{key: value for key, value in row.items() if key != "id"} for row in rows]
+
+    def __repr__(self) -> str:
+        what = counted(len(self.labels), "label") if self.labels else "a score"
+        return f"<Model {self.folder.name}: {self.chosen} on {self.facts['encoder']}, {what}>"
+
+
+def load(name: str | Path = "default", tasks: Iterable[str] | None = None, **settings: Any) -> "Model | Kit":
+    """Load a fitted model from its folder, a shipped kit by name, or any kit from its folder.
+
+    For a fitted model, `head` names another model of its leaderboard than the chosen one. For a kit, `tasks` selects
+    its tasks (default: all), and `settings` are `device` and `dtype` (default: "auto").
+    """
+    if is_fitted(name):
+        return Model(name, **settings)
+    return load_kit(name, tasks, **settings)

@@ -1,0 +1,80 @@
+"""Predictions of a fitted model for new text, each with its trust."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from bertvision.config import EncoderConfig
+from bertvision.data.examples import Example
+from bertvision.data.texts import Text
+from bertvision.data.windows import Features
+from bertvision.disk import read_json
+from bertvision.errors import UserError
+from bertvision.kinds import Predictions
+from bertvision.models.folder import FILE, FORMAT, TFIDF_FOLDER
+from bertvision.models.tfidf import Tfidf
+from bertvision.pipeline.folder import ENCODER
+from bertvision.pipeline.predict import Predictor
+from bertvision.progress import Reporter
+
+ALIASES = {"last_lr": ENCODER}
+"""Names on the leaderboard that the folder calls differently."""
+
+
+class FittedPredictor(Predictor):
+    """A model of a fitted folder, loaded for new text: the chosen one, or another of its leaderboard."""
+
+    def __init__(self, folder: Path | str, head: str | None = None, reporter: Reporter | None = None) -> None:
+        self.facts = read_facts(Path(folder))
+        self._tfidf: Tfidf | None = None
+        super().__init__(folder, ALIASES.get(head, head) if head is not None else None, None, reporter)
+        # Trust was measured for the chosen model only.
+        self.trust = self.facts["trust"] if self.name == self.run.chosen else None
+
+    def _load(self, names: list[str], settings: EncoderConfig) -> None:
+        if self.model.role == "peer":
+            self._tfidf = Tfidf.load(self.folder.snapshot(self.epochs) / TFIDF_FOLDER)
+            return
+        absent = [name for name in names if name != ENCODER and not self.folder.head(self.epochs, name).is_dir()]
+        if absent:
+            raise UserError(
+                f"'{self.folder.path}' has only the scores of {', '.join(absent)}, not the model: fit again with "
+                f"--heads {','.join(absent)}."
+            )
+        super()._load(names, settings)
+
+    def predict_texts(self, texts: Iterable[Text], threshold: float | None = None) -> list[dict[str, Any]]:
+        return [self._with_trust(row) for row in super().predict_texts(texts, threshold)]
+
+    def predict_rows(self, examples: list[Example], threshold: float | None = None) -> list[dict[str, Any]]:
+        return [self._with_trust(row) for row in super().predict_rows(examples, threshold)]
+
+    def _with_trust(self, row: dict[str, Any]) -> dict[str, Any]:
+        if self.trust is None or "error" in row:
+            return row
+        return {**row, "trust": self.task.kind.trust_row(row, self.trust)}
+
+    def _build_features(self, examples: list[Example]) -> Features:
+        if self._tfidf is not None:
+            nothing: Any = None  # TF-IDF reads the texts themselves
+            return nothing
+        return super()._build_features(examples)
+
+    def _predict(self, examples: list[Example], features: Features) -> Predictions:
+        if self._tfidf is None:
+            return super()._predict(examples, features)
+        texts = [one.text if one.text_pair is None else f"{one.text}\n{one.text_pair}" for one in examples]
+        return self.task.kind.decode(self.task, self._tfidf(texts), features, examples)
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """The contents of model.json."""
+    found = read_json(folder / FILE)
+    if not isinstance(found, dict):
+        raise UserError(f"'{folder}' is not a fitted model: it has no {FILE}. `bertvision fit` creates one.")
+    if found.get("format") != FORMAT:
+        raise UserError(
+            f"'{folder}' was written in format {found.get('format')}, but this version of BERTVision reads format "
+            f"{FORMAT}: update BERTVision, or fit the model again."
+        )
+    return found
