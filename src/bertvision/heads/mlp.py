@@ -1,6 +1,6 @@
 """mlp: one hidden layer on the pooled states of all layers, side by side. For labels and scores.
 
-6,424,066 parameters with BERT-large for two labels and size 128.
+9,831,170 parameters with BERT-large for two labels.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class MLPConfig(HeadConfig):
         "states to read: [CLS] and the pooled output ('cls'), or the mean, maximum or standard deviation over tokens",
         choices=READINGS,
     )
-    size: int = setting(128, "width of the hidden layer", at_least=1)
+    size: int = setting(192, "width of the hidden layer", at_least=1)
     dropout: float = setting(0.0, "fraction of the hidden units to drop in training", at_least=0, below=1)
 
 

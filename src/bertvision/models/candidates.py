@@ -24,12 +24,14 @@ from bertvision.kinds import Kind
 from bertvision.models.clock import Clock
 from bertvision.models.tfidf import NAME as TFIDF
 from bertvision.models.tfidf import Tfidf, Words, fit_tfidf
-from bertvision.training.convex import Linear, LogisticRegression, fit_ridge
+from bertvision.training.convex import TOLERANCE, Linear, LogisticRegression, fit_ridge
 from bertvision.training.perceptron import RECIPES, Components, Perceptron, Recipe, train_perceptron
 
 FACTOR = 10**0.5
 """Ratio of neighbouring strengths on a path."""
 MOST_STRENGTHS = 5
+ROUGHLY = 2e-4
+"""Tolerance of the fits that only compare strengths or layers. The best one is then solved to convergence."""
 INPUTS_PER_STRENGTH = 20
 """A path starts at the number of inputs divided by this. The right strength grows with the number of inputs."""
 TFIDF_STRENGTH = 0.1
@@ -54,6 +56,8 @@ class Rows:
     shape: StateShape
     target: Target
     seed: int
+    known_steps: list[int] = field(default_factory=list)
+    """The best steps on the paths of strengths so far. The next path starts at the last one."""
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -144,15 +148,15 @@ class Candidate(ABC):
         """Fit without the judged rows. Raise OutOfTime if the clock stops it before there is a result."""
 
 
-def search_path(judge: Callable[[int], float | None], most: int = MOST_STRENGTHS) -> tuple[int, bool]:
-    """Walk along a path from step 0 in the direction in which the loss falls, and return the best step, and whether the
-    clock cut the walk. `judge` returns the loss at a step, or None if there is no time for it."""
-    first = judge(0)
-    if first is None:
+def search_path(judge: Callable[[int], float | None], first: int = 0, most: int = MOST_STRENGTHS) -> tuple[int, bool]:
+    """Walk along a path from a first step in the direction in which the loss falls. Return the best step, and whether
+    the clock cut the walk. `judge` returns the loss at a step, or None if there is no time for it."""
+    loss = judge(first)
+    if loss is None:
         raise OutOfTime
-    losses = {0: first}
+    losses = {first: loss}
     for direction in (1, -1):
-        step = direction
+        step = first + direction
         while len(losses) < most:
             loss = judge(step)
             if loss is None:
@@ -161,7 +165,7 @@ def search_path(judge: Callable[[int], float | None], most: int = MOST_STRENGTHS
             if loss >= losses[step - direction]:
                 break
             step += direction
-        if direction == 1 and step > 1:
+        if losses.get(first + direction, losses[first]) < losses[first]:
             break  # it fell in this direction, so it rises in the other
     return min(losses, key=lambda known: losses[known]), False
 
@@ -220,7 +224,7 @@ class TfidfCandidate(Candidate):
             found[step] = split.join(outputs)
             return rows.loss(found[step], split.judged)
 
-        best, cut = search_path(judge, 3)
+        best, cut = search_path(judge, most=3)
 
         def refit() -> Fitted:
             words = Words.of(rows.texts)
@@ -259,6 +263,7 @@ class LinearCandidate(Candidate):
         inputs = self._inputs(rows)  # (row, input)
         path = Path(rows, split, inputs, clock)
         best, cut = path.search()
+        rows.known_steps.append(best)
         head = self._build(rows, path.strength(best))
 
         def refit() -> Fitted:
@@ -288,9 +293,13 @@ class BestLayerCandidate(Candidate):
     def attempt(self, rows: Rows, split: Split, clock: Clock) -> Trial:
         losses: dict[int, float] = {}
         for layer in reversed(range(rows.shape.layers)):
-            if losses and clock.is_over():
+            path = Path(rows, split, rows.states["mean"][:, layer], clock)
+            loss = path.loss(path.first)
+            if loss is None:
                 break
-            losses[layer] = Path(rows, split, rows.states["mean"][:, layer], clock).loss(0)
+            losses[layer] = loss
+        if not losses:
+            raise OutOfTime
         best = min(losses, key=lambda known: losses[known])
         spent = clock.lap()
         trial = LinearCandidate(self.name, "linear", {"layer": best}).attempt(rows, split, clock)
@@ -314,6 +323,7 @@ class Path:
             self.used = split.used(0)  # (row)
             self.weights = rows.weights[self.used].unsqueeze(0)  # (1, row)
         self._data: LogisticRegression | None = None
+        self.first = rows.known_steps[-1] if rows.known_steps else 0
 
     def strength(self, step: int) -> float:
         return float(self.inputs.shape[1] / INPUTS_PER_STRENGTH / FACTOR**step)
@@ -327,18 +337,22 @@ class Path:
             )  # fmt: skip
             losses = {step: self._judge(step, fit) for step, fit in zip(steps, fits, strict=True)}
             return min(losses, key=lambda known: losses[known]), False
-        return search_path(lambda step: None if self.outputs and self.clock.is_over() else self.loss(step))
+        best, cut = search_path(self.loss, self.first)
+        if not cut:
+            self.loss(best, TOLERANCE)
+        return best, cut
 
-    def loss(self, step: int) -> float:
-        """The loss on the judged rows at one step of the path."""
+    def loss(self, step: int, tolerance: float = ROUGHLY) -> float | None:
+        """The loss on the judged rows at one step of the path; None if there is no time to compute it."""
         rows = self.rows
         if not rows.labels:
             targets = rows.targets[self.used].unsqueeze(1)  # (row, 1)
             return self._judge(step, fit_ridge(self.inputs[self.used], targets, [self.strength(step)], self.weights)[0])
         if self._data is None:
             self._data = LogisticRegression(self.inputs[self.used], rows.targets[self.used], rows.labels, self.weights)
-        start = self.fits.get(step - 1) or self.fits.get(step + 1)
-        return self._judge(step, self._data.fit(self.strength(step), start=start))
+        start = self.fits.get(step) or self.fits.get(step - 1) or self.fits.get(step + 1)
+        fits = self._data.fit(self.strength(step), start, tolerance, self.clock.is_over)
+        return None if self.clock.is_over() else self._judge(step, fits)
 
     def _judge(self, step: int, fits: Linear) -> float:
         self.fits[step] = fits

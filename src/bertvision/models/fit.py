@@ -50,7 +50,7 @@ from bertvision.tasks.own_table import OwnTable, check_same_labels
 MAX_LENGTH = 256
 LEAST_SECONDS = 20.0
 """`heads="auto"` spends as long on fitting as on encoding, but at least this."""
-REFIT_SHARE = 0.7
+TRY_SHARE = 0.6
 """Part of the time after which nothing new is tried: the chosen model is fitted again on all rows."""
 AVERAGED = 3
 KEEP: tuple[Part, ...] = ("deviation", "mean")
@@ -276,7 +276,7 @@ def _try_all(
     if options.seconds is not None:
         total = max(0.0, options.seconds - (time.monotonic() - started))
     limited = options.heads == "auto" or options.seconds is not None
-    clock = Clock(REFIT_SHARE * total if limited else None)
+    clock = Clock(TRY_SHARE * total if limited else None)
     trials: list[Trial] = []
     skipped: list[str] = []
     with _keeping_the_best(clock, reporter), reporter.bar("trying", len(candidates), "models") as bar:
