@@ -249,7 +249,13 @@ def _write_rows(out: Path, rows: list[dict[str, Any]], values: dict[str, Any]) -
 
 def _print_typed(predictor: Any, text: str, text_pair: str | None, threshold: float, as_json: bool) -> None:
     row = predictor.predict_texts([(text, text_pair)], threshold)[0]
-    print_json(row) if as_json else typer.echo(predictor.task.kind.describe_row(row))
+    print_json(row) if as_json else typer.echo(_describe(predictor, row))
+
+
+def _describe(predictor: Any, row: dict[str, Any]) -> str:
+    """A prediction as a line of output; that of a fitted model with its trust."""
+    described = predictor.task.kind.describe_row(row)
+    return f"{described}  [{_describe_trust(row['trust'])}]" if "trust" in row else str(described)
 
 
 def _prompt(predictor: Any, threshold: float, as_json: bool) -> None:

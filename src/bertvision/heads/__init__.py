@@ -6,6 +6,7 @@ import pkgutil
 from bertvision.heads.base import (
     CONTROL,
     CONTROLS,
+    CONVEX_CONTROL,
     HEADS,
     Head,
     HeadConfig,
@@ -28,7 +29,7 @@ for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
-    "CONTROL", "CONTROLS", "HEADS", "Head", "HeadConfig", "MemberConfig", "ReadConfig", "Target",
+    "CONTROL", "CONTROLS", "CONVEX_CONTROL", "HEADS", "Head", "HeadConfig", "MemberConfig", "ReadConfig", "Target",
     "build_head", "count_parameters", "find_preset", "list_presets", "load_head", "outline_head", "save_head",
     "setting_types",
 ]  # fmt: skip

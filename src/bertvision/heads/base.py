@@ -25,7 +25,8 @@ from bertvision.settings import out_of_range, setting
 
 HEADS: Registry[type["Head"]] = Registry("head")
 CONTROL = "last_linear"
-CONTROLS = (CONTROL, "last_lr")
+CONVEX_CONTROL = "last_lr"
+CONTROLS = (CONTROL, CONVEX_CONTROL)
 """Heads that read only the last layer: trained in steps, and solved to convergence."""
 CONFIG, WEIGHTS = "config.json", "head.safetensors"
 

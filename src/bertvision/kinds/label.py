@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+MOST_SHOWN = 3
+"""Probabilities in a line of output: of all labels, or of the most likely ones."""
+
+
 @dataclass(frozen=True)
 class LabelPredictions(Predictions):
     probabilities: Float
@@ -127,8 +131,11 @@ class LabelKind(Kind):
         return str(row["label"])
 
     def describe_row(self, row: Mapping[str, Any]) -> str:
-        chances = ", ".join(f"{name} {100 * chance:.0f} %" for name, chance in row["probabilities"].items())
-        return f"{row['label']} ({chances})"
+        chances: list[tuple[str, float]] = list(row["probabilities"].items())
+        if len(chances) > MOST_SHOWN:
+            chances = sorted(chances, key=lambda one: one[1], reverse=True)[:MOST_SHOWN]
+        shown = ", ".join(f"{name} {100 * chance:.0f} %" for name, chance in chances)
+        return f"{row['label']} ({shown})"
 
     # ------------------------------------------------------------------ layer maps
 

@@ -26,21 +26,9 @@ from bertvision.models.tfidf import NAME as TFIDF
 from bertvision.models.tfidf import Tfidf, Words, fit_tfidf
 from bertvision.training.convex import TOLERANCE, Linear, LogisticRegression, fit_ridge
 from bertvision.training.perceptron import RECIPES, Components, Perceptron, Recipe, train_perceptron
+from bertvision.training.strengths import FACTOR, ROUGHLY, SCORE_STEPS, OutOfTimeError, search_path, strength_at
 
-FACTOR = 10**0.5
-"""Ratio of neighbouring strengths on a path."""
-MOST_STRENGTHS = 5
-ROUGHLY = 2e-4
-"""Tolerance of the fits that only compare strengths or layers. The best one is then solved to convergence."""
-INPUTS_PER_STRENGTH = 20
-"""A path starts at the number of inputs divided by this. The right strength grows with the number of inputs."""
 TFIDF_STRENGTH = 0.1
-SCORE_STRENGTHS = 9
-"""Strengths on the path of a ridge regression, which are cheap."""
-
-
-class OutOfTime(Exception):
-    """The time was up before a candidate had any result."""
 
 
 @dataclass(frozen=True)
@@ -145,29 +133,7 @@ class Candidate(ABC):
 
     @abstractmethod
     def attempt(self, rows: Rows, split: Split, clock: Clock) -> Trial:
-        """Fit without the judged rows. Raise OutOfTime if the clock stops it before there is a result."""
-
-
-def search_path(judge: Callable[[int], float | None], first: int = 0, most: int = MOST_STRENGTHS) -> tuple[int, bool]:
-    """Walk along a path from a first step in the direction in which the loss falls. Return the best step, and whether
-    the clock cut the walk. `judge` returns the loss at a step, or None if there is no time for it."""
-    loss = judge(first)
-    if loss is None:
-        raise OutOfTime
-    losses = {first: loss}
-    for direction in (1, -1):
-        step = first + direction
-        while len(losses) < most:
-            loss = judge(step)
-            if loss is None:
-                return min(losses, key=lambda known: losses[known]), True
-            losses[step] = loss
-            if loss >= losses[step - direction]:
-                break
-            step += direction
-        if losses.get(first + direction, losses[first]) < losses[first]:
-            break  # it fell in this direction, so it rises in the other
-    return min(losses, key=lambda known: losses[known]), False
+        """Fit without the judged rows. Raise OutOfTimeError if the clock stops it before there is a result."""
 
 
 CUT = "cut for time"
@@ -299,7 +265,7 @@ class BestLayerCandidate(Candidate):
                 break
             losses[layer] = loss
         if not losses:
-            raise OutOfTime
+            raise OutOfTimeError
         best = min(losses, key=lambda known: losses[known])
         spent = clock.lap()
         trial = LinearCandidate(self.name, "linear", {"layer": best}).attempt(rows, split, clock)
@@ -326,16 +292,15 @@ class Path:
         self.first = rows.known_steps[-1] if rows.known_steps else 0
 
     def strength(self, step: int) -> float:
-        return float(self.inputs.shape[1] / INPUTS_PER_STRENGTH / FACTOR**step)
+        return strength_at(step, self.inputs.shape[1])
 
     def search(self) -> tuple[int, bool]:
         if not self.rows.labels:
-            steps = range(-SCORE_STRENGTHS // 2, SCORE_STRENGTHS // 2 + 1)
             fits = fit_ridge(
-                self.inputs[self.used], self.rows.targets[self.used].unsqueeze(1), [*map(self.strength, steps)],
+                self.inputs[self.used], self.rows.targets[self.used].unsqueeze(1), [*map(self.strength, SCORE_STEPS)],
                 self.weights,
             )  # fmt: skip
-            losses = {step: self._judge(step, fit) for step, fit in zip(steps, fits, strict=True)}
+            losses = {step: self._judge(step, fit) for step, fit in zip(SCORE_STEPS, fits, strict=True)}
             return min(losses, key=lambda known: losses[known]), False
         best, cut = search_path(self.loss, self.first)
         if not cut:
@@ -416,7 +381,7 @@ class PerceptronCandidate(Candidate):
                 break
             outputs[recipe] = split.join(found)  # (judged row, output)
         if not outputs:
-            raise OutOfTime
+            raise OutOfTimeError
         best = min(outputs, key=lambda known: rows.loss(outputs[known], split.judged))
         bases.clear()
 

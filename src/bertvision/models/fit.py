@@ -27,7 +27,6 @@ from bertvision.machine import Machine
 from bertvision.models.candidates import (
     Candidate,
     Fitted,
-    OutOfTime,
     Rows,
     Split,
     Trial,
@@ -46,6 +45,7 @@ from bertvision.sources import MemoryStates
 from bertvision.tables import counted
 from bertvision.tasks.base import Task
 from bertvision.tasks.own_table import OwnTable, check_same_labels
+from bertvision.training.strengths import OutOfTimeError
 
 MAX_LENGTH = 256
 LEAST_SECONDS = 20.0
@@ -286,7 +286,7 @@ def _try_all(
                 continue
             try:
                 trials.append(candidate.attempt(rows, split, clock))
-            except OutOfTime:
+            except OutOfTimeError:
                 skipped.append(candidate.name)
             except KeyboardInterrupt:
                 if not trials:

@@ -16,7 +16,7 @@ from typing import Any
 
 from bertvision.config import RunConfig, TrainConfig
 from bertvision.errors import ConfigError, UserError, suggest
-from bertvision.heads import CONTROL, HEADS, MemberConfig, find_preset, list_presets, setting_types
+from bertvision.heads import CONTROL, CONVEX_CONTROL, HEADS, MemberConfig, find_preset, list_presets, setting_types
 from bertvision.kinds import KINDS, LABEL, Kind
 from bertvision.pipeline.begin import find_folder, name_begin, read_begin
 from bertvision.settings import convert, describe_type, out_of_range
@@ -33,12 +33,14 @@ NAME = re.compile(r"[^\W\d_][\w.-]*")
 
 
 def build_members(entries: list[Any], train: TrainConfig, seed: int, kind: Kind) -> list[MemberConfig]:
-    """Build the members of a config. The control is added in front if it is missing. Raise ConfigError with every
-    mistake."""
+    """Build the members of a config. The control is added in front if it is missing, and its convex twin if there is a
+    convex head. Raise ConfigError with every mistake."""
     builder = _Builder(train, seed, kind)
     members = builder.build([{"head": entry} if isinstance(entry, str) else dict(entry) for entry in entries])
     if not any(member.head == CONTROL and member.data_fraction == 1 and not member.begin for member in members):
         members = builder.build([{"head": CONTROL}]) + members
+    if any(HEADS[member.head].convex for member in members) and not any(one.head == CONVEX_CONTROL for one in members):
+        members[1:1] = builder.build([{"head": CONVEX_CONTROL}])
     mistakes = builder.mistakes
     names = [member.name for member in members]
     for name in sorted({name for name in names if names.count(name) > 1}):

@@ -12,6 +12,7 @@ from bertvision.encoder.loading import shape_of
 from bertvision.errors import UserError
 from bertvision.heads import MemberConfig, build_head, count_parameters, outline_head, save_head
 from bertvision.pipeline.begin import begin_head, check_begin
+from bertvision.pipeline.convex import solve_members
 from bertvision.pipeline.folder import HELD_OUT, mark_done
 from bertvision.pipeline.held_out import EachEpoch, HeldOut
 from bertvision.pipeline.job import Job
@@ -119,16 +120,22 @@ def train_members(
     started = time.monotonic()
     job.machine.watch_memory()
     keep = parts_read([member.head for member in members])
-    if watched and job.examples(HELD_OUT) and max(config.epochs for config in configs) > 1:
-        judge = EachEpoch(HeldOut(states, keep, job.task.metrics[0]), states.epochs, members, whole.steps)
+    stepped = [member for member in members if not member.head.convex]
+    if watched and job.examples(HELD_OUT) and max((one.config.epochs for one in stepped), default=0) > 1:
+        judge = EachEpoch(HeldOut(states, keep, job.task.metrics[0]), states.epochs, stepped, whole.steps)
     tokens = job.tokens_of(whole.steps)
     if not encoder.compiled:
         compile_if_long(job, encoder, repeats * sum(tokens) if "tokens" in keep else float(lengths.sum()))
     source, choice = states.open(whole, keep, kept, repeats, checkpoints.is_there())
+    if len(stepped) < len(members):
+        solve_members(states, [member for member in members if member.head.convex], source, whole.steps)
     before = time.monotonic() - started
-    seconds = train_heads(
-        members, source, tokens.__getitem__, job.machine, checkpoints, job.folder.log, job.reporter, train.stack, judge
-    )
+    seconds = 0.0
+    if stepped:
+        tokens_of, log = tokens.__getitem__, job.folder.log
+        seconds = train_heads(
+            stepped, source, tokens_of, job.machine, checkpoints, log, job.reporter, train.stack, judge
+        )
     return Trained(
         members,
         before + seconds,

@@ -1,0 +1,97 @@
+"""Solve the convex heads of a run. Their states are in memory; held-out data chooses the strength of the penalty."""
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bertvision.errors import UserError
+from bertvision.heads.linear import LinearHead
+from bertvision.pipeline.folder import HELD_OUT
+from bertvision.pipeline.states import States, parts_read
+from bertvision.sources import MemorySource, MemoryStates, Source
+from bertvision.training.convex import TOLERANCE, Linear, LogisticRegression, fit_ridge
+from bertvision.training.stack import Member
+from bertvision.training.strengths import ROUGHLY, SCORE_STEPS, search_path, strength_at
+
+
+def solve_members(states: States, members: list[Member], source: Source, steps: list[np.ndarray]) -> None:
+    """Solve the convex members. `steps` are the windows of each step of the pass, of which a member may read a part."""
+    job = states.job
+    if not isinstance(source, MemorySource):
+        raise UserError(
+            f"head '{members[0].name}' is solved on states in memory, but those of {len(job.features('train')):,} "
+            "windows do not fit: set data.limit_train, or leave the head out."
+        )
+    held = None
+    if job.examples(HELD_OUT) and any(member.head.config.strength is None for member in members):
+        held = states.keep(parts_read([member.head for member in members]), HELD_OUT)
+    with job.reporter.bar("solving convex heads", len(members), "heads") as bar:
+        for member in members:
+            windows = np.unique(np.concatenate([steps[step] for step in member.steps]))
+            strength = _solve(states, member, source.memory, windows, held)
+            member.taken = len(member.steps)
+            if job.machine.is_main:
+                job.folder.log("solved", snapshot=states.epochs, head=member.name, strength=strength)
+            bar.advance(1)
+
+
+def _solve(
+    states: States, member: Member, memory: MemoryStates, windows: np.ndarray, held: MemoryStates | None
+) -> float:
+    """Solve one member and return the strength of its penalty."""
+    head, job = member.head, states.job
+    assert isinstance(head, LinearHead)
+    inputs = _inputs(head, memory)[torch.from_numpy(windows)]  # (row, input)
+    targets = _targets(states, "train", head)[torch.from_numpy(windows).to(inputs.device)]  # (row)
+    own, size = head.config.strength, inputs.shape[1]
+    judged = None if held is None else (_inputs(head, held), _targets(states, HELD_OUT, head))
+    fit, strength = _Solver(inputs, targets, job.target.labels).solve(own, judged, size)
+    with torch.no_grad():
+        head.output.weight.copy_(fit.weight[0].T)
+        head.output.bias.copy_(fit.bias[0])
+    return strength
+
+
+class _Solver:
+    def __init__(self, inputs: Tensor, targets: Tensor, labels: int) -> None:
+        self.inputs, self.targets, self.labels = inputs, targets, labels
+        self.weights = inputs.new_ones(1, len(inputs))  # (1, row)
+        self.data = LogisticRegression(inputs, targets, labels, self.weights) if labels else None
+        self.known: dict[int, Linear] = {}
+
+    def solve(self, strength: float | None, judged: tuple[Tensor, Tensor] | None, size: int) -> tuple[Linear, float]:
+        """The fit at a strength or, if it is None, at the best one for the judged inputs and targets."""
+        if strength is not None or judged is None:
+            strength = strength or strength_at(0, size)
+            return self.fit(strength, None, TOLERANCE), strength
+        if self.labels:
+            best, _ = search_path(lambda step: self._judge(step, judged, size))
+        else:
+            losses = {step: self._judge(step, judged, size) for step in SCORE_STEPS}
+            best = min(losses, key=lambda step: losses[step])
+        return self.fit(strength_at(best, size), self.known[best], TOLERANCE), strength_at(best, size)
+
+    def fit(self, strength: float, start: Linear | None, tolerance: float) -> Linear:
+        if self.data is not None:
+            return self.data.fit(strength, start, tolerance)
+        return fit_ridge(self.inputs, self.targets.unsqueeze(1), [strength], self.weights)[0]
+
+    def _judge(self, step: int, judged: tuple[Tensor, Tensor], size: int) -> float:
+        near = self.known.get(step - 1) or self.known.get(step + 1)
+        self.known[step] = self.fit(strength_at(step, size), near, ROUGHLY)
+        inputs, targets = judged
+        outputs = self.known[step](inputs)[0]  # (row, output)
+        if self.labels:
+            return float(functional.cross_entropy(outputs, targets))
+        return float((outputs[:, 0] - targets).square().mean())
+
+
+def _inputs(head: LinearHead, memory: MemoryStates) -> Tensor:
+    parts = [memory.parts[part].float() for part in head.reads]
+    return head.inputs(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))  # (window, input)
+
+
+def _targets(states: States, split: str, head: LinearHead) -> Tensor:
+    found = torch.from_numpy(states.job.features(split).target)  # (window)
+    return found.to(head.output.weight.device, torch.long if states.job.target.labels else torch.float32)
