@@ -91,7 +91,8 @@ class Predictor:
         task, length, tokenizer = self.task, self.data.max_length or self.task.max_length, self.encoder.tokenizer
         assert tokenizer is not None
         features = build_features(examples, tokenizer, task.kind, task.windowed, length, self.data.overlap)
-        with sharing_cores(), self.reporter.bar("predicting", int(features.lengths.sum()), "tokens") as bar:
+        tokens = int(features.lengths.sum())
+        with sharing_cores(tokens, self.reporter), self.reporter.bar("predicting", tokens, "tokens") as bar:
             found = compute_outputs(self.encoder, self.models, self.keep, features, task.kind, self.machine, bar=bar)
         outputs = next(iter(found.values()))  # (token or window, output)
         if len(found) > 1:
