@@ -90,13 +90,13 @@ def choose_free_threads(limit: Threads, tokens: int = 0) -> Threads:
     """The number of threads for a pass over new text: the free cores, at most `limit`, from `choose_threads`.
 
     If no core is free, a small pass uses one thread, which never waits for another. A large one uses all, because the
-    system divides the cores between threads.
+    system divides the cores between threads; not if they spin, which takes four times as long.
     """
     if limit.by_user or limit.number == 1:
         return limit
     cores, free = usable_cores(), free_cores()
     words = f"{free} of {counted(cores, 'core')} {'is' if free == 1 else 'are'} free"
-    if free == 0 and tokens >= LARGE:
+    if free == 0 and tokens >= LARGE and not spins:
         return Threads(limit.number, f"{words}, but the pass is large")
     return Threads(max(1, min(limit.number, free)), words)
 

@@ -192,7 +192,15 @@ def test_the_load_does_not_change_the_number_for_training(monkeypatch: pytest.Mo
 )
 def test_prediction_uses_the_free_cores(monkeypatch: pytest.MonkeyPatch, free: int, tokens: int, words: str) -> None:
     monkeypatch.setattr(threads, "free_cores", lambda: free)
+    monkeypatch.setattr(threads, "spins", False)
     assert str(choose_free_threads(Threads(8, "any"), tokens)) == words
+
+
+@pytest.mark.usefixtures("eight_cores")
+def test_spinning_threads_never_compete_for_busy_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "free_cores", lambda: 0)
+    monkeypatch.setattr(threads, "spins", True)
+    assert choose_free_threads(Threads(8, "any"), 10**6).number == 1
 
 
 # ---------------------------------------------------------------------- free cores
@@ -247,6 +255,7 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine with two cores, and torch with two threads."""
     for name in threads.NUMBERS:
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(threads, "spins", False)
     monkeypatch.setattr(threads, "_affinity", lambda: 2)
     monkeypatch.setattr(threads, "_quota", lambda root: float("inf"))
     before = torch.get_num_threads()
