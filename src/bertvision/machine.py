@@ -4,8 +4,8 @@
 """
 
 import contextlib
+import functools
 import importlib.metadata
-import os
 import platform
 import re
 import subprocess
@@ -21,6 +21,8 @@ from accelerate.tracking import get_available_trackers
 
 from bertvision import threads
 from bertvision.errors import UserError
+from bertvision.progress import Reporter
+from bertvision.threads import Threads
 
 # Linux records the peak memory of a process, and allows resetting it.
 PEAK_STATUS, PEAK_RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -49,6 +51,7 @@ class Machine:
         self.accelerator = Accelerator(log_with=track, project_dir=str(folder) if folder else None)
         self.device = self.accelerator.device if device == "auto" else _explicit_device(device)
         self.dtype = _choose_dtype(self.device, dtype)
+        self.threads = limit_threads()
         if self.device.type == "cuda" and self.device.index is not None:
             torch.cuda.set_device(self.device)  # graphs are recorded on the current one
         # Several processes sum their gradients between the parts of a step, so their steps are not recorded.
@@ -174,18 +177,45 @@ def drawing_from(device: torch.device, *seeds: int) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def sharing_cores() -> Iterator[None]:
-    """Use a single thread inside if the machine is busy and torch's threads spin (torch was imported before us).
+@functools.cache
+def limit_threads() -> Threads:
+    """Limit torch to the cores that this process may use. Done once per process; the user's own number wins.
 
-    A single thread never waits for another. A number of threads set by the user (OMP_NUM_THREADS) is respected. For
-    prediction only: the number of threads can change the last bit of a sum, and training must be reproducible.
+    The number does not depend on the load of the machine, because everything that a run saves must be reproducible:
+    with another number of threads, fine-tuning ends with other last bits.
     """
+    chosen = threads.choose_threads(torch.get_num_threads())
+    if chosen.number != torch.get_num_threads():
+        torch.set_num_threads(chosen.number)
+    threads.watch_cores()
+    return chosen
+
+
+@contextlib.contextmanager
+def sharing_cores(tokens: int = 0, reporter: Reporter | None = None) -> Iterator[Threads]:
+    """Use only the free cores inside, for a pass over so many tokens of new text (`threads.choose_free_threads`).
+
+    A number of threads set by the user (OMP_NUM_THREADS, torch.set_num_threads) is respected. For prediction only:
+    training must not depend on the load of the machine.
+    """
+    limit, before = limit_threads(), torch.get_num_threads()
+    if before != limit.number:
+        limit = Threads(before, threads.IN_PROGRAM, by_user=True)
+    chosen = threads.choose_free_threads(limit, tokens)
+    if reporter:
+        reporter.detail("threads", str(chosen))
+    with using_threads(chosen.number):
+        yield chosen
+
+
+@contextlib.contextmanager
+def using_threads(number: int) -> Iterator[None]:
+    """Use so many of torch's threads inside."""
     before = torch.get_num_threads()
-    if not threads.spins or before == 1 or "OMP_NUM_THREADS" in os.environ or not is_crowded():
+    if number == before:
         yield
         return
-    torch.set_num_threads(1)
+    torch.set_num_threads(number)
     try:
         yield
     finally:
@@ -207,6 +237,7 @@ def describe_environment(machine: Machine) -> dict[str, Any]:
         "dirty": bool(_git("status", "--porcelain")),
         "device": machine.describe(),
         "processes": machine.processes,
+        "threads": torch.get_num_threads(),
     }
 
 

@@ -5,6 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+verbose = False
+"""Whether the command line shows details (--verbose)."""
+
 
 class Bar:
     """Progress of one long operation."""
@@ -25,6 +28,11 @@ class Reporter:
         if last.get(topic) != text:
             last[topic] = text
             self.say(text)
+
+    def detail(self, topic: str, text: str) -> None:
+        """Print a line with --verbose only, unless it repeats the last one on this topic."""
+        if verbose:
+            self.say_if_new(topic, text)
 
     @contextmanager
     def bar(self, title: str, total: float, unit: str) -> Iterator[Bar]:

@@ -139,8 +139,8 @@ def test_packing_changes_nothing(head: Head, states: HiddenStates) -> None:
 
 @torch.no_grad()
 def test_reads_only_the_states_it_declares(head: Head, states: HiddenStates) -> None:
-    parts = {"tokens": states.tokens, "cls": states.cls, "mean": states.mean}
-    alone = HiddenStates(states.lengths, **{head.reads: parts[head.reads]}, pooled=states.pooled)
+    parts = {name: part for name, part in states.parts().items() if name in head.reads}
+    alone = HiddenStates(states.lengths, **parts, pooled=states.pooled)
     assert torch.equal(head(alone), head(states))
 
 

@@ -13,7 +13,7 @@ PACKAGE = SRC / "bertvision"
 
 # Bottom up: a module imports only from its own subpackage, or from those listed before it.
 ORDER = (
-    "threads", "errors", "settings", "tables", "registry", "progress", "disk", "machine",
+    "errors", "settings", "tables", "threads", "registry", "progress", "disk", "machine",
     "data", "evaluation", "kinds", "tasks", "config", "encoder", "sources", "heads", "training",
     "pipeline", "report", "kits", "models", "api", "search", "cli", "__main__",
 )  # fmt: skip
@@ -146,13 +146,14 @@ for code in (
     "import bertvision",
     "bertvision.TaskConfig, bertvision.load_config",
     "run('--help')",
+    "run('-v', '--help')",
     "run('run', '--help')",
     "run('tasks')",
     "run('settings')",
     "run('--version')",
 ):
     exec(code)
-    heavy = [name for name in ("torch", "transformers", "accelerate", "sklearn", "scipy") if name in sys.modules]
+    heavy = {"torch", "transformers", "accelerate", "sklearn", "scipy", "psutil"} & set(sys.modules)
     assert not heavy, (code, heavy)
 """
     )

@@ -141,7 +141,7 @@ def test_the_run_folder_explains_itself(finished: Callable[..., Path], squad_fol
     environment = json.loads((run / "environment.json").read_text())
     assert environment["packages"]["torch"].split("+")[0] == torch.__version__.split("+")[0], "builds name themselves"
     assert environment["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert {"commit", "dirty", "device", "platform"} <= set(environment)
+    assert {"commit", "dirty", "device", "platform", "threads"} <= set(environment)
     events = read_jsonl(run / "metrics.jsonl")
     assert {"finetune", "snapshot", "scores"} <= {event["event"] for event in events}
     for name in ("last_linear", "learned_pooling", "adapter_4"):
@@ -401,6 +401,13 @@ def test_the_module_runs_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "bertvision", "tasks"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "rte" in done.stdout
+
+
+def test_verbose_shows_the_number_of_threads_before_and_after_the_commands_name(rte: Path, command: Command) -> None:
+    line = f"{torch.get_num_threads()} thread"
+    assert line in command("-v", "run", rte).err
+    assert line in command("run", rte, "--verbose").err
+    assert line not in command("run", rte).err, "one command's option does not change the next one"
 
 
 def test_every_command_has_help(command: Command) -> None:

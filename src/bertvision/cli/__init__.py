@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from bertvision import progress
 from bertvision.errors import UserError
 from bertvision.progress import RichReporter
 from bertvision.tables import Table
@@ -36,7 +37,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard out
 
 
 class Commands(TyperGroup):
-    """The group of commands. Prints a message on Ctrl-C, where typer would exit silently."""
+    """The group of commands. Prints a message on Ctrl-C, where typer would exit silently. --verbose may also follow the
+    command's name."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        command = super().get_command(ctx, cmd_name)
+        if command and not any(option.name == "verbose" for option in command.params):
+            command.params.append(next(option for option in self.params if option.name == "verbose"))
+        return command
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -67,10 +75,25 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _show_details(ctx: typer.Context, wanted: bool) -> None:
+    if ctx.parent is None:  # before the command's name
+        progress.verbose = wanted
+    elif wanted:
+        progress.verbose = True
+
+
 @app.callback()
 def options(
     version: bool = typer.Option(
         False, "--version", help="Show the version and exit.", is_eager=True, callback=_print_version
+    ),
+    verbose: bool = typer.Option(
+        False,
+        "--verbose",
+        "-v",
+        help="Show details, such as the number of CPU threads.",
+        callback=_show_details,
+        expose_value=False,
     ),
 ) -> None: ...
 

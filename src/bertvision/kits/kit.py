@@ -142,7 +142,8 @@ class Kit:
     ) -> dict[str, Predictions]:
         """Predict each task on its own examples, in one pass of the encoder over all of them."""
         asked = {name: HeadWindows(self.tasks[name].head, features[name]) for name in examples}
-        with sharing_cores():
+        tokens = sum(int(own.lengths.sum()) for own in features.values())
+        with sharing_cores(tokens, self.reporter):
             outputs = compute_in_one_pass(self.encoder, asked, self.reporter)
         predictions = {}
         for name, some in examples.items():

@@ -53,6 +53,7 @@ class Job:
         machine = Machine(encoder.device, encoder.dtype, self.config.finetune.track, self.folder.path, encoder.record)
         if not machine.is_main:
             self.reporter = Reporter()  # only the main process prints
+        self.reporter.detail("threads", str(machine.threads))
         return machine
 
     @cached_property

@@ -141,8 +141,8 @@ class Predictor:
         return self._predict(examples, self._build_features(examples))
 
     def _predict(self, examples: list[Example], features: Features) -> Predictions:
-        task = self.task
-        with sharing_cores(), self.reporter.bar("predicting", int(features.lengths.sum()), "tokens") as bar:
+        task, tokens = self.task, int(features.lengths.sum())
+        with sharing_cores(tokens, self.reporter), self.reporter.bar("predicting", tokens, "tokens") as bar:
             found = compute_outputs(self.encoder, self.models, self.keep, features, task.kind, self.machine, bar=bar)
         outputs = next(iter(found.values()))  # (token or window, output)
         if len(found) > 1:
