@@ -168,7 +168,7 @@ def test_a_saved_and_loaded_head_returns_identical_output(own_head: Head, states
     for tensor in (*head.parameters(), *head.buffers()):
         if tensor.is_floating_point():
             tensor.add_(torch.rand(tensor.shape, generator=torch.Generator().manual_seed(2)), alpha=0.01)
-    name = next(name for name in HEADS if isinstance(head, HEADS[name]))
+    name = next(name for name in HEADS if type(head) is HEADS[name])
     settings = {k: v for k, v in dataclasses.asdict(head.config).items() if v != getattr(HEADS[name].Config(), k)}
     member = member_of(name, head.target.kind, **settings)
     save_head(tmp_path, head, member)
@@ -190,7 +190,7 @@ def test_accepts_half_precision_states(head: Head, states: HiddenStates) -> None
 
 
 def test_initial_weights_depend_on_the_member_s_seed_and_do_not_touch_the_global_generator(head: Head) -> None:
-    name = next(name for name in HEADS if isinstance(head, HEADS[name]))
+    name = next(name for name in HEADS if type(head) is HEADS[name])
     settings = {k: v for k, v in dataclasses.asdict(head.config).items() if v != getattr(HEADS[name].Config(), k)}
 
     def weights(seed: int) -> list[torch.Tensor]:

@@ -41,7 +41,7 @@ class LinearHead(Head):
     positions = frozenset({"sequence"})
     convex = True
     presets: ClassVar[dict[str, dict[str, Any]]] = {
-        "linear": {},
+        "linear_mean": {"read": "mean"},
         "linear_deviation": {"read": "mean+deviation"},
     }
 

@@ -30,7 +30,10 @@ class MLPConfig(HeadConfig):
 class MLP(Head):
     Config = MLPConfig
     positions = frozenset({"sequence"})
-    presets: ClassVar[dict[str, dict[str, Any]]] = {"mlp": {}, "mlp_mean": {"read": "mean"}}
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "mlp_mean": {"read": "mean"},
+        "mlp_deviation": {"read": "mean+deviation"},
+    }
 
     def __init__(self, config: Any, shape: StateShape, target: Target) -> None:
         super().__init__(config, shape, target)
