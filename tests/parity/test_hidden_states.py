@@ -10,7 +10,7 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.states import PackedTokens
 
 ROUTES = [(name, "padded") for name in ARCHITECTURES] + [(name, "looped") for name in PACKED]
-KEEP = ("tokens", "last", "cls", "mean")
+KEEP = ("tokens", "last", "cls", "mean", "max", "deviation")
 
 
 def close(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float = 1e-5) -> None:
@@ -41,6 +41,8 @@ def test_states_of_every_layer_equal_a_plain_call(architecture: str, route: str)
         close(states.read("cls")[i, :4], expected[0])
         close(states.last_cls[i], output.last_hidden_state[0, 0])
         close(states.read("mean")[i], expected.mean(dim=0))
+        close(states.read("max")[i], expected.amax(dim=0))
+        close(states.read("deviation")[i], expected.std(dim=0, correction=0))
         assert encoder.shape.pooled == (architecture in ("bert", "roberta", "mpnet"))
         if encoder.shape.pooled:
             close(states.pooled_output[i], output.pooler_output[0])
