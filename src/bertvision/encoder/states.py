@@ -66,12 +66,20 @@ class Packing:
         """Copy to pinned memory, for asynchronous transfer to a GPU."""
         return Packing(*(part.pin_memory() for part in vars(self).values()))
 
+    def sum(self, values: Tensor) -> Tensor:
+        """Sum over the tokens of each sequence, in float32."""
+        empty = torch.zeros(len(self.starts), values.shape[1], device=values.device)  # (sequence, value)
+        return empty.index_add(0, self.owners, values.float())  # (sequence, value)
+
     def mean(self, values: Tensor) -> Tensor:
         """Mean over the tokens of each sequence, summed in float32 and returned in the dtype of the values."""
         lengths = self.bounds.diff().clamp(min=1)  # (sequence,) sequences of padding have length 0
-        total = torch.zeros(len(lengths), values.shape[1], device=values.device)  # (sequence, value)
-        total = total.index_add(0, self.owners, values.float())  # (sequence, value)
-        return (total / lengths.unsqueeze(1)).to(values.dtype)  # (sequence, value)
+        return (self.sum(values) / lengths.unsqueeze(1)).to(values.dtype)  # (sequence, value)
+
+    def softmax(self, values: Tensor) -> Tensor:
+        """Softmax over the tokens of each sequence, in float32."""
+        powers = (values.float() - self.max(values.detach().float())[self.owners]).exp()  # (token, value)
+        return powers / self.sum(powers)[self.owners]  # (token, value)
 
     def deviation(self, values: Tensor) -> Tensor:
         """Standard deviation over the tokens of each sequence; 0 for a single token."""
@@ -170,6 +178,14 @@ class HiddenStates:
     def mean_over_tokens(self, values: Tensor) -> Tensor:
         """Mean of per-token values over each sequence."""
         return self._packing().mean(values)  # (sequence, value)
+
+    def sum_over_tokens(self, values: Tensor) -> Tensor:
+        """Sum of per-token values over each sequence, in float32 and returned in the dtype of the values."""
+        return self._packing().sum(values).to(values.dtype)  # (sequence, value)
+
+    def softmax_over_tokens(self, values: Tensor) -> Tensor:
+        """Softmax of per-token values over the tokens of each sequence."""
+        return self._packing().softmax(values).to(values.dtype)  # (token, value)
 
     @property
     def last_tokens(self) -> Tensor:

@@ -125,6 +125,8 @@ class Trial:
     members: tuple[str, ...] = ()
     """Of an average."""
     settings: dict[str, Any] = field(default_factory=dict)
+    temperature: float | None = 1.0
+    """What its logits were divided by; None: they can't be scaled, because the head has no final linear layer."""
 
 
 class Candidate(ABC):
@@ -237,7 +239,7 @@ class LinearCandidate(Candidate):
 
         return Trial(
             self.name, path.outputs[best], count_parameters(head[0]), clock.lap(), refit, self.role,
-            CUT if cut else "", settings={"strength": path.strength(best), **self.settings},
+            CUT if cut else "", settings={"head": self.head, "strength": path.strength(best), **self.settings},
         )  # fmt: skip
 
     def _build(self, rows: Rows, strength: float) -> tuple[LinearHead, MemberConfig]:
@@ -393,7 +395,7 @@ class PerceptronCandidate(Candidate):
             head.load_state_dict(trained.state())
             return Fitted(head.eval(), member)
 
-        settings = {"epochs": best.epochs, "lr": best.lr, "dropout": best.dropout, **self.settings}
+        settings = {"head": "mlp", "epochs": best.epochs, "lr": best.lr, "dropout": best.dropout, **self.settings}
         return Trial(
             self.name, outputs[best], count_parameters(head), clock.lap(), refit, self.role, CUT if cut else "",
             settings=settings,
@@ -449,20 +451,6 @@ def member_of(name: str, head: str, settings: dict[str, Any], seed: int) -> Memb
         name, head, settings, lr=0.0, epochs=0, schedule="constant", warmup=0.0, decay=0.0, clip=None, seed=seed,
         group=name,
     )  # fmt: skip
-
-
-def auto_candidates() -> list[Candidate]:
-    """What `heads="auto"` tries, in this order, while there is time."""
-    return [
-        Majority(),
-        LinearCandidate("last_lr", "last_lr", role="encoder"),
-        TfidfCandidate(),
-        BestLayerCandidate(),
-        LinearCandidate("linear", "linear", {"read": "mean"}),
-        PerceptronCandidate("mlp", {"read": "mean+deviation"}),
-        PerceptronCandidate("mlp_mean", {"read": "mean"}),
-        LinearCandidate("linear_deviation", "linear", {"read": "mean+deviation"}),
-    ]
 
 
 def best_by_loss(trials: Iterable[Trial], rows: Rows, judged: Tensor) -> list[Trial]:

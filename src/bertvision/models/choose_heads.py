@@ -1,19 +1,60 @@
-"""The candidates that a user names: `heads=["linear", "mlp"]`."""
+"""What `fit` tries: a list for `heads="auto"`, or what the user names."""
 
 from collections.abc import Sequence
 
 from bertvision.errors import UserError, suggest
-from bertvision.models.candidates import Candidate, auto_candidates
+from bertvision.heads import HEADS, find_preset, list_presets
+from bertvision.kinds import Kind
+from bertvision.models.candidates import (
+    BestLayerCandidate,
+    Candidate,
+    LinearCandidate,
+    Majority,
+    PerceptronCandidate,
+    TfidfCandidate,
+)
+from bertvision.models.stepped import SteppedCandidate
+
+ALWAYS = ("majority", "last_lr")
 
 
-def find_candidates(names: str | Sequence[str]) -> list[Candidate]:
-    """The majority baseline, the last layer and the named candidates."""
-    wanted = [names] if isinstance(names, str) else list(names)
+def auto_candidates() -> list[Candidate]:
+    """What `heads="auto"` tries, in this order, while there is time."""
+    return [
+        Majority(),
+        LinearCandidate("last_lr", "last_lr", role="encoder"),
+        TfidfCandidate(),
+        BestLayerCandidate(),
+        LinearCandidate("linear", "linear", {"read": "mean"}),
+        PerceptronCandidate("mlp", {"read": "mean+deviation"}),
+        PerceptronCandidate("mlp_mean", {"read": "mean"}),
+        LinearCandidate("linear_deviation", "linear", {"read": "mean+deviation"}),
+    ]
+
+
+def slow_candidates() -> list[Candidate]:
+    """What `heads="auto"` tries after that, if the user gives it the time."""
+    return [SteppedCandidate(name) for name in ("attentive", "adapter_64", "ladder_64")]
+
+
+def find_candidates(heads: str | Sequence[str], kind: Kind, seconds: float | None) -> list[Candidate]:
+    """The candidates of "auto", or those that the user names, after the baseline and the last layer."""
+    if heads == "auto":
+        return auto_candidates() + (slow_candidates() if seconds is not None else [])
+    wanted = [heads] if isinstance(heads, str) else [str(name) for name in heads]
     known = {candidate.name: candidate for candidate in auto_candidates()}
     if not wanted:
         raise UserError("heads is empty: name at least one, or use 'auto'.")
-    for name in wanted:
-        if name not in known:
-            raise UserError(f"heads has '{name}', which `fit` does not know: {suggest(str(name), ['auto', *known])}")
-    always = ("majority", "last_lr")
-    return [known[name] for name in dict.fromkeys([*always, *wanted])]
+    return [known.get(name) or _from_the_zoo(name, kind, [*known]) for name in dict.fromkeys([*ALWAYS, *wanted])]
+
+
+def _from_the_zoo(name: str, kind: Kind, known: list[str]) -> Candidate:
+    zoo = sorted({*HEADS, *list_presets()})
+    if name not in zoo:
+        raise UserError(f"heads has '{name}', which does not exist: {suggest(name, {'auto', *known, *zoo})}")
+    head = HEADS[find_preset(name)[0]]
+    if not head.takes(kind):
+        raise UserError(f"heads has '{name}', which can't predict a {kind}: leave it out.")
+    if head.convex:
+        return LinearCandidate(name, find_preset(name)[0], dict(find_preset(name)[1]))
+    return SteppedCandidate(name)

@@ -8,7 +8,7 @@ The encoder stays frozen and runs once. Everything else reads its pooled hidden 
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -30,7 +30,6 @@ from bertvision.models.candidates import (
     Rows,
     Split,
     Trial,
-    auto_candidates,
     average,
     average_outputs,
     best_by_loss,
@@ -39,7 +38,9 @@ from bertvision.models.choose_heads import find_candidates
 from bertvision.models.clock import Clock
 from bertvision.models.leaderboard import PARTS, Leaderboard, Line, spread
 from bertvision.models.split import ROUGH, choose_split
+from bertvision.models.stepped import SteppedCandidate
 from bertvision.models.tfidf import Tfidf
+from bertvision.pipeline.snapshot import compute_outputs
 from bertvision.progress import Reporter
 from bertvision.sources import MemoryStates
 from bertvision.tables import counted
@@ -88,7 +89,6 @@ class Fit:
     features: Features
     dev: tuple[list[Example], Features] | None
     dev_outputs: dict[str, np.ndarray]
-    temperature: dict[str, float]
     seconds: float
     encode_seconds: float
     notes: list[str]
@@ -105,8 +105,8 @@ class Fit:
         return [self.examples[row] for row in self.split.judged.tolist()]
 
     def outputs(self, trial: Trial) -> np.ndarray:
-        """(judged row, output) out-of-fold outputs, calibrated."""
-        found: np.ndarray = trial.outputs.numpy() / np.float32(self.temperature.get(trial.name, 1.0))
+        """(judged row, output) out-of-fold outputs."""
+        found: np.ndarray = trial.outputs.numpy()
         return found
 
 
@@ -118,7 +118,7 @@ def fit_table(
     started, notes = time.monotonic(), list(table.notes)
     notes += check_same_labels(table, dev) if dev is not None else []
     task = _build_task(table, options)
-    candidates = auto_candidates() if options.heads == "auto" else find_candidates(options.heads)
+    candidates = find_candidates(options.heads, task.kind, options.seconds)
     examples = _examples(table, task, "train")
     split = choose_split(
         _joined(table), [int(example.target or 0) for example in examples] if task.labels else None, options.seed
@@ -136,6 +136,9 @@ def fit_table(
         _encode(encoder, features, "texts", reporter), encoder.shape, Target(task.kind, len(task.labels)), options.seed,
     )  # fmt: skip
     encode_seconds = time.monotonic() - before
+    for candidate in candidates:
+        if isinstance(candidate, SteppedCandidate):
+            candidate.encoder, candidate.features, candidate.machine = encoder, features, machine
     trials, skipped = _try_all(candidates, rows, split, options, encode_seconds, started, reporter)
     names, metric = {trial.name: trial for trial in trials}, options.metric or task.metrics[0]
     scores = {trial.name: _score(task, trial, split, examples, metric) for trial in trials}
@@ -146,19 +149,19 @@ def fit_table(
         for trial in wanted:
             fitted[trial.name] = trial.refit()
             bar.advance(1)
-    temperature = {trial.name: _temperature(trial, rows, split) for trial in trials} if task.labels else {}
-    _calibrate(fitted, temperature)
+    for trial in wanted:
+        _scale(fitted[trial.name], trial.temperature or 1.0)
     found = None
     outputs: dict[str, np.ndarray] = {}
     if dev is not None:
         dev_examples = _examples(dev, task, "dev")
         found = dev_examples, _features(encoder, task, dev_examples)
         states = _encode(encoder, found[1], "dev", reporter)
-        outputs = _dev_outputs(trials, fitted, states, _joined(dev), rows)
+        outputs = _dev_outputs(trials, fitted, states, _joined(dev), rows, encoder, found[1], machine)
     board = _board(task, trials, skipped, chosen, scores, outputs, found, split, metric)
     return Fit(
         task, options, table, encoder, machine, split, trials, skipped, fitted, board, examples, features, found,
-        outputs, temperature, time.monotonic() - started, encode_seconds, notes,
+        outputs, time.monotonic() - started, encode_seconds, notes,
     )  # fmt: skip
 
 
@@ -285,7 +288,7 @@ def _try_all(
                 skipped.append(candidate.name)
                 continue
             try:
-                trials.append(candidate.attempt(rows, split, clock))
+                trials.append(_calibrate(candidate.attempt(rows, split, clock), rows, split))
             except OutOfTimeError:
                 skipped.append(candidate.name)
             except KeyboardInterrupt:
@@ -317,25 +320,26 @@ def _needed(chosen: Trial, names: dict[str, Trial]) -> list[Trial]:
     return [trial for trial in (chosen, *(names[name] for name in chosen.members), last) if trial is not None]
 
 
-def _temperature(trial: Trial, rows: Rows, split: Split) -> float:
-    """The factor by which logits are divided so that held-out probabilities are right on average."""
-    scale = torch.linspace(-1.5, 1.5, 121).exp()  # (temperature)
-    losses = [rows.loss(trial.outputs / one, split.judged) for one in scale]
-    return float(scale[int(np.argmin(losses))])
+def _calibrate(trial: Trial, rows: Rows, split: Split) -> Trial:
+    """Divide the logits by the temperature at which held-out probabilities are right on average."""
+    if not rows.labels or trial.temperature is None or trial.role == "baseline":
+        return trial
+    temperatures = torch.linspace(-1.5, 1.5, 121).exp().tolist()
+    losses = [rows.loss(trial.outputs / one, split.judged) for one in temperatures]
+    best = temperatures[int(np.argmin(losses))]
+    return replace(trial, outputs=trial.outputs / best, temperature=best)
 
 
-def _calibrate(fitted: dict[str, Fitted], temperature: dict[str, float]) -> None:
-    """Divide the output layers by their temperature. No prediction changes, only its probability."""
-    for name, one in fitted.items():
-        factor = temperature.get(name, 1.0)
-        if isinstance(one.model, Tfidf):
-            one.model.weight.div_(factor)
-            one.model.bias.div_(factor)
-        elif one.model is not None:
-            with torch.no_grad():
-                output: Any = one.model.output
-                output.weight.div_(factor)
-                output.bias.div_(factor)
+def _scale(fitted: Fitted, temperature: float) -> None:
+    """Divide the output layer by the temperature. No prediction changes, only its probability."""
+    if isinstance(fitted.model, Tfidf):
+        fitted.model.weight.div_(temperature)
+        fitted.model.bias.div_(temperature)
+    elif fitted.model is not None and temperature != 1.0:
+        output: Any = fitted.model.output
+        with torch.no_grad():
+            output.weight.div_(temperature)
+            output.bias.div_(temperature)
 
 
 # ---------------------------------------------------------------------- scores
@@ -368,6 +372,9 @@ def _dev_outputs(
     states: dict[str, torch.Tensor],
     texts: list[str],
     rows: Rows,
+    encoder: Encoder,
+    features: Features,
+    machine: Machine,
 ) -> dict[str, np.ndarray]:
     given: dict[str, Any] = dict(states)
     hidden = HiddenStates(torch.ones(len(texts), dtype=torch.long), **given)
@@ -376,6 +383,9 @@ def _dev_outputs(
         model = fitted[trial.name].model
         if isinstance(model, Tfidf):
             found[trial.name] = model(texts)
+        elif model is not None and not all(part in states for part in model.reads):
+            on_device = {trial.name: model.to(machine.device)}
+            found |= compute_outputs(encoder, on_device, model.reads, features, rows.kind, machine)
         elif model is not None:
             with torch.no_grad():
                 found[trial.name] = model(hidden).numpy()

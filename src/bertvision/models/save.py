@@ -214,7 +214,7 @@ def _describe(trial: Trial, fit: Fit) -> dict[str, Any]:
     if trial.members:
         members = [{"run": None, "epochs": 0.0, "name": name} for name in trial.members]
         return {**found, "ensemble": list(trial.members), "voices": members, "method": "mean", "weights": None}
-    return {**found, "head": "mlp" if "epochs" in trial.settings else "linear"}
+    return {**found, "head": trial.settings["head"]}
 
 
 def _baseline(job: Job, fit: Fit) -> dict[str, Any]:

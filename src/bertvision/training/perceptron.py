@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bertvision.machine import drawing_from
+from bertvision.machine import drawing_from, using_threads
 from bertvision.training.convex import measure_scales
 
 COMPONENTS = 512
@@ -99,7 +99,8 @@ def train_perceptron(
     the loss. None if it was stopped before the end."""
     rows, batch = len(projected), 128 if len(projected) >= 1024 else 32
     of_labels = not targets.is_floating_point()
-    with drawing_from(torch.device("cpu"), seed):
+    # The steps are so small that a second thread saves nothing, and on a busy machine it waits.
+    with using_threads(1), drawing_from(torch.device("cpu"), seed):
         first, last = nn.Linear(projected.shape[1], size), nn.Linear(size, outputs)
         net = nn.Sequential(nn.Dropout(recipe.input_dropout), first, nn.GELU(), nn.Dropout(recipe.dropout), last)
         optimizer = torch.optim.AdamW(net.parameters(), lr=recipe.lr, weight_decay=DECAY, fused=True)
