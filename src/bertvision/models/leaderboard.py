@@ -78,11 +78,11 @@ class Leaderboard:
         """Which model was chosen, and why."""
         best = self.find(self.chosen)
         assert best is not None and best.cv is not None
-        return (
-            f"Chosen: {self.chosen}, the best in {self.where}."
-            if self.how == "cv"
-            else (f"Chosen: {self.chosen}, the best on {self.where}.")
-        )
+        said = f"Chosen: {self.chosen}, the best {'in' if self.how == 'cv' else 'on'} {self.where}."
+        baseline = next((line for line in self.lines if line.role == "baseline"), None)
+        if baseline is not None and baseline.cv is not None and best.cv <= baseline.cv:
+            said += " It does not beat the majority baseline, which reads no text."
+        return said
 
     def gain(self) -> str:
         """What all layers added over the last and over the best single layer; empty if one of them was not tried."""
