@@ -18,7 +18,7 @@ import torch
 from bertvision.data.examples import Example
 from bertvision.data.windows import Features, build_features
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.loading import load_encoder
+from bertvision.encoder.shared import shared_encoder
 from bertvision.encoder.states import HiddenStates, Part
 from bertvision.errors import UserError
 from bertvision.heads import Target
@@ -127,7 +127,7 @@ def fit_table(
     for note in notes:
         reporter.say(note)
     machine = Machine(options.device)
-    encoder = load_encoder(options.encoder, machine.device, machine.dtype).eval().requires_grad_(False)
+    encoder = shared_encoder(options.encoder, machine.device, machine.dtype)
     features = _features(encoder, task, examples)
     _note_cut(encoder, features, len(examples), reporter)
     before = time.monotonic()
