@@ -48,16 +48,17 @@ FIT_VERSION = 1
 MOST_SUSPECTS = 1000
 
 
-def check_free(to: Path, overwrite: bool) -> None:
-    """Refuse a folder that exists, unless it is a fitted model to be replaced, or empty."""
+def check_free(to: Path, overwrite: bool, other: str = " with --to", replace: str = "--overwrite") -> None:
+    """Refuse a folder that exists, unless it is a fitted model to be replaced, or empty. `other` and `replace` are how
+    a user chooses another folder, or to replace this one."""
     if not to.exists() or (to.is_dir() and not any(to.iterdir())):
         return
     if not to.is_dir():
-        raise UserError(f"'{to}' is a file: choose a folder for the model with --to.")
+        raise UserError(f"'{to}' is a file: choose a folder for the model{other}.")
     if not (to / FILE).is_file():
-        raise UserError(f"'{to}' exists and is not a fitted model: choose another folder with --to.")
+        raise UserError(f"'{to}' exists and is not a fitted model: choose another folder{other}.")
     if not overwrite:
-        raise UserError(f"'{to}' exists: choose another folder with --to, or replace the model with --overwrite.")
+        raise UserError(f"'{to}' exists: choose another folder{other}, or replace the model with {replace}.")
 
 
 def save_fit(fit: Fit, to: Path, source: str | None = None, dev: str | None = None, overwrite: bool = False) -> Path:

@@ -54,9 +54,7 @@ class Predictor:
         layers = next((stamp["layers"] for stamp in trained if "layers" in stamp), None)
         encoder = dataclasses.replace(settings, layers=layers)
         self.machine = Machine(encoder.device, encoder.dtype)
-        self.encoder, output = load_snapshot(
-            self.folder.encoder(self.epochs), encoder, self.machine, self.load_encoder
-        )
+        self.encoder, output = load_snapshot(self.folder.encoder(self.epochs), encoder, self.machine, self.load_encoder)
         self.models: dict[str, Any] = {}
         keep: set[Part] = set()
         for name in names:
