@@ -78,7 +78,12 @@ def as_scores(values: Any) -> list[Any]:
 
 
 def as_weights(values: Any) -> list[Any] | None:
-    return None if values is None else as_list(np.asarray(values), "sample_weight")
+    if values is None:
+        return None
+    found = as_list(np.asarray(values), "sample_weight")
+    if not any(found):
+        raise UserError("sample_weight is zero for every row.")
+    return found
 
 
 def _as_column(values: Any) -> np.ndarray:
@@ -99,4 +104,6 @@ def drop_weightless(table: OwnTable) -> OwnTable:
     found: dict[str, Any] = {
         name: None if values is None else [values[row] for row in kept] for name, values in given.items()
     }
+    if table.labels is not None and len(set(found["labels"])) < 2:
+        raise UserError("only one class has rows with a positive sample_weight: at least two classes are needed.")
     return replace(table, **found)

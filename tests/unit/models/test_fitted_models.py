@@ -9,7 +9,7 @@ from bertvision.models.model import Model
 from bertvision.models.save import save_fit
 from bertvision.tasks.own_table import from_columns
 
-WORDS = "the of in at to on".split()
+WORDS = ["the", "of", "in", "at", "to", "on"]
 
 
 def fit_and_load(texts: list[str], labels: list[str], encoder: Path, folder: Path) -> tuple[Model, str]:
