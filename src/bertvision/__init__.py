@@ -51,7 +51,7 @@ _MODULES = {
     "load": "bertvision.models.model",
     "Classifier": "bertvision.models.estimators",
     "Regressor": "bertvision.models.estimators",
-    "LayerFeatures": "bertvision.models.estimators",
+    "LayerFeatures": "bertvision.models.layer_features",
 }
 __all__ = ["__version__", *_MODULES]
 

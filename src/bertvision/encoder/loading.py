@@ -83,7 +83,7 @@ def _find_folder(name: str) -> Path | None:
 def identify(name: str) -> str:
     """Hash everything that affects an encoder's output: the files of a folder, or the hub name and commit."""
     if folder := _find_folder(name):
-        files = [path for path in sorted(folder.iterdir()) if _affects_output(path)]
+        files = [path for path in sorted(folder.iterdir()) if affects_output(path)]
         return fingerprint([path.name for path in files], file_fingerprint(files))
     try:
         commit = extract_commit_hash(cached_file(name, "config.json"), None)
@@ -106,7 +106,7 @@ def tokenizer_stamp(tokenizer: PreTrainedTokenizerBase) -> str:
     return fingerprint({key: value for key, value in rules.items() if key not in ("truncation", "padding")})
 
 
-def _affects_output(path: Path) -> bool:
+def affects_output(path: Path) -> bool:
     """Whether a file in an encoder's folder affects its output: weights, config and tokenizer files do."""
     return path.is_file() and (path.suffix in (".safetensors", ".model") or path.name in _IDENTITY_FILES)
 

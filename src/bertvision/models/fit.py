@@ -18,7 +18,7 @@ import torch
 from bertvision.data.examples import Example
 from bertvision.data.windows import Features, build_features
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.loading import load_encoder
+from bertvision.encoder.shared import shared_encoder
 from bertvision.encoder.states import HiddenStates, Part
 from bertvision.errors import UserError
 from bertvision.heads import Target
@@ -127,7 +127,7 @@ def fit_table(
     for note in notes:
         reporter.say(note)
     machine = Machine(options.device)
-    encoder = load_encoder(options.encoder, machine.device, machine.dtype).eval().requires_grad_(False)
+    encoder = shared_encoder(options.encoder, machine.device, machine.dtype)
     features = _features(encoder, task, examples)
     _note_cut(encoder, features, len(examples), reporter)
     before = time.monotonic()
@@ -142,7 +142,7 @@ def fit_table(
     trials, skipped = _try_all(candidates, rows, split, options, encode_seconds, started, reporter)
     names, metric = {trial.name: trial for trial in trials}, options.metric or task.metrics[0]
     scores = {trial.name: _score(task, trial, split, examples, metric) for trial in trials}
-    chosen = max(trials, key=lambda trial: (round(scores[trial.name][0], 6), -trial.parameters))
+    chosen = _choose(trials, scores)
     wanted = [trial for trial in trials if dev is not None or trial in _needed(chosen, names)]
     fitted = {}
     with reporter.bar("fitting again on all rows", len(wanted), "models") as bar:
@@ -244,12 +244,16 @@ def _warnings(table: OwnTable, split: Split) -> Iterator[str]:
 
 def _features(encoder: Encoder, task: Task, examples: list[Example]) -> Features:
     assert encoder.tokenizer is not None
-    length = min(MAX_LENGTH, encoder.max_length or MAX_LENGTH)
-    return build_features(examples, encoder.tokenizer, task.kind, False, length)
+    return build_features(examples, encoder.tokenizer, task.kind, False, most_tokens(encoder))
+
+
+def most_tokens(encoder: Encoder) -> int:
+    """Tokens of a text that are read."""
+    return min(MAX_LENGTH, encoder.max_length or MAX_LENGTH)
 
 
 def _note_cut(encoder: Encoder, features: Features, rows: int, reporter: Reporter) -> None:
-    length = min(MAX_LENGTH, encoder.max_length or MAX_LENGTH)
+    length = most_tokens(encoder)
     full = int((features.lengths >= length).sum())
     if full:
         reporter.say(f"{full:,} of {rows:,} texts have {length} tokens or more; only the first {length} are read.")
@@ -312,6 +316,12 @@ def _averages(trials: list[Trial], rows: Rows, split: Split) -> list[Trial]:
     heads = [trial for trial in trials if trial.role == "head" and trial.name != "best_layer_lr"]
     best = best_by_loss(heads, rows, split.judged)[:AVERAGED]
     return [average(best, rows)] if len(best) > 1 else []
+
+
+def _choose(trials: list[Trial], scores: dict[str, tuple[float, float | None, float | None]]) -> Trial:
+    """The best model; among equals, the smallest. The baseline reads no text, so it is never the model."""
+    models = [trial for trial in trials if trial.role != "baseline"]
+    return max(models, key=lambda trial: (round(scores[trial.name][0], 6), -trial.parameters))
 
 
 def _needed(chosen: Trial, names: dict[str, Trial]) -> list[Trial]:

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import numpy as np
 
+from bertvision.kinds import KINDS
 from bertvision.tables import Column, Headings, Rows, Table, counted
 
 PARTS = 5
@@ -78,11 +80,11 @@ class Leaderboard:
         """Which model was chosen, and why."""
         best = self.find(self.chosen)
         assert best is not None and best.cv is not None
-        return (
-            f"Chosen: {self.chosen}, the best in {self.where}."
-            if self.how == "cv"
-            else (f"Chosen: {self.chosen}, the best on {self.where}.")
-        )
+        said = f"Chosen: {self.chosen}, the best {'in' if self.how == 'cv' else 'on'} {self.where}."
+        baseline = next((line for line in self.lines if line.role == "baseline"), None)
+        if baseline is not None and baseline.cv is not None and best.cv <= baseline.cv:
+            said += " It does not beat the majority baseline, which reads no text."
+        return said
 
     def gain(self) -> str:
         """What all layers added over the last and over the best single layer; empty if one of them was not tried."""
@@ -108,3 +110,40 @@ def _against(gain: float, what: str) -> str:
 def spread(scores: Sequence[float]) -> float | None:
     """Standard deviation of a few scores."""
     return float(np.std(scores, ddof=1)) if len(scores) > 1 else None
+
+
+class Lines(list[dict[str, Any]]):
+    """The rows of a leaderboard as dicts, printed as a table."""
+
+    board: Leaderboard
+
+    @classmethod
+    def of(cls, facts: dict[str, Any]) -> "Lines":
+        """`facts` are the contents of model.json."""
+        found = cls(facts["leaderboard"])
+        lines = [Line(**row) for row in found]
+        title = KINDS[facts["kind"]].title(facts["metric"]) or facts["metric"]
+        choice = facts["choice"]
+        found.board = Leaderboard(
+            lines, facts["chosen"], facts["metric"], title, choice["how"], choice["folds"], choice["rows"]
+        )
+        return found
+
+    def __repr__(self) -> str:
+        table = self.board.table()
+        cells = [table.headings, *table.texts()]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        rows = [
+            "  ".join(
+                cell.rjust(width) if numeric else cell.ljust(width)
+                for cell, width, numeric in zip(row, widths, table.is_numeric(), strict=True)
+            ).rstrip()
+            for row in cells
+        ]
+        return "\n".join([*rows, f"Scores: {self.board.where}."])
+
+    def _repr_html_(self) -> str:
+        table = self.board.table()
+        rows = [("th", table.headings), *(("td", row) for row in table.texts())]
+        written = ["<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) + "</tr>" for tag, row in rows]
+        return f"<table>{''.join(written)}</table><p>Scores: {escape(self.board.where)}.</p>"

@@ -9,6 +9,7 @@ from bertvision.data.examples import Example
 from bertvision.data.texts import Text
 from bertvision.data.windows import Features
 from bertvision.disk import read_json
+from bertvision.encoder.shared import shared_encoder
 from bertvision.errors import UserError
 from bertvision.kinds import Predictions
 from bertvision.models.folder import FILE, FORMAT, TFIDF_FOLDER
@@ -23,6 +24,8 @@ ALIASES = {"last_lr": ENCODER}
 
 class FittedPredictor(Predictor):
     """A model of a fitted folder, loaded for new text: the chosen one, or another of its leaderboard."""
+
+    load_encoder = staticmethod(shared_encoder)
 
     def __init__(self, folder: Path | str, head: str | None = None, reporter: Reporter | None = None) -> None:
         self.facts = read_facts(Path(folder))

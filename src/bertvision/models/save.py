@@ -34,7 +34,7 @@ from bertvision.kinds.label import LabelResults
 from bertvision.machine import describe_environment
 from bertvision.models.candidates import Trial
 from bertvision.models.card import build_card
-from bertvision.models.fit import MAX_LENGTH, Fit
+from bertvision.models.fit import Fit, most_tokens
 from bertvision.models.folder import FILE, FORMAT, TFIDF_FOLDER
 from bertvision.models.tfidf import Tfidf
 from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, HELD_OUT_ROWS, describe_task, mark_done
@@ -48,16 +48,17 @@ FIT_VERSION = 1
 MOST_SUSPECTS = 1000
 
 
-def check_free(to: Path, overwrite: bool) -> None:
-    """Refuse a folder that exists, unless it is a fitted model to be replaced, or empty."""
+def check_free(to: Path, overwrite: bool, other: str = " with --to", replace: str = "--overwrite") -> None:
+    """Refuse a folder that exists, unless it is a fitted model to be replaced, or empty. `other` and `replace` are how
+    a user chooses another folder, or to replace this one."""
     if not to.exists() or (to.is_dir() and not any(to.iterdir())):
         return
     if not to.is_dir():
-        raise UserError(f"'{to}' is a file: choose a folder for the model with --to.")
+        raise UserError(f"'{to}' is a file: choose a folder for the model{other}.")
     if not (to / FILE).is_file():
-        raise UserError(f"'{to}' exists and is not a fitted model: choose another folder with --to.")
+        raise UserError(f"'{to}' exists and is not a fitted model: choose another folder{other}.")
     if not overwrite:
-        raise UserError(f"'{to}' exists: choose another folder with --to, or replace the model with --overwrite.")
+        raise UserError(f"'{to}' exists: choose another folder{other}, or replace the model with {replace}.")
 
 
 def save_fit(fit: Fit, to: Path, source: str | None = None, dev: str | None = None, overwrite: bool = False) -> Path:
@@ -101,7 +102,7 @@ def describe(fit: Fit, to: Path, job: Job) -> dict[str, Any]:
         "kind": str(fit.task.kind),
         "labels": list(fit.task.labels),
         "pairs": fit.task.takes_pairs,
-        "max_length": MAX_LENGTH,
+        "max_length": most_tokens(fit.encoder),
         "encoder": fit.options.encoder,
         "encoder_stamp": job.stamps.encoder,
         **summary(fit),
@@ -145,7 +146,7 @@ def _job(fit: Fit, folder: Path, name: str, source: str | None, dev: str | None)
             "files", train=source, dev=dev, kind=str(task.kind), text=columns.text, text_pair=columns.text_pair,
             label=columns.label, labels=list(task.labels) or None,
         ),
-        data=DataConfig(max_length=MAX_LENGTH, hold_out=len(fit.split.judged) / len(fit.examples) / 2),
+        data=DataConfig(max_length=most_tokens(fit.encoder), hold_out=len(fit.split.judged) / len(fit.examples) / 2),
         encoder=EncoderConfig(name=fit.options.encoder, device=fit.options.device),
         finetune=FinetuneConfig(epochs=0.0),
         heads=[trial.name for trial in fit.trials if trial.role == "head"],

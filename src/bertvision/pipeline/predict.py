@@ -1,9 +1,9 @@
 """Predictions of a trained run for new text: an answer and its position, a label with probabilities, or a score."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from bertvision.data.examples import Example
 from bertvision.data.texts import Text, blank, check_texts, name_texts, too_long
 from bertvision.data.windows import Features, build_features
 from bertvision.disk import read_json
+from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.loading import load_encoder
 from bertvision.encoder.states import Part
 from bertvision.errors import UserError
 from bertvision.heads import Head, load_head
@@ -29,6 +31,8 @@ from bertvision.tasks.new_text import read_new_text
 
 class Predictor:
     """One model of a run, loaded for new text. The run's data is not needed."""
+
+    load_encoder: ClassVar[Callable[..., Encoder]] = staticmethod(load_encoder)
 
     def __init__(
         self, folder: Path | str, head: str | None = None, epochs: float | None = None, reporter: Reporter | None = None
@@ -50,7 +54,7 @@ class Predictor:
         layers = next((stamp["layers"] for stamp in trained if "layers" in stamp), None)
         encoder = dataclasses.replace(settings, layers=layers)
         self.machine = Machine(encoder.device, encoder.dtype)
-        self.encoder, output = load_snapshot(self.folder.encoder(self.epochs), encoder, self.machine)
+        self.encoder, output = load_snapshot(self.folder.encoder(self.epochs), encoder, self.machine, self.load_encoder)
         self.models: dict[str, Any] = {}
         keep: set[Part] = set()
         for name in names:
@@ -70,11 +74,17 @@ class Predictor:
 
     def predict_texts(self, texts: Iterable[Text], threshold: float | None = None) -> list[dict[str, Any]]:
         """Predict one row per text. Each text is a string or a pair of strings, such as (question, passage)."""
+        found = self.predict(self.read_texts(texts))
+        return list(found.rows(self.threshold if threshold is None else threshold))
+
+    def read_texts(self, texts: Iterable[Text]) -> list[Example]:
+        """The texts as examples. UserError if one is empty, or if single texts are expected and it is a pair, or the
+        other way round."""
         examples = [Example(str(number), *pair) for number, pair in enumerate(check_texts(texts))]
         for example in examples:
             if problem := self._wrong_number(example):
                 raise UserError(problem)
-        return list(self.predict(examples).rows(self.threshold if threshold is None else threshold))
+        return examples
 
     def predict_rows(self, examples: list[Example], threshold: float | None = None) -> list[dict[str, Any]]:
         """Predict the rows of a file, in their order: id, texts and prediction. A row that can't be predicted has an

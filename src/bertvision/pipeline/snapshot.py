@@ -32,7 +32,9 @@ from bertvision.sources.base import make_ahead
 LONG_WORK = 2e16
 
 
-def load_snapshot(folder: Path, settings: EncoderConfig, machine: Machine) -> tuple[Encoder, Any]:
+def load_snapshot(
+    folder: Path, settings: EncoderConfig, machine: Machine, load: Callable[..., Encoder] = load_encoder
+) -> tuple[Encoder, Any]:
     """Load the frozen encoder of a snapshot, in the machine's precision, and its output layer."""
     reference = read_json(folder / "reference.json")
     name = reference["name"] if reference else str(folder)
@@ -40,7 +42,7 @@ def load_snapshot(folder: Path, settings: EncoderConfig, machine: Machine) -> tu
         raise UserError(
             f"the encoder '{name}' has changed since this run used it: restore the original, or start a new run."
         )
-    encoder = load_encoder(name, machine.device, machine.dtype, settings.attention, layers=settings.layers)
+    encoder = load(name, machine.device, machine.dtype, settings.attention, layers=settings.layers)
     output = restore_output_layer(folder).to(machine.device)
     return encoder.eval().requires_grad_(False), output.eval()
 

@@ -76,7 +76,7 @@ def build_table(
     reader = TableReader(source, columns, given.weight, options.most_rows, options.seed)
     for place, row in chain(first, rows):
         reader.add(place, row)
-    kept, gaps, complete = reader.finish()
+    kept, gaps, complete = reader.finish(has_labels=kind is LABEL)
     _check_header(given, columns, reader.values, source)
     missing = [gap.describe(source) for gap in gaps]
     _check_gaps(missing, len(kept), options, source)

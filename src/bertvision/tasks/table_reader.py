@@ -49,11 +49,12 @@ class TableReader:
         name = None if is_missing(identity) else str(identity)
         self._sample.add(KeptRow(self.total, place, text, pair, label, weight, name))
 
-    def finish(self) -> tuple[list[KeptRow], list[Gap], int]:
-        """The kept rows in order, the gaps found, and the number of complete rows."""
+    def finish(self, has_labels: bool = False) -> tuple[list[KeptRow], list[Gap], int]:
+        """The kept rows in order, the gaps found, and the number of complete rows. `has_labels`: "NA" is a label, even
+        among numbers."""
         rows, complete = self._sample.rows(), self._sample.seen
         gaps = [self._text, self._pair, self._label]
-        if self._not_a_number.count and numbers_in(self.values) is not None:  # "NA" among numbers
+        if not has_labels and self._not_a_number.count and numbers_in(self.values) is not None:  # "NA" among numbers
             gaps.append(self._not_a_number)
             rows = [row for row in rows if not _is_no_number(row.label)]
             for value in [value for value in self.values if _is_no_number(value)]:
