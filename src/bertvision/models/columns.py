@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
 from bertvision.errors import UserError
+from bertvision.models.table_rows import take_rows
 from bertvision.tasks.in_memory import as_list, is_missing
 from bertvision.tasks.own_table import OwnTable
 
@@ -99,11 +99,7 @@ def drop_weightless(table: OwnTable) -> OwnTable:
     if weights is None or all(weights):
         return table
     kept = [row for row, weight in enumerate(weights) if weight]
-    columns = ("texts", "pairs", "labels", "scores", "weights", "ids", "places")
-    given: dict[str, Any] = {name: getattr(table, name) for name in columns}
-    found: dict[str, Any] = {
-        name: None if values is None else [values[row] for row in kept] for name, values in given.items()
-    }
-    if table.labels is not None and len(set(found["labels"])) < 2:
+    found = take_rows(table, kept)
+    if table.labels is not None and len(set(found.labels or ())) < 2:
         raise UserError("only one class has rows with a positive sample_weight: at least two classes are needed.")
-    return replace(table, **found)
+    return found

@@ -16,45 +16,43 @@ import numpy as np
 import torch
 
 from bertvision.data.examples import Example
-from bertvision.data.windows import Features, build_features
+from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.shared import shared_encoder
-from bertvision.encoder.states import HiddenStates, Part
-from bertvision.errors import UserError
+from bertvision.encoder.states import HiddenStates
 from bertvision.heads import Target
 from bertvision.kinds.base import Scores
 from bertvision.machine import Machine
-from bertvision.models.candidates import (
-    Candidate,
-    Fitted,
-    Rows,
-    Split,
-    Trial,
-    average,
-    average_outputs,
-    best_by_loss,
-)
+from bertvision.models.candidates import Candidate, Fitted, Rows, Split, Trial, average, average_outputs, best_by_loss
 from bertvision.models.choose_heads import find_candidates
 from bertvision.models.clock import Clock
 from bertvision.models.leaderboard import PARTS, Leaderboard, Line, spread
 from bertvision.models.split import ROUGH, choose_split
 from bertvision.models.stepped import SteppedCandidate
+from bertvision.models.table_rows import (
+    build_task_of,
+    encode,
+    examples_of,
+    features_of,
+    joined_texts,
+    limit_rows,
+    note_cut,
+    targets_of,
+    weights_of,
+)
 from bertvision.models.tfidf import Tfidf
 from bertvision.pipeline.snapshot import compute_outputs
 from bertvision.progress import Reporter
-from bertvision.sources import MemoryStates
 from bertvision.tables import counted
 from bertvision.tasks.base import Task
 from bertvision.tasks.own_table import OwnTable, check_same_labels
 from bertvision.training.strengths import OutOfTimeError
 
-MAX_LENGTH = 256
 LEAST_SECONDS = 20.0
 """`heads="auto"` spends as long on fitting as on encoding, but at least this."""
 TRY_SHARE = 0.6
-"""Part of the time after which nothing new is tried: the chosen model is fitted again on all rows."""
+"""Part of that time after which nothing new is tried. The rest is for fitting the chosen model again on all rows."""
 AVERAGED = 3
-KEEP: tuple[Part, ...] = ("deviation", "mean")
 
 
 @dataclass(frozen=True)
@@ -114,50 +112,47 @@ def fit_table(
     table: OwnTable, options: Options | None = None, dev: OwnTable | None = None, reporter: Reporter | None = None
 ) -> Fit:
     """Try every candidate on a table, choose one and fit it again on all rows. `dev` is scored once, after that."""
-    options, reporter = options or Options(), reporter or Reporter()
-    started, notes = time.monotonic(), list(table.notes)
-    notes += check_same_labels(table, dev) if dev is not None else []
-    task = _build_task(table, options)
+    options, reporter, started = options or Options(), reporter or Reporter(), time.monotonic()
+    notes = [*table.notes, *(check_same_labels(table, dev) if dev is not None else [])]
+    task = build_task_of(table, options.metric)
     candidates = find_candidates(options.heads, task.kind, options.seconds)
-    examples = _examples(table, task, "train")
-    split = choose_split(
-        _joined(table), [int(example.target or 0) for example in examples] if task.labels else None, options.seed
-    )
-    notes += _warnings(table, split)
-    for note in notes:
-        reporter.say(note)
     machine = Machine(options.device)
     encoder = shared_encoder(options.encoder, machine.device, machine.dtype)
-    features = _features(encoder, task, examples)
-    _note_cut(encoder, features, len(examples), reporter)
+    left = None if options.seconds is None else options.seconds - (time.monotonic() - started)
+    features = features_of(encoder, task, examples_of(table, task, "train"))
+    smaller, note = limit_rows(table, features, encoder, left, options.seed)
+    if smaller is not table:
+        table, features = smaller, features_of(encoder, task, examples_of(smaller, task, "train"))
+        notes.append(note)
+    examples = examples_of(table, task, "train")
+    split = choose_split(
+        joined_texts(table), targets_of(examples, task).tolist() if task.labels else None, options.seed
+    )
+    notes += _warnings(split)
+    for note in notes:
+        reporter.say(note)
+    note_cut(encoder, features, len(examples), reporter)
     before = time.monotonic()
     rows = Rows(
-        _joined(table), _targets(examples, task), _weights(table, task, examples, options),
-        _encode(encoder, features, "texts", reporter), encoder.shape, Target(task.kind, len(task.labels)), options.seed,
+        joined_texts(table), targets_of(examples, task), weights_of(table, task, examples, options.class_weight),
+        encode(encoder, features, "texts", reporter), encoder.shape, Target(task.kind, len(task.labels)), options.seed,
     )  # fmt: skip
     encode_seconds = time.monotonic() - before
     for candidate in candidates:
         if isinstance(candidate, SteppedCandidate):
             candidate.encoder, candidate.features, candidate.machine = encoder, features, machine
     trials, skipped = _try_all(candidates, rows, split, options, encode_seconds, started, reporter)
-    names, metric = {trial.name: trial for trial in trials}, options.metric or task.metrics[0]
+    metric = task.metrics[0]
     scores = {trial.name: _score(task, trial, split, examples, metric) for trial in trials}
     chosen = _choose(trials, scores)
-    wanted = [trial for trial in trials if dev is not None or trial in _needed(chosen, names)]
-    fitted = {}
-    with reporter.bar("fitting again on all rows", len(wanted), "models") as bar:
-        for trial in wanted:
-            fitted[trial.name] = trial.refit()
-            bar.advance(1)
-    for trial in wanted:
-        _scale(fitted[trial.name], trial.temperature or 1.0)
-    found = None
+    fitted = _fit_again(trials if dev is not None else _needed(chosen, trials), reporter)
+    found: tuple[list[Example], Features] | None = None
     outputs: dict[str, np.ndarray] = {}
     if dev is not None:
-        dev_examples = _examples(dev, task, "dev")
-        found = dev_examples, _features(encoder, task, dev_examples)
-        states = _encode(encoder, found[1], "dev", reporter)
-        outputs = _dev_outputs(trials, fitted, states, _joined(dev), rows, encoder, found[1], machine)
+        dev_examples = examples_of(dev, task, "dev")
+        found = dev_examples, features_of(encoder, task, dev_examples)
+        states = encode(encoder, found[1], "dev", reporter)
+        outputs = _dev_outputs(trials, fitted, states, joined_texts(dev), rows, encoder, found[1], machine)
     board = _board(task, trials, skipped, chosen, scores, outputs, found, split, metric)
     return Fit(
         task, options, table, encoder, machine, split, trials, skipped, fitted, board, examples, features, found,
@@ -165,105 +160,24 @@ def fit_table(
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------------- the table
+def _fit_again(trials: Sequence[Trial], reporter: Reporter) -> dict[str, Fitted]:
+    """Fit on all rows, and calibrate."""
+    fitted = {}
+    with reporter.bar("fitting again on all rows", len(trials), "models") as bar:
+        for trial in trials:
+            fitted[trial.name] = trial.refit()
+            _scale(fitted[trial.name], trial.temperature or 1.0)
+            bar.advance(1)
+    return fitted
 
 
-def _build_task(table: OwnTable, options: Options) -> Task:
-    labels = tuple(sorted(set(table.labels or ())))
-    metrics = ("accuracy", "f1_macro") if table.kind.has_labels else table.kind.default_metrics(())
-    if options.metric is not None and options.metric not in metrics:
-        raise UserError(f"metric is '{options.metric}': choose from {', '.join(metrics)}.")
-    if options.metric is not None:
-        metrics = (options.metric, *(metric for metric in metrics if metric != options.metric))
-    return Task("own", table.kind, metrics, {}, labels, False, MAX_LENGTH, table.name, table.pairs is not None)
-
-
-def _examples(table: OwnTable, task: Task, split: str) -> list[Example]:
-    index = {label: number for number, label in enumerate(task.labels)}
-    targets: Sequence[float] = (
-        [index[label] for label in table.labels] if table.labels is not None else table.scores or []
-    )
-    pairs: Sequence[str | None] = table.pairs or [None] * len(table)
-    # Ids as `run` gives them, so that a report finds the texts in the file again.
-    return [
-        Example(f"{split}-{row}", text, pair, target)
-        for row, (text, pair, target) in enumerate(zip(table.texts, pairs, targets, strict=True))
-    ]
-
-
-def _joined(table: OwnTable) -> list[str]:
-    """Each text, or both texts of a pair."""
-    if table.pairs is None:
-        return table.texts
-    return [f"{text}\n{pair}" for text, pair in zip(table.texts, table.pairs, strict=True)]
-
-
-def _targets(examples: list[Example], task: Task) -> torch.Tensor:
-    dtype = torch.long if task.labels else torch.float32
-    return torch.tensor([example.target for example in examples], dtype=dtype)  # (row)
-
-
-def _weights(table: OwnTable, task: Task, examples: list[Example], options: Options) -> torch.Tensor:
-    """(row) weights of the loss, with a mean of 1."""
-    weights = torch.ones(len(examples)) if table.weights is None else torch.tensor(table.weights, dtype=torch.float32)
-    if options.class_weight is not None and task.labels:
-        targets = _targets(examples, task)  # (row)
-        weights = weights * _class_weights(options.class_weight, task, targets, weights)[targets]
-    return weights / weights.mean().clamp(min=1e-12)  # (row)
-
-
-def _class_weights(
-    wanted: str | dict[str, float], task: Task, targets: torch.Tensor, weights: torch.Tensor
-) -> torch.Tensor:
-    """(label)"""
-    if wanted == "balanced":
-        counts = torch.bincount(targets, weights, minlength=len(task.labels)).float()  # (label)
-        return weights.sum() / (len(task.labels) * counts.clamp(min=1e-12))
-    if not isinstance(wanted, dict):
-        raise UserError(f"class_weight is {wanted!r}: give 'balanced', or a dict from label to weight.")
-    named = {str(label): float(weight) for label, weight in wanted.items()}
-    unknown = [label for label in named if label not in task.labels]
-    if unknown:
-        raise UserError(f"class_weight has labels that the data lacks: {', '.join(unknown)}.")
-    if any(not 0 < weight < float("inf") for weight in named.values()):
-        raise UserError("class_weight must have positive, finite weights.")
-    return torch.tensor([named.get(label, 1.0) for label in task.labels])
-
-
-def _warnings(table: OwnTable, split: Split) -> Iterator[str]:
+def _warnings(split: Split) -> Iterator[str]:
     rows = len(split.judged)
     if rows < ROUGH:
         yield (
             f"Only {counted(rows, 'row')} to judge by: scores can be off by {100 / max(rows, 1) ** 0.5:.0f} points, "
             "and the choice of the model may be chance. More rows help most."
         )
-
-
-# ---------------------------------------------------------------------- encoding
-
-
-def _features(encoder: Encoder, task: Task, examples: list[Example]) -> Features:
-    assert encoder.tokenizer is not None
-    return build_features(examples, encoder.tokenizer, task.kind, False, most_tokens(encoder))
-
-
-def most_tokens(encoder: Encoder) -> int:
-    """Tokens of a text that are read."""
-    return min(MAX_LENGTH, encoder.max_length or MAX_LENGTH)
-
-
-def _note_cut(encoder: Encoder, features: Features, rows: int, reporter: Reporter) -> None:
-    length = most_tokens(encoder)
-    full = int((features.lengths >= length).sum())
-    if full:
-        reporter.say(f"{full:,} of {rows:,} texts have {length} tokens or more; only the first {length} are read.")
-
-
-def _encode(encoder: Encoder, features: Features, what: str, reporter: Reporter) -> dict[str, torch.Tensor]:
-    """Part → (row, layer, hidden), in float32 on the CPU."""
-    with reporter.bar(f"encoding {what}", int(features.lengths.sum()), "tokens") as bar:
-        found = MemoryStates.encode(encoder, features, KEEP, bar=bar)
-    return {part: states.float().cpu() for part, states in found.parts.items()}
 
 
 # ---------------------------------------------------------------------- trying
@@ -324,10 +238,9 @@ def _choose(trials: list[Trial], scores: dict[str, tuple[float, float | None, fl
     return max(models, key=lambda trial: (round(scores[trial.name][0], 6), -trial.parameters))
 
 
-def _needed(chosen: Trial, names: dict[str, Trial]) -> list[Trial]:
+def _needed(chosen: Trial, trials: list[Trial]) -> list[Trial]:
     """The trials to fit again: the chosen one with its members, and the last layer, which every model is shown with."""
-    last = next((trial for trial in names.values() if trial.role == "encoder"), None)
-    return [trial for trial in (chosen, *(names[name] for name in chosen.members), last) if trial is not None]
+    return [trial for trial in trials if trial is chosen or trial.name in chosen.members or trial.role == "encoder"]
 
 
 def _calibrate(trial: Trial, rows: Rows, split: Split) -> Trial:

@@ -21,7 +21,7 @@ from bertvision.errors import UserError, suggest
 from bertvision.kinds import LABEL
 from bertvision.machine import Machine, sharing_cores
 from bertvision.models.columns import as_texts
-from bertvision.models.fit import most_tokens
+from bertvision.models.table_rows import most_tokens
 from bertvision.sources import MemoryStates
 
 READS: dict[str, tuple[Part, ...]] = {

@@ -34,8 +34,9 @@ from bertvision.kinds.label import LabelResults
 from bertvision.machine import describe_environment
 from bertvision.models.candidates import Trial
 from bertvision.models.card import build_card
-from bertvision.models.fit import Fit, most_tokens
+from bertvision.models.fit import Fit
 from bertvision.models.folder import FILE, FORMAT, TFIDF_FOLDER
+from bertvision.models.table_rows import most_tokens
 from bertvision.models.tfidf import Tfidf
 from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, HELD_OUT_ROWS, describe_task, mark_done
 from bertvision.pipeline.job import Job

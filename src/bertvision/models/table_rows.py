@@ -1,0 +1,185 @@
+"""A user's table as the rows that candidates read: task, targets, weights, tokens and pooled states."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+
+from bertvision.data.examples import Example
+from bertvision.data.windows import Features, build_features
+from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.states import Part, pack_tokens
+from bertvision.errors import UserError
+from bertvision.progress import Reporter
+from bertvision.sources import MemoryStates
+from bertvision.tasks.base import Task
+from bertvision.tasks.own_table import OwnTable
+
+MAX_LENGTH = 256
+KEEP: tuple[Part, ...] = ("deviation", "mean")
+ClassWeight = str | dict[str, float] | None
+COPIES = 4
+"""How often the states are in memory at the worst moment: two readings side by side, and a standardised copy."""
+MEMORY_SHARE = 0.5
+ENCODING_SHARE = 0.5
+"""Part of the user's time that encoding may take."""
+TIMED_TOKENS = 4096
+
+
+# ---------------------------------------------------------------------- the table
+
+
+def build_task_of(table: OwnTable, metric: str | None) -> Task:
+    labels = tuple(sorted(set(table.labels or ())))
+    metrics = ("accuracy", "f1_macro") if table.kind.has_labels else table.kind.default_metrics(())
+    if metric is not None and metric not in metrics:
+        raise UserError(f"metric is '{metric}': choose from {', '.join(metrics)}.")
+    if metric is not None:
+        metrics = (metric, *(other for other in metrics if other != metric))
+    return Task("own", table.kind, metrics, {}, labels, False, MAX_LENGTH, table.name, table.pairs is not None)
+
+
+def examples_of(table: OwnTable, task: Task, split: str) -> list[Example]:
+    index = {label: number for number, label in enumerate(task.labels)}
+    targets: Sequence[float] = (
+        [index[label] for label in table.labels] if table.labels is not None else table.scores or []
+    )
+    pairs: Sequence[str | None] = table.pairs or [None] * len(table)
+    # Ids as `run` gives them, so that a report finds the texts in the file again.
+    return [
+        Example(f"{split}-{row}", text, pair, target)
+        for row, (text, pair, target) in enumerate(zip(table.texts, pairs, targets, strict=True))
+    ]
+
+
+def joined_texts(table: OwnTable) -> list[str]:
+    """Each text, or both texts of a pair."""
+    if table.pairs is None:
+        return table.texts
+    return [f"{text}\n{pair}" for text, pair in zip(table.texts, table.pairs, strict=True)]
+
+
+def targets_of(examples: list[Example], task: Task) -> torch.Tensor:
+    dtype = torch.long if task.labels else torch.float32
+    return torch.tensor([example.target for example in examples], dtype=dtype)  # (row)
+
+
+def weights_of(table: OwnTable, task: Task, examples: list[Example], class_weight: ClassWeight) -> torch.Tensor:
+    """(row) weights of the loss, with a mean of 1."""
+    weights = torch.ones(len(examples)) if table.weights is None else torch.tensor(table.weights, dtype=torch.float32)
+    if class_weight is not None and task.labels:
+        targets = targets_of(examples, task)  # (row)
+        weights = weights * _class_weights(class_weight, task, targets, weights)[targets]
+    return weights / weights.mean().clamp(min=1e-12)  # (row)
+
+
+def _class_weights(
+    wanted: str | dict[str, float], task: Task, targets: torch.Tensor, weights: torch.Tensor
+) -> torch.Tensor:
+    """(label)"""
+    if wanted == "balanced":
+        counts = torch.bincount(targets, weights, minlength=len(task.labels)).float()  # (label)
+        return weights.sum() / (len(task.labels) * counts.clamp(min=1e-12))
+    if not isinstance(wanted, dict):
+        raise UserError(f"class_weight is {wanted!r}: give 'balanced', or a dict from label to weight.")
+    named = {str(label): float(weight) for label, weight in wanted.items()}
+    unknown = [label for label in named if label not in task.labels]
+    if unknown:
+        raise UserError(f"class_weight has labels that the data lacks: {', '.join(unknown)}.")
+    if any(not 0 < weight < float("inf") for weight in named.values()):
+        raise UserError("class_weight must have positive, finite weights.")
+    return torch.tensor([named.get(label, 1.0) for label in task.labels])
+
+
+# ---------------------------------------------------------------------- encoding
+
+
+def features_of(encoder: Encoder, task: Task, examples: list[Example]) -> Features:
+    assert encoder.tokenizer is not None
+    return build_features(examples, encoder.tokenizer, task.kind, False, most_tokens(encoder))
+
+
+def most_tokens(encoder: Encoder) -> int:
+    """Tokens of a text that are read."""
+    return min(MAX_LENGTH, encoder.max_length or MAX_LENGTH)
+
+
+def note_cut(encoder: Encoder, features: Features, rows: int, reporter: Reporter) -> None:
+    length = most_tokens(encoder)
+    full = int((features.lengths >= length).sum())
+    if full:
+        reporter.say(f"{full:,} of {rows:,} texts have {length} tokens or more; only the first {length} are read.")
+
+
+def encode(encoder: Encoder, features: Features, what: str, reporter: Reporter) -> dict[str, torch.Tensor]:
+    """Part → (row, layer, hidden), in float32 on the CPU."""
+    with reporter.bar(f"encoding {what}", int(features.lengths.sum()), "tokens") as bar:
+        found = MemoryStates.encode(encoder, features, KEEP, bar=bar)
+    return {part: states.float().cpu() for part, states in found.parts.items()}
+
+
+# ---------------------------------------------------------------------- limits
+
+
+def limit_rows(
+    table: OwnTable, features: Features, encoder: Encoder, seconds: float | None, seed: int
+) -> tuple[OwnTable, str]:
+    """The table, or a random part of it if the rest fits neither into memory nor into the user's time, and a note that
+    says so. `seconds` is what is left of the user's time."""
+    fits, why = _rows_that_fit(encoder), "memory"
+    if seconds is not None:
+        in_time = _rows_in_time(encoder, features, ENCODING_SHARE * seconds)
+        fits, why = (in_time, "time") if in_time < fits else (fits, why)
+    if fits >= len(table):
+        return table, ""
+    kept = draw_rows(table, max(fits, 50), seed)
+    if len(kept) == len(table):
+        return table, ""
+    return take_rows(
+        table, kept
+    ), f"Using {len(kept):,} of {len(table):,} rows, drawn at random: there is no {why} for more."
+
+
+def _rows_that_fit(encoder: Encoder) -> int:
+    row = len(KEEP) * encoder.shape.layers * encoder.shape.hidden * 4 * COPIES
+    return int(MEMORY_SHARE * psutil.virtual_memory().available / row)
+
+
+def _rows_in_time(encoder: Encoder, features: Features, seconds: float) -> int:
+    """How many rows of average length the encoder reads in so many seconds, judging by a few."""
+    some = np.random.default_rng(0).permutation(len(features))  # (row)
+    some = some[: max(1, int(np.searchsorted(features.lengths[some].cumsum(), TIMED_TOKENS)))]
+    batch = pack_tokens(features, some)
+    with torch.no_grad():
+        encoder(pack_tokens(features, some[:1]), keep=KEEP)  # the first call is slower
+        started = time.monotonic()
+        encoder(batch, keep=KEEP)
+    rate = int(features.lengths[some].sum()) / max(1e-6, time.monotonic() - started)
+    return int(rate * max(0.0, seconds) / float(features.lengths.mean()))
+
+
+def draw_rows(table: OwnTable, count: int, seed: int) -> list[int]:
+    """Rows drawn at random, in order, with at least two of every label that has them."""
+    order = np.random.default_rng([seed, 4]).permutation(len(table)).tolist()
+    chosen = set(order[:count])
+    if table.labels is not None:
+        found: dict[str, int] = {}
+        for row in order:
+            label = table.labels[row]
+            if found.get(label, 0) < 2:
+                chosen.add(row)
+                found[label] = found.get(label, 0) + 1
+    return sorted(chosen)
+
+
+def take_rows(table: OwnTable, rows: Sequence[int]) -> OwnTable:
+    columns = ("texts", "pairs", "labels", "scores", "weights", "ids", "places")
+    given: dict[str, Any] = {name: getattr(table, name) for name in columns}
+    taken: dict[str, Any] = {
+        name: None if values is None else [values[row] for row in rows] for name, values in given.items()
+    }
+    return replace(table, **taken)
