@@ -40,6 +40,7 @@ from bertvision.models.choose_heads import find_candidates
 from bertvision.models.clock import Clock
 from bertvision.models.leaderboard import PARTS, Leaderboard, Line, spread
 from bertvision.models.split import ROUGH, choose_split
+from bertvision.models.states_cache import StatesCache
 from bertvision.models.tfidf import Tfidf
 from bertvision.progress import Reporter
 from bertvision.sources import MemoryStates
@@ -111,9 +112,14 @@ class Fit:
 
 
 def fit_table(
-    table: OwnTable, options: Options | None = None, dev: OwnTable | None = None, reporter: Reporter | None = None
+    table: OwnTable,
+    options: Options | None = None,
+    dev: OwnTable | None = None,
+    reporter: Reporter | None = None,
+    cache: StatesCache | None = None,
 ) -> Fit:
-    """Try every candidate on a table, choose one and fit it again on all rows. `dev` is scored once, after that."""
+    """Try every candidate on a table, choose one and fit it again on all rows. `dev` is scored once, after that.
+    `cache` holds the states of texts that earlier fits encoded."""
     options, reporter = options or Options(), reporter or Reporter()
     started, notes = time.monotonic(), list(table.notes)
     notes += check_same_labels(table, dev) if dev is not None else []
@@ -130,12 +136,11 @@ def fit_table(
     encoder = shared_encoder(options.encoder, machine.device, machine.dtype)
     features = _features(encoder, task, examples)
     _note_cut(encoder, features, len(examples), reporter)
-    before = time.monotonic()
+    states, encode_seconds = _encode(encoder, features, "texts", reporter, cache)
     rows = Rows(
-        _joined(table), _targets(examples, task), _weights(table, task, examples, options),
-        _encode(encoder, features, "texts", reporter), encoder.shape, Target(task.kind, len(task.labels)), options.seed,
+        _joined(table), _targets(examples, task), _weights(table, task, examples, options), states, encoder.shape,
+        Target(task.kind, len(task.labels)), options.seed,
     )  # fmt: skip
-    encode_seconds = time.monotonic() - before
     trials, skipped = _try_all(candidates, rows, split, options, encode_seconds, started, reporter)
     names, metric = {trial.name: trial for trial in trials}, options.metric or task.metrics[0]
     scores = {trial.name: _score(task, trial, split, examples, metric) for trial in trials}
@@ -153,7 +158,7 @@ def fit_table(
     if dev is not None:
         dev_examples = _examples(dev, task, "dev")
         found = dev_examples, _features(encoder, task, dev_examples)
-        states = _encode(encoder, found[1], "dev", reporter)
+        states, _ = _encode(encoder, found[1], "dev", reporter)
         outputs = _dev_outputs(trials, fitted, states, _joined(dev), rows)
     board = _board(task, trials, skipped, chosen, scores, outputs, found, split, metric)
     return Fit(
@@ -256,11 +261,16 @@ def _note_cut(encoder: Encoder, features: Features, rows: int, reporter: Reporte
         reporter.say(f"{full:,} of {rows:,} texts have {length} tokens or more; only the first {length} are read.")
 
 
-def _encode(encoder: Encoder, features: Features, what: str, reporter: Reporter) -> dict[str, torch.Tensor]:
-    """Part → (row, layer, hidden), in float32 on the CPU."""
+def _encode(
+    encoder: Encoder, features: Features, what: str, reporter: Reporter, cache: StatesCache | None = None
+) -> tuple[dict[str, torch.Tensor], float]:
+    """Part → (row, layer, hidden), in float32 on the CPU; and the seconds that it took."""
     with reporter.bar(f"encoding {what}", int(features.lengths.sum()), "tokens") as bar:
+        if cache is not None:
+            return cache.encode(encoder, features, KEEP, bar)
+        started = time.monotonic()
         found = MemoryStates.encode(encoder, features, KEEP, bar=bar)
-    return {part: states.float().cpu() for part, states in found.parts.items()}
+    return {part: states.float().cpu() for part, states in found.parts.items()}, time.monotonic() - started
 
 
 # ---------------------------------------------------------------------- trying
