@@ -157,8 +157,8 @@ class Majority(Candidate):
             if rows.labels:
                 counts = torch.bincount(targets, weights, minlength=rows.labels)  # (label)
                 constant = counts.clamp(min=1e-6).log().float()  # (label)
-            else:
-                constant = ((targets * weights).sum() / weights.sum()).view(1)  # (1)
+            else:  # of all rows: means that differ between folds would correlate with the scores
+                constant = ((rows.targets * rows.weights).sum() / rows.weights.sum()).view(1)  # (1)
             outputs.append(constant.expand(len(held), -1))
         return Trial(self.name, split.join(outputs), 0, 0.0, lambda: Fitted(None), self.role)
 

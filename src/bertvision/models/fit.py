@@ -28,6 +28,7 @@ from bertvision.models.choose_heads import find_candidates
 from bertvision.models.clock import Clock
 from bertvision.models.leaderboard import PARTS, Leaderboard, Line, spread
 from bertvision.models.split import ROUGH, choose_split
+from bertvision.models.states_cache import StatesCache
 from bertvision.models.stepped import SteppedCandidate
 from bertvision.models.table_rows import (
     build_task_of,
@@ -53,6 +54,8 @@ LEAST_SECONDS = 20.0
 TRY_SHARE = 0.6
 """Part of that time after which nothing new is tried. The rest is for fitting the chosen model again on all rows."""
 AVERAGED = 3
+FEW_MISTAKES = 10
+"""With fewer mistakes on the judged rows, calibration makes no model surer."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,8 @@ class Fit:
     machine: Machine
     split: Split
     trials: list[Trial]
-    skipped: list[str]
-    """Candidates for which there was no time."""
+    skipped: dict[str, str]
+    """Candidates without a result, and why."""
     fitted: dict[str, Fitted]
     board: Leaderboard
     examples: list[Example]
@@ -109,9 +112,14 @@ class Fit:
 
 
 def fit_table(
-    table: OwnTable, options: Options | None = None, dev: OwnTable | None = None, reporter: Reporter | None = None
+    table: OwnTable,
+    options: Options | None = None,
+    dev: OwnTable | None = None,
+    reporter: Reporter | None = None,
+    cache: StatesCache | None = None,
 ) -> Fit:
-    """Try every candidate on a table, choose one and fit it again on all rows. `dev` is scored once, after that."""
+    """Try every candidate on a table, choose one and fit it again on all rows. `dev` is scored once, after that.
+    `cache` holds the states of texts that earlier fits encoded."""
     options, reporter, started = options or Options(), reporter or Reporter(), time.monotonic()
     notes = [*table.notes, *(check_same_labels(table, dev) if dev is not None else [])]
     task = build_task_of(table, options.metric)
@@ -128,16 +136,14 @@ def fit_table(
     split = choose_split(
         joined_texts(table), targets_of(examples, task).tolist() if task.labels else None, options.seed
     )
-    notes += _warnings(split)
+    notes += [*_warnings(split), *note_cut(encoder, features)]
     for note in notes:
         reporter.say(note)
-    note_cut(encoder, features, len(examples), reporter)
-    before = time.monotonic()
+    states, encode_seconds = encode(encoder, features, "texts", reporter, cache)
     rows = Rows(
         joined_texts(table), targets_of(examples, task), weights_of(table, task, examples, options.class_weight),
-        encode(encoder, features, "texts", reporter), encoder.shape, Target(task.kind, len(task.labels)), options.seed,
+        states, encoder.shape, Target(task.kind, len(task.labels)), options.seed,
     )  # fmt: skip
-    encode_seconds = time.monotonic() - before
     for candidate in candidates:
         if isinstance(candidate, SteppedCandidate):
             candidate.encoder, candidate.features, candidate.machine = encoder, features, machine
@@ -151,7 +157,7 @@ def fit_table(
     if dev is not None:
         dev_examples = examples_of(dev, task, "dev")
         found = dev_examples, features_of(encoder, task, dev_examples)
-        states = encode(encoder, found[1], "dev", reporter)
+        states, _ = encode(encoder, found[1], "dev", reporter)
         outputs = _dev_outputs(trials, fitted, states, joined_texts(dev), rows, encoder, found[1], machine)
     board = _board(task, trials, skipped, chosen, scores, outputs, found, split, metric)
     return Fit(
@@ -191,7 +197,7 @@ def _try_all(
     encode_seconds: float,
     started: float,
     reporter: Reporter,
-) -> tuple[list[Trial], list[str]]:
+) -> tuple[list[Trial], dict[str, str]]:
     """Try the candidates in order while there is time, then averages of the best. Ctrl-C ends the trying."""
     total = max(LEAST_SECONDS, encode_seconds)
     if options.seconds is not None:
@@ -199,21 +205,21 @@ def _try_all(
     limited = options.heads == "auto" or options.seconds is not None
     clock = Clock(TRY_SHARE * total if limited else None)
     trials: list[Trial] = []
-    skipped: list[str] = []
+    skipped: dict[str, str] = {}
     with _keeping_the_best(clock, reporter), reporter.bar("trying", len(candidates), "models") as bar:
         for candidate in candidates:
             if clock.is_over() and len(trials) > 1:
-                skipped.append(candidate.name)
+                skipped[candidate.name] = "not tried: out of time"
                 continue
             try:
                 trials.append(_calibrate(candidate.attempt(rows, split, clock), rows, split))
             except OutOfTimeError:
-                skipped.append(candidate.name)
+                skipped[candidate.name] = "cut for time before it had a result"
             except KeyboardInterrupt:
                 if not trials:
                     raise
                 clock.stop()
-                skipped.append(candidate.name)
+                skipped[candidate.name] = "interrupted"
             bar.advance(1, candidate.name)
     return trials + _averages(trials, rows, split), skipped
 
@@ -247,7 +253,10 @@ def _calibrate(trial: Trial, rows: Rows, split: Split) -> Trial:
     """Divide the logits by the temperature at which held-out probabilities are right on average."""
     if not rows.labels or trial.temperature is None or trial.role == "baseline":
         return trial
-    temperatures = torch.linspace(-1.5, 1.5, 121).exp().tolist()
+    wrong = int((trial.outputs.argmax(1) != rows.targets[split.judged]).sum())
+    # Without mistakes, the best temperature is 0. A few mistakes are no reason to be surer either.
+    lowest = -1.0 if wrong >= FEW_MISTAKES else 0.0
+    temperatures = torch.linspace(lowest, 1.5, 101).exp().tolist()
     losses = [rows.loss(trial.outputs / one, split.judged) for one in temperatures]
     best = temperatures[int(np.argmin(losses))]
     return replace(trial, outputs=trial.outputs / best, temperature=best)
@@ -331,7 +340,7 @@ def _constant(rows: Rows, count: int) -> np.ndarray:
 def _board(
     task: Task,
     trials: list[Trial],
-    skipped: list[str],
+    skipped: dict[str, str],
     chosen: Trial,
     scores: dict[str, tuple[float, float | None, float | None]],
     outputs: dict[str, np.ndarray],
@@ -350,6 +359,6 @@ def _board(
         lines.append(
             Line(trial.name, cv, cv_sd, shown, on_dev, round(trial.seconds, 3), trial.parameters, note, trial.role)
         )
-    lines += [Line(name, None, None, None, None, 0.0, 0, "not tried: out of time") for name in skipped]
+    lines += [Line(name, None, None, None, None, 0.0, 0, note) for name, note in skipped.items()]
     title = task.kind.title(metric) or metric
     return Leaderboard(lines, chosen.name, metric, title, split.how, len(split.held), len(split.judged))

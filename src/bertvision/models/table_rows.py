@@ -14,6 +14,7 @@ from bertvision.data.windows import Features, build_features
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.states import Part, pack_tokens
 from bertvision.errors import UserError
+from bertvision.models.states_cache import StatesCache
 from bertvision.progress import Reporter
 from bertvision.sources import MemoryStates
 from bertvision.tasks.base import Task
@@ -108,18 +109,24 @@ def most_tokens(encoder: Encoder) -> int:
     return min(MAX_LENGTH, encoder.max_length or MAX_LENGTH)
 
 
-def note_cut(encoder: Encoder, features: Features, rows: int, reporter: Reporter) -> None:
-    length = most_tokens(encoder)
+def note_cut(encoder: Encoder, features: Features) -> list[str]:
+    """A note on texts that are too long, if there are any."""
+    length, rows = most_tokens(encoder), len(features)
     full = int((features.lengths >= length).sum())
-    if full:
-        reporter.say(f"{full:,} of {rows:,} texts have {length} tokens or more; only the first {length} are read.")
+    note = f"{full:,} of {rows:,} texts have {length} tokens or more; only the first {length} are read."
+    return [note] if full else []
 
 
-def encode(encoder: Encoder, features: Features, what: str, reporter: Reporter) -> dict[str, torch.Tensor]:
-    """Part → (row, layer, hidden), in float32 on the CPU."""
+def encode(
+    encoder: Encoder, features: Features, what: str, reporter: Reporter, cache: StatesCache | None = None
+) -> tuple[dict[str, torch.Tensor], float]:
+    """Part → (row, layer, hidden), in float32 on the CPU; and the seconds that it took."""
     with reporter.bar(f"encoding {what}", int(features.lengths.sum()), "tokens") as bar:
+        if cache is not None:
+            return cache.encode(encoder, features, KEEP, bar)
+        started = time.monotonic()
         found = MemoryStates.encode(encoder, features, KEEP, bar=bar)
-    return {part: states.float().cpu() for part, states in found.parts.items()}
+    return {part: states.float().cpu() for part, states in found.parts.items()}, time.monotonic() - started
 
 
 # ---------------------------------------------------------------------- limits

@@ -32,7 +32,7 @@ def test_a_zeroed_layer_is_left_out_of_the_sum_and_put_back(settings: Any) -> No
     shape = StateShape(3, 8, True)
     head = build_head(member_of("learned_pooling", LABEL, **settings), shape, Target(LABEL, 3))
     states = random_states(shape, [4, 2, 5])
-    read = states.read(head.reads)
+    read = states.read(*head.reads)
     before = read.clone()
     weights = dict(head.named_parameters())
     shares = weights["pooling.weights"].softmax(dim=0) * weights["pooling.scale"]
