@@ -1,110 +1,236 @@
-"""A user's own texts: small heads on all layers of the untouched embedded encoder compared with common methods.
+"""A user's own texts, six tasks: `fit` compared with common methods on the same encoder, by test accuracy and CPU
+seconds.
 
-    BERTVISION_REAL_DATA=… python benchmarks/user_tasks.py [--tasks trec subj …] [--seeds 3]
+    pip install --no-deps --target MODEL2VEC "model2vec==0.10.0" "skeletoken>=0.6,<0.7"
+    BERTVISION_REAL_DATA=… python benchmarks/user_tasks.py --results user_tasks.jsonl --model2vec MODEL2VEC
+    python benchmarks/user_tasks.py --results user_tasks.jsonl --table
 
-Peers: TF-IDF with logistic regression, and the mean of the last layer's tokens, standardised, with logistic regression.
-Their strength of regularisation is chosen on the same held-out tenth of train as our head, and they are fitted again on
-all of train; ours is not. The heads of GRID train in one pass of the encoder. The test set is scored once.
+Options: --tasks trec subj …, --methods tfidf fit …, --seeds 3, --limit ROWS (a sample of train and of test, to try it).
+`--no-deps`: model2vec requires an older transformers than ours, but also works with ours.
+
+| method | what it does |
+|---|---|
+| tfidf | TF-IDF of words and word pairs, logistic regression |
+| last | mean over the tokens of the last layer, standardised, logistic regression |
+| best_layer | the same for every layer; the layer is chosen too |
+| model2vec | a static model distilled from the encoder (its defaults), standardised, logistic regression |
+| finetune | full fine-tuning: output layer on the mean over tokens, 3 epochs, batches of 32, 2e-4, output layer 2e-3 |
+| fit | `bertvision fit` with its defaults; the saved model predicts |
+
+Logistic regression is scikit-learn's. Its strength and the layer are chosen on a held-out tenth of train, and the model
+is then fitted on all of train. Files named valid or dev are not read. Test is scored once. Only `finetune` and `fit`
+depend on the seed.
+
+Each measurement runs in its own process. CPU seconds are its user and system time from start to exit. They include
+imports, the distillation of model2vec, and predicting test. OpenMP threads of all methods wait as BERTVision's do
+(bertvision/threads.py), so that spinning does not count against the others. Measurements are appended to the results
+file, one JSON object per line. Finished ones are skipped; after a change to the code, use a new file.
 """
 
 import argparse
+import json
 import os
-import tempfile
+import resource
+import subprocess
+import sys
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from user_methods import DATA, METHODS, SEEDED, TASKS
 
-import bertvision as bv
-from bertvision.cli import quiet_libraries
-from bertvision.config import build_config
-from bertvision.encoder.loading import load_encoder
-from bertvision.pipeline.finished import FinishedRun
-from bertvision.pipeline.job import Job
-from bertvision.sources import MemoryStates
-
-TASKS = {
-    "trec": ("tsv", "label"), "subj": ("tsv", "label"), "snips": ("tsv", "label"), "sst5": ("tsv", "label"),
-    "hwu64": ("tsv", "label"), "banking77": ("csv", "category"),
+TITLES = {
+    "trec": "TREC", "subj": "SUBJ", "snips": "SNIPS", "sst5": "SST-5", "hwu64": "HWU64", "banking77": "Banking77",
+    "tfidf": "TF-IDF", "last": "last layer", "best_layer": "best single layer", "model2vec": "Model2Vec",
+    "finetune": "fine-tuned", "fit": "fit",
 }  # fmt: skip
-GRID = {"read": "mean", "lr": [1e-3, 3e-3], "epochs": [10, 30]}
-HEADS = [{"head": name, **GRID} for name in ("last_linear", "adapter_64", "adapter_386_skip")]
-STRENGTHS = [0.01, 0.1, 1.0, 10.0, 100.0]
+ROWS = 10_000
+LEAST_SECONDS = 20
+"""`fit` may spend as long on fitting and choosing as on encoding, but at least this."""
+
+
+class Measurement(NamedTuple):
+    task: str
+    method: str
+    seed: int
+    limit: int | None
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--table", action="store_true", help="only print the tables of the results file")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--model2vec", type=Path, help="folder that model2vec is installed in")
     arguments = parser.parse_args()
-    quiet_libraries()
-    columns = ["task", "TF-IDF", "last layer", "control", "all layers", "head chosen"]
-    table = Table(
-        *columns, title=f"test accuracy; control and heads: mean ± standard deviation over {arguments.seeds} seeds"
+    methods = arguments.methods
+    wanted = [
+        Measurement(task, method, seed, arguments.limit)
+        for seed in range(arguments.seeds)
+        for method in methods
+        for task in arguments.tasks
+        if seed == 0 or method in SEEDED
+    ]
+    failed = [] if arguments.table else measure_all(wanted, arguments.results, arguments.model2vec)
+    print_tables(read_results(arguments.results), wanted, arguments.tasks, methods)
+    sys.exit(f"failed: {', '.join(f'{one.task} {one.method} {one.seed}' for one in failed)}" if failed else 0)
+
+
+# ---------------------------------------------------------------------- measuring
+
+
+def measure_all(wanted: list[Measurement], results: Path, model2vec: Path | None) -> list[Measurement]:
+    """Append what is missing to the results file. Return the measurements that failed."""
+    if DATA not in os.environ:
+        sys.exit(f"{DATA} is not set: the folder with user/trec, user/subj …")
+    missing = [one for one in wanted if one not in read_results(results)]
+    if model2vec is None and any(one.method == "model2vec" for one in missing):
+        print("Model2Vec is left out: install it as in the first lines of this file and give --model2vec FOLDER.")
+        missing = [one for one in missing if one.method != "model2vec"]
+    if not missing:
+        return []
+    # Importing bertvision also sets how the threads of all processes wait.
+    from bertvision.encoder.loading import resolve
+
+    encoder, failed = resolve("embedded"), []
+    for number, one in enumerate(missing, start=1):
+        found = measure(one, encoder, model2vec)
+        shown = f"[{number}/{len(missing)}] {one.task} {one.method} {one.seed}"
+        if isinstance(found, str):
+            print(f"{shown}: failed\n{found}", flush=True)
+            failed.append(one)
+            continue
+        with results.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({**one._asdict(), **found}) + "\n")
+        chosen = f", {found['chosen']}" if "chosen" in found else ""
+        print(f"{shown}: {found['accuracy']:.1f}, {found['cpu']:.0f} CPU s, {found['wall']:.0f} s{chosen}", flush=True)
+    return failed
+
+
+def measure(one: Measurement, encoder: str, model2vec: Path | None) -> dict[str, Any] | str:
+    """Run a measurement in a process of its own. Return its result, or the end of its error messages."""
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    if one.method == "model2vec":
+        paths = [os.environ.get("PYTHONPATH"), str(model2vec)]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    given = json.dumps({**one._asdict(), "encoder": encoder})
+    before, started = _children_seconds(), time.monotonic()
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("user_methods.py")), given],
+        env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    wall, cpu = time.monotonic() - started, _children_seconds() - before
+    if done.returncode:
+        return done.stderr[-3000:]
+    return {"cpu": round(cpu, 2), "wall": round(wall, 2), **json.loads(done.stdout.splitlines()[-1])}
+
+
+def _children_seconds() -> float:
+    """User and system seconds of all processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def read_results(path: Path) -> dict[Measurement, dict[str, Any]]:
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    rows = [json.loads(line) for line in lines]
+    return {Measurement(*(row[key] for key in Measurement._fields)): row for row in rows}
+
+
+# ---------------------------------------------------------------------- tables
+
+
+class Results:
+    """The wanted results, by task, method and seed."""
+
+    def __init__(self, found: dict[Measurement, dict[str, Any]], wanted: list[Measurement], tasks: list[str]) -> None:
+        self.found = {one: found[one] for one in wanted if one in found}
+        self.tasks = tasks
+
+    def rows(self, method: str, task: str | None = None) -> list[dict[str, Any]]:
+        return [row for one, row in self.found.items() if one.method == method and task in (None, one.task)]
+
+    def values(self, key: str, method: str, task: str) -> list[float]:
+        """One value per seed."""
+        return [row[key] for row in self.rows(method, task)]
+
+    def means(self, key: str, method: str) -> list[float]:
+        """The mean over the tasks, one per seed that every task has; empty if there is none."""
+        seeds = sorted({one.seed for one in self.found if one.method == method})
+        by_seed = [[row[key] for row in self.rows(method) if row["seed"] == seed] for seed in seeds]
+        return [float(np.mean(values)) for values in by_seed if len(values) == len(self.tasks)]
+
+
+def print_tables(
+    found: dict[Measurement, dict[str, Any]], wanted: list[Measurement], tasks: list[str], methods: list[str]
+) -> None:
+    results = Results(found, wanted, tasks)
+    shown = [method for method in methods if results.rows(method)]
+    for title, key, digits in (("test accuracy", "accuracy", 1), ("CPU seconds", "cpu", 0)):
+        rows = [[TITLES[task], *(show(results.values(key, one, task), digits) for one in shown)] for task in tasks]
+        rows.append(["mean", *(show(results.means(key, one), digits) for one in shown)])
+        print_table([title, *(TITLES[method] for method in shown)], rows)
+    if results.rows("fit"):
+        print_fit(results)
+        print_summary(results)
+
+
+def print_fit(results: Results) -> None:
+    """What `fit` chose, and whether it kept to its time."""
+    rows = []
+    for task in results.tasks:
+        found = results.rows("fit", task)
+        if found:
+            chosen = ", ".join(str(row["chosen"]) for row in found)
+            keys = ("encode_seconds", "choose_seconds", "try_seconds")
+            seconds = [show([row[key] for row in found], 1) for key in keys]
+            seconds += [show([row["cpu_fit"] for row in found], 0)]
+            rows.append([TITLES[task], f"{found[0]['rows']:,}", chosen, *seconds])
+    seconds = ["encoding, s", "fitting and choosing, s", "of which trying, s", "CPU s without test"]
+    print_table(["`fit`", "rows", "chosen, by seed", *seconds], rows)
+
+
+def print_summary(results: Results) -> None:
+    means = results.means("accuracy", "fit")
+    print(f"- fit, mean: {show(means, 2) if means else 'not complete'} (at least 86.6, aim 87.7).")
+    cpu = {method: results.means("cpu", method) for method in ("fit", "finetune")}
+    if all(cpu.values()):
+        ratio = np.mean(cpu["fit"]) / np.mean(cpu["finetune"])
+        print(f"- CPU seconds, fit / fine-tuned: {ratio:.2f} (aim 0.20).")
+    rows = results.rows("fit")
+    late = [row for row in rows if row["choose_seconds"] > max(LEAST_SECONDS, row["encode_seconds"])]
+    encode, choose = (np.mean([row[key] for row in rows]) for key in ("encode_seconds", "choose_seconds"))
+    print(
+        f"- fit, seconds on average: encoding {encode:.1f}, fitting and choosing {choose:.1f}, which includes loading "
+        f"and tokenizing. {len(late)} of {len(rows)} fits took longer to fit and choose than to encode and than "
+        f"{LEAST_SECONDS} s" + (f": {', '.join(sorted({row['task'] for row in late}))}." if late else ".")
     )
-    for task in arguments.tasks:
-        with tempfile.TemporaryDirectory() as folder:
-            table.add_row(task, *compare(task, folder, arguments.seeds))
-        Console().print(table)
-
-
-def compare(task: str, folder: str, seeds: int) -> list[str]:
-    ending, label = TASKS[task]
-    data = Path(os.environ["BERTVISION_REAL_DATA"], "user", task)
-    settings: dict[str, Any] = {
-        "task": {
-            "name": "files", "kind": "label", "text": "text", "label": label,
-            "train": str(data / f"train.{ending}"), "dev": str(data / f"test.{ending}"),
-        },
-        "data": {"hold_out": 0.1, "max_length": 128},
-        "finetune": {"epochs": 0},
-        "train": {"seeds": seeds},
-    }  # fmt: skip
-    run = FinishedRun(bv.run(**settings, heads=HEADS, run=folder, progress=True).folder)
-    best = run.best_head(0.0)
-    controls = [group for group in run.groups(0.0) if group.name.startswith("last_linear")]
-    control = max(controls, key=lambda group: group.mean(run.judged_on, run.main) or 0.0)
-    assert best is not None
-    job = Job(build_config({**settings, "run": folder}))
-    shown = [f"{accuracy:.1f}" for accuracy in peers(job)]
-    return [*shown, *(show(group, "dev", run.main) for group in (control, best)), best.name]
-
-
-def show(group: Any, split: str, key: str) -> str:
-    scores = [model.scores(split)[key] for model in group.models]
-    return f"{np.mean(scores):.1f} ± {np.std(scores, ddof=1) if len(scores) > 1 else 0:.1f}"
-
-
-def peers(job: Job) -> tuple[float, float]:
-    """Test accuracy of TF-IDF, and of the last layer's means."""
-    splits = ("train", "held_out", "dev")
-    texts = [[example.text for example in job.examples(split)] for split in splits]
-    targets = [np.array([example.target for example in job.examples(split)]) for split in splits]
-    encoder = load_encoder(job.config.encoder.name, job.machine.device, job.machine.dtype)
-    means = [MemoryStates.encode(encoder, job.features(split), ("mean",)).parts["mean"] for split in splits]
-    last = [part[:, -1].float().numpy() for part in means]  # (example, hidden)
-    return (
-        accuracy(lambda: TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), texts, targets),
-        accuracy(StandardScaler, last, targets),
+    worst = max(rows, key=lambda row: row["cpu_fit"] / row["rows"])
+    large = [row["cpu_fit"] * ROWS / row["rows"] for row in rows if row["rows"] >= ROWS]
+    print(
+        f"- fit, worst CPU seconds per {ROWS:,} rows, test not counted: {worst['cpu_fit'] * ROWS / worst['rows']:.0f} "
+        f"({TITLES[worst['task']]}, {worst['rows']:,} rows)"
+        + (f"; {max(large):.0f} among tasks with at least {ROWS:,} rows" if large else "")
+        + " (at most 120)."
     )
 
 
-def accuracy(prepare: Any, inputs: list[Any], targets: list[np.ndarray]) -> float:
-    """Accuracy in percent on the last of (train, held out, test). The strength is the best one on held-out data."""
+def show(values: list[float], digits: int) -> str:
+    if not values:
+        return "–"
+    spread = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.{digits}f}{spread}"
 
-    def fit(strength: float, given: Any, wanted: np.ndarray) -> Any:
-        return make_pipeline(prepare(), LogisticRegression(C=strength, max_iter=2000)).fit(given, wanted)
 
-    tried = [fit(strength, inputs[0], targets[0]).score(inputs[1], targets[1]) for strength in STRENGTHS]
-    strength = STRENGTHS[int(np.argmax(tried))]
-    both = inputs[0] + inputs[1] if isinstance(inputs[0], list) else np.concatenate(inputs[:2])
-    return 100 * float(fit(strength, both, np.concatenate(targets[:2])).score(inputs[2], targets[2]))
+def print_table(columns: list[str], rows: list[list[str]]) -> None:
+    print(f"\n| {' | '.join(columns)} |\n|---|{'---:|' * (len(columns) - 1)}")
+    for row in rows:
+        print(f"| {' | '.join(row)} |")
+    print()
 
 
 if __name__ == "__main__":
