@@ -179,10 +179,6 @@ class HiddenStates:
         """Mean of per-token values over each sequence."""
         return self._packing().mean(values)  # (sequence, value)
 
-    def sum_over_tokens(self, values: Tensor) -> Tensor:
-        """Sum of per-token values over each sequence, in float32 and returned in the dtype of the values."""
-        return self._packing().sum(values).to(values.dtype)  # (sequence, value)
-
     def softmax_over_tokens(self, values: Tensor) -> Tensor:
         """Softmax of per-token values over the tokens of each sequence."""
         return self._packing().softmax(values).to(values.dtype)  # (token, value)

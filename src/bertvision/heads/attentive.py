@@ -18,7 +18,7 @@ from bertvision.settings import setting
 @dataclass(frozen=True)
 class AttentiveConfig(HeadConfig):
     queries: int = setting(8, "number of queries", at_least=1)
-    dropout: float = setting(0.1, "fraction of the pooled values to drop in training", at_least=0, below=1)
+    dropout: float = setting(0.0, "fraction of the pooled values to drop in training", at_least=0, below=1)
 
 
 @HEADS.register("attentive")
@@ -42,8 +42,10 @@ class Attentive(Head):
         found = functional.linear(tokens, self.query)  # (token, layer, query)
         scores = (found * self.key_mix.softmax(1).T).sum(1)  # (token, query)
         shares = states.softmax_over_tokens(scores)  # (token, query)
-        mixed = torch.einsum(
-            "ql,tlh->tqh", self.value_mix.softmax(1).to(tokens.dtype), tokens
-        )  # (token, query, hidden)
-        pooled = states.sum_over_tokens((shares.unsqueeze(2) * mixed).flatten(1))  # (sequence, query · hidden)
-        return self.output(self.dropout(pooled))  # (sequence, output)
+        # Padded, so that the weighted sums over tokens are one product per sequence.
+        weights, _ = states.pad(shares)  # (sequence, longest, query)
+        padded, _ = states.pad(tokens.flatten(1))  # (sequence, longest, layer · hidden)
+        pooled = torch.bmm(weights.transpose(1, 2), padded)  # (sequence, query, layer · hidden)
+        pooled = pooled.unflatten(2, (self.layers, -1))  # (sequence, query, layer, hidden)
+        mixed = torch.einsum("ql,sqlh->sqh", self.value_mix.softmax(1).to(pooled.dtype), pooled)
+        return self.output(self.dropout(mixed.flatten(1)))  # (sequence, output)

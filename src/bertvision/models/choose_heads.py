@@ -25,16 +25,17 @@ def auto_candidates() -> list[Candidate]:
         LinearCandidate("last_lr", "last_lr", role="encoder"),
         TfidfCandidate(),
         BestLayerCandidate(),
-        LinearCandidate("linear", "linear", {"read": "mean"}),
         PerceptronCandidate("mlp", {"read": "mean+deviation"}),
+        SteppedCandidate("attentive", epochs=3, needs_memory=True),
         PerceptronCandidate("mlp_mean", {"read": "mean"}),
+        LinearCandidate("linear", "linear", {"read": "mean"}),
         LinearCandidate("linear_deviation", "linear", {"read": "mean+deviation"}),
     ]
 
 
 def slow_candidates() -> list[Candidate]:
     """What `heads="auto"` tries after that, if the user gives it the time."""
-    return [SteppedCandidate(name) for name in ("attentive", "adapter_64", "ladder_64")]
+    return [SteppedCandidate(name) for name in ("adapter_64", "ladder_64")]
 
 
 def find_candidates(heads: str | Sequence[str], kind: Kind, seconds: float | None) -> list[Candidate]:

@@ -33,11 +33,9 @@ from bertvision.models.fit import Fit, Options, fit_table
 from bertvision.models.leaderboard import Lines
 from bertvision.models.model import Model
 from bertvision.models.save import find_suspects
-from bertvision.models.states_cache import StatesCache
 from bertvision.progress import Reporter, RichReporter
 from bertvision.tasks.own_table import from_columns
 
-_STATES = StatesCache()
 EXPECTED_FAILED_CHECKS = {
     "check_sample_weight_equivalence_on_dense_data": "a row of weight 2 is not the same as two rows: the folds and "
     "the scores that choose the model count rows. A row of weight 0 is the same as none.",
@@ -70,7 +68,7 @@ class _TextEstimator(BaseEstimator):
             read, targets, weights=as_weights(sample_weight), kind=self._kind, skip_empty=self.skip_empty
         )
         options = Options(str(self.encoder), self.heads, self.seconds, self.seed, self.metric, class_weight)
-        found = fit_table(drop_weightless(table), options, reporter=self._reporter, cache=_STATES)
+        found = fit_table(drop_weightless(table), options, reporter=self._reporter)
         self.model_ = keep_fit(found)
         return found
 

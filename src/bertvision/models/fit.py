@@ -28,7 +28,6 @@ from bertvision.models.choose_heads import find_candidates
 from bertvision.models.clock import Clock
 from bertvision.models.leaderboard import PARTS, Leaderboard, Line, spread
 from bertvision.models.split import ROUGH, choose_split
-from bertvision.models.states_cache import StatesCache
 from bertvision.models.stepped import SteppedCandidate
 from bertvision.models.table_rows import (
     build_task_of,
@@ -51,7 +50,7 @@ from bertvision.training.strengths import OutOfTimeError
 
 LEAST_SECONDS = 20.0
 """`heads="auto"` spends as long on fitting as on encoding, but at least this."""
-TRY_SHARE = 0.6
+TRY_SHARE = 0.75
 """Part of that time after which nothing new is tried. The rest is for fitting the chosen model again on all rows."""
 AVERAGED = 3
 FEW_MISTAKES = 10
@@ -116,10 +115,8 @@ def fit_table(
     options: Options | None = None,
     dev: OwnTable | None = None,
     reporter: Reporter | None = None,
-    cache: StatesCache | None = None,
 ) -> Fit:
-    """Try every candidate on a table, choose one and fit it again on all rows. `dev` is scored once, after that.
-    `cache` holds the states of texts that earlier fits encoded."""
+    """Try every candidate on a table, choose one and fit it again on all rows. `dev` is scored once, after that."""
     options, reporter, started = options or Options(), reporter or Reporter(), time.monotonic()
     notes = [*table.notes, *(check_same_labels(table, dev) if dev is not None else [])]
     task = build_task_of(table, options.metric)
@@ -139,7 +136,7 @@ def fit_table(
     notes += [*_warnings(split), *note_cut(encoder, features)]
     for note in notes:
         reporter.say(note)
-    states, encode_seconds = encode(encoder, features, "texts", reporter, cache)
+    states, encode_seconds = encode(encoder, features, "texts", reporter, with_tokens=True)
     rows = Rows(
         joined_texts(table), targets_of(examples, task), weights_of(table, task, examples, options.class_weight),
         states, encoder.shape, Target(task.kind, len(task.labels)), options.seed,

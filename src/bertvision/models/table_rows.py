@@ -10,13 +10,12 @@ import psutil
 import torch
 
 from bertvision.data.examples import Example
+from bertvision.data.packing import fill_batches
 from bertvision.data.windows import Features, build_features
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.states import Part, pack_tokens
 from bertvision.errors import UserError
-from bertvision.models.states_cache import StatesCache
 from bertvision.progress import Reporter
-from bertvision.sources import MemoryStates
 from bertvision.tasks.base import Task
 from bertvision.tasks.own_table import OwnTable
 
@@ -29,6 +28,9 @@ MEMORY_SHARE = 0.5
 ENCODING_SHARE = 0.5
 """Part of the user's time that encoding may take."""
 TIMED_TOKENS = 4096
+TOKENS_AT_ONCE = 8192
+TOKENS_SHARE = 0.2
+"""Part of the free memory that the states of all tokens may take."""
 
 
 # ---------------------------------------------------------------------- the table
@@ -118,15 +120,35 @@ def note_cut(encoder: Encoder, features: Features) -> list[str]:
 
 
 def encode(
-    encoder: Encoder, features: Features, what: str, reporter: Reporter, cache: StatesCache | None = None
+    encoder: Encoder, features: Features, what: str, reporter: Reporter, with_tokens: bool = False
 ) -> tuple[dict[str, torch.Tensor], float]:
-    """Part → (row, layer, hidden), in float32 on the CPU; and the seconds that it took."""
-    with reporter.bar(f"encoding {what}", int(features.lengths.sum()), "tokens") as bar:
-        if cache is not None:
-            return cache.encode(encoder, features, KEEP, bar)
-        started = time.monotonic()
-        found = MemoryStates.encode(encoder, features, KEEP, bar=bar)
-    return {part: states.float().cpu() for part, states in found.parts.items()}, time.monotonic() - started
+    """The states on the CPU, and the seconds that it took: pooled ones (row, layer, hidden) in float32. With
+    `with_tokens` also those of all tokens (token, layer, hidden), in half precision, if there is memory for them."""
+    keep: tuple[Part, ...] = (*KEEP, "tokens") if with_tokens and _tokens_fit(encoder, features) else KEEP
+    shape, count = encoder.shape, {"tokens": len(features.input_ids)}
+    found: dict[str, torch.Tensor] = {
+        part: torch.empty(
+            count.get(part, len(features)), shape.layers, shape.hidden,
+            dtype=torch.float16 if part == "tokens" else torch.float32,
+        )
+        for part in keep
+    }  # fmt: skip
+    # Longest first: neighbours need little padding.
+    order = np.argsort(-features.lengths, kind="stable")  # (row)
+    started = time.monotonic()
+    with reporter.bar(f"encoding {what}", int(features.lengths.sum()), "tokens") as bar, torch.no_grad():
+        for rows in fill_batches(features.lengths, order, tokens=TOKENS_AT_ONCE):
+            states = encoder(pack_tokens(features, rows), keep=keep).parts()
+            for part, values in found.items():
+                at = features.find_tokens(rows) if part == "tokens" else rows  # (token or row)
+                values[torch.from_numpy(at)] = states[part].to("cpu", values.dtype)
+            bar.advance(int(features.lengths[rows].sum()))
+    return found, time.monotonic() - started
+
+
+def _tokens_fit(encoder: Encoder, features: Features) -> bool:
+    needed = len(features.input_ids) * encoder.shape.layers * encoder.shape.hidden * 2
+    return needed < TOKENS_SHARE * psutil.virtual_memory().available
 
 
 # ---------------------------------------------------------------------- limits

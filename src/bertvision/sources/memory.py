@@ -26,26 +26,19 @@ class MemoryStates:
 
     @classmethod
     def encode(
-        cls,
-        encoder: Encoder,
-        features: Features,
-        keep: tuple[Part, ...],
-        tokens: int = 8192,
-        bar: Bar | None = None,
-        windows: np.ndarray | None = None,
+        cls, encoder: Encoder, features: Features, keep: tuple[Part, ...], tokens: int = 8192, bar: Bar | None = None
     ) -> "MemoryStates":
         """Run the frozen encoder over every window, longest first: this needs little padding, and if memory is too
-        small, it fails at once. `windows`, in ascending order, restricts it to some."""
-        chosen = np.arange(len(features)) if windows is None else windows  # (window)
-        order = chosen[np.argsort(-features.lengths[chosen], kind="stable")]  # (window)
+        small, it fails at once."""
+        order = np.argsort(-features.lengths, kind="stable")
         found: dict[Part, list[Tensor]] = {name: [] for name in keep}
-        for batch in fill_batches(features.lengths, order, tokens=tokens):
+        for windows in fill_batches(features.lengths, order, tokens=tokens):
             with torch.no_grad():
-                states = encoder.eval()(pack_tokens(features, batch), keep=keep)
+                states = encoder.eval()(pack_tokens(features, windows), keep=keep)
             for name in keep:
                 found[name].append(states.parts()[name])
             if bar:
-                bar.advance(int(features.lengths[batch].sum()))
+                bar.advance(int(features.lengths[windows].sum()))
         back = torch.from_numpy(np.argsort(order, kind="stable"))  # (window) its index in the encoded order
         joined = {name: torch.cat(parts)[back.to(parts[0].device)] for name, parts in found.items()}
         return cls(joined, encoder.shape.pooled, "they are small, so they are encoded once")

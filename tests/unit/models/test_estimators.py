@@ -24,9 +24,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 import bertvision as bv
 from bertvision.encoder import shared
 from bertvision.errors import UserError
-from bertvision.models import estimators
 from bertvision.models.estimators import EXPECTED_FAILED_CHECKS
-from bertvision.models.states_cache import StatesCache
 
 WORDS = {"places": ["in", "on", "at", "to"], "letters": ["x", "y", "z", "w"]}
 
@@ -400,10 +398,3 @@ def test_the_leaderboard_prints_as_a_table(fitted: bv.Classifier) -> None:
     assert all(line["name"] in written for line in fitted.leaderboard_)
     assert "<td>majority</td>" in fitted.leaderboard_._repr_html_()
     assert json.loads(json.dumps(fitted.leaderboard_)) == list(fitted.leaderboard_)
-
-
-def test_fits_on_texts_of_earlier_fits_predict_the_same(encoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    cached = bv.Classifier(encoder, "linear").fit(TEXTS[:30], KINDS[:30]).predict_proba(NEW)
-    monkeypatch.setattr(estimators, "_STATES", StatesCache())
-    fresh = bv.Classifier(encoder, "linear").fit(TEXTS[:30], KINDS[:30]).predict_proba(NEW)
-    np.testing.assert_allclose(cached, fresh, atol=1e-4)
