@@ -50,7 +50,7 @@ from bertvision.training.strengths import OutOfTimeError
 
 LEAST_SECONDS = 20.0
 """`heads="auto"` spends as long on fitting as on encoding, but at least this."""
-TRY_SHARE = 0.75
+TRY_SHARE = 0.65
 """Part of that time after which nothing new is tried. The rest is for fitting the chosen model again on all rows."""
 AVERAGED = 3
 FEW_MISTAKES = 10

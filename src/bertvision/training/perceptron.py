@@ -15,7 +15,7 @@ from bertvision.machine import drawing_from, using_threads
 from bertvision.training.convex import measure_scales
 
 COMPONENTS = 512
-BASIS_ROWS = 6000
+BASIS_ROWS = 3000
 """Rows from which the components are computed, at most: a basis needs no more."""
 SPREAD = 4.0
 """Standard deviation of the first component after scaling. The others keep their size relative to it."""
