@@ -1,5 +1,6 @@
 """bertvision fit FILE [--text COLUMN] [--label COLUMN] [--dev FILE] [--to FOLDER]"""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,8 +67,8 @@ def fit(
 def _parse_rows(rows: str) -> int | None:
     if rows == "all":
         return None
-    if not rows.isdecimal() or int(rows) < 1:
-        raise UserError(f"--rows is '{rows}': give a whole number of at least 1, or 'all'.")
+    if not rows.isdecimal() or int(rows) < 2:
+        raise UserError(f"--rows is '{rows}': give a whole number of at least 2, or 'all'.")
     return int(rows)
 
 
@@ -88,4 +89,4 @@ def _print_fit(fit: Any, folder: Path, suspects: list[Any]) -> None:
             shown = f"{shown[:60]}…" if len(shown) > 60 else shown
             typer.echo(f"  {one.place}: '{shown}' is labelled {one.label}, predicted {one.predicted}")
     example = "--text … --text-pair …" if fit.task.takes_pairs else "--text …"
-    typer.echo(f"model: {folder}   (to use it: bertvision predict {folder} {example})")
+    typer.echo(f"model: {folder}   (to use it: bertvision predict {shlex.quote(str(folder))} {example})")

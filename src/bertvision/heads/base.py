@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -232,8 +233,11 @@ def load_head(folder: Path) -> tuple[Head, MemberConfig]:
     facts = read_json(folder / CONFIG)
     if facts is None or not (folder / WEIGHTS).is_file():
         raise UserError(f"no head in '{folder}': expected {CONFIG} and {WEIGHTS}.")
-    member = MemberConfig(**facts["member"])
-    target = Target(KINDS[facts["target"]["kind"]], facts["target"]["labels"])
-    head = build_head(member, StateShape(**facts["shape"]), target)
-    head.load_state_dict(load_file(folder / WEIGHTS))
+    try:
+        member = MemberConfig(**facts["member"])
+        target = Target(KINDS[facts["target"]["kind"]], facts["target"]["labels"])
+        head = build_head(member, StateShape(**facts["shape"]), target)
+        head.load_state_dict(load_file(folder / WEIGHTS))
+    except (SafetensorError, KeyError, TypeError, RuntimeError) as error:
+        raise UserError(f"the head in '{folder}' is damaged: train it again, or copy it again. ({error})") from None
     return head.eval(), member

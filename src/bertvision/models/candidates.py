@@ -138,6 +138,10 @@ class Candidate(ABC):
         """Fit without the judged rows. Raise OutOfTimeError if the clock stops it before there is a result."""
 
 
+class NoResultError(Exception):
+    """A candidate has no result. The message says why, for the leaderboard."""
+
+
 CUT = "cut for time"
 
 
@@ -172,6 +176,8 @@ class TfidfCandidate(Candidate):
             used = split.used(fold)  # (row)
             words = Words.of([rows.texts[row] for row in used.tolist()])
             parts.append((used, words))
+        if all(words is None for _, words in parts):
+            raise NoResultError("not tried: the texts have no words")
         found: dict[int, Tensor] = {}
         known: dict[int, list[Linear | None]] = {}
 
@@ -182,7 +188,7 @@ class TfidfCandidate(Candidate):
             outputs: list[Tensor] = []
             known[step] = []
             for (used, words), held, start in zip(parts, split.held, starts, strict=True):
-                if words is None:  # no word occurs twice
+                if words is None:  # the other folds have words
                     known[step].append(None)
                     outputs.append(torch.zeros(len(held), max(1, rows.labels)))
                     continue
@@ -196,7 +202,7 @@ class TfidfCandidate(Candidate):
 
         def refit() -> Fitted:
             words = Words.of(rows.texts)
-            assert words is not None, "the texts have words: they had some without the held-out rows"
+            assert words is not None, "some of the texts have words"
             fit = self._fit(rows, torch.arange(len(rows)), words, best, None)
             return Fitted(Tfidf(words, fit.weight[0], fit.bias[0]))
 

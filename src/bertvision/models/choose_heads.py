@@ -46,6 +46,8 @@ def find_candidates(heads: str | Sequence[str], kind: Kind, seconds: float | Non
     known = {candidate.name: candidate for candidate in auto_candidates()}
     if not wanted:
         raise UserError("heads is empty: name at least one, or use 'auto'.")
+    if "auto" in wanted:
+        raise UserError("heads: 'auto' stands alone. Use it without other names, or name every head.")
     return [known.get(name) or _from_the_zoo(name, kind, [*known]) for name in dict.fromkeys([*ALWAYS, *wanted])]
 
 

@@ -23,7 +23,17 @@ from bertvision.encoder.states import HiddenStates
 from bertvision.heads import Target
 from bertvision.kinds.base import Scores
 from bertvision.machine import Machine
-from bertvision.models.candidates import Candidate, Fitted, Rows, Split, Trial, average, average_outputs, best_by_loss
+from bertvision.models.candidates import (
+    Candidate,
+    Fitted,
+    NoResultError,
+    Rows,
+    Split,
+    Trial,
+    average,
+    average_outputs,
+    best_by_loss,
+)
 from bertvision.models.choose_heads import find_candidates
 from bertvision.models.clock import Clock
 from bertvision.models.leaderboard import PARTS, Leaderboard, Line, spread
@@ -206,17 +216,22 @@ def _try_all(
     with _keeping_the_best(clock, reporter), reporter.bar("trying", len(candidates), "models") as bar:
         for candidate in candidates:
             if clock.is_over() and len(trials) > 1:
-                skipped[candidate.name] = "not tried: out of time"
+                skipped[candidate.name] = f"not tried: {'interrupted' if clock.stopped else 'out of time'}"
                 continue
+            # Every model folder has the last layer, so there is always time for it.
+            own = Clock(None) if candidate.role == "encoder" else clock
             try:
-                trials.append(_calibrate(candidate.attempt(rows, split, clock), rows, split))
+                trials.append(_calibrate(candidate.attempt(rows, split, own), rows, split))
             except OutOfTimeError:
                 skipped[candidate.name] = "cut for time before it had a result"
+            except NoResultError as error:
+                skipped[candidate.name] = str(error)
             except KeyboardInterrupt:
-                if not trials:
+                if len(trials) < 2:  # there is no model yet
                     raise
                 clock.stop()
                 skipped[candidate.name] = "interrupted"
+            clock.lap()
             bar.advance(1, candidate.name)
     return trials + _averages(trials, rows, split), skipped
 

@@ -8,4 +8,4 @@ TFIDF_FOLDER = "tfidf"
 
 def is_fitted(folder: Path | str) -> bool:
     """Whether `bertvision fit` made this folder."""
-    return (Path(folder) / FILE).is_file()
+    return (Path(folder).expanduser() / FILE).is_file()

@@ -23,7 +23,7 @@ class Model:
 
     def __init__(self, folder: Path | str, head: str | None = None, reporter: Reporter | None = None) -> None:
         """`head` names another model of the leaderboard than the chosen one."""
-        self.folder = Path(folder)
+        self.folder = Path(folder).expanduser()
         self._head, self._reporter = head, reporter
         self.facts: dict[str, Any] = read_facts(self.folder)
 

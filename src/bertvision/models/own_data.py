@@ -27,7 +27,7 @@ def fit_own_data(
     reporter: Reporter,
 ) -> tuple[Fit, Path]:
     """Read the tables, fit, and save the model. Return the fit and the model's folder."""
-    folder = Path(to) if to is not None else default_folder(train)
+    folder = Path(to).expanduser() if to is not None else default_folder(train)
     check_free(folder, overwrite)
     table = _read(train, **columns, kind=kind, skip_empty=skip_empty, most_rows=rows, seed=options.seed)
     held = None if dev is None else _read(dev, **columns, skip_empty=skip_empty, like=table)

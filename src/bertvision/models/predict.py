@@ -20,6 +20,8 @@ from bertvision.progress import Reporter
 
 ALIASES = {"last_lr": ENCODER}
 """Names on the leaderboard that the folder calls differently."""
+NEEDED = ("model", "task", "kind", "labels", "encoder", "metric", "choice", "chosen", "leaderboard", "trust")
+"""What is read of model.json."""
 
 
 class FittedPredictor(Predictor):
@@ -73,11 +75,16 @@ class FittedPredictor(Predictor):
 def read_facts(folder: Path) -> dict[str, Any]:
     """The contents of model.json."""
     found = read_json(folder / FILE)
-    if not isinstance(found, dict):
+    if found is None:
         raise UserError(f"'{folder}' is not a fitted model: it has no {FILE}. `bertvision fit` creates one.")
+    if not isinstance(found, dict):
+        raise UserError(f"{folder / FILE} is damaged: expected a JSON object. Fit the model again.")
     if found.get("format") != FORMAT:
         raise UserError(
             f"'{folder}' was written in format {found.get('format')}, but this version of BERTVision reads format "
             f"{FORMAT}: update BERTVision, or fit the model again."
         )
+    absent = [key for key in NEEDED if key not in found]
+    if absent:
+        raise UserError(f"{folder / FILE} is damaged: it lacks {', '.join(absent)}. Fit the model again.")
     return found

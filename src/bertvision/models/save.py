@@ -16,6 +16,7 @@ snapshots/epoch_0/predictions/held_out/<name>/      out-of-fold predictions
 import csv
 import dataclasses
 import io
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,11 @@ MOST_SUSPECTS = 1000
 def check_free(to: Path, overwrite: bool, other: str = " with --to", replace: str = "--overwrite") -> None:
     """Refuse a folder that exists, unless it is a fitted model to be replaced, or empty. `other` and `replace` are how
     a user chooses another folder, or to replace this one."""
+    above = next(parent for parent in to.resolve().parents if parent.exists())
+    if not above.is_dir():
+        raise UserError(f"'{to}' can't be created, because '{above}' is a file: choose another folder{other}.")
+    if not os.access(above, os.W_OK):
+        raise UserError(f"no permission to write to '{above}': choose another folder{other}.")
     if not to.exists() or (to.is_dir() and not any(to.iterdir())):
         return
     if not to.is_dir():

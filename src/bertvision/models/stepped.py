@@ -21,7 +21,7 @@ from bertvision.encoder.states import HiddenStates
 from bertvision.heads import Head, MemberConfig, build_head, count_parameters, setting_types
 from bertvision.heads.base import find_preset
 from bertvision.machine import Machine
-from bertvision.models.candidates import Candidate, Fitted, Rows, Split, Trial
+from bertvision.models.candidates import Candidate, Fitted, NoResultError, Rows, Split, Trial
 from bertvision.models.clock import Clock
 from bertvision.pipeline.members import build_members
 from bertvision.progress import Reporter
@@ -58,7 +58,7 @@ class SteppedCandidate(Candidate):
     def attempt(self, rows: Rows, split: Split, clock: Clock) -> Trial:
         assert self.encoder is not None and self.features is not None and self.machine is not None
         if self.needs_memory and "tokens" not in rows.states:
-            raise OutOfTimeError
+            raise NoResultError("not tried: there is no memory for the states of all tokens")
         epochs = max(self.epochs, -(-LEAST_STEPS * ROWS_PER_STEP // len(rows)))
         config = self._config(rows, epochs)
         parts = [held.numpy() for held in split.held]
@@ -106,7 +106,9 @@ class SteppedCandidate(Candidate):
                 Checkpoints(Path(folder), "", float("inf")), lambda *given, **named: None, self.reporter, None,
                 _UntilTheClock(clock, len(steps)),
             )  # fmt: skip
-        if any(member.dropped or member.failed for member in members):
+        if any(member.failed for member in members):
+            raise NoResultError("failed: its loss became NaN or infinite")
+        if any(member.dropped for member in members):
             raise OutOfTimeError
 
     def _outputs(self, members: list[Member], rows: Rows, split: Split) -> torch.Tensor:

@@ -188,7 +188,7 @@ def _rows_in_time(encoder: Encoder, features: Features, seconds: float) -> int:
         started = time.monotonic()
         encoder(batch, keep=KEEP)
     rate = int(features.lengths[some].sum()) / max(1e-6, time.monotonic() - started)
-    return int(rate * max(0.0, seconds) / float(features.lengths.mean()))
+    return int(min(len(features), rate * max(0.0, seconds) / float(features.lengths.mean())))
 
 
 def draw_rows(table: OwnTable, count: int, seed: int) -> list[int]:

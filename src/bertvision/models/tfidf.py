@@ -3,6 +3,7 @@
 Part of every leaderboard. Where it wins, it is the model: vocabulary.json and head.safetensors, no pickle.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -20,7 +22,7 @@ from bertvision.training.convex import Linear, LogisticRegression
 NAME = "tfidf_lr"
 VOCABULARY, WEIGHTS = "vocabulary.json", "head.safetensors"
 MANY_ROWS = 1000
-"""From this many rows on, words that occur in a single text are left out."""
+"""From this many rows on, words that occur in a single text are left out, unless there are no others."""
 
 
 class Words:
@@ -32,12 +34,12 @@ class Words:
     @classmethod
     def of(cls, texts: Sequence[str]) -> "Words | None":
         """Learn the vocabulary; None if the texts have no words."""
-        vectorizer = _vectorizer(min_df=2 if len(texts) >= MANY_ROWS else 1)
-        try:
-            vectorizer.fit(texts)
-        except ValueError:  # an empty vocabulary
-            return None
-        return cls(vectorizer)
+        for rows in (2, 1) if len(texts) >= MANY_ROWS else (1,):
+            vectorizer = _vectorizer(min_df=rows)
+            with contextlib.suppress(ValueError):  # an empty vocabulary
+                vectorizer.fit(texts)
+                return cls(vectorizer)
+        return None
 
     @classmethod
     def restore(cls, vocabulary: list[str], weights: Tensor) -> "Words":
@@ -95,8 +97,12 @@ class Tfidf:
         vocabulary = read_json(folder / VOCABULARY)
         if vocabulary is None or not (folder / WEIGHTS).is_file():
             raise UserError(f"no TF-IDF model in '{folder}': expected {VOCABULARY} and {WEIGHTS}.")
-        found = load_file(folder / WEIGHTS)
-        return cls(Words.restore(vocabulary, found["idf"]), found["weight"], found["bias"])
+        try:
+            found = load_file(folder / WEIGHTS)
+            words = Words.restore([str(word) for word in vocabulary], found["idf"])
+            return cls(words, found["weight"], found["bias"])
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise UserError(f"the TF-IDF model in '{folder}' is damaged: fit the model again. ({error})") from None
 
 
 def fit_tfidf(

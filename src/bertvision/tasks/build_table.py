@@ -19,6 +19,8 @@ from bertvision.tasks.table_source import Source, number_of, unit_of
 
 PEEKED = 1000
 """Rows by which columns are guessed."""
+LARGEST, SMALLEST, CLOSEST = 1e15, 1e-15, 1e-5
+"""Scores are fitted in single precision: their largest size, their least range, and that relative to their size."""
 IN_MEMORY = Source("the data", is_file=False, row="row")
 
 
@@ -135,13 +137,28 @@ def _given_like(columns: Columns, given: Given) -> Given:
 def _check_targets(kind: Kind, values: Counter[str], column: str, source: Source) -> None:
     if kind is SCORE:
         numbers = numbers_in(values)
-        if numbers is not None and len(set(numbers.values())) < 2:
-            raise UserError(f"{source.name}: all numbers in column '{column}' are the same, {next(iter(values))}.")
+        if numbers is not None:
+            _check_spread(list(numbers.values()), column, source)
     elif len(values) < 2:
         (label, rows), *_ = values.items()
         raise UserError(
             f"{source.name}: column '{column}' has only one label, {label!r} ({counted(rows, 'row')}). At least two "
             f"are needed. If another column holds the label, name it with {source.option('label', 'COLUMN')}."
+        )
+
+
+def _check_spread(numbers: list[float], column: str, source: Source) -> None:
+    """Refuse scores that are all the same, or the same in single precision."""
+    lowest, highest = min(numbers), max(numbers)
+    largest = max(abs(lowest), abs(highest))
+    if largest > LARGEST:
+        return  # refused later, with its row
+    if lowest == highest:
+        raise UserError(f"{source.name}: all numbers in column '{column}' are the same, {lowest:g}.")
+    if highest - lowest < max(SMALLEST, CLOSEST * largest):
+        raise UserError(
+            f"{source.name}: the numbers in column '{column}' are too close to each other, from {lowest:.12g} to "
+            f"{highest:.12g}. Multiply them, or subtract their mean."
         )
 
 
@@ -185,9 +202,14 @@ def _table(
 
 def _score(row: KeptRow, column: str, source: Source) -> float:
     number = (numbers_in({row.label: 1}, codes=True) or {}).get(row.label)
-    if number is None or not math.isfinite(number):
+    if number is None or math.isnan(number):
         raise UserError(
             f"{row.place}: column '{column}' must hold numbers, found {row.label!r:.80}. Correct it, or treat the "
             f"column as labels with {source.option('kind', 'label')}."
+        )
+    if abs(number) > LARGEST:
+        raise UserError(
+            f"{row.place}: column '{column}' must hold numbers between {-LARGEST:g} and {LARGEST:g}, found "
+            f"{row.label!r:.80}. Divide all of them by the same number."
         )
     return number

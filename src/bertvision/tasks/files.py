@@ -112,6 +112,8 @@ def check_columns(path: Path, columns: Columns, labelled: bool) -> list[str]:
 
 def read_rows(path: Path) -> Iterator[Row]:
     """Every row of a CSV, TSV or JSON lines file; the file extension decides which."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder, but a file was expected.")
     suffix = plain_suffix(path)
     if suffix in DELIMITERS:
         delimiter = delimiter_of(path)

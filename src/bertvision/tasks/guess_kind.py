@@ -77,7 +77,7 @@ def _refuse_odd_numbers(values: Counter[str], column: str, source: Source) -> No
 
 
 def _kind_of_numbers(numbers: set[float], rows: int, column: str, source: Source) -> tuple[Kind, list[str]]:
-    whole = all(number == int(number) for number in numbers)
+    whole = all(number.is_integer() for number in numbers)
     few = len(numbers) <= MOST_NUMERIC_LABELS and rows >= ROWS_PER_NUMERIC_LABEL * len(numbers)
     if whole and (few or len(numbers) <= 2):
         if len(numbers) < 2:
