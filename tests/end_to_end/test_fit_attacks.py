@@ -125,6 +125,13 @@ def test_the_home_folder_is_expanded_and_blanks_are_quoted(
     assert bv.load("~/my model").labels == ["neg", "pos"]
 
 
+@pytest.mark.parametrize("wrong", [{"seed": -1}, {"seed": 0.5}, {"seconds": 0}, {"seconds": "5"}])
+def test_a_wrong_seed_or_time_is_one_sentence(wrong: dict[str, Any], tiny_encoder_folder: Path) -> None:
+    classifier = bv.Classifier(encoder=str(tiny_encoder_folder), heads=["linear"], **wrong)
+    with pytest.raises(bv.UserError, match=f"{next(iter(wrong))} must be"):
+        classifier.fit(["a", "b", "c", "d"], [0, 1, 0, 1])
+
+
 # ---------------------------------------------------------------------- interruptions and failures
 
 
@@ -165,6 +172,13 @@ def test_attentive_pooling_without_memory_is_not_called_late(
     table = from_columns([f"the {row}" for row in range(30)], ["a", "b"] * 15, kind="label")
     fit = fit_table(table, Options(str(tiny_encoder_folder), ["attentive"]))
     assert "memory" in fit.skipped["attentive"]
+
+
+def test_a_report_on_words_alone_says_that_they_read_no_encoder(models: dict[str, Path], command: Command) -> None:
+    said = command("report", models["tfidf_lr"])
+    assert said.code == 0, said.err
+    written = (models["tfidf_lr"] / "report.md").read_text(encoding="utf-8")
+    assert "tfidf_lr, which reads words and no encoder, is best" in written
 
 
 # ---------------------------------------------------------------------- damaged folders

@@ -20,6 +20,7 @@ from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.shared import shared_encoder
 from bertvision.encoder.states import HiddenStates
+from bertvision.errors import UserError
 from bertvision.heads import Target
 from bertvision.kinds.base import Scores
 from bertvision.machine import Machine
@@ -128,6 +129,7 @@ def fit_table(
 ) -> Fit:
     """Try every candidate on a table, choose one and fit it again on all rows. `dev` is scored once, after that."""
     options, reporter, started = options or Options(), reporter or Reporter(), time.monotonic()
+    _check_options(options)
     notes = [*table.notes, *(check_same_labels(table, dev) if dev is not None else [])]
     task = build_task_of(table, options.metric)
     candidates = find_candidates(options.heads, task.kind, options.seconds)
@@ -171,6 +173,14 @@ def fit_table(
         task, options, table, encoder, machine, split, trials, skipped, fitted, board, examples, features, found,
         outputs, time.monotonic() - started, encode_seconds, notes,
     )  # fmt: skip
+
+
+def _check_options(options: Options) -> None:
+    seconds, seed = options.seconds, options.seed
+    if seconds is not None and (not isinstance(seconds, int | float) or not seconds > 0):
+        raise UserError(f"seconds must be a number above 0, or None, not {seconds!r}.")
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise UserError(f"seed must be a whole number of 0 or more, not {seed!r}.")
 
 
 def _fit_again(trials: Sequence[Trial], reporter: Reporter) -> dict[str, Fitted]:

@@ -100,6 +100,7 @@ def surprise(run: FinishedRun, epochs: float) -> str:
         "encoder": "the encoder alone is best" + (": no head beats it there" if compared else ""),
         "control": "the control is best" + (": reading all layers adds nothing there" if compared else ""),
         "ensemble": f"the ensemble {best.name} is best",
+        "peer": f"{best.name}, which reads words and no encoder, is best",
     }
     return f"On {where} {found[best.role]}."
 
