@@ -179,6 +179,8 @@ def test_a_report_on_words_alone_says_that_they_read_no_encoder(models: dict[str
     assert said.code == 0, said.err
     written = (models["tfidf_lr"] / "report.md").read_text(encoding="utf-8")
     assert "tfidf_lr, which reads words and no encoder, is best" in written
+    assert "No choice was made on the examples reported here" not in written  # without dev, they are the same rows
+    assert "set in the config" not in written
 
 
 # ---------------------------------------------------------------------- damaged folders

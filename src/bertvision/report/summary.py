@@ -21,6 +21,7 @@ from bertvision.report.wording import (
     signed,
     tuned,
 )
+from bertvision.tables import counted
 
 EMBEDDED = "all-MiniLM-L6-v2"
 FOLDERS = re.compile(r"(?<!\S)[/~][^\s,]*/")  # of data files, whose names say enough
@@ -152,7 +153,8 @@ def _layers_sentence(certainty: Certainty, best: Group, control: Group) -> str:
 def _cost_sentence(run: FinishedRun, best: Group) -> str:
     head, encoder = best.first, run.encoder(best.epochs).first
     trained = [model for model in run.models(best.epochs) if model.role in ("control", "head")]
-    with_it = f", with {len(trained) - 1} others in the same pass" if len(trained) > 1 else ""
+    others = 0 if run.chosen is not None else len(trained) - 1  # `fit` trains heads one after the other
+    with_it = f", with {counted(others, 'other')} in the same pass" if others > 0 else ""
     after = f", after {_seconds(encoder.seconds or 0)} of fine-tuning" if best.epochs else ""
     return (
         f"{best.name} has {head.parameters:,} parameters, {100 * (head.share or 0):.3g} % of the encoder's "
