@@ -47,6 +47,8 @@ from bertvision.tasks.config import TASKS, TaskConfig
 
 FIT_VERSION = 1
 MOST_SUSPECTS = 1000
+UNLIKELY = 0.25
+"""Rows are suspected only if the probability of their label is below this."""
 
 
 def check_free(to: Path, overwrite: bool, other: str = " with --to", replace: str = "--overwrite") -> None:
@@ -271,7 +273,7 @@ def find_suspects(fit: Fit) -> list[Suspect]:
     )  # (label) # fmt: skip
     top, judged = results.predicted, fit.split.judged.tolist()  # (example)
     highest = results.probabilities[rows, top]  # (example)
-    suspicious = np.flatnonzero((top != results.target) & (highest >= usual[top]) & (own < 0.1))  # (suspect)
+    suspicious = np.flatnonzero((top != results.target) & (highest >= usual[top]) & (own < UNLIKELY))  # (suspect)
     order = suspicious[np.argsort(own[suspicious] - highest[suspicious], kind="stable")][:MOST_SUSPECTS]
     table, labels = fit.table, fit.task.labels
     return [

@@ -99,6 +99,7 @@ def surprise(run: FinishedRun, epochs: float) -> str:
     found = {
         "encoder": "the encoder alone is best" + (": no head beats it there" if compared else ""),
         "control": "the control is best" + (": reading all layers adds nothing there" if compared else ""),
+        "peer": f"{best.name} is best, which reads no encoder",
         "ensemble": f"the ensemble {best.name} is best",
     }
     return f"On {where} {found[best.role]}."
