@@ -44,6 +44,7 @@ from bertvision.pipeline.score import keep_lengths, keep_scored, read_scores
 from bertvision.pipeline.snapshot import save_snapshot
 from bertvision.progress import Reporter
 from bertvision.tasks.config import TASKS, TaskConfig
+from bertvision.tasks.own_table import OwnTable
 
 FIT_VERSION = 1
 MOST_SUSPECTS = 1000
@@ -278,11 +279,16 @@ def find_suspects(fit: Fit) -> list[Suspect]:
     table, labels = fit.table, fit.task.labels
     return [
         Suspect(
-            table.places[judged[at]], table.ids[judged[at]], labels[results.target[at]], labels[top[at]],
+            _place(table, judged[at]), table.ids[judged[at]], labels[results.target[at]], labels[top[at]],
             round(float(own[at]), 4), round(float(highest[at]), 4), table.texts[judged[at]],
         )
         for at in order
     ]  # fmt: skip
+
+
+def _place(table: OwnTable, row: int) -> str:
+    """Where a row is, without the path of the file: "train.csv, line 3"."""
+    return ", ".join(filter(None, [table.name, table.places[row].rpartition(", ")[2]]))
 
 
 def _to_csv(suspects: list[Suspect]) -> str:
