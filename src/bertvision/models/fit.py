@@ -200,7 +200,7 @@ def _try_all(
     if options.seconds is not None:
         total = max(0.0, options.seconds - (time.monotonic() - started))
     limited = options.heads == "auto" or options.seconds is not None
-    clock = Clock(TRY_SHARE * total if limited else None)
+    clock = Clock(TRY_SHARE * total if limited else None, patient=options.seconds is None)
     trials: list[Trial] = []
     skipped: dict[str, str] = {}
     with _keeping_the_best(clock, reporter), reporter.bar("trying", len(candidates), "models") as bar:
