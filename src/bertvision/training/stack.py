@@ -251,13 +251,13 @@ class Stack(_Unit):
 def build_units(members: list[Member], wanted: int | None = None, tokens: int = 0) -> list[Alone | Stack]:
     """Group members with equal heads and equal steps into stacks of up to `wanted`; the others run alone. By default,
     choose the stack size that is fastest at about `tokens` tokens per step."""
-    stackable: dict[object, list[Member]] = {}
+    stackable: dict[object, list[list[Member]]] = {}
     for member in members:
-        stackable.setdefault(_stack_key(member) if member.head.stackable else id(member), []).append(member)
+        _join(member, stackable.setdefault(_stack_key(member) if member.head.stackable else id(member), []))
     units: list[Alone | Stack] = []
     on_gpu = any(next(member.head.parameters()).is_cuda for member in members)
     pool = Pool() if on_gpu else None  # shared: no graph needs its memory after it has run
-    for alike in stackable.values():
+    for alike in (group for groups in stackable.values() for group in groups):
         # Stacks of similar size: 65 members run better as 33 and 32 than as 64 and 1.
         stacks = -(-len(alike) // (wanted or _stack_limit(alike[0].head, tokens)))
         for first in range(stacks):
@@ -267,11 +267,19 @@ def build_units(members: list[Member], wanted: int | None = None, tokens: int = 
 
 
 def _stack_key(member: Member) -> object:
-    """Equal for members that can be stacked."""
-    config = member.config
-    # With a fraction of the data and several epochs, a member has its own steps (`data.packing.plan_pass`).
-    own_steps = config.data_fraction if config.data_fraction < 1 and config.epochs > 1 else None
-    return type(member.head), member.head.config, member.head.reads, own_steps
+    """Equal for members whose heads can be stacked."""
+    return type(member.head), member.head.config, member.head.reads
+
+
+def _join(member: Member, groups: list[list[Member]]) -> None:
+    """Add a member to the first group that takes the same steps, or to a new one. Some members may end earlier."""
+    for group in groups:
+        longest = max(group, key=lambda other: len(other.steps))
+        shared = min(len(longest.steps), len(member.steps))
+        if list(longest.steps[:shared]) == list(member.steps[:shared]):
+            group.append(member)
+            return
+    groups.append([member])
 
 
 def _stack_limit(head: Head, tokens: int) -> int:

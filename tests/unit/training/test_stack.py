@@ -58,6 +58,14 @@ def test_five_variants_form_one_stack_without_other_shapes(features: Features) -
     assert all(isinstance(unit, Alone) for unit in build_units(members, 1))
 
 
+def test_members_that_take_different_steps_are_not_stacked(features: Features) -> None:
+    members, _, _ = make(features, [{**ADAPTER, "name": name} for name in ("a", "b", "c")])
+    members[1].steps = members[0].steps[:2]  # it ends earlier, but takes the same steps until then
+    members[2].steps = members[0].steps[1:]
+    stacked = [[member.name for member in unit.members] for unit in build_units(members, 64)]
+    assert stacked == [["a", "b"], ["c"]]
+
+
 def test_token_heads_on_a_cpu_run_one_by_one_by_default(tiny_features: Callable[[str], Features]) -> None:
     members, _, _ = make(tiny_features("squad2"), FIVE, SPAN)
     assert len(build_units(members)) == 5 and len(build_units(members, 5)) == 1
