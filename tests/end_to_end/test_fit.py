@@ -50,7 +50,7 @@ def test_the_leaderboard_has_every_row_and_the_json_every_key(fitted: tuple[Path
     assert found["kind"] == "label" and found["metric"] == "accuracy"
     assert found["choice"] == {"how": "cv", "folds": 5, "rows": 60}
     names = [line["name"] for line in found["leaderboard"]]
-    assert names[:4] == ["majority", "last_lr", "tfidf_lr", "best_layer_lr"]
+    assert names[:4] == ["majority", "tfidf_lr", "last_lr", "best_layer_lr"]
     assert {"linear", "mlp", "attentive", "average"} <= set(names)
     assert all(line.keys() >= LINE and line["dev"] is not None for line in found["leaderboard"])
     best = max(line["cv"] for line in found["leaderboard"])

@@ -52,6 +52,8 @@ LEAST_SECONDS = 20.0
 """`heads="auto"` spends as long on fitting as on encoding, but at least this."""
 TRY_SHARE = 0.65
 """Part of that time after which nothing new is tried. The rest is for fitting the chosen model again on all rows."""
+FIRST = ("majority", "tfidf_lr", "last_lr", "best_layer_lr")
+"""What the heads are compared with: the first rows of the leaderboard."""
 AVERAGED = 3
 FEW_MISTAKES = 10
 """With fewer mistakes on the judged rows, calibration makes no model surer."""
@@ -359,5 +361,6 @@ def _board(
             Line(trial.name, cv, cv_sd, shown, on_dev, round(trial.seconds, 3), trial.parameters, note, trial.role)
         )
     lines += [Line(name, None, None, None, None, 0.0, 0, note) for name, note in skipped.items()]
+    lines.sort(key=lambda line: FIRST.index(line.name) if line.name in FIRST else len(FIRST))
     title = task.kind.title(metric) or metric
     return Leaderboard(lines, chosen.name, metric, title, split.how, len(split.held), len(split.judged))
