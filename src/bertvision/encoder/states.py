@@ -84,7 +84,10 @@ class Packing:
     def deviation(self, values: Tensor) -> Tensor:
         """Standard deviation over the tokens of each sequence; 0 for a single token."""
         spread = values.float() - self.mean(values.float())[self.owners]  # (token, value)
-        return self.mean(spread.square()).sqrt().to(values.dtype)  # (sequence, value)
+        variance = self.mean(spread.square())  # (sequence, value)
+        # The square root has no gradient at 0, where a layer map needs one.
+        varies = variance > 0  # (sequence, value)
+        return (variance.masked_fill(~varies, 1.0).sqrt() * varies).to(values.dtype)  # (sequence, value)
 
     def max(self, values: Tensor) -> Tensor:
         """Maximum over the tokens of each sequence; 0 for sequences of padding, which have no tokens."""

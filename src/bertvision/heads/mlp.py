@@ -1,6 +1,6 @@
 """mlp: one hidden layer on the pooled states of all layers, side by side. For labels and scores.
 
-9,831,170 parameters with BERT-large for two labels.
+9,830,978 parameters with BERT-large for two labels.
 """
 
 from dataclasses import dataclass

@@ -63,6 +63,8 @@ LEAST_SECONDS = 20.0
 """`heads="auto"` spends as long on fitting as on encoding, but at least this."""
 TRY_SHARE = 0.65
 """Part of that time after which nothing new is tried. The rest is for fitting the chosen model again on all rows."""
+FIRST = ("majority", "tfidf_lr", "last_lr", "best_layer_lr")
+"""What the heads are compared with: the first rows of the leaderboard."""
 AVERAGED = 3
 FEW_MISTAKES = 10
 """With fewer mistakes on the judged rows, calibration makes no model surer."""
@@ -220,7 +222,7 @@ def _try_all(
     if options.seconds is not None:
         total = max(0.0, options.seconds - (time.monotonic() - started))
     limited = options.heads == "auto" or options.seconds is not None
-    clock = Clock(TRY_SHARE * total if limited else None)
+    clock = Clock(TRY_SHARE * total if limited else None, patient=options.seconds is None)
     trials: list[Trial] = []
     skipped: dict[str, str] = {}
     with _keeping_the_best(clock, reporter), reporter.bar("trying", len(candidates), "models") as bar:
@@ -382,5 +384,6 @@ def _board(
             Line(trial.name, cv, cv_sd, shown, on_dev, round(trial.seconds, 3), trial.parameters, note, trial.role)
         )
     lines += [Line(name, None, None, None, None, 0.0, 0, note) for name, note in skipped.items()]
+    lines.sort(key=lambda line: FIRST.index(line.name) if line.name in FIRST else len(FIRST))
     title = task.kind.title(metric) or metric
     return Leaderboard(lines, chosen.name, metric, title, split.how, len(split.held), len(split.judged))

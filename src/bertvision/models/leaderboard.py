@@ -95,16 +95,16 @@ class Leaderboard:
             return ""
         best = max(scored, key=lambda line: line.cv or 0.0)
         assert best.cv is not None
-        said = f"All layers ({best.name}) {_against(best.cv - last.cv, 'the last layer')}"
+        said = f"All layers ({best.name}) {_against(best.cv - last.cv)} the last layer"
         if single is not None and single.cv is not None:
-            said += f" and {_against(best.cv - single.cv, 'the best single layer')}"
+            said += f", and {_against(best.cv - single.cv)} the best single layer"
         return f"{said}."
 
 
-def _against(gain: float, what: str) -> str:
+def _against(gain: float) -> str:
     if abs(gain) < 0.05:
-        return f"score the same as {what}"
-    return f"{'add' if gain > 0 else 'lose'} {abs(gain):.1f} points {'over' if gain > 0 else 'to'} {what}"
+        return "score the same as"
+    return f"add {gain:.1f} points over" if gain > 0 else f"lose {-gain:.1f} points to"
 
 
 def spread(scores: Sequence[float]) -> float | None:

@@ -45,9 +45,12 @@ from bertvision.pipeline.score import keep_lengths, keep_scored, read_scores
 from bertvision.pipeline.snapshot import save_snapshot
 from bertvision.progress import Reporter
 from bertvision.tasks.config import TASKS, TaskConfig
+from bertvision.tasks.own_table import OwnTable
 
 FIT_VERSION = 1
 MOST_SUSPECTS = 1000
+UNLIKELY = 0.25
+"""Rows are suspected only if the probability of their label is below this."""
 
 
 def check_free(to: Path, overwrite: bool, other: str = " with --to", replace: str = "--overwrite") -> None:
@@ -277,16 +280,21 @@ def find_suspects(fit: Fit) -> list[Suspect]:
     )  # (label) # fmt: skip
     top, judged = results.predicted, fit.split.judged.tolist()  # (example)
     highest = results.probabilities[rows, top]  # (example)
-    suspicious = np.flatnonzero((top != results.target) & (highest >= usual[top]) & (own < 0.1))  # (suspect)
+    suspicious = np.flatnonzero((top != results.target) & (highest >= usual[top]) & (own < UNLIKELY))  # (suspect)
     order = suspicious[np.argsort(own[suspicious] - highest[suspicious], kind="stable")][:MOST_SUSPECTS]
     table, labels = fit.table, fit.task.labels
     return [
         Suspect(
-            table.places[judged[at]], table.ids[judged[at]], labels[results.target[at]], labels[top[at]],
+            _place(table, judged[at]), table.ids[judged[at]], labels[results.target[at]], labels[top[at]],
             round(float(own[at]), 4), round(float(highest[at]), 4), table.texts[judged[at]],
         )
         for at in order
     ]  # fmt: skip
+
+
+def _place(table: OwnTable, row: int) -> str:
+    """Where a row is, without the path of the file: "train.csv, line 3"."""
+    return ", ".join(filter(None, [table.name, table.places[row].rpartition(", ")[2]]))
 
 
 def _to_csv(suspects: list[Suspect]) -> str:

@@ -59,11 +59,11 @@ class SteppedCandidate(Candidate):
         assert self.encoder is not None and self.features is not None and self.machine is not None
         if self.needs_memory and "tokens" not in rows.states:
             raise NoResultError("not tried: there is no memory for the states of all tokens")
-        epochs = max(self.epochs, -(-LEAST_STEPS * ROWS_PER_STEP // len(rows)))
-        config = self._config(rows, epochs)
         parts = [held.numpy() for held in split.held]
         if split.how == "held_out":
             parts.append(split.used(0).numpy())
+        epochs = max(self.epochs, -(-LEAST_STEPS // sum(map(count_batches, parts))))
+        config = self._config(rows, epochs)
         steps, owner = plan_steps(parts, epochs, rows.seed)
         members = []
         for fold in (*range(len(split.held)), None):
@@ -175,12 +175,16 @@ def plan_steps(parts: list[np.ndarray], epochs: int, seed: int) -> tuple[list[np
         batches = [
             (number, batch)
             for number, part in enumerate(parts)
-            for batch in np.array_split(random.permutation(part), max(1, round(len(part) / ROWS_PER_STEP)))
+            for batch in np.array_split(random.permutation(part), count_batches(part))
         ]
         for at in random.permutation(len(batches)):
             owner.append(batches[at][0])
             steps.append(batches[at][1])
     return steps, owner
+
+
+def count_batches(part: np.ndarray) -> int:
+    return max(1, round(len(part) / ROWS_PER_STEP))
 
 
 def _named(config: MemberConfig, fold: int | None) -> MemberConfig:

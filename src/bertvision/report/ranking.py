@@ -42,7 +42,7 @@ def names_drawn(run: FinishedRun, groups: list[Group], most: int) -> list[str]:
     """Names of the at most `most` groups shown in a picture: the control, the best heads, the best ensemble."""
     names: dict[str, list[str]] = {"control": [], "head": [], "ensemble": []}
     for group in run.ranked(groups):
-        if group.name not in names[group.role]:
+        if group.name not in names.setdefault(group.role, []):
             names[group.role].append(group.name)
     controls, ensembles = names["control"][:1], names["ensemble"][:1]
     return [*controls, *names["head"][: most - len(controls) - len(ensembles)], *ensembles]

@@ -75,3 +75,28 @@ def test_to_changes_the_dtype_of_states_and_keeps_lengths() -> None:
     half = make_states().to(dtype=torch.bfloat16)
     assert half.tokens.dtype == half.cls.dtype == half.mean.dtype == torch.bfloat16
     assert half.lengths.dtype == torch.int64 and half.pooled and half.starts.tolist() == [0, 3, 4]
+
+
+def test_tokens_are_pooled_by_sequence() -> None:
+    packing = Packing.of(torch.tensor([3, 1]))
+    values = torch.tensor([[1.0, -2.0], [4.0, -2.0], [7.0, -2.0], [5.0, 3.0]])  # (token, value)
+    torch.testing.assert_close(packing.max(values), torch.tensor([[7.0, -2.0], [5.0, 3.0]]))
+    torch.testing.assert_close(packing.sum(values), torch.tensor([[12.0, -6.0], [5.0, 3.0]]))
+    torch.testing.assert_close(packing.deviation(values), torch.tensor([[6.0**0.5, 0.0], [0.0, 0.0]]))
+    shares = packing.softmax(torch.tensor([[0.0], [0.0], [0.0], [9.0]]))
+    torch.testing.assert_close(shares, torch.tensor([[1 / 3], [1 / 3], [1 / 3], [1.0]]))
+
+
+def test_the_deviation_of_equal_tokens_has_a_finite_gradient() -> None:
+    values = torch.tensor([[1.0, 2.0], [1.0, 5.0]], requires_grad=True)  # (token, value)
+    Packing.of(torch.tensor([2])).deviation(values).sum().backward()
+    torch.testing.assert_close(values.grad, torch.tensor([[0.0, -0.5], [0.0, 0.5]]))
+
+
+def test_several_parts_are_read_side_by_side_along_the_layers() -> None:
+    mean, spread = torch.zeros(2, 3, 4), torch.ones(2, 3, 4)  # (sequence, layer, hidden)
+    states = HiddenStates(torch.tensor([2, 2]), mean=mean, deviation=spread)
+    assert torch.equal(states.read("mean", "deviation"), torch.cat([mean, spread], dim=1))
+    picked = states.pick(torch.tensor([1]), "mean", "deviation")
+    assert picked.mean is not None and picked.deviation is not None and len(picked.mean) == 1
+    assert StateShape(3, 4, pooled=True).read_layers("mean", "cls") == 7

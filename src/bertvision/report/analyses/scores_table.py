@@ -110,7 +110,7 @@ def _draw_intervals(certainty: Certainty) -> dict[str, Any]:
         rows.append({"model": group.title, "role": group.role, "low": low, "score": mean, "high": high})
     base = chart_of(rows, 26 * len(rows) + 20).encode(y=altair.Y("model:N", sort=None, title=None))
     hover = {
-        "color": colour_by("role", ("encoder", "control", "head", "ensemble"), "", rows),
+        "color": colour_by("role", ("encoder", "control", "head", "ensemble", "peer"), "", rows),
         "tooltip": tips("model:N", *((f"{field}:Q", None, ".2f") for field in ("score", "low", "high"))),
     }
     x = off_zero("X", "low:Q", heading_of(certainty.run, key))
