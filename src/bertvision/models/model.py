@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.data.texts import Text
-from bertvision.kits.kit import Kit
+from bertvision.errors import UserError
+from bertvision.kits.kit import Kit, is_kit, shipped_kits
 from bertvision.kits.kit import load as load_kit
 from bertvision.models.folder import is_fitted
 from bertvision.models.predict import FittedPredictor, read_facts
@@ -67,4 +68,10 @@ def load(name: str | Path = "default", tasks: Iterable[str] | None = None, **set
     """
     if is_fitted(name):
         return Model(name, **settings)
+    if not is_kit(name):
+        known = ", ".join(shipped_kits())
+        raise UserError(
+            f"'{name}' is neither a fitted model nor a kit: give the folder that `bertvision fit` or `bertvision kit` "
+            f"wrote, or the name of a shipped kit ({known})."
+        )
     return load_kit(name, tasks, **settings)
