@@ -53,8 +53,9 @@ def test_the_leaderboard_has_every_row_and_the_json_every_key(fitted: tuple[Path
     assert names[:4] == ["majority", "tfidf_lr", "last_lr", "best_layer_lr"]
     assert {"linear", "mlp", "attentive", "average"} <= set(names)
     assert all(line.keys() >= LINE and line["dev"] is not None for line in found["leaderboard"])
-    best = max(line["cv"] for line in found["leaderboard"])
-    assert next(line["cv"] for line in found["leaderboard"] if line["name"] == found["chosen"]) == best
+    scores = {line["name"]: line["cv"] for line in found["leaderboard"]}
+    # Within one standard error of the best: of the difference of two fractions of 60 rows.
+    assert max(scores.values()) - scores[found["chosen"]] <= 100 / 60**0.5 and found["chosen"] != "majority"
     assert "'message' as text and 'topic' as label" in said.err and "Change this with" in said.err
 
 

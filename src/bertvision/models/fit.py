@@ -161,7 +161,10 @@ def fit_table(
     trials, skipped = _try_all(candidates, rows, split, options, encode_seconds, started, reporter)
     metric = task.metrics[0]
     scores = {trial.name: _score(task, trial, split, examples, metric) for trial in trials}
-    chosen = _choose(trials, scores)
+    if task.labels and metric == "accuracy":
+        chosen, tied = _choose(trials, scores, rows, split)
+    else:
+        chosen, tied = _highest(trials, scores), 1
     fitted = _fit_again(trials if dev is not None else _needed(chosen, trials), reporter)
     found: tuple[list[Example], Features] | None = None
     outputs: dict[str, np.ndarray] = {}
@@ -170,7 +173,7 @@ def fit_table(
         found = dev_examples, features_of(encoder, task, dev_examples)
         states, _ = encode(encoder, found[1], "dev", reporter)
         outputs = _dev_outputs(trials, fitted, states, joined_texts(dev), rows, encoder, found[1], machine)
-    board = _board(task, trials, skipped, chosen, scores, outputs, found, split, metric)
+    board = _board(task, trials, skipped, chosen, tied, scores, outputs, found, split, metric)
     return Fit(
         task, options, table, encoder, machine, split, trials, skipped, fitted, board, examples, features, found,
         outputs, time.monotonic() - started, encode_seconds, notes,
@@ -262,10 +265,32 @@ def _averages(trials: list[Trial], rows: Rows, split: Split) -> list[Trial]:
     return [average(best, rows)] if len(best) > 1 else []
 
 
-def _choose(trials: list[Trial], scores: dict[str, tuple[float, float | None, float | None]]) -> Trial:
-    """The best model; among equals, the smallest. The baseline reads no text, so it is never the model."""
+def _choose(
+    trials: list[Trial], scores: dict[str, tuple[float, float | None, float | None]], rows: Rows, split: Split
+) -> tuple[Trial, int]:
+    """The model, and the number of models that it was chosen from.
+
+    Models whose accuracy is within one standard error of the best can't be told apart by it. Among them, the one with
+    the lowest log-loss is chosen, which is a much finer measure. The baseline reads no text, so it is never the model.
+    """
+    best = _highest(trials, scores)
+    models = [trial for trial in trials if trial.role != "baseline"]
+    tied = [trial for trial in models if trial is best or _is_as_good(trial, best, rows, split)]
+    return min(tied, key=lambda trial: rows.loss(trial.outputs, split.judged)), len(tied)
+
+
+def _highest(trials: list[Trial], scores: dict[str, tuple[float, float | None, float | None]]) -> Trial:
+    """The model with the highest score; among equals, the smallest."""
     models = [trial for trial in trials if trial.role != "baseline"]
     return max(models, key=lambda trial: (round(scores[trial.name][0], 6), -trial.parameters))
+
+
+def _is_as_good(trial: Trial, best: Trial, rows: Rows, split: Split) -> bool:
+    """Whether a model is right nearly as often as the best one: by at most one standard error of the difference."""
+    targets = rows.targets[split.judged]  # (judged row)
+    right, wanted = ((one.outputs.argmax(1) == targets).double() for one in (trial, best))  # (judged row) each
+    behind = wanted - right  # (judged row)
+    return float(behind.mean()) <= float(behind.std()) / len(behind) ** 0.5
 
 
 def _needed(chosen: Trial, trials: list[Trial]) -> list[Trial]:
@@ -366,6 +391,7 @@ def _board(
     trials: list[Trial],
     skipped: dict[str, str],
     chosen: Trial,
+    tied: int,
     scores: dict[str, tuple[float, float | None, float | None]],
     outputs: dict[str, np.ndarray],
     dev: tuple[list[Example], Features] | None,
@@ -386,4 +412,4 @@ def _board(
     lines += [Line(name, None, None, None, None, 0.0, 0, note) for name, note in skipped.items()]
     lines.sort(key=lambda line: FIRST.index(line.name) if line.name in FIRST else len(FIRST))
     title = task.kind.title(metric) or metric
-    return Leaderboard(lines, chosen.name, metric, title, split.how, len(split.held), len(split.judged))
+    return Leaderboard(lines, chosen.name, metric, title, split.how, len(split.held), len(split.judged), tied)

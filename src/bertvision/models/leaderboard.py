@@ -47,6 +47,8 @@ class Leaderboard:
     folds: int
     rows: int
     """Rows that the candidates are judged on."""
+    tied: int = 1
+    """Models within one standard error of the best. The chosen one has the lowest log-loss of them."""
 
     def find(self, name: str) -> Line | None:
         return next((line for line in self.lines if line.name == name), None)
@@ -80,7 +82,13 @@ class Leaderboard:
         """Which model was chosen, and why."""
         best = self.find(self.chosen)
         assert best is not None and best.cv is not None
-        said = f"Chosen: {self.chosen}, the best {'in' if self.how == 'cv' else 'on'} {self.where}."
+        where = f"{'in' if self.how == 'cv' else 'on'} {self.where}"
+        said = f"Chosen: {self.chosen}, the best {where}."
+        if self.tied > 1:
+            said = (
+                f"Chosen: {self.chosen}, which has the lowest log-loss of the {self.tied} models that are within one "
+                f"standard error of the best accuracy {where}."
+            )
         baseline = next((line for line in self.lines if line.role == "baseline"), None)
         if baseline is not None and baseline.cv is not None and best.cv <= baseline.cv:
             said += " It does not beat the majority baseline, which reads no text."

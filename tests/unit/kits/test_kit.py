@@ -178,7 +178,7 @@ def test_invalid_arguments_raise_clear_errors(kit: Kit, folder: Path, runs: dict
         make_kit([runs["mrpc"]], tmp_path / "unknown", {"rte": "wide"})
     with pytest.raises(UserError, match="card is given for task 'rte', but no run is for that task: found mrpc"):
         make_kit([runs["mrpc"]], tmp_path / "unknown", about={"rte": "Free."})
-    with pytest.raises(UserError, match="no kit 'nowhere'"):
+    with pytest.raises(UserError, match="'nowhere' is neither a fitted model nor a kit"):
         bv.load("nowhere")
     with pytest.raises(UserError, match="two runs are for task 'mrpc'"):
         make_kit([runs["mrpc"], runs["mrpc"]], tmp_path / "twice")

@@ -1,5 +1,7 @@
 """The leaderboard: its table, the reason for the choice, and what all layers added."""
 
+import dataclasses
+
 import pytest
 
 from bertvision.models.leaderboard import Leaderboard, Line, spread
@@ -31,6 +33,8 @@ def test_the_gain_compares_the_best_head_with_the_last_and_the_best_single_layer
 def test_the_choice_is_explained_and_compared_with_the_baseline() -> None:
     assert board(majority=20.0, mlp=80.0).why() == "Chosen: mlp, the best in 5-fold cross-validation on 200 rows."
     assert "the best on 200 held-out rows" in board(how="held_out", majority=20.0, mlp=80.0).why()
+    tied = dataclasses.replace(board(majority=20.0, mlp=80.0, linear=80.5), tied=2)
+    assert "lowest log-loss of the 2 models that are within one standard error" in tied.why()
     assert "does not beat the majority baseline" in board(majority=80.0, mlp=80.0).why()
 
 
