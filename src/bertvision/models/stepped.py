@@ -39,8 +39,8 @@ ROWS_AT_ONCE = 256
 """Rows per batch of predictions."""
 LOOK_EVERY = 10
 """Steps between looks at the clock."""
-TOLERATED = 1.1
-"""A head that is going to end a little late is not dropped: its fit on all rows is ready with it."""
+TOLERATED = 1.35
+"""A head that is going to end late is not dropped at once: its fit on all rows is ready with it."""
 
 
 class SteppedCandidate(Candidate):
