@@ -22,6 +22,7 @@ from bertvision.heads.linear import LinearHead
 from bertvision.heads.mlp import MLP
 from bertvision.kinds import Kind
 from bertvision.models.clock import Clock
+from bertvision.models.split import Split
 from bertvision.models.tfidf import NAME as TFIDF
 from bertvision.models.tfidf import Tfidf, Words, fit_tfidf
 from bertvision.training.convex import TOLERANCE, Linear, LogisticRegression, fit_ridge
@@ -71,34 +72,6 @@ class Rows:
         else:
             losses = (outputs[:, 0] - targets).square()  # (judged row)
         return float((losses * weights).sum() / weights.sum())
-
-
-@dataclass(frozen=True)
-class Split:
-    """Which rows each fit leaves out. One fit: a held-out part. Several: the folds of a cross-validation."""
-
-    held: list[Tensor]  # each (held-out row)
-    rows: int
-
-    @property
-    def how(self) -> str:
-        return "cv" if len(self.held) > 1 else "held_out"
-
-    @property
-    def judged(self) -> Tensor:
-        """(judged row) in ascending order; all rows in a cross-validation."""
-        return torch.cat(self.held).sort().values
-
-    def used(self, fold: int) -> Tensor:
-        """(row) the rows that a fit reads."""
-        mask = torch.ones(self.rows, dtype=torch.bool)
-        mask[self.held[fold]] = False
-        return mask.nonzero().squeeze(1)
-
-    def join(self, outputs: Sequence[Tensor]) -> Tensor:
-        """(judged row, output) the outputs of each fit on the rows it left out, in the order of `judged`."""
-        order = torch.cat(self.held).argsort()  # (judged row)
-        return torch.cat(list(outputs))[order]
 
 
 @dataclass(frozen=True)
@@ -154,17 +127,22 @@ class Majority(Candidate):
     name, role = "majority", "baseline"
 
     def attempt(self, rows: Rows, split: Split, clock: Clock) -> Trial:
+        everything = torch.arange(len(rows))  # (row)
         outputs = []
         for fold, held in enumerate(split.held):
-            used = split.used(fold)  # (row)
-            targets, weights = rows.targets[used], rows.weights[used]  # (row) each
-            if rows.labels:
-                counts = torch.bincount(targets, weights, minlength=rows.labels)  # (label)
-                constant = counts.clamp(min=1e-6).log().float()  # (label)
-            else:  # of all rows: means that differ between folds would correlate with the scores
-                constant = ((rows.targets * rows.weights).sum() / rows.weights.sum()).view(1)  # (1)
-            outputs.append(constant.expand(len(held), -1))
+            # For scores, the mean of all rows: means that differ between folds would correlate with the scores.
+            used = split.used(fold) if rows.labels else everything  # (row)
+            outputs.append(constant_output(rows, used).expand(len(held), -1))
         return Trial(self.name, split.join(outputs), 0, 0.0, lambda: Fitted(None), self.role)
+
+
+def constant_output(rows: Rows, used: Tensor) -> Tensor:
+    """(output) the log-frequencies of the labels, or the mean score, of some rows."""
+    targets, weights = rows.targets[used], rows.weights[used]  # (row) each
+    if rows.labels:
+        counts = torch.bincount(targets, weights, minlength=rows.labels)  # (label)
+        return counts.clamp(min=1e-6).log().float()
+    return ((targets * weights).sum() / weights.sum()).view(1)
 
 
 class TfidfCandidate(Candidate):
@@ -235,7 +213,7 @@ class LinearCandidate(Candidate):
 
     def attempt(self, rows: Rows, split: Split, clock: Clock) -> Trial:
         inputs = self._inputs(rows)  # (row, input)
-        path = Path(rows, split, inputs, clock)
+        path = StrengthPath(rows, split, inputs, clock)
         best, cut = path.search()
         rows.known_steps.append(best)
         head = self._build(rows, path.strength(best))
@@ -267,7 +245,7 @@ class BestLayerCandidate(Candidate):
     def attempt(self, rows: Rows, split: Split, clock: Clock) -> Trial:
         losses: dict[int, float] = {}
         for layer in reversed(range(rows.shape.layers)):
-            path = Path(rows, split, rows.states["mean"][:, layer], clock)
+            path = StrengthPath(rows, split, rows.states["mean"][:, layer], clock)
             loss = path.loss(path.first)
             if loss is None:
                 break
@@ -281,7 +259,7 @@ class BestLayerCandidate(Candidate):
         return replace(trial, note=cut, seconds=spent + trial.seconds)
 
 
-class Path:
+class StrengthPath:
     """Fits along a path of strengths, each starting from its neighbour."""
 
     def __init__(self, rows: Rows, split: Split, inputs: Tensor, clock: Clock) -> None:

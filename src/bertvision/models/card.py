@@ -13,15 +13,15 @@ def build_card(facts: dict[str, Any], fit: Fit) -> str:
     """`facts` are the contents of model.json."""
     return join_card(
         f"# {facts['model']}",
-        _what(facts, fit),
+        _what(fit),
         _use(facts, fit),
         _scores(fit),
-        _trust(fit, facts["trust"]),
+        _trust(facts["trust"]),
         _limits(fit),
     )
 
 
-def _what(facts: dict[str, Any], fit: Fit) -> str:
+def _what(fit: Fit) -> str:
     chosen = fit.chosen
     predicts = f"one of {len(fit.task.labels)} labels" if fit.task.labels else "a score"
     if chosen.role == "peer":
@@ -54,7 +54,7 @@ def _scores(fit: Fit) -> str:
     return to_markdown(Table(table.columns, table.rows, "Scores", note))
 
 
-def _trust(fit: Fit, trust: dict[str, Any]) -> str:
+def _trust(trust: dict[str, Any]) -> str:
     title = "How much to trust it"
     first: dict[str, float] = next((groups[0] for groups in trust.values() if groups), {})
     if "off_by" in first:

@@ -1,8 +1,8 @@
-"""Fit a model to a user's own table: encode once, try many heads, choose by held-out rows, save.
+"""Fit a model to a user's own table: encode once, try many heads, and choose by rows that they have not read.
 
-    found = fit_table(read_own_table("train.csv"), Options(), Path("models/train"))
+    fit = fit_table(read_own_table("train.csv"), Options(seed=1))      save_fit(fit, Path("models/train")) saves it
 
-The encoder stays frozen and runs once. Everything else reads its pooled hidden states from memory.
+The encoder stays frozen and runs once. Everything else reads its hidden states from memory.
 """
 
 import contextlib
@@ -22,6 +22,7 @@ from bertvision.encoder.shared import shared_encoder
 from bertvision.encoder.states import HiddenStates
 from bertvision.errors import UserError
 from bertvision.heads import Target
+from bertvision.kinds import ExampleResults, Predictions
 from bertvision.kinds.base import Scores
 from bertvision.machine import Machine
 from bertvision.models.candidates import (
@@ -29,16 +30,16 @@ from bertvision.models.candidates import (
     Fitted,
     NoResultError,
     Rows,
-    Split,
     Trial,
     average,
     average_outputs,
     best_by_loss,
+    constant_output,
 )
 from bertvision.models.choose_heads import find_candidates
 from bertvision.models.clock import Clock
 from bertvision.models.leaderboard import PARTS, Leaderboard, Line, spread
-from bertvision.models.split import ROUGH, choose_split
+from bertvision.models.split import ROUGH, Split, choose_split
 from bertvision.models.stepped import SteppedCandidate
 from bertvision.models.table_rows import (
     build_task_of,
@@ -117,10 +118,10 @@ class Fit:
     def judged(self) -> list[Example]:
         return [self.examples[row] for row in self.split.judged.tolist()]
 
-    def outputs(self, trial: Trial) -> np.ndarray:
-        """(judged row, output) out-of-fold outputs."""
-        found: np.ndarray = trial.outputs.numpy()
-        return found
+    @cached_property
+    def results(self) -> ExampleResults:
+        """How the chosen model did on each row that it had not read."""
+        return results_of(self.task, self.chosen.outputs.numpy(), self.judged)
 
 
 def fit_table(
@@ -326,10 +327,18 @@ def _scale(fitted: Fitted, temperature: float) -> None:
 # ---------------------------------------------------------------------- scores
 
 
-def _scores_of(task: Task, outputs: np.ndarray, examples: list[Example]) -> Scores:
+def decode_rows(task: Task, outputs: np.ndarray, examples: list[Example]) -> Predictions:
+    """Turn outputs (row, output) into predictions."""
     nothing: Any = None  # without windows, decoding reads no features
-    predictions = task.kind.decode(task, outputs, nothing, examples)
-    return task.kind.score(task.metrics, task.kind.example_results(predictions, examples))
+    return task.kind.decode(task, outputs, nothing, examples)
+
+
+def results_of(task: Task, outputs: np.ndarray, examples: list[Example]) -> ExampleResults:
+    return task.kind.example_results(decode_rows(task, outputs, examples), examples)
+
+
+def _scores_of(task: Task, outputs: np.ndarray, examples: list[Example]) -> Scores:
+    return task.kind.score(task.metrics, results_of(task, outputs, examples))
 
 
 def _score(
@@ -374,16 +383,9 @@ def _dev_outputs(
             members = [torch.from_numpy(found[name]) for name in trial.members]
             found[trial.name] = average_outputs(members, rows.labels).numpy()
         else:
-            found[trial.name] = _constant(rows, len(texts))
+            constant = constant_output(rows, torch.arange(len(rows)))  # (output)
+            found[trial.name] = constant.expand(len(texts), -1).numpy()
     return found
-
-
-def _constant(rows: Rows, count: int) -> np.ndarray:
-    """(row, output) the outputs of the majority baseline."""
-    if rows.labels:
-        frequencies = torch.bincount(rows.targets, rows.weights, minlength=rows.labels).clamp(min=1e-6)  # (label)
-        return frequencies.log().float().expand(count, -1).numpy()
-    return np.full((count, 1), float((rows.targets * rows.weights).sum() / rows.weights.sum()), dtype=np.float32)
 
 
 def _board(

@@ -35,7 +35,7 @@ from bertvision.kinds.label import LabelResults
 from bertvision.machine import describe_environment
 from bertvision.models.candidates import Trial
 from bertvision.models.card import build_card
-from bertvision.models.fit import Fit
+from bertvision.models.fit import Fit, decode_rows
 from bertvision.models.folder import FILE, FORMAT, TFIDF_FOLDER
 from bertvision.models.table_rows import most_tokens
 from bertvision.models.tfidf import Tfidf
@@ -116,7 +116,7 @@ def describe(fit: Fit, to: Path, job: Job) -> dict[str, Any]:
         "encoder": fit.options.encoder,
         "encoder_stamp": job.stamps.encoder,
         **summary(fit),
-        "trust": _trust(fit),
+        "trust": fit.task.kind.measure_trust(fit.results, fit.task.labels),
         "columns": dataclasses.asdict(fit.table.columns),
         "seed": fit.options.seed,
     }
@@ -205,13 +205,12 @@ def _save_trial(job: Job, fit: Fit, trial: Trial) -> dict[str, Any]:
 
 
 def _save_predictions(job: Job, fit: Fit, trial: Trial, name: str, stamp: str) -> None:
-    splits = {HELD_OUT: fit.outputs(trial)}
+    splits = {HELD_OUT: trial.outputs.numpy()}
     if fit.dev is not None:
         splits["dev"] = fit.dev_outputs[trial.name]
-    nothing: Any = None  # without windows, decoding reads no features
     for split, outputs in splits.items():
         outputs = np.ascontiguousarray(outputs, dtype=np.float32)  # (row, output)
-        predictions = job.task.kind.decode(job.task, outputs, nothing, job.examples(split))
+        predictions = decode_rows(job.task, outputs, job.examples(split))
         keep_scored(job, 0.0, split, name, job.stamps.predictions(stamp, split), predictions, outputs)
 
 
@@ -238,14 +237,6 @@ def _name(trial: Trial) -> str:
     return {"baseline": BASELINE, "encoder": ENCODER}.get(trial.role, trial.name)
 
 
-def _trust(fit: Fit) -> dict[str, Any]:
-    """How often predictions were right, by label and confidence, on rows that the chosen model did not read."""
-    nothing: Any = None
-    predictions = fit.task.kind.decode(fit.task, fit.outputs(fit.chosen), nothing, fit.judged)
-    results = fit.task.kind.example_results(predictions, fit.judged)
-    return fit.task.kind.measure_trust(results, fit.task.labels)
-
-
 # ---------------------------------------------------------------------- rows that may be mislabelled
 
 
@@ -265,12 +256,9 @@ class Suspect:
 def find_suspects(fit: Fit) -> list[Suspect]:
     """Rows for which the chosen model, which had not read them, is surer of another label than it usually is of that
     label. Most suspicious first."""
-    if not fit.task.labels or fit.chosen.role == "baseline":
+    results = fit.results
+    if not isinstance(results, LabelResults):
         return []
-    nothing: Any = None
-    predictions = fit.task.kind.decode(fit.task, fit.outputs(fit.chosen), nothing, fit.judged)
-    results = fit.task.kind.example_results(predictions, fit.judged)
-    assert isinstance(results, LabelResults)
     rows = np.arange(len(results))  # (example)
     own = results.probabilities[rows, results.target]  # (example) probability of the given label
     # Confident learning (Northcutt et al. 2021): the mean probability of a label among the rows that have it.

@@ -1,12 +1,13 @@
 """Which rows judge the candidates: the folds of a cross-validation where rows are few, else a held-out part."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from bertvision.errors import UserError
-from bertvision.models.candidates import Split
 
 FOLDS = 5
 MANY_ROWS = 2500
@@ -14,6 +15,34 @@ MANY_ROWS = 2500
 HELD_OUT_SHARE, LEAST_HELD_OUT, MOST_HELD_OUT = 0.2, 500, 2000
 ROUGH = 100
 """With fewer judged rows, the user is warned."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which rows each fit leaves out. One fit: a held-out part. Several: the folds of a cross-validation."""
+
+    held: list[Tensor]  # each (held-out row)
+    rows: int
+
+    @property
+    def how(self) -> str:
+        return "cv" if len(self.held) > 1 else "held_out"
+
+    @property
+    def judged(self) -> Tensor:
+        """(judged row) in ascending order; all rows in a cross-validation."""
+        return torch.cat(self.held).sort().values
+
+    def used(self, fold: int) -> Tensor:
+        """(row) the rows that a fit reads."""
+        mask = torch.ones(self.rows, dtype=torch.bool)
+        mask[self.held[fold]] = False
+        return mask.nonzero().squeeze(1)
+
+    def join(self, outputs: Sequence[Tensor]) -> Tensor:
+        """(judged row, output) the outputs of each fit on the rows it left out, in the order of `judged`."""
+        order = torch.cat(self.held).argsort()  # (judged row)
+        return torch.cat(list(outputs))[order]
 
 
 def choose_split(texts: Sequence[str], labels: Sequence[int] | None, seed: int) -> Split:

@@ -21,8 +21,9 @@ from bertvision.encoder.states import HiddenStates
 from bertvision.heads import Head, MemberConfig, build_head, count_parameters, setting_types
 from bertvision.heads.base import find_preset
 from bertvision.machine import Machine
-from bertvision.models.candidates import Candidate, Fitted, NoResultError, Rows, Split, Trial
+from bertvision.models.candidates import Candidate, Fitted, NoResultError, Rows, Trial
 from bertvision.models.clock import Clock
+from bertvision.models.split import Split
 from bertvision.pipeline.members import build_members
 from bertvision.progress import Reporter
 from bertvision.sources import MemorySource, MemoryStates, Source, StateBatch, StreamedSource
@@ -53,7 +54,6 @@ class SteppedCandidate(Candidate):
         self.encoder: Encoder | None = None
         self.features: Features | None = None
         self.machine: Machine | None = None
-        self.reporter = Reporter()
 
     def attempt(self, rows: Rows, split: Split, clock: Clock) -> Trial:
         assert self.encoder is not None and self.features is not None and self.machine is not None
@@ -103,7 +103,7 @@ class SteppedCandidate(Candidate):
         with tempfile.TemporaryDirectory() as folder:
             train_heads(
                 members, source, lambda step: int(lengths[steps[step]].sum()), self.machine,
-                Checkpoints(Path(folder), "", float("inf")), lambda *given, **named: None, self.reporter, None,
+                Checkpoints(Path(folder), "", float("inf")), lambda *given, **named: None, Reporter(), None,
                 _UntilTheClock(clock, len(steps)),
             )  # fmt: skip
         if any(member.failed for member in members):

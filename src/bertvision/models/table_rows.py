@@ -157,8 +157,8 @@ def _tokens_fit(encoder: Encoder, features: Features) -> bool:
 def limit_rows(
     table: OwnTable, features: Features, encoder: Encoder, seconds: float | None, seed: int
 ) -> tuple[OwnTable, str]:
-    """The table, or a random part of it if the rest fits neither into memory nor into the user's time, and a note that
-    says so. `seconds` is what is left of the user's time."""
+    """The table, or a random part of it if it does not fit into memory or into the user's time, and a note that says
+    so. `seconds` is what is left of the user's time."""
     fits, why = _rows_that_fit(encoder), "memory"
     if seconds is not None:
         in_time = _rows_in_time(encoder, features, ENCODING_SHARE * seconds)
@@ -168,9 +168,8 @@ def limit_rows(
     kept = draw_rows(table, max(fits, 50), seed)
     if len(kept) == len(table):
         return table, ""
-    return take_rows(
-        table, kept
-    ), f"Using {len(kept):,} of {len(table):,} rows, drawn at random: there is no {why} for more."
+    note = f"Using {len(kept):,} of {len(table):,} rows, drawn at random: there is no {why} for more."
+    return take_rows(table, kept), note
 
 
 def _rows_that_fit(encoder: Encoder) -> int:

@@ -8,7 +8,7 @@ optimum is that of scikit-learn's `make_pipeline(StandardScaler(), LogisticRegre
 `Ridge(alpha=strength)` in its place. Sparse inputs (word counts) are not standardised.
 
 Logistic regression is minimised with L-BFGS. Its starting metric is the Gram matrix of the inputs: states of
-neighbouring layers are so strongly correlated that plain L-BFGS needs hundreds of steps.
+neighbouring layers are so strongly correlated that plain L-BFGS needs up to seven times as many steps (LOG.md).
 """
 
 from collections.abc import Callable, Sequence

@@ -5,8 +5,9 @@ import torch
 from bertvision.encoder.states import StateShape
 from bertvision.heads import Target
 from bertvision.kinds import LABEL
-from bertvision.models.candidates import Fitted, Rows, Split, Trial
+from bertvision.models.candidates import Fitted, Rows, Trial
 from bertvision.models.fit import _choose
+from bertvision.models.split import Split
 
 ROWS = 200
 

@@ -9,8 +9,9 @@ import torch
 from bertvision.encoder.shared import shared_encoder
 from bertvision.heads import Target
 from bertvision.machine import Machine
-from bertvision.models.candidates import Rows, Split
+from bertvision.models.candidates import Rows
 from bertvision.models.clock import Clock
+from bertvision.models.split import Split
 from bertvision.models.stepped import SteppedCandidate
 from bertvision.models.table_rows import build_task_of, encode, examples_of, features_of, targets_of
 from bertvision.progress import Reporter
