@@ -81,6 +81,18 @@ class FinetuneConfig:
     lr: float | None = setting(
         None, "learning rate; default: 1e-5 for MNLI, QNLI and QQP, else 2e-5", above=0, below=math.inf
     )
+    output_lr: float | None = setting(
+        None,
+        "learning rate of a new output layer; default: 10 times `finetune.lr` for labels and scores, equal for spans",
+        above=0,
+        below=math.inf,
+    )
+    read: str | None = setting(
+        None,
+        "labels and scores: what the output layer reads: [CLS] ('cls', through the pooler if there is one), or the "
+        "mean or maximum over tokens; default: as the encoder was made, or both 'cls' and 'mean' if it does not say",
+        choices=("cls", "mean", "max"),
+    )
     schedule: str = setting(
         "linear", "learning rate after the warm-up: 'linear' (down to 0) or 'constant'", choices=SCHEDULES
     )
