@@ -56,7 +56,8 @@ def build_members(
     if not any(member.head == CONTROL and member.data_fraction == 1 and not member.begin for member in members):
         members = builder.build([{"head": CONTROL}]) + members
     if any(HEADS[member.head].convex for member in members) and not any(one.head == CONVEX_CONTROL for one in members):
-        members[1:1] = builder.build([{"head": CONVEX_CONTROL}])
+        first = next((at for at, one in enumerate(members) if one.head != CONTROL), len(members))
+        members[first:first] = builder.build([{"head": CONVEX_CONTROL}])
     mistakes = builder.mistakes
     members = _without_tried_twice(members, builder.tried)
     names = [member.name for member in members]

@@ -143,7 +143,7 @@ def test_all_mistakes_of_all_heads_are_shown_at_once() -> None:
         ({"size": 6.5}, "a whole number"),
         ({"size": 0}, "`size` must be at least 1"),
         ({"shared": 1}, "true or false"),
-        ({"read": "max"}, "choose from cls, mean"),
+        ({"read": "min"}, "choose from cls, mean, max"),
         ({"lr": "fast"}, "a number"),
         ({"lr": 0}, "`lr` must be above 0"),
         ({"lr": float("nan")}, "`lr` must be above 0"),
