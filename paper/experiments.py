@@ -176,9 +176,8 @@ def run(name: Name, overrides: Overrides = None, seed: Seed = 0, hub: OnHub = Fa
     """Run an experiment, like `bertvision run CONFIG`."""
     experiment, words = find_experiment(name), list(overrides or [])
     if "output_lr" in experiment.settings(seed, hub)["finetune"]:  # it is that of the encoder
-        words = [
-            word.replace("finetune.lr=", "finetune.output_lr=") for word in words if "finetune.lr=" in word
-        ] + words
+        rates = [word for word in words if word.startswith("finetune.lr=")]
+        words = [rate.replace("finetune.lr", "finetune.output_lr") for rate in rates] + words
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "experiment.toml"
         write_text(path, to_text(experiment, seed, hub))

@@ -92,8 +92,8 @@ def run(
 ) -> Run:
     """Fine-tune the encoder, train every head in one pass and score them all. Finished stages are skipped.
 
-    Takes a config file, a table or SQuAD-format file to train on, a RunConfig, or sections as keywords: `task="rte"`, `encoder="bert-base-uncased"`,
-    `finetune={"epochs": 0.3}`, `data={"limit_train": 1000}`, `run="runs/mine"` …
+    Takes a config file, a table or SQuAD-format file to train on, a RunConfig, or sections as keywords: `task="rte"`,
+    `encoder="bert-base-uncased"`, `finetune={"epochs": 0.3}`, `data={"limit_train": 1000}`, `run="runs/mine"` …
     """
     reporter = RichReporter() if progress else Reporter()
     if config is None:

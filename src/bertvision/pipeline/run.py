@@ -9,6 +9,7 @@ from typing import Any
 
 from bertvision import threads
 from bertvision.disk import write_json, write_text
+from bertvision.encoder.reading import read_as_made
 from bertvision.machine import describe_environment, is_crowded
 from bertvision.pipeline.ensemble import add_ensembles
 from bertvision.pipeline.finetune import finetune
@@ -45,9 +46,19 @@ def run_job(job: Job) -> dict[str, Any]:
     _ = job.members, job.dev_splits  # raise for invalid heads or a missing dev set before any work
     check_heads(job)
     open_run(job)
+    report_reading(job)
     finetune(job)
     train(job)
     return score_job(job)
+
+
+def report_reading(job: Job) -> None:
+    """Print how the encoder is read where the config leaves it to the encoder."""
+    if job.task.kind.position == "token" or all("read" in entry for entry in job.config.heads):
+        return
+    made = read_as_made(job.config.encoder.name)
+    how = f"was made to be read as '{made}'" if made else "does not say how it is read: both 'cls' and 'mean' are tried"
+    job.reporter.say(f"the encoder {how} (`read` of a head, finetune.read).")
 
 
 def score_job(job: Job) -> dict[str, Any]:
