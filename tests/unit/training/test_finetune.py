@@ -92,15 +92,10 @@ def plain_training(
 ) -> None:
     """The usual loop over padded batches, as a user of transformers writes it. `rates` are other learning rates, by the
     first part of weights' names."""
-    bare = ("bias", "LayerNorm.weight")
-    groups = [
-        {
-            "params": [p],
-            "weight_decay": 0.0 if n.endswith(bare) else 0.01,
-            "lr": (rates or {}).get(n.split(".")[0], 1e-3),
-        }
-        for n, p in model.named_parameters()
-    ]
+    bare, groups = ("bias", "LayerNorm.weight"), []
+    for name, weight in model.named_parameters():
+        decay, rate = 0.0 if name.endswith(bare) else 0.01, (rates or {}).get(name.split(".")[0], 1e-3)
+        groups.append({"params": [weight], "weight_decay": decay, "lr": rate})
     optimizer = torch.optim.AdamW(groups, lr=1e-3)
     scheduler = get_linear_schedule_with_warmup(optimizer, 0, steps)
     model.train()
