@@ -83,7 +83,8 @@ class FinetuneConfig:
     )
     output_lr: float | None = setting(
         None,
-        "learning rate of a new output layer; default: 10 times `finetune.lr` for labels and scores, equal for spans",
+        "learning rate of a new output layer; default: 10 times `finetune.lr` for labels and scores with 'full', "
+        "else equal to it",
         above=0,
         below=math.inf,
     )

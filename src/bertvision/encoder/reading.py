@@ -7,6 +7,7 @@ sentence-transformers write one switch for each pooling, newer ones a single `po
 """
 
 import json
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -78,8 +79,13 @@ def _find(name: str, file: str) -> Path | None:
     folder = find_folder(name)
     if folder is not None:
         return folder / file if (folder / file).is_file() else None
-    if name.removeprefix("google-bert/") in KNOWN_CONFIGS:  # Google's: made before sentence-transformers
-        return None
+    is_googles = name.removeprefix("google-bert/") in KNOWN_CONFIGS  # they do not say
+    return None if is_googles else _find_on_hub(name, file)
+
+
+@cache
+def _find_on_hub(name: str, file: str) -> Path | None:
+    """Look once per process: each look asks the hub."""
     try:
         found = cached_file(
             name,

@@ -116,8 +116,7 @@ def with_output_rate(job: Job, output: Any) -> FinetuneConfig:
 
 
 def choose_output_layer(job: Job, encoder: Encoder, output: Any) -> Any:
-    """Of several output layers, the one with the lowest loss on held-out data. Before fine-tuning all are random: the
-    first is kept."""
+    """Of several output layers, the one with the lowest loss on held-out data."""
     if not isinstance(output, OutputLayers):
         return output
     losses = _held_out_losses(job, encoder, output)

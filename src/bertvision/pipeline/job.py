@@ -36,7 +36,8 @@ from bertvision.tasks import Task, build_task
 FINETUNE_VERSION, TRAIN_VERSION, SCORE_VERSION = 2, 2, 3
 # Settings that do not affect the result (`memory_tokens` only changes which units dropout hits).
 NO_EFFECT = ("snapshots", "memory_tokens", "checkpoint_seconds", "track", "encode_tokens")
-# How many times faster a new output layer learns than the encoder, by default.
+# How many times faster a new output layer for labels or scores learns than the whole encoder, by default. The learning
+# rates of BitFit and LoRA are high already.
 OUTPUT_TIMES = 10
 # Settings that have no effect with a given method; leaving them out keeps older runs finished.
 UNUSED = {"full": ("method", "lora_rank", "lora_alpha"), "bitfit": ("lora_rank", "lora_alpha"), "lora": ()}
@@ -98,8 +99,8 @@ class Job:
         """The learning rate of a new output layer."""
         config = self.config.finetune
         assert config.lr is not None, "the config is resolved"
-        times = OUTPUT_TIMES if self.task.kind.position == "sequence" else 1
-        return config.lr * times if config.output_lr is None else config.output_lr
+        is_faster = self.task.kind.position == "sequence" and config.method == "full"
+        return config.lr * (OUTPUT_TIMES if is_faster else 1) if config.output_lr is None else config.output_lr
 
     @cached_property
     def encode_tokens(self) -> int:

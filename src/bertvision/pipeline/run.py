@@ -38,6 +38,7 @@ def open_run(job: Job) -> None:
             "this machine is busy, and torch was imported before bertvision, so its idle threads waste CPU time. "
             "Import bertvision first or set OMP_WAIT_POLICY=PASSIVE to train several times faster."
         )
+    _report_reading(job)
     job.machine.wait()
 
 
@@ -46,15 +47,15 @@ def run_job(job: Job) -> dict[str, Any]:
     _ = job.members, job.dev_splits  # raise for invalid heads or a missing dev set before any work
     check_heads(job)
     open_run(job)
-    report_reading(job)
     finetune(job)
     train(job)
     return score_job(job)
 
 
-def report_reading(job: Job) -> None:
+def _report_reading(job: Job) -> None:
     """Print how the encoder is read where the config leaves it to the encoder."""
-    if job.task.kind.position == "token" or all("read" in entry for entry in job.config.heads):
+    pinned = job.config.finetune.read and all(isinstance(one, dict) and "read" in one for one in job.config.heads)
+    if job.task.kind.position == "token" or pinned:
         return
     made = read_as_made(job.config.encoder.name)
     how = f"was made to be read as '{made}'" if made else "does not say how it is read: both 'cls' and 'mean' are tried"

@@ -83,7 +83,7 @@ def test_a_damaged_file_is_one_sentence(text: str, encoder: Path) -> None:
 def test_a_hub_name_is_read_from_the_cache(encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("transformers.utils.hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    assert read_as_made("someone/tiny") is None, "not in the cache, and there is no network"
+    assert read_as_made("someone/absent") is None, "not in the cache, and there is no network"
     cached = tmp_path / "hub" / "models--someone--tiny"
     shutil.copytree(encoder, cached / "snapshots" / "abc")
     say_how_to_read(cached / "snapshots" / "abc", "mean")
