@@ -315,8 +315,9 @@ def _config_of_file(
         raise UserError(f"{path} makes a run of the task 'files', but task.name is '{given['name']}': leave it out.")
     tables["task"], notes = task_of_file(path, given)
     config = build_config(tables, (), find_more)
-    for note in notes if on_note else ():
-        on_note(note)
+    if on_note is not None:
+        for note in notes:
+            on_note(note)
     if config.run is not None:
         return config
     encoder = Path(config.encoder.name).name or "encoder"

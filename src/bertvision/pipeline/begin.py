@@ -73,7 +73,7 @@ def find_begun_read(begin: str) -> str | None:
     no head at all (which `read_begin` reports)."""
     facts = read_json(find_folder(begin) / CONFIG)
     try:
-        member, target = facts["member"], facts["target"]  # type: ignore[index]
+        member, target = facts["member"], facts["target"]
         if KINDS[target["kind"]].position == "token":
             return None
         found = member["settings"].get("read", getattr(HEADS[member["head"]].Config(), "read", None))

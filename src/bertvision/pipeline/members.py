@@ -150,12 +150,12 @@ class _Builder:
             return [], {}
         given = {key: value for key, value in table.items() if key != "head"}
         hints = setting_types(find_preset(name)[0]) | MEMBER | {"name": list}
-        seeds = self._find_seeds(name, given)
-        if seeds is not None:
-            given["seed"] = seeds
         reads = self._default_reads(name, given)
         if len(reads) > 1:
             given["read"] = reads
+        seeds = self._find_seeds(name, given)
+        if seeds is not None:
+            given["seed"] = seeds
         choices = {key: _choices(value, hints.get(key)) for key, value in given.items()}
         varied = {key: values for key, values in choices.items() if len(values) > 1}
         if len(as_list(table["head"])) > 1:

@@ -157,7 +157,7 @@ def _describe_inputs(job: Job, metric: str) -> dict[str, Any]:
         "[evaluate]": dataclasses.asdict(config.evaluate),
         "[search]": {**kept, "metric": metric},
         "space": space_tables(config),
-        **({"read": reads} if (reads := default_reads(config)) else {}),
+        **({"read": {head: list(ways) for head, ways in reads.items()}} if (reads := default_reads(config)) else {}),
         **job.stamps.states_settings,
     }
 
