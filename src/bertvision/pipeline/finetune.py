@@ -1,6 +1,7 @@
 """Fine-tuning: the first stage, from the pretrained encoder to its snapshots."""
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,17 @@ from bertvision.encoder.states import pack_tokens
 from bertvision.errors import UserError
 from bertvision.machine import drawing_from
 from bertvision.pipeline.folder import HELD_OUT
+from bertvision.pipeline.held_out import score_held_out
 from bertvision.pipeline.job import Job
-from bertvision.pipeline.snapshot import check_length, compile_if_long, encode_batches, report_route, save_snapshot
+from bertvision.pipeline.snapshot import (
+    Collector,
+    check_length,
+    compile_if_long,
+    encode_batches,
+    put_in_order,
+    report_route,
+    save_snapshot,
+)
 from bertvision.sources.base import pack_targets
 from bertvision.tables import counted
 from bertvision.training.checkpoint import Checkpoints
@@ -116,27 +126,38 @@ def with_output_rate(job: Job, output: Any) -> FinetuneConfig:
 
 
 def choose_output_layer(job: Job, encoder: Encoder, output: Any) -> Any:
-    """Of several output layers, the one with the lowest loss on held-out data."""
+    """Of several output layers, the one with the best score on held-out data; of equal ones, that with the lower
+    loss."""
     if not isinstance(output, OutputLayers):
         return output
-    losses = _held_out_losses(job, encoder, output)
-    best = min(losses, key=lambda read: losses[read])
-    shown = ", ".join(f"{read} {loss:.4f}" for read, loss in losses.items())
-    job.reporter.say(f"the encoder's output layer reads '{best}': held-out loss {shown} (finetune.read).")
+    judged = _judge_output_layers(job, encoder, output)
+    best = max(judged, key=lambda read: judged[read])
+    shown = " and ".join(f"{score:.2f} for '{read}'" for read, (score, _) in judged.items())
+    metric = job.task.metrics[0]
+    job.reporter.say(f"the encoder's output layer reads '{best}': held-out {metric} {shown} (finetune.read).")
     return output.layers[best]
 
 
-def _held_out_losses(job: Job, encoder: Encoder, output: OutputLayers) -> dict[str, float]:
-    features, machine = job.features(HELD_OUT), job.machine
+def _judge_output_layers(job: Job, encoder: Encoder, output: OutputLayers) -> dict[str, tuple[float, float]]:
+    """Score and negative loss of each output layer on held-out data."""
+    features, machine, found = job.features(HELD_OUT), job.machine, Collector()
     total = torch.zeros(len(output.layers), device=machine.device)  # (layer)
     plan = fill_batches(features.lengths, np.arange(len(features)), tokens=job.encode_tokens)
     output.eval()
     with torch.no_grad(), machine.autocast(), torch.compiler.set_stance("force_eager"):
         for windows, states in encode_batches(encoder, features, plan, output.keep):
-            targets = pack_targets(features, windows).to(machine.device)
-            total += job.task.kind.loss(output(states), states, targets, len(features))  # (layer)
-    losses: list[float] = machine.gather([total.tolist()] if machine.is_main else [])[0]
-    return dict(zip(output.layers, losses, strict=True))
+            outputs = output(states)  # (layer, sequence, output)
+            found.add(windows, list(outputs))
+            total += job.task.kind.loss(
+                outputs, states, pack_targets(features, windows).to(machine.device), len(features)
+            )
+    rows = put_in_order(found.fetch(), list(output.layers), features, job.task.kind)
+    scores = [score_held_out(job, rows[read], job.task.metrics[0]) for read in output.layers]
+    judged = [
+        (-math.inf if math.isnan(score) else score, -loss) for score, loss in zip(scores, total.tolist(), strict=True)
+    ]
+    agreed: list[tuple[float, float]] = machine.gather([judged] if machine.is_main else [])[0]
+    return dict(zip(output.layers, agreed, strict=True))
 
 
 def _is_for(own: CheckpointOutputLayer, job: Job) -> bool:
