@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from bertvision.encoder.states import HiddenStates, ReadPart, StateShape
 from bertvision.errors import UserError
-from bertvision.heads.base import HEADS, Head, HeadConfig, Target
+from bertvision.heads.base import AS_MADE, HEADS, Head, HeadConfig, Target
 from bertvision.heads.convolutions import Neighbours
 from bertvision.heads.token_attention import attend
 from bertvision.settings import setting
@@ -43,7 +43,7 @@ class LadderConfig(HeadConfig):
     drop_states: float = setting(0.0, "dropout on the states before they are projected", at_least=0, below=1)
     read: str = setting(
         "cls",
-        "labels and scores: predict from the [CLS] token ('cls') or from the mean over tokens ('mean')",
+        f"labels and scores: predict from the [CLS] token ('cls') or from the mean over tokens ('mean'); {AS_MADE}",
         choices=("cls", "mean"),
     )
 

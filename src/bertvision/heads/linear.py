@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from bertvision.encoder.states import HiddenStates, StateShape
-from bertvision.heads.base import HEADS, Head, HeadConfig, Target
+from bertvision.heads.base import AS_MADE, HEADS, Head, HeadConfig, Target
 from bertvision.settings import setting
 
 READINGS = ("mean", "cls", "max", "deviation", "mean+max", "mean+deviation", "mean+max+deviation")
@@ -20,7 +20,8 @@ READINGS = ("mean", "cls", "max", "deviation", "mean+max", "mean+deviation", "me
 class LinearConfig(HeadConfig):
     read: str = setting(
         "mean",
-        "states to read: [CLS] and the pooled output ('cls'), or the mean, maximum or standard deviation over tokens",
+        "states to read: [CLS] and the pooled output ('cls'), or the mean, maximum or standard deviation over tokens; "
+        f"{AS_MADE}",
         choices=READINGS,
     )
     layer: int | None = setting(None, "read this layer only, 0 = embeddings, -1 = the last; default: all layers")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bertvision.encoder.states import HiddenStates, StateShape
-from bertvision.heads.base import HEADS, Head, HeadConfig, Target
+from bertvision.heads.base import AS_MADE, HEADS, Head, HeadConfig, Target
 from bertvision.heads.linear import READINGS
 from bertvision.settings import setting
 
@@ -19,7 +19,8 @@ from bertvision.settings import setting
 class MLPConfig(HeadConfig):
     read: str = setting(
         "mean+deviation",
-        "states to read: [CLS] and the pooled output ('cls'), or the mean, maximum or standard deviation over tokens",
+        "states to read: [CLS] and the pooled output ('cls'), or the mean, maximum or standard deviation over tokens; "
+        f"{AS_MADE}; the mean comes with the deviation",
         choices=READINGS,
     )
     size: int = setting(192, "width of the hidden layer", at_least=1)

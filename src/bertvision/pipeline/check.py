@@ -21,7 +21,7 @@ from bertvision.encoder.loading import load_encoder, shape_of
 from bertvision.encoder.states import Part
 from bertvision.errors import UserError
 from bertvision.heads import MemberConfig, build_head, count_parameters, outline_head
-from bertvision.pipeline.finetune import load_for_finetuning, output_layer
+from bertvision.pipeline.finetune import load_for_finetuning, output_layer, with_output_rate
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.snapshot import check_length
@@ -196,10 +196,11 @@ def _passes(members: list[MemberConfig]) -> float:
 
 
 def _finetune_rate(job: Job, encoder: Encoder, features: Features) -> float:
-    config = job.config.finetune
+    output = output_layer(job, encoder)
+    config = with_output_rate(job, output)
     plan = plan_batches(features.lengths, 1, job.config.seed, config.batch_rows, config.batch_tokens)
     work = Finetuning(
-        encoder, output_layer(job, encoder), features, plan, job.task.kind, config, job.config.seed, job.machine,
+        encoder, output, features, plan, job.task.kind, config, job.config.seed, job.machine,
         job.reporter,
     )  # fmt: skip
     try:

@@ -8,6 +8,7 @@ import torch
 from bertvision.data.packing import fill_batches
 from bertvision.encoder.states import Part
 from bertvision.pipeline.folder import HELD_OUT
+from bertvision.pipeline.job import Job
 from bertvision.pipeline.snapshot import Collector, compute_outputs, put_in_order
 from bertvision.pipeline.states import States, parts_read
 from bertvision.sources import MemorySource
@@ -34,7 +35,11 @@ class HeldOut:
         for member in members:
             member.head.train()
         machine = self.job.machine
-        scores = [{name: self._score(found) for name, found in outputs.items()}] if machine.is_main else []
+        scores = (
+            [{name: score_held_out(self.job, found, self.metric) for name, found in outputs.items()}]
+            if machine.is_main
+            else []
+        )
         agreed: dict[str, float] = machine.gather(scores)[0]
         return agreed
 
@@ -54,15 +59,17 @@ class HeldOut:
         keep, tokens = parts_read(list(heads.values())), job.encode_tokens
         return compute_outputs(self.encoder, heads, keep, features, job.task.kind, job.machine, tokens)
 
-    def _score(self, outputs: np.ndarray) -> float:
-        """The score; if the task has a threshold, at the best one for this data, which predictions will use as well."""
-        if not np.isfinite(outputs).all():
-            return math.nan
-        task, examples = self.job.task, self.job.examples(HELD_OUT)
-        # Only the best answer is scored.
-        results = task.kind.example_results(self.job.decode(outputs, HELD_OUT, n_best=1), examples)
-        scores = task.kind.score(task.metrics, results, task.kind.pick_threshold(results))
-        return float(scores.get("at_threshold", scores)[self.metric])
+
+def score_held_out(job: Job, outputs: np.ndarray, metric: str) -> float:
+    """The score of a model's outputs; if the task has a threshold, at the best one for this data, which predictions
+    will use as well. NaN if the outputs are NaN or infinite."""
+    if not np.isfinite(outputs).all():
+        return math.nan
+    task, examples = job.task, job.examples(HELD_OUT)
+    # Only the best answer is scored.
+    results = task.kind.example_results(job.decode(outputs, HELD_OUT, n_best=1), examples)
+    scores = task.kind.score(task.metrics, results, task.kind.pick_threshold(results))
+    return float(scores.get("at_threshold", scores)[metric])
 
 
 class EachEpoch:

@@ -18,7 +18,7 @@ from bertvision.config import FinetuneConfig
 from bertvision.data.packing import BatchPlan, fill_batches
 from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.output_layer import OutputLayer
+from bertvision.encoder.output_layer import OutputLayer, OutputLayers
 from bertvision.encoder.recording import MOST_WORK, Graphs, TokenBuffers, fill_up
 from bertvision.encoder.states import PackedTokens, pack_tokens
 from bertvision.errors import UserError
@@ -76,7 +76,7 @@ class Finetuning:
     def __init__(
         self,
         encoder: Encoder,
-        output: OutputLayer,
+        output: OutputLayer | OutputLayers,
         features: Features,
         plan: BatchPlan,
         kind: Kind,
@@ -98,7 +98,8 @@ class Finetuning:
         self.lr = config.lr
         self.recorded = self.half is not None and machine.records
         rate = torch.tensor(config.lr, device=machine.device) if self.recorded else config.lr
-        self.optimizer = build_optimizer(named, rate, config.decay)
+        times = {"output.": 1.0 if config.output_lr is None else config.output_lr / config.lr}
+        self.optimizer = build_optimizer(named, rate, config.decay, times)
         self.memory_tokens = config.memory_tokens
         self.step, self.seconds, self.tokens = 0, 0.0, 0
 
@@ -268,9 +269,10 @@ class Finetuning:
         device = self.machine.device
         with self.machine.autocast() if self.half is None else contextlib.nullcontext():
             states = self.encoder(tokens, keep=self.output.keep)
-            outputs = self.output(states)
+            outputs = self.output(states)  # (token or sequence, output), or (layer, sequence, output)
         targets, weights = targets.to(device), weights.to(device, non_blocking=True)
-        loss = self.kind.loss(outputs.unsqueeze(0), states, targets, weights)[0]
+        several = outputs if isinstance(self.output, OutputLayers) else outputs.unsqueeze(0)
+        loss = self.kind.loss(several, states, targets, weights).mean()
         if self.half is None:
             loss.backward()
         else:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_encoders import tiny_model, tiny_tokenizer
+from tiny_encoders import say_how_to_read, tiny_model, tiny_tokenizer
 
 import bertvision as bv
 from bertvision.config import build_config
@@ -38,6 +38,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("runs")
     tiny_model("bert", max_position_embeddings=128).save_pretrained(folder / "encoder")
     tiny_tokenizer().save_pretrained(folder / "encoder")
+    say_how_to_read(folder / "encoder", "cls")
     found = {}
     for task, heads in HEADS.items():
         data = FIXTURES / ("squad_tiny" if task.startswith("squad2") else "glue_tiny")
