@@ -303,7 +303,9 @@ def _passage_offsets(encodings: list[Any]) -> Int32:
 def _join(parts: list[dict[str, npt.NDArray[Any]]]) -> Features:
     """Join the batches. Each field's parts are freed once joined, so peak memory stays near the size of the result."""
     empty = _pack([], _Batch(), False)
-    joined = {name: np.concatenate([part.pop(name) for part in parts] or [empty[name]]) for name in empty}
+    joined: dict[str, Any] = {
+        name: np.concatenate([part.pop(name) for part in parts] or [empty[name]]) for name in empty
+    }
     ends = np.cumsum(joined["lengths"], dtype=np.int64)  # (window,)
     return Features(starts=ends - joined["lengths"], **joined)
 

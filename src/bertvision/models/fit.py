@@ -382,7 +382,7 @@ def _dev_outputs(
             found[trial.name] = model(texts)
         elif model is not None and not all(part in states for part in model.reads):
             on_device = {trial.name: model.to(machine.device)}
-            found |= compute_outputs(encoder, on_device, model.reads, features, rows.kind, machine)
+            found |= compute_outputs(encoder, on_device, features, rows.kind, machine)
         elif model is not None and model.towers:
             towers = towers or encode_towers(encoder, features, "dev", reporter)[0]
             found[trial.name] = towers.map(model).numpy()

@@ -34,13 +34,16 @@ NAME = re.compile(r"[^\W\d_][\w.-]*")
 
 def build_members(entries: list[Any], train: TrainConfig, seed: int, kind: Kind) -> list[MemberConfig]:
     """Build the members of a config. The control is added in front if it is missing, and its convex twin if there is a
-    convex head. Raise ConfigError with every mistake."""
+    convex head that reads pairs in the same way. Raise ConfigError with every mistake."""
     builder = _Builder(train, seed, kind)
     members = builder.build([{"head": entry} if isinstance(entry, str) else dict(entry) for entry in entries])
     if not any(member.head == CONTROL and member.data_fraction == 1 and not member.begin for member in members):
         members = builder.build([{"head": CONTROL}]) + members
-    if any(HEADS[member.head].convex for member in members) and not any(one.head == CONVEX_CONTROL for one in members):
-        members[1:1] = builder.build([{"head": CONVEX_CONTROL}])
+    convex = {_pairs_of(member): None for member in members if HEADS[member.head].convex}
+    for pairs in convex:
+        if not any(one.head == CONVEX_CONTROL and _pairs_of(one) == pairs for one in members):
+            name = CONVEX_CONTROL if pairs == "joined" else f"{CONVEX_CONTROL}_{pairs}"
+            members[1:1] = builder.build([{"head": name}])
     mistakes = builder.mistakes
     names = [member.name for member in members]
     for name in sorted({name for name in names if names.count(name) > 1}):
@@ -55,6 +58,10 @@ def build_members(entries: list[Any], train: TrainConfig, seed: int, kind: Kind)
     if mistakes:
         raise ConfigError(mistakes)
     return members
+
+
+def _pairs_of(member: MemberConfig) -> str:
+    return str(member.settings.get("pairs", "joined"))
 
 
 def find_head_mistakes(config: RunConfig) -> list[str]:
@@ -135,6 +142,11 @@ class _Builder:
         if not head.takes(self.kind):
             able = " or ".join(f"a {other}" for other in KINDS if head.takes(KINDS[other]))
             self.mistakes.append(f"head '{name}' can't predict a {self.kind}, only {able}.")
+        if self.kind.position == "token" and member.settings.get("pairs") == "towers":
+            self.mistakes.append(
+                f"head '{name}' can't have `pairs` = 'towers' for a {self.kind}: the answer is in a sequence of both "
+                "texts. Leave it out."
+            )
         if own_name is not None and not _is_name(own_name):
             self.mistakes.append(
                 f"the `name` of head '{name}' can't be {own_name!r}: use a letter, then letters, digits, '_', '-' or "

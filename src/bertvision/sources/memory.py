@@ -27,9 +27,7 @@ class MemoryStates:
     Of two towers, `parts` are the states of the texts, each once, and `towers` says which texts are a pair.
     """
 
-    def __init__(
-        self, parts: dict[Part, Tensor], pooled: bool, origin: str = "", towers: Towers | None = None
-    ) -> None:
+    def __init__(self, parts: dict[Part, Tensor], pooled: bool, origin: str = "", towers: Towers | None = None) -> None:
         """`origin` explains where the states came from."""
         self.parts, self.pooled, self.origin = parts, pooled, origin  # each part (window or text, layer, hidden)
         self.texts: tuple[Tensor, ...] = ()  # each (pair): the index of its first text, and of its second
