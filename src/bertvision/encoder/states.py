@@ -255,12 +255,12 @@ class HiddenStates:
         lengths, found = self.lengths[rows], self.parts()
         if len(rows) == len(self) and bool((rows == torch.arange(len(self))).all()):
             return self
-        index = rows
+        index = {part: rows for part in parts}
         if "tokens" in parts:
             before = (self.lengths.cumsum(0) - self.lengths)[rows]  # (row,) the first token of each
             packing = Packing.of(lengths)
-            index = before[packing.owners] + packing.positions  # (token,)
-        picked: dict[str, Any] = {part: found[part][index.to(self.device)] for part in parts}
+            index["tokens"] = before[packing.owners] + packing.positions  # (token,)
+        picked: dict[str, Any] = {part: found[part][index[part].to(self.device)] for part in parts}
         return HiddenStates(lengths, **picked, pooled=self.pooled)
 
     def pair(self, first: Tensor, second: Tensor, *parts: ReadPart) -> "HiddenStates":
