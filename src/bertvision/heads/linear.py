@@ -53,6 +53,8 @@ class LinearHead(Head):
         "linear_mean": {"read": "mean"},
         "linear_deviation": {"read": "mean+deviation"},
         "linear_towers": {"read": "mean", "pairs": "towers"},
+        "linear_towers_deviation": {"read": "mean+deviation", "pairs": "towers"},
+        "linear_cosines": {"read": "mean", "pairs": "towers", "compare": "cosine"},
         "cosine_lr": {"read": "mean", "pairs": "towers", "compare": "cosine", "layer": -1},
     }
 

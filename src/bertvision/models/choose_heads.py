@@ -46,6 +46,7 @@ def pair_candidates() -> list[Candidate]:
         LinearCandidate("linear_towers", "linear", {"pairs": "towers"}),
         PerceptronCandidate("mlp_towers", {"read": "mean", "pairs": "towers"}),
         BestLayerCandidate("towers"),
+        LinearCandidate("linear_towers_deviation", "linear", {"read": "mean+deviation", "pairs": "towers"}),
         *(candidate for name, candidate in single.items() if name != "best_layer_lr"),
     ]
 
