@@ -36,7 +36,7 @@ from bertvision.heads import Target
 from bertvision.models.candidates import Candidate, Rows, average, average_outputs, best_by_loss
 from bertvision.models.choose_heads import find_candidates
 from bertvision.models.clock import Clock
-from bertvision.models.fit import Options, fit_table, results_of
+from bertvision.models.fit import FIRST, Options, fit_table, results_of
 from bertvision.models.split import choose_split
 from bertvision.models.table_rows import (
     KEEP,
@@ -161,7 +161,8 @@ def measure(name: str, arguments: argparse.Namespace) -> None:
             trials.append(trial)
             keep(arguments.results, facts, seed, trial.name, cpu, task, split, trial, outputs, examples, dev_examples)
         if len(trials) > 2:  # the three with the lowest loss on pairs of train, as `fit` averages them
-            best = best_by_loss([one for one in trials if one.role == "head"], rows, split.judged)[:3]
+            heads = [one for one in trials if one.role == "head" and one.name not in FIRST]
+            best = best_by_loss(heads, rows, split.judged)[:3]
             outputs[BEST] = average_outputs([outputs[one.name] for one in best], rows.labels)
             joint = average(best, rows)
             keep(arguments.results, facts, seed, BEST, 0.0, task, split, joint, outputs, examples, dev_examples)

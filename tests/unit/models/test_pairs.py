@@ -61,6 +61,12 @@ def test_two_towers_see_whether_the_texts_have_the_same_words(fitted: tuple[Fit,
     assert scores["linear_towers"] > 90 and scores["linear"] < 70
 
 
+def test_the_card_says_how_the_chosen_model_reads_pairs(fitted: tuple[Fit, Path]) -> None:
+    fit, folder = fitted
+    assert fit.chosen.settings["pairs"] == "towers"
+    assert "It reads each text alone and compares the two." in (folder / "README.md").read_text(encoding="utf-8")
+
+
 def test_the_order_of_the_texts_makes_no_difference_to_two_towers(fitted: tuple[Fit, Path]) -> None:
     model = Model(fitted[1], head="linear_towers")
     (there,), (back,) = model.predict([("the of in", "at to on")]), model.predict([("at to on", "the of in")])
