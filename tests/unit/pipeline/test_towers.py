@@ -27,7 +27,7 @@ from bertvision.pipeline.check import estimate_costs
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.predict import Predictor
 from bertvision.report.build import make_report
-from bertvision.sources import encode_pairs
+from bertvision.sources import TowersSource, encode_pairs
 
 HEADS: list[Any] = [
     {"head": "mlp", "read": "mean", "pairs": "towers", "size": 8, "name": "mlp"},
@@ -167,3 +167,24 @@ def test_a_text_in_many_pairs_is_tokenized_and_encoded_once(tiny_encoder_folder:
             start = int(side.starts[row])
             tokens = side.read("tokens")[start : start + int(side.lengths[row])]
             torch.testing.assert_close(tokens, expected[text].read("tokens"), rtol=1e-4, atol=1e-5)
+
+
+def test_a_resumed_pass_and_several_processes_get_the_same_states(tiny_encoder_folder: Path) -> None:
+    texts = ["the film", "a book", "it was good", "the sea", "a good book"]
+    examples = [Example(str(row), texts[row % 5], texts[row * 3 % 5], float(row)) for row in range(12)]
+    features = build_features(examples, tiny_tokenizer(), SCORE, False, 48)
+    encoder: Encoder = load_encoder(str(tiny_encoder_folder), torch.device("cpu"), torch.float32, "padded").eval()
+    plan = [np.arange(first, first + 3) for first in (6, 0, 9, 3)]
+
+    def batches(first: int = 0, share: tuple[int, int] = (0, 1)) -> list[Any]:
+        return list(TowersSource(encoder, features, plan, ("mean",), 20, share).batches(first))
+
+    whole = batches()
+    for one, two in zip(batches(2), whole[2:], strict=True):
+        assert one.windows.tolist() == two.windows.tolist() and one.states.second is not None
+        assert torch.equal(one.states.read("mean"), two.states.read("mean"))
+        assert torch.equal(one.states.second.read("mean"), two.states.second.read("mean"))
+        assert one.targets.value.tolist() == two.windows.tolist()
+    for step, parts in enumerate(zip(batches(share=(0, 2)), batches(share=(1, 2)), strict=True)):
+        assert sorted(pair for part in parts for pair in part.windows) == sorted(plan[step])
+        assert all(part.total == 3 for part in parts)
