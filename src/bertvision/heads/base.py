@@ -178,6 +178,11 @@ class Head(nn.Module):
         return tuple(self.config.read.split("+"))
 
     @property
+    def towers(self) -> bool:
+        """Whether the head compares the texts of a pair, each read alone (`pairs = "towers"`)."""
+        return self.target.kind.position == "sequence" and getattr(self.config, "pairs", "joined") == "towers"
+
+    @property
     def stackable(self) -> bool:
         """Whether members can run as a stack (`vmap`). This rules out random numbers in training, buffers, and mixing
         of tokens, whose kernels have no member dimension."""

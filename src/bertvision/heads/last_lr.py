@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from bertvision.heads.base import AS_MADE, HEADS, HeadConfig
 from bertvision.heads.linear import LinearHead
+from bertvision.heads.towers import pairs_setting
 from bertvision.settings import setting
 
 
@@ -18,6 +19,7 @@ class LastConfig(HeadConfig):
         f"states to read: [CLS] ('cls'), or the mean or maximum over tokens; {AS_MADE}",
         choices=("cls", "mean", "max"),
     )
+    pairs: str = pairs_setting()
     strength: float | None = setting(
         None, "strength of the L2 penalty; default: chosen on held-out data from a path of strengths", above=0
     )
@@ -26,7 +28,7 @@ class LastConfig(HeadConfig):
 @HEADS.register("last_lr")
 class LastLayerRegression(LinearHead):
     Config = LastConfig
-    presets: ClassVar[dict[str, dict[str, Any]]] = {}
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"last_lr": {}, "last_lr_towers": {"pairs": "towers"}}
 
     @property
     def layer(self) -> int:

@@ -28,9 +28,11 @@ def _what(fit: Fit) -> str:
         how = "TF-IDF of words and word pairs with logistic or ridge regression. It reads no encoder."
     else:
         encoder = encoder_title(fit.options.encoder)
-        layers = {"encoder": "the last layer"}.get(chosen.role, "the hidden states of every layer")
-        layers = f"layer {chosen.settings['layer']}" if chosen.settings.get("layer") is not None else layers
+        layer = -1 if chosen.settings.get("head") == "last_lr" else chosen.settings.get("layer")
+        layers = {None: "the hidden states of every layer", -1: "the last layer"}.get(layer, f"layer {layer}")
         how = f"`{chosen.name}`, {chosen.parameters:,} parameters on {layers} of {encoder}, which was not fine-tuned."
+        if chosen.settings.get("pairs") == "towers":
+            how += " It reads each text alone and compares the two."
     labels = f"\n\nLabels: {', '.join(fit.task.labels)}." if 0 < len(fit.task.labels) <= 100 else ""
     return (
         f"Predicts {predicts} for {'a pair of texts' if fit.task.takes_pairs else 'a text'}. The model is {how} "

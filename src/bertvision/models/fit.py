@@ -38,12 +38,13 @@ from bertvision.models.candidates import (
 )
 from bertvision.models.choose_heads import find_candidates
 from bertvision.models.clock import Clock
-from bertvision.models.leaderboard import PARTS, Leaderboard, Line, spread
+from bertvision.models.leaderboard import LAST_LAYER, PARTS, Leaderboard, Line, spread
 from bertvision.models.split import ROUGH, Split, choose_split
 from bertvision.models.stepped import SteppedCandidate
 from bertvision.models.table_rows import (
     build_task_of,
     encode,
+    encode_towers,
     examples_of,
     features_of,
     joined_texts,
@@ -55,6 +56,7 @@ from bertvision.models.table_rows import (
 from bertvision.models.tfidf import Tfidf
 from bertvision.pipeline.snapshot import compute_outputs
 from bertvision.progress import Reporter
+from bertvision.sources import MemoryStates
 from bertvision.tables import counted
 from bertvision.tasks.base import Task
 from bertvision.tasks.own_table import OwnTable, check_same_labels
@@ -64,7 +66,7 @@ LEAST_SECONDS = 20.0
 """`heads="auto"` spends as long on fitting as on encoding, but at least this."""
 TRY_SHARE = 0.65
 """Part of that time after which nothing new is tried. The rest is for fitting the chosen model again on all rows."""
-FIRST = ("majority", "tfidf_lr", "last_lr", "best_layer_lr")
+FIRST = ("majority", "tfidf_lr", *LAST_LAYER, "best_layer_lr")
 """What the heads are compared with: the first rows of the leaderboard."""
 AVERAGED = 3
 FEW_MISTAKES = 10
@@ -135,7 +137,7 @@ def fit_table(
     _check_options(options)
     notes = [*table.notes, *(check_same_labels(table, dev) if dev is not None else [])]
     task = build_task_of(table, options.metric)
-    candidates = find_candidates(options.heads, task.kind, options.seconds)
+    candidates = find_candidates(options.heads, task.kind, options.seconds, task.takes_pairs)
     machine = Machine(options.device)
     encoder = shared_encoder(options.encoder, machine.device, machine.dtype)
     left = None if options.seconds is None else options.seconds - (time.monotonic() - started)
@@ -145,19 +147,22 @@ def fit_table(
         table, features = smaller, features_of(encoder, task, examples_of(smaller, task, "train"))
         notes.append(note)
     examples = examples_of(table, task, "train")
-    split = choose_split(
-        joined_texts(table), targets_of(examples, task).tolist() if task.labels else None, options.seed
-    )
+    labels = targets_of(examples, task).tolist() if task.labels else None
+    split = choose_split(table.texts, labels, options.seed, table.pairs)
     notes += [*_warnings(split), *note_cut(encoder, features)]
     for note in notes:
         reporter.say(note)
     used = time.process_time()
     states, encode_seconds = encode(encoder, features, "texts", reporter, with_tokens=True)
+    towers = None
+    if task.takes_pairs:
+        towers, more = encode_towers(encoder, features, "texts", reporter)
+        encode_seconds += more
     # Without the time in which other programs had the cores, as on the clock of the trials.
     undisturbed = min(encode_seconds, (time.process_time() - used) / torch.get_num_threads())
     rows = Rows(
         joined_texts(table), targets_of(examples, task), weights_of(table, task, examples, options.class_weight),
-        states, encoder.shape, Target(task.kind, len(task.labels)), options.seed, device=machine.device,
+        states, encoder.shape, Target(task.kind, len(task.labels)), options.seed, towers, machine.device,
     )  # fmt: skip
     for candidate in candidates:
         if isinstance(candidate, SteppedCandidate):
@@ -176,7 +181,7 @@ def fit_table(
         dev_examples = examples_of(dev, task, "dev")
         found = dev_examples, features_of(encoder, task, dev_examples)
         states, _ = encode(encoder, found[1], "dev", reporter)
-        outputs = _dev_outputs(trials, fitted, states, joined_texts(dev), rows, encoder, found[1], machine)
+        outputs = _dev_outputs(trials, fitted, states, joined_texts(dev), rows, encoder, found[1], machine, reporter)
     board = _board(task, trials, skipped, chosen, tied, scores, outputs, found, split, metric)
     return Fit(
         task, options, table, encoder, machine, split, trials, skipped, fitted, board, examples, features, found,
@@ -264,7 +269,7 @@ def _keeping_the_best(clock: Clock, reporter: Reporter) -> Iterator[None]:
 
 def _averages(trials: list[Trial], rows: Rows, split: Split) -> list[Trial]:
     """The mean of the best heads on all layers, by their loss."""
-    heads = [trial for trial in trials if trial.role == "head" and trial.name != "best_layer_lr"]
+    heads = [trial for trial in trials if trial.role == "head" and trial.name not in FIRST]
     best = best_by_loss(heads, rows, split.judged)[:AVERAGED]
     return [average(best, rows)] if len(best) > 1 else []
 
@@ -368,8 +373,10 @@ def _dev_outputs(
     encoder: Encoder,
     features: Features,
     machine: Machine,
+    reporter: Reporter,
 ) -> dict[str, np.ndarray]:
     given: dict[str, Any] = dict(states)
+    towers: MemoryStates | None = None
     hidden = HiddenStates(torch.ones(len(texts), dtype=torch.long), **given)
     found: dict[str, np.ndarray] = {}
     for trial in trials:
@@ -378,7 +385,10 @@ def _dev_outputs(
             found[trial.name] = model(texts)
         elif model is not None and not all(part in states for part in model.reads):
             on_device = {trial.name: model.to(machine.device)}
-            found |= compute_outputs(encoder, on_device, model.reads, features, rows.kind, machine)
+            found |= compute_outputs(encoder, on_device, features, rows.kind, machine)
+        elif model is not None and model.towers:
+            towers = towers or encode_towers(encoder, features, "dev", reporter)[0]
+            found[trial.name] = towers.map(model).numpy()
         elif model is not None:
             with torch.no_grad():
                 found[trial.name] = model(hidden).numpy()

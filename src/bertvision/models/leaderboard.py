@@ -12,6 +12,8 @@ from bertvision.tables import Column, Headings, Rows, Table, counted
 
 PARTS = 5
 """Without folds, the spread is that of this many parts of the held-out rows."""
+LAST_LAYER = ("last_lr", "last_lr_towers", "cosine_lr")
+"""Rows that read only the last layer. For pairs, its best reading is what the other layers are held against."""
 
 
 @dataclass(frozen=True)
@@ -96,14 +98,18 @@ class Leaderboard:
 
     def gain(self) -> str:
         """What all layers added over the last and over the best single layer; empty if one of them was not tried."""
-        heads = [line for line in self.lines if line.role in ("head", "ensemble") and line.name != "best_layer_lr"]
+        compared = (*LAST_LAYER, "best_layer_lr")
+        heads = [line for line in self.lines if line.role in ("head", "ensemble") and line.name not in compared]
         scored = [line for line in heads if line.cv is not None]
-        last, single = self.find("last_lr"), self.find("best_layer_lr")
-        if not scored or last is None or last.cv is None:
+        lasts = [line for line in self.lines if line.name in LAST_LAYER and line.cv is not None]
+        single = self.find("best_layer_lr")
+        if not scored or not lasts:
             return ""
+        last = max(lasts, key=lambda line: line.cv or 0.0)
         best = max(scored, key=lambda line: line.cv or 0.0)
-        assert best.cv is not None
-        said = f"All layers ({best.name}) {_against(best.cv - last.cv)} the last layer"
+        assert best.cv is not None and last.cv is not None
+        which = "" if len(lasts) == 1 else f" ({last.name})"
+        said = f"All layers ({best.name}) {_against(best.cv - last.cv)} the last layer{which}"
         if single is not None and single.cv is not None:
             said += f", and {_against(best.cv - single.cv)} the best single layer"
         return f"{said}."

@@ -10,7 +10,7 @@ from bertvision.encoder.states import Part
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.snapshot import Collector, compute_outputs, put_in_order
-from bertvision.pipeline.states import States, parts_read
+from bertvision.pipeline.states import States
 from bertvision.sources import MemorySource
 from bertvision.training.stack import Member
 
@@ -20,9 +20,9 @@ ROWS = 1024  # windows per batch when the states are in memory
 class HeldOut:
     """Scores members on the held-out examples. Their states are held in memory if they are small."""
 
-    def __init__(self, states: States, keep: tuple[Part, ...], metric: str) -> None:
+    def __init__(self, states: States, keep: tuple[Part, ...], metric: str, towers: bool = False) -> None:
         self.job, self.encoder, self.metric = states.job, states.encoder, metric
-        self.kept = states.keep(keep, HELD_OUT)
+        self.kept = states.keep(keep, HELD_OUT, towers=towers)
 
     def score(self, members: list[Member]) -> dict[str, float]:
         """Return name → score in percent, NaN if a head's outputs are NaN or infinite. All processes get the scores of
@@ -56,8 +56,7 @@ class HeldOut:
     def _streamed_outputs(self, members: list[Member]) -> dict[str, np.ndarray]:
         job, features = self.job, self.job.features(HELD_OUT)
         heads = {member.name: member.head for member in members}
-        keep, tokens = parts_read(list(heads.values())), job.encode_tokens
-        return compute_outputs(self.encoder, heads, keep, features, job.task.kind, job.machine, tokens)
+        return compute_outputs(self.encoder, heads, features, job.task.kind, job.machine, job.encode_tokens)
 
 
 def score_held_out(job: Job, outputs: np.ndarray, metric: str) -> float:

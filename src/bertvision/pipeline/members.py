@@ -47,7 +47,7 @@ def build_members(
     entries: list[Any], train: TrainConfig, seed: int, kind: Kind, encoder: str | None = None
 ) -> list[MemberConfig]:
     """Build the members of a config. The control is added in front if it is missing, and its convex twin if there is a
-    convex head. Raise ConfigError with every mistake.
+    convex head that reads pairs in the same way. Raise ConfigError with every mistake.
 
     A head without `read` reads sequences as the encoder was made, or in both common ways (two members) if the encoder
     does not say. Without an encoder, such a head has its class's default."""
@@ -55,9 +55,11 @@ def build_members(
     members = builder.build([{"head": entry} if isinstance(entry, str) else dict(entry) for entry in entries])
     if not any(member.head == CONTROL and member.data_fraction == 1 and not member.begin for member in members):
         members = builder.build([{"head": CONTROL}]) + members
-    if any(HEADS[member.head].convex for member in members) and not any(one.head == CONVEX_CONTROL for one in members):
-        first = next((at for at, one in enumerate(members) if one.head != CONTROL), len(members))
-        members[first:first] = builder.build([{"head": CONVEX_CONTROL}])
+    first = next((at for at, one in enumerate(members) if one.head != CONTROL), len(members))
+    for pairs in {_pairs_of(member): None for member in members if HEADS[member.head].convex}:
+        if not any(one.head == CONVEX_CONTROL and _pairs_of(one) == pairs for one in members):
+            name = CONVEX_CONTROL if pairs == "joined" else f"{CONVEX_CONTROL}_{pairs}"
+            members[first:first] = builder.build([{"head": name}])
     mistakes = builder.mistakes
     members = _without_tried_twice(members, builder.tried)
     names = [member.name for member in members]
@@ -83,6 +85,10 @@ def _without_tried_twice(members: list[MemberConfig], tried: set[str]) -> list[M
         if member.name not in tried or member not in kept:
             kept.append(member)
     return kept
+
+
+def _pairs_of(member: MemberConfig) -> str:
+    return str(member.settings.get("pairs", "joined"))
 
 
 def find_head_mistakes(config: RunConfig) -> list[str]:
@@ -191,6 +197,11 @@ class _Builder:
         if not head.takes(self.kind):
             able = " or ".join(f"a {other}" for other in KINDS if head.takes(KINDS[other]))
             self.mistakes.append(f"head '{name}' can't predict a {self.kind}, only {able}.")
+        if self.kind.position == "token" and member.settings.get("pairs") == "towers":
+            self.mistakes.append(
+                f"head '{name}' can't have `pairs` = 'towers' for a {self.kind}: the answer is in a sequence of both "
+                "texts. Leave it out."
+            )
         if own_name is not None and not _is_name(own_name):
             self.mistakes.append(
                 f"the `name` of head '{name}' can't be {own_name!r}: use a letter, then letters, digits, '_', '-' or "

@@ -78,11 +78,10 @@ class Space:
         """One entry for every way in which members can read the states."""
         found: list[dict[str, Any]] = []
         for head, own in self.heads.items():
-            read = own.get("read")
-            if isinstance(read, Choices):
-                found += [{"head": head, "read": value} for value in read.values]
-            else:
-                found.append({"head": head})
+            varied = {name: entry.values for name in ("read", "pairs") if isinstance(entry := own.get(name), Choices)}
+            found += [
+                {"head": head, **dict(zip(varied, point, strict=True))} for point in itertools.product(*varied.values())
+            ]
         return found
 
 
