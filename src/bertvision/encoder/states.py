@@ -217,6 +217,11 @@ class HiddenStates:
         packing = self.packing if self.packing is None or device is None else self.packing.to(device)
         return replace(self, **moved, packing=packing)
 
+    def detach(self) -> "HiddenStates":
+        """The same states, through which no gradient flows."""
+        cut: dict[str, Any] = {name: part.detach() for name, part in self.parts().items()}
+        return replace(self, **cut)
+
     def first(self, lengths: Tensor) -> "HiddenStates":
         """Return the states of the first sequences only, which have these lengths."""
         tokens, sequences = int(lengths.sum()), len(lengths)

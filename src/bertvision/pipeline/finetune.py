@@ -18,6 +18,7 @@ from bertvision.pipeline.job import Job
 from bertvision.pipeline.snapshot import check_length, compile_if_long, report_route, save_snapshot
 from bertvision.tables import counted
 from bertvision.training.checkpoint import Checkpoints
+from bertvision.training.contrastive import check_labels
 from bertvision.training.finetune import Finetuning, Usage
 from bertvision.training.methods import check_method
 
@@ -73,6 +74,8 @@ def load_for_finetuning(job: Job) -> Encoder:
     encoder = load_encoder(settings.name, job.machine.device, torch.float32, "padded")
     encoder.take_route(settings.attention, job.machine.dtype)
     check_length(job, encoder)
+    if job.config.finetune.method == "contrastive":
+        check_labels(job.task.kind)
     if job.config.finetune.method != "full":
         check_method(encoder, job.config.finetune)
     return encoder

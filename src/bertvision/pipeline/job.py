@@ -36,7 +36,8 @@ FINETUNE_VERSION, TRAIN_VERSION, SCORE_VERSION = 2, 2, 3
 # Settings that do not affect the result (`memory_tokens` only changes which units dropout hits).
 NO_EFFECT = ("snapshots", "memory_tokens", "checkpoint_seconds", "track", "encode_tokens")
 # Settings that have no effect with a given method; leaving them out keeps older runs finished.
-UNUSED = {"full": ("method", "lora_rank", "lora_alpha"), "bitfit": ("lora_rank", "lora_alpha"), "lora": ()}
+LORA = ("lora_rank", "lora_alpha")
+UNUSED = {"full": ("method", *LORA), "bitfit": LORA, "lora": (), "contrastive": LORA}
 
 
 class Job:
