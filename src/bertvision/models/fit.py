@@ -184,7 +184,7 @@ def fit_table(
     trials, skipped = _try_all(candidates, rows, split, options, encode_seconds, started, reporter)
     tuning = Tuning(options.encoder, features, rows, split, machine, reporter) if tunes else None
     if tuning is not None:
-        trials += [_calibrate(one.attempt(rows, split, Clock(None)), rows, split) for one in tuned_candidates(tuning)]
+        trials += _try_tuned(tuning, skipped, reporter)
     metric = task.metrics[0]
     scores = {trial.name: _score(task, trial, split, examples, metric) for trial in trials}
     if task.labels and metric == "accuracy":
@@ -280,6 +280,20 @@ def _try_all(
             clock.lap()
             bar.advance(1, candidate.name)
     return trials + _averages(trials, rows, split), skipped
+
+
+def _try_tuned(tuning: Tuning, skipped: dict[str, str], reporter: Reporter) -> list[Trial]:
+    """Try the heads on the tuned encoder, without a time limit. Ctrl-C ends it."""
+    rows, split = tuning.rows, tuning.split
+    trials = []
+    for candidate in tuned_candidates(tuning):
+        try:
+            trials.append(_calibrate(candidate.attempt(rows, split, Clock(None)), rows, split))
+        except KeyboardInterrupt:
+            reporter.say("Interrupted: going on without tuning. Press Ctrl-C again to stop.")
+            skipped |= {one.name: "interrupted" for one in tuned_candidates(tuning)}
+            return []
+    return trials
 
 
 @contextlib.contextmanager
