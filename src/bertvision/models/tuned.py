@@ -35,6 +35,7 @@ from bertvision.training.finetune import Finetuning, Usage
 from bertvision.training.strengths import strength_at
 
 LEAST_STEPS, LEAST_EPOCHS = 20, 8
+"""Of tuning."""
 FOLDS = 3
 """Folds of a cross-validation with tuning: each costs nearly as much as tuning the encoder of the model."""
 MOST_ROWS = 1000
