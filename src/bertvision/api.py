@@ -133,18 +133,20 @@ def fit(
     metric: str | None = None,
     class_weight: str | dict[str, float] | None = None,
     seed: int = 0,
+    tune: bool | str = False,
     progress: bool = False,
 ) -> Model:
     """Fit a model to a file or data frame, save it to `to` (default: models/<file stem>) and return it.
 
     Columns and kind ("label" or "score") that are not given are guessed. `dev` is scored once, after the choice. A
-    table with more than `rows` rows is sampled; None reads all of it.
+    table with more than `rows` rows is sampled; None reads all of it. `tune` also tries heads on an encoder that is
+    tuned on the rows (docs/fit.md); "auto" tunes only where rows are few.
     """
     _, folder = fit_own_data(
         train,
         dev,
         to,
-        options=Options(encoder, heads, seconds, seed, metric, class_weight),
+        options=Options(encoder, heads, seconds, seed, metric, class_weight, tune=tune),
         columns={"text": text, "text_pair": text_pair, "label": label, "weight": weight},
         kind=kind,
         overwrite=overwrite,

@@ -63,6 +63,10 @@ class EncoderConfig:
     )
 
 
+CONTRASTIVE_LR, CONTRASTIVE_ROWS = 3e-4, 64
+"""Defaults of `finetune.method = "contrastive"`. Every two rows of a batch are compared, so batches are larger."""
+
+
 @dataclass(frozen=True)
 class FinetuneConfig:
     epochs: float = setting(
@@ -70,8 +74,9 @@ class FinetuneConfig:
     )
     method: str = setting(
         "full",
-        "what to train besides the output layer: 'full' (all weights), 'bitfit' (biases), 'lora' (needs peft)",
-        choices=("full", "bitfit", "lora"),
+        "what to train besides the output layer: 'full' (all weights), 'bitfit' (biases), 'lora' (needs peft), "
+        "'contrastive' (upper half of the layers, by comparing texts by their labels)",
+        choices=("full", "bitfit", "lora", "contrastive"),
     )
     lora_rank: int = setting(8, "lora: rank of the updates to queries and values", at_least=1)
     lora_alpha: float = setting(16.0, "lora: updates are scaled by lora_alpha / lora_rank", above=0, below=math.inf)
@@ -79,7 +84,10 @@ class FinetuneConfig:
         [], "epochs after which to save and score the encoder; the final encoder is always saved"
     )
     lr: float | None = setting(
-        None, "learning rate; default: 1e-5 for MNLI, QNLI and QQP, else 2e-5", above=0, below=math.inf
+        None,
+        "learning rate; default: 1e-5 for MNLI, QNLI and QQP, else 2e-5; contrastive: 3e-4",
+        above=0,
+        below=math.inf,
     )
     output_lr: float | None = setting(
         None,
@@ -342,10 +350,12 @@ def build_config(
 def resolve(config: RunConfig) -> RunConfig:
     """The config with unset values filled in from the task's recipe."""
     recipe, finetune, train = recipe_of(config.task), config.finetune, config.train
+    contrastive = finetune.method == "contrastive"
     if finetune.lr is None:
-        finetune = dataclasses.replace(finetune, lr=recipe.lr)
+        finetune = dataclasses.replace(finetune, lr=CONTRASTIVE_LR if contrastive else recipe.lr)
     if finetune.batch_rows is None and finetune.batch_tokens is None:
-        finetune = dataclasses.replace(finetune, batch_rows=recipe.batch_rows)
+        rows = CONTRASTIVE_ROWS if contrastive else recipe.batch_rows
+        finetune = dataclasses.replace(finetune, batch_rows=rows)
     if train.epochs is None:
         train = dataclasses.replace(train, epochs=recipe.head_epochs)
     if train.batch_rows is None and train.batch_tokens is None:

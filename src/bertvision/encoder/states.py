@@ -220,6 +220,11 @@ class HiddenStates:
         second = None if self.second is None else self.second.to(device, dtype)
         return replace(self, **moved, packing=packing, second=second)
 
+    def detach(self) -> "HiddenStates":
+        """The same states, through which no gradient flows."""
+        cut: dict[str, Any] = {name: part.detach() for name, part in self.parts().items()}
+        return replace(self, **cut)
+
     def first(self, lengths: Tensor) -> "HiddenStates":
         """Return the states of the first sequences only, which have these lengths."""
         tokens, sequences = int(lengths.sum()), len(lengths)

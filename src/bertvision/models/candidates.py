@@ -238,7 +238,7 @@ class LinearCandidate(Candidate):
         head = self._build(rows, path.strength(best))
 
         def refit() -> Fitted:
-            return Fitted(*_with_weights(head, path.refit(best)))
+            return Fitted(*with_weights(head, path.refit(best)))
 
         return Trial(
             self.name, path.outputs[best], count_parameters(head[0]), clock.lap(), refit, self.role,
@@ -350,7 +350,7 @@ class StrengthPath:
         return data.fit(self.strength(step), start)
 
 
-def _with_weights(built: tuple[LinearHead, MemberConfig], fit: Linear) -> tuple[Head, MemberConfig]:
+def with_weights(built: tuple[LinearHead, MemberConfig], fit: Linear) -> tuple[Head, MemberConfig]:
     head, member = built
     with torch.no_grad():
         head.output.weight.copy_(fit.weight[0].T)

@@ -5,6 +5,7 @@ from typing import Any
 from bertvision import __version__
 from bertvision.kits.card import encoder_title
 from bertvision.models.fit import Fit
+from bertvision.models.folder import TUNED_LAST
 from bertvision.report.cards import join_card, usage
 from bertvision.tables import Column, Headings, Table, counted, to_markdown
 
@@ -28,9 +29,11 @@ def _what(fit: Fit) -> str:
         how = "TF-IDF of words and word pairs with logistic or ridge regression. It reads no encoder."
     else:
         encoder = encoder_title(fit.options.encoder)
-        layer = -1 if chosen.settings.get("head") == "last_lr" else chosen.settings.get("layer")
+        last = chosen.settings.get("head") == "last_lr" or chosen.name == TUNED_LAST
+        layer = -1 if last else chosen.settings.get("layer")
         layers = {None: "the hidden states of every layer", -1: "the last layer"}.get(layer, f"layer {layer}")
-        how = f"`{chosen.name}`, {chosen.parameters:,} parameters on {layers} of {encoder}, which was not fine-tuned."
+        touched = "which was tuned on the same rows" if fit.is_tuned else "which was not fine-tuned"
+        how = f"`{chosen.name}`, {chosen.parameters:,} parameters on {layers} of {encoder}, {touched}."
         if chosen.settings.get("pairs") == "towers":
             how += " It reads each text alone and compares the two."
     labels = f"\n\nLabels: {', '.join(fit.task.labels)}." if 0 < len(fit.task.labels) <= 100 else ""

@@ -38,7 +38,9 @@ from bertvision.models.candidates import (
 )
 from bertvision.models.choose_heads import find_candidates
 from bertvision.models.clock import Clock
+from bertvision.models.folder import TUNED_LAST
 from bertvision.models.leaderboard import LAST_LAYER, PARTS, Leaderboard, Line, spread
+from bertvision.models.split import FOLDS as USUAL_FOLDS
 from bertvision.models.split import ROUGH, Split, choose_split
 from bertvision.models.stepped import SteppedCandidate
 from bertvision.models.table_rows import (
@@ -54,6 +56,7 @@ from bertvision.models.table_rows import (
     weights_of,
 )
 from bertvision.models.tfidf import Tfidf
+from bertvision.models.tuned import FOLDS, Tuning, estimate_seconds, tuned_candidates, wants_tuning
 from bertvision.pipeline.snapshot import compute_outputs
 from bertvision.progress import Reporter
 from bertvision.sources import MemoryStates
@@ -84,6 +87,8 @@ class Options:
     class_weight: str | dict[str, float] | None = None
     """None: every row counts the same. "balanced": every label does. Or label → weight."""
     device: str = "auto"
+    tune: bool | str = False
+    """Also try heads on an encoder that is tuned on the rows. "auto": if there are few rows."""
 
 
 @dataclass
@@ -108,6 +113,21 @@ class Fit:
     seconds: float
     encode_seconds: float
     notes: list[str]
+    tuning: Tuning | None
+    """None: tuning was not tried."""
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether the chosen model reads the tuned encoder."""
+        return self.chosen.role == "tuned"
+
+    def tuning_hint(self) -> str:
+        """A sentence for users with few rows who did not tune; else empty."""
+        rows = len(self.examples)
+        if self.tuning is not None or not wants_tuning("auto", self.task.kind, rows):
+            return ""
+        seconds = max(1.0, estimate_seconds(rows, self.encode_seconds))
+        return f"With so few rows, --tune may help: it tunes the encoder too, in about {seconds:.0f} s more."
 
     @property
     def chosen(self) -> Trial:
@@ -148,7 +168,8 @@ def fit_table(
         notes.append(note)
     examples = examples_of(table, task, "train")
     labels = targets_of(examples, task).tolist() if task.labels else None
-    split = choose_split(table.texts, labels, options.seed, table.pairs)
+    tunes = wants_tuning(options.tune, task.kind, len(examples))
+    split = choose_split(table.texts, labels, options.seed, table.pairs, FOLDS if tunes else USUAL_FOLDS)
     notes += [*_warnings(split), *note_cut(encoder, features)]
     for note in notes:
         reporter.say(note)
@@ -168,29 +189,37 @@ def fit_table(
         if isinstance(candidate, SteppedCandidate):
             candidate.encoder, candidate.features, candidate.machine = encoder, features, machine
     trials, skipped = _try_all(candidates, rows, split, options, undisturbed, started, reporter)
+    tuning = Tuning(options.encoder, features, rows, split, machine, reporter) if tunes else None
+    if tuning is not None:
+        trials += _try_tuned(tuning, skipped, reporter)
     metric = task.metrics[0]
     scores = {trial.name: _score(task, trial, split, examples, metric) for trial in trials}
     if task.labels and metric == "accuracy":
         chosen, tied = _choose(trials, scores, rows, split)
     else:
         chosen, tied = _highest(trials, scores), 1
-    fitted = _fit_again(trials if dev is not None else _needed(chosen, trials), reporter)
+    # Tuning on all rows takes long, so it is done only for a model that is used.
+    known = [trial for trial in trials if trial.role != "tuned" or chosen.role == "tuned"]
+    fitted = _fit_again(known if dev is not None else _needed(chosen, known), reporter)
     found: tuple[list[Example], Features] | None = None
     outputs: dict[str, np.ndarray] = {}
     if dev is not None:
         dev_examples = examples_of(dev, task, "dev")
         found = dev_examples, features_of(encoder, task, dev_examples)
-        states, _ = encode(encoder, found[1], "dev", reporter)
-        outputs = _dev_outputs(trials, fitted, states, joined_texts(dev), rows, encoder, found[1], machine, reporter)
+        for read_by, of in ((encoder, [trial for trial in known if trial.role != "tuned"]), *_tuned(tuning, known)):
+            states, _ = encode(read_by, found[1], "dev", reporter)
+            outputs |= _dev_outputs(of, fitted, states, joined_texts(dev), rows, read_by, found[1], machine, reporter)
     board = _board(task, trials, skipped, chosen, tied, scores, outputs, found, split, metric)
     return Fit(
         task, options, table, encoder, machine, split, trials, skipped, fitted, board, examples, features, found,
-        outputs, time.monotonic() - started, encode_seconds, notes,
+        outputs, time.monotonic() - started, encode_seconds, notes, tuning,
     )  # fmt: skip
 
 
 def _check_options(options: Options) -> None:
-    seconds, seed = options.seconds, options.seed
+    seconds, seed, tune = options.seconds, options.seed, options.tune
+    if tune not in (True, False, "auto"):
+        raise UserError(f"tune must be True, False or 'auto', not {tune!r}.")
     if seconds is not None and (not isinstance(seconds, int | float) or not seconds > 0):
         raise UserError(f"seconds must be a number above 0, or None, not {seconds!r}.")
     if not isinstance(seed, int | np.integer) or seed < 0:
@@ -260,6 +289,20 @@ def _try_all(
     return trials + _averages(trials, rows, split), skipped
 
 
+def _try_tuned(tuning: Tuning, skipped: dict[str, str], reporter: Reporter) -> list[Trial]:
+    """Try the heads on the tuned encoder, without a time limit. Ctrl-C ends it."""
+    rows, split = tuning.rows, tuning.split
+    trials = []
+    for candidate in tuned_candidates(tuning):
+        try:
+            trials.append(_calibrate(candidate.attempt(rows, split, Clock(None)), rows, split))
+        except KeyboardInterrupt:
+            reporter.say("Interrupted: going on without tuning. Press Ctrl-C again to stop.")
+            skipped |= {one.name: "interrupted" for one in tuned_candidates(tuning)}
+            return []
+    return trials
+
+
 @contextlib.contextmanager
 def _keeping_the_best(clock: Clock, reporter: Reporter) -> Iterator[None]:
     yield
@@ -304,7 +347,16 @@ def _is_as_good(trial: Trial, best: Trial, rows: Rows, split: Split) -> bool:
 
 def _needed(chosen: Trial, trials: list[Trial]) -> list[Trial]:
     """The trials to fit again: the chosen one with its members, and the last layer, which every model is shown with."""
-    return [trial for trial in trials if trial is chosen or trial.name in chosen.members or trial.role == "encoder"]
+    return [
+        trial for trial in trials
+        if trial is chosen or trial.name in chosen.members or trial.role == "encoder" or trial.name == TUNED_LAST
+    ]  # fmt: skip
+
+
+def _tuned(tuning: Tuning | None, trials: list[Trial]) -> list[tuple[Encoder, list[Trial]]]:
+    """The tuned encoder, and the trials that read it; nothing if the model does not."""
+    tuned = [trial for trial in trials if trial.role == "tuned"]
+    return [(tuning.final.encoder, tuned)] if tuning is not None and tuned else []
 
 
 def _calibrate(trial: Trial, rows: Rows, split: Split) -> Trial:
@@ -416,7 +468,9 @@ def _board(
     lines = []
     for trial in trials:
         cv, cv_sd, f1 = scores[trial.name]
-        on_dev = float(_scores_of(task, outputs[trial.name], dev[0])[metric]) if dev is not None else None
+        on_dev = None
+        if dev is not None and trial.name in outputs:
+            on_dev = float(_scores_of(task, outputs[trial.name], dev[0])[metric])
         note = "mean of " + ", ".join(trial.members) if trial.members else trial.note
         if trial.name == "best_layer_lr":
             note = "; ".join(filter(None, [f"layer {trial.settings['layer']}", note]))

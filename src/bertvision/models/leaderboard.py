@@ -112,7 +112,16 @@ class Leaderboard:
         said = f"All layers ({best.name}) {_against(best.cv - last.cv)} the last layer{which}"
         if single is not None and single.cv is not None:
             said += f", and {_against(best.cv - single.cv)} the best single layer"
-        return f"{said}."
+        return f"{said}.{self._tuning_gain(max(best.cv, last.cv))}"
+
+    def _tuning_gain(self, untouched: float) -> str:
+        """What tuning the encoder added over the best score on the untouched one; empty if it was not tried."""
+        tuned = [line for line in self.lines if line.role == "tuned" and line.cv is not None]
+        if not tuned:
+            return ""
+        best = max(tuned, key=lambda line: line.cv or 0.0)
+        assert best.cv is not None
+        return f" Heads on the tuned encoder ({best.name}) {_against(best.cv - untouched)} those on the untouched one."
 
 
 def _against(gain: float) -> str:

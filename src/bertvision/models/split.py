@@ -48,7 +48,11 @@ class Split:
 
 
 def choose_split(
-    texts: Sequence[str], labels: Sequence[int] | None, seed: int, pairs: Sequence[str] | None = None
+    texts: Sequence[str],
+    labels: Sequence[int] | None,
+    seed: int,
+    pairs: Sequence[str] | None = None,
+    folds: int = FOLDS,
 ) -> Split:
     """Split rows at random, stratified by label. Rows with the same text stay together: otherwise a model would be
     judged on a text that it has read. `pairs` are the second texts of pairs."""
@@ -64,7 +68,7 @@ def choose_split(
         every = max(2, rows // wanted)
         held = [row for number, group in enumerate(order) if number % every == 0 for row in group]
         return Split([torch.tensor(sorted(held))], rows)
-    folds = min(FOLDS, len(groups))
+    folds = min(folds, len(groups))
     parts = [[row for group in order[fold::folds] for row in group] for fold in range(folds)]
     return Split([torch.tensor(sorted(part)) for part in parts], rows)
 

@@ -36,6 +36,7 @@ from bertvision.pipeline.snapshot import (
 from bertvision.sources.base import pack_targets
 from bertvision.tables import counted
 from bertvision.training.checkpoint import Checkpoints
+from bertvision.training.contrastive import check_labels
 from bertvision.training.finetune import Finetuning, Usage
 from bertvision.training.methods import check_method
 
@@ -93,6 +94,8 @@ def load_for_finetuning(job: Job) -> Encoder:
     encoder = load_encoder(settings.name, job.machine.device, torch.float32, "padded")
     encoder.take_route(settings.attention, job.machine.dtype)
     check_length(job, encoder)
+    if job.config.finetune.method == "contrastive":
+        check_labels(job.task.kind)
     if job.config.finetune.method != "full":
         check_method(encoder, job.config.finetune)
     return encoder

@@ -40,7 +40,8 @@ NO_EFFECT = ("snapshots", "memory_tokens", "checkpoint_seconds", "track", "encod
 # rates of BitFit and LoRA are high already.
 OUTPUT_TIMES = 10
 # Settings that have no effect with a given method; leaving them out keeps older runs finished.
-UNUSED = {"full": ("method", "lora_rank", "lora_alpha"), "bitfit": ("lora_rank", "lora_alpha"), "lora": ()}
+LORA = ("lora_rank", "lora_alpha")
+UNUSED = {"full": ("method", *LORA), "bitfit": LORA, "lora": (), "contrastive": LORA}
 
 
 class Job:
