@@ -63,7 +63,7 @@ class EncoderConfig:
     )
 
 
-CONTRASTIVE_LR, CONTRASTIVE_ROWS = 3e-4, 64
+CONTRASTIVE_LR, CONTRASTIVE_ROWS = 1e-4, 64
 """Defaults of `finetune.method = "contrastive"`. Every two rows of a batch are compared, so batches are larger."""
 
 
@@ -75,7 +75,7 @@ class FinetuneConfig:
     method: str = setting(
         "full",
         "what to train besides the output layer: 'full' (all weights), 'bitfit' (biases), 'lora' (needs peft), "
-        "'contrastive' (upper half of the layers, by comparing texts by their labels)",
+        "'contrastive' (all weights, by comparing texts by their labels)",
         choices=("full", "bitfit", "lora", "contrastive"),
     )
     lora_rank: int = setting(8, "lora: rank of the updates to queries and values", at_least=1)
@@ -85,7 +85,7 @@ class FinetuneConfig:
     )
     lr: float | None = setting(
         None,
-        "learning rate; default: 1e-5 for MNLI, QNLI and QQP, else 2e-5; contrastive: 3e-4",
+        "learning rate; default: 1e-5 for MNLI, QNLI and QQP, else 2e-5; contrastive: 1e-4",
         above=0,
         below=math.inf,
     )

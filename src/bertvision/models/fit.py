@@ -324,11 +324,13 @@ def _choose(
 
     Models whose accuracy is within one standard error of the best can't be told apart by it. Among them, the one with
     the lowest log-loss is chosen, which is a much finer measure. The baseline reads no text, so it is never the model.
+    A tuned encoder is preferred among them: with the few rows that it is for, the loss is noise as well (LOG.md).
     """
     best = _highest(trials, scores)
     models = [trial for trial in trials if trial.role != "baseline"]
     tied = [trial for trial in models if trial is best or _is_as_good(trial, best, rows, split)]
-    return min(tied, key=lambda trial: rows.loss(trial.outputs, split.judged)), len(tied)
+    tuned = [trial for trial in tied if trial.role == "tuned"]
+    return tuned[0] if tuned else min(tied, key=lambda trial: rows.loss(trial.outputs, split.judged)), len(tied)
 
 
 def _highest(trials: list[Trial], scores: dict[str, tuple[float, float | None, float | None]]) -> Trial:

@@ -86,7 +86,12 @@ class Leaderboard:
         assert best is not None and best.cv is not None
         where = f"{'in' if self.how == 'cv' else 'on'} {self.where}"
         said = f"Chosen: {self.chosen}, the best {where}."
-        if self.tied > 1:
+        if self.tied > 1 and best.role == "tuned":
+            said = (
+                f"Chosen: {self.chosen}. A tuned encoder is taken unless another model is more than one standard error "
+                f"better {where}."
+            )
+        elif self.tied > 1:
             said = (
                 f"Chosen: {self.chosen}, which has the lowest log-loss of the {self.tied} models that are within one "
                 f"standard error of the best accuracy {where}."

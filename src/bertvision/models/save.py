@@ -38,7 +38,6 @@ from bertvision.models.candidates import Trial
 from bertvision.models.card import build_card
 from bertvision.models.fit import Fit, decode_rows
 from bertvision.models.folder import FILE, FORMAT, TFIDF_FOLDER, TUNED_LAST
-from bertvision.models.split import ROUGH
 from bertvision.models.table_rows import most_tokens
 from bertvision.models.tfidf import Tfidf
 from bertvision.models.tuned import tuning_config
@@ -295,9 +294,9 @@ class Suspect:
 
 def find_suspects(fit: Fit) -> list[Suspect]:
     """Rows for which the chosen model, which had not read them, is surer of another label than it usually is of that
-    label. Most suspicious first. None where rows are too few to know what is usual."""
+    label. Most suspicious first. None where the model is more often wrong than right: it knows too little."""
     results = fit.results
-    if not isinstance(results, LabelResults) or len(results) < ROUGH:
+    if not isinstance(results, LabelResults) or (results.predicted == results.target).mean() < 0.5:
         return []
     rows = np.arange(len(results))  # (example)
     own = results.probabilities[rows, results.target]  # (example) probability of the given label

@@ -1,13 +1,12 @@
 """Contrastive fine-tuning (`finetune.method = "contrastive"`): the means of texts with the same label move together,
 those of other texts apart. It learns from pairs, so a few rows of each label are enough.
 
-The loss is supervised contrastive learning (Khosla et al. 2020) on the mean over the tokens of the last layer. A step
-compares every two texts of its batch. SetFit (Tunstall et al. 2022), which made tuning on few rows common, encodes both
-texts of every pair that it draws: a batch of 48 rows has 1,128 pairs and encodes 48 texts.
+The loss is that of SetFit (Tunstall et al. 2022): the cosine of two texts should be 1 if their labels are the same,
+else 0. It reads the mean over the tokens of the last layer. SetFit encodes both texts of every pair that it draws. Here
+a step compares every two texts of its batch: 48 rows are 1,128 pairs, and 48 texts to encode.
 """
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -15,9 +14,6 @@ from bertvision.data.packing import BatchPlan
 from bertvision.errors import UserError
 from bertvision.kinds import Kind
 
-TEMPERATURE = 1.0
-"""Similarities are divided by this. The lower it is, the more the nearest texts count. On other draws than the reported
-ones, 1 was better than 0.3 and 0.1 (LOG.md)."""
 FEWEST_ALIKE = 4
 """Rows of the same label in a batch, where a batch can't hold every row."""
 
@@ -32,18 +28,20 @@ def check_labels(kind: Kind) -> None:
 
 
 def contrastive_loss(means: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """The weighted sum, over the texts, of the mean surprise that another text is one with the same label.
+    """The squared error of the cosines: half the mean over pairs with the same label plus half that over other pairs,
+    times the sum of the weights.
 
-    means (sequence, hidden), labels (sequence), weights (sequence), 0 for padding. A text without another of its label
-    adds nothing. No shape depends on the values, so a step can be recorded.
+    means (sequence, hidden), labels (sequence), weights (sequence), 0 for padding. No shape depends on the values, so a
+    step can be recorded.
     """
     vectors = functional.normalize(means.float(), dim=1)  # (sequence, hidden)
-    itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)  # (sequence, sequence)
-    others = (weights > 0).unsqueeze(0) & ~itself  # (sequence, sequence)
-    alike = (labels.unsqueeze(0) == labels.unsqueeze(1)) & others  # (sequence, sequence)
-    similarity = (vectors @ vectors.T / TEMPERATURE).masked_fill(~others, -1e9)  # (sequence, sequence)
-    surprise = -similarity.log_softmax(dim=1).masked_fill(~alike, 0.0).sum(1)  # (sequence)
-    return (surprise / alike.sum(1).clamp(min=1) * weights).sum()
+    cosines = vectors @ vectors.T  # (sequence, sequence)
+    real = weights > 0  # (sequence)
+    same = labels.unsqueeze(0) == labels.unsqueeze(1)  # (sequence, sequence)
+    pairs = (real.unsqueeze(0) & real.unsqueeze(1)).triu(1)  # (sequence, sequence) each pair once
+    errors = (cosines - same.float()).square()  # (sequence, sequence)
+    halves = [(errors * kind).sum() / kind.sum().clamp(min=1) for kind in (pairs & same, pairs & ~same)]
+    return weights.sum() * (halves[0] + halves[1]) / 2
 
 
 def plan_pairs(labels: np.ndarray, epochs: int, rows: int, seed: int) -> BatchPlan:

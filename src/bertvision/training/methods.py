@@ -1,6 +1,6 @@
 """Which parameters of an encoder are fine-tuned (`finetune.method`): all of them, only the biases (BitFit: Ben Zaken et
-al. 2022), low-rank updates of the attention's queries and values (LoRA: Hu et al. 2022), or the upper half of the
-layers (contrastive: contrastive.py has its loss). The output layer always trains.
+al. 2022), or low-rank updates of the attention's queries and values (LoRA: Hu et al. 2022). "contrastive" trains all
+weights, with another loss (contrastive.py). The output layer always trains.
 
     method = prepare_method(encoder, config, seed)        call this before creating the optimiser
     with method.merged(): encoder.save(folder)             saves a plain encoder with the updates in its weights
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bertvision.config import FinetuneConfig
-from bertvision.encoder.encoder import Encoder, find_layers
+from bertvision.encoder.encoder import Encoder
 from bertvision.errors import UserError
 from bertvision.machine import drawing_from
 
@@ -77,26 +77,13 @@ def prepare_method(encoder: Encoder, config: FinetuneConfig, seed: int) -> Metho
     """Freeze the parameters that are not trained, and add LoRA updates if the method uses them. They are initialised
     from the seed and do not change the outputs yet."""
     check_method(encoder, config)
-    if config.epochs == 0 or config.method == "full":
-        return Method()
-    if config.method == "contrastive":
-        _free_upper_layers(encoder)
+    if config.epochs == 0 or config.method in ("full", "contrastive"):
         return Method()
     if config.method == "bitfit":
         for name, weight in encoder.model.named_parameters():
             weight.requires_grad_(_is_bias(name))
         return Method()
     return Method(_add_updates(encoder, config, seed))
-
-
-def _free_upper_layers(encoder: Encoder) -> None:
-    """Freeze everything but the upper half of the layers. The lower layers and the embeddings change little when an
-    encoder learns from few rows, and without them a step takes two thirds of the time."""
-    layers = find_layers(encoder.model)
-    upper = {weight for layer in layers[len(layers) // 2 :] for weight in layer.parameters()}
-    inputs = set(encoder.model.get_input_embeddings().parameters())
-    for weight in encoder.model.parameters():
-        weight.requires_grad_(weight in upper if layers else weight not in inputs)
 
 
 def _is_bias(name: str) -> bool:

@@ -16,7 +16,7 @@ from bertvision.data.windows import Features
 from bertvision.encoder.states import pack_tokens
 from bertvision.errors import UserError
 from bertvision.kinds import LABEL, SCORE
-from bertvision.training.contrastive import TEMPERATURE, check_labels, contrastive_loss, plan_pairs
+from bertvision.training.contrastive import check_labels, contrastive_loss, plan_pairs
 from bertvision.training.finetune import Finetuning
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -39,16 +39,15 @@ def build(features: Features, **changes: Any) -> Finetuning:
 
 
 def test_the_loss_is_that_of_its_formula() -> None:
-    """Khosla et al. 2020, equation 2, written out pair by pair."""
+    """Written out pair by pair."""
     means, labels, weights = random_batch(7)
     vectors = (means / means.norm(dim=1, keepdim=True)).double().numpy()  # (row, hidden)
-    expected = 0.0
+    errors: dict[bool, list[float]] = {True: [], False: []}
     for row in range(7):
-        others = [other for other in range(7) if other != row]
-        whole = sum(np.exp(vectors[row] @ vectors[other] / TEMPERATURE) for other in others)
-        alike = [other for other in others if labels[other] == labels[row]]
-        shares = [np.exp(vectors[row] @ vectors[other] / TEMPERATURE) / whole for other in alike]
-        expected += float(weights[row]) * -np.mean(np.log(shares)) if alike else 0.0
+        for other in range(row):
+            same = bool(labels[row] == labels[other])
+            errors[same].append((vectors[row] @ vectors[other] - same) ** 2)
+    expected = float(weights.sum()) * (np.mean(errors[True]) + np.mean(errors[False])) / 2
     assert float(contrastive_loss(means, labels, weights)) == pytest.approx(expected, rel=1e-5)
 
 
@@ -64,10 +63,13 @@ def test_padding_changes_neither_loss_nor_gradient() -> None:
     torch.testing.assert_close(found[0], found[1])
 
 
-def test_a_label_with_a_single_row_adds_nothing() -> None:
+def test_a_batch_of_one_label_or_of_single_rows_has_a_finite_loss() -> None:
     means, _, weights = random_batch(4)
-    loss = contrastive_loss(means, torch.arange(4.0), weights)
-    assert float(loss) == 0
+    for labels in (torch.zeros(4), torch.arange(4.0)):
+        given = means.clone().requires_grad_()
+        loss = contrastive_loss(given, labels, weights)
+        loss.backward()
+        assert loss.isfinite() and given.grad is not None and bool(given.grad.isfinite().all())
 
 
 @pytest.mark.parametrize(("labels", "each"), [(2, 9), (6, 30), (77, 8)])
@@ -81,15 +83,6 @@ def test_every_epoch_has_every_row_once_and_pairs_in_every_batch(labels: int, ea
         single = [int((np.bincount(targets[batch]) == 1).sum()) for batch in batches]
         assert max(single) <= 2
     assert any(not np.array_equal(one, other) for one, other in zip(*plan.epochs, strict=True))
-
-
-def test_only_the_upper_layers_and_the_output_layer_move(rte: Features) -> None:
-    work = build(rte)
-    before = {name: weight.clone() for name, weight in work.model.state_dict().items()}
-    work.run_through(lambda _: None)
-    moved = {name for name, weight in work.model.state_dict().items() if not torch.equal(weight, before[name])}
-    assert moved and all("layer.1." in name or "layer.2." in name or name.startswith("output.") for name in moved)
-    assert any("layer.1." in name for name in moved) and any(name.startswith("output.") for name in moved)
 
 
 def test_texts_with_the_same_label_move_together(rte: Features) -> None:
@@ -143,4 +136,4 @@ def test_scores_are_refused_and_defaults_are_its_own(glue_folder: Path) -> None:
         check_labels(SCORE)
     check_labels(LABEL)
     config = build_config({"task": {"name": "rte", "data": str(glue_folder)}, "finetune": {"method": "contrastive"}})
-    assert (config.finetune.lr, config.finetune.batch_rows) == (3e-4, 64)
+    assert (config.finetune.lr, config.finetune.batch_rows) == (1e-4, 64)
