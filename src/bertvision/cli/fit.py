@@ -20,13 +20,16 @@ from bertvision.tables import counted
 def fit(
     train: Annotated[
         Path,
-        typer.Argument(help="Your labelled rows: CSV, TSV, JSONL or Parquet, also .gz or .xz.", show_default=False),
+        typer.Argument(
+            help="Labelled rows (CSV, TSV, JSONL, Parquet) or questions on passages (SQuAD JSON); .gz or .xz too.",
+            show_default=False,
+        ),
     ],
     text: Annotated[str | None, typer.Option(help="Column with the text. Default: guessed.")] = None,
     text_pair: Annotated[str | None, typer.Option(help="Column with the second text of a pair.")] = None,
     label: Annotated[str | None, typer.Option(help="Column with the label or score. Default: guessed.")] = None,
     weight: Annotated[str | None, typer.Option(help="Column with the weight of each row.")] = None,
-    kind: Annotated[str | None, typer.Option(help="'label' or 'score'. Default: guessed from the column.")] = None,
+    kind: Annotated[str | None, typer.Option(help="'label', 'score' or 'span'. Default: guessed.")] = None,
     dev: Annotated[Path | None, typer.Option(help="More labelled rows, scored once, after the choice.")] = None,
     to: Annotated[Path | None, typer.Option(help="Folder for the model. Default: models/<file stem>.")] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace an existing model in that folder.")] = False,
@@ -50,6 +53,8 @@ def fit(
     from bertvision.models.fit import Options
     from bertvision.models.own_data import fit_own_data
     from bertvision.models.save import find_suspects, summary
+    from bertvision.models.spans.fit import SpanFit
+    from bertvision.models.spans.save import summary as span_summary
 
     names = heads if heads == "auto" else [name.strip() for name in heads.split(",") if name.strip()]
     options = Options(encoder, names, seconds, seed, metric, "balanced" if balanced else None)
@@ -58,6 +63,9 @@ def fit(
         train, dev, to, options=options, columns=columns, kind=kind, overwrite=overwrite, skip_empty=skip_empty,
         rows=most, reporter=RichReporter(),
     )  # fmt: skip
+    if isinstance(found, SpanFit):
+        print_json({"model": str(folder), **span_summary(found)}) if json else _print_span_fit(found, folder)
+        return
     if json:
         print_json({"model": str(folder), **summary(found)})
         return
@@ -90,3 +98,17 @@ def _print_fit(fit: Any, folder: Path, suspects: list[Any]) -> None:
             typer.echo(f"  {one.place}: '{shown}' is labelled {one.label}, predicted {one.predicted}")
     example = "--text … --text-pair …" if fit.task.takes_pairs else "--text …"
     typer.echo(f"model: {folder}   (to use it: bertvision predict {shlex.quote(str(folder))} {example})")
+
+
+def _print_span_fit(fit: Any, folder: Path) -> None:
+    board = fit.board
+    table = board.table()
+    encoded = f"encoded in {fit.encode_seconds:.1f} s, {fit.seconds:.1f} s in all"
+    table.title = f"{folder.name}: {counted(len(fit.questions), 'question')}, {encoded}"
+    table.note = f"Scores, in percent: {board.where}. F1 and EM: at the no-answer threshold chosen on these questions."
+    print_table(table)
+    typer.echo(board.why())
+    if board.gain():
+        typer.echo(board.gain())
+    use = f"bertvision predict {shlex.quote(str(folder))} --text QUESTION --text-pair PASSAGE"
+    typer.echo(f"model: {folder}   (to use it: {use})")

@@ -132,7 +132,7 @@ def fit_table(
 ) -> Fit:
     """Try every candidate on a table, choose one and fit it again on all rows. `dev` is scored once, after that."""
     options, reporter, started = options or Options(), reporter or Reporter(), time.monotonic()
-    _check_options(options)
+    check_options(options)
     notes = [*table.notes, *(check_same_labels(table, dev) if dev is not None else [])]
     task = build_task_of(table, options.metric)
     candidates = find_candidates(options.heads, task.kind, options.seconds)
@@ -181,7 +181,7 @@ def fit_table(
     )  # fmt: skip
 
 
-def _check_options(options: Options) -> None:
+def check_options(options: Options) -> None:
     seconds, seed = options.seconds, options.seed
     if seconds is not None and (not isinstance(seconds, int | float) or not seconds > 0):
         raise UserError(f"seconds must be a number above 0, or None, not {seconds!r}.")
@@ -229,7 +229,7 @@ def _try_all(
     clock = Clock(TRY_SHARE * total if limited else None, patient=options.seconds is None)
     trials: list[Trial] = []
     skipped: dict[str, str] = {}
-    with _keeping_the_best(clock, reporter), reporter.bar("trying", len(candidates), "models") as bar:
+    with keeping_the_best(clock, reporter), reporter.bar("trying", len(candidates), "models") as bar:
         for candidate in candidates:
             if clock.is_over() and len(trials) > 1:
                 skipped[candidate.name] = f"not tried: {'interrupted' if clock.stopped else 'out of time'}"
@@ -253,7 +253,7 @@ def _try_all(
 
 
 @contextlib.contextmanager
-def _keeping_the_best(clock: Clock, reporter: Reporter) -> Iterator[None]:
+def keeping_the_best(clock: Clock, reporter: Reporter) -> Iterator[None]:
     yield
     if clock.stopped:
         reporter.say("Interrupted: going on with the best model so far. Press Ctrl-C again to stop.")

@@ -18,8 +18,8 @@ from bertvision.pipeline.folder import ENCODER
 from bertvision.pipeline.predict import Predictor
 from bertvision.progress import Reporter
 
-ALIASES = {"last_lr": ENCODER}
-"""Names on the leaderboard that the folder calls differently."""
+LAST = {"span": "last_linear"}
+"""By kind: what the leaderboard calls the encoder alone, if not last_lr."""
 NEEDED = ("model", "task", "kind", "labels", "encoder", "metric", "choice", "chosen", "leaderboard", "trust")
 """What is read of model.json."""
 
@@ -32,7 +32,8 @@ class FittedPredictor(Predictor):
     def __init__(self, folder: Path | str, head: str | None = None, reporter: Reporter | None = None) -> None:
         self.facts = read_facts(Path(folder))
         self._tfidf: Tfidf | None = None
-        super().__init__(folder, ALIASES.get(head, head) if head is not None else None, None, reporter)
+        last = LAST.get(self.facts["kind"], "last_lr")
+        super().__init__(folder, ENCODER if head == last else head, None, reporter)
         # Trust was measured for the chosen model only.
         self.trust = self.facts["trust"] if self.name == self.run.chosen else None
 
@@ -49,15 +50,18 @@ class FittedPredictor(Predictor):
         super()._load(names, settings)
 
     def predict_texts(self, texts: Iterable[Text], threshold: float | None = None) -> list[dict[str, Any]]:
-        return [self._with_trust(row) for row in super().predict_texts(texts, threshold)]
+        return [self._with_trust(row, threshold) for row in super().predict_texts(texts, threshold)]
 
     def predict_rows(self, examples: list[Example], threshold: float | None = None) -> list[dict[str, Any]]:
-        return [self._with_trust(row) for row in super().predict_rows(examples, threshold)]
+        return [self._with_trust(row, threshold) for row in super().predict_rows(examples, threshold)]
 
-    def _with_trust(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _with_trust(self, row: dict[str, Any], threshold: float | None) -> dict[str, Any]:
         if self.trust is None or "error" in row:
             return row
-        return {**row, "trust": self.task.kind.trust_row(row, self.trust)}
+        return {
+            **row,
+            "trust": self.task.kind.trust_row(row, self.trust, self.threshold if threshold is None else threshold),
+        }
 
     def _build_features(self, examples: list[Example]) -> Features:
         if self._tfidf is not None:

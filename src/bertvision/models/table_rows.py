@@ -124,7 +124,7 @@ def encode(
 ) -> tuple[dict[str, torch.Tensor], float]:
     """The states on the CPU, and the seconds that it took: pooled ones (row, layer, hidden) in float32. With
     `with_tokens` also those of all tokens (token, layer, hidden), in half precision, if there is memory for them."""
-    keep: tuple[Part, ...] = (*KEEP, "tokens") if with_tokens and _tokens_fit(encoder, features) else KEEP
+    keep: tuple[Part, ...] = (*KEEP, "tokens") if with_tokens and tokens_fit(encoder, features) else KEEP
     shape, count = encoder.shape, {"tokens": len(features.input_ids)}
     found: dict[str, torch.Tensor] = {
         part: torch.empty(
@@ -146,7 +146,8 @@ def encode(
     return found, time.monotonic() - started
 
 
-def _tokens_fit(encoder: Encoder, features: Features) -> bool:
+def tokens_fit(encoder: Encoder, features: Features) -> bool:
+    """Whether there is memory for the states of all tokens, in half precision."""
     needed = len(features.input_ids) * encoder.shape.layers * encoder.shape.hidden * 2
     return needed < TOKENS_SHARE * psutil.virtual_memory().available
 
@@ -161,7 +162,7 @@ def limit_rows(
     so. `seconds` is what is left of the user's time."""
     fits, why = _rows_that_fit(encoder), "memory"
     if seconds is not None:
-        in_time = _rows_in_time(encoder, features, ENCODING_SHARE * seconds)
+        in_time = rows_in_time(encoder, features, ENCODING_SHARE * seconds)
         fits, why = (in_time, "time") if in_time < fits else (fits, why)
     if fits >= len(table):
         return table, ""
@@ -177,7 +178,7 @@ def _rows_that_fit(encoder: Encoder) -> int:
     return int(MEMORY_SHARE * psutil.virtual_memory().available / row)
 
 
-def _rows_in_time(encoder: Encoder, features: Features, seconds: float) -> int:
+def rows_in_time(encoder: Encoder, features: Features, seconds: float) -> int:
     """How many rows of average length the encoder reads in so many seconds, judging by a few."""
     some = np.random.default_rng(0).permutation(len(features))  # (row)
     some = some[: max(1, int(np.searchsorted(features.lengths[some].cumsum(), TIMED_TOKENS)))]
