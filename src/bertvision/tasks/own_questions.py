@@ -16,9 +16,9 @@ from bertvision.data.texts import blank
 from bertvision.errors import UserError
 from bertvision.tables import counted
 from bertvision.tasks.files import FORMATS, read_rows
-from bertvision.tasks.squad import read_squad
-from bertvision.tasks.table_source import listed
-from bertvision.tasks.text_files import plain_suffix
+from bertvision.tasks.squad import parse_squad
+from bertvision.tasks.table_source import listed, quoted
+from bertvision.tasks.text_files import plain_suffix, read_json
 
 FEWEST = 5
 """With fewer questions, there is nothing to choose a model by."""
@@ -57,10 +57,14 @@ def read_own_questions(path: Path | str, most: int | None = None, seed: int = 0,
     path = Path(path).expanduser()
     if not path.is_file():
         raise UserError(f"there is no file '{path}'.")
-    try:
-        everything = read_squad(path)
-    except UserError as error:
-        raise UserError(f"{error} Questions are read in SQuAD's format: {FORMAT}.{_hint(path)}") from None
+    document = read_json(path)
+    if not isinstance(document, dict) or "data" not in document:
+        found = f"the keys {quoted(list(document))}" if isinstance(document, dict) else f"a {type(document).__name__}"
+        raise UserError(
+            f"{path} is not in SQuAD's format: expected an object with 'data', found {found}. Write questions "
+            f"as {FORMAT}, and a table of texts with labels as {listed(FORMATS)}."
+        )
+    everything = parse_squad(document, str(path))
     _refuse_gaps(everything, path)
     if training:
         _refuse_too_few(everything, path)
@@ -69,10 +73,6 @@ def read_own_questions(path: Path | str, most: int | None = None, seed: int = 0,
     if len(examples) < len(everything):
         notes.append(f"Using {len(examples):,} of {len(everything):,} questions, drawn at random (--rows).")
     return OwnQuestions(path.name, examples, notes)
-
-
-def _hint(path: Path) -> str:
-    return f" A table of texts with labels must be {', '.join(FORMATS)}." if plain_suffix(path) == ".json" else ""
 
 
 def _refuse_gaps(examples: list[Example], path: Path) -> None:

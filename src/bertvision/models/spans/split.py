@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from bertvision.data.examples import Example
+from bertvision.errors import UserError
 from bertvision.models.split import Split
 
 FOLDS = 3
@@ -24,6 +25,8 @@ LARGEST_SHARE = 0.5
 def split_questions(examples: list[Example], seed: int) -> tuple[Split, str]:
     """Return the split, and what is kept apart: "article", "passage" or "question"."""
     groups, unit = _find_groups(examples)
+    if len(groups) < 2:
+        raise UserError("all questions are the same one on the same passage: at least two different ones are needed.")
     order = np.random.default_rng([seed, 3]).permutation(len(groups)).tolist()
     if len(examples) >= MANY_QUESTIONS:
         wanted = min(MOST_HELD_OUT, round(HELD_OUT_SHARE * len(examples)))
