@@ -45,7 +45,8 @@ def fit(
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     json: AsJson = False,
 ) -> None:
-    """Fit a model to your own texts: all layers of a frozen encoder are read, and held-out rows choose the model."""
+    """Fit a model to your own texts, or to questions on passages: all layers of a frozen encoder are read, and held-out
+    rows choose the model."""
     most = _parse_rows(rows)
     if seconds is not None and not seconds > 0:
         raise UserError(f"--seconds must be above 0, not {seconds:g}.")

@@ -32,6 +32,7 @@ from bertvision.heads import (
     MemberConfig,
     Target,
     build_head,
+    count_parameters,
     find_preset,
     list_presets,
     load_head,
@@ -169,7 +170,7 @@ class AsShipped(Candidate):
         return _judge(self.name, asked, outputs, head, clock, self.member, "as shipped")
 
     def refit(self, asked: Asked, trial: Trial, clock: Clock) -> tuple[Head, MemberConfig, str]:
-        return self.head, self.member, ""
+        return self.head.cpu(), self.member, ""
 
 
 class Trained(Candidate):
@@ -223,8 +224,8 @@ class Trained(Candidate):
             _train([member], asked, steps, clock if trial.head is not None else Clock(None))
         except OutOfTimeError:
             assert trial.head is not None
-            return trial.head, trial.member, "trained without the held-out questions: there was no time for all"
-        return member.head.eval(), trial.member, ""
+            return trial.head.cpu(), trial.member, "trained without the held-out questions: there was no time for all"
+        return member.head.eval().cpu(), trial.member, ""
 
     def _config(self, recipe: Recipe, asked: Asked) -> MemberConfig:
         entry: dict[str, Any] = {"head": self.preset, "name": self.name}
@@ -253,8 +254,6 @@ def _judge(
     kept: Head | None = None,
     role: str = "head",
 ) -> Trial:
-    from bertvision.heads import count_parameters
-
     results = asked.results(outputs)
     threshold = asked.task.kind.pick_threshold(results)
     assert threshold is not None

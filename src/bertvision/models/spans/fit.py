@@ -19,7 +19,7 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.shared import shared_encoder
 from bertvision.errors import UserError
 from bertvision.heads import Head, MemberConfig
-from bertvision.kinds import KINDS, Predictions
+from bertvision.kinds import KINDS
 from bertvision.kinds.base import Scores
 from bertvision.machine import Machine
 from bertvision.models.candidates import NoResultError
@@ -81,9 +81,6 @@ class SpanFit:
     @property
     def task(self) -> Task:
         return self.asked.task
-
-    def decode(self, outputs: np.ndarray, features: Features, examples: list[Example]) -> Predictions:
-        return self.task.kind.decode(self.task, outputs, features, examples)
 
 
 def fit_questions(
