@@ -135,8 +135,9 @@ def fit(
 ) -> Model:
     """Fit a model to a file or data frame, save it to `to` (default: models/<file stem>) and return it.
 
-    A .json file holds questions on passages, in SQuAD's format; options on columns do not apply to it. Columns and kind ("label" or "score") that are not given are guessed. `dev` is scored once, after the choice. A
-    table with more than `rows` rows is sampled; None reads all of it.
+    A .json file holds questions on passages, in SQuAD's format; options on columns do not apply to it. Columns and kind
+    ("label" or "score") that are not given are guessed. `dev` is scored once, after the choice. A table with more than
+    `rows` rows is sampled; None reads all of it.
     """
     _, folder = fit_own_data(
         train,
