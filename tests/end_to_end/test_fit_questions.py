@@ -197,6 +197,27 @@ def test_heads_are_judged_on_questions_that_they_have_not_read(tmp_path: Path, t
     assert len(whole) == 1 and {w for step in steps for w in step} == set(range(len(asked.features)))
 
 
+def test_without_memory_for_the_states_the_encoder_runs_in_every_pass(
+    tmp_path: Path, tiny_encoder_folder: Path
+) -> None:
+    from bertvision.models.spans import fit
+
+    train, found = write_questions(tmp_path / "q.json"), []
+    for name, there_is in (("kept", True), ("streamed", False)):
+        with mock.patch.object(fit, "tokens_fit", lambda *given, answer=there_is: answer):
+            bv.fit(train, to=tmp_path / name, encoder=str(tiny_encoder_folder), heads=QUICK)
+        found.append(read_weights_of(saved_head(tmp_path / name, QUICK)))
+    # States in memory are in half precision.
+    for name, weight in found[0].items():
+        assert weight == pytest.approx(found[1][name], abs=0.02), name
+
+
+def read_weights_of(folder: Path) -> dict[str, Any]:
+    from safetensors.numpy import load_file
+
+    return dict(load_file(folder / "head.safetensors"))
+
+
 def test_ctrl_c_keeps_the_best_so_far(tmp_path: Path, tiny_encoder_folder: Path) -> None:
     attempt = Trained.attempt
 

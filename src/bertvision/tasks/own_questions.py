@@ -131,8 +131,8 @@ def refuse_question_table(path: Path) -> None:
     answer = next((names[name] for name in ANSWERS if name in names), None)
     if QUESTION not in names or passage is None or answer is None:
         return
-    answers = [_first_text(row[answer]) for row in rows]
-    inside = sum(_occurs(text, str(row[passage])) for text, row in zip(answers, rows, strict=True))
+    answers = [_first_text(row.get(answer)) for row in rows]
+    inside = sum(_occurs(text, str(row.get(passage))) for text, row in zip(answers, rows, strict=True))
     if inside <= len(rows) / 2 or len(set(answers)) <= len(rows) / 2:
         return  # yes and no, or other labels
     raise UserError(
