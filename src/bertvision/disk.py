@@ -117,7 +117,9 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}): delete it and run the command again to rewrite it.") from None
+        raise UserError(
+            f"{path} is damaged ({error}): restore it, or write it again with the command that made it."
+        ) from None
 
 
 def escape_line_ends(text: str) -> str:

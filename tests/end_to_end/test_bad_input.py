@@ -180,7 +180,7 @@ def test_an_invalid_encoder_folder(
         assert message.count("no weights") == 1
     (tmp_path / "bare" / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{}")
     says(refused("run", rte, f"encoder.name={tmp_path / 'bare'}"), "bare", "damaged")
-    says(refused("run", rte, f"encoder.name={tmp_path / 'nowhere'}"), "encoder.name", "no such folder")
+    says(refused("run", rte, f"encoder.name={tmp_path / 'nowhere'}"), "the encoder", "no such folder")
     says(refused("run", rte, f"encoder.name={rte}"), "is a file", "folder")
 
 
@@ -293,7 +293,12 @@ def test_predict_with_an_unfinished_run(
 ) -> None:
     says(refused("predict", tmp_path / "gone", "--text", "x"), "gone", "no run or kit")
     assert command("finetune", rte).code == 0
-    says(refused("predict", tmp_path / "run", "--text", "x"), "not a finished run", "scores.json")
+    says(
+        refused("predict", tmp_path / "run", "--text", "x"),
+        "not a finished run or model",
+        "scores.json",
+        "bertvision run",
+    )
     says(refused("evaluate", rte, "finetune.lr=0.5"), "no encoder fine-tuned for 1 epoch with these settings",
          "bertvision finetune")  # fmt: skip
 

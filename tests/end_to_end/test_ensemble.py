@@ -215,7 +215,7 @@ def test_another_task_is_refused(copy: Callable[..., Path], command: Command) ->
         (["encoder"], "at least two members"),
         (["encoder", "adaptor_4"], "adapter_4"),
         (["encoder", "adapter_4@7"], "no snapshot at 7 epochs"),
-        (["encoder", "nowhere:adapter_4"], "is not a finished run"),
+        (["encoder", "nowhere:adapter_4"], "is not a finished run or model"),
         (["encoder", "baseline"], "no model 'baseline'"),
         (["encoder", "adapter_4", "--method", "median"], "max"),
         (

@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,25 @@ def test_time_limits_are_kept_and_said(command: Command, tiny_encoder_folder: Pa
     notes = [line["note"] for line in said.json["leaderboard"]]
     assert any("time" in note for note in notes) and said.json["chosen"] == "last_lr"
     assert bv.load(tmp_path / "m").predict(["the cat"])[0]["label"] in WORDS
+
+
+def test_a_narrow_terminal_shows_the_notes_below_the_table(
+    command: Command, tiny_encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    train = write_table(tmp_path / "train.csv", 60)
+    own = ("--to", tmp_path / "m", "--encoder", tiny_encoder_folder, "--heads", "best_layer_lr")
+    said = command("fit", train, *own)
+    assert said.code == 0 and re.search(r"^  best_layer_lr: layer \d$", said.out, re.MULTILINE)
+
+
+def test_a_damaged_model_is_to_be_fitted_again(command: Command, tiny_encoder_folder: Path, tmp_path: Path) -> None:
+    train = write_table(tmp_path / "train.csv", 40)
+    own = ("--to", tmp_path / "m", "--encoder", tiny_encoder_folder, "--heads", "linear")
+    assert command("fit", train, *own).code == 0
+    (tmp_path / "m" / "scores.json").unlink()
+    said = command("predict", tmp_path / "m", "--text", "the cat")
+    assert said.code == 2 and "fit the model again" in said.err and "bertvision run" not in said.err
 
 
 def test_ctrl_c_keeps_the_best_so_far(

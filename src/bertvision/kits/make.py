@@ -199,8 +199,7 @@ def _read_stamps(run: RunFolder, name: str) -> tuple[str, tuple[int, ...] | None
     head = read_json(run.head(UNTOUCHED, name) / "stamp.json")
     if None in (encoder, reference, head) or head.get("encoder", encoder["stamp"]) != encoder["stamp"]:
         raise UserError(
-            f"head '{name}' in '{run.path}' was not trained on the encoder that is there now. Update the run with "
-            f"`bertvision run {run.path}`."
+            f"head '{name}' in '{run.path}' was not trained on the encoder that is there now: {run.repair}."
         )
     layers = head.get("layers")
     return str(reference["stamp"]), None if layers is None else tuple(layers)

@@ -30,6 +30,10 @@ from bertvision.training.perceptron import RECIPES, Components, Perceptron, Reci
 from bertvision.training.strengths import FACTOR, ROUGHLY, SCORE_STEPS, OutOfTimeError, search_path, strength_at
 
 TFIDF_STRENGTH = 0.1
+COMPARED_ROWS = 3000
+"""Rows by which layers are compared, about: the order of layers needs no more."""
+COPIES = 6
+"""How often the inputs of a fit are in memory at the worst moment."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ class Rows:
     shape: StateShape
     target: Target
     seed: int
+    device: torch.device = torch.device("cpu")
+    """Where convex heads and perceptrons are fitted. The states stay on the CPU."""
     known_steps: list[int] = field(default_factory=list)
     """The best steps on the paths of strengths so far. The next path starts at the last one."""
 
@@ -63,6 +69,12 @@ class Rows:
         """(row, layer, hidden) the states that a head reads."""
         parts = [self.states[part] for part in head.reads]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+    def place(self, inputs: Tensor) -> Tensor:
+        """(row, input) on the device, if it has room for the copies that a fit makes."""
+        if self.device.type == "cuda" and inputs.nbytes * COPIES < torch.cuda.mem_get_info(self.device)[0]:
+            return inputs.to(self.device)
+        return inputs
 
     def loss(self, outputs: Tensor, judged: Tensor) -> float:
         """Mean loss of outputs (judged row, output): log-loss for labels, squared error for scores."""
@@ -245,7 +257,7 @@ class BestLayerCandidate(Candidate):
     def attempt(self, rows: Rows, split: Split, clock: Clock) -> Trial:
         losses: dict[int, float] = {}
         for layer in reversed(range(rows.shape.layers)):
-            path = StrengthPath(rows, split, rows.states["mean"][:, layer], clock)
+            path = StrengthPath(rows, split, rows.states["mean"][:, layer], clock, COMPARED_ROWS)
             loss = path.loss(path.first)
             if loss is None:
                 break
@@ -262,18 +274,21 @@ class BestLayerCandidate(Candidate):
 class StrengthPath:
     """Fits along a path of strengths, each starting from its neighbour."""
 
-    def __init__(self, rows: Rows, split: Split, inputs: Tensor, clock: Clock) -> None:
-        self.rows, self.split, self.inputs, self.clock = rows, split, inputs, clock
+    def __init__(self, rows: Rows, split: Split, inputs: Tensor, clock: Clock, most_rows: int | None = None) -> None:
+        """`most_rows`: fit to about so many of the rows, where a part is held out."""
+        self.rows, self.split, self.inputs, self.clock = rows, split, rows.place(inputs), clock
+        self.targets, weights = (part.to(self.inputs.device) for part in (rows.targets, rows.weights))  # (row) each
         self.outputs: dict[int, Tensor] = {}
         self.fits: dict[int, Linear] = {}
         if split.how == "cv":
             self.used = torch.arange(len(rows))  # (row)
-            self.weights = rows.weights.repeat(len(split.held), 1)  # (fit, row)
+            self.weights = weights.repeat(len(split.held), 1)  # (fit, row)
             for fold, held in enumerate(split.held):
                 self.weights[fold, held] = 0
         else:
-            self.used = split.used(0)  # (row)
-            self.weights = rows.weights[self.used].unsqueeze(0)  # (1, row)
+            used = split.used(0)  # (row)
+            self.used = used if most_rows is None else used[:: -(-len(used) // most_rows)]  # (row)
+            self.weights = weights[self.used].unsqueeze(0)  # (1, row)
         self._data: LogisticRegression | None = None
         self.first = rows.known_steps[-1] if rows.known_steps else 0
 
@@ -282,10 +297,8 @@ class StrengthPath:
 
     def search(self) -> tuple[int, bool]:
         if not self.rows.labels:
-            fits = fit_ridge(
-                self.inputs[self.used], self.rows.targets[self.used].unsqueeze(1), [*map(self.strength, SCORE_STEPS)],
-                self.weights,
-            )  # fmt: skip
+            targets = self.targets[self.used].unsqueeze(1)  # (row, 1)
+            fits = fit_ridge(self.inputs[self.used], targets, [*map(self.strength, SCORE_STEPS)], self.weights)
             losses = {step: self._judge(step, fit) for step, fit in zip(SCORE_STEPS, fits, strict=True)}
             return min(losses, key=lambda known: losses[known]), False
         best, cut = search_path(self.loss, self.first)
@@ -295,12 +308,12 @@ class StrengthPath:
 
     def loss(self, step: int, tolerance: float = ROUGHLY) -> float | None:
         """The loss on the judged rows at one step of the path; None if there is no time to compute it."""
-        rows = self.rows
-        if not rows.labels:
-            targets = rows.targets[self.used].unsqueeze(1)  # (row, 1)
+        if not self.rows.labels:
+            targets = self.targets[self.used].unsqueeze(1)  # (row, 1)
             return self._judge(step, fit_ridge(self.inputs[self.used], targets, [self.strength(step)], self.weights)[0])
         if self._data is None:
-            self._data = LogisticRegression(self.inputs[self.used], rows.targets[self.used], rows.labels, self.weights)
+            inputs, targets = self.inputs[self.used], self.targets[self.used]  # (row, input), (row)
+            self._data = LogisticRegression(inputs, targets, self.rows.labels, self.weights)
         start = self.fits.get(step) or self.fits.get(step - 1) or self.fits.get(step + 1)
         fits = self._data.fit(self.strength(step), start, tolerance, self.clock.is_over)
         return None if self.clock.is_over() else self._judge(step, fits)
@@ -308,18 +321,19 @@ class StrengthPath:
     def _judge(self, step: int, fits: Linear) -> float:
         self.fits[step] = fits
         outputs = [self.inputs[held] @ fits.weight[fold] + fits.bias[fold] for fold, held in enumerate(self.split.held)]
-        self.outputs[step] = self.split.join(outputs)  # (judged row, output)
+        self.outputs[step] = self.split.join([part.cpu() for part in outputs])  # (judged row, output)
         return self.rows.loss(self.outputs[step], self.split.judged)
 
     def refit(self, step: int) -> Linear:
         """Fit all rows."""
-        rows, weights = self.rows, self.rows.weights.unsqueeze(0)  # (1, row)
+        weights = self.rows.weights.to(self.inputs.device).unsqueeze(0)  # (1, row)
         self._data = None  # frees the copy of the inputs
-        if not rows.labels:
-            return fit_ridge(self.inputs, rows.targets.unsqueeze(1), [self.strength(step)], weights)[0]
+        if not self.rows.labels:
+            return fit_ridge(self.inputs, self.targets.unsqueeze(1), [self.strength(step)], weights)[0]
         near = self.fits[step]
         start = Linear(near.weight.mean(0, keepdim=True), near.bias.mean(0, keepdim=True))
-        return LogisticRegression(self.inputs, rows.targets, rows.labels, weights).fit(self.strength(step), start)
+        data = LogisticRegression(self.inputs, self.targets, self.rows.labels, weights)
+        return data.fit(self.strength(step), start)
 
 
 def _with_weights(built: tuple[LinearHead, MemberConfig], fit: Linear) -> tuple[Head, MemberConfig]:
@@ -343,7 +357,7 @@ class PerceptronCandidate(Candidate):
         member = member_of(self.name, "mlp", self.settings, rows.seed)
         head = build_head(member, rows.shape, rows.target)
         assert isinstance(head, MLP)
-        inputs = rows.read(head).flatten(1)  # (row, input)
+        inputs = rows.place(rows.read(head).flatten(1))  # (row, input)
         outputs: dict[Recipe, Tensor] = {}
         # The basis of each fold is computed once and used by every recipe.
         bases: dict[int, tuple[Components, Tensor]] = {}
@@ -361,7 +375,7 @@ class PerceptronCandidate(Candidate):
                 trained = self._train(rows, split.used(fold), *bases[fold], head, recipe, clock)
                 if trained is None:
                     break
-                found.append(trained(inputs[held]))  # (held-out row, output)
+                found.append(trained(inputs[held]).cpu())  # (held-out row, output)
             if len(found) < len(split.held):
                 cut = True
                 break
@@ -397,8 +411,8 @@ class PerceptronCandidate(Candidate):
         recipe: Recipe,
         clock: Clock,
     ) -> Perceptron | None:
-        targets, weights = rows.targets[used], rows.weights[used]  # (row) each
-        centre, spread = torch.zeros(()), torch.ones(())
+        targets, weights = (part[used].to(projected.device) for part in (rows.targets, rows.weights))  # (row) each
+        centre, spread = targets.new_zeros(()), targets.new_ones(())
         if not rows.labels:  # scores are learned on a standard scale
             centre, spread = targets.mean(), targets.std().clamp(min=1e-6)
             targets = (targets - centre) / spread  # (row)

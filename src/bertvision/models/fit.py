@@ -151,15 +151,18 @@ def fit_table(
     notes += [*_warnings(split), *note_cut(encoder, features)]
     for note in notes:
         reporter.say(note)
+    used = time.process_time()
     states, encode_seconds = encode(encoder, features, "texts", reporter, with_tokens=True)
+    # Without the time in which other programs had the cores, as on the clock of the trials.
+    undisturbed = min(encode_seconds, (time.process_time() - used) / torch.get_num_threads())
     rows = Rows(
         joined_texts(table), targets_of(examples, task), weights_of(table, task, examples, options.class_weight),
-        states, encoder.shape, Target(task.kind, len(task.labels)), options.seed,
+        states, encoder.shape, Target(task.kind, len(task.labels)), options.seed, device=machine.device,
     )  # fmt: skip
     for candidate in candidates:
         if isinstance(candidate, SteppedCandidate):
             candidate.encoder, candidate.features, candidate.machine = encoder, features, machine
-    trials, skipped = _try_all(candidates, rows, split, options, encode_seconds, started, reporter)
+    trials, skipped = _try_all(candidates, rows, split, options, undisturbed, started, reporter)
     metric = task.metrics[0]
     scores = {trial.name: _score(task, trial, split, examples, metric) for trial in trials}
     if task.labels and metric == "accuracy":

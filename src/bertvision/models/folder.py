@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-FILE, FORMAT = "model.json", 1
+from bertvision.pipeline.folder import FITTED
+
+FILE, FORMAT = FITTED, 1
 TFIDF_FOLDER = "tfidf"
 
 

@@ -37,6 +37,7 @@ from bertvision.models.candidates import Trial
 from bertvision.models.card import build_card
 from bertvision.models.fit import Fit, decode_rows
 from bertvision.models.folder import FILE, FORMAT, TFIDF_FOLDER
+from bertvision.models.split import ROUGH
 from bertvision.models.table_rows import most_tokens
 from bertvision.models.tfidf import Tfidf
 from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, HELD_OUT_ROWS, describe_task, mark_done
@@ -224,7 +225,8 @@ def _describe(trial: Trial, fit: Fit) -> dict[str, Any]:
     if trial.members:
         members = [{"run": None, "epochs": 0.0, "name": name} for name in trial.members]
         return {**found, "ensemble": list(trial.members), "voices": members, "method": "mean", "weights": None}
-    return {**found, "head": trial.settings["head"]}
+    layer = {"layer": trial.settings["layer"]} if "layer" in trial.settings else {}
+    return {**found, "head": trial.settings["head"], **layer}
 
 
 def _baseline(job: Job, fit: Fit) -> dict[str, Any]:
@@ -255,9 +257,9 @@ class Suspect:
 
 def find_suspects(fit: Fit) -> list[Suspect]:
     """Rows for which the chosen model, which had not read them, is surer of another label than it usually is of that
-    label. Most suspicious first."""
+    label. Most suspicious first. None where rows are too few to know what is usual."""
     results = fit.results
-    if not isinstance(results, LabelResults):
+    if not isinstance(results, LabelResults) or len(results) < ROUGH:
         return []
     rows = np.arange(len(results))  # (example)
     own = results.probabilities[rows, results.target]  # (example) probability of the given label

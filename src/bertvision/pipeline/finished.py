@@ -96,6 +96,8 @@ class Entry:
     failed: bool
     """Whether its training was stopped because its outputs became NaN or infinite."""
     head: str | None
+    layer: int | None
+    """The only layer that the head reads; None: all that the run's heads read."""
     group: str
     """The name without the seed."""
     seed: int | None
@@ -155,7 +157,7 @@ def build_entry(name: str, epochs: float, found: Mapping[str, Any]) -> Entry:
         parameters=int(found.get("parameters") or 0),
         trained_parameters=found.get("trained_parameters"),
         share=None if share is None else float(share),
-        **{key: found.get(key) for key in ("seconds", "tokens", "memory", "states", "head", "seed", "method")},
+        **{key: found.get(key) for key in ("seconds", "tokens", "memory", "states", "head", "layer", "seed", "method")},
         failed=bool(found.get("failed")),
         group=str(found.get("group", name)),
         trained_epochs=found.get("epochs"),
@@ -274,8 +276,8 @@ class FinishedRun:
         found = read_json(self.folder.path / f"{name}.json")
         if found is None:
             raise UserError(
-                f"'{self.folder.path}' is not a finished run: it has no {name}.json. Finish it with `bertvision run "
-                f"{self.folder.path}` (or `evaluate`)."
+                f"'{self.folder.path}' is not a finished run or model: it has no {name}.json. To write it, "
+                f"{self.folder.repair}."
             )
         return dict(found)
 

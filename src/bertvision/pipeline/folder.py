@@ -30,6 +30,9 @@ HELD_OUT = "held_out"
 HELD_OUT_ROWS = "held_out.json"
 """Folders of fitted models: which rows were held out. In a cross-validation, these rows were trained on as well."""
 
+FITTED = "model.json"
+"""In folders of fitted models only: what `fit` chose, and why."""
+
 
 def snapshot_name(epochs: float) -> str:
     return f"epoch_{epochs:g}"
@@ -40,6 +43,12 @@ class RunFolder:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
+
+    @property
+    def repair(self) -> str:
+        """How to bring the folder up to date, for error messages."""
+        fitted = (self.path / FITTED).is_file()
+        return "fit the model again" if fitted else f"run `bertvision run {self.path}`"
 
     def snapshot(self, epochs: float) -> Path:
         return self.path / "snapshots" / snapshot_name(epochs)

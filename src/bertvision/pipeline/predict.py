@@ -183,7 +183,7 @@ class Predictor:
         if encoder is None or head is None or head.get("encoder", encoder["stamp"]) != encoder["stamp"]:
             raise UserError(
                 f"head '{name}' in '{self.folder.path}' was not trained on the encoder that is in the folder now: "
-                f"bring the run up to date with `bertvision run {self.folder.path}`."
+                f"{self.folder.repair}."
             )
         return load_head(self.folder.head(self.epochs, name))[0].to(self.machine.device)
 

@@ -94,6 +94,8 @@ def _rows(job: Job, epochs: float) -> list[Row]:
             continue
         keys = ("parameters", "seconds", "tokens", "memory", "states", "failed")
         own = {"share": found["parameters"] / whole, "head": member.head, "group": member.group, "seed": member.seed}
+        if member.settings.get("layer") is not None:
+            own["layer"] = member.settings["layer"]
         own |= {"epochs": member.epochs, "data_fraction": member.data_fraction}
         own |= {"begun": True} if member.begin_stamp else {}
         rows.append(Row(member.name, stamp, {key: found.get(key) for key in keys} | own))

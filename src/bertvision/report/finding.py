@@ -82,7 +82,7 @@ def find_trivial(certainty: Certainty) -> tuple[str, float] | None:
 
 def _head_finding(certainty: Certainty, head: Group) -> str:
     run = certainty.run
-    score, layers = head.mean(certainty.split, run.main) or 0.0, _layers(run)
+    score, layers = head.mean(certainty.split, run.main) or 0.0, _layers(run, head)
     rivals = _rivals(certainty, head)
     top = max(rivals, key=lambda rival: round(rival.score, 1))
     if round(score, 1) > round(top.score, 1):
@@ -161,7 +161,9 @@ def _encoder_finding(certainty: Certainty) -> str:
     if beside is None:
         total = f"{certainty.examples:,} {_examples(certainty)}"
         return f"{opening(alone)} reaches {reached} on {total}; no head was trained to compare it with."
-    return f"No head was trained on {_layers(run)}: {alone} reaches {reached} and {LAST} {show_main(run, beside)}."
+    return (
+        f"No head was trained on {_layers(run, None)}: {alone} reaches {reached} and {LAST} {show_main(run, beside)}."
+    )
 
 
 # ---------------------------------------------------------------------- phrases
@@ -175,8 +177,10 @@ def _alone(certainty: Certainty) -> str:
     return f"the {'fine-tuned' if certainty.epochs else 'untouched'} encoder alone"
 
 
-def _layers(run: FinishedRun) -> str:
-    """The layers that the heads of a run read."""
+def _layers(run: FinishedRun, head: Group | None) -> str:
+    """The layers that a head reads, or the heads of a run."""
+    if head is not None and head.first.layer is not None:
+        return f"layer {head.first.layer}"
     chosen = run.config["encoder"].get("layers")
     return "all layers" if chosen is None else f"{len(chosen)} layers"
 

@@ -53,7 +53,7 @@ class Components:
         mean, scale = (part[0] for part in measure_scales(some, some.new_ones(1, len(some))))  # (input) each
         given = (some - mean) / scale  # (row, input)
         count = min(COMPONENTS, *given.shape)
-        with drawing_from(torch.device("cpu"), seed):
+        with drawing_from(inputs.device, seed):
             _, sizes, basis = torch.svd_lowrank(given, q=count, niter=2)  # (component), (input, component)
         first = sizes[0].clamp(min=1e-6) / len(given) ** 0.5
         return cls(mean, basis / scale.unsqueeze(1) * (SPREAD / first))
@@ -98,19 +98,19 @@ def train_perceptron(
     """Train on projected inputs (row, component). `targets` are label indices or scores (row), `weights` (row) those of
     the loss. None if it was stopped before the end."""
     rows, batch = len(projected), 128 if len(projected) >= 1024 else 32
-    of_labels = not targets.is_floating_point()
+    of_labels, device = not targets.is_floating_point(), projected.device
     # The steps are so small that a second thread saves nothing, and on a busy machine it waits.
-    with using_threads(1), drawing_from(torch.device("cpu"), seed):
-        first, last = nn.Linear(projected.shape[1], size), nn.Linear(size, outputs)
+    with using_threads(1), drawing_from(device, seed):
+        first, last = nn.Linear(projected.shape[1], size, device=device), nn.Linear(size, outputs, device=device)
         net = nn.Sequential(nn.Dropout(recipe.input_dropout), first, nn.GELU(), nn.Dropout(recipe.dropout), last)
         optimizer = torch.optim.AdamW(net.parameters(), lr=recipe.lr, weight_decay=DECAY, fused=True)
-        steps, order = recipe.steps(rows, batch), torch.randperm(rows)  # (row)
+        steps, order = recipe.steps(rows, batch), torch.randperm(rows, device=device)  # (row)
         for step in range(steps):
             if should_stop():
                 return None
             optimizer.param_groups[0]["lr"] = recipe.lr * (1 - step / steps)
             if len(order) < min(batch, rows):
-                order = torch.cat([order, torch.randperm(rows)])  # (row)
+                order = torch.cat([order, torch.randperm(rows, device=device)])  # (row)
             some, order = order[:batch], order[batch:]  # (row of the batch)
             found = net(projected[some])  # (row, output)
             if of_labels:

@@ -120,7 +120,7 @@ def test_an_unfinished_run_folder_is_refused(missing: str, tmp_path: Path) -> No
     run.add("encoder", scores={"dev": {"accuracy": 50.0}})
     run.write()
     (tmp_path / f"{missing}.json").unlink()
-    with pytest.raises(UserError, match=rf"is not a finished run: it has no {missing}\.json"):
+    with pytest.raises(UserError, match=rf"is not a finished run or model: it has no {missing}\.json"):
         predict.Predictor(tmp_path)
 
 

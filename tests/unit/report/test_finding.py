@@ -40,6 +40,14 @@ def labels_run(folder: Path, encoder: int, control: int | None, head: int | None
     return run
 
 
+def test_a_head_that_reads_a_single_layer_is_not_said_to_read_all(tmp_path: Path) -> None:
+    run = TinyRun(tmp_path, baseline={"accuracy": 50.0})
+    for name, count in (("encoder", 130), ("last_linear", 140), ("best_layer_lr", 180)):
+        own = {**PARAMETERS, "layer": 2} if name == "best_layer_lr" else {}
+        run.add(name, 1.0, results=right(count), scores=held(50.0), **own)
+    assert finding(run).startswith("Reading layer 2 with a head of 154,784 parameters raises accuracy from 65.0 %")
+
+
 READING = "Reading all layers with a head of 154,784 parameters raises accuracy from"
 
 
