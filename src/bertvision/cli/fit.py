@@ -87,9 +87,7 @@ def _print_fit(fit: Any, folder: Path, suspects: list[Any]) -> None:
     encoded = f"encoded in {fit.encode_seconds:.1f} s, {fit.seconds:.1f} s in all"
     table.title = f"{folder.name}: {counted(len(fit.examples), 'row')}, {encoded}"
     table.note = f"Scores: {board.where}."
-    if "note" in print_table(table):
-        for line in filter(lambda line: line.note, board.lines):
-            typer.echo(f"  {line.name}: {line.note}")
+    _print_board(table, board)
     typer.echo(board.why())
     if board.gain():
         typer.echo(board.gain())
@@ -109,9 +107,16 @@ def _print_span_fit(fit: Any, folder: Path) -> None:
     encoded = f"encoded in {fit.encode_seconds:.1f} s, {fit.seconds:.1f} s in all"
     table.title = f"{folder.name}: {counted(len(fit.questions), 'question')}, {encoded}"
     table.note = f"Scores, in percent: {board.where}. F1 and EM: at the no-answer threshold chosen on these questions."
-    print_table(table)
+    _print_board(table, board)
     typer.echo(board.why())
     if board.gain():
         typer.echo(board.gain())
     use = f"bertvision predict {shlex.quote(str(folder))} --text QUESTION --text-pair PASSAGE"
     typer.echo(f"model: {folder}   (to use it: {use})")
+
+
+def _print_board(table: Any, board: Any) -> None:
+    """Print the leaderboard, and the notes below it if they do not fit into the table."""
+    if "note" in print_table(table):
+        for line in filter(lambda line: line.note, board.lines):
+            typer.echo(f"  {line.name}: {line.note}")

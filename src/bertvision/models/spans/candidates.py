@@ -42,6 +42,7 @@ from bertvision.kinds.span import SpanResults
 from bertvision.machine import Machine
 from bertvision.models.candidates import NoResultError
 from bertvision.models.clock import Clock
+from bertvision.models.spans.trial import Trial, choose
 from bertvision.models.split import Split
 from bertvision.models.stepped import TokenSource, UntilTheClock, count_batches, plan_steps
 from bertvision.pipeline.begin import SHIPPED, begin_head
@@ -120,29 +121,6 @@ class Asked:
         return found
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A candidate after it was judged."""
-
-    name: str
-    outputs: np.ndarray  # (token of a judged window, 2)
-    results: SpanResults
-    threshold: float
-    parameters: int
-    seconds: float
-    role: str = "head"
-    """encoder (the last layer), or head."""
-    note: str = ""
-    member: MemberConfig | None = None
-    head: Head | None = None
-    """Trained on all questions but the judged ones, if these were held out."""
-
-    @property
-    def f1(self) -> float:
-        """F1 in percent at the threshold chosen on the judged questions."""
-        return float(100 * self.results.f1_at(self.threshold).mean())
-
-
 class Candidate(ABC):
     name: str
 
@@ -175,7 +153,7 @@ class AsShipped(Candidate):
 
 class Trained(Candidate):
     """A head of the zoo, trained on the user's questions from random weights or from the shipped head. Of several
-    recipes, the one with the best F1 counts."""
+    recipes, the one that `choose` chooses counts."""
 
     def __init__(self, name: str, preset: str, recipes: Sequence[Recipe], begin: str | None = None) -> None:
         self.name, self.preset, self.recipes, self.begin = name, preset, recipes, begin
@@ -189,7 +167,7 @@ class Trained(Candidate):
                 if not trials:
                     raise
                 break
-        best = max(trials, key=lambda trial: trial.f1)
+        best, _ = choose(trials)
         seconds = sum(trial.seconds for trial in trials)
         note = f"{best.note}, the best of {len(trials)} settings" if len(trials) > 1 else best.note
         return replace(best, seconds=seconds, note=note)
@@ -257,8 +235,9 @@ def _judge(
     results = asked.results(outputs)
     threshold = asked.task.kind.pick_threshold(results)
     assert threshold is not None
+    probability = float(asked.task.kind.gold_log_probabilities(outputs, asked.judged_features).mean())
     return Trial(
-        name, outputs, results, threshold, count_parameters(head), clock.lap(), role, note, member, kept
+        name, outputs, results, threshold, probability, count_parameters(head), clock.lap(), role, note, member, kept
     )  # fmt: skip
 
 

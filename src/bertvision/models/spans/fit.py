@@ -30,12 +30,12 @@ from bertvision.models.spans.candidates import (
     KIT,
     Asked,
     Candidate,
-    Trial,
     find_candidates,
     kit_fits,
 )
 from bertvision.models.spans.leaderboard import BASELINE, Leaderboard, Line
 from bertvision.models.spans.split import split_questions, warn_about
+from bertvision.models.spans.trial import Trial, choose, compare
 from bertvision.models.split import ROUGH, Split
 from bertvision.models.table_rows import encode, rows_in_time, tokens_fit
 from bertvision.pipeline.snapshot import compute_outputs
@@ -114,7 +114,7 @@ def fit_questions(
         reporter.say(note)
     asked, encode_seconds = _encode(task, questions, features, split, encoder, machine, options.seed, reporter)
     trials, skipped = _try_all(candidates, asked, left())
-    chosen, tied = _choose(trials, asked)
+    chosen, tied = choose([trial for trial in trials if trial.role == "head"])
     again = [trial for trial in trials if dev is not None or trial is chosen or trial.role == "encoder"]
     fitted = {}
     for trial in again:
@@ -233,7 +233,7 @@ def _warnings(split: Split) -> list[str]:
     ]
 
 
-# ---------------------------------------------------------------------- trying and choosing
+# ---------------------------------------------------------------------- trying
 
 
 def _try_all(candidates: list[Candidate], asked: Asked, left: float | None) -> tuple[list[Trial], dict[str, str]]:
@@ -263,34 +263,6 @@ def _try_all(candidates: list[Candidate], asked: Asked, left: float | None) -> t
     if not any(trial.role == "head" for trial in trials):
         raise UserError(f"no head could be trained: {'; '.join(f'{name}: {why}' for name, why in skipped.items())}.")
     return trials, skipped
-
-
-def _choose(trials: list[Trial], asked: Asked) -> tuple[Trial, list[Trial]]:
-    """The model, and those that it was chosen from.
-
-    Models whose F1 is within one standard error of the best (of the paired difference) can't be told apart by it. Among
-    them, the one that assigns the answers the highest probability is chosen, which is a finer measure.
-    """
-    heads = [trial for trial in trials if trial.role == "head"]
-    best = max(heads, key=lambda trial: (round(trial.f1, 6), -trial.parameters))
-    tied = [trial for trial in heads if trial is best or _is_as_good(trial, best)]
-    return max(tied, key=lambda trial: _probability(trial, asked)), tied
-
-
-def _is_as_good(trial: Trial, best: Trial) -> bool:
-    difference, error = _compare(best, trial)
-    return difference <= error
-
-
-def _compare(one: Trial, other: Trial) -> tuple[float, float]:
-    """How many points of F1 one model is ahead of another, and the standard error of that."""
-    ahead = 100 * (one.results.f1_at(one.threshold) - other.results.f1_at(other.threshold))  # (question)
-    return float(ahead.mean()), float(ahead.std(ddof=1)) / len(ahead) ** 0.5
-
-
-def _probability(trial: Trial, asked: Asked) -> float:
-    """The mean log-probability of the answers' first and last tokens."""
-    return float(asked.task.kind.gold_log_probabilities(trial.outputs, asked.judged_features).mean())
 
 
 # ---------------------------------------------------------------------- the leaderboard
@@ -326,7 +298,7 @@ def _board(
     lines += [Line(name, *empty, 0.0, 0, note) for name, note in skipped.items()]
     best = _best_trained(trials, chosen)
     kit = next((trial for trial in trials if trial.name == KIT), None)
-    error = _compare(best, kit)[1] if best is not None and kit is not None else None
+    error = compare(best, kit)[1] if best is not None and kit is not None else None
     names = tuple(trial.name for trial in tied)
     return Leaderboard(lines, chosen.name, split.how, len(split.held), len(split.judged), unit, names, error)
 

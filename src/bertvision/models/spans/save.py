@@ -19,9 +19,9 @@ from bertvision.heads.last_linear import LastLinear
 from bertvision.machine import describe_environment
 from bertvision.models.folder import FILE, FORMAT
 from bertvision.models.save import check_free, task_name
-from bertvision.models.spans.candidates import Trial
 from bertvision.models.spans.card import build_card
 from bertvision.models.spans.fit import SpanFit, overlap_of
+from bertvision.models.spans.trial import Trial
 from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, HELD_OUT_ROWS, describe_task, mark_done
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.score import keep_lengths, keep_scored, read_scores
