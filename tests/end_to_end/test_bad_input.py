@@ -176,7 +176,7 @@ def test_an_invalid_encoder_folder(
     (tmp_path / "bare" / "model.safetensors").unlink()
     for name in ("run", "check"):
         message = refused(name, rte, f"encoder.name={tmp_path / 'bare'}")
-        says(message, "encoder.name", "bare", "no weights", "model.safetensors")
+        says(message, "bare", "no weights", "model.safetensors")
         assert message.count("no weights") == 1
     (tmp_path / "bare" / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{}")
     says(refused("run", rte, f"encoder.name={tmp_path / 'bare'}"), "bare", "damaged")
@@ -197,11 +197,11 @@ def test_an_encoder_folder_with_a_decoder_in_it(
 ) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "config.json").write_text(json.dumps(config))
-    says(refused("run", rte, f"encoder.name={tmp_path / 'other'}"), "encoder.name", word, "BERT-like encoder")
+    says(refused("run", rte, f"encoder.name={tmp_path / 'other'}"), "the encoder", word, "BERT-like encoder")
 
 
 def test_no_network(rte: Path, refused: Callable[..., str]) -> None:
-    says(refused("run", rte, "encoder.name=some/encoder"), "'some/encoder'", "hub", "local folder", "encoder.name=")
+    says(refused("run", rte, "encoder.name=some/encoder"), "'some/encoder'", "hub", "local folder")
     message = refused("run", rte, "task.data=none")
     says(message, "nyu-mll/glue", "'rte'", "network", "task.data")
     both = refused("check", rte, "task.data=none", "encoder.name=some/encoder")
