@@ -9,6 +9,7 @@ store counts for both. Each model is scored on dev once, with the settings given
 """
 
 import argparse
+import dataclasses
 import tempfile
 import time
 from pathlib import Path
@@ -37,6 +38,10 @@ from bertvision.sources import MemoryStates, Store
 from bertvision.training.checkpoint import Checkpoints
 
 CONFIG = Path(__file__).parents[1] / "configs" / "sst2.toml"
+HEADS = [
+    {"head": head, "read": "cls", "name": head}
+    for head in ("last_linear", "learned_pooling", "average_pooling", "adapter_64", "pooled_adapter")
+]
 SNAPSHOT = 0.0
 
 
@@ -51,7 +56,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         words = [f"task.data={arguments.data}", f"run={arguments.folder or temporary}"]
         words += [f"train.epochs={arguments.epochs}", *arguments.overrides]
-        job = Job(load_config(CONFIG, words, find_head_mistakes), RichReporter())
+        config = load_config(CONFIG, words, find_head_mistakes)
+        job = Job(dataclasses.replace(config, heads=HEADS), RichReporter())
         open_run(job)
         finetune(job)
         compare(job)

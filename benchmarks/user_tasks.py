@@ -118,18 +118,18 @@ def measure(one: Measurement, encoder: str, model2vec: Path | None) -> dict[str,
         paths = [os.environ.get("PYTHONPATH"), str(model2vec)]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     given = json.dumps({**one._asdict(), "encoder": encoder})
-    before, started = _children_seconds(), time.monotonic()
+    before, started = children_seconds(), time.monotonic()
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("user_methods.py")), given],
         env=environment, capture_output=True, text=True,
     )  # fmt: skip
-    wall, cpu = time.monotonic() - started, _children_seconds() - before
+    wall, cpu = time.monotonic() - started, children_seconds() - before
     if done.returncode:
         return done.stderr[-3000:]
     return {"cpu": round(cpu, 2), "wall": round(wall, 2), **json.loads(done.stdout.splitlines()[-1])}
 
 
-def _children_seconds() -> float:
+def children_seconds() -> float:
     """User and system seconds of all processes that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

@@ -22,8 +22,10 @@ from bertvision.config import RunConfig
 from bertvision.disk import write_text
 from bertvision.errors import UserError, suggest
 from bertvision.heads import find_preset, setting_types
+from bertvision.kinds import SPAN
 from bertvision.report.toml import to_toml
 from bertvision.tables import Table
+from bertvision.tasks.config import TASKS
 
 FILE = Path(__file__).with_name("experiments.toml")
 Settings = dict[str, Any]
@@ -53,6 +55,8 @@ class ExperimentConfig:
             raise UserError(f"'{self.name}' has no variant for --hub: its data and encoder come from the hub already.")
         whole = merge(self.common, (self.hub or {}) if hub else self.local)
         whole |= {"seed": seed, "run": whole["run"].format(name=self.name, seed=seed)}
+        if TASKS[whole["task"]["name"]].kind is not SPAN:  # where it is the default
+            whole["finetune"] = {"output_lr": whole["finetune"]["lr"], **whole["finetune"]}
         order = [field.name for field in fields(RunConfig)]
         assert whole.keys() <= {*order}, f"experiments.toml has unknown sections: {whole.keys() - {*order}}"
         return {section: deepcopy(whole[section]) for section in order if section in whole}
@@ -170,10 +174,14 @@ def show(name: Name, seed: Seed = 0, hub: OnHub = False, to: To = None) -> None:
 @app.command()
 def run(name: Name, overrides: Overrides = None, seed: Seed = 0, hub: OnHub = False) -> None:
     """Run an experiment, like `bertvision run CONFIG`."""
+    experiment, words = find_experiment(name), list(overrides or [])
+    if "output_lr" in experiment.settings(seed, hub)["finetune"]:  # it is that of the encoder
+        rates = [word for word in words if word.startswith("finetune.lr=")]
+        words = [rate.replace("finetune.lr", "finetune.output_lr") for rate in rates] + words
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "experiment.toml"
-        write_text(path, to_text(find_experiment(name), seed, hub))
-        run_config(str(path), overrides)
+        write_text(path, to_text(experiment, seed, hub))
+        run_config(str(path), words)
 
 
 def to_text(experiment: ExperimentConfig, seed: int, hub: bool) -> str:

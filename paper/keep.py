@@ -78,7 +78,7 @@ def check_settings(evidence: FinishedRun, experiment: str, seed: int, lr: float 
     """Raise if a run's settings differ from its experiment's. Its folder's name may set another learning rate."""
     tables = find_experiment(experiment).settings(seed)
     if lr is not None:
-        tables["finetune"]["lr"] = lr
+        tables["finetune"] |= {key: lr for key in ("lr", "output_lr") if key in tables["finetune"]}
     # Paths of data may differ, and the files may be gone.
     wanted = _fill_in(dataclasses.asdict(build_config(tables | {"task": {"name": tables["task"]["name"]}})))
     there, run = _fill_in(evidence.config), evidence.folder.path
@@ -98,7 +98,9 @@ def _fill_in(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The sections of a config, with defaults filled in for settings it lacks. A setting outside of any section gets
     its own section, under the key ""."""
     task = TASKS[config["task"]["name"]]
-    whole = merge(dataclasses.asdict(RunConfig(task=TaskConfig(task.name))), config)
+    older = {"read": "cls", "output_lr": None if task.kind is SPAN else config["finetune"]["lr"]}
+    older = {} if "read" in config["finetune"] else older  # runs from before these settings
+    whole = merge(dataclasses.asdict(RunConfig(task=TaskConfig(task.name))), merge(config, {"finetune": older}))
     whole["data"]["max_length"] = whole["data"]["max_length"] or task.max_length
     if whole["train"]["snapshots"] is None:
         whole["train"]["snapshots"] = [whole["finetune"]["epochs"]]

@@ -44,12 +44,14 @@ def no_network() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def tiny_encoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A BERT with 3 layers, hidden size 32 and 2 attention heads, as a Hugging Face folder with its tokenizer."""
-    from tiny_encoders import tiny_model, tiny_tokenizer
+    """A BERT with 3 layers, hidden size 32 and 2 attention heads, as a Hugging Face folder with its tokenizer. It says
+    that it was made to be read at [CLS]."""
+    from tiny_encoders import say_how_to_read, tiny_model, tiny_tokenizer
 
     folder = tmp_path_factory.mktemp("tiny_encoder")
     tiny_model("bert", num_attention_heads=2).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
+    say_how_to_read(folder, "cls")
     return folder
 
 

@@ -65,7 +65,7 @@ def test_an_experiment_printed_as_a_config_has_all_of_its_settings(name: str) ->
 
 PINNED = {
     "data": {"max_length", "overlap", "hold_out"},
-    "finetune": {"epochs", "method", "lora_rank", "lora_alpha", "lr", "schedule", "warmup", "decay", "clip"},
+    "finetune": {"epochs", "method", "lora_rank", "lora_alpha", "lr", "schedule", "warmup", "decay", "clip", "read"},
     "train": {"snapshots", "lr", "epochs", "seeds", "schedule", "warmup", "decay", "clip", "shuffle"},
     "evaluate": {"n_best", "max_answer_tokens"},
 }
@@ -77,6 +77,8 @@ def test_an_experiment_leaves_nothing_that_matters_to_the_defaults(name: str) ->
     for section, keys in PINNED.items():
         assert keys <= set(settings[section])
     assert all(len({"batch_rows", "batch_tokens"} & set(settings[section])) == 1 for section in ("finetune", "train"))
+    assert settings["finetune"]["read"] == "cls"
+    assert settings["task"]["name"] == "squad2" or settings["finetune"]["output_lr"] == settings["finetune"]["lr"]
     for member in members_of(config) if settings["task"]["name"] != "squad2" else []:
         assert "read" in member.settings or "read" not in setting_types(member.head)
 
@@ -114,6 +116,8 @@ def test_the_hub_variant_has_the_same_settings_on_the_hubs_data_with_bert_base(n
     assert hub["encoder"] == {"name": "bert-base-uncased"}
     # A learning rate that suits the encoder; LoRA and BitFit have one for all.
     rates = own["finetune"].pop("lr"), hub["finetune"].pop("lr")
+    if "output_lr" in own["finetune"]:
+        assert rates == (own["finetune"].pop("output_lr"), hub["finetune"].pop("output_lr"))
     if own["finetune"]["epochs"] == 0:
         assert rates[0] == rates[1]
     elif own["finetune"]["method"] == "full":

@@ -74,7 +74,7 @@ def test_a_run_made_before_its_experiment_set_everything_is_accepted(tmp_path: P
     config = dataclasses.asdict(build_config(tables))
     config["heads"] = [entry["head"] for entry in config["heads"] if entry["head"] != CONTROL]
     config["data"]["max_length"] = None
-    del config["finetune"]["method"], config["search"]
+    del config["finetune"]["method"], config["finetune"]["read"], config["finetune"]["output_lr"], config["search"]
     check(config, tmp_path, "answerable_gte")
     others = [{"head": name, "read": "mean", "name": name} for name in config["heads"]]
     with pytest.raises(UserError, match="differ from those of .*: .*learned_pooling"):

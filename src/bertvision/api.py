@@ -92,9 +92,10 @@ def run(
 ) -> Run:
     """Fine-tune the encoder, train every head in one pass and score them all. Finished stages are skipped.
 
-    Takes a config file, a RunConfig, or sections as keywords: `task="rte"`, `encoder="bert-base-uncased"`,
-    `finetune={"epochs": 0.3}`, `data={"limit_train": 1000}`, `run="runs/mine"` …
+    Takes a config file, a table or SQuAD-format file to train on, a RunConfig, or sections as keywords: `task="rte"`,
+    `encoder="bert-base-uncased"`, `finetune={"epochs": 0.3}`, `data={"limit_train": 1000}`, `run="runs/mine"` …
     """
+    reporter = RichReporter() if progress else Reporter()
     if config is None:
         tables: dict[str, Any] = dict(settings)
         tables["task"] = {"name": task} if isinstance(task, str) else task or {}
@@ -106,8 +107,9 @@ def run(
     elif task is not None or encoder is not None or heads is not None or settings:
         raise UserError("give bv.run a config or sections as keywords, not both.")
     elif not isinstance(config, RunConfig):
-        config = Run(config).config if Path(config).is_dir() else load_config(config, find_more=find_mistakes)
-    job = Job(config, RichReporter() if progress else Reporter())
+        is_run = Path(config).is_dir()
+        config = Run(config).config if is_run else load_config(config, (), find_mistakes, reporter.say)
+    job = Job(config, reporter)
     run_job(job)
     return Run(job.folder.path)
 
@@ -131,19 +133,21 @@ def fit(
     metric: str | None = None,
     class_weight: str | dict[str, float] | None = None,
     seed: int = 0,
+    tune: bool | str = False,
     progress: bool = False,
 ) -> Model:
     """Fit a model to a file or data frame, save it to `to` (default: models/<file stem>) and return it.
 
     A .json file holds questions on passages, in SQuAD's format; options on columns do not apply to it. Columns and kind
     ("label" or "score") that are not given are guessed. `dev` is scored once, after the choice. A table with more than
-    `rows` rows is sampled; None reads all of it.
+    `rows` rows is sampled; None reads all of it. `tune` also tries heads on an encoder that is tuned on the rows
+    (docs/fit.md); "auto" tunes only where rows are few.
     """
     _, folder = fit_own_data(
         train,
         dev,
         to,
-        options=Options(encoder, heads, seconds, seed, metric, class_weight),
+        options=Options(encoder, heads, seconds, seed, metric, class_weight, tune=tune),
         columns={"text": text, "text_pair": text_pair, "label": label, "weight": weight},
         kind=kind,
         overwrite=overwrite,

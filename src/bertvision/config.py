@@ -18,8 +18,8 @@ from typing import Any
 from bertvision.errors import ConfigError, UserError
 from bertvision.settings import build_section, setting
 from bertvision.tasks.config import TASKS, TaskConfig, check_task_config, recipe_of, target_kind
-from bertvision.tasks.files import FORMATS
-from bertvision.tasks.text_files import plain_suffix
+from bertvision.tasks.one_file import is_data_file, task_of_file
+from bertvision.tasks.text_files import plain_stem
 
 SCHEDULES = ("linear", "constant")
 
@@ -63,6 +63,10 @@ class EncoderConfig:
     )
 
 
+CONTRASTIVE_LR, CONTRASTIVE_ROWS = 1e-4, 64
+"""Defaults of `finetune.method = "contrastive"`. Every two rows of a batch are compared, so batches are larger."""
+
+
 @dataclass(frozen=True)
 class FinetuneConfig:
     epochs: float = setting(
@@ -70,8 +74,9 @@ class FinetuneConfig:
     )
     method: str = setting(
         "full",
-        "what to train besides the output layer: 'full' (all weights), 'bitfit' (biases), 'lora' (needs peft)",
-        choices=("full", "bitfit", "lora"),
+        "what to train besides the output layer: 'full' (all weights), 'bitfit' (biases), 'lora' (needs peft), "
+        "'contrastive' (all weights, by comparing texts by their labels)",
+        choices=("full", "bitfit", "lora", "contrastive"),
     )
     lora_rank: int = setting(8, "lora: rank of the updates to queries and values", at_least=1)
     lora_alpha: float = setting(16.0, "lora: updates are scaled by lora_alpha / lora_rank", above=0, below=math.inf)
@@ -79,7 +84,23 @@ class FinetuneConfig:
         [], "epochs after which to save and score the encoder; the final encoder is always saved"
     )
     lr: float | None = setting(
-        None, "learning rate; default: 1e-5 for MNLI, QNLI and QQP, else 2e-5", above=0, below=math.inf
+        None,
+        "learning rate; default: 1e-5 for MNLI, QNLI and QQP, else 2e-5; contrastive: 1e-4",
+        above=0,
+        below=math.inf,
+    )
+    output_lr: float | None = setting(
+        None,
+        "learning rate of a new output layer; default: 10 times `finetune.lr` for labels and scores with 'full', "
+        "else equal to it",
+        above=0,
+        below=math.inf,
+    )
+    read: str | None = setting(
+        None,
+        "labels and scores: what the output layer reads: [CLS] ('cls', through the pooler if there is one), or the "
+        "mean or maximum over tokens; default: as the encoder was made, or both 'cls' and 'mean' if it does not say",
+        choices=("cls", "mean", "max"),
     )
     schedule: str = setting(
         "linear", "learning rate after the warm-up: 'linear' (down to 0) or 'constant'", choices=SCHEDULES
@@ -262,20 +283,21 @@ FindMore = Callable[[RunConfig], list[str]]
 
 
 def load_config(
-    path: str | Path, overrides: list[str] | tuple[str, ...] = (), find_more: FindMore | None = None
+    path: str | Path,
+    overrides: list[str] | tuple[str, ...] = (),
+    find_more: FindMore | None = None,
+    on_note: Callable[[str], None] | None = None,
 ) -> RunConfig:
     """Load a config from a TOML file, a run folder or its config.json, and apply `section.key=value` overrides.
 
+    A table or a file in SQuAD format makes a config by itself; `on_note` is called with notes on what was guessed.
     `find_more` finds mistakes that this module can't detect, in heads for example. They are reported with the others.
     """
     path = Path(path)
     if path.is_dir():
         path = path / "config.json"
-    if plain_suffix(path) in FORMATS:
-        raise UserError(
-            f"{path} is a table, but a config (a TOML file) was expected. To train on the table, use `bertvision fit "
-            f"{path}`, or name it in a config (task.train; see configs/files_label.toml)."
-        )
+    if is_data_file(path):
+        return _config_of_file(path, overrides, find_more, on_note)
     if not path.is_file():
         raise UserError(f"no config at '{path}': give a TOML file (see configs/) or a run folder with a config.json.")
     try:
@@ -286,6 +308,28 @@ def load_config(
     if not isinstance(tables, dict):
         raise UserError(f'{path} has no settings: expected sections such as "task", found {str(tables)[:40]}.')
     return build_config(tables, overrides, find_more)
+
+
+def _config_of_file(
+    path: Path, overrides: Any, find_more: FindMore | None, on_note: Callable[[str], None] | None
+) -> RunConfig:
+    """The config of a run on a data file. Its folder is named after the file, so that files do not share one."""
+    mistakes: list[str] = []
+    tables = _with_overrides({"task": {}}, overrides, mistakes)
+    if mistakes:
+        raise ConfigError(mistakes)
+    given = tables["task"]
+    if given.get("name", "files") != "files":
+        raise UserError(f"{path} makes a run of the task 'files', but task.name is '{given['name']}': leave it out.")
+    tables["task"], notes = task_of_file(path, given)
+    config = build_config(tables, (), find_more)
+    if on_note is not None:
+        for note in notes:
+            on_note(note)
+    if config.run is not None:
+        return config
+    encoder = Path(config.encoder.name).name or "encoder"
+    return dataclasses.replace(config, run=str(Path("runs") / f"{plain_stem(path)}_{encoder}"))
 
 
 def build_config(
@@ -306,10 +350,12 @@ def build_config(
 def resolve(config: RunConfig) -> RunConfig:
     """The config with unset values filled in from the task's recipe."""
     recipe, finetune, train = recipe_of(config.task), config.finetune, config.train
+    contrastive = finetune.method == "contrastive"
     if finetune.lr is None:
-        finetune = dataclasses.replace(finetune, lr=recipe.lr)
+        finetune = dataclasses.replace(finetune, lr=CONTRASTIVE_LR if contrastive else recipe.lr)
     if finetune.batch_rows is None and finetune.batch_tokens is None:
-        finetune = dataclasses.replace(finetune, batch_rows=recipe.batch_rows)
+        rows = CONTRASTIVE_ROWS if contrastive else recipe.batch_rows
+        finetune = dataclasses.replace(finetune, batch_rows=rows)
     if train.epochs is None:
         train = dataclasses.replace(train, epochs=recipe.head_epochs)
     if train.batch_rows is None and train.batch_tokens is None:

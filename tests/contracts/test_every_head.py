@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_training import compute_loss, member_of, random_states, random_targets
+from tiny_training import compute_loss, member_of, random_pairs, random_states, random_targets
 
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads import HEADS, Head, Target, build_head, count_parameters, list_presets, load_head, save_head
@@ -28,6 +28,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"width": 16, "attention_heads": 2, "blocks": 2, "shared": True},
         {"width": 16, "attention_heads": 2, "kernel": 5},
         {"width": 16, "attention_heads": 2, "layers": [0, -1], "shared_blocks": True},
+        {"width": 16, "attention_heads": 2, "pairs": "towers"},
     ],
 }
 
@@ -48,6 +49,8 @@ def every_case() -> list[Any]:
         for kind in filter(HEADS[name].takes, KINDS.values()):
             by_position = kind is not SPAN and hasattr(HEADS[name].Config(), "read")
             for settings in settings_of(name):
+                if kind is SPAN and settings.get("pairs") == "towers":
+                    continue  # spans need both texts in one sequence
                 for read in ["cls", "mean"] if by_position else ["cls"]:
                     # Only [CLS] states include the pooled output.
                     for where in SHAPES if by_position and read == "cls" else ["pooler"]:
@@ -66,10 +69,16 @@ def is_fitted(name: str, kind: Kind, settings: dict[str, Any], shape: StateShape
     `read` and the pooled output change only the input of a head, not the head itself. A head that mixes tokens takes
     the mean after its own layers, so it is also fitted with each `read`, and defaults otherwise.
     """
+    if settings.get("compare") == "cosine":
+        return False  # one number for each example can't fit random targets
     return shape.pooled and ("read" not in settings or (HEADS[name].mixes_tokens and len(settings) == 1))
 
 
 FITTED = [case for case in CASES if is_fitted(*case.values[0])]
+
+
+def states_of(head: Head) -> HiddenStates:
+    return random_pairs(head.shape, LENGTHS) if head.towers else random_states(head.shape, LENGTHS)
 
 
 def build_case(case: tuple[str, Kind, dict[str, Any], StateShape]) -> Head:
@@ -91,7 +100,7 @@ def own_head(head: Head) -> Head:
 
 @pytest.fixture(scope="module")
 def states(head: Head) -> HiddenStates:
-    return random_states(head.shape, LENGTHS)
+    return states_of(head)
 
 
 def positions(head: Head) -> int:
@@ -111,7 +120,8 @@ def test_every_head_is_fitted_with_each_target_and_setting() -> None:
         name, kind, settings, _ = case.values[0]
         return f"{name} {kind} {[(key, value) for key, value in settings.items() if key != 'read']}"
 
-    assert set(map(known_by, FITTED)) == set(map(known_by, CASES))
+    cosines = {known_by(case) for case in CASES if case.values[0][2].get("compare") == "cosine"}
+    assert set(map(known_by, FITTED)) == set(map(known_by, CASES)) - cosines
 
 
 def test_a_head_s_file_has_the_name_of_the_head() -> None:
@@ -139,9 +149,25 @@ def test_packing_changes_nothing(head: Head, states: HiddenStates) -> None:
 
 @torch.no_grad()
 def test_reads_only_the_states_it_declares(head: Head, states: HiddenStates) -> None:
-    parts = {name: part for name, part in states.parts().items() if name in head.reads}
-    alone = HiddenStates(states.lengths, **parts, pooled=states.pooled)
+    def cut(some: HiddenStates) -> HiddenStates:
+        parts = {name: part for name, part in some.parts().items() if name in head.reads}
+        return HiddenStates(some.lengths, **parts, pooled=some.pooled)
+
+    alone = cut(states)
+    if states.second is not None:
+        alone.second = cut(states.second)
     assert torch.equal(head(alone), head(states))
+
+
+@torch.no_grad()
+def test_two_towers_see_both_texts_and_no_order(head: Head, states: HiddenStates) -> None:
+    assert head.towers == (head.target.kind is not SPAN and getattr(head.config, "pairs", "joined") == "towers")
+    if states.second is None:
+        return
+    swapped = dataclasses.replace(states.second, second=dataclasses.replace(states, second=None))
+    torch.testing.assert_close(head(swapped), head(states))
+    same = dataclasses.replace(states, second=dataclasses.replace(states, second=None))
+    assert not torch.allclose(head(same), head(states))
 
 
 @torch.no_grad()
@@ -209,7 +235,7 @@ def test_initial_weights_depend_on_the_member_s_seed_and_do_not_touch_the_global
 @pytest.mark.parametrize("case", FITTED)
 def test_fits_eight_examples_to_almost_no_loss(case: Any) -> None:
     head = build_case(case)
-    states = random_states(head.shape, LENGTHS)
+    states = states_of(head)
     targets = random_targets(LENGTHS, labels=3)
     normed = any(isinstance(module, torch.nn.BatchNorm1d) for module in head.modules())
     optimizer = torch.optim.Adam(head.parameters(), lr=0.001 if normed else 0.03)
@@ -271,6 +297,21 @@ def test_the_flat_adapter_at_bert_base_has_the_published_parameters() -> None:
 def test_the_pooled_output_is_one_more_layer_for_cls_only() -> None:
     without = StateShape(25, 1024, False)
     assert count("learned_pooling", TWO_LABELS, without) == 2_076 == count("learned_pooling", TWO_LABELS, read="mean")
+
+
+def test_two_towers_read_the_difference_product_and_cosine_of_every_layer() -> None:
+    states = random_pairs(SHAPES["pooler"], LENGTHS)
+    head = build_head(member_of("linear", SCORE, pairs="towers"), SHAPES["pooler"], TARGETS[SCORE])
+    assert states.second is not None
+    expected = torch.zeros(len(LENGTHS))
+    weight = head.output.weight[0].view(4, 2 * 32 + 1)  # (layer, value)
+    for row in range(len(LENGTHS)):
+        for layer in range(4):
+            u, v = states.read("mean")[row, layer], states.second.read("mean")[row, layer]  # (hidden) each
+            cosine = u @ v / (u.norm() * v.norm())
+            values = torch.cat([(u - v).abs(), u * v, cosine.view(1)])  # (value)
+            expected[row] += values @ weight[layer]
+    torch.testing.assert_close(head(states)[:, 0], expected + head.output.bias)
 
 
 def test_a_skip_adds_the_last_layer_to_the_input_of_the_output_layer() -> None:

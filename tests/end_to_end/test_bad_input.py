@@ -104,10 +104,14 @@ def test_an_empty_text_is_reported_before_any_work(
         assert not (tmp_path / "run").exists()
 
 
-def test_a_table_in_place_of_a_config(tmp_path: Path, refused: Callable[..., str]) -> None:
-    (tmp_path / "train.csv").write_text(GOOD)
-    message = refused("run", tmp_path / "train.csv")
-    says(message, "train.csv is a table, but a config", f"bertvision fit {tmp_path / 'train.csv'}")
+def test_a_table_that_makes_no_run(tmp_path: Path, refused: Callable[..., str]) -> None:
+    table = tmp_path / "train.csv"
+    says(refused("run", table), "train.csv")
+    table.write_text("note,remark,level\na,b,1\nb,a,2\n")
+    says(refused("run", table), "can't tell which column is the label", "Name it with task.label=COLUMN.")
+    table.write_text(GOOD)
+    says(refused("run", table, "task.text=words"), "there is no column 'words' (task.text=…)")
+    says(refused("run", table, "task.name=rte"), "task.name is 'rte'")
 
 
 def test_broken_json_names_file_and_line(files: Callable[..., Path], refused: Callable[..., str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from best_cases import CASES, ENSEMBLE, FITTED, USUAL, BestCase
-from tiny_encoders import tiny_model, tiny_tokenizer
+from tiny_encoders import say_how_to_read, tiny_model, tiny_tokenizer
 
 import bertvision as bv
 from bertvision.config import build_config
@@ -33,6 +33,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, glue_folder: Path) -> Path
     folder = tmp_path_factory.mktemp("best")
     tiny_model("bert", max_position_embeddings=128).save_pretrained(folder / "encoder")
     tiny_tokenizer().save_pretrained(folder / "encoder")
+    say_how_to_read(folder / "encoder", "cls")
     small = {"head": "adapter", "size": 4}
     tables: dict[str, Any] = {
         "run": str(folder / "run"),

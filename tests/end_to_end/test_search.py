@@ -219,9 +219,9 @@ def test_dev_is_encoded_once_after_all_choices(build: Build, monkeypatch: pytest
         note(features)
         return encode(encoder, features, *rest)
 
-    def compute_noted(encoder: Any, models: Any, keep: Any, features: Any, *rest: Any) -> Any:
+    def compute_noted(encoder: Any, models: Any, features: Any, *rest: Any) -> Any:
         note(features)
-        return compute(encoder, models, keep, features, *rest)
+        return compute(encoder, models, features, *rest)
 
     def choose_noted(*arguments: Any) -> Any:
         seen.append("chosen")

@@ -28,7 +28,12 @@ COMMANDS = (
 )  # fmt: skip
 RESUMABLE = ("demo", "run", "search", "finetune", "encode", "train", "evaluate")
 
-Config = Annotated[str, typer.Argument(help="A TOML config file or a run folder.", show_default=False)]
+Config = Annotated[
+    str,
+    typer.Argument(
+        help="A TOML config file, a run folder, or your data: a table or SQuAD-format JSON.", show_default=False
+    ),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="Settings that override the config, as section.key=value.", show_default=False),
@@ -130,13 +135,14 @@ def load_job(config: str, overrides: list[str] | None, find_more: Callable[[Any]
     """
     from bertvision.config import load_config
 
-    settings = load_config(config, overrides or [], find_more or find_mistakes)
+    reporter = RichReporter()
+    settings = load_config(config, overrides or [], find_more or find_mistakes, reporter.say)
     if Path(config).is_dir() and not any(override.startswith("run=") for override in overrides or []):
         settings = dataclasses.replace(settings, run=config)  # the folder may have been moved
     quiet_libraries()
     from bertvision.pipeline.job import Job
 
-    return Job(settings, RichReporter())
+    return Job(settings, reporter)
 
 
 def find_mistakes(config: Any) -> list[str]:

@@ -41,6 +41,9 @@ def fit(
     metric: Annotated[
         str | None, typer.Option(help="Metric to choose by: accuracy, f1_macro, pearson or spearman.")
     ] = None,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Also tune the encoder on your rows, by comparing them; for few rows.")
+    ] = False,
     balanced: Annotated[bool, typer.Option(help="Give rare labels the same total weight as common ones.")] = False,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     json: AsJson = False,
@@ -58,7 +61,7 @@ def fit(
     from bertvision.models.spans.save import summary as span_summary
 
     names = heads if heads == "auto" else [name.strip() for name in heads.split(",") if name.strip()]
-    options = Options(encoder, names, seconds, seed, metric, "balanced" if balanced else None)
+    options = Options(encoder, names, seconds, seed, metric, "balanced" if balanced else None, tune=tune)
     columns = {"text": text, "text_pair": text_pair, "label": label, "weight": weight}
     found, folder = fit_own_data(
         train, dev, to, options=options, columns=columns, kind=kind, overwrite=overwrite, skip_empty=skip_empty,
@@ -91,6 +94,8 @@ def _print_fit(fit: Any, folder: Path, suspects: list[Any]) -> None:
     typer.echo(board.why())
     if board.gain():
         typer.echo(board.gain())
+    if hint := fit.tuning_hint():
+        typer.echo(hint)
     if suspects:
         typer.echo(f"{counted(len(suspects), 'row')} may be mislabelled ({folder / 'suspects.csv'}), for example:")
         for one in suspects[:3]:

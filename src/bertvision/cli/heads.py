@@ -95,7 +95,7 @@ def _describe_head(name: str, as_json: bool) -> None:
         {
             "name": item.name,
             "type": describe_type(types[item.name]),
-            "value": getattr(config, item.name),
+            "value": "as made" if item.name == "read" and item.name not in given else getattr(config, item.name),
             "help": item.metadata["help"],
         }
         for item in dataclasses.fields(config)

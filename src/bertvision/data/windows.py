@@ -7,8 +7,8 @@ passage_text(passage, features.offsets[features.tokens_of(window)], start, end) 
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -49,6 +49,14 @@ class Features:
     """(window,) last token of the answer (inclusive), within the window; 0 = no answer in this window, or unknown"""
     target: npt.NDArray[np.float32]
     """(window,) label index or score; NaN for spans, and if unknown"""
+    make_towers: "Callable[[], Towers] | None" = field(default=None, repr=False, compare=False)
+    """Tokenizes the texts of pairs one by one; None if these are no pairs, or if they are cut into windows."""
+
+    @cached_property
+    def towers(self) -> "Towers":
+        """Each text of these pairs alone. Tokenized on first use."""
+        assert self.make_towers is not None, "only pairs that are not cut into windows can be read as two towers"
+        return self.make_towers()
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -63,6 +71,22 @@ class Features:
         lengths = self.lengths[windows].astype(np.int64)  # (window,)
         before = np.cumsum(lengths) - lengths  # (window,)
         return np.repeat(self.starts[windows] - before, lengths) + np.arange(lengths.sum())
+
+
+@dataclass(frozen=True)
+class Towers:
+    """The texts of some pairs, each alone and once, however many pairs it is in."""
+
+    texts: Features
+    """One window per text."""
+    first: npt.NDArray[np.int64]
+    """(pair,) index of the first text"""
+    second: npt.NDArray[np.int64]
+    """(pair,) index of the second text"""
+
+    def needed(self, pairs: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """(text,) the texts of some pairs, each once, in ascending order."""
+        return np.unique(np.concatenate([self.first[pairs], self.second[pairs]]))
 
 
 class WindowKind(Protocol):
@@ -122,7 +146,19 @@ def build_features(
             on_progress(len(batch))
     if too_long:
         raise UserError(_too_long_message(too_long, tokenizer, max_length, overlap))
-    return _join(parts)
+    towers = partial(_build_towers, examples, tokenizer, kind, max_length) if pairs and not windowed else None
+    return replace(_join(parts), make_towers=towers)
+
+
+def _build_towers(
+    examples: list[Example], tokenizer: "PreTrainedTokenizerBase", kind: WindowKind, max_length: int
+) -> Towers:
+    numbers: dict[str, int] = {}
+    first = [numbers.setdefault(example.text, len(numbers)) for example in examples]
+    second = [numbers.setdefault(example.text_pair or "", len(numbers)) for example in examples]
+    texts = [Example(str(number), text) for text, number in numbers.items()]
+    alone = build_features(texts, tokenizer, kind, False, max_length)
+    return Towers(alone, np.array(first, dtype=np.int64), np.array(second, dtype=np.int64))
 
 
 def _check_settings(
@@ -267,7 +303,9 @@ def _passage_offsets(encodings: list[Any]) -> Int32:
 def _join(parts: list[dict[str, npt.NDArray[Any]]]) -> Features:
     """Join the batches. Each field's parts are freed once joined, so peak memory stays near the size of the result."""
     empty = _pack([], _Batch(), False)
-    joined = {name: np.concatenate([part.pop(name) for part in parts] or [empty[name]]) for name in empty}
+    joined: dict[str, Any] = {
+        name: np.concatenate([part.pop(name) for part in parts] or [empty[name]]) for name in empty
+    }
     ends = np.cumsum(joined["lengths"], dtype=np.int64)  # (window,)
     return Features(starts=ends - joined["lengths"], **joined)
 

@@ -74,7 +74,7 @@ def resolve(name: str) -> str:
     return name
 
 
-def _find_folder(name: str) -> Path | None:
+def find_folder(name: str) -> Path | None:
     """Return the encoder's local folder, or None for a hub name."""
     found = Path(resolve(name))
     return found if found.is_dir() else None
@@ -82,7 +82,7 @@ def _find_folder(name: str) -> Path | None:
 
 def identify(name: str) -> str:
     """Hash everything that affects an encoder's output: the files of a folder, or the hub name and commit."""
-    if folder := _find_folder(name):
+    if folder := find_folder(name):
         files = [path for path in sorted(folder.iterdir()) if affects_output(path)]
         return fingerprint([path.name for path in files], file_fingerprint(files))
     try:
@@ -94,7 +94,7 @@ def identify(name: str) -> str:
 
 def weights_stamp(name: str) -> str:
     """Hash everything that affects the states of given tokens: weights and config, not the tokenizer."""
-    folder = _find_folder(name)
+    folder = find_folder(name)
     if folder is None:
         return identify(name)
     return file_fingerprint([folder / "config.json", *sorted(folder.glob("model*.safetensors"))])
@@ -119,7 +119,7 @@ def shape_of(name: str, layers: Sequence[int] | None = None) -> EncoderSize:
         config: PretrainedConfig = BertConfig(**known)
         has_pooler = True
     else:
-        config, folder = load_config(name), _find_folder(name)
+        config, folder = load_config(name), find_folder(name)
         has_pooler = folder is None or _weights_hold_pooler(folder)
     with torch.device("meta"):
         model = AutoModel.from_config(config)
@@ -145,8 +145,8 @@ def load_encoder(
     tokenizer = load_tokenizer(name) if with_tokenizer else None
     if tokenizer is not None and len(tokenizer) > config.vocab_size:
         raise UserError(
-            f"{_describe(name)}: its tokenizer has {len(tokenizer)} tokens, but its model only {config.vocab_size}. "
-            "Tokenizer and model do not belong together."
+            f"{describe_encoder(name)}: its tokenizer has {len(tokenizer)} tokens, but its model only "
+            f"{config.vocab_size}. Tokenizer and model do not belong together."
         )
     model, missing = load_weights(name, AutoModel, config, dtype)
     if missing and all(key.startswith("pooler.") for key in missing):
@@ -157,40 +157,43 @@ def load_encoder(
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """Load a fast tokenizer, which returns character offsets, and check that it puts [CLS] first."""
-    folder = _find_folder(name)
+    folder = find_folder(name)
     if folder and not any((folder / file).is_file() for file in _TOKENIZER_FILES):
-        raise UserError(f"{_describe(name)}: no tokenizer found; expected one of {', '.join(_TOKENIZER_FILES)}.")
+        raise UserError(f"{describe_encoder(name)}: no tokenizer found; expected one of {', '.join(_TOKENIZER_FILES)}.")
     try:
         tokenizer = AutoTokenizer.from_pretrained(resolve(name), use_fast=True, trust_remote_code=False)
     except Exception as error:  # tokenizers raises bare Exception for a broken file
         if any(package in str(error) for package in ("sentencepiece", "protobuf", "tiktoken")):
             raise UserError(
-                f"{_describe(name)}: its tokenizer is a SentencePiece file, which needs two more packages: "
+                f"{describe_encoder(name)}: its tokenizer is a SentencePiece file, which needs two more packages: "
                 "pip install 'bertvision[hub]' (or sentencepiece and protobuf)."
             ) from error
         raise _unreadable(name, "tokenizer", error) from error
     if not tokenizer.is_fast:
-        raise UserError(f"{_describe(name)}: BERTVision needs a fast tokenizer (tokenizer.json), and it has none.")
+        raise UserError(
+            f"{describe_encoder(name)}: BERTVision needs a fast tokenizer (tokenizer.json), and it has none."
+        )
     ids = tokenizer("a")["input_ids"]
     if tokenizer.cls_token_id is None or not ids or ids[0] != tokenizer.cls_token_id:
         raise UserError(
-            f"{_describe(name)}: its tokenizer does not put a [CLS] token first, so it is not a BERT-like encoder."
+            f"{describe_encoder(name)}: its tokenizer does not put a [CLS] token first, so it is not a BERT-like "
+            "encoder."
         )
     return tokenizer
 
 
 def load_config(name: str) -> PretrainedConfig:
     """Load the config and check that it describes an encoder."""
-    if folder := _find_folder(name):
+    if folder := find_folder(name):
         _check_config_file(name, folder / "config.json")
     try:
         config = AutoConfig.from_pretrained(resolve(name), trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError, StrictDataclassError) as error:
         raise _unreadable(name, "config.json", error) from error
     if config.is_encoder_decoder:
-        raise UserError(f"{_describe(name)} is an encoder-decoder ({config.model_type}): {_WANTED}")
+        raise UserError(f"{describe_encoder(name)} is an encoder-decoder ({config.model_type}): {_WANTED}")
     if getattr(config, "is_decoder", False) or config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
-        raise UserError(f"{_describe(name)} is a {config.model_type} model, not an encoder: {_WANTED}")
+        raise UserError(f"{describe_encoder(name)} is a {config.model_type} model, not an encoder: {_WANTED}")
     return config
 
 
@@ -199,7 +202,7 @@ _WANTED = "choose a BERT-like encoder (BERT, RoBERTa, DistilBERT, ELECTRA, MPNet
 
 def load_weights(name: str, auto_class: Any, config: PretrainedConfig, dtype: torch.dtype) -> tuple[Any, list[str]]:
     """Load safetensors into the class that `auto_class` picks. Return the model and the names of missing weights."""
-    if folder := _find_folder(name):
+    if folder := find_folder(name):
         _check_weight_files(name, folder)
     settings = {"use_safetensors": True, "output_loading_info": True, "trust_remote_code": False}
     try:
@@ -207,7 +210,7 @@ def load_weights(name: str, auto_class: Any, config: PretrainedConfig, dtype: to
             model, info = auto_class.from_pretrained(resolve(name), config=config, dtype=dtype, **settings)
     except SafetensorError as error:
         raise UserError(
-            f"{_describe(name)}: its weights are damaged or truncated ({error}). Copy or download them again."
+            f"{describe_encoder(name)}: its weights are damaged or truncated ({error}). Copy or download them again."
         ) from error
     except (OSError, RuntimeError, ValueError) as error:
         raise _unreadable(name, "weights (safetensors)", error) from error
@@ -219,7 +222,7 @@ def refuse_missing(name: str, missing: list[str]) -> None:
     if missing:
         few = ", ".join(missing[:3]) + (" …" if len(missing) > 3 else "")
         count = "1 weight is" if len(missing) == 1 else f"{len(missing)} weights are"
-        raise UserError(f"{_describe(name)}: {count} missing from the checkpoint ({few}).")
+        raise UserError(f"{describe_encoder(name)}: {count} missing from the checkpoint ({few}).")
 
 
 def _drop_pooler(model: Any, missing: list[str]) -> list[str]:
@@ -240,14 +243,14 @@ def _embedded_folder() -> Path:
     return Path(spec.origin).parent / "model"
 
 
-def _describe(name: str) -> str:
+def describe_encoder(name: str) -> str:
     found = resolve(name)
     return f"the encoder '{name}'" if found == name else f"the encoder '{name}' ({found})"
 
 
 def _check_config_file(name: str, path: Path) -> None:
     if not path.is_file():
-        raise UserError(f"{_describe(name)}: it has no config.json, so it is not a Hugging Face model folder.")
+        raise UserError(f"{describe_encoder(name)}: it has no config.json, so it is not a Hugging Face model folder.")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -262,10 +265,10 @@ def _check_weight_files(name: str, folder: Path) -> None:
     pickles = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
     if pickles:
         raise UserError(
-            f"{_describe(name)}: its only weights are in {pickles[0]}, a pickle, which BERTVision never loads. "
+            f"{describe_encoder(name)}: its only weights are in {pickles[0]}, a pickle, which BERTVision never loads. "
             f"Convert them to {_WEIGHTS}."
         )
-    raise UserError(f"{_describe(name)}: no weights found; expected {_WEIGHTS}.")
+    raise UserError(f"{describe_encoder(name)}: no weights found; expected {_WEIGHTS}.")
 
 
 def _weights_hold_pooler(folder: Path) -> bool:
@@ -285,8 +288,8 @@ def _weights_hold_pooler(folder: Path) -> bool:
 
 def _unreadable(name: str, part: str, error: Exception) -> UserError:
     first = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-    if _find_folder(name):
-        return UserError(f"{_describe(name)}: its {part} can't be used: {first}.")
+    if find_folder(name):
+        return UserError(f"{describe_encoder(name)}: its {part} can't be used: {first}.")
     if "safetensors" in str(error):
         return UserError(
             f"'{name}' has its weights on the hub only as a pickle, which BERTVision never loads: "

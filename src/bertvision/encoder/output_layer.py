@@ -3,6 +3,7 @@
     layer = build_output_layer(SPAN, encoder.shape, outputs=2)
     logits = layer(encoder(tokens, keep=layer.keep))
 
+Several that read differently train together as `OutputLayers`; one of them is kept.
 `load_output_layer` loads the output layer of a checkpoint that is already fine-tuned.
 """
 
@@ -23,10 +24,10 @@ from bertvision.encoder.states import HiddenStates, Part, StateShape
 from bertvision.errors import UserError
 from bertvision.kinds import KINDS, Kind
 
-OutputPart = Literal["tokens", "pooled", "cls", "mean"]
+OutputPart = Literal["tokens", "pooled", "cls", "mean", "max"]
 
 _WEIGHTS, _CONFIG = "output_layer.safetensors", "output_layer.json"
-_KEEP: dict[str, Part] = {"tokens": "last", "pooled": "cls", "cls": "cls", "mean": "mean"}
+_KEEP: dict[str, Part] = {"tokens": "last", "pooled": "cls", "cls": "cls", "mean": "mean", "max": "max"}
 
 
 class OutputLayer(nn.Module):
@@ -74,6 +75,19 @@ class OutputLayer(nn.Module):
             "dropout": self.dropout.p,
         }
         _write(folder, config, self)
+
+
+class OutputLayers(nn.Module):
+    """Output layers that read the states in different ways, by `finetune.read`. They train together."""
+
+    def __init__(self, layers: dict[str, OutputLayer]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleDict(layers)
+        self.keep: tuple[Part, ...] = tuple(sorted({part for layer in layers.values() for part in layer.keep}))
+        """The parts of the states that the encoder must return."""
+
+    def forward(self, states: HiddenStates) -> Tensor:
+        return torch.stack([layer(states) for layer in self.layers.values()])  # (layer, sequence, output)
 
 
 class CheckpointOutputLayer(nn.Module):
@@ -152,7 +166,8 @@ def build_output_layer(
     reads: OutputPart | None = None,
     generator: torch.Generator | None = None,
 ) -> OutputLayer:
-    """Build a new output layer. Labels and scores read the pooled output, or [CLS] if the encoder has no pooler."""
+    """Build a new output layer. By default labels and scores read the pooled output, or [CLS] if the encoder has no
+    pooler."""
     if kind.position == "token":
         reads = "tokens"
     elif reads is None:
@@ -203,7 +218,7 @@ def _read(states: HiddenStates, reads: OutputPart) -> Tensor:
         return states.last_tokens  # (token, hidden)
     if reads == "pooled":
         return states.pooled_output  # (sequence, hidden)
-    return states.last_cls if reads == "cls" else states.read("mean")[:, -1]  # (sequence, hidden)
+    return states.last_cls if reads == "cls" else states.read(reads)[:, -1]  # (sequence, hidden)
 
 
 def _cast(values: Tensor, weight: Tensor) -> Tensor:

@@ -160,6 +160,8 @@ class HiddenStates:
     """Built from the lengths on first use."""
     real: Tensor | None = None  # (token or sequence,)
     """1 for positions that a head reads, 0 for padding that fills up the batch; None: no padding."""
+    second: "HiddenStates | None" = None
+    """Pairs whose texts are read alone: the states of the second texts. These are then those of the first texts."""
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -215,7 +217,13 @@ class HiddenStates:
             name: part.to(device=device, dtype=dtype, non_blocking=True) for name, part in self.parts().items()
         }
         packing = self.packing if self.packing is None or device is None else self.packing.to(device)
-        return replace(self, **moved, packing=packing)
+        second = None if self.second is None else self.second.to(device, dtype)
+        return replace(self, **moved, packing=packing, second=second)
+
+    def detach(self) -> "HiddenStates":
+        """The same states, through which no gradient flows."""
+        cut: dict[str, Any] = {name: part.detach() for name, part in self.parts().items()}
+        return replace(self, **cut)
 
     def first(self, lengths: Tensor) -> "HiddenStates":
         """Return the states of the first sequences only, which have these lengths."""
@@ -235,12 +243,14 @@ class HiddenStates:
             name: part.split(token_counts if name in ("tokens", "last") else sequence_counts)
             for name, part in self.parts().items()
         }
+        seconds = [None] * len(lengths) if self.second is None else self.second.split(sequence_counts)
         return [
             HiddenStates(
                 part_lengths,
                 **{name: parts[i] for name, parts in cuts.items()},
                 pooled=self.pooled,
                 packing=packings[i] if packings else None,
+                second=seconds[i],
             )
             for i, part_lengths in enumerate(lengths)
         ]
@@ -250,13 +260,17 @@ class HiddenStates:
         lengths, found = self.lengths[rows], self.parts()
         if len(rows) == len(self) and bool((rows == torch.arange(len(self))).all()):
             return self
-        index = rows
+        index = {part: rows for part in parts}
         if "tokens" in parts:
             before = (self.lengths.cumsum(0) - self.lengths)[rows]  # (row,) the first token of each
             packing = Packing.of(lengths)
-            index = before[packing.owners] + packing.positions  # (token,)
-        picked: dict[str, Any] = {part: found[part][index.to(self.device)] for part in parts}
+            index["tokens"] = before[packing.owners] + packing.positions  # (token,)
+        picked: dict[str, Any] = {part: found[part][index[part].to(self.device)] for part in parts}
         return HiddenStates(lengths, **picked, pooled=self.pooled)
+
+    def pair(self, first: Tensor, second: Tensor, *parts: ReadPart) -> "HiddenStates":
+        """Return the states of pairs of these sequences, given the index of the first and of the second of each."""
+        return replace(self.pick(first, *parts), second=self.pick(second, *parts))
 
     def pad(self, values: Tensor, fill: float = 0.0) -> tuple[Tensor, Tensor]:
         """Pad per-token values to one row per sequence. Also return the mask, true for tokens."""

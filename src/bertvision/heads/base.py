@@ -58,14 +58,19 @@ class HeadConfig:
         return [line.removesuffix(".") for line in lines]
 
 
+AS_MADE = "default: as the encoder was made, or both 'cls' and 'mean' if it does not say"
+"""What `read` is in a run whose config leaves it out. A saved head without `read` has its class's default."""
+
+
 @dataclass(frozen=True)
 class ReadConfig(HeadConfig):
     """Settings of a head that treats positions independently: tokens for spans, sequences otherwise."""
 
     read: str = setting(
         "cls",
-        "labels and scores: read the [CLS] states and the pooled output ('cls') or the mean over tokens ('mean')",
-        choices=("cls", "mean"),
+        "labels and scores: read the [CLS] states and the pooled output ('cls'), or the mean or maximum over tokens; "
+        f"{AS_MADE}",
+        choices=("cls", "mean", "max"),
     )
 
 
@@ -82,6 +87,19 @@ def list_presets() -> dict[str, tuple[str, dict[str, Any]]]:
 def find_preset(name: str) -> tuple[str, dict[str, Any]]:
     """Return the head and the settings that a name stands for; a head's own name has no settings."""
     return (name, {}) if name in HEADS else list_presets()[name]
+
+
+def find_read(head: str, made: str) -> str | None:
+    """What a head reads of sequences by default if the encoder was made to be read as `made`: its own default where
+    that includes `made` (such as mean and deviation), else `made` itself, or the mean if it can't read that. None if
+    the head has no such setting."""
+    items = {item.name: item for item in dataclasses.fields(HEADS[head].Config)}
+    if "read" not in items:
+        return None
+    own = str(items["read"].default)
+    if made in own.split("+"):
+        return own
+    return made if made in items["read"].metadata["choices"] else "mean"
 
 
 def setting_types(head: str) -> dict[str, Any]:
@@ -158,6 +176,11 @@ class Head(nn.Module):
         if self.target.kind.position == "token" or not hasattr(self.config, "read"):
             return ("tokens",)
         return tuple(self.config.read.split("+"))
+
+    @property
+    def towers(self) -> bool:
+        """Whether the head compares the texts of a pair, each read alone (`pairs = "towers"`)."""
+        return self.target.kind.position == "sequence" and getattr(self.config, "pairs", "joined") == "towers"
 
     @property
     def stackable(self) -> bool:

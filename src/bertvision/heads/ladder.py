@@ -16,9 +16,10 @@ from torch.nn import functional
 
 from bertvision.encoder.states import HiddenStates, ReadPart, StateShape
 from bertvision.errors import UserError
-from bertvision.heads.base import HEADS, Head, HeadConfig, Target
+from bertvision.heads.base import AS_MADE, HEADS, Head, HeadConfig, Target
 from bertvision.heads.convolutions import Neighbours
 from bertvision.heads.token_attention import attend
+from bertvision.heads.towers import compare, compared_size, pairs_setting
 from bertvision.settings import setting
 
 
@@ -43,9 +44,10 @@ class LadderConfig(HeadConfig):
     drop_states: float = setting(0.0, "dropout on the states before they are projected", at_least=0, below=1)
     read: str = setting(
         "cls",
-        "labels and scores: predict from the [CLS] token ('cls') or from the mean over tokens ('mean')",
+        f"labels and scores: predict from the [CLS] token ('cls') or from the mean over tokens ('mean'); {AS_MADE}",
         choices=("cls", "mean"),
     )
+    pairs: str = pairs_setting()
 
     def mistakes(self) -> list[str]:
         mistakes = super().mistakes()
@@ -137,7 +139,7 @@ class Ladder(Head):
             for _ in range(1 if config.shared_blocks else blocks)
         )
         self.norm = nn.LayerNorm(width)
-        self.output = nn.Linear(width, target.outputs)
+        self.output = nn.Linear(compared_size(width) if self.towers else width, target.outputs)
 
     @property
     def reads(self) -> tuple[ReadPart, ...]:
@@ -145,6 +147,14 @@ class Ladder(Head):
         return ("tokens",)
 
     def forward(self, states: HiddenStates) -> Tensor:
+        found = self.norm(self._climb(states))  # (position, width)
+        if self.towers:
+            assert states.second is not None, "a head that reads two towers needs the second texts"
+            found = compare(found, self.norm(self._climb(states.second)))  # (sequence, value)
+        return self.output(found)  # (position, output)
+
+    def _climb(self, states: HiddenStates) -> Tensor:
+        """The top of the ladder, at each position."""
         tokens = states.read(*self.reads)  # (token, layer, hidden)
         # In the weights' dtype even under autocast: rounding errors would accumulate from block to block.
         x = tokens.new_zeros(len(tokens), self.config.width, dtype=self.output.weight.dtype)  # (token, width)
@@ -153,9 +163,9 @@ class Ladder(Head):
             for layer in layers:
                 x = x + self._project(layer, tokens[:, layer])  # (token, width)
             x = self.blocks[rung % len(self.blocks)](x, states, neighbours)  # (token, width)
-        if self.target.kind.position == "sequence":
-            x = x[states.starts] if self.config.read == "cls" else states.mean_over_tokens(x)  # (sequence, width)
-        return self.output(self.norm(x))  # (position, output)
+        if self.target.kind.position == "token":
+            return x
+        return x[states.starts] if self.config.read == "cls" else states.mean_over_tokens(x)  # (sequence, width)
 
     def _project(self, layer: int, state: Tensor) -> Tensor:
         state = self._cast(state)  # (token, hidden)

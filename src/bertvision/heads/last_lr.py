@@ -1,4 +1,4 @@
-"""last_lr: logistic or ridge regression on the last layer's mean over tokens. The control's convex twin.
+"""last_lr: logistic or ridge regression on the last layer, read as the encoder was made. The control's convex twin.
 
 This is what most people do with a sentence encoder. 2,050 parameters with BERT-large for two labels.
 """
@@ -6,16 +6,20 @@ This is what most people do with a sentence encoder. 2,050 parameters with BERT-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from bertvision.heads.base import HEADS, HeadConfig
+from bertvision.heads.base import AS_MADE, HEADS, HeadConfig
 from bertvision.heads.linear import LinearHead
+from bertvision.heads.towers import pairs_setting
 from bertvision.settings import setting
 
 
 @dataclass(frozen=True)
 class LastConfig(HeadConfig):
     read: str = setting(
-        "mean", "states to read: [CLS] ('cls') or the mean over tokens ('mean')", choices=("cls", "mean")
+        "mean",
+        f"states to read: [CLS] ('cls'), or the mean or maximum over tokens; {AS_MADE}",
+        choices=("cls", "mean", "max"),
     )
+    pairs: str = pairs_setting()
     strength: float | None = setting(
         None, "strength of the L2 penalty; default: chosen on held-out data from a path of strengths", above=0
     )
@@ -24,7 +28,7 @@ class LastConfig(HeadConfig):
 @HEADS.register("last_lr")
 class LastLayerRegression(LinearHead):
     Config = LastConfig
-    presets: ClassVar[dict[str, dict[str, Any]]] = {}
+    presets: ClassVar[dict[str, dict[str, Any]]] = {"last_lr": {}, "last_lr_towers": {"pairs": "towers"}}
 
     @property
     def layer(self) -> int:

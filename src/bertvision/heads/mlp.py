@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bertvision.encoder.states import HiddenStates, StateShape
-from bertvision.heads.base import HEADS, Head, HeadConfig, Target
+from bertvision.heads.base import AS_MADE, HEADS, Head, HeadConfig, Target
 from bertvision.heads.linear import READINGS
+from bertvision.heads.towers import compare, compared_size, pairs_setting
 from bertvision.settings import setting
 
 
@@ -19,9 +20,11 @@ from bertvision.settings import setting
 class MLPConfig(HeadConfig):
     read: str = setting(
         "mean+deviation",
-        "states to read: [CLS] and the pooled output ('cls'), or the mean, maximum or standard deviation over tokens",
+        "states to read: [CLS] and the pooled output ('cls'), or the mean, maximum or standard deviation over tokens; "
+        f"{AS_MADE}; the mean comes with the deviation",
         choices=READINGS,
     )
+    pairs: str = pairs_setting()
     size: int = setting(192, "width of the hidden layer", at_least=1)
     dropout: float = setting(0.0, "fraction of the hidden units to drop in training", at_least=0, below=1)
 
@@ -33,14 +36,24 @@ class MLP(Head):
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "mlp_mean": {"read": "mean"},
         "mlp_deviation": {"read": "mean+deviation"},
+        "mlp_towers": {"read": "mean", "pairs": "towers"},
     }
 
     def __init__(self, config: Any, shape: StateShape, target: Target) -> None:
         super().__init__(config, shape, target)
-        self.hidden = nn.Linear(self.layers * shape.hidden, config.size)
+        size = compared_size(shape.hidden) if self.towers else shape.hidden
+        self.hidden = nn.Linear(self.layers * size, config.size)
         self.dropout = nn.Dropout(config.dropout)
         self.output = nn.Linear(config.size, target.outputs)
 
+    def inputs(self, states: HiddenStates) -> Tensor:
+        """What the hidden layer reads: all layers side by side."""
+        found = self.states(states)  # (sequence, layer, hidden)
+        if self.towers:
+            assert states.second is not None, "a head that reads two towers needs the second texts"
+            found = compare(found, self.states(states.second))  # (sequence, layer, value)
+        return found.flatten(1)  # (sequence, layer · value)
+
     def forward(self, states: HiddenStates) -> Tensor:
-        hidden = self.hidden(self.states(states).flatten(1))  # (sequence, size)
+        hidden = self.hidden(self.inputs(states))  # (sequence, size)
         return self.output(self.dropout(functional.gelu(hidden)))  # (sequence, output)

@@ -26,6 +26,7 @@ from bertvision.kits.one_pass import HeadWindows, compute_in_one_pass
 from bertvision.machine import Machine, sharing_cores
 from bertvision.pipeline.begin import SHIPPED
 from bertvision.pipeline.folder import restore_task
+from bertvision.pipeline.snapshot import compute_outputs
 from bertvision.progress import Reporter
 from bertvision.tasks import Task
 
@@ -143,8 +144,12 @@ class Kit:
         """Predict each task on its own examples, in one pass of the encoder over all of them."""
         asked = {name: HeadWindows(self.tasks[name].head, features[name]) for name in examples}
         tokens = sum(int(own.lengths.sum()) for own in features.values())
+        together = {name: one for name, one in asked.items() if one.shares_pass}
         with sharing_cores(tokens, self.reporter):
-            outputs = compute_in_one_pass(self.encoder, asked, self.reporter)
+            outputs = compute_in_one_pass(self.encoder, together, self.reporter) if together else {}
+            for name in asked.keys() - together.keys():
+                head, kind = asked[name].head, self.tasks[name].task.kind
+                outputs |= compute_outputs(self.encoder, {name: head}, features[name], kind, self.machine)
         predictions = {}
         for name, some in examples.items():
             own = self.tasks[name]

@@ -156,11 +156,16 @@ def _describe_task(task: Task) -> dict[str, Any]:
 
 def _choose(run: FinishedRun, asked: str | None) -> Model:
     """Return the requested head, or the best among the run's control and heads."""
-    chosen = None if run.chosen is None else run.find(run.chosen, UNTOUCHED)
+    chosen = None if run.chosen is None or run.last != UNTOUCHED else run.find(run.chosen, UNTOUCHED)
     if asked is None and chosen is not None and chosen.role == "peer":
         raise UserError(
             f"the model in '{run.folder.path}' is {chosen.name}, which reads no encoder, so it can't be part of a kit: "
             f"choose a head with --head {run.task.name}=NAME, or leave the model out."
+        )
+    if asked is None and run.chosen is not None and run.last != UNTOUCHED:
+        raise UserError(
+            f"'{run.folder.path}' has a tuned encoder; a kit needs the untouched one, which all its tasks share. Fit "
+            f"without tuning, or choose a head on the untouched encoder with --head {run.task.name}=NAME."
         )
     found = run.groups(UNTOUCHED, "control", "head")
     if not found:

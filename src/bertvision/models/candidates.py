@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bertvision.encoder.states import StateShape
+from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads import Head, MemberConfig, Target, build_head, count_parameters
 from bertvision.heads.linear import LinearHead
 from bertvision.heads.mlp import MLP
@@ -25,6 +25,7 @@ from bertvision.models.clock import Clock
 from bertvision.models.split import Split
 from bertvision.models.tfidf import NAME as TFIDF
 from bertvision.models.tfidf import Tfidf, Words, fit_tfidf
+from bertvision.sources import MemoryStates
 from bertvision.training.convex import TOLERANCE, Linear, LogisticRegression, fit_ridge
 from bertvision.training.perceptron import RECIPES, Components, Perceptron, Recipe, train_perceptron
 from bertvision.training.strengths import FACTOR, ROUGHLY, SCORE_STEPS, OutOfTimeError, search_path, strength_at
@@ -49,6 +50,8 @@ class Rows:
     shape: StateShape
     target: Target
     seed: int
+    towers: MemoryStates | None = None
+    """Of pairs: the states of their texts, each encoded alone."""
     device: torch.device = torch.device("cpu")
     """Where convex heads and perceptrons are fitted. The states stay on the CPU."""
     known_steps: list[int] = field(default_factory=list)
@@ -65,10 +68,14 @@ class Rows:
     def labels(self) -> int:
         return self.target.labels
 
-    def read(self, head: Head) -> Tensor:
-        """(row, layer, hidden) the states that a head reads."""
-        parts = [self.states[part] for part in head.reads]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+    def inputs(self, head: LinearHead | MLP) -> Tensor:
+        """(row, input) what the first linear layer of a head reads."""
+        if head.towers:
+            assert self.towers is not None, "only pairs have two towers"
+            return self.towers.map(head.inputs)
+        parts: dict[str, Any] = {part: self.states[part] for part in head.reads}
+        with torch.no_grad():
+            return head.inputs(HiddenStates(torch.ones(len(self), dtype=torch.int64), **parts))
 
     def place(self, inputs: Tensor) -> Tensor:
         """(row, input) on the device, if it has room for the copies that a fit makes."""
@@ -224,14 +231,14 @@ class LinearCandidate(Candidate):
         self.name, self.head, self.settings, self.role = name, head, settings or {}, role
 
     def attempt(self, rows: Rows, split: Split, clock: Clock) -> Trial:
-        inputs = self._inputs(rows)  # (row, input)
+        inputs = self.inputs(rows)  # (row, input)
         path = StrengthPath(rows, split, inputs, clock)
         best, cut = path.search()
         rows.known_steps.append(best)
         head = self._build(rows, path.strength(best))
 
         def refit() -> Fitted:
-            return Fitted(*_with_weights(head, path.refit(best)))
+            return Fitted(*with_weights(head, path.refit(best)))
 
         return Trial(
             self.name, path.outputs[best], count_parameters(head[0]), clock.lap(), refit, self.role,
@@ -244,9 +251,9 @@ class LinearCandidate(Candidate):
         assert isinstance(head, LinearHead)
         return head, member
 
-    def _inputs(self, rows: Rows) -> Tensor:
+    def inputs(self, rows: Rows) -> Tensor:
         head, _ = self._build(rows, 1.0)
-        return head.inputs(rows.read(head))  # (row, input)
+        return rows.inputs(head)
 
 
 class BestLayerCandidate(Candidate):
@@ -254,10 +261,13 @@ class BestLayerCandidate(Candidate):
 
     name = "best_layer_lr"
 
+    def __init__(self, pairs: str = "joined") -> None:
+        self.pairs = pairs
+
     def attempt(self, rows: Rows, split: Split, clock: Clock) -> Trial:
         losses: dict[int, float] = {}
         for layer in reversed(range(rows.shape.layers)):
-            path = StrengthPath(rows, split, rows.states["mean"][:, layer], clock, COMPARED_ROWS)
+            path = StrengthPath(rows, split, self._on(layer).inputs(rows), clock, COMPARED_ROWS)
             loss = path.loss(path.first)
             if loss is None:
                 break
@@ -266,9 +276,13 @@ class BestLayerCandidate(Candidate):
             raise OutOfTimeError
         best = min(losses, key=lambda known: losses[known])
         spent = clock.lap()
-        trial = LinearCandidate(self.name, "linear", {"layer": best}).attempt(rows, split, clock)
+        trial = self._on(best).attempt(rows, split, clock)
         cut = CUT if len(losses) < rows.shape.layers else trial.note
         return replace(trial, note=cut, seconds=spent + trial.seconds)
+
+    def _on(self, layer: int) -> LinearCandidate:
+        pairs = {} if self.pairs == "joined" else {"pairs": self.pairs}
+        return LinearCandidate(self.name, "linear", {"layer": layer, **pairs})
 
 
 class StrengthPath:
@@ -336,7 +350,7 @@ class StrengthPath:
         return data.fit(self.strength(step), start)
 
 
-def _with_weights(built: tuple[LinearHead, MemberConfig], fit: Linear) -> tuple[Head, MemberConfig]:
+def with_weights(built: tuple[LinearHead, MemberConfig], fit: Linear) -> tuple[Head, MemberConfig]:
     head, member = built
     with torch.no_grad():
         head.output.weight.copy_(fit.weight[0].T)
@@ -357,7 +371,7 @@ class PerceptronCandidate(Candidate):
         member = member_of(self.name, "mlp", self.settings, rows.seed)
         head = build_head(member, rows.shape, rows.target)
         assert isinstance(head, MLP)
-        inputs = rows.place(rows.read(head).flatten(1))  # (row, input)
+        inputs = rows.place(rows.inputs(head))  # (row, input)
         outputs: dict[Recipe, Tensor] = {}
         # The basis of each fold is computed once and used by every recipe.
         bases: dict[int, tuple[Components, Tensor]] = {}

@@ -5,6 +5,7 @@ from typing import Any
 from bertvision import __version__
 from bertvision.kits.card import encoder_title
 from bertvision.models.fit import Fit
+from bertvision.models.folder import TUNED_LAST
 from bertvision.report.cards import join_card, usage
 from bertvision.tables import Column, Headings, Table, counted, to_markdown
 
@@ -28,9 +29,13 @@ def _what(fit: Fit) -> str:
         how = "TF-IDF of words and word pairs with logistic or ridge regression. It reads no encoder."
     else:
         encoder = encoder_title(fit.options.encoder)
-        layers = {"encoder": "the last layer"}.get(chosen.role, "the hidden states of every layer")
-        layers = f"layer {chosen.settings['layer']}" if chosen.settings.get("layer") is not None else layers
-        how = f"`{chosen.name}`, {chosen.parameters:,} parameters on {layers} of {encoder}, which was not fine-tuned."
+        last = chosen.settings.get("head") == "last_lr" or chosen.name == TUNED_LAST
+        layer = -1 if last else chosen.settings.get("layer")
+        layers = {None: "the hidden states of every layer", -1: "the last layer"}.get(layer, f"layer {layer}")
+        touched = "which was tuned on the same rows" if fit.is_tuned else "which was not fine-tuned"
+        how = f"`{chosen.name}`, {chosen.parameters:,} parameters on {layers} of {encoder}, {touched}."
+        if chosen.settings.get("pairs") == "towers":
+            how += " It reads each text alone and compares the two."
     labels = f"\n\nLabels: {', '.join(fit.task.labels)}." if 0 < len(fit.task.labels) <= 100 else ""
     return (
         f"Predicts {predicts} for {'a pair of texts' if fit.task.takes_pairs else 'a text'}. The model is {how} "

@@ -33,31 +33,54 @@ def auto_candidates() -> list[Candidate]:
     ]
 
 
+def pair_candidates() -> list[Candidate]:
+    """What `heads="auto"` tries for pairs of texts. Reading each text alone is usually better on an untouched encoder,
+    so that comes first."""
+    single = {candidate.name: candidate for candidate in auto_candidates()}
+    return [
+        single.pop("majority"),
+        single.pop("last_lr"),
+        LinearCandidate("last_lr_towers", "last_lr", {"pairs": "towers"}),
+        LinearCandidate("cosine_lr", "linear", {"pairs": "towers", "compare": "cosine", "layer": -1}),
+        LinearCandidate("linear_cosines", "linear", {"pairs": "towers", "compare": "cosine"}),
+        LinearCandidate("linear_towers", "linear", {"pairs": "towers"}),
+        PerceptronCandidate("mlp_towers", {"read": "mean", "pairs": "towers"}),
+        BestLayerCandidate("towers"),
+        LinearCandidate("linear_towers_deviation", "linear", {"read": "mean+deviation", "pairs": "towers"}),
+        *(candidate for name, candidate in single.items() if name != "best_layer_lr"),
+    ]
+
+
 def slow_candidates() -> list[Candidate]:
     """What `heads="auto"` tries after that, if the user gives it the time."""
     return [SteppedCandidate(name) for name in ("adapter_64", "ladder_64")]
 
 
-def find_candidates(heads: str | Sequence[str], kind: Kind, seconds: float | None) -> list[Candidate]:
+def find_candidates(
+    heads: str | Sequence[str], kind: Kind, seconds: float | None, pairs: bool = False
+) -> list[Candidate]:
     """The candidates of "auto", or those that the user names, after the baseline and the last layer."""
+    auto = pair_candidates() if pairs else auto_candidates()
     if heads == "auto":
-        return auto_candidates() + (slow_candidates() if seconds is not None else [])
+        return auto + (slow_candidates() if seconds is not None else [])
     wanted = [heads] if isinstance(heads, str) else [str(name) for name in heads]
-    known = {candidate.name: candidate for candidate in auto_candidates()}
+    known = {candidate.name: candidate for candidate in auto}
     if not wanted:
         raise UserError("heads is empty: name at least one, or use 'auto'.")
     if "auto" in wanted:
         raise UserError("heads: 'auto' stands alone. Use it without other names, or name every head.")
-    return [known.get(name) or _from_the_zoo(name, kind, [*known]) for name in dict.fromkeys([*ALWAYS, *wanted])]
+    return [known.get(name) or _from_the_zoo(name, kind, [*known], pairs) for name in dict.fromkeys([*ALWAYS, *wanted])]
 
 
-def _from_the_zoo(name: str, kind: Kind, known: list[str]) -> Candidate:
+def _from_the_zoo(name: str, kind: Kind, known: list[str], pairs: bool) -> Candidate:
     zoo = sorted({*HEADS, *list_presets()})
     if name not in zoo:
         raise UserError(f"heads has '{name}', which does not exist: {suggest(name, {'auto', *known, *zoo})}")
     head = HEADS[find_preset(name)[0]]
     if not head.takes(kind):
         raise UserError(f"heads has '{name}', which can't predict a {kind}: leave it out.")
+    if find_preset(name)[1].get("pairs") == "towers" and not pairs:
+        raise UserError(f"heads has '{name}', which compares the two texts of a pair, but the table has single texts.")
     if head.convex:
         return LinearCandidate(name, find_preset(name)[0], dict(find_preset(name)[1]))
     return SteppedCandidate(name)

@@ -67,7 +67,10 @@ class _TextEstimator(BaseEstimator):
         table = from_columns(
             read, targets, weights=as_weights(sample_weight), kind=self._kind, skip_empty=self.skip_empty
         )
-        options = Options(str(self.encoder), self.heads, self.seconds, self.seed, self.metric, class_weight)
+        options = Options(
+            str(self.encoder), self.heads, self.seconds, self.seed, self.metric, class_weight,
+            tune=getattr(self, "tune", False),
+        )  # fmt: skip
         found = fit_table(drop_weightless(table), options, reporter=self._reporter)
         self.model_ = keep_fit(found)
         return found
@@ -158,6 +161,7 @@ class Classifier(ClassifierMixin, _TextEstimator):
     seed          of the folds and of the training
     metric        "accuracy" (default) or "f1_macro": the metric to choose the model by
     class_weight  None, "balanced", or a dict from label to weight
+    tune          also tune the encoder on the rows: True, False, or "auto" (if rows are few)
     skip_empty    leave out rows with an empty text or label instead of raising an error
     verbose       print notes and progress
 
@@ -176,6 +180,7 @@ class Classifier(ClassifierMixin, _TextEstimator):
         class_weight: str | dict[Any, float] | None = None,
         skip_empty: bool = False,
         verbose: bool = False,
+        tune: bool | str = False,
     ) -> None:
         self.encoder = encoder
         self.heads = heads
@@ -185,6 +190,7 @@ class Classifier(ClassifierMixin, _TextEstimator):
         self.class_weight = class_weight
         self.skip_empty = skip_empty
         self.verbose = verbose
+        self.tune = tune
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit texts (row) and labels (row). Rows with a weight of 0 are left out."""

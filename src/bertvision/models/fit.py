@@ -38,12 +38,15 @@ from bertvision.models.candidates import (
 )
 from bertvision.models.choose_heads import find_candidates
 from bertvision.models.clock import Clock
-from bertvision.models.leaderboard import PARTS, Leaderboard, Line, spread
+from bertvision.models.folder import TUNED_LAST
+from bertvision.models.leaderboard import LAST_LAYER, PARTS, Leaderboard, Line, spread
+from bertvision.models.split import FOLDS as USUAL_FOLDS
 from bertvision.models.split import ROUGH, Split, choose_split
 from bertvision.models.stepped import SteppedCandidate
 from bertvision.models.table_rows import (
     build_task_of,
     encode,
+    encode_towers,
     examples_of,
     features_of,
     joined_texts,
@@ -53,8 +56,10 @@ from bertvision.models.table_rows import (
     weights_of,
 )
 from bertvision.models.tfidf import Tfidf
+from bertvision.models.tuned import FOLDS, Tuning, estimate_seconds, tuned_candidates, wants_tuning
 from bertvision.pipeline.snapshot import compute_outputs
 from bertvision.progress import Reporter
+from bertvision.sources import MemoryStates
 from bertvision.tables import counted
 from bertvision.tasks.base import Task
 from bertvision.tasks.own_table import OwnTable, check_same_labels
@@ -64,7 +69,7 @@ LEAST_SECONDS = 20.0
 """`heads="auto"` spends as long on fitting as on encoding, but at least this."""
 TRY_SHARE = 0.65
 """Part of that time after which nothing new is tried. The rest is for fitting the chosen model again on all rows."""
-FIRST = ("majority", "tfidf_lr", "last_lr", "best_layer_lr")
+FIRST = ("majority", "tfidf_lr", *LAST_LAYER, "best_layer_lr")
 """What the heads are compared with: the first rows of the leaderboard."""
 AVERAGED = 3
 FEW_MISTAKES = 10
@@ -82,6 +87,8 @@ class Options:
     class_weight: str | dict[str, float] | None = None
     """None: every row counts the same. "balanced": every label does. Or label → weight."""
     device: str = "auto"
+    tune: bool | str = False
+    """Also try heads on an encoder that is tuned on the rows. "auto": if there are few rows."""
 
 
 @dataclass
@@ -106,6 +113,21 @@ class Fit:
     seconds: float
     encode_seconds: float
     notes: list[str]
+    tuning: Tuning | None
+    """None: tuning was not tried."""
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether the chosen model reads the tuned encoder."""
+        return self.chosen.role == "tuned"
+
+    def tuning_hint(self) -> str:
+        """A sentence for users with few rows who did not tune; else empty."""
+        rows = len(self.examples)
+        if self.tuning is not None or not wants_tuning("auto", self.task.kind, rows):
+            return ""
+        seconds = max(1.0, estimate_seconds(rows, self.encode_seconds))
+        return f"With so few rows, --tune may help: it tunes the encoder too, in about {seconds:.0f} s more."
 
     @property
     def chosen(self) -> Trial:
@@ -135,7 +157,7 @@ def fit_table(
     check_options(options)
     notes = [*table.notes, *(check_same_labels(table, dev) if dev is not None else [])]
     task = build_task_of(table, options.metric)
-    candidates = find_candidates(options.heads, task.kind, options.seconds)
+    candidates = find_candidates(options.heads, task.kind, options.seconds, task.takes_pairs)
     machine = Machine(options.device)
     encoder = shared_encoder(options.encoder, machine.device, machine.dtype)
     left = None if options.seconds is None else options.seconds - (time.monotonic() - started)
@@ -145,47 +167,59 @@ def fit_table(
         table, features = smaller, features_of(encoder, task, examples_of(smaller, task, "train"))
         notes.append(note)
     examples = examples_of(table, task, "train")
-    split = choose_split(
-        joined_texts(table), targets_of(examples, task).tolist() if task.labels else None, options.seed
-    )
+    labels = targets_of(examples, task).tolist() if task.labels else None
+    tunes = wants_tuning(options.tune, task.kind, len(examples))
+    split = choose_split(table.texts, labels, options.seed, table.pairs, FOLDS if tunes else USUAL_FOLDS)
     notes += [*_warnings(split), *note_cut(encoder, features)]
     for note in notes:
         reporter.say(note)
     used = time.process_time()
     states, encode_seconds = encode(encoder, features, "texts", reporter, with_tokens=True)
+    towers = None
+    if task.takes_pairs:
+        towers, more = encode_towers(encoder, features, "texts", reporter)
+        encode_seconds += more
     # Without the time in which other programs had the cores, as on the clock of the trials.
     undisturbed = min(encode_seconds, (time.process_time() - used) / torch.get_num_threads())
     rows = Rows(
         joined_texts(table), targets_of(examples, task), weights_of(table, task, examples, options.class_weight),
-        states, encoder.shape, Target(task.kind, len(task.labels)), options.seed, device=machine.device,
+        states, encoder.shape, Target(task.kind, len(task.labels)), options.seed, towers, machine.device,
     )  # fmt: skip
     for candidate in candidates:
         if isinstance(candidate, SteppedCandidate):
             candidate.encoder, candidate.features, candidate.machine = encoder, features, machine
     trials, skipped = _try_all(candidates, rows, split, options, undisturbed, started, reporter)
+    tuning = Tuning(options.encoder, features, rows, split, machine, reporter) if tunes else None
+    if tuning is not None:
+        trials += _try_tuned(tuning, skipped, reporter)
     metric = task.metrics[0]
     scores = {trial.name: _score(task, trial, split, examples, metric) for trial in trials}
     if task.labels and metric == "accuracy":
         chosen, tied = _choose(trials, scores, rows, split)
     else:
         chosen, tied = _highest(trials, scores), 1
-    fitted = _fit_again(trials if dev is not None else _needed(chosen, trials), reporter)
+    # Tuning on all rows takes long, so it is done only for a model that is used.
+    known = [trial for trial in trials if trial.role != "tuned" or chosen.role == "tuned"]
+    fitted = _fit_again(known if dev is not None else _needed(chosen, known), reporter)
     found: tuple[list[Example], Features] | None = None
     outputs: dict[str, np.ndarray] = {}
     if dev is not None:
         dev_examples = examples_of(dev, task, "dev")
         found = dev_examples, features_of(encoder, task, dev_examples)
-        states, _ = encode(encoder, found[1], "dev", reporter)
-        outputs = _dev_outputs(trials, fitted, states, joined_texts(dev), rows, encoder, found[1], machine)
+        for read_by, of in ((encoder, [trial for trial in known if trial.role != "tuned"]), *_tuned(tuning, known)):
+            states, _ = encode(read_by, found[1], "dev", reporter)
+            outputs |= _dev_outputs(of, fitted, states, joined_texts(dev), rows, read_by, found[1], machine, reporter)
     board = _board(task, trials, skipped, chosen, tied, scores, outputs, found, split, metric)
     return Fit(
         task, options, table, encoder, machine, split, trials, skipped, fitted, board, examples, features, found,
-        outputs, time.monotonic() - started, encode_seconds, notes,
+        outputs, time.monotonic() - started, encode_seconds, notes, tuning,
     )  # fmt: skip
 
 
 def check_options(options: Options) -> None:
-    seconds, seed = options.seconds, options.seed
+    seconds, seed, tune = options.seconds, options.seed, options.tune
+    if tune not in (True, False, "auto"):
+        raise UserError(f"tune must be True, False or 'auto', not {tune!r}.")
     if seconds is not None and (not isinstance(seconds, int | float) or not seconds > 0):
         raise UserError(f"seconds must be a number above 0, or None, not {seconds!r}.")
     if not isinstance(seed, int | np.integer) or seed < 0:
@@ -255,6 +289,20 @@ def _try_all(
     return trials + _averages(trials, rows, split), skipped
 
 
+def _try_tuned(tuning: Tuning, skipped: dict[str, str], reporter: Reporter) -> list[Trial]:
+    """Try the heads on the tuned encoder, without a time limit. Ctrl-C ends it."""
+    rows, split = tuning.rows, tuning.split
+    trials = []
+    for candidate in tuned_candidates(tuning):
+        try:
+            trials.append(_calibrate(candidate.attempt(rows, split, Clock(None)), rows, split))
+        except KeyboardInterrupt:
+            reporter.say("Interrupted: going on without tuning. Press Ctrl-C again to stop.")
+            skipped |= {one.name: "interrupted" for one in tuned_candidates(tuning)}
+            return []
+    return trials
+
+
 @contextlib.contextmanager
 def keeping_the_best(clock: Clock, reporter: Reporter) -> Iterator[None]:
     yield
@@ -264,7 +312,7 @@ def keeping_the_best(clock: Clock, reporter: Reporter) -> Iterator[None]:
 
 def _averages(trials: list[Trial], rows: Rows, split: Split) -> list[Trial]:
     """The mean of the best heads on all layers, by their loss."""
-    heads = [trial for trial in trials if trial.role == "head" and trial.name != "best_layer_lr"]
+    heads = [trial for trial in trials if trial.role == "head" and trial.name not in FIRST]
     best = best_by_loss(heads, rows, split.judged)[:AVERAGED]
     return [average(best, rows)] if len(best) > 1 else []
 
@@ -276,11 +324,13 @@ def _choose(
 
     Models whose accuracy is within one standard error of the best can't be told apart by it. Among them, the one with
     the lowest log-loss is chosen, which is a much finer measure. The baseline reads no text, so it is never the model.
+    A tuned encoder is preferred among them: with the few rows that it is for, the loss is noise as well (LOG.md).
     """
     best = _highest(trials, scores)
     models = [trial for trial in trials if trial.role != "baseline"]
     tied = [trial for trial in models if trial is best or _is_as_good(trial, best, rows, split)]
-    return min(tied, key=lambda trial: rows.loss(trial.outputs, split.judged)), len(tied)
+    tuned = [trial for trial in tied if trial.role == "tuned"]
+    return tuned[0] if tuned else min(tied, key=lambda trial: rows.loss(trial.outputs, split.judged)), len(tied)
 
 
 def _highest(trials: list[Trial], scores: dict[str, tuple[float, float | None, float | None]]) -> Trial:
@@ -299,7 +349,16 @@ def _is_as_good(trial: Trial, best: Trial, rows: Rows, split: Split) -> bool:
 
 def _needed(chosen: Trial, trials: list[Trial]) -> list[Trial]:
     """The trials to fit again: the chosen one with its members, and the last layer, which every model is shown with."""
-    return [trial for trial in trials if trial is chosen or trial.name in chosen.members or trial.role == "encoder"]
+    return [
+        trial for trial in trials
+        if trial is chosen or trial.name in chosen.members or trial.role == "encoder" or trial.name == TUNED_LAST
+    ]  # fmt: skip
+
+
+def _tuned(tuning: Tuning | None, trials: list[Trial]) -> list[tuple[Encoder, list[Trial]]]:
+    """The tuned encoder, and the trials that read it; nothing if the model does not."""
+    tuned = [trial for trial in trials if trial.role == "tuned"]
+    return [(tuning.final.encoder, tuned)] if tuning is not None and tuned else []
 
 
 def _calibrate(trial: Trial, rows: Rows, split: Split) -> Trial:
@@ -368,8 +427,10 @@ def _dev_outputs(
     encoder: Encoder,
     features: Features,
     machine: Machine,
+    reporter: Reporter,
 ) -> dict[str, np.ndarray]:
     given: dict[str, Any] = dict(states)
+    towers: MemoryStates | None = None
     hidden = HiddenStates(torch.ones(len(texts), dtype=torch.long), **given)
     found: dict[str, np.ndarray] = {}
     for trial in trials:
@@ -378,7 +439,10 @@ def _dev_outputs(
             found[trial.name] = model(texts)
         elif model is not None and not all(part in states for part in model.reads):
             on_device = {trial.name: model.to(machine.device)}
-            found |= compute_outputs(encoder, on_device, model.reads, features, rows.kind, machine)
+            found |= compute_outputs(encoder, on_device, features, rows.kind, machine)
+        elif model is not None and model.towers:
+            towers = towers or encode_towers(encoder, features, "dev", reporter)[0]
+            found[trial.name] = towers.map(model).numpy()
         elif model is not None:
             with torch.no_grad():
                 found[trial.name] = model(hidden).numpy()
@@ -406,7 +470,9 @@ def _board(
     lines = []
     for trial in trials:
         cv, cv_sd, f1 = scores[trial.name]
-        on_dev = float(_scores_of(task, outputs[trial.name], dev[0])[metric]) if dev is not None else None
+        on_dev = None
+        if dev is not None and trial.name in outputs:
+            on_dev = float(_scores_of(task, outputs[trial.name], dev[0])[metric])
         note = "mean of " + ", ".join(trial.members) if trial.members else trial.note
         if trial.name == "best_layer_lr":
             note = "; ".join(filter(None, [f"layer {trial.settings['layer']}", note]))

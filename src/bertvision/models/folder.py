@@ -6,6 +6,10 @@ from bertvision.pipeline.folder import FITTED
 
 FILE, FORMAT = FITTED, 1
 TFIDF_FOLDER = "tfidf"
+TUNED = "tuned_"
+"""Names of heads on the tuned encoder begin with this."""
+TUNED_LAST = f"{TUNED}last_lr"
+"""The tuned encoder alone: its last layer with logistic regression."""
 
 
 def is_fitted(folder: Path | str) -> bool:

@@ -12,6 +12,8 @@ from bertvision.tables import Column, Headings, Rows, Table, counted
 
 PARTS = 5
 """Without folds, the spread is that of this many parts of the held-out rows."""
+LAST_LAYER = ("last_lr", "last_lr_towers", "cosine_lr")
+"""Rows that read only the last layer. For pairs, its best reading is what the other layers are held against."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,12 @@ class Leaderboard:
         assert best is not None and best.cv is not None
         where = f"{'in' if self.how == 'cv' else 'on'} {self.where}"
         said = f"Chosen: {self.chosen}, the best {where}."
-        if self.tied > 1:
+        if self.tied > 1 and best.role == "tuned":
+            said = (
+                f"Chosen: {self.chosen}. A tuned encoder is taken unless another model is more than one standard error "
+                f"better {where}."
+            )
+        elif self.tied > 1:
             said = (
                 f"Chosen: {self.chosen}, which has the lowest log-loss of the {self.tied} models that are within one "
                 f"standard error of the best accuracy {where}."
@@ -96,17 +103,30 @@ class Leaderboard:
 
     def gain(self) -> str:
         """What all layers added over the last and over the best single layer; empty if one of them was not tried."""
-        heads = [line for line in self.lines if line.role in ("head", "ensemble") and line.name != "best_layer_lr"]
+        compared = (*LAST_LAYER, "best_layer_lr")
+        heads = [line for line in self.lines if line.role in ("head", "ensemble") and line.name not in compared]
         scored = [line for line in heads if line.cv is not None]
-        last, single = self.find("last_lr"), self.find("best_layer_lr")
-        if not scored or last is None or last.cv is None:
+        lasts = [line for line in self.lines if line.name in LAST_LAYER and line.cv is not None]
+        single = self.find("best_layer_lr")
+        if not scored or not lasts:
             return ""
+        last = max(lasts, key=lambda line: line.cv or 0.0)
         best = max(scored, key=lambda line: line.cv or 0.0)
-        assert best.cv is not None
-        said = f"All layers ({best.name}) {_against(best.cv - last.cv)} the last layer"
+        assert best.cv is not None and last.cv is not None
+        which = "" if len(lasts) == 1 else f" ({last.name})"
+        said = f"All layers ({best.name}) {_against(best.cv - last.cv)} the last layer{which}"
         if single is not None and single.cv is not None:
             said += f", and {_against(best.cv - single.cv)} the best single layer"
-        return f"{said}."
+        return f"{said}.{self._tuning_gain(max(best.cv, last.cv))}"
+
+    def _tuning_gain(self, untouched: float) -> str:
+        """What tuning the encoder added over the best score on the untouched one; empty if it was not tried."""
+        tuned = [line for line in self.lines if line.role == "tuned" and line.cv is not None]
+        if not tuned:
+            return ""
+        best = max(tuned, key=lambda line: line.cv or 0.0)
+        assert best.cv is not None
+        return f" Heads on the tuned encoder ({best.name}) {_against(best.cv - untouched)} those on the untouched one."
 
 
 def _against(gain: float) -> str:

@@ -35,7 +35,7 @@ def fit_own_data(
     if has_questions(train):
         not_for_questions = {
             **columns, "kind": None if kind == "span" else kind, "skip_empty": skip_empty, "metric": options.metric,
-            "balanced (class_weight)": options.class_weight,
+            "balanced (class_weight)": options.class_weight, "tune": options.tune is True,
         }  # fmt: skip
         _refuse_options(Path(train), not_for_questions)
         check_free(folder, overwrite)

@@ -12,14 +12,15 @@ from bertvision.disk import read_json
 from bertvision.encoder.shared import shared_encoder
 from bertvision.errors import UserError
 from bertvision.kinds import Predictions
-from bertvision.models.folder import FILE, FORMAT, TFIDF_FOLDER
+from bertvision.models.folder import FILE, FORMAT, TFIDF_FOLDER, TUNED, TUNED_LAST
 from bertvision.models.tfidf import Tfidf
 from bertvision.pipeline.folder import ENCODER
 from bertvision.pipeline.predict import Predictor
 from bertvision.progress import Reporter
 
-LAST = {"span": "last_linear"}
-"""By kind: what the leaderboard calls the encoder alone, if not last_lr."""
+ALIASES = {"last_lr": ENCODER, TUNED_LAST: ENCODER}
+"""Names on the leaderboard that the folder calls differently."""
+SPAN_ALIASES = {"last_linear": ENCODER}
 NEEDED = ("model", "task", "kind", "labels", "encoder", "metric", "choice", "chosen", "leaderboard", "trust")
 """What is read of model.json."""
 
@@ -32,10 +33,14 @@ class FittedPredictor(Predictor):
     def __init__(self, folder: Path | str, head: str | None = None, reporter: Reporter | None = None) -> None:
         self.facts = read_facts(Path(folder))
         self._tfidf: Tfidf | None = None
-        last = LAST.get(self.facts["kind"], "last_lr")
-        super().__init__(folder, ENCODER if head == last else head, None, reporter)
+        tuned, epochs = self.facts.get("tuned"), None
+        if tuned is not None and head is not None:  # the folder has two encoders
+            epochs = float(tuned["epochs"]) if head.startswith(TUNED) else 0.0
+        aliases = SPAN_ALIASES if self.facts["kind"] == "span" else ALIASES
+        super().__init__(folder, aliases.get(head, head) if head is not None else None, epochs, reporter)
         # Trust was measured for the chosen model only.
-        self.trust = self.facts["trust"] if self.name == self.run.chosen else None
+        chosen = self.name == self.run.chosen and (head is None or head == self.facts["chosen"])
+        self.trust = self.facts["trust"] if chosen else None
 
     def _load(self, names: list[str], settings: EncoderConfig) -> None:
         if self.model.role == "peer":

@@ -9,6 +9,7 @@ snapshots/epoch_0/encoder/                          a reference to the encoder, 
 snapshots/epoch_0/heads/<name>/                     the heads that were fitted on all rows
 snapshots/epoch_0/tfidf/                            TF-IDF, if it was fitted on all rows
 snapshots/epoch_0/predictions/held_out/<name>/      out-of-fold predictions
+snapshots/epoch_20/                                 the same of a tuned encoder, with its weights, if it is used
 
 "The encoder alone" of such a folder is `last_lr`: the last layer with logistic or ridge regression.
 """
@@ -36,10 +37,10 @@ from bertvision.machine import describe_environment
 from bertvision.models.candidates import Trial
 from bertvision.models.card import build_card
 from bertvision.models.fit import Fit, decode_rows
-from bertvision.models.folder import FILE, FORMAT, TFIDF_FOLDER
-from bertvision.models.split import ROUGH
+from bertvision.models.folder import FILE, FORMAT, TFIDF_FOLDER, TUNED_LAST
 from bertvision.models.table_rows import most_tokens
 from bertvision.models.tfidf import Tfidf
+from bertvision.models.tuned import tuning_config
 from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, HELD_OUT_ROWS, describe_task, mark_done
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.score import keep_lengths, keep_scored, read_scores
@@ -78,16 +79,20 @@ def save_fit(fit: Fit, to: Path, source: str | None = None, dev: str | None = No
     name = task_name(to.resolve().name)
     with writing_folder(to.resolve()) as fresh:
         job = _job(fit, fresh, name, source, dev)
-        _save_encoder(job, fit)
-        entries = {_name(trial): _save_trial(job, fit, trial) for trial in fit.trials}
-        entries = {BASELINE: entries.pop(BASELINE)} | entries
+        _save_encoders(job, fit)
+        entries: dict[float, dict[str, Any]] = {}
+        for trial in fit.trials:
+            if trial.role != "tuned" or fit.is_tuned:
+                entries.setdefault(_epochs(fit, trial), {})[_name(trial)] = _save_trial(job, fit, trial)
+        baseline = entries[0.0].pop(BASELINE)
         keep_lengths(job)
         chosen = _name(fit.chosen)
+        snapshots = {f"{at:g}": {BASELINE: baseline} | found for at, found in sorted(entries.items())}
         write_json(
             fresh / "scores.json",
             {
                 "task": name, "kind": str(fit.task.kind), "metrics": list(job.task.metrics),
-                "snapshots": {"0": entries}, "chosen": chosen, "chosen_by": fit.board.where,
+                "snapshots": snapshots, "chosen": chosen, "chosen_by": fit.board.where,
             },
         )  # fmt: skip
         write_json(fresh / "config.json", dataclasses.replace(job.config, run=str(to)).with_absolute_paths().to_dict())
@@ -136,8 +141,20 @@ def summary(fit: Fit) -> dict[str, Any]:
         "leaderboard": [line.to_dict() for line in board.lines],
         "gain": board.gain(),
         "notes": fit.notes,
+        "tuned": describe_tuning(fit),
         "seconds": round(fit.seconds, 3),
     }
+
+
+def describe_tuning(fit: Fit) -> dict[str, Any] | None:
+    """What was tuned, if the model reads a tuned encoder."""
+    if fit.tuning is None or not fit.is_tuned:
+        return None
+    final = fit.tuning.final
+    return {
+        "epochs": tuning_config(len(fit.examples)).epochs, "seconds": final.usage.seconds,
+        "folds_seconds": round(fit.tuning.seconds, 2), "trained_parameters": final.trained,
+    }  # fmt: skip
 
 
 def task_name(stem: str) -> str:
@@ -159,7 +176,7 @@ def _job(fit: Fit, folder: Path, name: str, source: str | None, dev: str | None)
         ),
         data=DataConfig(max_length=most_tokens(fit.encoder), hold_out=len(fit.split.judged) / len(fit.examples) / 2),
         encoder=EncoderConfig(name=fit.options.encoder, device=fit.options.device),
-        finetune=FinetuneConfig(epochs=0.0),
+        finetune=tuning_config(len(fit.examples)) if fit.is_tuned else FinetuneConfig(epochs=0.0),
         heads=[trial.name for trial in fit.trials if trial.role == "head"],
         seed=fit.options.seed,
         run=str(folder),
@@ -175,48 +192,61 @@ def _job(fit: Fit, folder: Path, name: str, source: str | None, dev: str | None)
     return job
 
 
-def _save_encoder(job: Job, fit: Fit) -> None:
-    last = fit.fitted[next(trial.name for trial in fit.trials if trial.role == "encoder")].model
+def _save_encoders(job: Job, fit: Fit) -> None:
+    """The untouched encoder and, if the model reads it, the tuned one. Each has the regression on its last layer."""
+    last = next(trial.name for trial in fit.trials if trial.role == "encoder")
+    tokens = int(fit.features.lengths.sum())
+    facts: dict[str, Any] = {"seconds": round(fit.encode_seconds, 3), "tokens": tokens}
+    facts["memory"] = fit.machine.peak_memory()
+    save_snapshot(job, 0.0, fit.encoder, _output_layer(fit, last), job.stamps.finetune, facts)
+    if fit.tuning is not None and fit.is_tuned:
+        encoder, _, usage, trained = fit.tuning.final
+        facts = {**dataclasses.asdict(usage), "trained_parameters": trained}
+        save_snapshot(
+            job, job.config.finetune.epochs, encoder, _output_layer(fit, TUNED_LAST), job.stamps.finetune, facts
+        )
+
+
+def _output_layer(fit: Fit, name: str) -> OutputLayer:
+    last = fit.fitted[name].model
     assert isinstance(last, LinearHead)
     output = OutputLayer(fit.task.kind, "mean", fit.encoder.shape.hidden, last.target.outputs, dropout=0.0)
     output.linear.load_state_dict(last.output.state_dict())
-    tokens = int(fit.features.lengths.sum())
-    facts = {"seconds": round(fit.encode_seconds, 3), "tokens": tokens, "memory": fit.machine.peak_memory()}
-    save_snapshot(job, 0.0, fit.encoder, output, job.stamps.finetune, facts)
+    return output
 
 
 def _save_trial(job: Job, fit: Fit, trial: Trial) -> dict[str, Any]:
     """Save a model's head and predictions. Return its entry in scores.json."""
-    name, fitted = _name(trial), fit.fitted.get(trial.name)
+    name, fitted, epochs = _name(trial), fit.fitted.get(trial.name), _epochs(fit, trial)
     stamp = fingerprint("fit", FIT_VERSION, job.stamps.finetune, trial.name, trial.settings, fit.options.seed)
     facts: dict[str, Any] = {"parameters": trial.parameters, "seconds": round(trial.seconds, 3)}
     if trial.role == "baseline":
         return {**facts, "scores": _baseline(job, fit)}
-    if trial.role == "encoder":
+    if name == ENCODER:
         facts["parameters"] = count_parameters(fit.encoder) + trial.parameters
-    if trial.role == "head" and fitted is not None and fitted.member is not None:
-        folder = job.folder.head(0.0, name)
+    elif trial.role in ("head", "tuned") and fitted is not None and fitted.member is not None:
+        folder = job.folder.head(epochs, name)
         assert isinstance(fitted.model, torch.nn.Module)
         save_head(folder, fitted.model, fitted.member)
         mark_done(folder, stamp, encoder=job.stamps.finetune, layers=None, states="memory", **facts, failed=False)
     if fitted is not None and isinstance(fitted.model, Tfidf):
         fitted.model.save(job.folder.snapshot(0.0) / TFIDF_FOLDER)
-    _save_predictions(job, fit, trial, name, stamp)
-    return {**facts, **_describe(trial, fit), "scores": read_scores(job, 0.0, name)}
+    _save_predictions(job, fit, trial, epochs, stamp)
+    return {**facts, **_describe(trial, fit), "scores": read_scores(job, epochs, name)}
 
 
-def _save_predictions(job: Job, fit: Fit, trial: Trial, name: str, stamp: str) -> None:
+def _save_predictions(job: Job, fit: Fit, trial: Trial, epochs: float, stamp: str) -> None:
     splits = {HELD_OUT: trial.outputs.numpy()}
     if fit.dev is not None:
         splits["dev"] = fit.dev_outputs[trial.name]
     for split, outputs in splits.items():
         outputs = np.ascontiguousarray(outputs, dtype=np.float32)  # (row, output)
         predictions = decode_rows(job.task, outputs, job.examples(split))
-        keep_scored(job, 0.0, split, name, job.stamps.predictions(stamp, split), predictions, outputs)
+        keep_scored(job, epochs, split, _name(trial), job.stamps.predictions(stamp, split), predictions, outputs)
 
 
 def _describe(trial: Trial, fit: Fit) -> dict[str, Any]:
-    if trial.role == "encoder":
+    if _name(trial) == ENCODER:
         return {"share": 1.0}
     if trial.role == "peer":
         return {"peer": True, "group": trial.name}
@@ -236,7 +266,14 @@ def _baseline(job: Job, fit: Fit) -> dict[str, Any]:
 
 
 def _name(trial: Trial) -> str:
-    return {"baseline": BASELINE, "encoder": ENCODER}.get(trial.role, trial.name)
+    return (
+        ENCODER if trial.name == TUNED_LAST else {"baseline": BASELINE, "encoder": ENCODER}.get(trial.role, trial.name)
+    )
+
+
+def _epochs(fit: Fit, trial: Trial) -> float:
+    """Of tuning the encoder that a model reads; 0: it is untouched."""
+    return tuning_config(len(fit.examples)).epochs if trial.role == "tuned" else 0.0
 
 
 # ---------------------------------------------------------------------- rows that may be mislabelled
@@ -257,9 +294,9 @@ class Suspect:
 
 def find_suspects(fit: Fit) -> list[Suspect]:
     """Rows for which the chosen model, which had not read them, is surer of another label than it usually is of that
-    label. Most suspicious first. None where rows are too few to know what is usual."""
+    label. Most suspicious first. None where the model is more often wrong than right: it knows too little."""
     results = fit.results
-    if not isinstance(results, LabelResults) or len(results) < ROUGH:
+    if not isinstance(results, LabelResults) or (results.predicted == results.target).mean() < 0.5:
         return []
     rows = np.arange(len(results))  # (example)
     own = results.probabilities[rows, results.target]  # (example) probability of the given label

@@ -16,14 +16,16 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.states import Part, pack_tokens
 from bertvision.errors import UserError
 from bertvision.progress import Reporter
+from bertvision.sources import MemoryStates
 from bertvision.tasks.base import Task
 from bertvision.tasks.own_table import OwnTable
 
 MAX_LENGTH = 256
 KEEP: tuple[Part, ...] = ("deviation", "mean")
 ClassWeight = str | dict[str, float] | None
-COPIES = 4
-"""How often the states are in memory at the worst moment: two readings side by side, and a standardised copy."""
+COPIES, TOWERS = 4, 2
+"""How often the states are in memory at the worst moment: two readings side by side, and a standardised copy. Pairs
+that are read as two towers need about twice that, and as much time again to encode."""
 MEMORY_SHARE = 0.5
 ENCODING_SHARE = 0.5
 """Part of the user's time that encoding may take."""
@@ -146,6 +148,14 @@ def encode(
     return found, time.monotonic() - started
 
 
+def encode_towers(encoder: Encoder, features: Features, what: str, reporter: Reporter) -> tuple[MemoryStates, float]:
+    """The states of the texts of pairs, each encoded alone and once, and the seconds that it took."""
+    towers = features.towers
+    found, seconds = encode(encoder, towers.texts, f"{what}, each alone", reporter)
+    parts: dict[Part, torch.Tensor] = {part: found[part] for part in KEEP}
+    return MemoryStates(parts, encoder.shape.pooled, towers=towers), seconds
+
+
 def tokens_fit(encoder: Encoder, features: Features) -> bool:
     """Whether there is memory for the states of all tokens, in half precision."""
     needed = len(features.input_ids) * encoder.shape.layers * encoder.shape.hidden * 2
@@ -160,9 +170,10 @@ def limit_rows(
 ) -> tuple[OwnTable, str]:
     """The table, or a random part of it if it does not fit into memory or into the user's time, and a note that says
     so. `seconds` is what is left of the user's time."""
-    fits, why = _rows_that_fit(encoder), "memory"
+    parts = 1 if table.pairs is None else TOWERS
+    fits, why = _rows_that_fit(encoder) // parts, "memory"
     if seconds is not None:
-        in_time = rows_in_time(encoder, features, ENCODING_SHARE * seconds)
+        in_time = rows_in_time(encoder, features, ENCODING_SHARE * seconds / parts)
         fits, why = (in_time, "time") if in_time < fits else (fits, why)
     if fits >= len(table):
         return table, ""

@@ -12,8 +12,9 @@ from safetensors.torch import load_file
 
 from bertvision.disk import file_fingerprint, fingerprint, read_json
 from bertvision.errors import UserError
-from bertvision.heads import Head, MemberConfig, Target
+from bertvision.heads import HEADS, Head, MemberConfig, Target
 from bertvision.heads.base import CONFIG, WEIGHTS
+from bertvision.kinds import KINDS
 from bertvision.tasks.base import Task
 
 OUTPUT = "output."  # prefix of the weights of every head's output layer
@@ -65,6 +66,20 @@ def read_begin(folder: Path) -> Begin:
         raise UserError(f"no weights in '{folder}': expected {WEIGHTS} next to {CONFIG}.")
     weights = file_fingerprint([folder / WEIGHTS])
     return Begin(facts["member"]["head"], facts["shape"], facts["target"], _find_task(folder), weights)
+
+
+def find_begun_read(begin: str) -> str | None:
+    """What the head in a `begin` folder reads of sequences. None if it predicts per token, has no such setting, or is
+    no head at all (which `read_begin` reports)."""
+    facts = read_json(find_folder(begin) / CONFIG)
+    try:
+        member, target = facts["member"], facts["target"]
+        if KINDS[target["kind"]].position == "token":
+            return None
+        found = member["settings"].get("read", getattr(HEADS[member["head"]].Config(), "read", None))
+    except (KeyError, TypeError, AttributeError, UserError):
+        return None
+    return found if isinstance(found, str) else None
 
 
 def _find_task(folder: Path) -> dict[str, Any] | None:

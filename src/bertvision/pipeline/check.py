@@ -21,13 +21,21 @@ from bertvision.encoder.loading import load_encoder, shape_of
 from bertvision.encoder.states import Part
 from bertvision.errors import UserError
 from bertvision.heads import MemberConfig, build_head, count_parameters, outline_head
-from bertvision.pipeline.finetune import load_for_finetuning, output_layer
+from bertvision.pipeline.finetune import load_for_finetuning, output_layer, with_output_rate
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.snapshot import check_length
-from bertvision.pipeline.states import StoreSpec, check_stores, fits_in_memory, parts_read, weigh_states
+from bertvision.pipeline.states import (
+    PASSES,
+    StoreSpec,
+    check_stores,
+    fits_in_memory,
+    parts_read,
+    pass_of,
+    weigh_states,
+)
 from bertvision.pipeline.train import check_heads
-from bertvision.sources import StreamedSource
+from bertvision.sources import StreamedSource, TowersSource
 from bertvision.sources.cost import MEMORY, STORED, STREAMED, Choice, measure_encoder
 from bertvision.tables import counted
 from bertvision.training.finetune import Finetuning
@@ -157,12 +165,15 @@ def _supplies(job: Job, encoder: Encoder, data: Section, frozen_rate: float) -> 
     tokens, windows = data["train tokens"], data["train windows"]
     heads = {member.name: outline_head(member, encoder.shape, job.target) for member in job.members}
     found = []
-    for on_tokens in (True, False):
-        members = [member for member in job.members if ("tokens" in heads[member.name].reads) == on_tokens]
+    for one in PASSES:
+        members = [member for member in job.members if pass_of(heads[member.name]) == one]
         if not members:
             continue
         keep, passes = parts_read([heads[member.name] for member in members]), _passes(members)
         spec = StoreSpec(job, encoder, job.head_snapshots[-1], keep, finetuned=False)
+        if heads[members[0].name].towers:
+            found.append(_tower_supply(job, encoder, keep, passes, windows, tokens / frozen_rate))
+            continue
         asked, there = job.config.train.source, _is_there(spec)
         if fits_in_memory(job, encoder, keep, windows):
             written, seconds = asked == STORED and not there, 0.0 if there else tokens / frozen_rate
@@ -176,6 +187,17 @@ def _supplies(job: Job, encoder: Encoder, data: Section, frozen_rate: float) -> 
             seconds = choice.figures.get(f"seconds {choice.source}", passes * tokens / frozen_rate)
         found.append(Supply(keep, choice, seconds, spec.contents.store_bytes(windows, tokens), written))
     return found
+
+
+def _tower_supply(
+    job: Job, encoder: Encoder, keep: tuple[Part, ...], passes: float, pairs: int, seconds: float
+) -> Supply:
+    """Each text of a pair alone: as many tokens as both together, if no pairs share a text."""
+    if fits_in_memory(job, encoder, keep, 2 * pairs):
+        choice = Choice(MEMORY, "small enough to hold in memory; each text of a pair is encoded once, alone")
+        return Supply(keep, choice, seconds, 0, False)
+    choice = Choice(STREAMED, "the texts of pairs, each alone, are not stored")
+    return Supply(keep, choice, passes * seconds, 0, False)
 
 
 def _is_there(spec: StoreSpec) -> bool:
@@ -196,10 +218,11 @@ def _passes(members: list[MemberConfig]) -> float:
 
 
 def _finetune_rate(job: Job, encoder: Encoder, features: Features) -> float:
-    config = job.config.finetune
+    output = output_layer(job, encoder)
+    config = with_output_rate(job, output)
     plan = plan_batches(features.lengths, 1, job.config.seed, config.batch_rows, config.batch_tokens)
     work = Finetuning(
-        encoder, output_layer(job, encoder), features, plan, job.task.kind, config, job.config.seed, job.machine,
+        encoder, output, features, plan, job.task.kind, config, job.config.seed, job.machine,
         job.reporter,
     )  # fmt: skip
     try:
@@ -221,15 +244,21 @@ def _heads_rates(job: Job, features: Features) -> tuple[Encoder, float, float]:
         Member(config, build_head(config, encoder.shape, job.target).to(machine.device), range(len(steps) + 2))
         for config in job.members
     ]
-    keep = parts_read([member.head for member in members])
+    alone = [member.head for member in members if member.head.towers]
+    keep = parts_read([member.head for member in members if not member.head.towers])
     batches = list(islice(StreamedSource(encoder, features, steps, keep, encode_tokens=1).batches(), HEAD_STEPS))
+    paired = TowersSource(encoder, features, steps, parts_read(alone), 1).batches() if alone else iter(())
+    pairs = list(islice(paired, HEAD_STEPS))
 
     units, buffers = build_units(members, train.stack, int(features.lengths[steps[0]].sum())), build_buffers(machine)
 
     def learn(step: int) -> int:
         buffered = buffers.put(batches[step]) if buffers is not None else None
         for unit in units:
-            unit.learn(batches[step], machine, buffered)
+            if unit.members[0].head.towers:
+                unit.learn(pairs[step], machine)
+            else:
+                unit.learn(batches[step], machine, buffered)
         return int(features.lengths[batches[step].windows].sum())
 
     frozen_rate = measure_encoder(encoder, features, keep, job.encode_tokens, machine.records)

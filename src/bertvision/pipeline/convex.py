@@ -25,7 +25,7 @@ def solve_members(states: States, members: list[Member], source: Source, steps: 
         )
     held = None
     if job.examples(HELD_OUT) and any(member.head.config.strength is None for member in members):
-        held = states.keep(parts_read([member.head for member in members]), HELD_OUT)
+        held = states.keep(parts_read([member.head for member in members]), HELD_OUT, towers=members[0].head.towers)
     with job.reporter.bar("solving convex heads", len(members), "heads") as bar:
         for member in members:
             windows = np.unique(np.concatenate([steps[step] for step in member.steps]))
@@ -42,7 +42,7 @@ def _solve(
     """Solve one member and return the strength of its penalty."""
     head, job = member.head, states.job
     assert isinstance(head, LinearHead)
-    inputs = _inputs(head, memory)[torch.from_numpy(windows)]  # (row, input)
+    inputs = _inputs(head, memory, windows)  # (row, input)
     targets = _targets(states, "train", head)[torch.from_numpy(windows).to(inputs.device)]  # (row)
     own, size = head.config.strength, inputs.shape[1]
     judged = None if held is None else (_inputs(head, held), _targets(states, HELD_OUT, head))
@@ -87,9 +87,10 @@ class _Solver:
         return float((outputs[:, 0] - targets).square().mean())
 
 
-def _inputs(head: LinearHead, memory: MemoryStates) -> Tensor:
-    parts = [memory.parts[part].float() for part in head.reads]
-    return head.inputs(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))  # (window, input)
+def _inputs(head: LinearHead, memory: MemoryStates, windows: np.ndarray | None = None) -> Tensor:
+    """(window, input) of some windows, or of all."""
+    device = next(iter(memory.parts.values())).device
+    return memory.map(head.inputs, None if windows is None else torch.from_numpy(windows).to(device))
 
 
 def _targets(states: States, split: str, head: LinearHead) -> Tensor:

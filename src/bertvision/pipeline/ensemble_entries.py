@@ -95,5 +95,6 @@ def find_ensemble_mistakes(config: RunConfig) -> list[str]:
 def _own_names(config: RunConfig) -> set[str]:
     # Mistakes in [train] are reported elsewhere.
     train = dataclasses.replace(TrainConfig(), seeds=max(1, config.train.seeds))
-    members = build_members(config.heads, train, config.seed, target_kind(config.task) or LABEL)
+    kind = target_kind(config.task) or LABEL
+    members = build_members(config.heads, train, config.seed, kind, config.encoder.name)
     return {ENCODER, *(member.name for member in members), *(member.group for member in members)}

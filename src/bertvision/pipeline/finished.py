@@ -371,9 +371,10 @@ class FinishedRun:
         return self.groups(epochs, "encoder")[0]
 
     def control(self, epochs: float) -> Group | None:
-        """The control trained on all of the data."""
+        """The control trained on all of the data; the best, if it reads the states in several ways."""
         found = [group for group in self.groups(epochs, "control") if group.is_whole]
-        return found[0] if found else None
+        alike = [group for group in found if group.first.head == found[0].first.head]
+        return self.ranked(alike)[0] if alike else None
 
     def find(self, name: str, epochs: float, *roles: str) -> Model:
         """The model with this name, or the best seed of the group with this name."""

@@ -8,8 +8,9 @@ import torch
 from bertvision.data.packing import fill_batches
 from bertvision.encoder.states import Part
 from bertvision.pipeline.folder import HELD_OUT
+from bertvision.pipeline.job import Job
 from bertvision.pipeline.snapshot import Collector, compute_outputs, put_in_order
-from bertvision.pipeline.states import States, parts_read
+from bertvision.pipeline.states import States
 from bertvision.sources import MemorySource
 from bertvision.training.stack import Member
 
@@ -19,9 +20,9 @@ ROWS = 1024  # windows per batch when the states are in memory
 class HeldOut:
     """Scores members on the held-out examples. Their states are held in memory if they are small."""
 
-    def __init__(self, states: States, keep: tuple[Part, ...], metric: str) -> None:
+    def __init__(self, states: States, keep: tuple[Part, ...], metric: str, towers: bool = False) -> None:
         self.job, self.encoder, self.metric = states.job, states.encoder, metric
-        self.kept = states.keep(keep, HELD_OUT)
+        self.kept = states.keep(keep, HELD_OUT, towers=towers)
 
     def score(self, members: list[Member]) -> dict[str, float]:
         """Return name → score in percent, NaN if a head's outputs are NaN or infinite. All processes get the scores of
@@ -34,7 +35,11 @@ class HeldOut:
         for member in members:
             member.head.train()
         machine = self.job.machine
-        scores = [{name: self._score(found) for name, found in outputs.items()}] if machine.is_main else []
+        scores = (
+            [{name: score_held_out(self.job, found, self.metric) for name, found in outputs.items()}]
+            if machine.is_main
+            else []
+        )
         agreed: dict[str, float] = machine.gather(scores)[0]
         return agreed
 
@@ -51,18 +56,19 @@ class HeldOut:
     def _streamed_outputs(self, members: list[Member]) -> dict[str, np.ndarray]:
         job, features = self.job, self.job.features(HELD_OUT)
         heads = {member.name: member.head for member in members}
-        keep, tokens = parts_read(list(heads.values())), job.encode_tokens
-        return compute_outputs(self.encoder, heads, keep, features, job.task.kind, job.machine, tokens)
+        return compute_outputs(self.encoder, heads, features, job.task.kind, job.machine, job.encode_tokens)
 
-    def _score(self, outputs: np.ndarray) -> float:
-        """The score; if the task has a threshold, at the best one for this data, which predictions will use as well."""
-        if not np.isfinite(outputs).all():
-            return math.nan
-        task, examples = self.job.task, self.job.examples(HELD_OUT)
-        # Only the best answer is scored.
-        results = task.kind.example_results(self.job.decode(outputs, HELD_OUT, n_best=1), examples)
-        scores = task.kind.score(task.metrics, results, task.kind.pick_threshold(results))
-        return float(scores.get("at_threshold", scores)[self.metric])
+
+def score_held_out(job: Job, outputs: np.ndarray, metric: str) -> float:
+    """The score of a model's outputs; if the task has a threshold, at the best one for this data, which predictions
+    will use as well. NaN if the outputs are NaN or infinite."""
+    if not np.isfinite(outputs).all():
+        return math.nan
+    task, examples = job.task, job.examples(HELD_OUT)
+    # Only the best answer is scored.
+    results = task.kind.example_results(job.decode(outputs, HELD_OUT, n_best=1), examples)
+    scores = task.kind.score(task.metrics, results, task.kind.pick_threshold(results))
+    return float(scores.get("at_threshold", scores)[metric])
 
 
 class EachEpoch:

@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from bertvision.config import EvaluateConfig, FinetuneConfig, RunConfig, load_config
+from bertvision.config import EvaluateConfig, RunConfig, load_config
 from bertvision.data.examples import Example
 from bertvision.data.splits import draw, hold_out
 from bertvision.data.windows import Features, build_features
 from bertvision.disk import fingerprint, read_json
 from bertvision.encoder.loading import identify, load_tokenizer, shape_of, weights_stamp
+from bertvision.encoder.reading import ways_to_read
 from bertvision.errors import UserError
 from bertvision.heads import MemberConfig, Target
 from bertvision.kinds import Decoding, Predictions
@@ -35,8 +36,12 @@ from bertvision.tasks import Task, build_task
 FINETUNE_VERSION, TRAIN_VERSION, SCORE_VERSION = 2, 2, 3
 # Settings that do not affect the result (`memory_tokens` only changes which units dropout hits).
 NO_EFFECT = ("snapshots", "memory_tokens", "checkpoint_seconds", "track", "encode_tokens")
+# How many times faster a new output layer for labels or scores learns than the whole encoder, by default. The learning
+# rates of BitFit and LoRA are high already.
+OUTPUT_TIMES = 10
 # Settings that have no effect with a given method; leaving them out keeps older runs finished.
-UNUSED = {"full": ("method", "lora_rank", "lora_alpha"), "bitfit": ("lora_rank", "lora_alpha"), "lora": ()}
+LORA = ("lora_rank", "lora_alpha")
+UNUSED = {"full": ("method", *LORA), "bitfit": LORA, "lora": (), "contrastive": LORA}
 
 
 class Job:
@@ -78,7 +83,25 @@ class Job:
 
     @cached_property
     def members(self) -> list[MemberConfig]:
-        return build_members(self.config.heads, self.config.train, self.config.seed, self.task.kind)
+        config = self.config
+        return build_members(config.heads, config.train, config.seed, self.task.kind, config.encoder.name)
+
+    @cached_property
+    def output_reads(self) -> tuple[str, ...]:
+        """What new output layers read in fine-tuning. Several train together, and held-out data chooses one."""
+        own, config = self.config.finetune.read, self.config.finetune
+        if self.task.kind.position == "token" or config.epochs == 0:  # an output layer that does not learn is random
+            return ("cls",)
+        found = (own,) if own is not None else ways_to_read(self.config.encoder.name)
+        return found if self.examples(HELD_OUT) else found[:1]
+
+    @property
+    def output_rate(self) -> float:
+        """The learning rate of a new output layer."""
+        config = self.config.finetune
+        assert config.lr is not None, "the config is resolved"
+        is_faster = self.task.kind.position == "sequence" and config.method == "full"
+        return config.lr * (OUTPUT_TIMES if is_faster else 1) if config.output_lr is None else config.output_lr
 
     @cached_property
     def encode_tokens(self) -> int:
@@ -243,12 +266,24 @@ class Stamps:
     @cached_property
     def finetune(self) -> str:
         config = self.job.config
-        settings = {"epochs": 0} if config.finetune.epochs == 0 else _finetune_settings(config.finetune)
+        settings = {"epochs": 0} if config.finetune.epochs == 0 else self._finetune_settings()
         # The settings, not the values resolved on this machine: a run from a GPU stays finished on a laptop.
         precision = config.encoder.dtype, config.encoder.attention
         return fingerprint(
             "finetune", FINETUNE_VERSION, self.data("train"), self.encoder, settings, config.seed, precision
         )
+
+    def _finetune_settings(self) -> dict[str, Any]:
+        """What the output layer reads and its learning rate are left out where they are those of older runs, which
+        thus stay finished."""
+        config = self.job.config.finetune
+        unused = (*NO_EFFECT, *UNUSED[config.method], "read", "output_lr")
+        found = {key: value for key, value in dataclasses.asdict(config).items() if key not in unused}
+        if self.job.output_reads != ("cls",):
+            found["read"] = self.job.output_reads
+        if self.job.output_rate != config.lr:
+            found["output_lr"] = self.job.output_rate
+        return found
 
     def member(self, epochs: float, member: MemberConfig) -> str:
         """Stamp of a head trained on the states of a snapshot."""
@@ -285,11 +320,6 @@ def _fitted_parts(examples: list[Example], kept: dict[str, Any]) -> tuple[list[E
         raise UserError("the training file has fewer rows than when the model was fitted.")
     training = examples if kept["also_train"] else [one for row, one in enumerate(examples) if row not in held]
     return training, [one for row, one in enumerate(examples) if row in held]
-
-
-def _finetune_settings(config: FinetuneConfig) -> dict[str, Any]:
-    unused = (*NO_EFFECT, *UNUSED[config.method])
-    return {key: value for key, value in dataclasses.asdict(config).items() if key not in unused}
 
 
 def find_mistakes(config: RunConfig) -> list[str]:

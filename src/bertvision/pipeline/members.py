@@ -12,13 +12,24 @@ heads = [
 import dataclasses
 import itertools
 import re
+from functools import cached_property
 from typing import Any
 
 from bertvision.config import RunConfig, TrainConfig
+from bertvision.encoder.reading import ways_to_read
 from bertvision.errors import ConfigError, UserError, suggest
-from bertvision.heads import CONTROL, CONVEX_CONTROL, HEADS, MemberConfig, find_preset, list_presets, setting_types
+from bertvision.heads import (
+    CONTROL,
+    CONVEX_CONTROL,
+    HEADS,
+    MemberConfig,
+    find_preset,
+    find_read,
+    list_presets,
+    setting_types,
+)
 from bertvision.kinds import KINDS, LABEL, Kind
-from bertvision.pipeline.begin import find_folder, name_begin, read_begin
+from bertvision.pipeline.begin import find_begun_read, find_folder, name_begin, read_begin
 from bertvision.settings import convert, describe_type, out_of_range
 from bertvision.tasks.config import target_kind
 
@@ -32,16 +43,25 @@ RESERVED = ("encoder", "baseline")
 NAME = re.compile(r"[^\W\d_][\w.-]*")
 
 
-def build_members(entries: list[Any], train: TrainConfig, seed: int, kind: Kind) -> list[MemberConfig]:
+def build_members(
+    entries: list[Any], train: TrainConfig, seed: int, kind: Kind, encoder: str | None = None
+) -> list[MemberConfig]:
     """Build the members of a config. The control is added in front if it is missing, and its convex twin if there is a
-    convex head. Raise ConfigError with every mistake."""
-    builder = _Builder(train, seed, kind)
+    convex head that reads pairs in the same way. Raise ConfigError with every mistake.
+
+    A head without `read` reads sequences as the encoder was made, or in both common ways (two members) if the encoder
+    does not say. Without an encoder, such a head has its class's default."""
+    builder = _Builder(train, seed, kind, encoder)
     members = builder.build([{"head": entry} if isinstance(entry, str) else dict(entry) for entry in entries])
     if not any(member.head == CONTROL and member.data_fraction == 1 and not member.begin for member in members):
         members = builder.build([{"head": CONTROL}]) + members
-    if any(HEADS[member.head].convex for member in members) and not any(one.head == CONVEX_CONTROL for one in members):
-        members[1:1] = builder.build([{"head": CONVEX_CONTROL}])
+    first = next((at for at, one in enumerate(members) if one.head != CONTROL), len(members))
+    for pairs in {_pairs_of(member): None for member in members if HEADS[member.head].convex}:
+        if not any(one.head == CONVEX_CONTROL and _pairs_of(one) == pairs for one in members):
+            name = CONVEX_CONTROL if pairs == "joined" else f"{CONVEX_CONTROL}_{pairs}"
+            members[first:first] = builder.build([{"head": name}])
     mistakes = builder.mistakes
+    members = _without_tried_twice(members, builder.tried)
     names = [member.name for member in members]
     for name in sorted({name for name in names if names.count(name) > 1}):
         mistakes.append(f"two heads are named '{name}': remove the duplicate, or give one of them another `name`.")
@@ -55,6 +75,20 @@ def build_members(entries: list[Any], train: TrainConfig, seed: int, kind: Kind)
     if mistakes:
         raise ConfigError(mistakes)
     return members
+
+
+def _without_tried_twice(members: list[MemberConfig], tried: set[str]) -> list[MemberConfig]:
+    """Leave out members that only try a way of reading which another entry names: linear, if it is tried as linear_mean
+    too, beside linear_mean."""
+    kept: list[MemberConfig] = []
+    for member in members:
+        if member.name not in tried or member not in kept:
+            kept.append(member)
+    return kept
+
+
+def _pairs_of(member: MemberConfig) -> str:
+    return str(member.settings.get("pairs", "joined"))
 
 
 def find_head_mistakes(config: RunConfig) -> list[str]:
@@ -79,14 +113,39 @@ def as_list(value: Any) -> list[Any]:
 class _Builder:
     """Turns entries into members and collects their mistakes."""
 
-    def __init__(self, train: TrainConfig, seed: int, kind: Kind) -> None:
-        self.train, self.seed, self.kind = train, seed, kind
+    def __init__(self, train: TrainConfig, seed: int, kind: Kind, encoder: str | None) -> None:
+        self.train, self.seed, self.kind, self.encoder = train, seed, kind, encoder
         self.mistakes: list[str] = []
+        self.tried: set[str] = set()
+        """Names of members that try one of several ways of reading."""
 
     def build(self, tables: list[dict[str, Any]]) -> list[MemberConfig]:
-        grids = [(name, *self._expand(name, table)) for table in tables for name in as_list(table["head"])]
-        members = [self._build_member(name, point, varied) for name, points, varied in grids for point in points]
-        return [member for member in members if member is not None]
+        members: list[MemberConfig] = []
+        for table in tables:
+            for name in as_list(table["head"]):
+                points, varied = self._expand(name, table)
+                found = [self._build_member(name, point, varied) for point in points]
+                members += [member for member in found if member is not None]
+                if "read" in varied and "read" not in table:
+                    self.tried |= {member.name for member in found if member is not None}
+        return members
+
+    # ------------------------------------------------------------------ what heads read
+
+    @cached_property
+    def _ways(self) -> tuple[str, ...]:
+        assert self.encoder is not None, "without an encoder, the classes' defaults hold"
+        return ways_to_read(self.encoder)
+
+    def _default_reads(self, name: str, given: dict[str, Any]) -> list[str]:
+        """What a head reads if its entry does not say: one or two values of `read`, or none if the class's default
+        holds. A head that starts from the weights of another one reads what that one read."""
+        head, preset = find_preset(name)
+        if self.encoder is None or self.kind.position == "token" or "read" in {*given, *preset}:
+            return []
+        begun = find_begun_read(given["begin"]) if isinstance(given.get("begin"), str) else None
+        found = [begun] if begun else [find_read(head, way) for way in self._ways]
+        return [read for read in dict.fromkeys(found) if read is not None]
 
     # ------------------------------------------------------------------ grids
 
@@ -97,6 +156,9 @@ class _Builder:
             return [], {}
         given = {key: value for key, value in table.items() if key != "head"}
         hints = setting_types(find_preset(name)[0]) | MEMBER | {"name": list}
+        reads = self._default_reads(name, given)
+        if len(reads) > 1:
+            given["read"] = reads
         seeds = self._find_seeds(name, given)
         if seeds is not None:
             given["seed"] = seeds
@@ -135,6 +197,11 @@ class _Builder:
         if not head.takes(self.kind):
             able = " or ".join(f"a {other}" for other in KINDS if head.takes(KINDS[other]))
             self.mistakes.append(f"head '{name}' can't predict a {self.kind}, only {able}.")
+        if self.kind.position == "token" and member.settings.get("pairs") == "towers":
+            self.mistakes.append(
+                f"head '{name}' can't have `pairs` = 'towers' for a {self.kind}: the answer is in a sequence of both "
+                "texts. Leave it out."
+            )
         if own_name is not None and not _is_name(own_name):
             self.mistakes.append(
                 f"the `name` of head '{name}' can't be {own_name!r}: use a letter, then letters, digits, '_', '-' or "
@@ -157,6 +224,8 @@ class _Builder:
         head, preset = find_preset(name)
         # Lists, as in JSON, so that a member read from a file equals the one that was written.
         settings = {key: list(value) if isinstance(value, tuple) else value for key, value in preset.items()}
+        if reads := self._default_reads(name, given):
+            settings["read"] = reads[0]
         training: dict[str, Any] = {key: getattr(self.train, key, None) for key in TRAINING}
         training |= {"seed": self.seed, "data_fraction": 1.0}
         hints = setting_types(head)

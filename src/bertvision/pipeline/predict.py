@@ -14,7 +14,6 @@ from bertvision.data.windows import Features, build_features
 from bertvision.disk import read_json
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.loading import load_encoder
-from bertvision.encoder.states import Part
 from bertvision.errors import UserError
 from bertvision.heads import Head, load_head
 from bertvision.kinds import Decoding, Predictions
@@ -56,11 +55,8 @@ class Predictor:
         self.machine = Machine(encoder.device, encoder.dtype)
         self.encoder, output = load_snapshot(self.folder.encoder(self.epochs), encoder, self.machine, self.load_encoder)
         self.models: dict[str, Any] = {}
-        keep: set[Part] = set()
         for name in names:
             self.models[name] = output if name == ENCODER else self._load_head(name)
-            keep.update(output.keep if name == ENCODER else self.models[name].reads)
-        self.keep = tuple(sorted(keep))
 
     @property
     def threshold(self) -> float:
@@ -153,7 +149,7 @@ class Predictor:
     def _predict(self, examples: list[Example], features: Features) -> Predictions:
         task, tokens = self.task, int(features.lengths.sum())
         with sharing_cores(tokens, self.reporter), self.reporter.bar("predicting", tokens, "tokens") as bar:
-            found = compute_outputs(self.encoder, self.models, self.keep, features, task.kind, self.machine, bar=bar)
+            found = compute_outputs(self.encoder, self.models, features, task.kind, self.machine, bar=bar)
         outputs = next(iter(found.values()))  # (token or window, output)
         if len(found) > 1:
             assert self.model.method is not None, "only an ensemble has several models"

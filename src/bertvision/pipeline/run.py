@@ -9,6 +9,7 @@ from typing import Any
 
 from bertvision import threads
 from bertvision.disk import write_json, write_text
+from bertvision.encoder.reading import read_as_made
 from bertvision.machine import describe_environment, is_crowded
 from bertvision.pipeline.ensemble import add_ensembles
 from bertvision.pipeline.finetune import finetune
@@ -37,6 +38,7 @@ def open_run(job: Job) -> None:
             "this machine is busy, and torch was imported before bertvision, so its idle threads waste CPU time. "
             "Import bertvision first or set OMP_WAIT_POLICY=PASSIVE to train several times faster."
         )
+    _report_reading(job)
     job.machine.wait()
 
 
@@ -48,6 +50,16 @@ def run_job(job: Job) -> dict[str, Any]:
     finetune(job)
     train(job)
     return score_job(job)
+
+
+def _report_reading(job: Job) -> None:
+    """Print how the encoder is read where the config leaves it to the encoder."""
+    pinned = job.config.finetune.read and all(isinstance(one, dict) and "read" in one for one in job.config.heads)
+    if job.task.kind.position == "token" or pinned:
+        return
+    made = read_as_made(job.config.encoder.name)
+    how = f"was made to be read as '{made}'" if made else "does not say how it is read: both 'cls' and 'mean' are tried"
+    job.reporter.say(f"the encoder {how} (`read` of a head, finetune.read).")
 
 
 def score_job(job: Job) -> dict[str, Any]:

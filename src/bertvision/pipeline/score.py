@@ -9,7 +9,6 @@ import numpy as np
 
 from bertvision.disk import read_json, write_json, writing_folder
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.states import Part
 from bertvision.errors import UserError
 from bertvision.heads import load_head
 from bertvision.kinds import Figure, Kind, Predictions, save_predictions, save_results
@@ -112,18 +111,13 @@ def _predict_missing(job: Job, epochs: float, rows: list[Row]) -> None:
         loaded = loaded or load_snapshot(job.folder.encoder(epochs), job.config.encoder, job.machine)
         encoder, output = loaded
         models: dict[str, Any] = {}
-        keep: set[Part] = set()
         for row in todo:
             model: Any = output if row.name == ENCODER else load_head(job.folder.head(epochs, row.name))[0]
-            keep.update(output.keep if row.name == ENCODER else model.reads)
             models[row.name] = model.to(job.machine.device).eval()
         features = job.features(split)
         title = f"scoring {counted(len(todo), 'model')} on {split}"
         with job.reporter.bar(title, int(features.lengths.sum()), "tokens") as bar:
-            outputs = compute_outputs(
-                encoder, models, tuple(sorted(keep)), features, job.task.kind, job.machine,
-                job.encode_tokens, bar,
-            )  # fmt: skip
+            outputs = compute_outputs(encoder, models, features, job.task.kind, job.machine, job.encode_tokens, bar)
         if job.machine.is_main:
             for row in todo:
                 _keep_predictions(job, epochs, split, row, outputs[row.name])

@@ -1,9 +1,9 @@
 """Snapshots: save and load the encoder after a given number of epochs of fine-tuning, and run it.
 
-`compute_outputs` runs one pass over some windows and returns the outputs of every model: output layer and heads.
+`compute_outputs` runs the encoder over some windows and returns the outputs of every model: output layer and heads.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from bertvision.machine import Machine
 from bertvision.pipeline.folder import mark_done
 from bertvision.pipeline.job import Job
 from bertvision.progress import Bar
+from bertvision.sources import encode_pairs
 from bertvision.sources.base import make_ahead
 
 # Below this many operations, compiling the layers takes longer than it saves (LOG.md): a minute or two on a large GPU.
@@ -99,6 +100,9 @@ def check_length(job: Job, encoder: Encoder) -> None:
 
 MOST_WAITING = 64 << 20  # bytes of outputs on the device before they are fetched
 
+POOLED_BATCHES = 16
+"""Batches of tokens whose pooled states are held at once, when pairs are read as two towers."""
+
 Model = Callable[[HiddenStates], Tensor]
 
 
@@ -112,24 +116,58 @@ class Rows(NamedTuple):
 def compute_outputs(
     encoder: Encoder,
     models: Mapping[str, Model],
-    keep: tuple[Part, ...],
     features: Features,
     kind: Kind,
     machine: Machine,
     tokens: int = 8192,
     bar: Bar | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return each model's float32 outputs in the features' order: (token, 2) for spans, else (window, output)."""
-    # Longest first: memory runs out at once or never, and neighbours need little padding.
-    order = np.argsort(-features.lengths, kind="stable")
-    plan = fill_batches(features.lengths, order, tokens=tokens)
-    found = Collector()
-    for windows, states in encode_batches(encoder, features, plan[machine.rank :: machine.processes], keep):
-        with torch.no_grad():  # in the models' own float32: half precision would produce ties
-            found.add(windows, [model(states) for model in models.values()])
-        if bar:
-            bar.advance(int(features.lengths[windows].sum()))
-    return put_in_order(machine.gather(found.fetch()), list(models), features, kind)
+    """Return each model's float32 outputs in the features' order: (token, 2) for spans, else (window, output). Models
+    that read two towers have a pass of their own."""
+    passes = {alone: [name for name in models if reads_towers(models[name]) == alone] for alone in (False, True)}
+    passes = {alone: names for alone, names in passes.items() if names}
+    found: dict[str, np.ndarray] = {}
+    for alone, names in passes.items():
+        some = [models[name] for name in names]
+        keep, outputs = parts_kept(some), Collector()
+        # Longest first: memory runs out at once or never, and neighbours need little padding.
+        order = np.argsort(-features.lengths, kind="stable")
+        plan = fill_batches(features.lengths, order, tokens=tokens)
+        if alone:
+            plan = _plan_pairs(features, keep, tokens)
+        mine = plan[machine.rank :: machine.processes]
+        batches = _pair_batches(encoder, features, mine, keep, tokens) if alone else None
+        for windows, states in batches or encode_batches(encoder, features, mine, keep):
+            with torch.no_grad():  # in the models' own float32: half precision would produce ties
+                outputs.add(windows, [model(states) for model in some])
+            if bar:
+                bar.advance(int(features.lengths[windows].sum()) // len(passes))
+        found |= put_in_order(machine.gather(outputs.fetch()), names, features, kind)
+    return {name: found[name] for name in models}
+
+
+def reads_towers(model: Any) -> bool:
+    return bool(getattr(model, "towers", False))
+
+
+def parts_kept(models: Iterable[Any]) -> tuple[Part, ...]:
+    """The parts of the states that output layers and heads read."""
+    return tuple(sorted({part for model in models for part in getattr(model, "keep", None) or model.reads}))
+
+
+def _plan_pairs(features: Features, keep: tuple[Part, ...], tokens: int) -> list[np.ndarray]:
+    """Batches of pairs, those with the same first text next to each other: a batch encodes a text once. Pooled states
+    are small, so batches are larger."""
+    order = np.argsort(features.towers.first, kind="stable")  # (pair)
+    return fill_batches(features.lengths, order, tokens=tokens if "tokens" in keep else POOLED_BATCHES * tokens)
+
+
+def _pair_batches(
+    encoder: Encoder, features: Features, plan: list[np.ndarray], keep: tuple[Part, ...], tokens: int
+) -> Iterator[tuple[np.ndarray, HiddenStates]]:
+    encoder.eval()
+    for pairs in plan:
+        yield pairs, encode_pairs(encoder, features.towers, pairs, keep, tokens)
 
 
 def encode_batches(

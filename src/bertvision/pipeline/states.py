@@ -27,7 +27,7 @@ from bertvision.heads import Head, outline_head
 from bertvision.pipeline.folder import snapshot_name
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.snapshot import load_snapshot, report_route
-from bertvision.sources import MemorySource, MemoryStates, Source, StreamedSource
+from bertvision.sources import MemorySource, MemoryStates, Source, StreamedSource, TowersSource
 from bertvision.sources.cost import MEMORY, STORED, STREAMED, Choice, Rates, measure_disk, measure_encoder, weigh
 from bertvision.sources.store import Contents, Location, Store, StoredSource, StoreWriter, build_identity, open_location
 from bertvision.sources.store.scan import Scan, scan
@@ -132,20 +132,28 @@ class States:
         kept: MemoryStates | None = None,
         repeats: float = 1.0,
         resumed: bool = False,
+        towers: bool = False,
     ) -> tuple[Source, Choice]:
         """Return the source for a pass over the training set, and why it was chosen. `kept` states in memory are used
-        if given. `repeats` is the expected total number of such passes. A `resumed` pass keeps its source."""
+        if given. `repeats` is the expected total number of such passes. A `resumed` pass keeps its source. States of
+        two `towers` are those of each text of a pair alone."""
         job, features = self.job, self.job.features("train")
         share = (job.machine.rank, job.machine.processes)
-        kept = kept or self.keep(keep, "train", use_store=True)
+        kept = kept or self.keep(keep, "train", use_store=True, towers=towers)
         if kept is not None:
             choice = Choice(MEMORY, kept.origin)
+        elif towers:
+            choice = Choice(STREAMED, "the texts of pairs, each alone, are not stored")
         else:
             passes = repeats * sum(job.tokens_of(whole.steps)) / max(1, int(features.lengths.sum()))
             choice = self.choose(keep, passes, resumed)
-        self._record(keep, choice)
+        self._record(keep, choice, towers)
         if kept is not None:
             return MemorySource(kept, features, whole.steps, share), choice
+        if towers:
+            return TowersSource(
+                self.encoder, features, whole.steps, keep, job.encode_tokens, share, whole.starts
+            ), choice
         if choice.source == STREAMED:
             # Recording is safe: heads are done with a batch before they ask for the next one.
             tokens, records = job.encode_tokens, job.machine.records
@@ -181,33 +189,39 @@ class States:
         job = self.job
         return measure_encoder(self.encoder, job.features("train"), keep, job.encode_tokens, job.machine.records)
 
-    def _record(self, keep: tuple[Part, ...], choice: Choice) -> None:
+    def _record(self, keep: tuple[Part, ...], choice: Choice, towers: bool) -> None:
         """Print the choice and write it to sources.json."""
         job = self.job
         if not job.machine.is_main:
             return
-        path, name = job.folder.path / "sources.json", self._spec(keep).name
+        path, name = job.folder.path / "sources.json", self._spec(keep).name + ("_towers" if towers else "")
         known, entry = read_json(path) or {}, asdict(choice)
         if known.get(name) != entry:
             write_json(path, {**known, name: entry})
-        line = f"hidden states ({', '.join(keep)}) are {SHOWN[choice.source]}: {choice.reason}."
+        alone = ", each text alone" if towers else ""
+        line = f"hidden states ({', '.join(keep)}{alone}) are {SHOWN[choice.source]}: {choice.reason}."
         job.reporter.say_if_new("states", line)
 
     # ------------------------------------------------------------------ in memory
 
-    def keep(self, keep: tuple[Part, ...], split: str, use_store: bool = False) -> MemoryStates | None:
+    def keep(
+        self, keep: tuple[Part, ...], split: str, use_store: bool = False, towers: bool = False
+    ) -> MemoryStates | None:
         """Load the states of a split into memory, or return None if they are too large. They are encoded once or, with
         `use_store`, read from their store. The number of epochs plays no part in the decision: states in memory and
         streamed states round differently, and a head's result must not depend on how long another head trains."""
         job, features = self.job, self.job.features(split)
-        (too_large,) = job.machine.agree(not fits_in_memory(job, self.encoder, keep, len(features)))
+        alone = features.towers if towers else None
+        windows = features if alone is None else alone.texts
+        (too_large,) = job.machine.agree(not fits_in_memory(job, self.encoder, keep, len(windows)))
         if too_large:
             return None
-        store = self._find_kept(keep, split) if use_store else None
+        store = self._find_kept(keep, split) if use_store and not towers else None
         if store is not None:
             return MemoryStates.load(store, keep, features, job.machine.device, job.machine.dtype)
-        with job.reporter.bar(f"encoding {split}", int(features.lengths.sum()), "tokens") as bar:
-            return MemoryStates.encode(self.encoder, features, keep, job.encode_tokens, bar)
+        what = f"encoding {split}" + (", each text alone" if towers else "")
+        with job.reporter.bar(what, int(windows.lengths.sum()), "tokens") as bar:
+            return MemoryStates.encode(self.encoder, features, keep, job.encode_tokens, bar, alone)
 
     def _find_kept(self, keep: tuple[Part, ...], split: str) -> Store | None:
         """The store to load states into memory from, if any."""
@@ -351,6 +365,7 @@ def check_stores(job: Job) -> None:
     """If states are to be stored, raise UserError for a location that can't be opened or holds other states, as far as
     that is known before fine-tuning."""
     if job.config.train.source == STORED:
+        refuse_towers(job)
         size = shape_of(job.config.encoder.name, job.config.encoder.layers)
         for epochs in job.head_snapshots:
             for keep in parts_of(job):
@@ -365,7 +380,31 @@ def check_stores(job: Job) -> None:
 def parts_of(job: Job) -> list[tuple[Part, ...]]:
     """The parts of the states that the job's heads read, grouped by training pass: tokens apart from the rest."""
     size = shape_of(job.config.encoder.name, job.config.encoder.layers)
-    return split_parts(parts_read([outline_head(member, size.shape, job.target) for member in job.members]))
+    heads = [outline_head(member, size.shape, job.target) for member in job.members]
+    return split_parts(parts_read([head for head in heads if not head.towers]))
+
+
+def refuse_towers(job: Job) -> None:
+    """Raise UserError if a head reads two towers, whose states are not stored."""
+    size = shape_of(job.config.encoder.name, job.config.encoder.layers)
+    for member in job.members:
+        if outline_head(member, size.shape, job.target).towers:
+            raise UserError(
+                f"head '{member.name}' has pairs = 'towers': the states of single texts are not stored. Use "
+                "train.source = 'auto' or 'streamed', or pairs = 'joined'."
+            )
+
+
+TOWER_PASSES = ("tower_tokens", "towers")
+PASSES = ("tokens", "sequences", *TOWER_PASSES)
+"""Heads that read the same states train in one pass. Others have their own: small states in memory must not be streamed
+just because other heads read tokens."""
+
+
+def pass_of(head: Head) -> str:
+    if "tokens" in head.reads:
+        return "tower_tokens" if head.towers else "tokens"
+    return "towers" if head.towers else "sequences"
 
 
 def split_parts(parts: Iterable[str]) -> list[tuple[Part, ...]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from bertvision.data.packing import plan_pass
+from bertvision.data.windows import Features
 from bertvision.disk import writing_folder
 from bertvision.encoder.loading import shape_of
 from bertvision.errors import UserError
@@ -17,7 +18,7 @@ from bertvision.pipeline.folder import HELD_OUT, mark_done
 from bertvision.pipeline.held_out import EachEpoch, HeldOut
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.snapshot import compile_if_long, load_snapshot, report_route
-from bertvision.pipeline.states import States, parts_read
+from bertvision.pipeline.states import PASSES, States, parts_read, pass_of
 from bertvision.sources import MemoryStates
 from bertvision.sources.cost import STREAMED
 from bertvision.tables import counted
@@ -33,6 +34,8 @@ def check_heads(job: Job) -> None:
     own = {job.folder.head(epochs, one.name).resolve() for epochs in job.head_snapshots for one in job.members}
     for member in job.members:
         outline = outline_head(member, shape, job.target)
+        if outline.towers:
+            _check_pairs(job, member)
         if member.begin is None:
             continue
         check_begin(outline, member, job.task)
@@ -41,6 +44,19 @@ def check_heads(job: Job) -> None:
                 f"head '{member.name}' begins with '{member.begin}', which this run itself writes: give the head that "
                 "is saved there another `name`, or set `run` to another folder."
             )
+
+
+def _check_pairs(job: Job, member: MemberConfig) -> None:
+    if not job.task.takes_pairs:
+        raise UserError(
+            f"head '{member.name}' has pairs = 'towers', which compares two texts, but {job.task.name} has single "
+            "texts: leave the setting out."
+        )
+    if job.task.windowed:
+        raise UserError(
+            f"head '{member.name}' has pairs = 'towers', but {job.task.name} cuts passages into windows, which need "
+            "both texts in one sequence: leave the setting out."
+        )
 
 
 def train(job: Job) -> None:
@@ -61,14 +77,13 @@ def _train_on(job: Job, epochs: float, configs: list[MemberConfig]) -> None:
     encoder, _ = load_snapshot(job.folder.encoder(epochs), job.config.encoder, job.machine)
     report_route(job, encoder)
     states = States(job, encoder, epochs)
-    reads = {config.name: outline_head(config, encoder.shape, job.target).reads for config in configs}
-    # Two passes: heads on [CLS] states in memory must not be streamed just because other heads read tokens.
-    for position in ("tokens", "sequences"):
-        some = [config for config in configs if ("tokens" in reads[config.name]) == (position == "tokens")]
+    passes = {config.name: pass_of(outline_head(config, encoder.shape, job.target)) for config in configs}
+    for one in PASSES:
+        some = [config for config in configs if passes[config.name] == one]
         if not some:
             continue
         stamp = "-".join(f"{config.name}={job.stamps.member(epochs, config)}" for config in some)
-        folder = job.folder.checkpoints / f"heads_{epochs:g}_{position}"
+        folder = job.folder.checkpoints / f"heads_{epochs:g}_{one}"
         checkpoints = Checkpoints(folder, stamp, job.config.train.checkpoint_seconds)
         done = train_members(states, some, checkpoints, watched=True)
         if job.machine.is_main:
@@ -119,14 +134,14 @@ def train_members(
         members.append(Member(config, head, whole.courses[config.epochs, config.data_fraction]))
     started = time.monotonic()
     job.machine.watch_memory()
-    keep = parts_read([member.head for member in members])
+    keep, towers = parts_read([member.head for member in members]), members[0].head.towers
     stepped = [member for member in members if not member.head.convex]
     if watched and job.examples(HELD_OUT) and max((one.config.epochs for one in stepped), default=0) > 1:
-        judge = EachEpoch(HeldOut(states, keep, job.task.metrics[0]), states.epochs, stepped, whole.steps)
+        judge = EachEpoch(HeldOut(states, keep, job.task.metrics[0], towers), states.epochs, stepped, whole.steps)
     tokens = job.tokens_of(whole.steps)
     if not encoder.compiled:
         compile_if_long(job, encoder, repeats * sum(tokens) if "tokens" in keep else float(lengths.sum()))
-    source, choice = states.open(whole, keep, kept, repeats, checkpoints.is_there())
+    source, choice = states.open(whole, keep, kept, repeats, checkpoints.is_there(), towers)
     if len(stepped) < len(members):
         solve_members(states, [member for member in members if member.head.convex], source, whole.steps)
     before = time.monotonic() - started
@@ -140,18 +155,19 @@ def train_members(
         members,
         before + seconds,
         choice.source,
-        {member.name: _encoded_tokens(member, whole.steps, tokens, lengths, choice.source) for member in members},
+        {member.name: _encoded_tokens(member, whole.steps, job.features("train"), choice.source) for member in members},
         job.machine.peak_memory(),
     )
 
 
-def _encoded_tokens(
-    member: Member, steps: list[np.ndarray], tokens: list[int], lengths: np.ndarray, states: str
-) -> int:
+def _encoded_tokens(member: Member, steps: list[np.ndarray], features: Features, states: str) -> int:
     """Streamed states are computed again in each epoch, others once."""
-    if states == STREAMED:
-        return sum(tokens[step] for step in member.steps)
-    return int(lengths[np.unique(np.concatenate([steps[step] for step in member.steps]))].sum())
+    own = [steps[step] for step in member.steps]
+    parts = own if states == STREAMED else [np.unique(np.concatenate(own))]
+    if not member.head.towers:
+        return sum(int(features.lengths[windows].sum()) for windows in parts)
+    towers = features.towers
+    return sum(int(towers.texts.lengths[towers.needed(pairs)].sum()) for pairs in parts)
 
 
 def _save_member(job: Job, epochs: float, member: Member, done: Trained) -> None:

@@ -231,6 +231,8 @@ def _map_examples(
     """Encoder and head are loaded once for all of them."""
     others = run.encoder(model.epochs).models[0].said(split, {number for number, _ in chosen})
     head = load_head(run.head_folder(model))[0].to(run.job.machine.device)
+    if head.towers:
+        raise UserError(f"a map shows one sequence, but {model.name} reads each text of a pair alone.")
     encoder = open_encoder(run, model).float()
     encoder.take_route("padded")
     for number, outcome in chosen:

@@ -28,11 +28,11 @@ from bertvision.pipeline.held_out import HeldOut
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.run import open_run, score_job
 from bertvision.pipeline.snapshot import load_snapshot, report_route
-from bertvision.pipeline.states import States, parts_read
+from bertvision.pipeline.states import PASSES, TOWER_PASSES, States, parts_read, pass_of
 from bertvision.pipeline.train import train, train_members
 from bertvision.search.history import History, write_history, write_picture
 from bertvision.search.judge import Halving, plan_rungs
-from bertvision.search.space import build_member, build_space, end_values, space_tables
+from bertvision.search.space import build_member, build_space, default_reads, end_values, space_tables
 from bertvision.search.study import Study, TriedMember
 from bertvision.sources import MemoryStates
 from bertvision.tables import counted
@@ -157,6 +157,7 @@ def _describe_inputs(job: Job, metric: str) -> dict[str, Any]:
         "[evaluate]": dataclasses.asdict(config.evaluate),
         "[search]": {**kept, "metric": metric},
         "space": space_tables(config),
+        **({"read": {head: list(ways) for head, ways in reads.items()}} if (reads := default_reads(config)) else {}),
         **job.stamps.states_settings,
     }
 
@@ -198,6 +199,8 @@ class PopulationTrainer:
     def __init__(self, job: Job, study: Study, metric: str) -> None:
         self.job, self.study, self.metric = job, study, metric
         self.train = dataclasses.replace(job.config.train, seeds=1)
+        self._kept: dict[str, MemoryStates | None] = {}
+        self._held_out: dict[str, HeldOut] = {}
 
     @cached_property
     def states(self) -> States:
@@ -212,9 +215,9 @@ class PopulationTrainer:
         first, last = population[0], population[-1]
         names = first.name if first is last else f"{first.name} to {last.name}"
         self.job.reporter.say(f"search: training population {first.population + 1} ({names}).")
-        reads = {one.number: self._outline(self._member(one)).reads for one in population}
-        for level in ("tokens", "sequences"):
-            some = [one for one in population if ("tokens" in reads[one.number]) == (level == "tokens")]
+        passes = {one.number: pass_of(self._outline(self._member(one))) for one in population}
+        for level in PASSES:
+            some = [one for one in population if passes[one.number] == level]
             if any(one.state == "running" for one in some):  # otherwise this pass finished before a kill
                 self._try_in_one_pass(some, level)
 
@@ -227,7 +230,7 @@ class PopulationTrainer:
                 self.study.report({numbers[name]: found for name, found in scores.items()})
 
         started = time.monotonic()
-        held_out, kept = self.held_out[level], self.kept if level == "sequences" else None
+        held_out, kept = self.held_out(level), self.kept(level)
         encoding = time.monotonic() - started
         judge = Halving(self._rungs(configs), held_out.score, report) if job.config.search.prune else None
         stamp = fingerprint(self.study.name, list(numbers))
@@ -271,20 +274,26 @@ class PopulationTrainer:
         return outline_head(config, self.states.encoder.shape, self.job.target)
 
     @cached_property
-    def _parts(self) -> tuple[Part, ...]:
-        """All parts that members other than token-level heads may read: encoded once for the whole search."""
+    def _parts(self) -> dict[str, tuple[Part, ...]]:
+        """All parts that members may read, by pass: encoded once for the whole search."""
         entries = build_space(self.job.config).read_entries()
         heads = [self._outline(build_member(entry, "x", self.train, 0, self.job.task.kind)) for entry in entries]
-        return parts_read([head for head in heads if "tokens" not in head.reads])
+        return {one: parts_read([head for head in heads if pass_of(head) == one]) for one in PASSES}
 
-    @cached_property
-    def kept(self) -> MemoryStates | None:
-        return self.states.keep(self._parts, "train", use_store=True)
+    def kept(self, level: str) -> MemoryStates | None:
+        """The states of the training set, if they can be in memory."""
+        if "tokens" in self._parts[level]:
+            return None
+        if level not in self._kept:
+            self._kept[level] = self.states.keep(
+                self._parts[level], "train", use_store=True, towers=level in TOWER_PASSES
+            )
+        return self._kept[level]
 
-    @cached_property
-    def held_out(self) -> dict[str, HeldOut]:
-        parts: dict[str, tuple[Part, ...]] = {"tokens": ("tokens",), "sequences": self._parts}
-        return {level: HeldOut(self.states, keep, self.metric) for level, keep in parts.items() if keep}
+    def held_out(self, level: str) -> HeldOut:
+        if level not in self._held_out:
+            self._held_out[level] = HeldOut(self.states, self._parts[level], self.metric, level in TOWER_PASSES)
+        return self._held_out[level]
 
     def _populations(self) -> float:
         """The expected number of populations; 2 if only the time is limited."""

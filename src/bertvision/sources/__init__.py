@@ -4,8 +4,9 @@ from bertvision.sources.base import Source, StateBatch, Targets, pack_targets
 from bertvision.sources.memory import MemorySource, MemoryStates
 from bertvision.sources.store.reader import Store, StoredSource
 from bertvision.sources.streamed import StreamedSource
+from bertvision.sources.towers import TowersSource, encode_pairs
 
 __all__ = [
     "MemorySource", "MemoryStates", "Source", "StateBatch", "Store", "StoredSource", "StreamedSource", "Targets",
-    "pack_targets",
+    "TowersSource", "encode_pairs", "pack_targets",
 ]  # fmt: skip

@@ -1,6 +1,7 @@
 """In-memory source: [CLS] and mean states are small, so they are encoded or read once and held in memory."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bertvision.data.packing import fill_batches
-from bertvision.data.windows import Features
+from bertvision.data.windows import Features, Towers
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.states import HiddenStates, Part, pack_tokens
 from bertvision.progress import Bar
@@ -16,20 +17,60 @@ from bertvision.sources.base import StateBatch, Targets, pack_targets
 from bertvision.sources.store.dtypes import from_stored
 from bertvision.sources.store.reader import StateReader, Store
 
+ROWS_AT_ONCE = 1024
+"""Windows whose states are copied at once."""
+
 
 class MemoryStates:
-    """The pooled states of all windows: [CLS], and the mean, maximum or deviation over tokens."""
+    """The pooled states of all windows: [CLS], and the mean, maximum or deviation over tokens.
 
-    def __init__(self, parts: dict[Part, Tensor], pooled: bool, origin: str = "") -> None:
+    Of two towers, `parts` are the states of the texts, each once, and `towers` says which texts are a pair.
+    """
+
+    def __init__(self, parts: dict[Part, Tensor], pooled: bool, origin: str = "", towers: Towers | None = None) -> None:
         """`origin` explains where the states came from."""
-        self.parts, self.pooled, self.origin = parts, pooled, origin  # each part (window, layer, hidden)
+        self.parts, self.pooled, self.origin = parts, pooled, origin  # each part (window or text, layer, hidden)
+        self.texts: tuple[Tensor, ...] = ()  # each (pair): the index of its first text, and of its second
+        if towers is not None:
+            sides = towers.first, towers.second
+            self.texts = tuple(torch.from_numpy(side).to(next(iter(parts.values())).device) for side in sides)
+
+    def __len__(self) -> int:
+        """The number of windows or, of two towers, of pairs."""
+        return len(self.texts[0] if self.texts else next(iter(self.parts.values())))
+
+    def read(self, index: Tensor, lengths: Tensor | None = None) -> HiddenStates:
+        """The states of some windows or pairs. `index` is on the device of the states."""
+        if lengths is None:
+            lengths = torch.ones(len(index), dtype=torch.int64)  # (sequence) nothing depends on them
+        sides = [self._take(side[index], lengths) for side in self.texts] or [self._take(index, lengths)]
+        return sides[0] if len(sides) == 1 else replace(sides[0], second=sides[1])
+
+    def _take(self, index: Tensor, lengths: Tensor) -> HiddenStates:
+        parts: dict[str, Any] = {name: values[index] for name, values in self.parts.items()}
+        return HiddenStates(lengths, **parts, pooled=self.pooled)
+
+    def map(self, make: Callable[[HiddenStates], Tensor], index: Tensor | None = None) -> Tensor:
+        """`make` applied to some windows or pairs (default: all), a part of them at a time: the states of two towers
+        are copied for it."""
+        if index is None:
+            index = torch.arange(len(self), device=next(iter(self.parts.values())).device)  # (window)
+        with torch.no_grad():
+            return torch.cat([make(self.read(some)) for some in index.split(ROWS_AT_ONCE)])  # (window, …)
 
     @classmethod
     def encode(
-        cls, encoder: Encoder, features: Features, keep: tuple[Part, ...], tokens: int = 8192, bar: Bar | None = None
+        cls,
+        encoder: Encoder,
+        features: Features,
+        keep: tuple[Part, ...],
+        tokens: int = 8192,
+        bar: Bar | None = None,
+        towers: Towers | None = None,
     ) -> "MemoryStates":
         """Run the frozen encoder over every window, longest first: this needs little padding, and if memory is too
-        small, it fails at once."""
+        small, it fails at once. Of two `towers`, over every text."""
+        features = features if towers is None else towers.texts
         order = np.argsort(-features.lengths, kind="stable")
         found: dict[Part, list[Tensor]] = {name: [] for name in keep}
         for windows in fill_batches(features.lengths, order, tokens=tokens):
@@ -41,7 +82,7 @@ class MemoryStates:
                 bar.advance(int(features.lengths[windows].sum()))
         back = torch.from_numpy(np.argsort(order, kind="stable"))  # (window) its index in the encoded order
         joined = {name: torch.cat(parts)[back.to(parts[0].device)] for name, parts in found.items()}
-        return cls(joined, encoder.shape.pooled, "they are small, so they are encoded once")
+        return cls(joined, encoder.shape.pooled, "they are small, so they are encoded once", towers)
 
     @classmethod
     def load(
@@ -78,8 +119,7 @@ class MemorySource:
         order = torch.from_numpy(np.concatenate([np.zeros(0, dtype=np.int64), *mine])).to(device)  # (window of a step)
         targets = pack_targets(self.features, np.arange(len(self.features))).to(device)
         for whole, windows, index in zip(self.plan[first:], mine, order.split([len(w) for w in mine]), strict=True):
-            parts: dict[str, Any] = {name: values[index] for name, values in self.memory.parts.items()}
             lengths = torch.from_numpy(self.features.lengths[windows].astype(np.int64))  # (sequence)
-            states = HiddenStates(lengths, **parts, pooled=self.memory.pooled)
+            states = self.memory.read(index, lengths)
             own = Targets(targets.start[index], targets.end[index], targets.value[index])
             yield StateBatch(windows, states, own, len(whole))

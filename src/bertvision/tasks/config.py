@@ -1,11 +1,12 @@
 """The `task` section of a config: the list of tasks, checks before any data is read, and building the task."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 
 from bertvision.data.examples import Example
+from bertvision.data.splits import hold_out
 from bertvision.errors import ConfigError, UserError, suggest
 from bertvision.kinds import KINDS, LABEL, SPAN, Kind
 from bertvision.settings import out_of_range, setting
@@ -14,7 +15,7 @@ from bertvision.tasks.base import SPAN_RECIPE, Recipe, Task, TaskInfo
 from bertvision.tasks.text_files import plain_suffix
 
 SPLITS = ("train", "dev", "test")
-FILES_ONLY = ("kind", "text", "text_pair", "label", "id", "labels")
+FILES_ONLY = ("kind", "text", "text_pair", "label", "id", "dev_share", "labels")
 COLUMN_KEYS = ("text", "text_pair", "label", "id")
 LOCATIONS = ("data", *SPLITS, "hub", "hub_config")
 
@@ -35,6 +36,9 @@ class TaskConfig:
     text_pair: str | None = setting(None, "files: column with the second text of a pair")
     label: str | None = setting(None, "files: label or score column; default: label")
     id: str | None = setting(None, "files: column with unique ids; default: row numbers")
+    dev_share: float | None = setting(
+        None, "files: share of the training file to score as dev, instead of a dev file", above=0, below=1
+    )
     labels: list[str] | None = setting(None, "files: all labels in order; default: those in the training file, sorted")
     seed: int = setting(0, "demo: seed of the corpus")
     train_questions: int = setting(3000, "demo: number of training questions", at_least=1)
@@ -196,6 +200,8 @@ def _wrong_values(config: TaskConfig) -> Iterator[str]:
     local = [f"task.{key}" for key in ("data", *SPLITS) if getattr(config, key)]
     if config.hub and local:
         yield f"task.hub and {', '.join(local)} can't be combined: use the hub or local files."
+    if config.dev_share and (config.dev or not config.train):
+        yield "task.dev_share divides task.train into train and dev: set task.train, and leave out task.dev."
     if config.hub_config and local:
         yield f"task.hub_config does not apply with {', '.join(local)}: it is for hub datasets."
     if config.name == "files" and not (config.train or config.data or config.hub):
@@ -242,6 +248,8 @@ def build_task(config: TaskConfig) -> Task:
     if config.name == "demo":
         return _squad_task(config, _demo_readers(config), f"the demo corpus, synthetic, seed {config.seed}")
     paths = {} if config.hub else locate_files(config)
+    if config.name == "files" and config.dev_share:
+        return _with_dev_share(_files_task(config, paths), config.dev_share)
     if config.name == "files":
         return _files_task(config, paths) if paths else _hub_files_task(config)
     if config.name in glue.GLUE:
@@ -306,6 +314,17 @@ def _files_task(config: TaskConfig, paths: dict[str, Path]) -> Task:
     readers: Readers = {s: partial(files.read_file, path, columns, kind, labels, s) for s, path in paths.items()}
     source, pairs = _name_files(paths), columns.text_pair is not None
     return Task("files", kind, kind.default_metrics(labels), readers, labels, source=source, takes_pairs=pairs)
+
+
+def _with_dev_share(task: Task, share: float) -> Task:
+    """The same task with its training set divided into train and dev. The seed of a run does not change them."""
+    read = task.readers["train"]
+    readers: Readers = {"train": lambda: hold_out(read(), share, 0)[0], "dev": lambda: hold_out(read(), share, 0)[1]}
+    return replace(
+        task,
+        readers={**readers, **{k: v for k, v in task.readers.items() if k not in readers}},
+        source=f"{task.source}, of which {share:.0%} are dev",
+    )
 
 
 def _hub_files_task(config: TaskConfig) -> Task:

@@ -2,6 +2,7 @@
 (`encoder/recording.py`). Padding in a buffer has no weight in the loss."""
 
 from collections.abc import Hashable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,9 +24,11 @@ class BatchBuffers:
 
     def put(self, batch: StateBatch) -> tuple[Hashable, StateBatch] | None:
         """Copy a batch into its buffer. Return the buffer's size and the padded batch, or None if the batch is too
-        large to benefit or the memory for buffers is used up."""
+        large to benefit, holds two towers, or the memory for buffers is used up."""
         states, windows = batch.states, len(batch.windows)
         assert isinstance(batch.total, int), "the batch is padded already"
+        if states.second is not None:
+            return None
         if any(part.numel() > MOST_VALUES for part in (states.tokens, states.cls, states.mean) if part is not None):
             return None
         tokens = longest = slots = 0
@@ -58,10 +61,11 @@ def _make(batch: StateBatch, slots: int, rows: int, longest: int) -> StateBatch:
         numbers = torch.zeros(2, slots, dtype=torch.int64, device=device)  # (owner or position, slot)
         starts = torch.zeros(rows, dtype=torch.int64, device=device)  # (row)
         packing = Packing(starts, torch.zeros(rows + 1, dtype=torch.int32, device=device), *numbers)
+    pooled: dict[str, Any] = {name: make(getattr(states, name), rows) for name in POOLED}
     filled = HiddenStates(
         torch.full((rows,), longest),
         tokens=make(states.tokens, slots),
-        **{name: make(getattr(states, name), rows) for name in POOLED},
+        **pooled,
         pooled=states.pooled,
         packing=packing,
         real=batch.targets.value.new_zeros(slots or rows),

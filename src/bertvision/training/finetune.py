@@ -18,9 +18,9 @@ from bertvision.config import FinetuneConfig
 from bertvision.data.packing import BatchPlan, fill_batches
 from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.output_layer import OutputLayer
+from bertvision.encoder.output_layer import OutputLayer, OutputLayers
 from bertvision.encoder.recording import MOST_WORK, Graphs, TokenBuffers, fill_up
-from bertvision.encoder.states import PackedTokens, pack_tokens
+from bertvision.encoder.states import PackedTokens, Part, pack_tokens
 from bertvision.errors import UserError
 from bertvision.kinds import Kind
 from bertvision.machine import Machine, drawing_from
@@ -28,6 +28,7 @@ from bertvision.progress import Reporter
 from bertvision.sources.base import Targets, make_ahead, pack_targets
 from bertvision.tables import counted
 from bertvision.training.checkpoint import Checkpoints, add_prefix, held_interrupts, strip_prefix
+from bertvision.training.contrastive import contrastive_loss
 from bertvision.training.half_weights import HalfWeights
 from bertvision.training.methods import prepare_method
 from bertvision.training.optimizer import (
@@ -76,7 +77,7 @@ class Finetuning:
     def __init__(
         self,
         encoder: Encoder,
-        output: OutputLayer,
+        output: OutputLayer | OutputLayers,
         features: Features,
         plan: BatchPlan,
         kind: Kind,
@@ -88,6 +89,8 @@ class Finetuning:
         self.encoder, self.output, self.features, self.plan = encoder, output, features, plan
         self.kind, self.config, self.seed, self.machine, self.reporter = kind, config, seed, machine, reporter
         self.method = None if config.method == "full" else prepare_method(encoder, config, seed)
+        self.contrastive = config.method == "contrastive"
+        self.keep: tuple[Part, ...] = (*output.keep, "last") if self.contrastive else output.keep
         self.model = nn.ModuleDict({"encoder": encoder, "output": output})
         # An encoder that runs padded may belong to a family that can't be trained in pure half precision.
         is_half = encoder.route == "varlen"
@@ -98,7 +101,8 @@ class Finetuning:
         self.lr = config.lr
         self.recorded = self.half is not None and machine.records
         rate = torch.tensor(config.lr, device=machine.device) if self.recorded else config.lr
-        self.optimizer = build_optimizer(named, rate, config.decay)
+        times = {"output.": 1.0 if config.output_lr is None else config.output_lr / config.lr}
+        self.optimizer = build_optimizer(named, rate, config.decay, times)
         self.memory_tokens = config.memory_tokens
         self.step, self.seconds, self.tokens = 0, 0.0, 0
 
@@ -146,6 +150,12 @@ class Finetuning:
                     self._save(checkpoints)
                 if stopped:
                     raise KeyboardInterrupt
+
+    def run_through(self, on_step: Callable[[int], None]) -> None:
+        """Take all steps, without snapshots and checkpoints. `on_step` is told the tokens of each."""
+        with self._computing():
+            for tokens, _ in self.take_steps(self.plan.steps):
+                on_step(tokens)
 
     @contextlib.contextmanager
     def _computing(self) -> Iterator[None]:
@@ -267,10 +277,14 @@ class Finetuning:
     def _backward(self, tokens: PackedTokens, targets: Targets, weights: Tensor, add: bool) -> Tensor:
         device = self.machine.device
         with self.machine.autocast() if self.half is None else contextlib.nullcontext():
-            states = self.encoder(tokens, keep=self.output.keep)
-            outputs = self.output(states)
+            states = self.encoder(tokens, keep=self.keep)
+            # The contrastive loss alone moves the encoder; the output layer learns on the side.
+            outputs = self.output(states.detach() if self.contrastive else states)  # one layer's, or (layer, …)
         targets, weights = targets.to(device), weights.to(device, non_blocking=True)
-        loss = self.kind.loss(outputs.unsqueeze(0), states, targets, weights)[0]
+        several = outputs if isinstance(self.output, OutputLayers) else outputs.unsqueeze(0)
+        loss = self.kind.loss(several, states, targets, weights).mean()
+        if self.contrastive:
+            loss = loss + contrastive_loss(states.mean_over_tokens(states.last_tokens), targets.value, weights)
         if self.half is None:
             loss.backward()
         else:

@@ -1,6 +1,6 @@
 """Which parameters of an encoder are fine-tuned (`finetune.method`): all of them, only the biases (BitFit: Ben Zaken et
-al. 2022), or low-rank updates of the attention's queries and values (LoRA: Hu et al. 2022). The output layer always
-trains.
+al. 2022), or low-rank updates of the attention's queries and values (LoRA: Hu et al. 2022). "contrastive" trains all
+weights, with another loss (contrastive.py). The output layer always trains.
 
     method = prepare_method(encoder, config, seed)        call this before creating the optimiser
     with method.merged(): encoder.save(folder)             saves a plain encoder with the updates in its weights
@@ -60,7 +60,7 @@ class Method:
 
 def check_method(encoder: Encoder, config: FinetuneConfig) -> None:
     """Raise UserError if the method does not apply to this encoder, or a package is missing."""
-    if config.epochs == 0 or config.method == "full":
+    if config.epochs == 0 or config.method in ("full", "contrastive"):
         return
     if config.method == "bitfit":
         if not any(_is_bias(name) for name, _ in encoder.model.named_parameters()):
@@ -77,7 +77,7 @@ def prepare_method(encoder: Encoder, config: FinetuneConfig, seed: int) -> Metho
     """Freeze the parameters that are not trained, and add LoRA updates if the method uses them. They are initialised
     from the seed and do not change the outputs yet."""
     check_method(encoder, config)
-    if config.epochs == 0 or config.method == "full":
+    if config.epochs == 0 or config.method in ("full", "contrastive"):
         return Method()
     if config.method == "bitfit":
         for name, weight in encoder.model.named_parameters():

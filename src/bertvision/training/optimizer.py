@@ -1,24 +1,39 @@
 """AdamW and the learning-rate schedule."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+TIMES = "times"
+"""Key of a parameter group: its learning rate as a multiple of the optimiser's."""
 
-def build_optimizer(named: Iterable[tuple[str, nn.Parameter]], lr: float | Tensor, decay: float) -> torch.optim.AdamW:
+
+def build_optimizer(
+    named: Iterable[tuple[str, nn.Parameter]],
+    lr: float | Tensor,
+    decay: float,
+    times: Mapping[str, float] | None = None,
+) -> torch.optim.AdamW:
     """Build AdamW with weight decay on matrices only, not on biases, norms and other one-dimensional weights. If `lr`
-    is a tensor, the optimiser's steps can be recorded as a CUDA graph."""
-    decayed: list[nn.Parameter] = []
-    left: list[nn.Parameter] = []
+    is a tensor, the optimiser's steps can be recorded as a CUDA graph. `times` maps a prefix of weights' names to their
+    learning rate as a multiple of `lr`."""
+    multiples = {prefix: multiple for prefix, multiple in (times or {}).items() if multiple != 1}
+    found: dict[tuple[float, bool], list[nn.Parameter]] = {}
     for name, parameter in named:
         if parameter.requires_grad:
-            (decayed if is_decayed(name, parameter.ndim) else left).append(parameter)
-    groups = [{"params": decayed, "weight_decay": decay}, {"params": left, "weight_decay": 0.0}]
+            multiple = next((value for prefix, value in multiples.items() if name.startswith(prefix)), 1.0)
+            found.setdefault((multiple, is_decayed(name, parameter.ndim)), []).append(parameter)
+    groups: list[dict[str, Any]] = []
+    for multiple in (1.0, *multiples.values()):
+        own = {} if multiple == 1 else {TIMES: multiple, "lr": lr * multiple}
+        for decayed in (True, False):
+            if parameters := found.get((multiple, decayed)):
+                groups.append({"params": parameters, "weight_decay": decay if decayed else 0.0, **own})
     # One kernel for the whole step: many times faster than a loop over tensors on a CPU, and no slower on CUDA.
-    fused = all(parameter.device.type in ("cpu", "cuda") for parameter in (*decayed, *left))
-    recorded = isinstance(lr, Tensor)
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=lr, fused=fused, capturable=recorded)
+    fused = all(parameter.device.type in ("cpu", "cuda") for group in groups for parameter in group["params"])
+    return torch.optim.AdamW(groups, lr=lr, fused=fused, capturable=isinstance(lr, Tensor))
 
 
 def is_decayed(name: str, dimensions: int) -> bool:
@@ -38,10 +53,11 @@ def learning_rate(step: int, steps: int, lr: float, schedule: str, warmup: float
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
     for group in optimizer.param_groups:
+        own = lr * group.get(TIMES, 1.0)
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(lr)
+            group["lr"].fill_(own)
         else:
-            group["lr"] = lr
+            group["lr"] = own
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

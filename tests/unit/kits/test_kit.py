@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_encoders import tiny_model, tiny_tokenizer
+from tiny_encoders import say_how_to_read, tiny_model, tiny_tokenizer
 
 import bertvision as bv
 from bertvision.config import build_config
@@ -26,6 +26,8 @@ HEADS = {
     "sst2": ["adapter_64", {"head": "adapter_64", "read": "mean", "name": "by_mean"}],
     "mrpc": [{"head": "learned_pooling", "read": "mean"}],
     "stsb": ["ladder_64"],
+    "qqp": [{"head": "mlp", "pairs": "towers", "size": 8, "name": "towers"}],
+    "qnli": [{"head": "ladder", "width": 16, "attention_heads": 2, "pairs": "towers", "name": "towers"}],
     "squad2": ["ladder_64", "adapter_64"],
     "squad2_answerable": ["learned_pooling"],
 }
@@ -38,6 +40,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("runs")
     tiny_model("bert", max_position_embeddings=128).save_pretrained(folder / "encoder")
     tiny_tokenizer().save_pretrained(folder / "encoder")
+    say_how_to_read(folder / "encoder", "cls")
     found = {}
     for task, heads in HEADS.items():
         data = FIXTURES / ("squad_tiny" if task.startswith("squad2") else "glue_tiny")
@@ -57,7 +60,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def folder(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_kit(list(runs.values()), tmp_path_factory.mktemp("kits") / "tiny")
+    heads = {"qqp": "towers", "qnli": "towers"}
+    return make_kit(list(runs.values()), tmp_path_factory.mktemp("kits") / "tiny", heads)
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +100,11 @@ def test_a_sequence_that_several_tasks_share_goes_through_the_encoder_once(
 
     monkeypatch.setattr(kit.encoder, "forward", counting)
     kit.predict(PAIRS)
-    # Each pair once for the four tasks on pairs, and each first text once for the task on single texts.
-    assert len(lengths) == 2 * len(PAIRS)
+    together = len(lengths)
+    kit.predict(PAIRS, tasks=["qnli"])
+    # Each pair once for the four tasks that join them. Each text once, for the task on single texts and for two towers.
+    # Two towers that read all tokens have a pass of their own.
+    assert together == (1 + 2) * len(PAIRS) + 2 * len(PAIRS) and len(lengths) == together + 2 * len(PAIRS)
 
 
 def test_tasks_on_pairs_skip_single_texts(kit: Kit) -> None:
@@ -109,7 +116,7 @@ def test_tasks_on_pairs_skip_single_texts(kit: Kit) -> None:
 def test_every_prediction_comes_with_its_trust(kit: Kit) -> None:
     rows = kit.predict(PAIRS[:1])[0]
     assert set(rows["stsb"]["trust"]) == {"off_by", "examples"}
-    for task in ("sst2", "mrpc", "squad2", "squad2_answerable"):
+    for task in ("sst2", "mrpc", "qqp", "squad2", "squad2_answerable"):
         trust = rows[task]["trust"]
         assert 0 <= trust["right"] <= 1 if trust["examples"] else set(trust) == {"examples"}
 

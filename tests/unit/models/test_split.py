@@ -55,3 +55,25 @@ def test_outputs_of_folds_come_back_in_the_order_of_the_rows() -> None:
     split = choose_split([str(row) for row in range(20)], [row % 2 for row in range(20)], seed=0)
     joined = split.join([held.unsqueeze(1).float() for held in split.held])
     assert torch.equal(joined[:, 0], torch.arange(20).float())
+
+
+def test_pairs_of_the_same_texts_are_never_on_both_sides_in_either_order() -> None:
+    first, second = [f"a {row // 2}" for row in range(80)], [f"b {row // 2}" for row in range(80)]
+    first[1::2], second[1::2] = second[1::2], first[1::2]
+    split = choose_split(first, [row % 2 for row in range(80)], 0, second)
+    for held in split.held:
+        rows = held.tolist()
+        assert {row // 2 for row in rows} & {row // 2 for row in range(80) if row not in rows} == set()
+
+
+def test_pairs_that_share_a_text_are_judged_together_unless_the_group_would_be_large() -> None:
+    # 40 passages with five questions each, and a sentence that is in 100 other pairs.
+    first = [f"passage {row // 5}" for row in range(200)] + ["the same"] * 100
+    second = [f"question {row}" for row in range(300)]
+    split = choose_split(first, None, 0, second)
+    assert sorted(split.judged.tolist()) == list(range(300))
+    sides = [{first[row] for row in held.tolist()} for held in split.held]
+    for number, side in enumerate(sides):
+        others = set().union(*(other for at, other in enumerate(sides) if at != number))
+        assert side & others == {"the same"}, "a passage is on one side only; the sentence is on all"
+    assert max(map(len, split.held)) < 1.5 * min(map(len, split.held))

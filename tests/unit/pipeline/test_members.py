@@ -1,13 +1,17 @@
 import dataclasses
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_encoders import say_how_to_read
 
 from bertvision.config import TrainConfig
+from bertvision.encoder.states import StateShape
 from bertvision.errors import ConfigError, UserError
-from bertvision.heads import HEADS, MemberConfig, list_presets, load_head
-from bertvision.kinds import LABEL
+from bertvision.heads import HEADS, MemberConfig, Target, build_head, list_presets, load_head, save_head
+from bertvision.kinds import LABEL, SPAN, Kind
 from bertvision.pipeline.members import build_members
 
 TRAIN = TrainConfig(lr=0.5, epochs=3, schedule="constant", warmup=0.2, decay=0.1, clip=2.0, batch_rows=4)
@@ -119,7 +123,9 @@ def test_members_of_one_group_differ_only_in_their_seed() -> None:
 def test_preset_names_are_unique_and_differ_from_head_names() -> None:
     rows = list_presets()
     named = [name for head in HEADS for name in HEADS[head].presets]
-    assert len(named) == len(set(named)) and not set(named) & set(HEADS)
+    # A preset with the name of its head stands for the head's defaults.
+    defaults = {head for head in HEADS if HEADS[head].presets.get(head) == {}}
+    assert len(named) == len(set(named)) and set(named) & set(HEADS) == defaults
     assert {head for head, _ in rows.values()} == set(HEADS)
 
 
@@ -143,7 +149,7 @@ def test_all_mistakes_of_all_heads_are_shown_at_once() -> None:
         ({"size": 6.5}, "a whole number"),
         ({"size": 0}, "`size` must be at least 1"),
         ({"shared": 1}, "true or false"),
-        ({"read": "max"}, "choose from cls, mean"),
+        ({"read": "last"}, "choose from cls, max, mean"),
         ({"lr": "fast"}, "a number"),
         ({"lr": 0}, "`lr` must be above 0"),
         ({"lr": float("nan")}, "`lr` must be above 0"),
@@ -176,3 +182,75 @@ def test_two_heads_with_one_name_are_refused() -> None:
 def test_loading_a_folder_without_a_head_states_what_was_expected(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="expected config.json and head.safetensors"):
         load_head(tmp_path)
+
+
+# ---------------------------------------------------------------------- how heads read
+
+
+def read_by(encoder: Path, *entries: Any, kind: Kind = LABEL) -> dict[str, Any]:
+    members = build_members(list(entries), TRAIN, 9, kind, str(encoder))
+    return {member.name: member.settings.get("read") for member in members}
+
+
+@pytest.fixture
+def made_for(tiny_encoder_folder: Path, tmp_path: Path) -> Callable[[str | None], Path]:
+    """made_for("mean") → an encoder that says it is read so; None: one that does not say."""
+
+    def copy(mode: str | None) -> Path:
+        folder = tmp_path / f"made_for_{mode}"
+        shutil.copytree(tiny_encoder_folder, folder, ignore=shutil.ignore_patterns("1_Pooling"))
+        if mode is not None:
+            say_how_to_read(folder, mode)
+        return folder
+
+    return copy
+
+
+ENTRIES = ("adapter_64", "ladder_64", "mlp", "linear", "attentive", {"head": "adapter", "read": "cls", "name": "own"})
+
+
+@pytest.mark.parametrize(
+    ("made", "adapter", "ladder", "mlp", "linear"),
+    [
+        ("mean", "mean", "mean", "mean+deviation", "mean"),
+        ("cls", "cls", "cls", "cls", "cls"),
+        ("max", "max", "mean", "max", "max"),  # a ladder reads [CLS] or the mean
+    ],
+)
+def test_heads_and_controls_read_as_the_encoder_was_made(
+    made: str, adapter: str, ladder: str, mlp: str, linear: str, made_for: Callable[..., Path]
+) -> None:
+    assert read_by(made_for(made), *ENTRIES) == {
+        "last_linear": made, "last_lr": made, "adapter_64": adapter, "ladder_64": ladder, "mlp": mlp, "linear": linear,
+        "attentive": None, "own": "cls",
+    }  # fmt: skip
+
+
+def test_both_ways_are_tried_if_the_encoder_does_not_say(made_for: Callable[..., Path]) -> None:
+    assert read_by(made_for(None), "adapter_64", {"head": "mlp", "name": "mine"}, "attentive", "linear_mean") == {
+        "last_linear_cls": "cls", "last_linear_mean": "mean", "last_lr_cls": "cls", "last_lr_mean": "mean",
+        "adapter_64_cls": "cls", "adapter_64_mean": "mean", "mine_cls": "cls", "mine_mean+deviation": "mean+deviation",
+        "attentive": None, "linear_mean": "mean",
+    }  # fmt: skip
+
+
+def test_a_way_that_is_listed_and_tried_is_trained_once(made_for: Callable[..., Path]) -> None:
+    silent = made_for(None)
+    assert list(read_by(silent, "linear", "linear_mean"))[-2:] == ["linear_cls", "linear_mean"]
+    with pytest.raises(ConfigError, match="two heads are named 'attentive'"):
+        read_by(silent, "attentive", "attentive")
+
+
+def test_spans_are_not_read_as_sequences(made_for: Callable[..., Path]) -> None:
+    assert read_by(made_for(None), "adapter_64", kind=SPAN) == {"last_linear": None, "adapter_64": None}
+
+
+def test_a_head_that_continues_another_reads_what_that_one_read(made_for: Callable[..., Path], tmp_path: Path) -> None:
+    shape, target = StateShape(4, 32, True), Target(LABEL, 2)
+    for read, settings in (("mean", {"read": "mean"}), ("cls", {})):  # a saved head without `read` has the default
+        member = build_members([{"head": "adapter", **settings}], TRAIN, 0, LABEL)[-1]
+        save_head(tmp_path / read, build_head(member, shape, target), member)
+        entry = {"head": "adapter", "begin": str(tmp_path / read), "name": "begun"}
+        for made in ("max", None):
+            folder = tmp_path / f"made_for_{made}"
+            assert read_by(folder if folder.exists() else made_for(made), entry)["begun"] == read

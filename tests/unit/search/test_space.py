@@ -1,3 +1,5 @@
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,7 +37,7 @@ def test_lists_are_choices_tables_are_ranges_and_the_rest_is_fixed() -> None:
     values = {"head": "adapter", "adapter.size": 9, "adapter.skip": False, "lr": 2e-3, "epochs": 3}
     trial = FixedTrial(values)
     assert space.draw(trial) == {
-        "head": "adapter", "size": 9, "skip": False, "lr": 2e-3, "decay": 0.1, "epochs": 3,
+        "head": "adapter", "size": 9, "skip": False, "read": "mean", "lr": 2e-3, "decay": 0.1, "epochs": 3,
     }  # fmt: skip
     assert trial.params == values, "fixed settings are not parameters of the study"
 
@@ -43,12 +45,12 @@ def test_lists_are_choices_tables_are_ranges_and_the_rest_is_fixed() -> None:
 def test_a_setting_is_drawn_only_for_heads_that_have_it() -> None:
     space = build_space(config_with({"head": ["adapter", "learned_pooling"], "size": [4, 8], "lr": [1e-3, 1e-2]}))
     trial = FixedTrial({"head": "learned_pooling", "lr": 1e-2})  # it would raise if a size were drawn
-    assert space.draw(trial) == {"head": "learned_pooling", "lr": 1e-2}
+    assert space.draw(trial) == {"head": "learned_pooling", "read": "mean", "lr": 1e-2}
 
 
 def test_a_preset_keeps_its_fixed_settings() -> None:
     space = build_space(config_with({"head": ["adapter_64_skip", "adapter"], "size": [4, 8], "skip": [True, False]}))
-    assert space.draw(FixedTrial({"head": "adapter_64_skip"})) == {"head": "adapter_64_skip"}
+    assert space.draw(FixedTrial({"head": "adapter_64_skip"})) == {"head": "adapter_64_skip", "read": "mean"}
     member = build_member({"head": "adapter_64_skip"}, "member_000", TrainConfig(epochs=1), 0, LABEL)
     assert (member.name, member.head, member.settings) == ("member_000", "adapter", {"size": 64, "skip": True})
 
@@ -56,9 +58,22 @@ def test_a_preset_keeps_its_fixed_settings() -> None:
 def test_a_setting_that_is_a_list_has_lists_as_choices() -> None:
     layers = [[0, 1], [2]]
     space = build_space(config_with({"head": "ladder", "layers": layers}))
-    assert space.draw(FixedTrial({"ladder.layers": "[2]"})) == {"head": "ladder", "layers": [2]}
+    assert space.draw(FixedTrial({"ladder.layers": "[2]"})) == {"head": "ladder", "layers": [2], "read": "mean"}
     fixed = build_space(config_with({"head": "ladder", "layers": [0, 1]}))
-    assert fixed.draw(FixedTrial({})) == {"head": "ladder", "layers": [0, 1]}
+    assert fixed.draw(FixedTrial({})) == {"head": "ladder", "layers": [0, 1], "read": "mean"}
+
+
+def test_both_ways_of_reading_are_tried_if_the_encoder_does_not_say(tiny_encoder_folder: Path, tmp_path: Path) -> None:
+    silent = shutil.copytree(tiny_encoder_folder, tmp_path / "silent", ignore=shutil.ignore_patterns("1_Pooling"))
+    tables = {**RTE, "search": {"space": {"head": ["adapter", "attentive"]}}}
+    spaces = [
+        build_space(build_config({**tables, "encoder": {"name": str(name)}}, find_more=find_mistakes))
+        for name in (silent, tiny_encoder_folder)
+    ]
+    assert [space.read_entries() for space in spaces] == [
+        [{"head": "adapter", "read": "cls"}, {"head": "adapter", "read": "mean"}, {"head": "attentive"}],
+        [{"head": "adapter", "read": "cls"}, {"head": "attentive"}],
+    ]
 
 
 @pytest.mark.parametrize("kind", TASKS)

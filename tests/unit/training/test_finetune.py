@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 from transformers import BertForQuestionAnswering, BertForSequenceClassification, get_linear_schedule_with_warmup
 
 from bertvision.data.windows import Features
+from bertvision.encoder.output_layer import OutputLayers, build_output_layer
 from bertvision.encoder.recording import Graphs
 from bertvision.encoder.states import PackedTokens
 from bertvision.errors import UserError
@@ -82,14 +83,19 @@ def plain_batch(features: Features, windows: np.ndarray) -> dict[str, torch.Tens
     return batch
 
 
-def plain_training(model: Any, work: Finetuning, steps: int, loss_of: Callable[[Any, Any, np.ndarray], Any]) -> None:
-    """The usual loop over padded batches, as a user of transformers writes it."""
-    bare = ("bias", "LayerNorm.weight")
-    named = list(model.named_parameters())
-    groups = [
-        {"params": [p for n, p in named if not n.endswith(bare)], "weight_decay": 0.01},
-        {"params": [p for n, p in named if n.endswith(bare)], "weight_decay": 0.0},
-    ]
+def plain_training(
+    model: Any,
+    work: Finetuning,
+    steps: int,
+    loss_of: Callable[[Any, Any, np.ndarray], Any],
+    rates: dict[str, float] | None = None,
+) -> None:
+    """The usual loop over padded batches, as a user of transformers writes it. `rates` are other learning rates, by the
+    first part of weights' names."""
+    bare, groups = ("bias", "LayerNorm.weight"), []
+    for name, weight in model.named_parameters():
+        decay, rate = 0.0 if name.endswith(bare) else 0.01, (rates or {}).get(name.split(".")[0], 1e-3)
+        groups.append({"params": [weight], "weight_decay": decay, "lr": rate})
     optimizer = torch.optim.AdamW(groups, lr=1e-3)
     scheduler = get_linear_schedule_with_warmup(optimizer, 0, steps)
     model.train()
@@ -152,6 +158,88 @@ def test_labels_and_scores_end_with_the_weights_of_a_plain_transformers_loop(
 
     plain_training(model, work, 6, own_loss)
     assert_close(model, model.classifier, work)
+
+
+@pytest.mark.parametrize(("task", "kind"), [("rte", LABEL), ("stsb", SCORE)])
+def test_the_output_layer_has_its_own_learning_rate(
+    task: str, kind: Kind, tiny_features: Callable[[str], Features], tmp_path: Path
+) -> None:
+    features = tiny_features(task)
+    work = tiny_finetuning(features, kind, dropout=0.0, warmup=0.0, batch_rows=3, output_lr=3e-2)
+    no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "num_attention_heads": 2}
+    config = tiny_model("bert", num_labels=1 if kind is SCORE else 2, **no_dropout).config
+    model = BertForSequenceClassification(config)
+    copy_into(model, work, model.classifier)
+    run(work, tmp_path)
+    dtype = torch.float32 if kind is SCORE else torch.int64
+
+    def own_loss(model: Any, batch: Any, windows: np.ndarray) -> torch.Tensor:
+        return model(**batch, labels=torch.from_numpy(features.target[windows]).to(dtype)).loss
+
+    plain_training(model, work, 6, own_loss, {"classifier": 3e-2})
+    assert_close(model, model.classifier, work)
+
+
+class Twice(BertForSequenceClassification):
+    """A plain transformers model whose second output layer reads the mean over tokens."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.other = torch.nn.Linear(config.hidden_size, config.num_labels)
+
+    def both(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        found, mask = self.bert(**batch), batch["attention_mask"].unsqueeze(2)
+        mean = (found.last_hidden_state * mask).sum(1) / mask.sum(1)
+        return self.classifier(found.pooler_output), self.other(mean)
+
+
+def both_ways(features: Features, dropout: float = 0.0, **changes: Any) -> Finetuning:
+    def build(encoder: Any) -> OutputLayers:
+        layers = {}
+        for seed, (read, part) in enumerate({"cls": "pooled", "mean": "mean"}.items()):
+            layers[read] = build_output_layer(LABEL, encoder.shape, 2, part, torch.Generator().manual_seed(seed))
+            layers[read].dropout.p = dropout
+        return OutputLayers(layers)
+
+    settings = {"warmup": 0.0, "batch_rows": 3, "output_lr": 1e-2, **changes}
+    return tiny_finetuning(features, LABEL, dropout, output=build, **settings)
+
+
+def test_two_output_layers_learn_from_the_mean_of_their_losses(
+    tiny_features: Callable[[str], Features], tmp_path: Path
+) -> None:
+    features = tiny_features("rte")
+    work = both_ways(features)
+    no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "num_attention_heads": 2}
+    model = Twice(tiny_model("bert", num_labels=2, **no_dropout).config)
+    model.bert.load_state_dict(work.encoder.model.state_dict(), strict=False)
+    pairs = {"cls": model.classifier, "mean": model.other}
+    for read, linear in pairs.items():
+        linear.load_state_dict(work.output.layers[read].linear.state_dict())
+    run(work, tmp_path)
+
+    def mean_loss(model: Any, batch: Any, windows: np.ndarray) -> torch.Tensor:
+        labels = torch.from_numpy(features.target[windows]).long()
+        return sum(cross_entropy(logits, labels) for logits in model.both(batch)) / 2
+
+    plain_training(model, work, 6, mean_loss, {"classifier": 1e-2, "other": 1e-2})
+    theirs = {f"encoder.model.{name}": tensor for name, tensor in model.bert.state_dict().items()}
+    for read, linear in pairs.items():
+        theirs |= {f"output.layers.{read}.linear.{name}": tensor for name, tensor in linear.state_dict().items()}
+    assert_same_steps(weights(work), theirs, SHIFTS)
+
+
+def test_two_output_layers_with_their_own_rate_survive_a_kill(
+    tiny_features: Callable[[str], Features], tmp_path: Path
+) -> None:
+    features = tiny_features("rte")
+    whole, killed, again = (both_ways(features, dropout=0.1) for _ in range(3))
+    run(whole, tmp_path / "whole")
+    kill_at(killed, 3)
+    with pytest.raises(Killed):
+        run(killed, tmp_path / "killed", seconds=0)
+    run(again, tmp_path / "killed")
+    assert_equal(weights(again), weights(whole))
 
 
 # ---------------------------------------------------------------------- micro-batches and memory

@@ -330,12 +330,14 @@ def test_the_stamp_depends_on_the_method_and_only_its_own_settings(job: Callable
     assert stamp("finetune.epochs=0") == stamp("finetune.epochs=0", "finetune.method=lora")
 
 
-def test_runs_from_before_methods_existed_stay_finished(job: Callable[..., Job]) -> None:
-    work = job()
+def test_older_runs_stay_finished_if_the_output_layer_learns_as_it_did(job: Callable[..., Job]) -> None:
+    """Before, there were no methods, and the output layer read [CLS] and had the encoder's learning rate."""
+    work = job(f"finetune.output_lr={job().config.finetune.lr}", "finetune.read=cls")
     settings = dataclasses.asdict(work.config.finetune)
     before = ("epochs", "lr", "schedule", "warmup", "decay", "clip", "batch_rows", "batch_tokens")
     parts = work.stamps.data("train"), work.stamps.encoder, {key: settings[key] for key in before}, 0, ("auto", "auto")
     assert work.stamps.finetune == fingerprint("finetune", FINETUNE_VERSION, *parts)
+    assert len({work.stamps.finetune, job().stamps.finetune, job("finetune.read=mean").stamps.finetune}) == 3
 
 
 def test_a_run_scores_its_merged_snapshot_and_counts_trained_parameters(

@@ -171,7 +171,7 @@ def _dev_outputs(
 ) -> dict[str, np.ndarray]:
     heads = {name: head.to(asked.machine.device).eval() for name, (head, _) in fitted.items()}
     with asked.reporter.bar("scoring dev", int(features.lengths.sum()), "tokens") as bar:
-        return compute_outputs(asked.encoder, heads, ("tokens",), features, asked.task.kind, asked.machine, bar=bar)
+        return compute_outputs(asked.encoder, heads, features, asked.task.kind, asked.machine, bar=bar)
 
 
 # ---------------------------------------------------------------------- windows

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from torch import Tensor
 from bertvision.data.examples import Example
 from bertvision.data.splits import draw
 from bertvision.disk import fingerprint, read_json, write_json
-from bertvision.encoder.states import HiddenStates
+from bertvision.encoder.states import HiddenStates, ReadPart
 from bertvision.errors import UserError
 from bertvision.heads import Head, load_head
 from bertvision.kinds import Decoding, ExampleResults
@@ -44,16 +43,43 @@ MATTERS = 1.0  # points of the score: a layer that costs less does not count as 
 NAMED = 4  # most heads described in a sentence each
 
 
-def run_without(head: Head, layer: int, states: HiddenStates) -> Tensor:
-    """Return a head's outputs with one of the layers it reads set to zero; the states are restored afterwards."""
-    read = states.read(*head.reads)  # (position, layer, hidden)
-    original = read[:, layer].clone()  # (position, hidden)
-    read[:, layer] = 0
-    try:
-        outputs: Tensor = head(states)  # (position, output)
-    finally:
-        read[:, layer] = original
-    return outputs
+@dataclass(frozen=True)
+class Without:
+    """A head that reads one of its layers as zero."""
+
+    head: Head
+    layer: int
+
+    @property
+    def reads(self) -> tuple[ReadPart, ...]:
+        return self.head.reads
+
+    @property
+    def towers(self) -> bool:
+        return self.head.towers
+
+    def __call__(self, states: HiddenStates) -> Tensor:
+        """The head's outputs (position, output). The states are restored afterwards."""
+        sides = [states] if states.second is None else [states, states.second]
+        cut = [self._find(side) for side in sides]  # each (position, hidden), a view
+        originals = [values.clone() for values in cut]
+        for values in cut:
+            values.zero_()
+        try:
+            outputs: Tensor = self.head(states)  # (position, output)
+        finally:
+            for values, original in zip(cut, originals, strict=True):
+                values.copy_(original)
+        return outputs
+
+    def _find(self, states: HiddenStates) -> Tensor:
+        """The layer, counted over all parts that the head reads, side by side."""
+        layer, parts = self.layer, states.parts()
+        for part in self.reads:
+            if layer < parts[part].shape[1]:
+                return parts[part][:, layer]
+            layer -= parts[part].shape[1]
+        raise IndexError(self.layer)
 
 
 def measure_layers(run: FinishedRun, split: str, reporter: Reporter, examples: int = EXAMPLES) -> dict[str, Any]:
@@ -87,8 +113,7 @@ def _measure(run: FinishedRun, models: list[Model], chosen: list[Example], repor
     tried: dict[tuple[str, int | None], Callable[[HiddenStates], Tensor]] = {}
     for name, head in heads.items():
         tried[name, None] = head
-        tried |= {(name, layer): partial(run_without, head, layer) for layer in range(head.layers)}
-    keep = tuple(sorted({part for head in heads.values() for part in head.reads}))
+        tried |= {(name, layer): Without(head, layer) for layer in range(head.layers)}
     results: dict[tuple[str, int | None], list[ExampleResults]] = {key: [] for key in tried}
     # A few examples at a time: the outputs of all heads without each layer would take much memory.
     some_of = [chosen[first : first + PART] for first in range(0, len(chosen), PART)]
@@ -98,7 +123,7 @@ def _measure(run: FinishedRun, models: list[Model], chosen: list[Example], repor
     with reporter.bar(f"layer ablation of {counted(len(heads), 'head')}", tokens, "tokens") as bar:
         for some, features in parts:
             outputs = compute_outputs(
-                encoder, {str(key): model for key, model in tried.items()}, keep, features, job.task.kind, job.machine,
+                encoder, {str(key): model for key, model in tried.items()}, features, job.task.kind, job.machine,
                 job.encode_tokens, bar,
             )  # fmt: skip
             for key in tried:

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from tiny_blocks import SEEDS
 from tiny_encoders import plain_call
-from tiny_training import Listening, member_of, random_states
+from tiny_training import Listening, member_of, random_pairs, random_states
 from transformers import AutoModel, AutoTokenizer
 
 from bertvision.encoder.states import StateShape
@@ -21,7 +21,7 @@ from bertvision.pipeline.finished import FinishedRun
 from bertvision.progress import Reporter
 from bertvision.report import saved_heads
 from bertvision.report.analyses import layer_importance as module
-from bertvision.report.analyses.layer_importance import Loss, layer_importance, measure_layers, run_without
+from bertvision.report.analyses.layer_importance import Loss, Without, layer_importance, measure_layers
 from bertvision.report.analyses.layer_weights import layer_weights
 
 QUIET = Reporter()
@@ -41,8 +41,22 @@ def test_a_zeroed_layer_is_left_out_of_the_sum_and_put_back(settings: Any) -> No
         pooled = sum(shares[other] * before[:, other] for other in others)  # (sequence, hidden)
         expected = pooled @ weights["output.weight"].T + weights["output.bias"]
         with torch.no_grad():
-            torch.testing.assert_close(run_without(head, layer, states), expected)
+            torch.testing.assert_close(Without(head, layer)(states), expected)
         assert torch.equal(read, before)
+
+
+def test_a_layer_of_two_towers_and_of_several_readings_is_zeroed_on_both_sides() -> None:
+    shape, settings = StateShape(3, 8, False), {"read": "mean+deviation", "pairs": "towers"}
+    head = build_head(member_of("linear", LABEL, **settings), shape, Target(LABEL, 3))
+    pairs = random_pairs(shape, [4, 2, 5])
+    assert pairs.second is not None
+    expected = random_pairs(shape, [4, 2, 5])
+    for side in (expected, expected.second):
+        assert side is not None and side.deviation is not None
+        side.deviation[:, 1] = 0
+    with torch.no_grad():
+        torch.testing.assert_close(Without(head, 4)(pairs), head(expected))  # layers 3 to 5 are those of the deviation
+    assert all(bool((side.read("deviation")[:, 1] != 0).all()) for side in (pairs, pairs.second))
 
 
 def test_the_states_are_put_back_when_a_head_fails() -> None:
@@ -52,7 +66,7 @@ def test_the_states_are_put_back_when_a_head_fails() -> None:
     before = states.read("cls").clone()
     head.register_forward_pre_hook(lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        run_without(head, 0, states)
+        Without(head, 0)(states)
     assert torch.equal(states.read("cls"), before)
 
 

@@ -1,0 +1,99 @@
+"""How an encoder was made to be read: sentence encoders come with a file that says how their tokens are pooled.
+
+    read_as_made("embedded") → "mean"        "cls" and "max" are possible too; None: it does not say
+
+The file is 1_Pooling/config.json beside the weights; modules.json may name another folder. Older versions of
+sentence-transformers write one switch for each pooling, newer ones a single `pooling_mode`.
+"""
+
+import json
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from transformers.utils.hub import cached_file
+
+from bertvision.encoder.loading import KNOWN_CONFIGS, describe_encoder, find_folder
+from bertvision.errors import UserError
+
+MODULES, POOLING = "modules.json", "1_Pooling"
+MODES = {"mean": "mean", "cls": "cls", "max": "max"}
+SWITCHES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max"}
+SWITCH, MODE = "pooling_mode_", "pooling_mode"
+UNKNOWN = ("cls", "mean")
+"""Ways that are both tried for an encoder that does not say how it was made to be read."""
+
+
+def ways_to_read(name: str) -> tuple[str, ...]:
+    """The ways to read an encoder where the user sets none: the way it was made for, or both common ones."""
+    made = read_as_made(name)
+    return UNKNOWN if made is None else (made,)
+
+
+def read_as_made(name: str) -> str | None:
+    """The pooling that an encoder was made for: "mean", "cls" or "max". None if it does not say, or if it was made for
+    something else, such as a weighted mean or several poolings side by side."""
+    pooling = _read(name, f"{_pooling_folder(name)}/config.json")
+    if pooling is None:
+        return None
+    if MODE in pooling:
+        return MODES.get(str(pooling[MODE]))
+    on = [key for key, value in pooling.items() if key.startswith(SWITCH) and value is True]
+    return SWITCHES.get(on[0]) if len(on) == 1 else None
+
+
+def _pooling_folder(name: str) -> str:
+    """The folder that modules.json names for the pooling, inside the encoder's own."""
+    modules = _read(name, MODULES, list) or []
+    for module in modules:
+        if isinstance(module, dict) and str(module.get("type", "")).endswith(".Pooling"):
+            folder = PurePosixPath(str(module.get("path") or POOLING))
+            if not folder.is_absolute() and ".." not in folder.parts:
+                return str(folder)
+    return POOLING
+
+
+def _read(name: str, file: str, expected: type = dict) -> Any:
+    """The contents of one of the encoder's JSON files; None if there is no such file, or no way to look for it."""
+    path = _find(name, file)
+    if path is None:
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+        raise UserError(_damaged(name, file, str(error))) from None
+    if not isinstance(found, expected):
+        raise UserError(_damaged(name, file, f"it has no {'settings' if expected is dict else 'list'}"))
+    return found
+
+
+def _damaged(name: str, file: str, why: str) -> str:
+    return (
+        f"{describe_encoder(name)}: {file}, which says how the encoder is read, is damaged ({why}): copy or download "
+        "it again."
+    )
+
+
+def _find(name: str, file: str) -> Path | None:
+    """The file in the encoder's folder or, for a hub name, in the cache or on the hub."""
+    folder = find_folder(name)
+    if folder is not None:
+        return folder / file if (folder / file).is_file() else None
+    is_googles = name.removeprefix("google-bert/") in KNOWN_CONFIGS  # they do not say
+    return None if is_googles else _find_on_hub(name, file)
+
+
+@cache
+def _find_on_hub(name: str, file: str) -> Path | None:
+    """Look once per process: each look asks the hub."""
+    try:
+        found = cached_file(
+            name,
+            file,
+            _raise_exceptions_for_gated_repo=False,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+        )
+    except OSError:  # no such encoder, which loading it reports
+        return None
+    return Path(found) if found is not None else None

@@ -1,0 +1,172 @@
+"""Heads on an encoder that is tuned on the user's rows (`tune`): contrastive fine-tuning.
+
+Every fold has an encoder of its own, tuned without the rows that judge it. The encoder of the model is tuned on all
+rows, and only if a head on it is chosen. Heads on it have fixed settings: nothing is chosen on the judged rows.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bertvision.config import CONTRASTIVE_LR, CONTRASTIVE_ROWS, FinetuneConfig
+from bertvision.data.packing import BatchPlan
+from bertvision.data.windows import Features
+from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.loading import load_encoder
+from bertvision.encoder.output_layer import OutputLayer
+from bertvision.encoder.states import HiddenStates
+from bertvision.errors import UserError
+from bertvision.heads import build_head, count_parameters
+from bertvision.heads.linear import LinearHead
+from bertvision.kinds import Kind
+from bertvision.machine import Machine
+from bertvision.models.candidates import Candidate, Fitted, Rows, Trial, member_of, with_weights
+from bertvision.models.clock import Clock
+from bertvision.models.folder import TUNED, TUNED_LAST
+from bertvision.models.split import Split
+from bertvision.models.table_rows import encode
+from bertvision.progress import Reporter
+from bertvision.tables import counted
+from bertvision.training.contrastive import plan_pairs
+from bertvision.training.convex import Linear, LogisticRegression
+from bertvision.training.finetune import Finetuning, Usage
+from bertvision.training.strengths import strength_at
+
+LEAST_STEPS, LEAST_EPOCHS, WARMUP = 20, 8, 0.2
+"""Of tuning. On other draws than the reported ones, 20 steps at 1e-4 were as good as 40 at half that rate (LOG.md)."""
+FOLDS = 3
+"""Folds of a cross-validation with tuning: each costs nearly as much as tuning the encoder of the model."""
+MOST_ROWS = 1000
+"""`tune="auto"` tunes on at most so many rows."""
+STEP_COST = 3.0
+"""Time of a step of tuning, in that of encoding its rows."""
+
+
+def wants_tuning(tune: bool | str, kind: Kind, rows: int) -> bool:
+    """Whether a fit tunes its encoder."""
+    if tune is True and not kind.has_labels:
+        raise UserError(f"tuning compares texts by their labels, but the table has a {kind}: leave out --tune (tune).")
+    return tune is True or (tune == "auto" and kind.has_labels and rows <= MOST_ROWS)
+
+
+def count_epochs(rows: int) -> int:
+    """Epochs of tuning: few rows are read more often."""
+    return max(LEAST_EPOCHS, -(-LEAST_STEPS // -(-rows // CONTRASTIVE_ROWS)))
+
+
+def estimate_seconds(rows: int, encode_seconds: float) -> float:
+    """How long tuning would take, with its cross-validation."""
+    return count_epochs(rows) * encode_seconds * STEP_COST * FOLDS
+
+
+def tuning_config(rows: int) -> FinetuneConfig:
+    return FinetuneConfig(
+        epochs=float(count_epochs(rows)), method="contrastive", snapshots=[0.0], lr=CONTRASTIVE_LR,
+        schedule="constant", warmup=WARMUP, batch_rows=CONTRASTIVE_ROWS,
+    )  # fmt: skip
+
+
+class Tuned(NamedTuple):
+    """An encoder tuned on some rows, and the states of all rows."""
+
+    encoder: Encoder
+    states: dict[str, Tensor]
+    """Part → (row, layer, hidden)."""
+    usage: Usage
+    trained: int
+    """Number of weights that were tuned."""
+
+
+@dataclass
+class Tuning:
+    """The encoders that are tuned on the rows of a table."""
+
+    name: str
+    features: Features
+    rows: Rows
+    split: Split
+    machine: Machine
+    reporter: Reporter
+    seconds: float = 0.0
+    """Of tuning the encoders of the folds."""
+    _folds: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+
+    def states_of(self, fold: int) -> dict[str, Tensor]:
+        """The states of all rows, from an encoder tuned without those that a fold holds out."""
+        if fold not in self._folds:
+            found = self._tune(self.split.used(fold), f"tuning without fold {fold + 1}")
+            self.seconds += found.usage.seconds
+            self._folds[fold] = found.states
+        return self._folds[fold]
+
+    @cached_property
+    def final(self) -> Tuned:
+        """The encoder of the model, tuned on all rows."""
+        return self._tune(torch.arange(len(self.rows)), "tuning on all rows")
+
+    def _tune(self, used: Tensor, what: str) -> Tuned:
+        rows, config, machine = self.rows, tuning_config(len(used)), self.machine
+        encoder = load_encoder(self.name, machine.device, torch.float32, "padded")
+        encoder.take_route("auto", machine.dtype)
+        draws = torch.Generator().manual_seed(rows.seed)
+        output = OutputLayer(rows.kind, "mean", encoder.shape.hidden, rows.labels, dropout=0.0, generator=draws)
+        dealt = plan_pairs(rows.targets[used].numpy(), int(config.epochs), CONTRASTIVE_ROWS, rows.seed)
+        plan = BatchPlan([[used.numpy()[batch] for batch in batches] for batches in dealt.epochs])
+        work = Finetuning(
+            encoder, output.to(machine.device), self.features, plan, rows.kind, config, rows.seed, machine,
+            self.reporter,
+        )  # fmt: skip
+        clock, trained = Clock(None), sum(weight.numel() for weight in work.parameters)
+        with self.reporter.bar(what, plan.steps, "steps") as bar:
+            work.run_through(lambda _: bar.advance(1))
+        usage = Usage(round(clock.lap(), 2), work.tokens, machine.peak_memory())
+        encoder.eval().requires_grad_(False)
+        return Tuned(encoder, encode(encoder, self.features, "texts", Reporter())[0], usage, trained)
+
+
+class TunedCandidate(Candidate):
+    """Logistic regression on pooled states of the tuned encoder, at a fixed strength."""
+
+    def __init__(self, name: str, head: str, settings: dict[str, Any], tuning: Tuning) -> None:
+        self.name, self.head, self.settings, self.tuning = name, head, settings, tuning
+
+    def attempt(self, rows: Rows, split: Split, clock: Clock) -> Trial:
+        member = member_of(self.name, self.head, dict(self.settings), rows.seed)
+        head = build_head(member, rows.shape, rows.target)
+        assert isinstance(head, LinearHead)
+        outputs = []
+        for fold, held in enumerate(split.held):
+            inputs = self._inputs(head, self.tuning.states_of(fold))  # (row, input)
+            fit = self._fit(rows, inputs, split.used(fold))
+            outputs.append(inputs[held] @ fit.weight[0] + fit.bias[0])  # (held-out row, output)
+        how = "the judged rows" if split.how == "held_out" else f"each of the {counted(len(split.held), 'fold')}"
+        note = f"the encoder was tuned without {how}, {self.tuning.seconds:.0f} s"
+
+        def refit() -> Fitted:
+            inputs = self._inputs(head, self.tuning.final.states)
+            return Fitted(*with_weights((head, member), self._fit(rows, inputs, torch.arange(len(rows)))))
+
+        return Trial(
+            self.name, split.join(outputs), count_parameters(head), clock.lap(), refit, "tuned", note,
+            settings={"head": self.head, **self.settings},
+        )  # fmt: skip
+
+    def _inputs(self, head: LinearHead, states: dict[str, Tensor]) -> Tensor:
+        parts: dict[str, Any] = {part: states[part] for part in head.reads}
+        lengths = torch.ones(len(next(iter(parts.values()))), dtype=torch.int64)  # (row)
+        return head.inputs(HiddenStates(lengths, **parts))  # (row, input)
+
+    def _fit(self, rows: Rows, inputs: Tensor, used: Tensor) -> Linear:
+        weights = rows.weights[used].unsqueeze(0)  # (1, row)
+        data = LogisticRegression(inputs[used], rows.targets[used], rows.labels, weights)
+        return data.fit(strength_at(0, inputs.shape[1]))
+
+
+def tuned_candidates(tuning: Tuning) -> list[TunedCandidate]:
+    return [
+        TunedCandidate(TUNED_LAST, "last_lr", {}, tuning),
+        TunedCandidate(f"{TUNED}linear", "linear", {"read": "mean"}, tuning),
+    ]
