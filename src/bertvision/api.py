@@ -138,9 +138,10 @@ def fit(
 ) -> Model:
     """Fit a model to a file or data frame, save it to `to` (default: models/<file stem>) and return it.
 
-    Columns and kind ("label" or "score") that are not given are guessed. `dev` is scored once, after the choice. A
-    table with more than `rows` rows is sampled; None reads all of it. `tune` also tries heads on an encoder that is
-    tuned on the rows (docs/fit.md); "auto" tunes only where rows are few.
+    A .json file holds questions on passages, in SQuAD's format; options on columns do not apply to it. Columns and kind
+    ("label" or "score") that are not given are guessed. `dev` is scored once, after the choice. A table with more than
+    `rows` rows is sampled; None reads all of it. `tune` also tries heads on an encoder that is tuned on the rows
+    (docs/fit.md); "auto" tunes only where rows are few.
     """
     _, folder = fit_own_data(
         train,

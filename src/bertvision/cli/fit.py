@@ -20,13 +20,16 @@ from bertvision.tables import counted
 def fit(
     train: Annotated[
         Path,
-        typer.Argument(help="Your labelled rows: CSV, TSV, JSONL or Parquet, also .gz or .xz.", show_default=False),
+        typer.Argument(
+            help="Labelled rows (CSV, TSV, JSONL, Parquet) or questions on passages (SQuAD JSON); .gz or .xz too.",
+            show_default=False,
+        ),
     ],
     text: Annotated[str | None, typer.Option(help="Column with the text. Default: guessed.")] = None,
     text_pair: Annotated[str | None, typer.Option(help="Column with the second text of a pair.")] = None,
     label: Annotated[str | None, typer.Option(help="Column with the label or score. Default: guessed.")] = None,
     weight: Annotated[str | None, typer.Option(help="Column with the weight of each row.")] = None,
-    kind: Annotated[str | None, typer.Option(help="'label' or 'score'. Default: guessed from the column.")] = None,
+    kind: Annotated[str | None, typer.Option(help="'label', 'score' or 'span'. Default: guessed.")] = None,
     dev: Annotated[Path | None, typer.Option(help="More labelled rows, scored once, after the choice.")] = None,
     to: Annotated[Path | None, typer.Option(help="Folder for the model. Default: models/<file stem>.")] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace an existing model in that folder.")] = False,
@@ -45,7 +48,8 @@ def fit(
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     json: AsJson = False,
 ) -> None:
-    """Fit a model to your own texts: all layers of a frozen encoder are read, and held-out rows choose the model."""
+    """Fit a model to your own texts, or to questions on passages: all layers of a frozen encoder are read, and held-out
+    rows choose the model."""
     most = _parse_rows(rows)
     if seconds is not None and not seconds > 0:
         raise UserError(f"--seconds must be above 0, not {seconds:g}.")
@@ -53,6 +57,8 @@ def fit(
     from bertvision.models.fit import Options
     from bertvision.models.own_data import fit_own_data
     from bertvision.models.save import find_suspects, summary
+    from bertvision.models.spans.fit import SpanFit
+    from bertvision.models.spans.save import summary as span_summary
 
     names = heads if heads == "auto" else [name.strip() for name in heads.split(",") if name.strip()]
     options = Options(encoder, names, seconds, seed, metric, "balanced" if balanced else None, tune=tune)
@@ -61,6 +67,9 @@ def fit(
         train, dev, to, options=options, columns=columns, kind=kind, overwrite=overwrite, skip_empty=skip_empty,
         rows=most, reporter=RichReporter(),
     )  # fmt: skip
+    if isinstance(found, SpanFit):
+        print_json({"model": str(folder), **span_summary(found)}) if json else _print_span_fit(found, folder)
+        return
     if json:
         print_json({"model": str(folder), **summary(found)})
         return
@@ -81,9 +90,7 @@ def _print_fit(fit: Any, folder: Path, suspects: list[Any]) -> None:
     encoded = f"encoded in {fit.encode_seconds:.1f} s, {fit.seconds:.1f} s in all"
     table.title = f"{folder.name}: {counted(len(fit.examples), 'row')}, {encoded}"
     table.note = f"Scores: {board.where}."
-    if "note" in print_table(table):
-        for line in filter(lambda line: line.note, board.lines):
-            typer.echo(f"  {line.name}: {line.note}")
+    _print_board(table, board)
     typer.echo(board.why())
     if board.gain():
         typer.echo(board.gain())
@@ -97,3 +104,24 @@ def _print_fit(fit: Any, folder: Path, suspects: list[Any]) -> None:
             typer.echo(f"  {one.place}: '{shown}' is labelled {one.label}, predicted {one.predicted}")
     example = "--text … --text-pair …" if fit.task.takes_pairs else "--text …"
     typer.echo(f"model: {folder}   (to use it: bertvision predict {shlex.quote(str(folder))} {example})")
+
+
+def _print_span_fit(fit: Any, folder: Path) -> None:
+    board = fit.board
+    table = board.table()
+    encoded = f"encoded in {fit.encode_seconds:.1f} s, {fit.seconds:.1f} s in all"
+    table.title = f"{folder.name}: {counted(len(fit.questions), 'question')}, {encoded}"
+    table.note = f"Scores, in percent: {board.where}. F1 and EM: at the no-answer threshold chosen on these questions."
+    _print_board(table, board)
+    typer.echo(board.why())
+    if board.gain():
+        typer.echo(board.gain())
+    use = f"bertvision predict {shlex.quote(str(folder))} --text QUESTION --text-pair PASSAGE"
+    typer.echo(f"model: {folder}   (to use it: {use})")
+
+
+def _print_board(table: Any, board: Any) -> None:
+    """Print the leaderboard, and the notes below it if they do not fit into the table."""
+    if "note" in print_table(table):
+        for line in filter(lambda line: line.note, board.lines):
+            typer.echo(f"  {line.name}: {line.note}")

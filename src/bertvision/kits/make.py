@@ -172,6 +172,8 @@ def _choose(run: FinishedRun, asked: str | None) -> Model:
         raise UserError(f"'{run.folder.path}' has no head on the untouched encoder: run it with train.snapshots = [0].")
     if asked is not None:
         return run.find(asked, UNTOUCHED, "control", "head")
+    if chosen is not None and chosen.role == "head":
+        return chosen
     # If no head was trained on all of the data, take the best of those trained on a part of it.
     best = run.best(UNTOUCHED, "control", "head") or run.best_of(found) or found[0]
     return run.best_seed(best)

@@ -17,7 +17,7 @@ def build_card(facts: dict[str, Any], fit: Fit) -> str:
         _what(fit),
         _use(facts, fit),
         _scores(fit),
-        _trust(facts["trust"]),
+        describe_trust(facts["trust"]),
         _limits(fit),
     )
 
@@ -59,7 +59,8 @@ def _scores(fit: Fit) -> str:
     return to_markdown(Table(table.columns, table.rows, "Scores", note))
 
 
-def _trust(trust: dict[str, Any]) -> str:
+def describe_trust(trust: dict[str, Any]) -> str:
+    """The section on how often similar predictions were right."""
     title = "How much to trust it"
     first: dict[str, float] = next((groups[0] for groups in trust.values() if groups), {})
     if "off_by" in first:

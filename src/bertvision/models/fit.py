@@ -154,7 +154,7 @@ def fit_table(
 ) -> Fit:
     """Try every candidate on a table, choose one and fit it again on all rows. `dev` is scored once, after that."""
     options, reporter, started = options or Options(), reporter or Reporter(), time.monotonic()
-    _check_options(options)
+    check_options(options)
     notes = [*table.notes, *(check_same_labels(table, dev) if dev is not None else [])]
     task = build_task_of(table, options.metric)
     candidates = find_candidates(options.heads, task.kind, options.seconds, task.takes_pairs)
@@ -216,7 +216,7 @@ def fit_table(
     )  # fmt: skip
 
 
-def _check_options(options: Options) -> None:
+def check_options(options: Options) -> None:
     seconds, seed, tune = options.seconds, options.seed, options.tune
     if tune not in (True, False, "auto"):
         raise UserError(f"tune must be True, False or 'auto', not {tune!r}.")
@@ -266,7 +266,7 @@ def _try_all(
     clock = Clock(TRY_SHARE * total if limited else None, patient=options.seconds is None)
     trials: list[Trial] = []
     skipped: dict[str, str] = {}
-    with _keeping_the_best(clock, reporter), reporter.bar("trying", len(candidates), "models") as bar:
+    with keeping_the_best(clock, reporter), reporter.bar("trying", len(candidates), "models") as bar:
         for candidate in candidates:
             if clock.is_over() and len(trials) > 1:
                 skipped[candidate.name] = f"not tried: {'interrupted' if clock.stopped else 'out of time'}"
@@ -304,7 +304,7 @@ def _try_tuned(tuning: Tuning, skipped: dict[str, str], reporter: Reporter) -> l
 
 
 @contextlib.contextmanager
-def _keeping_the_best(clock: Clock, reporter: Reporter) -> Iterator[None]:
+def keeping_the_best(clock: Clock, reporter: Reporter) -> Iterator[None]:
     yield
     if clock.stopped:
         reporter.say("Interrupted: going on with the best model so far. Press Ctrl-C again to stop.")

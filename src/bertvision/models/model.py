@@ -30,7 +30,7 @@ class Model:
 
     @property
     def kind(self) -> str:
-        """What it predicts: "label" or "score"."""
+        """What it predicts: "label", "score" or "span"."""
         return str(self.facts["kind"])
 
     @property
@@ -51,12 +51,13 @@ class Model:
         return FittedPredictor(self.folder, self._head, self._reporter)
 
     def predict(self, texts: Iterable[Text]) -> list[dict[str, Any]]:
-        """Predict one row per text: a label with probabilities, or a score, and its trust. A pair is a tuple."""
+        """Predict one row per text: a label with probabilities, a score or an answer, and its trust. A pair, such as
+        (question, passage), is a tuple."""
         rows = self.predictor.predict_texts(texts)
         return [{key: value for key, value in row.items() if key != "id"} for row in rows]
 
     def __repr__(self) -> str:
-        what = counted(len(self.labels), "label") if self.labels else "a score"
+        what = counted(len(self.labels), "label") if self.labels else {"span": "answers"}.get(self.kind, "a score")
         return f"<Model {self.folder.name}: {self.chosen} on {self.facts['encoder']}, {what}>"
 
 

@@ -3,9 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from bertvision.errors import UserError
 from bertvision.models.fit import Fit, Options, fit_table
 from bertvision.models.save import check_free, save_fit
+from bertvision.models.spans.fit import SpanFit, fit_questions
+from bertvision.models.spans.save import save_span_fit
 from bertvision.progress import Reporter
+from bertvision.tasks.own_questions import has_questions, read_own_questions, refuse_question_table
 from bertvision.tasks.own_table import OwnTable, from_frame, read_own_table
 from bertvision.tasks.text_files import plain_stem
 
@@ -25,14 +29,49 @@ def fit_own_data(
     skip_empty: bool = False,
     rows: int | None = MOST_ROWS,
     reporter: Reporter,
-) -> tuple[Fit, Path]:
-    """Read the tables, fit, and save the model. Return the fit and the model's folder."""
+) -> tuple[Fit | SpanFit, Path]:
+    """Read the data, fit, and save the model. Return the fit and the model's folder."""
     folder = Path(to).expanduser() if to is not None else default_folder(train)
+    if has_questions(train):
+        not_for_questions = {
+            **columns, "kind": None if kind == "span" else kind, "skip_empty": skip_empty, "metric": options.metric,
+            "balanced (class_weight)": options.class_weight, "tune": options.tune is True,
+        }  # fmt: skip
+        _refuse_options(Path(train), not_for_questions)
+        check_free(folder, overwrite)
+        return _fit_own_questions(train, dev, folder, options, overwrite, rows, reporter)
+    if kind == "span":
+        raise UserError("kind 'span' needs questions in SQuAD's JSON format, a file that ends in .json (.gz, .xz).")
+    if isinstance(train, str | Path) and columns.get("label") is None and Path(train).expanduser().is_file():
+        refuse_question_table(Path(train).expanduser())
     check_free(folder, overwrite)
     table = _read(train, **columns, kind=kind, skip_empty=skip_empty, most_rows=rows, seed=options.seed)
     held = None if dev is None else _read(dev, **columns, skip_empty=skip_empty, like=table)
     found = fit_table(table, options, held, reporter)
     return found, save_fit(found, folder, _path(train), _path(dev), overwrite)
+
+
+def _fit_own_questions(
+    train: str | Path,
+    dev: Any,
+    folder: Path,
+    options: Options,
+    overwrite: bool,
+    rows: int | None,
+    reporter: Reporter,
+) -> tuple[SpanFit, Path]:
+    if dev is not None and not has_questions(dev):
+        raise UserError(f"dev must have questions in SQuAD's JSON format (.json), as {train} has, not {dev!s:.80}.")
+    questions = read_own_questions(train, rows, options.seed)
+    held = None if dev is None else read_own_questions(dev, training=False)
+    found = fit_questions(questions, options, held, reporter)
+    return found, save_span_fit(found, folder, _path(train), _path(dev), overwrite)
+
+
+def _refuse_options(path: Path, given: dict[str, Any]) -> None:
+    wrong = [name.replace("_", "-") for name, value in given.items() if value]
+    if wrong:
+        raise UserError(f"{', '.join(wrong)}: not for questions in SQuAD's format, which {path} has. Leave it out.")
 
 
 def default_folder(train: Any) -> Path:

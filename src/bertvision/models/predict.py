@@ -20,6 +20,7 @@ from bertvision.progress import Reporter
 
 ALIASES = {"last_lr": ENCODER, TUNED_LAST: ENCODER}
 """Names on the leaderboard that the folder calls differently."""
+SPAN_ALIASES = {"last_linear": ENCODER}
 NEEDED = ("model", "task", "kind", "labels", "encoder", "metric", "choice", "chosen", "leaderboard", "trust")
 """What is read of model.json."""
 
@@ -35,7 +36,8 @@ class FittedPredictor(Predictor):
         tuned, epochs = self.facts.get("tuned"), None
         if tuned is not None and head is not None:  # the folder has two encoders
             epochs = float(tuned["epochs"]) if head.startswith(TUNED) else 0.0
-        super().__init__(folder, ALIASES.get(head, head) if head is not None else None, epochs, reporter)
+        aliases = SPAN_ALIASES if self.facts["kind"] == "span" else ALIASES
+        super().__init__(folder, aliases.get(head, head) if head is not None else None, epochs, reporter)
         # Trust was measured for the chosen model only.
         chosen = self.name == self.run.chosen and (head is None or head == self.facts["chosen"])
         self.trust = self.facts["trust"] if chosen else None
@@ -53,15 +55,18 @@ class FittedPredictor(Predictor):
         super()._load(names, settings)
 
     def predict_texts(self, texts: Iterable[Text], threshold: float | None = None) -> list[dict[str, Any]]:
-        return [self._with_trust(row) for row in super().predict_texts(texts, threshold)]
+        return [self._with_trust(row, threshold) for row in super().predict_texts(texts, threshold)]
 
     def predict_rows(self, examples: list[Example], threshold: float | None = None) -> list[dict[str, Any]]:
-        return [self._with_trust(row) for row in super().predict_rows(examples, threshold)]
+        return [self._with_trust(row, threshold) for row in super().predict_rows(examples, threshold)]
 
-    def _with_trust(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _with_trust(self, row: dict[str, Any], threshold: float | None) -> dict[str, Any]:
         if self.trust is None or "error" in row:
             return row
-        return {**row, "trust": self.task.kind.trust_row(row, self.trust)}
+        return {
+            **row,
+            "trust": self.task.kind.trust_row(row, self.trust, self.threshold if threshold is None else threshold),
+        }
 
     def _build_features(self, examples: list[Example]) -> Features:
         if self._tfidf is not None:

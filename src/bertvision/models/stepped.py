@@ -104,7 +104,7 @@ class SteppedCandidate(Candidate):
             train_heads(
                 members, source, lambda step: int(lengths[steps[step]].sum()), self.machine,
                 Checkpoints(Path(folder), "", float("inf")), lambda *given, **named: None, Reporter(), None,
-                _UntilTheClock(clock, len(steps)),
+                UntilTheClock(clock, len(steps)),
             )  # fmt: skip
         if any(member.failed for member in members):
             raise NoResultError("failed: its loss became NaN or infinite")
@@ -141,7 +141,7 @@ class TokenSource:
             yield StateBatch(rows, states, pack_targets(self.features, rows).to(self.device), len(rows))
 
 
-class _UntilTheClock:
+class UntilTheClock:
     """A `training.train.Judge` that drops all members when the time is up, or is going to be up before they end."""
 
     def __init__(self, clock: Clock, steps: int) -> None:
@@ -166,8 +166,11 @@ class _UntilTheClock:
         return members
 
 
-def plan_steps(parts: list[np.ndarray], epochs: int, seed: int) -> tuple[list[np.ndarray], list[int]]:
-    """The rows of each step, and the part that they belong to. Each epoch visits every part in random batches."""
+def plan_steps(
+    parts: list[np.ndarray], epochs: int, seed: int, size: int = ROWS_PER_STEP
+) -> tuple[list[np.ndarray], list[int]]:
+    """The rows of each step, about `size`, and the part that they belong to. Each epoch visits every part in random
+    batches."""
     random = np.random.default_rng([seed, 5])
     steps: list[np.ndarray] = []
     owner: list[int] = []
@@ -175,7 +178,7 @@ def plan_steps(parts: list[np.ndarray], epochs: int, seed: int) -> tuple[list[np
         batches = [
             (number, batch)
             for number, part in enumerate(parts)
-            for batch in np.array_split(random.permutation(part), count_batches(part))
+            for batch in np.array_split(random.permutation(part), count_batches(part, size))
         ]
         for at in random.permutation(len(batches)):
             owner.append(batches[at][0])
@@ -183,8 +186,8 @@ def plan_steps(parts: list[np.ndarray], epochs: int, seed: int) -> tuple[list[np
     return steps, owner
 
 
-def count_batches(part: np.ndarray) -> int:
-    return max(1, round(len(part) / ROWS_PER_STEP))
+def count_batches(part: np.ndarray, size: int = ROWS_PER_STEP) -> int:
+    return max(1, round(len(part) / size))
 
 
 def _named(config: MemberConfig, fold: int | None) -> MemberConfig:

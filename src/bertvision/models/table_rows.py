@@ -126,7 +126,7 @@ def encode(
 ) -> tuple[dict[str, torch.Tensor], float]:
     """The states on the CPU, and the seconds that it took: pooled ones (row, layer, hidden) in float32. With
     `with_tokens` also those of all tokens (token, layer, hidden), in half precision, if there is memory for them."""
-    keep: tuple[Part, ...] = (*KEEP, "tokens") if with_tokens and _tokens_fit(encoder, features) else KEEP
+    keep: tuple[Part, ...] = (*KEEP, "tokens") if with_tokens and tokens_fit(encoder, features) else KEEP
     shape, count = encoder.shape, {"tokens": len(features.input_ids)}
     found: dict[str, torch.Tensor] = {
         part: torch.empty(
@@ -156,7 +156,8 @@ def encode_towers(encoder: Encoder, features: Features, what: str, reporter: Rep
     return MemoryStates(parts, encoder.shape.pooled, towers=towers), seconds
 
 
-def _tokens_fit(encoder: Encoder, features: Features) -> bool:
+def tokens_fit(encoder: Encoder, features: Features) -> bool:
+    """Whether there is memory for the states of all tokens, in half precision."""
     needed = len(features.input_ids) * encoder.shape.layers * encoder.shape.hidden * 2
     return needed < TOKENS_SHARE * psutil.virtual_memory().available
 
@@ -172,7 +173,7 @@ def limit_rows(
     parts = 1 if table.pairs is None else TOWERS
     fits, why = _rows_that_fit(encoder) // parts, "memory"
     if seconds is not None:
-        in_time = _rows_in_time(encoder, features, ENCODING_SHARE * seconds / parts)
+        in_time = rows_in_time(encoder, features, ENCODING_SHARE * seconds / parts)
         fits, why = (in_time, "time") if in_time < fits else (fits, why)
     if fits >= len(table):
         return table, ""
@@ -188,7 +189,7 @@ def _rows_that_fit(encoder: Encoder) -> int:
     return int(MEMORY_SHARE * psutil.virtual_memory().available / row)
 
 
-def _rows_in_time(encoder: Encoder, features: Features, seconds: float) -> int:
+def rows_in_time(encoder: Encoder, features: Features, seconds: float) -> int:
     """How many rows of average length the encoder reads in so many seconds, judging by a few."""
     some = np.random.default_rng(0).permutation(len(features))  # (row)
     some = some[: max(1, int(np.searchsorted(features.lengths[some].cumsum(), TIMED_TOKENS)))]

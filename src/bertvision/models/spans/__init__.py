@@ -1,0 +1,1 @@
+"""Models for a user's own questions on passages: `bertvision fit questions.json`."""
