@@ -218,7 +218,7 @@ def fit_table(
 
 def check_options(options: Options) -> None:
     seconds, seed, tune = options.seconds, options.seed, options.tune
-    if tune not in (True, False, "auto"):
+    if not isinstance(tune, bool) and tune != "auto":
         raise UserError(f"tune must be True, False or 'auto', not {tune!r}.")
     if seconds is not None and (not isinstance(seconds, int | float) or not seconds > 0):
         raise UserError(f"seconds must be a number above 0, or None, not {seconds!r}.")

@@ -64,7 +64,7 @@ def estimate_seconds(rows: int, encode_seconds: float) -> float:
 
 def tuning_config(rows: int) -> FinetuneConfig:
     return FinetuneConfig(
-        epochs=float(count_epochs(rows)), method="contrastive", snapshots=[0.0], lr=CONTRASTIVE_LR,
+        epochs=float(count_epochs(rows)), method="contrastive", snapshots=[0.0], lr=CONTRASTIVE_LR, read="mean",
         schedule="constant", warmup=WARMUP, batch_rows=CONTRASTIVE_ROWS,
     )  # fmt: skip
 
