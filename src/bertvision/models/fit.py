@@ -88,7 +88,7 @@ class Options:
     """None: every row counts the same. "balanced": every label does. Or label → weight."""
     device: str = "auto"
     tune: bool | str = False
-    """Also try heads on an encoder that is tuned on the rows. "auto": if there are few rows."""
+    """Also try heads on an encoder that is tuned on the rows. "auto": if there are few rows, and no pairs."""
 
 
 @dataclass
@@ -124,7 +124,7 @@ class Fit:
     def tuning_hint(self) -> str:
         """A sentence for users with few rows who did not tune; else empty."""
         rows = len(self.examples)
-        if self.tuning is not None or not wants_tuning("auto", self.task.kind, rows):
+        if self.tuning is not None or not wants_tuning("auto", self.task, rows):
             return ""
         seconds = max(1.0, estimate_seconds(rows, self.encode_seconds))
         return f"With so few rows, --tune may help: it tunes the encoder too, in about {seconds:.0f} s more."
@@ -168,7 +168,7 @@ def fit_table(
         notes.append(note)
     examples = examples_of(table, task, "train")
     labels = targets_of(examples, task).tolist() if task.labels else None
-    tunes = wants_tuning(options.tune, task.kind, len(examples))
+    tunes = wants_tuning(options.tune, task, len(examples))
     split = choose_split(table.texts, labels, options.seed, table.pairs, FOLDS if tunes else USUAL_FOLDS)
     notes += [*_warnings(split), *note_cut(encoder, features)]
     for note in notes:

@@ -21,7 +21,6 @@ from bertvision.encoder.states import HiddenStates
 from bertvision.errors import UserError
 from bertvision.heads import build_head, count_parameters
 from bertvision.heads.linear import LinearHead
-from bertvision.kinds import Kind
 from bertvision.machine import Machine
 from bertvision.models.candidates import Candidate, Fitted, Rows, Trial, member_of, with_weights
 from bertvision.models.clock import Clock
@@ -30,6 +29,7 @@ from bertvision.models.split import Split
 from bertvision.models.table_rows import encode
 from bertvision.progress import Reporter
 from bertvision.tables import counted
+from bertvision.tasks.base import Task
 from bertvision.training.contrastive import plan_pairs
 from bertvision.training.convex import Linear, LogisticRegression
 from bertvision.training.finetune import Finetuning, Usage
@@ -45,11 +45,13 @@ STEP_COST = 3.0
 """Time of a step of tuning, in that of encoding its rows."""
 
 
-def wants_tuning(tune: bool | str, kind: Kind, rows: int) -> bool:
-    """Whether a fit tunes its encoder."""
+def wants_tuning(tune: bool | str, task: Task, rows: int) -> bool:
+    """Whether a fit tunes its encoder. With "auto" it does not on pairs: both texts would be tuned as one sequence,
+    which was behind two towers on an untouched encoder (LOG.md)."""
+    kind = task.kind
     if tune is True and not kind.has_labels:
         raise UserError(f"tuning compares texts by their labels, but the table has a {kind}: leave out --tune (tune).")
-    return tune is True or (tune == "auto" and kind.has_labels and rows <= MOST_ROWS)
+    return tune is True or (tune == "auto" and kind.has_labels and not task.takes_pairs and rows <= MOST_ROWS)
 
 
 def count_epochs(rows: int) -> int:

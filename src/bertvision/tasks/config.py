@@ -317,8 +317,9 @@ def _files_task(config: TaskConfig, paths: dict[str, Path]) -> Task:
 
 
 def _with_dev_share(task: Task, share: float) -> Task:
-    """The same task with its training set divided into train and dev. The seed of a run does not change them. The same
-    text, or the same two texts in either order, is never on both sides, nor in train and held out."""
+    """The same task with its training set divided into train and dev. The seed of a run does not change them. Rows
+    with the same text, or the same two texts in either order, are a group: they stay together (`hold_out`), also when a
+    part of train is held out."""
 
     def read() -> list[Example]:
         return [
