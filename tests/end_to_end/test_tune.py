@@ -20,6 +20,7 @@ from bertvision.models import fit as fitting
 from bertvision.models.fit import Options, fit_table
 from bertvision.models.tuned import Tuning
 from bertvision.tasks.own_table import read_own_table
+from bertvision.training import finetune
 
 Command = Callable[..., Any]
 WORDS = {"animals": ["cat", "dog", "horse", "bird", "fish"], "places": ["london", "paris", "rome", "berlin", "river"]}
@@ -162,6 +163,19 @@ def test_an_untouched_model_that_wins_leaves_the_encoder_untouched(
     for name in ("tuned_last_lr", "tuned_linear"):
         with pytest.raises(bv.UserError, match="has no tuned encoder"):
             bv.load(tmp_path / "m", head=name).predict(NEW)
+
+
+def test_tuning_that_diverges_leaves_the_models_on_the_untouched_encoder(
+    monkeypatch: pytest.MonkeyPatch, tiny_encoder_folder: Path, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(finetune, "contrastive_loss", lambda means, *_: means.sum() * float("nan"))
+    table = read_own_table(write_table(tmp_path / "train.csv", 24), text="message", label="topic")
+    fit = fit_table(table, Options(str(tiny_encoder_folder), "linear", tune=True))
+    assert fit.chosen.role != "tuned" and set(fit.skipped) == {"tuned_last_lr", "tuned_linear"}
+    assert all("NaN" in why for why in fit.skipped.values())
+    assert fit.tuning is not None
+    with pytest.raises(bv.UserError, match="without --tune"):
+        _ = fit.tuning.final
 
 
 def test_estimators_tune_save_and_are_cloned(tuned_wins: None, tiny_encoder_folder: Path, tmp_path: Path) -> None:

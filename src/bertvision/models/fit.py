@@ -291,16 +291,16 @@ def _try_all(
 
 def _try_tuned(tuning: Tuning, skipped: dict[str, str], reporter: Reporter) -> list[Trial]:
     """Try the heads on the tuned encoder, without a time limit. Ctrl-C ends it."""
-    rows, split = tuning.rows, tuning.split
-    trials = []
-    for candidate in tuned_candidates(tuning):
-        try:
-            trials.append(_calibrate(candidate.attempt(rows, split, Clock(None)), rows, split))
-        except KeyboardInterrupt:
-            reporter.say("Interrupted: going on without tuning. Press Ctrl-C again to stop.")
-            skipped |= {one.name: "interrupted" for one in tuned_candidates(tuning)}
-            return []
-    return trials
+    rows, split, candidates = tuning.rows, tuning.split, tuned_candidates(tuning)
+    try:
+        return [_calibrate(one.attempt(rows, split, Clock(None)), rows, split) for one in candidates]
+    except KeyboardInterrupt:
+        reporter.say("Interrupted: going on without tuning. Press Ctrl-C again to stop.")
+        why = "interrupted"
+    except NoResultError as error:
+        why = str(error)
+    skipped |= {one.name: why for one in candidates}
+    return []
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from bertvision.errors import UserError
 from bertvision.heads import build_head, count_parameters
 from bertvision.heads.linear import LinearHead
 from bertvision.machine import Machine
-from bertvision.models.candidates import Candidate, Fitted, Rows, Trial, member_of, with_weights
+from bertvision.models.candidates import Candidate, Fitted, NoResultError, Rows, Trial, member_of, with_weights
 from bertvision.models.clock import Clock
 from bertvision.models.folder import TUNED, TUNED_LAST
 from bertvision.models.split import Split
@@ -107,7 +107,10 @@ class Tuning:
     @cached_property
     def final(self) -> Tuned:
         """The encoder of the model, tuned on all rows."""
-        return self._tune(torch.arange(len(self.rows)), "tuning on all rows")
+        try:
+            return self._tune(torch.arange(len(self.rows)), "tuning on all rows")
+        except NoResultError as error:
+            raise UserError(f"tuning on all rows {error}: fit again without --tune (tune).") from None
 
     def _tune(self, used: Tensor, what: str) -> Tuned:
         rows, config, machine = self.rows, tuning_config(len(used)), self.machine
@@ -126,7 +129,10 @@ class Tuning:
             work.run_through(lambda _: bar.advance(1))
         usage = Usage(round(clock.lap(), 2), work.tokens, machine.peak_memory())
         encoder.eval().requires_grad_(False)
-        return Tuned(encoder, encode(encoder, self.features, "texts", Reporter())[0], usage, trained)
+        states, _ = encode(encoder, self.features, "texts", Reporter())
+        if not all(part.isfinite().all() for part in states.values()):
+            raise NoResultError("failed: the encoder's states became NaN or infinite")
+        return Tuned(encoder, states, usage, trained)
 
 
 class TunedCandidate(Candidate):
