@@ -50,7 +50,8 @@ def fit(
 ) -> None:
     """Fit a model to your own texts, or to questions on passages.
 
-    The encoder stays frozen, all its layers are read, and held-out rows choose the model."""
+    The encoder stays frozen, all its layers are read, and held-out rows choose the model.
+    """
     most = _parse_rows(rows)
     if seconds is not None and not seconds > 0:
         raise UserError(f"--seconds must be above 0, not {seconds:g}.")
