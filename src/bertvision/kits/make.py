@@ -171,12 +171,26 @@ def _choose(run: FinishedRun, asked: str | None) -> Model:
     if not found:
         raise UserError(f"'{run.folder.path}' has no head on the untouched encoder: run it with train.snapshots = [0].")
     if asked is not None:
-        return run.find(asked, UNTOUCHED, "control", "head")
+        return _saved(run, run.find(asked, UNTOUCHED, "control", "head"))
     if chosen is not None and chosen.role == "head":
         return chosen
+    if run.chosen is not None:  # an average of heads, or the last layer: `fit` saves only the heads that it needs
+        found = [group for group in found if run.folder.head(UNTOUCHED, group.first.name).is_dir()]
+        if not found:
+            raise UserError(f"'{run.folder.path}' has no saved head: fit again with --heads linear, for example.")
+        return run.best_seed(run.best_of(found) or found[0])
     # If no head was trained on all of the data, take the best of those trained on a part of it.
     best = run.best(UNTOUCHED, "control", "head") or run.best_of(found) or found[0]
     return run.best_seed(best)
+
+
+def _saved(run: FinishedRun, head: Model) -> Model:
+    """The head, if its weights are in the folder. `fit` tries more heads than it saves."""
+    if run.chosen is not None and not run.folder.head(UNTOUCHED, head.name).is_dir():
+        raise UserError(
+            f"'{run.folder.path}' has only the scores of {head.name}, not the model: fit again with --heads {head.name}."
+        )
+    return head
 
 
 def _note(run: FinishedRun, head: Model, asked: bool) -> str:
