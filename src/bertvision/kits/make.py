@@ -188,7 +188,8 @@ def _saved(run: FinishedRun, head: Model) -> Model:
     """The head, if its weights are in the folder. `fit` tries more heads than it saves."""
     if run.chosen is not None and not run.folder.head(UNTOUCHED, head.name).is_dir():
         raise UserError(
-            f"'{run.folder.path}' has only the scores of {head.name}, not the model: fit again with --heads {head.name}."
+            f"'{run.folder.path}' has only the scores of {head.name}, not the model: fit again with --heads "
+            f"{head.name}."
         )
     return head
 
