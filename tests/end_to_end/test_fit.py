@@ -192,6 +192,26 @@ def test_a_damaged_model_is_to_be_fitted_again(command: Command, tiny_encoder_fo
     assert said.code == 2 and "fit the model again" in said.err and "bertvision run" not in said.err
 
 
+def test_a_kit_takes_saved_heads_only(
+    command: Command, tiny_encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bertvision.models import fit
+
+    # The average is chosen, of the two heads with the lowest loss.
+    monkeypatch.setattr(fit, "AVERAGED", 2)
+    monkeypatch.setattr(fit, "_choose", lambda trials, *_: (trials[-1], 1))
+    train = write_table(tmp_path / "train.csv", 60)
+    heads = "linear,linear_deviation,mlp"
+    own = ("--to", tmp_path / "m", "--encoder", tiny_encoder_folder, "--heads", heads, "--json")
+    assert command("fit", train, *own).json["chosen"] == "average"
+    saved = {folder.name for folder in (tmp_path / "m/snapshots/epoch_0/heads").iterdir()}
+    assert len(saved) == 2 and saved < set(heads.split(","))
+    assert command("kit", tmp_path / "m", "--to", tmp_path / "kit").code == 0
+    (left,) = set(heads.split(",")) - saved
+    refused = command("kit", tmp_path / "m", "--to", tmp_path / "other", "--head", f"m={left}")
+    assert refused.code == 2 and f"only the scores of {left}" in refused.err
+
+
 def test_ctrl_c_keeps_the_best_so_far(
     command: Command, tiny_encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

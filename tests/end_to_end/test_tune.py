@@ -65,7 +65,7 @@ def test_the_folder_of_a_tuned_model_has_its_encoder(
     weights = AutoModel.from_pretrained(tiny_encoder_folder, dtype="float32").num_parameters()
     assert found["tuned"]["trained_parameters"] == weights + 2 * 32 + 2 and found["tuned"]["seconds"] > 0
     notes = {line["name"]: line["note"] for line in found["leaderboard"]}
-    assert "tuned without each of the 3 folds" in notes["tuned_last_lr"] and not notes["linear"]
+    assert "each of the 3 folds tuned its own encoder" in notes["tuned_last_lr"] and not notes["linear"]
     model, alone = bv.load(tmp_path / "m"), bv.load(tmp_path / "m", head="tuned_last_lr")
     assert [row["label"] in ("animals", "places") for row in model.predict(NEW)] == [True, True]
     assert alone.predict(NEW)[0]["label"] and bv.load(tmp_path / "m", head="last_lr").predict(NEW)

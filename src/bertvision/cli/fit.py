@@ -26,30 +26,32 @@ def fit(
         ),
     ],
     text: Annotated[str | None, typer.Option(help="Column with the text. Default: guessed.")] = None,
-    text_pair: Annotated[str | None, typer.Option(help="Column with the second text of a pair.")] = None,
+    text_pair: Annotated[str | None, typer.Option(help="Column with the second text. Default: guessed.")] = None,
     label: Annotated[str | None, typer.Option(help="Column with the label or score. Default: guessed.")] = None,
     weight: Annotated[str | None, typer.Option(help="Column with the weight of each row.")] = None,
-    kind: Annotated[str | None, typer.Option(help="'label', 'score' or 'span'. Default: guessed.")] = None,
-    dev: Annotated[Path | None, typer.Option(help="More labelled rows, scored once, after the choice.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Target: 'label', 'score' or 'span'. Default: guessed.")] = None,
+    dev: Annotated[Path | None, typer.Option(help="Rows or questions to score once, after the choice.")] = None,
     to: Annotated[Path | None, typer.Option(help="Folder for the model. Default: models/<file stem>.")] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace an existing model in that folder.")] = False,
     skip_empty: Annotated[bool, typer.Option(help="Leave out rows with an empty text or label.")] = False,
-    rows: Annotated[str, typer.Option(help="Draw this many rows from a longer file, or 'all'.")] = "100000",
-    encoder: Annotated[str, typer.Option(help="'embedded', a hub name or a folder.")] = "embedded",
-    heads: Annotated[str, typer.Option(help="'auto', or names separated by commas.")] = "auto",
-    seconds: Annotated[float | None, typer.Option(help="Stop trying models after about this many seconds.")] = None,
+    rows: Annotated[str, typer.Option(help="Sample a longer file to this many rows, or 'all'.")] = "100000",
+    encoder: Annotated[str, typer.Option(help="Encoder: 'embedded', a hub name or a folder.")] = "embedded",
+    heads: Annotated[str, typer.Option(help="Models to try: 'auto', or names separated by commas.")] = "auto",
+    seconds: Annotated[float | None, typer.Option(help="Total time in seconds, about; --tune takes more.")] = None,
     metric: Annotated[
         str | None, typer.Option(help="Metric to choose by: accuracy, f1_macro, pearson or spearman.")
     ] = None,
     tune: Annotated[
-        bool, typer.Option("--tune", help="Also tune the encoder on your rows, by comparing them; for few rows.")
+        bool, typer.Option("--tune", help="With few rows: also tune the encoder, by comparing your rows.")
     ] = False,
     balanced: Annotated[bool, typer.Option(help="Give rare labels the same total weight as common ones.")] = False,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     json: AsJson = False,
 ) -> None:
-    """Fit a model to your own texts, or to questions on passages: all layers of a frozen encoder are read, and held-out
-    rows choose the model."""
+    """Fit a model to your own texts, or to questions on passages.
+
+    The encoder stays frozen, all its layers are read, and held-out rows choose the model.
+    """
     most = _parse_rows(rows)
     if seconds is not None and not seconds > 0:
         raise UserError(f"--seconds must be above 0, not {seconds:g}.")

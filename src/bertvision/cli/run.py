@@ -1,4 +1,4 @@
-"""bertvision run CONFIG [section.key=value …]"""
+"""bertvision run CONFIG_OR_DATA [section.key=value …]"""
 
 from bertvision.cli import AsJson, Config, Overrides, app, load_job, print_run
 

@@ -14,7 +14,7 @@ from bertvision.kinds.base import results_file
 from bertvision.kits.card import build_card
 from bertvision.kits.kit import FILE
 from bertvision.pipeline.finished import FinishedRun, Model
-from bertvision.pipeline.folder import FITTED, HELD_OUT, RunFolder, describe_task
+from bertvision.pipeline.folder import HELD_OUT, RunFolder, describe_task
 from bertvision.tasks.base import Task
 
 UNTOUCHED = 0.0
@@ -174,12 +174,27 @@ def _choose(run: FinishedRun, asked: str | None) -> Model:
     if not found:
         raise UserError(f"'{run.folder.path}' has no head on the untouched encoder: run it with train.snapshots = [0].")
     if asked is not None:
-        return run.find(asked, UNTOUCHED, "control", "head")
+        return _saved(run, run.find(asked, UNTOUCHED, "control", "head"))
     if chosen is not None and chosen.role == "head":
         return chosen
+    if run.chosen is not None:  # an average of heads, or the last layer: `fit` saves only the heads that it needs
+        found = [group for group in found if run.folder.head(UNTOUCHED, group.first.name).is_dir()]
+        if not found:
+            raise UserError(f"'{run.folder.path}' has no saved head: fit again with --heads linear, for example.")
+        return run.best_seed(run.best_of(found) or found[0])
     # If no head was trained on all of the data, take the best of those trained on a part of it.
     best = run.best(UNTOUCHED, "control", "head") or run.best_of(found) or found[0]
     return run.best_seed(best)
+
+
+def _saved(run: FinishedRun, head: Model) -> Model:
+    """The head, if its weights are in the folder. `fit` tries more heads than it saves."""
+    if run.chosen is not None and not run.folder.head(UNTOUCHED, head.name).is_dir():
+        raise UserError(
+            f"'{run.folder.path}' has only the scores of {head.name}, not the model: fit again with --heads "
+            f"{head.name}."
+        )
+    return head
 
 
 def _note(run: FinishedRun, head: Model, asked: bool) -> str:
@@ -205,8 +220,6 @@ def _read_stamps(run: RunFolder, name: str) -> tuple[str, tuple[int, ...] | None
     """Return the fingerprint of the encoder that a head was trained on, and the layers it reads."""
     encoder, reference = (read_json(run.encoder(UNTOUCHED) / f"{file}.json") for file in ("stamp", "reference"))
     head = read_json(run.head(UNTOUCHED, name) / "stamp.json")
-    if head is None and (run.path / FITTED).is_file():  # `fit` saves only the heads that it needs
-        raise UserError(f"'{run.path}' has only the scores of {name}, not the head: fit again with --heads {name}.")
     if None in (encoder, reference, head) or head.get("encoder", encoder["stamp"]) != encoder["stamp"]:
         raise UserError(
             f"head '{name}' in '{run.path}' was not trained on the encoder that is there now: {run.repair}."

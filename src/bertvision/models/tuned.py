@@ -150,8 +150,10 @@ class TunedCandidate(Candidate):
             inputs = self._inputs(head, self.tuning.states_of(fold))  # (row, input)
             fit = self._fit(rows, inputs, split.used(fold))
             outputs.append(inputs[held] @ fit.weight[0] + fit.bias[0])  # (held-out row, output)
-        how = "the judged rows" if split.how == "held_out" else f"each of the {counted(len(split.held), 'fold')}"
-        note = f"the encoder was tuned without {how}, {self.tuning.seconds:.0f} s"
+        spent = f"{self.tuning.seconds:.0f} s"
+        note = f"each of the {counted(len(split.held), 'fold')} tuned its own encoder, {spent} in all"
+        if split.how == "held_out":
+            note = f"the encoder was tuned without the judged rows, {spent}"
 
         def refit() -> Fitted:
             inputs = self._inputs(head, self.tuning.final.states)
