@@ -106,6 +106,8 @@ def test_the_folder_predicts_from_the_command_line_and_from_files(fitted: tuple[
     said = command("predict", folder, "--file", folder.parent / "dev.json", "--json")
     assert len(said.json) == 12 and all("answer" in one and "trust" in one for one in said.json)
     assert "--text QUESTION --text-pair PASSAGE" in command("predict", folder, "--text", "who ?").err
+    with pytest.raises(bv.UserError, match=r"predicts a span: load it with bv\.load"):
+        bv.Classifier.load(folder)
 
 
 def test_the_report_and_a_kit_read_the_folder(fitted: tuple[Path, Any], command: Command) -> None:

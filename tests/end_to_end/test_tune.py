@@ -1,7 +1,9 @@
 """`fit` with a tuned encoder: how it is judged, and what its folder holds."""
 
+import json
 import pickle
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from bertvision.models import fit as fitting
 from bertvision.models.fit import Options, fit_table
 from bertvision.models.tuned import Tuning
 from bertvision.tasks.own_table import read_own_table
+from bertvision.training import finetune
 
 Command = Callable[..., Any]
 WORDS = {"animals": ["cat", "dog", "horse", "bird", "fish"], "places": ["london", "paris", "rome", "berlin", "river"]}
@@ -96,7 +99,30 @@ def test_a_kit_refuses_a_tuned_encoder_and_says_why(
     fit_in(tmp_path, command, tiny_encoder_folder)
     refused = command("kit", tmp_path / "m", "--to", tmp_path / "kit")
     assert refused.code == 2 and "tuned encoder; a kit needs the untouched one" in " ".join(refused.err.split())
+    assert "--head" not in refused.err  # without --dev, no other head is saved
+    refused = command("kit", tmp_path / "m", "--to", tmp_path / "kit", "--head", "m=linear")
+    assert refused.code == 2 and "has only the scores of linear" in " ".join(refused.err.split())
     assert not (tmp_path / "kit").exists()
+
+
+def test_a_kit_takes_a_head_on_the_untouched_encoder_of_a_tuned_model(
+    tuned_wins: None, command: Command, tiny_encoder_folder: Path, tmp_path: Path
+) -> None:
+    fit_in(tmp_path, command, tiny_encoder_folder, "--dev", write_table(tmp_path / "dev.csv", 20, seed=1))
+    refused = command("kit", tmp_path / "m", "--to", tmp_path / "kit")
+    assert refused.code == 2 and "--head m=NAME (linear)" in " ".join(refused.err.split())
+    assert command("kit", tmp_path / "m", "--to", tmp_path / "kit", "--head", "m=linear").code == 0
+
+
+def test_tuning_does_not_need_the_file_that_says_how_the_encoder_is_read(
+    tuned_wins: None, command: Command, tiny_encoder_folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(tiny_encoder_folder, tmp_path / "encoder")
+    (tmp_path / "encoder" / "1_Pooling" / "config.json").write_text("{damaged")
+    assert fit_in(tmp_path, command, tmp_path / "encoder")["chosen"] == "tuned_linear"
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    assert config["finetune"]["read"] == "mean"
+    assert command("report", tmp_path / "m").code == 0
 
 
 def test_the_rows_of_a_fold_do_not_reach_the_encoder_that_judges_them(
@@ -133,6 +159,23 @@ def test_an_untouched_model_that_wins_leaves_the_encoder_untouched(
     assert found["chosen"] == "linear" and found["tuned"] is None
     assert [path.name for path in (tmp_path / "m" / "snapshots").iterdir()] == ["epoch_0"]
     assert command("kit", tmp_path / "m", "--to", tmp_path / "kit").code == 0
+    # `last_lr` on the untouched encoder must not answer in its place.
+    for name in ("tuned_last_lr", "tuned_linear"):
+        with pytest.raises(bv.UserError, match="has no tuned encoder"):
+            bv.load(tmp_path / "m", head=name).predict(NEW)
+
+
+def test_tuning_that_diverges_leaves_the_models_on_the_untouched_encoder(
+    monkeypatch: pytest.MonkeyPatch, tiny_encoder_folder: Path, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(finetune, "contrastive_loss", lambda means, *_: means.sum() * float("nan"))
+    table = read_own_table(write_table(tmp_path / "train.csv", 24), text="message", label="topic")
+    fit = fit_table(table, Options(str(tiny_encoder_folder), "linear", tune=True))
+    assert fit.chosen.role != "tuned" and set(fit.skipped) == {"tuned_last_lr", "tuned_linear"}
+    assert all("NaN" in why for why in fit.skipped.values())
+    assert fit.tuning is not None
+    with pytest.raises(bv.UserError, match="without --tune"):
+        _ = fit.tuning.final
 
 
 def test_estimators_tune_save_and_are_cloned(tuned_wins: None, tiny_encoder_folder: Path, tmp_path: Path) -> None:
@@ -153,8 +196,9 @@ def test_few_rows_get_a_hint_and_scores_an_error(command: Command, tiny_encoder_
     assert "--tune may help" not in command("fit", train, "--to", tmp_path / "b", *own, "--tune").out
     refused = command("fit", scores, "--kind", "score", "--to", tmp_path / "c", *own, "--tune")
     assert refused.code == 2 and "labels" in refused.err
-    with pytest.raises(bv.UserError, match="tune must be"):
-        bv.fit(train, to=tmp_path / "d", encoder=str(tiny_encoder_folder), tune="always")
+    for wrong in ("always", 1):
+        with pytest.raises(bv.UserError, match="tune must be"):
+            bv.fit(train, to=tmp_path / "d", encoder=str(tiny_encoder_folder), tune=wrong)
 
 
 def test_a_run_tunes_by_comparing_labels(command: Command, tiny_encoder_folder: Path, tmp_path: Path) -> None:

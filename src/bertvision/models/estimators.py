@@ -116,8 +116,9 @@ class _TextEstimator(BaseEstimator):
         folder = Path(path).expanduser()
         model = Model(folder)
         if model.kind != cls._kind:
-            right = next(kind.__name__ for kind in (Classifier, Regressor) if kind._kind == model.kind)
-            raise UserError(f"'{folder}' predicts a {model.kind}: load it with bv.{right}.load.")
+            fitting = (kind.__name__ for kind in (Classifier, Regressor) if kind._kind == model.kind)
+            right = ".".join(["bv", *fitting, "load"])  # no estimator predicts spans
+            raise UserError(f"'{folder}' predicts a {model.kind}: load it with {right}.")
         params, classes = read_estimator(folder)
         params = {"encoder": model.facts["encoder"], "seed": model.facts["seed"], **params}
         estimator = cls(**{name: params[name] for name in cls._get_param_names() if name in params})

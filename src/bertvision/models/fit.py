@@ -88,7 +88,7 @@ class Options:
     """None: every row counts the same. "balanced": every label does. Or label → weight."""
     device: str = "auto"
     tune: bool | str = False
-    """Also try heads on an encoder that is tuned on the rows. "auto": if there are few rows."""
+    """Also try heads on an encoder that is tuned on the rows. "auto": if there are few rows, and no pairs."""
 
 
 @dataclass
@@ -124,7 +124,7 @@ class Fit:
     def tuning_hint(self) -> str:
         """A sentence for users with few rows who did not tune; else empty."""
         rows = len(self.examples)
-        if self.tuning is not None or not wants_tuning("auto", self.task.kind, rows):
+        if self.tuning is not None or not wants_tuning("auto", self.task, rows):
             return ""
         seconds = max(1.0, estimate_seconds(rows, self.encode_seconds))
         return f"With so few rows, --tune may help: it tunes the encoder too, in about {seconds:.0f} s more."
@@ -168,7 +168,7 @@ def fit_table(
         notes.append(note)
     examples = examples_of(table, task, "train")
     labels = targets_of(examples, task).tolist() if task.labels else None
-    tunes = wants_tuning(options.tune, task.kind, len(examples))
+    tunes = wants_tuning(options.tune, task, len(examples))
     split = choose_split(table.texts, labels, options.seed, table.pairs, FOLDS if tunes else USUAL_FOLDS)
     notes += [*_warnings(split), *note_cut(encoder, features)]
     for note in notes:
@@ -218,7 +218,7 @@ def fit_table(
 
 def check_options(options: Options) -> None:
     seconds, seed, tune = options.seconds, options.seed, options.tune
-    if tune not in (True, False, "auto"):
+    if not isinstance(tune, bool) and tune != "auto":
         raise UserError(f"tune must be True, False or 'auto', not {tune!r}.")
     if seconds is not None and (not isinstance(seconds, int | float) or not seconds > 0):
         raise UserError(f"seconds must be a number above 0, or None, not {seconds!r}.")
@@ -291,16 +291,16 @@ def _try_all(
 
 def _try_tuned(tuning: Tuning, skipped: dict[str, str], reporter: Reporter) -> list[Trial]:
     """Try the heads on the tuned encoder, without a time limit. Ctrl-C ends it."""
-    rows, split = tuning.rows, tuning.split
-    trials = []
-    for candidate in tuned_candidates(tuning):
-        try:
-            trials.append(_calibrate(candidate.attempt(rows, split, Clock(None)), rows, split))
-        except KeyboardInterrupt:
-            reporter.say("Interrupted: going on without tuning. Press Ctrl-C again to stop.")
-            skipped |= {one.name: "interrupted" for one in tuned_candidates(tuning)}
-            return []
-    return trials
+    rows, split, candidates = tuning.rows, tuning.split, tuned_candidates(tuning)
+    try:
+        return [_calibrate(one.attempt(rows, split, Clock(None)), rows, split) for one in candidates]
+    except KeyboardInterrupt:
+        reporter.say("Interrupted: going on without tuning. Press Ctrl-C again to stop.")
+        why = "interrupted"
+    except NoResultError as error:
+        why = str(error)
+    skipped |= {one.name: why for one in candidates}
+    return []
 
 
 @contextlib.contextmanager

@@ -34,6 +34,11 @@ class FittedPredictor(Predictor):
         self.facts = read_facts(Path(folder))
         self._tfidf: Tfidf | None = None
         tuned, epochs = self.facts.get("tuned"), None
+        if tuned is None and head is not None and head.startswith(TUNED):
+            raise UserError(
+                f"'{folder}' has no tuned encoder, so no '{head}': `fit --tune` saves one only if a head on it is "
+                "chosen."
+            )
         if tuned is not None and head is not None:  # the folder has two encoders
             epochs = float(tuned["epochs"]) if head.startswith(TUNED) else 0.0
         aliases = SPAN_ALIASES if self.facts["kind"] == "span" else ALIASES

@@ -21,15 +21,15 @@ from bertvision.encoder.states import HiddenStates
 from bertvision.errors import UserError
 from bertvision.heads import build_head, count_parameters
 from bertvision.heads.linear import LinearHead
-from bertvision.kinds import Kind
 from bertvision.machine import Machine
-from bertvision.models.candidates import Candidate, Fitted, Rows, Trial, member_of, with_weights
+from bertvision.models.candidates import Candidate, Fitted, NoResultError, Rows, Trial, member_of, with_weights
 from bertvision.models.clock import Clock
 from bertvision.models.folder import TUNED, TUNED_LAST
 from bertvision.models.split import Split
 from bertvision.models.table_rows import encode
 from bertvision.progress import Reporter
 from bertvision.tables import counted
+from bertvision.tasks.base import Task
 from bertvision.training.contrastive import plan_pairs
 from bertvision.training.convex import Linear, LogisticRegression
 from bertvision.training.finetune import Finetuning, Usage
@@ -45,11 +45,13 @@ STEP_COST = 3.0
 """Time of a step of tuning, in that of encoding its rows."""
 
 
-def wants_tuning(tune: bool | str, kind: Kind, rows: int) -> bool:
-    """Whether a fit tunes its encoder."""
+def wants_tuning(tune: bool | str, task: Task, rows: int) -> bool:
+    """Whether a fit tunes its encoder. With "auto" it does not on pairs: both texts would be tuned as one sequence,
+    which was behind two towers on an untouched encoder (LOG.md)."""
+    kind = task.kind
     if tune is True and not kind.has_labels:
         raise UserError(f"tuning compares texts by their labels, but the table has a {kind}: leave out --tune (tune).")
-    return tune is True or (tune == "auto" and kind.has_labels and rows <= MOST_ROWS)
+    return tune is True or (tune == "auto" and kind.has_labels and not task.takes_pairs and rows <= MOST_ROWS)
 
 
 def count_epochs(rows: int) -> int:
@@ -64,7 +66,7 @@ def estimate_seconds(rows: int, encode_seconds: float) -> float:
 
 def tuning_config(rows: int) -> FinetuneConfig:
     return FinetuneConfig(
-        epochs=float(count_epochs(rows)), method="contrastive", snapshots=[0.0], lr=CONTRASTIVE_LR,
+        epochs=float(count_epochs(rows)), method="contrastive", snapshots=[0.0], lr=CONTRASTIVE_LR, read="mean",
         schedule="constant", warmup=WARMUP, batch_rows=CONTRASTIVE_ROWS,
     )  # fmt: skip
 
@@ -105,7 +107,10 @@ class Tuning:
     @cached_property
     def final(self) -> Tuned:
         """The encoder of the model, tuned on all rows."""
-        return self._tune(torch.arange(len(self.rows)), "tuning on all rows")
+        try:
+            return self._tune(torch.arange(len(self.rows)), "tuning on all rows")
+        except NoResultError as error:
+            raise UserError(f"tuning on all rows {error}: fit again without --tune (tune).") from None
 
     def _tune(self, used: Tensor, what: str) -> Tuned:
         rows, config, machine = self.rows, tuning_config(len(used)), self.machine
@@ -124,7 +129,10 @@ class Tuning:
             work.run_through(lambda _: bar.advance(1))
         usage = Usage(round(clock.lap(), 2), work.tokens, machine.peak_memory())
         encoder.eval().requires_grad_(False)
-        return Tuned(encoder, encode(encoder, self.features, "texts", Reporter())[0], usage, trained)
+        states, _ = encode(encoder, self.features, "texts", Reporter())
+        if not all(part.isfinite().all() for part in states.values()):
+            raise NoResultError("failed: the encoder's states became NaN or infinite")
+        return Tuned(encoder, states, usage, trained)
 
 
 class TunedCandidate(Candidate):

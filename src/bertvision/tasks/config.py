@@ -317,8 +317,16 @@ def _files_task(config: TaskConfig, paths: dict[str, Path]) -> Task:
 
 
 def _with_dev_share(task: Task, share: float) -> Task:
-    """The same task with its training set divided into train and dev. The seed of a run does not change them."""
-    read = task.readers["train"]
+    """The same task with its training set divided into train and dev. The seed of a run does not change them. Rows
+    with the same text, or the same two texts in either order, are a group: they stay together (`hold_out`), also when a
+    part of train is held out."""
+
+    def read() -> list[Example]:
+        return [
+            replace(one, group=one.group or "\n".join(sorted((one.text, one.text_pair or ""))))
+            for one in task.readers["train"]()
+        ]
+
     readers: Readers = {"train": lambda: hold_out(read(), share, 0)[0], "dev": lambda: hold_out(read(), share, 0)[1]}
     return replace(
         task,

@@ -1,5 +1,6 @@
 """Pairs of texts in `fit`: two towers beside both texts as one sequence, saved, loaded, reported and put into a kit."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from bertvision.models.fit import Fit, Options, fit_table
 from bertvision.models.leaderboard import Leaderboard, Line
 from bertvision.models.model import Model
 from bertvision.models.save import save_fit
+from bertvision.models.tuned import wants_tuning
 from bertvision.report.build import make_report
 from bertvision.tasks.own_table import OwnTable, from_columns
 
@@ -84,6 +86,12 @@ def test_reports_and_kits_take_such_a_folder(fitted: tuple[Fit, Path], tmp_path:
     (row,), (expected,) = kit.predict([pair]), Model(folder, head="mlp_towers").predict([pair])
     for key in ("label", "score"):
         assert row["model"].get(key) == pytest.approx(expected.get(key), abs=1e-3)
+
+
+def test_tuning_is_not_proposed_for_pairs(fitted: tuple[Fit, Path]) -> None:
+    fit, _ = fitted  # few rows, but both texts would be tuned as one sequence
+    assert fit.tuning_hint() == "" and not wants_tuning("auto", fit.task, len(fit.examples))
+    assert wants_tuning("auto", replace(fit.task, takes_pairs=False), len(fit.examples)) == bool(fit.task.labels)
 
 
 def test_single_texts_have_no_towers(tiny_encoder_folder: Path) -> None:

@@ -58,6 +58,17 @@ def test_a_held_out_share_is_dev_and_no_part_of_train(topics: Path) -> None:
     assert "of which 20% are dev" in task.source
 
 
+@pytest.mark.parametrize("paired", [False, True])
+def test_the_same_text_is_never_in_train_and_dev(paired: bool, tmp_path: Path) -> None:
+    # Every text three times; of a pair, the two texts also change places.
+    sides = [[f"message {number % 20}", f"reply {number % 20}"] for number in range(60)]
+    rows = [[*(pair[:: (-1) ** (row // 20)] if paired else pair[:1]), row % 2] for row, pair in enumerate(sides)]
+    columns = ["text", "text_pair", "label"] if paired else ["text", "label"]
+    task = build_task(load_config(write_table(tmp_path / "t.csv", columns, rows)).task)
+    train, dev = ([{e.text, e.text_pair} for e in task.read(split)] for split in ("train", "dev"))
+    assert (len(train), len(dev)) == (48, 12) and not any(texts in train for texts in dev)
+
+
 def test_squad_format_makes_a_run_of_spans_and_keeps_articles_together(tmp_path: Path) -> None:
     def article(number: int) -> dict[str, Any]:
         context = f"It was in the year {1900 + number}."
