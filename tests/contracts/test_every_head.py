@@ -71,6 +71,8 @@ def is_fitted(name: str, kind: Kind, settings: dict[str, Any], shape: StateShape
     """
     if settings.get("compare") == "cosine":
         return False  # one number for each example can't fit random targets
+    if name == "mlp" and settings.get("pairs") == "towers" and settings["read"] == "mean":
+        return shape.pooled  # its presets for towers set `read`
     return shape.pooled and ("read" not in settings or (HEADS[name].mixes_tokens and len(settings) == 1))
 
 

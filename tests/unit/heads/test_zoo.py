@@ -198,7 +198,7 @@ def test_the_skip_of_the_short_xception_is_the_last_layer_and_never_the_pooled_o
     [
         ("two_adapters", {"size": 0}, "`size` must be at least 1, not 0"),
         ("cnn", {"dropout": 1.0}, "`dropout` must be from 0 to less than 1, not 1.0"),
-        ("cnn", {"read": "max"}, "`read` is 'max'"),
+        ("cnn", {"read": "median"}, "`read` is 'median'"),
         ("pooled_cnn", {"pooling": "best"}, "choose from average, learned"),
         ("pooled_adapter_cnn", {"size": -1}, "`size` must be at least 1, not -1"),
         ("pooled_adapter_xception", {"size": 0}, "`size` must be at least 1, not 0"),

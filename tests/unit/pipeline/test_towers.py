@@ -1,5 +1,6 @@
 """Pairs as two towers in a run: every way to compute their states gives what plain calls on single texts give."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from tiny_encoders import tiny_tokenizer
+from tiny_encoders import say_how_to_read, tiny_tokenizer
 from tiny_training import member_of
 from transformers import AutoModel
 
@@ -49,6 +50,14 @@ def run(folder: Path, encoder: Path, data: Path, **train: Any) -> Path:
         run=str(folder),
     )
     return made.folder
+
+
+@pytest.fixture(scope="module")
+def tiny_encoder_folder(tmp_path_factory: pytest.TempPathFactory, tiny_encoder_folder: Path) -> Path:
+    """The tiny encoder, made to be read by the mean."""
+    folder = Path(shutil.copytree(tiny_encoder_folder, tmp_path_factory.mktemp("encoder") / "mean"))
+    say_how_to_read(folder, "mean")
+    return folder
 
 
 @pytest.fixture(scope="module")
