@@ -14,7 +14,7 @@ from bertvision.kinds.base import results_file
 from bertvision.kits.card import build_card
 from bertvision.kits.kit import FILE
 from bertvision.pipeline.finished import FinishedRun, Model
-from bertvision.pipeline.folder import FITTED, HELD_OUT, RunFolder, describe_task
+from bertvision.pipeline.folder import HELD_OUT, RunFolder, describe_task
 from bertvision.tasks.base import Task
 
 UNTOUCHED = 0.0
@@ -220,8 +220,6 @@ def _read_stamps(run: RunFolder, name: str) -> tuple[str, tuple[int, ...] | None
     """Return the fingerprint of the encoder that a head was trained on, and the layers it reads."""
     encoder, reference = (read_json(run.encoder(UNTOUCHED) / f"{file}.json") for file in ("stamp", "reference"))
     head = read_json(run.head(UNTOUCHED, name) / "stamp.json")
-    if head is None and (run.path / FITTED).is_file():  # `fit` saves only the heads that it needs
-        raise UserError(f"'{run.path}' has only the scores of {name}, not the head: fit again with --heads {name}.")
     if None in (encoder, reference, head) or head.get("encoder", encoder["stamp"]) != encoder["stamp"]:
         raise UserError(
             f"head '{name}' in '{run.path}' was not trained on the encoder that is there now: {run.repair}."
