@@ -324,12 +324,13 @@ def _choose(
 
     Models whose accuracy is within one standard error of the best can't be told apart by it. Among them, the one with
     the lowest log-loss is chosen, which is a much finer measure. The baseline reads no text, so it is never the model.
-    A tuned encoder is preferred among them: with the few rows that it is for, the loss is noise as well (LOG.md).
+    A tuned encoder is preferred among them: with the few rows that it is for, the loss is noise as well (LOG.md). Not
+    for pairs, which it reads as one sequence.
     """
     best = _highest(trials, scores)
     models = [trial for trial in trials if trial.role != "baseline"]
     tied = [trial for trial in models if trial is best or _is_as_good(trial, best, rows, split)]
-    tuned = [trial for trial in tied if trial.role == "tuned"]
+    tuned = [trial for trial in tied if trial.role == "tuned" and rows.towers is None]
     return tuned[0] if tuned else min(tied, key=lambda trial: rows.loss(trial.outputs, split.judged)), len(tied)
 
 

@@ -42,3 +42,9 @@ def test_among_models_that_are_as_good_the_lowest_loss_decides() -> None:
 
 def test_the_baseline_is_never_chosen() -> None:
     assert choose(trial("majority", 0, sure=3.0, role="baseline"), trial("poor", 90, sure=0.5)) == ("poor", 1)
+
+
+def test_a_tuned_encoder_is_preferred_among_models_that_are_as_good() -> None:
+    tuned = trial("tuned_last_lr", 11, sure=0.1, role="tuned")
+    assert choose(trial("untouched", 10, sure=1.0), tuned) == ("tuned_last_lr", 2)
+    assert choose(trial("untouched", 5, sure=1.0), trial("tuned_last_lr", 60, sure=2.0, role="tuned"))[0] == "untouched"
