@@ -26,16 +26,14 @@ file.
 import argparse
 import json
 import os
-import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from few_methods import METHODS
 from user_methods import DATA, TASKS
-from user_tasks import TITLES, children_seconds, print_table, show
+from user_tasks import TITLES, print_table, run_alone, show
 
 NAMES = {**TITLES, "setfit": "SetFit", "last": "last layer", "fit": "fit", "tune": "fit --tune"}
 
@@ -89,7 +87,8 @@ def measure_all(wanted: list[Measurement], results: Path, setfit: str | None) ->
 
     encoder, failed = resolve("embedded"), []
     for number, one in enumerate(missing, start=1):
-        found = measure(one, encoder, setfit if one.method == "setfit" and setfit else sys.executable)
+        python = setfit if one.method == "setfit" and setfit else sys.executable
+        found = run_alone("few_methods.py", {**one._asdict(), "encoder": encoder}, python)
         shown = f"[{number}/{len(missing)}] {' '.join(map(str, one))}"
         if isinstance(found, str):
             print(f"{shown}: failed\n{found}", flush=True)
@@ -99,21 +98,6 @@ def measure_all(wanted: list[Measurement], results: Path, setfit: str | None) ->
             file.write(json.dumps({**one._asdict(), **found}) + "\n")
         print(f"{shown}: {found['accuracy']:.1f}, {found['cpu_fit']:.0f} CPU s to fit, {found['cpu']:.0f} in all")
     return failed
-
-
-def measure(one: Measurement, encoder: str, python: str) -> dict[str, Any] | str:
-    """Run a measurement in a process of its own. Return its result, or the end of its error messages."""
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    given = json.dumps({**one._asdict(), "encoder": encoder})
-    before, started = children_seconds(), time.monotonic()
-    done = subprocess.run(
-        [python, str(Path(__file__).with_name("few_methods.py")), given],
-        env=environment, capture_output=True, text=True,
-    )  # fmt: skip
-    wall, cpu = time.monotonic() - started, children_seconds() - before
-    if done.returncode:
-        return done.stderr[-3000:]
-    return {"cpu": round(cpu, 2), "wall": round(wall, 2), **json.loads(done.stdout.splitlines()[-1])}
 
 
 def read_results(path: Path) -> dict[Measurement, dict[str, Any]]:

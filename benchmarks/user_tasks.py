@@ -113,15 +113,22 @@ def measure_all(wanted: list[Measurement], results: Path, model2vec: Path | None
 
 def measure(one: Measurement, encoder: str, model2vec: Path | None) -> dict[str, Any] | str:
     """Run a measurement in a process of its own. Return its result, or the end of its error messages."""
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    paths = {}
     if one.method == "model2vec":
-        paths = [os.environ.get("PYTHONPATH"), str(model2vec)]
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    given = json.dumps({**one._asdict(), "encoder": encoder})
+        paths["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(model2vec)]))
+    return run_alone("user_methods.py", {**one._asdict(), "encoder": encoder}, environment=paths)
+
+
+def run_alone(
+    script: str, given: dict[str, Any], python: str = sys.executable, environment: dict[str, str] | None = None
+) -> dict[str, Any] | str:
+    """Run a script of this folder in a process of its own, offline and without a GPU: CPU seconds are compared. Return
+    the JSON object in the last line of its output, with the seconds, or the end of its error messages."""
+    hidden = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
     before, started = children_seconds(), time.monotonic()
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("user_methods.py")), given],
-        env=environment, capture_output=True, text=True,
+        [python, str(Path(__file__).with_name(script)), json.dumps(given)],
+        env={**os.environ, **hidden, **(environment or {})}, capture_output=True, text=True,
     )  # fmt: skip
     wall, cpu = time.monotonic() - started, children_seconds() - before
     if done.returncode:

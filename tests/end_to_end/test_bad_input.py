@@ -295,7 +295,7 @@ def test_check_reports_that_the_disk_is_too_small(
 def test_predict_with_an_unfinished_run(
     tmp_path: Path, rte: Path, refused: Callable[..., str], command: Command
 ) -> None:
-    says(refused("predict", tmp_path / "gone", "--text", "x"), "gone", "no run or kit")
+    says(refused("predict", tmp_path / "gone", "--text", "x"), "gone", "no model, run or kit")
     assert command("finetune", rte).code == 0
     says(
         refused("predict", tmp_path / "run", "--text", "x"),

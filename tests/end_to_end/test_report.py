@@ -167,6 +167,7 @@ def test_a_run_is_not_compared_with_itself(inside: bool, make: Callable[..., Pat
 def test_texts_are_not_shown_if_the_data_has_changed(
     make: Callable[..., Path], command: Command, glue_folder: Path, tmp_path: Path
 ) -> None:
+    # With this seed, the best head and the encoder disagree on some examples.
     run, data = make("rte", "seed=2"), tmp_path / "data"
     shutil.copytree(glue_folder, data)
     config = json.loads((run / "config.json").read_text())

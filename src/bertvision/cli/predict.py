@@ -20,7 +20,10 @@ from bertvision.tables import counted
 )
 def predict(
     run: Annotated[
-        str, typer.Argument(help="Folder of a finished run, or a kit (a folder, or 'default').", show_default=False)
+        str,
+        typer.Argument(
+            help="Folder of a fitted model or a finished run, or a kit (a folder, or 'default').", show_default=False
+        ),
     ],
     head: Annotated[
         str | None, typer.Option(help="Head to use, or 'encoder'. Default: the best model on held-out data.")
@@ -80,7 +83,7 @@ def predict(
         from bertvision.kits.kit import shipped_kits
 
         raise UserError(
-            f"there is no run or kit '{run}': pass the folder of one, or the name of a shipped kit "
+            f"there is no model, run or kit '{run}': pass the folder of one, or the name of a shipped kit "
             f"({', '.join(shipped_kits())})."
         )
     if is_fitted(run):

@@ -158,7 +158,7 @@ class Classifier(ClassifierMixin, _TextEstimator):
 
     encoder       "embedded", a hub name or a folder
     heads         "auto", a name or a list of names of the leaderboard ("linear", "mlp", "tfidf_lr" …)
-    seconds       stop trying models after about this long; None: as long as encoding takes, at least 20 seconds
+    seconds       the total time, without tuning; None: models are tried for as long as encoding takes, or 20 seconds
     seed          of the folds and of the training
     metric        "accuracy" (default) or "f1_macro": the metric to choose the model by
     class_weight  None, "balanced", or a dict from label to weight

@@ -5,7 +5,6 @@
 The encoder stays frozen and runs once. Everything else reads its hidden states from memory.
 """
 
-import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -56,6 +55,7 @@ from bertvision.models.table_rows import (
     weights_of,
 )
 from bertvision.models.tfidf import Tfidf
+from bertvision.models.trying import try_in_order
 from bertvision.models.tuned import FOLDS, Tuning, estimate_seconds, tuned_candidates, wants_tuning
 from bertvision.pipeline.snapshot import compute_outputs
 from bertvision.progress import Reporter
@@ -63,7 +63,6 @@ from bertvision.sources import MemoryStates
 from bertvision.tables import counted
 from bertvision.tasks.base import Task
 from bertvision.tasks.own_table import OwnTable, check_same_labels
-from bertvision.training.strengths import OutOfTimeError
 
 LEAST_SECONDS = 20.0
 """`heads="auto"` spends as long on fitting as on encoding, but at least this."""
@@ -264,28 +263,14 @@ def _try_all(
         total = max(0.0, options.seconds - (time.monotonic() - started))
     limited = options.heads == "auto" or options.seconds is not None
     clock = Clock(TRY_SHARE * total if limited else None, patient=options.seconds is None)
-    trials: list[Trial] = []
-    skipped: dict[str, str] = {}
-    with keeping_the_best(clock, reporter), reporter.bar("trying", len(candidates), "models") as bar:
-        for candidate in candidates:
-            if clock.is_over() and len(trials) > 1:
-                skipped[candidate.name] = f"not tried: {'interrupted' if clock.stopped else 'out of time'}"
-                continue
-            # Every model folder has the last layer, so there is always time for it.
-            own = Clock(None) if candidate.role == "encoder" else clock
-            try:
-                trials.append(_calibrate(candidate.attempt(rows, split, own), rows, split))
-            except OutOfTimeError:
-                skipped[candidate.name] = "cut for time before it had a result"
-            except NoResultError as error:
-                skipped[candidate.name] = str(error)
-            except KeyboardInterrupt:
-                if len(trials) < 2:  # there is no model yet
-                    raise
-                clock.stop()
-                skipped[candidate.name] = "interrupted"
-            clock.lap()
-            bar.advance(1, candidate.name)
+
+    def attempt(candidate: Candidate, _: int) -> Trial:
+        # Every model folder has the last layer, so there is always time for it.
+        own = Clock(None) if candidate.role == "encoder" else clock
+        return _calibrate(candidate.attempt(rows, split, own), rows, split)
+
+    with reporter.bar("trying", len(candidates), "models") as bar:
+        trials, skipped = try_in_order(candidates, clock, attempt, reporter, lambda name: bar.advance(1, name))
     return trials + _averages(trials, rows, split), skipped
 
 
@@ -301,13 +286,6 @@ def _try_tuned(tuning: Tuning, skipped: dict[str, str], reporter: Reporter) -> l
         why = str(error)
     skipped |= {one.name: why for one in candidates}
     return []
-
-
-@contextlib.contextmanager
-def keeping_the_best(clock: Clock, reporter: Reporter) -> Iterator[None]:
-    yield
-    if clock.stopped:
-        reporter.say("Interrupted: going on with the best model so far. Press Ctrl-C again to stop.")
 
 
 def _averages(trials: list[Trial], rows: Rows, split: Split) -> list[Trial]:

@@ -40,9 +40,9 @@ LEAST_STEPS, LEAST_EPOCHS, WARMUP = 20, 8, 0.2
 FOLDS = 3
 """Folds of a cross-validation with tuning: each costs nearly as much as tuning the encoder of the model."""
 MOST_ROWS = 1000
-"""`tune="auto"` tunes on at most so many rows."""
+"""`tune="auto"` tunes on at most so many rows. A guess: only up to 100 rows were measured (LOG.md)."""
 STEP_COST = 3.0
-"""Time of a step of tuning, in that of encoding its rows."""
+"""Time of a step of tuning, in that of encoding its rows: a backward pass takes about as long as two forward passes."""
 
 
 def wants_tuning(tune: bool | str, task: Task, rows: int) -> bool:

@@ -22,9 +22,8 @@ from bertvision.heads import Head, MemberConfig
 from bertvision.kinds import KINDS
 from bertvision.kinds.base import Scores
 from bertvision.machine import Machine
-from bertvision.models.candidates import NoResultError
 from bertvision.models.clock import Clock
-from bertvision.models.fit import Options, check_options, keeping_the_best
+from bertvision.models.fit import Options, check_options
 from bertvision.models.leaderboard import PARTS, spread
 from bertvision.models.spans.candidates import (
     KIT,
@@ -38,13 +37,13 @@ from bertvision.models.spans.split import split_questions, warn_about
 from bertvision.models.spans.trial import Trial, choose, compare
 from bertvision.models.split import ROUGH, Split
 from bertvision.models.table_rows import encode, rows_in_time, tokens_fit
+from bertvision.models.trying import try_in_order
 from bertvision.pipeline.snapshot import compute_outputs
 from bertvision.progress import Reporter
 from bertvision.tables import counted
 from bertvision.tasks.base import Task
 from bertvision.tasks.own_questions import FEWEST, OwnQuestions, check_unseen
 from bertvision.tasks.squad import MAX_LENGTH, SPAN_METRICS
-from bertvision.training.strengths import OutOfTimeError
 
 OVERLAP = 128
 ENCODING_SHARE, FRESH_SHARE = 0.2, 0.05
@@ -239,27 +238,12 @@ def _warnings(split: Split) -> list[str]:
 def _try_all(candidates: list[Candidate], asked: Asked, left: float | None) -> tuple[list[Trial], dict[str, str]]:
     """Try the candidates in order while there is time. Ctrl-C ends the trying."""
     clock = Clock(None if left is None else TRY_SHARE * left)
-    trials: list[Trial] = []
-    skipped: dict[str, str] = {}
-    with keeping_the_best(clock, asked.reporter):
-        for candidate in candidates:
-            if clock.is_over() and len(trials) > 1:
-                skipped[candidate.name] = f"not tried: {'interrupted' if clock.stopped else 'out of time'}"
-                continue
-            # Every folder has the last layer and one head, so there is always time for them.
-            own = clock if len(trials) > 1 else Clock(None)
-            try:
-                trials.append(candidate.attempt(asked, own))
-            except OutOfTimeError:
-                skipped[candidate.name] = "cut for time before it had a result"
-            except NoResultError as error:
-                skipped[candidate.name] = str(error)
-            except KeyboardInterrupt:
-                if len(trials) < 2:  # there is no model yet
-                    raise
-                clock.stop()
-                skipped[candidate.name] = "interrupted"
-            clock.lap()
+
+    def attempt(candidate: Candidate, tried: int) -> Trial:
+        # Every folder has the last layer and one head, so there is always time for them.
+        return candidate.attempt(asked, clock if tried > 1 else Clock(None))
+
+    trials, skipped = try_in_order(candidates, clock, attempt, asked.reporter)
     if not any(trial.role == "head" for trial in trials):
         raise UserError(f"no head could be trained: {'; '.join(f'{name}: {why}' for name, why in skipped.items())}.")
     return trials, skipped
