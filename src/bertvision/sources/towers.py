@@ -1,6 +1,6 @@
 """States of pairs that are read as two towers: a text that several pairs of a batch share is encoded once."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -45,18 +45,6 @@ def _encode_texts(
 
 class TowersSource(StreamedSource):
     """The streamed source of two towers. Its encoder is not recorded on a GPU."""
-
-    def __init__(
-        self,
-        encoder: Encoder,
-        features: Features,
-        plan: list[np.ndarray],
-        keep: tuple[Part, ...],
-        encode_tokens: int = 8192,
-        share: tuple[int, int] = (0, 1),
-        starts: Iterable[int] = (),
-    ) -> None:
-        super().__init__(encoder, features, plan, keep, encode_tokens, share, starts)
 
     def batches(self, first: int = 0) -> Iterator[StateBatch]:
         for group in self._groups():
