@@ -120,14 +120,18 @@ def measure(one: Measurement, encoder: str, model2vec: Path | None) -> dict[str,
 
 
 def run_alone(
-    script: str, given: dict[str, Any], python: str = sys.executable, environment: dict[str, str] | None = None
+    script: str,
+    given: dict[str, Any],
+    python: str = sys.executable,
+    environment: dict[str, str] | None = None,
+    option: str | None = None,
 ) -> dict[str, Any] | str:
     """Run a script of this folder in a process of its own, offline and without a GPU: CPU seconds are compared. Return
     the JSON object in the last line of its output, with the seconds, or the end of its error messages."""
     hidden = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
     before, started = children_seconds(), time.monotonic()
     done = subprocess.run(
-        [python, str(Path(__file__).with_name(script)), json.dumps(given)],
+        [python, str(Path(__file__).with_name(script)), *([option] if option else []), json.dumps(given)],
         env={**os.environ, **hidden, **(environment or {})}, capture_output=True, text=True,
     )  # fmt: skip
     wall, cpu = time.monotonic() - started, children_seconds() - before

@@ -30,9 +30,10 @@ class DataConfig:
         None, "maximum tokens per window; default: depends on the task (GLUE 128, RTE 250, SQuAD 384)", at_least=8
     )
     overlap: int = setting(128, "tokens shared by neighbouring windows of a long passage", at_least=0)
-    hold_out: float = setting(
-        0.05,
-        "fraction of the training set held out of all training; thresholds and the best model are chosen on it",
+    hold_out: float | None = setting(
+        None,
+        "fraction of the training set held out of all training; thresholds and the best model are chosen on it; "
+        "default: 0.05, of a small set more: 500 examples, but at most a fifth",
         at_least=0,
         below=1,
     )
@@ -70,7 +71,12 @@ CONTRASTIVE_LR, CONTRASTIVE_ROWS = 1e-4, 64
 @dataclass(frozen=True)
 class FinetuneConfig:
     epochs: float = setting(
-        1.0, "epochs of fine-tuning, whole or fractional; 0 leaves the encoder untouched", at_least=0, below=math.inf
+        1.0,
+        "epochs of fine-tuning, whole or fractional; 0 leaves the encoder untouched; default: 1 for questions on "
+        "passages and where another setting of [finetune] is given, else 0",
+        at_least=0,
+        below=math.inf,
+        by_task=True,
     )
     method: str = setting(
         "full",
@@ -220,14 +226,17 @@ class RunConfig:
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
     heads: list[Any] = setting(
-        ["learned_pooling", "adapter"],
-        "heads to train: names, or tables with `head` and its settings",
+        [],
+        "heads to train: names, or tables with `head` and its settings; default: see docs/heads.md",
         type_words="a list of head names or tables",
+        by_task=True,
     )
     ensembles: list[Any] = setting(
         [],
-        "ensembles of models: lists of names, or tables with `members`, `method` and `name`",
+        "ensembles of models: lists of names, or tables with `members` or `best`, `method` and `name`; default: the "
+        "average of the best three heads for labels and scores if `heads` is not given, else none",
         type_words="a list of lists or tables",
+        by_task=True,
     )
     train: TrainConfig = field(default_factory=TrainConfig)
     store: StoreConfig = field(default_factory=StoreConfig)
@@ -338,13 +347,26 @@ def build_config(
     """Build a config from nested tables. Raise a ConfigError that lists every mistake."""
     mistakes: list[str] = []
     tables = _with_overrides(tables, overrides, mistakes)
-    config = build_section(RunConfig, tables, "", mistakes)
+    config = resolve(build_section(RunConfig, _with_recipe(tables), "", mistakes))
     mistakes += [*_check_sense(config), *check_task_config(config.task)]
     if find_more is not None:
         mistakes += find_more(config)
     if mistakes:
         raise ConfigError(mistakes)
-    return resolve(config)
+    return config
+
+
+def _with_recipe(tables: dict[str, Any]) -> dict[str, Any]:
+    """The tables with the heads, ensembles and epochs of the task's recipe where they set none."""
+    recipe = recipe_of(build_section(TaskConfig, tables.get("task", {}), "", []))
+    data, finetune = tables.get("data"), tables.get("finetune", {})
+    # Without held-out data, nothing says which heads are the best.
+    can_choose = "heads" not in tables and not (isinstance(data, dict) and data.get("hold_out") == 0)
+    found = {"ensembles": list(recipe.ensembles) if can_choose else [], "heads": list(recipe.heads), **tables}
+    if isinstance(finetune, dict):
+        # Whoever sets how to fine-tune wants it.
+        found["finetune"] = {"epochs": FinetuneConfig.epochs if finetune else recipe.epochs, **finetune}
+    return copy.deepcopy(found)
 
 
 def resolve(config: RunConfig) -> RunConfig:

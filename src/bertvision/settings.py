@@ -25,15 +25,17 @@ def setting(
     below: float | None = None,
     type_words: str | None = None,
     off: str | None = None,
+    by_task: bool = False,
 ) -> Any:
     """Declare a field of a section: its default, its help, and the allowed values (of each item, for a list).
 
     `below=math.inf` means finite. `type_words` describes the type where the annotation is too general. `off` is the
-    part of a head's name that marks a switch as off.
+    part of a head's name that marks a switch as off. `by_task`: a config gets the default of its task.
     """
     metadata = {"help": help, "choices": choices, "at_least": at_least, "above": above, "below": below}
     metadata |= {"type": type_words} if type_words else {}
     metadata |= {"off": off} if off else {}
+    metadata |= {"by_task": True} if by_task else {}
     if isinstance(default, list | dict):
         return dataclasses.field(default_factory=lambda: type(default)(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -110,6 +112,7 @@ def list_settings(cls: Any, prefix: str = "") -> Iterator[tuple[str, str, Any, s
             continue
         default = item.default_factory() if callable(item.default_factory) else item.default
         default = "required" if default is dataclasses.MISSING else default
+        default = "by task" if item.metadata.get("by_task") else default
         yield prefix + item.name, type_of(item, hints[item.name]), default, item.metadata["help"]
 
 

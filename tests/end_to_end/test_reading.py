@@ -61,11 +61,13 @@ def tried(folder: Path, command: Command) -> Any:
 def test_everything_reads_as_the_encoder_was_made(folder: Path, made: Any) -> None:
     assert made.code == 0, made.err
     models = made.json["snapshots"]["1"]
-    assert list(models) == ["baseline", "encoder", "last_linear", "learned_pooling", "adapter"]
+    both = {"mean", "deviation"}
+    heads = {"last_linear": {"mean"}, "last_lr": {"mean"}, "linear": {"mean"}, "linear_deviation": both, "mlp": both}
+    heads["attentive"] = {"tokens"}
+    assert set(models) == {"baseline", "encoder", *heads, "average"}
     snapshot = folder / "made" / "snapshots" / "epoch_1"
-    for name in list(models)[2:]:
-        head, member = load_head(snapshot / "heads" / name)
-        assert head.reads == ("mean",) and member.settings["read"] == "mean"
+    for name, reads in heads.items():
+        assert set(load_head(snapshot / "heads" / name)[0].reads) == reads
     layer = read_json(snapshot / "encoder" / "output_layer.json")
     assert layer is not None and layer["reads"] == "mean"
     assert "was made to be read as 'mean'" in made.err and "bertvision fit" in made.err
@@ -73,12 +75,14 @@ def test_everything_reads_as_the_encoder_was_made(folder: Path, made: Any) -> No
 
 def test_an_encoder_that_does_not_say_is_read_in_both_ways(folder: Path, tried: Any, command: Command) -> None:
     assert tried.code == 0, tried.err
-    heads = [f"{head}_{read}" for head in ("last_linear", "learned_pooling", "adapter") for read in ("cls", "mean")]
-    assert list(tried.json["snapshots"]["1"]) == ["baseline", "encoder", *heads]
+    heads = [f"{head}_{read}" for head in ("last_linear", "last_lr", "linear") for read in ("cls", "mean")]
+    others = ["baseline", "encoder", "linear_deviation", "mlp_cls", "mlp_mean+deviation", "attentive", "average"]
+    assert set(tried.json["snapshots"]["1"]) == {*heads, *others}
     layer = read_json(folder / "tried" / "snapshots" / "epoch_1" / "encoder" / "output_layer.json")
     assert layer is not None and f"output layer reads '{'mean' if layer['reads'] == 'mean' else 'cls'}'" in tried.err
     run = FinishedRun(folder / "tried")
-    controls = {group.name: group.mean("held_out", run.main) for group in run.groups(1.0, "control")}
+    trained = [group for group in run.groups(1.0, "control") if group.first.head == "last_linear"]
+    controls = {group.name: group.mean("held_out", run.main) for group in trained}
     control = run.control(1.0)
     assert set(controls) == {"last_linear_cls", "last_linear_mean"}
     assert control is not None and controls[control.name] == max(value or 0 for value in controls.values())
@@ -128,7 +132,7 @@ def test_python_and_check_take_a_table_too(
     folder: Path, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = command("check", folder / "topics.csv", *words(folder, "silent", "checked"), "--json")
-    assert found.code == 0 and "adapter_mean" in found.json["heads"], found.err
+    assert found.code == 0 and "linear_mean" in found.json["heads"], found.err
     monkeypatch.chdir(tmp_path)
     tiny_model("bert", max_position_embeddings=128).save_pretrained(tmp_path / "encoder")
     tiny_tokenizer().save_pretrained(tmp_path / "encoder")

@@ -5,6 +5,9 @@ import numpy as np
 from bertvision.data.examples import Example
 from bertvision.errors import UserError
 
+USUAL_SHARE, MOST_SHARE, ENOUGH = 0.05, 0.2, 500
+"""How much of the training set is held out by default: a share, and for small sets a number of examples."""
+
 
 def draw(examples: list[Example], count: int | None, seed: int) -> list[Example]:
     """Draw `count` examples without replacement, in their original order; all of them if there are no more."""
@@ -14,12 +17,15 @@ def draw(examples: list[Example], count: int | None, seed: int) -> list[Example]
     return [examples[index] for index in np.sort(chosen)]
 
 
-def hold_out(examples: list[Example], share: float, seed: int) -> tuple[list[Example], list[Example]]:
-    """Return (training, held-out) examples. Whole groups are drawn until at least `share` of the examples is held out.
+def hold_out(examples: list[Example], share: float | None, seed: int) -> tuple[list[Example], list[Example]]:
+    """Return (training, held-out) examples. Without a share: 5 %, or of a small set as many as make a choice more than
+    chance, 500, but at most a fifth. Whole groups are drawn until at least `share` of the examples is held out.
 
     Questions on one article are related, so they stay together. If groups are so large that more than twice the share
     would be held out (for example, in a corpus of one article), passages are the groups instead.
     """
+    if share is None:
+        share = max(USUAL_SHARE, min(ENOUGH / max(1, len(examples)), MOST_SHARE))
     if share == 0:
         return examples, []
     if len(examples) < 2:

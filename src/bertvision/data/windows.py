@@ -66,6 +66,16 @@ class Features:
         first = int(self.starts[window])
         return slice(first, first + int(self.lengths[window]))
 
+    def take(self, windows: npt.NDArray[Any]) -> "Features":
+        """Some of these windows."""
+        tokens, lengths = self.find_tokens(windows), self.lengths[windows]  # (token,), (window,)
+        starts = np.cumsum(lengths, dtype=np.int64) - lengths  # (window,)
+        return Features(
+            self.input_ids[tokens], self.type_ids[tokens], lengths, starts, self.example[windows],
+            self.offsets[tokens], self.start[windows], self.end[windows], self.target[windows],
+            None if self.make_towers is None else lambda: self.towers.take(windows),
+        )  # fmt: skip
+
     def find_tokens(self, windows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """Return the indices, (token,), of the tokens of the given windows in the packed arrays."""
         lengths = self.lengths[windows].astype(np.int64)  # (window,)
@@ -83,6 +93,12 @@ class Towers:
     """(pair,) index of the first text"""
     second: npt.NDArray[np.int64]
     """(pair,) index of the second text"""
+
+    def take(self, pairs: npt.NDArray[Any]) -> "Towers":
+        """Some of these pairs, with the texts that they need."""
+        needed = self.needed(pairs)  # (text,)
+        first, second = (np.searchsorted(needed, side[pairs]) for side in (self.first, self.second))  # (pair,) each
+        return Towers(self.texts.take(needed), first, second)
 
     def needed(self, pairs: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """(text,) the texts of some pairs, each once, in ascending order."""

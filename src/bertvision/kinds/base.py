@@ -292,6 +292,10 @@ class Kind(ABC):
         """(observation) a model's log-probabilities of the gold targets, where these are known."""
         raise NotImplementedError(f"{self} has no probabilities")
 
+    def held_out_loss(self, outputs: Array, features: Features) -> float:
+        """How far a model's outputs are from the gold targets: the mean negative log-likelihood."""
+        return -float(self.gold_log_probabilities(outputs, features).mean())
+
     def combine(
         self, outputs: list[Array], features: Features, method: str, weights: Array | None = None
     ) -> npt.NDArray[np.float32]:

@@ -115,6 +115,9 @@ class ScoreKind(Kind):
         self.check_rows(outputs, features)
         return combining.combine_values(outputs, method, weights)
 
+    def held_out_loss(self, outputs: Array, features: Features) -> float:
+        return float(np.square(outputs[:, 0] - features.target).mean())
+
     def fit_weights(self, outputs: list[Array], features: Features) -> Float:
         self.check_rows(outputs, features)
         return combining.fit_values(outputs, features.target)

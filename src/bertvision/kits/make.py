@@ -139,7 +139,6 @@ def describe_run(run: FinishedRun, heads: dict[str, str]) -> KitEntry:
         "share": head.share,
         "scores": head.figures,
         "seed": config["seed"],
-        "hold_out": config["data"]["hold_out"],
         "beside": _find_comparisons(run, head),
         "trust": task.kind.measure_trust(head.results(HELD_OUT), task.labels, threshold),
     }

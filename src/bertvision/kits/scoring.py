@@ -39,13 +39,13 @@ def score_kit(kit: Kit, job: Job) -> dict[str, Any]:
 def _holds_out_the_same(own: KitTask, job: Job) -> bool:
     """Whether the config holds out the same examples as the head's training did; if not, the head may have been trained
     on some of them."""
-    asked = job.config.seed, job.config.data.hold_out, len(job.examples(HELD_OUT))
-    known = own.facts["seed"], own.facts["hold_out"], own.facts["scores"][HELD_OUT]["total"]
+    asked = job.config.seed, len(job.examples(HELD_OUT))
+    known = own.facts["seed"], own.facts["scores"][HELD_OUT]["total"]
     if asked != known:
         job.reporter.say(
-            f"skipping held-out examples: the head was trained with seed = {known[0]} and data.hold_out = {known[1]:g} "
-            f"({known[2]:,} examples), the config has seed = {asked[0]} and data.hold_out = {asked[1]:g} "
-            f"({asked[2]:,} examples). The head may have been trained on some of these."
+            f"skipping held-out examples: the head was trained with seed = {known[0]} and {known[1]:,} examples held "
+            f"out, the config has seed = {asked[0]} and {asked[1]:,} (data.hold_out). The head may have been trained "
+            "on some of these."
         )
     return asked == known
 

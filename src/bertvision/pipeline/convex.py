@@ -1,49 +1,91 @@
-"""Solve the convex heads of a run. Their states are in memory; held-out data chooses the strength of the penalty."""
+"""Solve the convex heads of a run. Their states are in memory; held-out data chooses the strength of the penalty.
+
+Where memory can't hold the states of all windows, convex heads learn from a part: half of them, a quarter, …
+"""
+
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from bertvision.encoder.states import Part
 from bertvision.errors import UserError
 from bertvision.heads.linear import LinearHead
 from bertvision.pipeline.folder import HELD_OUT
-from bertvision.pipeline.states import States, parts_read
+from bertvision.pipeline.states import States, fits_in_memory, parts_read
 from bertvision.sources import MemorySource, MemoryStates, Source
 from bertvision.training.convex import TOLERANCE, Linear, LogisticRegression, fit_ridge
 from bertvision.training.stack import Member
 from bertvision.training.strengths import ROUGHLY, SCORE_STEPS, search_path, strength_at
 
+LEAST_ROWS = 64
+"""Fewer are not worth learning from."""
+
 
 def solve_members(states: States, members: list[Member], source: Source, steps: list[np.ndarray]) -> None:
     """Solve the convex members. `steps` are the windows of each step of the pass, of which a member may read a part."""
-    job = states.job
-    if not isinstance(source, MemorySource):
-        raise UserError(
-            f"head '{members[0].name}' is solved on states in memory, but those of {len(job.features('train')):,} "
-            "windows do not fit: set data.limit_train, or leave the head out."
-        )
+    job, keep, towers = states.job, parts_read([member.head for member in members]), members[0].head.towers
+    if isinstance(source, MemorySource):
+        train = _Rows(source.memory, np.arange(len(job.features("train"))))
+    else:
+        train = _draw_rows(states, members[0].name, keep, towers, steps)
     held = None
     if job.examples(HELD_OUT) and any(member.head.config.strength is None for member in members):
-        held = states.keep(parts_read([member.head for member in members]), HELD_OUT, towers=members[0].head.towers)
+        held = states.keep(keep, HELD_OUT, towers=towers)
     with job.reporter.bar("solving convex heads", len(members), "heads") as bar:
         for member in members:
-            windows = np.unique(np.concatenate([steps[step] for step in member.steps]))
-            strength = _solve(states, member, source.memory, windows, held)
+            own = np.unique(np.concatenate([steps[step] for step in member.steps]))  # (window)
+            strength = _solve(states, member, train, np.flatnonzero(np.isin(train.windows, own)), held)
             member.taken = len(member.steps)
             if job.machine.is_main:
                 job.folder.log("solved", snapshot=states.epochs, head=member.name, strength=strength)
             bar.advance(1)
 
 
-def _solve(
-    states: States, member: Member, memory: MemoryStates, windows: np.ndarray, held: MemoryStates | None
-) -> float:
-    """Solve one member and return the strength of its penalty."""
+@dataclass(frozen=True)
+class _Rows:
+    """States in memory, and the windows of the training set that they belong to."""
+
+    memory: MemoryStates
+    windows: np.ndarray  # (row)
+
+
+def _draw_rows(states: States, name: str, keep: tuple[Part, ...], towers: bool, steps: list[np.ndarray]) -> _Rows:
+    """The first windows of the pass, as many as fit: memory holds half of the training set, or a quarter, …
+
+    Halving makes the number depend little on what else is in memory, so a resumed run solves the same heads."""
+    job, features = states.job, states.job.features("train")
+    passed = np.concatenate(steps)  # (window)
+    order = passed[np.sort(np.unique(passed, return_index=True)[1])]  # (window) in the order of the first epoch
+    count = len(order)
+    while job.machine.agree(not fits_in_memory(job, states.encoder, keep, count * (2 if towers else 1)))[0]:
+        count //= 2
+    if count < LEAST_ROWS:
+        raise UserError(
+            f"head '{name}' is solved on states in memory, but not even those of {LEAST_ROWS:,} windows fit: free some "
+            "memory, or leave the head out."
+        )
+    if count < len(order):
+        job.reporter.say(
+            f"convex heads learn from {count:,} of {len(order):,} windows: memory can't hold the states of more."
+        )
+    windows = np.sort(order[:count])  # (row)
+    some = features.take(windows)
+    with job.reporter.bar("encoding for convex heads", int(some.lengths.sum()), "tokens") as bar:
+        memory = MemoryStates.encode(
+            states.encoder, some, keep, job.encode_tokens, bar, some.towers if towers else None
+        )
+    return _Rows(memory, windows)
+
+
+def _solve(states: States, member: Member, train: _Rows, rows: np.ndarray, held: MemoryStates | None) -> float:
+    """Solve one member on some rows, and return the strength of its penalty."""
     head, job = member.head, states.job
     assert isinstance(head, LinearHead)
-    inputs = _inputs(head, memory, windows)  # (row, input)
-    targets = _targets(states, "train", head)[torch.from_numpy(windows).to(inputs.device)]  # (row)
+    inputs = _inputs(head, train.memory, rows)  # (row, input)
+    targets = _targets(states, "train", head)[torch.from_numpy(train.windows[rows]).to(inputs.device)]  # (row)
     own, size = head.config.strength, inputs.shape[1]
     judged = None if held is None else (_inputs(head, held), _targets(states, HELD_OUT, head))
     fit, strength = _Solver(inputs, targets, job.target.labels).solve(own, judged, size)

@@ -4,6 +4,7 @@
         ["encoder", "adapter_386_skip"],                                        as in the paper: maximum probability
         { members = ["encoder", "adapter_64"], method = "fitted" },             weights fitted on held-out data
         { members = ["encoder", "runs/other:adapter_64@0.5"], name = "two" },   another run, another snapshot
+        { best = 3, method = "mean" },                                          the best heads, by their held-out loss
     ]
 
 An ensemble is scored, saved and reported like any other model. If a member has several seeds, there is one ensemble per
@@ -24,7 +25,7 @@ from bertvision.data.examples import Example
 from bertvision.disk import fingerprint, read_json, write_json
 from bertvision.errors import UserError, suggest
 from bertvision.kinds import Predictions
-from bertvision.pipeline.ensemble_entries import MEMBER, NO_HELD_OUT, Ensemble, read_entry
+from bertvision.pipeline.ensemble_entries import MEMBER, NO_HELD_OUT, NOTHING_TO_CHOOSE_BY, Ensemble, read_entry
 from bertvision.pipeline.finished import FinishedRun, Model
 from bertvision.pipeline.folder import ADDED_ENSEMBLES, HELD_OUT
 from bertvision.pipeline.job import Job, reopen
@@ -124,6 +125,10 @@ def _snapshots_of(job: Job, ensemble: Ensemble) -> list[float]:
 def score_ensemble(job: Job, ensemble: Ensemble, epochs: float, scores: dict[str, Any]) -> dict[str, Any]:
     """Score an ensemble at one snapshot, once per seed of its members. Return the entries added to the scores."""
     run = FinishedRun(job.folder.path, scores)
+    if ensemble.best:
+        ensemble = dataclasses.replace(
+            ensemble, members=_best_heads(job, run, ensemble.best, epochs), name=ensemble.shown
+        )
     by_seed = _members_by_seed(job, run, ensemble, epochs)
     added: dict[str, Any] = {}
     for seed, members in by_seed.items():
@@ -174,6 +179,21 @@ def _members_by_seed(job: Job, run: FinishedRun, ensemble: Ensemble, epochs: flo
     if not seeds:
         raise UserError(f"the members of '{ensemble.shown}' have no seed in common: name individual models instead.")
     return {seed: [members.get(seed) or next(iter(members.values())) for members in found] for seed in seeds}
+
+
+def _best_heads(job: Job, run: FinishedRun, count: int, epochs: float) -> tuple[str, ...]:
+    """The heads with the lowest loss on held-out data, averaged over their seeds."""
+    if not job.examples(HELD_OUT):
+        raise UserError(NOTHING_TO_CHOOSE_BY)
+    features, kind = job.features(HELD_OUT), job.task.kind
+    losses = {
+        group.name: sum(kind.held_out_loss(Member(job, model).outputs(HELD_OUT), features) for model in group.trained)
+        / len(group.trained)
+        for group in run.groups(epochs, "head") if group.is_whole
+    }  # fmt: skip
+    if len(losses) < 2:
+        raise UserError(f"it needs two heads that finished training, but there is {counted(len(losses), 'head')}.")
+    return tuple(sorted(losses, key=lambda name: losses[name])[:count])
 
 
 def _find_members(job: Job, run: FinishedRun, member: str, epochs: float) -> dict[int, Member]:

@@ -14,40 +14,51 @@ from bertvision.pipeline.members import NAME, build_members
 from bertvision.tables import counted
 from bertvision.tasks.config import target_kind
 
-KEYS = ("members", "method", "name")
+KEYS = ("members", "best", "method", "name")
 NO_HELD_OUT = (
     "weights are fitted on held-out training data, but data.hold_out is 0. Use method max, mean or sum, or set "
     "data.hold_out."
+)
+NOTHING_TO_CHOOSE_BY = (
+    "the best heads are found on held-out training data, but data.hold_out is 0. Name `members`, or set data.hold_out."
 )
 MEMBER = re.compile(r"(?:(?P<run>.+):)?(?P<name>[^:@]+)(?:@(?P<epochs>\d+(?:\.\d+)?))?")
 
 
 @dataclasses.dataclass(frozen=True)
 class Ensemble:
-    """An ensemble as the user wrote it: members as `[RUN:]NAME[@EPOCHS]`, and how to combine them."""
+    """An ensemble as the user wrote it: members as `[RUN:]NAME[@EPOCHS]`, or how many of the best heads, and how to
+    combine them."""
 
     members: tuple[str, ...]
     method: str = "max"
     name: str = ""
+    best: int | None = None
 
     @property
     def shown(self) -> str:
         """The given name, or one built from the members' names."""
         plain = [re.sub(r"[^\w.-]+", "_", Path(member).name).strip("_") for member in self.members]
-        return self.name or f"{self.method}_{'_'.join(plain)}"
+        return self.name or "_".join([self.method, *(plain or [f"best{self.best}"])])
 
 
 def read_entry(entry: Any, mistakes: list[str]) -> Ensemble | None:
     """Build an ensemble from a config entry: a list of members, or a table. Append any mistakes to `mistakes`."""
     table = {"members": entry} if isinstance(entry, list) else entry
-    if not isinstance(table, dict) or not _are_names(table.get("members")):
+    best = table.get("best") if isinstance(table, dict) else None
+    if not isinstance(table, dict) or _are_names(table.get("members")) == _is_count(best):
         mistakes.append(
             f"'ensembles' has the entry {entry!r}: expected a list of two or more models, or a table with such a list "
-            "as `members`."
+            "as `members`, or with the number of heads as `best` (2 or more)."
         )
         return None
-    before, method, name = len(mistakes), table.get("method", "max"), table.get("name", "")
-    twice = sorted({member for member in table["members"] if table["members"].count(member) > 1})
+    before, method, name, members = (
+        len(mistakes),
+        table.get("method", "max"),
+        table.get("name", ""),
+        table.get("members", []),
+    )
+    twice = sorted({member for member in members if members.count(member) > 1})
     mistakes += [f"an ensemble lists the member '{member}' twice." for member in twice]
     for key in table:
         if key not in KEYS:
@@ -59,7 +70,11 @@ def read_entry(entry: Any, mistakes: list[str]) -> Ensemble | None:
             f"an ensemble's `name` can't be {name!r}: use a letter, then letters, digits, '_', '-' or '.' "
             f"('{BASELINE}' and '{ENCODER}' are reserved)."
         )
-    return Ensemble(tuple(table["members"]), method, name) if len(mistakes) == before else None
+    return Ensemble(tuple(members), method, name, best) if len(mistakes) == before else None
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 1
 
 
 def _are_names(value: Any) -> bool:
@@ -84,8 +99,10 @@ def find_ensemble_mistakes(config: RunConfig) -> list[str]:
                 mistakes.append(
                     f"'ensembles' has the member '{member}': no snapshot is saved at {at}, only at {saved}."
                 )
-        if ensemble.method == "fitted" and not config.data.hold_out:
+        if ensemble.method == "fitted" and config.data.hold_out == 0:
             mistakes.append(f"ensemble '{ensemble.shown}': {NO_HELD_OUT}")
+        if ensemble.best and config.data.hold_out == 0:
+            mistakes.append(f"ensemble '{ensemble.shown}': {NOTHING_TO_CHOOSE_BY}")
     shown = [ensemble.shown for ensemble in asked if ensemble]
     taken = {name for name in shown if shown.count(name) > 1 or name in known}
     mistakes += [f"two models are named '{name}': give the ensemble another `name`." for name in sorted(taken)]

@@ -196,7 +196,9 @@ class Job:
         for name in ("members", "head_snapshots"):
             other.__dict__.pop(name, None)
         train = dataclasses.replace(self.config.train, snapshots=snapshots)
-        other.config = dataclasses.replace(self.config, heads=heads, train=train)
+        # The average of the best was meant for the heads that are replaced.
+        ensembles = [one for one in self.config.ensembles if not (isinstance(one, dict) and "best" in one)]
+        other.config = dataclasses.replace(self.config, heads=heads, ensembles=ensembles, train=train)
         other.stamps = Stamps(other, self.stamps.hashes)
         return other
 

@@ -172,7 +172,8 @@ class _Builder:
         """Expand `seeds = 5` of an entry or of [train] into seeds; None if the entry lists its own."""
         own = given.pop("seeds", None)
         if own is None:
-            if "seed" in given or self.train.seeds == 1:
+            # The solution of a convex head does not depend on a seed.
+            if "seed" in given or self.train.seeds == 1 or HEADS[find_preset(name)[0]].convex:
                 return None
             return list(range(self.seed, self.seed + self.train.seeds))
         if isinstance(own, bool) or not isinstance(own, int) or own < 1:

@@ -5,17 +5,29 @@ task.read("train") → [Example, …]      task.dev_splits → ("dev",), or two 
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from bertvision.data.examples import Example
 from bertvision.errors import UserError
 from bertvision.kinds import Kind
+
+MLP = {"head": "mlp", "lr": 1e-3, "epochs": 20, "dropout": 0.5, "name": "mlp"}
+ATTENTIVE = {"head": "attentive", "lr": 2e-3, "epochs": 3, "name": "attentive"}
+TEXT_HEADS = ("linear", "linear_deviation", MLP, ATTENTIVE)
+PAIR_HEADS = ("linear_cosines", "linear_towers", {**MLP, "head": "mlp_towers", "name": "mlp_towers"}, "linear")
+AVERAGE = {"best": 3, "method": "mean", "name": "average"}
 
 
 @dataclass(frozen=True)
 class Recipe:
     """Defaults of a task for settings that the config leaves out."""
 
+    epochs: float = 0.0
+    """Epochs of fine-tuning, for a config that sets nothing in [finetune]."""
+    heads: tuple[Any, ...] = TEXT_HEADS
+    ensembles: tuple[Any, ...] = (AVERAGE,)
+    """For a config without heads."""
     lr: float = 2e-5
     """Learning rate of fine-tuning."""
     batch_rows: int = 16
@@ -26,7 +38,9 @@ class Recipe:
     """Windows per step of head training."""
 
 
-SPAN_RECIPE = Recipe(head_epochs=1, head_batch_rows=16)
+# Questions on passages, as in the papers.
+PASSAGES = Recipe(epochs=1.0, heads=("learned_pooling", "adapter"), ensembles=())
+SPAN_RECIPE = replace(PASSAGES, head_epochs=1, head_batch_rows=16)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +59,11 @@ class TaskInfo:
     windowed: bool = False
     """Whether long passages are cut into overlapping windows."""
     recipe: Recipe = Recipe()
+
+    @property
+    def takes_pairs(self) -> bool:
+        """Whether an example has two texts, each of which can be read alone."""
+        return False
 
 
 @dataclass(frozen=True)

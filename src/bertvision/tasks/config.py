@@ -11,7 +11,7 @@ from bertvision.errors import ConfigError, UserError, suggest
 from bertvision.kinds import KINDS, LABEL, SPAN, Kind
 from bertvision.settings import out_of_range, setting
 from bertvision.tasks import files, glue, hub, squad
-from bertvision.tasks.base import SPAN_RECIPE, Recipe, Task, TaskInfo
+from bertvision.tasks.base import PAIR_HEADS, PASSAGES, SPAN_RECIPE, Recipe, Task, TaskInfo
 from bertvision.tasks.text_files import plain_suffix
 
 SPLITS = ("train", "dev", "test")
@@ -56,7 +56,7 @@ TASKS: dict[str, TaskInfo] = {
         TaskInfo(
             name="squad2_answerable", what="does the passage contain the answer?", kind=LABEL,
             metrics=squad.ANSWERABLE_METRICS, labels=squad.ANSWERABLE_LABELS, max_length=squad.MAX_LENGTH,
-            windowed=True, hub=squad.HUB,
+            windowed=True, hub=squad.HUB, recipe=PASSAGES,
         ),
         *glue.GLUE.values(),
         TaskInfo(
@@ -73,9 +73,12 @@ TASKS: dict[str, TaskInfo] = {
 
 def recipe_of(config: TaskConfig) -> Recipe:
     """The task's defaults for settings that the config leaves out."""
-    kind = target_kind(config)
-    own_spans = config.name == "files" and kind is not None and kind.position == "token"
-    return SPAN_RECIPE if own_spans else TASKS[config.name].recipe
+    kind, row = target_kind(config), TASKS.get(config.name)
+    if row is None:
+        return Recipe()
+    if config.name == "files" and kind is not None and kind.position == "token":
+        return SPAN_RECIPE
+    return replace(row.recipe, heads=PAIR_HEADS) if config.text_pair or row.takes_pairs else row.recipe
 
 
 def target_kind(config: TaskConfig) -> Kind | None:

@@ -39,6 +39,10 @@ class GlueTask(TaskInfo):
     has_broken_rows: bool = False
     """The official file has a few malformed lines; they are skipped with a warning."""
 
+    @property
+    def takes_pairs(self) -> bool:
+        return self.text_pair is not None
+
 
 NLI = ("entailment", "not_entailment")
 MNLI = ("entailment", "neutral", "contradiction")
