@@ -11,6 +11,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # Printed tables must not depend on the width of the terminal that runs the tests.
 os.environ.pop("COLUMNS", None)
 
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -52,6 +53,17 @@ def tiny_encoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny_model("bert", num_attention_heads=2).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     say_how_to_read(folder, "cls")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def mean_encoder_folder(tiny_encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same encoder, which says that it was made to be read by the mean over tokens."""
+    from tiny_encoders import say_how_to_read
+
+    folder = tmp_path_factory.mktemp("mean_encoder")
+    shutil.copytree(tiny_encoder_folder, folder, dirs_exist_ok=True)
+    say_how_to_read(folder, "mean")
     return folder
 
 

@@ -35,11 +35,11 @@ def write_table(path: Path, rows: int, seed: int = 0, scores: bool = False) -> P
 
 
 @pytest.fixture(scope="module")
-def fitted(tmp_path_factory: pytest.TempPathFactory, command: Command, tiny_encoder_folder: Path) -> tuple[Path, Any]:
+def fitted(tmp_path_factory: pytest.TempPathFactory, command: Command, mean_encoder_folder: Path) -> tuple[Path, Any]:
     """A model with a dev set, and what `fit --json` printed."""
     folder = tmp_path_factory.mktemp("fit")
     train, dev = write_table(folder / "train.csv", 60), write_table(folder / "dev.csv", 20, seed=1)
-    said = command("fit", train, "--dev", dev, "--to", folder / "model", "--encoder", tiny_encoder_folder, "--json")
+    said = command("fit", train, "--dev", dev, "--to", folder / "model", "--encoder", mean_encoder_folder, "--json")
     assert said.code == 0, said.err
     return folder / "model", said
 
@@ -84,14 +84,14 @@ def test_python_and_the_command_line_predict_the_same(fitted: tuple[Path, Any], 
 
 
 def test_an_existing_model_is_replaced_only_when_asked(
-    fitted: tuple[Path, Any], command: Command, tiny_encoder_folder: Path, tmp_path: Path
+    fitted: tuple[Path, Any], command: Command, mean_encoder_folder: Path, tmp_path: Path
 ) -> None:
     folder, _ = fitted
     train = folder.parent / "train.csv"
     before = (folder / "model.json").read_bytes()
-    refused = command("fit", train, "--to", folder, "--encoder", tiny_encoder_folder)
+    refused = command("fit", train, "--to", folder, "--encoder", mean_encoder_folder)
     assert refused.code == 2 and "--overwrite" in refused.err and (folder / "model.json").read_bytes() == before
-    own = ("--encoder", tiny_encoder_folder, "--heads", "linear", "--to", tmp_path / "m")
+    own = ("--encoder", mean_encoder_folder, "--heads", "linear", "--to", tmp_path / "m")
     assert command("fit", train, *own).code == 0 and command("fit", train, *own, "--overwrite").code == 0
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").touch()
@@ -110,10 +110,10 @@ def test_a_report_and_a_kit_are_made_of_it(fitted: tuple[Path, Any], command: Co
     assert (folder / "README.md").read_text(encoding="utf-8").startswith("# model")
 
 
-def test_scores_are_fitted_without_a_dev_set(command: Command, tiny_encoder_folder: Path, tmp_path: Path) -> None:
+def test_scores_are_fitted_without_a_dev_set(command: Command, mean_encoder_folder: Path, tmp_path: Path) -> None:
     train = write_table(tmp_path / "train.csv", 60, scores=True)
     said = command(
-        "fit", train, "--kind", "score", "--to", tmp_path / "m", "--encoder", tiny_encoder_folder, "--json",
+        "fit", train, "--kind", "score", "--to", tmp_path / "m", "--encoder", mean_encoder_folder, "--json",
         "--heads", "linear,mlp,tfidf_lr",
     )  # fmt: skip
     assert said.code == 0, said.err
@@ -124,7 +124,7 @@ def test_scores_are_fitted_without_a_dev_set(command: Command, tiny_encoder_fold
     assert command("report", tmp_path / "m").code == 0
 
 
-def test_words_can_win_and_a_kit_refuses_them(command: Command, tiny_encoder_folder: Path, tmp_path: Path) -> None:
+def test_words_can_win_and_a_kit_refuses_them(command: Command, mean_encoder_folder: Path, tmp_path: Path) -> None:
     """The label is a word that the tiny encoder does not know, so that only TF-IDF can read it."""
     draw = random.Random(0)
     with (tmp_path / "train.csv").open("w", encoding="utf-8") as file:
@@ -133,7 +133,7 @@ def test_words_can_win_and_a_kit_refuses_them(command: Command, tiny_encoder_fol
             fillers = " ".join(f"w{draw.randrange(200)}x" for _ in range(6))
             file.write(f"{fillers} {'zqxj' if row % 2 else 'vkqw'} {fillers},{'a' if row % 2 else 'b'}\n")
     said = command(
-        "fit", tmp_path / "train.csv", "--to", tmp_path / "m", "--encoder", tiny_encoder_folder, "--json",
+        "fit", tmp_path / "train.csv", "--to", tmp_path / "m", "--encoder", mean_encoder_folder, "--json",
         "--heads", "tfidf_lr",
     )  # fmt: skip
     assert said.json["chosen"] == "tfidf_lr"
@@ -146,7 +146,7 @@ def test_words_can_win_and_a_kit_refuses_them(command: Command, tiny_encoder_fol
     assert command("report", tmp_path / "m").code == 0
 
 
-def test_rows_that_may_be_mislabelled_are_listed(command: Command, tiny_encoder_folder: Path, tmp_path: Path) -> None:
+def test_rows_that_may_be_mislabelled_are_listed(command: Command, mean_encoder_folder: Path, tmp_path: Path) -> None:
     train = write_table(tmp_path / "train.csv", 120)
     lines = train.read_text(encoding="utf-8").splitlines()
     wrong = [10, 41, 76]
@@ -154,7 +154,7 @@ def test_rows_that_may_be_mislabelled_are_listed(command: Command, tiny_encoder_
         text, _, topic = lines[number].rpartition(",")
         lines[number] = f"{text},{'places' if topic == 'animals' else 'animals'}"
     train.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    own = ("--to", tmp_path / "m", "--encoder", tiny_encoder_folder, "--heads", "tfidf_lr")
+    own = ("--to", tmp_path / "m", "--encoder", mean_encoder_folder, "--heads", "tfidf_lr")
     assert command("fit", train, *own).code == 0
     with (tmp_path / "m" / "suspects.csv").open(encoding="utf-8") as file:
         found = list(csv.DictReader(file))
@@ -163,9 +163,9 @@ def test_rows_that_may_be_mislabelled_are_listed(command: Command, tiny_encoder_
     assert len(found) <= 6 and "text" not in found[0]
 
 
-def test_time_limits_are_kept_and_said(command: Command, tiny_encoder_folder: Path, tmp_path: Path) -> None:
+def test_time_limits_are_kept_and_said(command: Command, mean_encoder_folder: Path, tmp_path: Path) -> None:
     train = write_table(tmp_path / "train.csv", 60)
-    own = ("--to", tmp_path / "m", "--encoder", tiny_encoder_folder, "--json")
+    own = ("--to", tmp_path / "m", "--encoder", mean_encoder_folder, "--json")
     said = command("fit", train, *own, "--seconds", "0.01")
     assert said.code == 0, said.err
     notes = [line["note"] for line in said.json["leaderboard"]]
@@ -174,18 +174,18 @@ def test_time_limits_are_kept_and_said(command: Command, tiny_encoder_folder: Pa
 
 
 def test_a_narrow_terminal_shows_the_notes_below_the_table(
-    command: Command, tiny_encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, mean_encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     train = write_table(tmp_path / "train.csv", 60)
-    own = ("--to", tmp_path / "m", "--encoder", tiny_encoder_folder, "--heads", "best_layer_lr")
+    own = ("--to", tmp_path / "m", "--encoder", mean_encoder_folder, "--heads", "best_layer_lr")
     said = command("fit", train, *own)
     assert said.code == 0 and re.search(r"^  best_layer_lr: layer \d$", said.out, re.MULTILINE)
 
 
-def test_a_damaged_model_is_to_be_fitted_again(command: Command, tiny_encoder_folder: Path, tmp_path: Path) -> None:
+def test_a_damaged_model_is_to_be_fitted_again(command: Command, mean_encoder_folder: Path, tmp_path: Path) -> None:
     train = write_table(tmp_path / "train.csv", 40)
-    own = ("--to", tmp_path / "m", "--encoder", tiny_encoder_folder, "--heads", "linear")
+    own = ("--to", tmp_path / "m", "--encoder", mean_encoder_folder, "--heads", "linear")
     assert command("fit", train, *own).code == 0
     (tmp_path / "m" / "scores.json").unlink()
     said = command("predict", tmp_path / "m", "--text", "the cat")
@@ -193,7 +193,7 @@ def test_a_damaged_model_is_to_be_fitted_again(command: Command, tiny_encoder_fo
 
 
 def test_a_kit_takes_saved_heads_only(
-    command: Command, tiny_encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, mean_encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from bertvision.models import fit
 
@@ -202,7 +202,7 @@ def test_a_kit_takes_saved_heads_only(
     monkeypatch.setattr(fit, "_choose", lambda trials, *_: (trials[-1], 1))
     train = write_table(tmp_path / "train.csv", 60)
     heads = "linear,linear_deviation,mlp"
-    own = ("--to", tmp_path / "m", "--encoder", tiny_encoder_folder, "--heads", heads, "--json")
+    own = ("--to", tmp_path / "m", "--encoder", mean_encoder_folder, "--heads", heads, "--json")
     assert command("fit", train, *own).json["chosen"] == "average"
     saved = {folder.name for folder in (tmp_path / "m/snapshots/epoch_0/heads").iterdir()}
     assert len(saved) == 2 and saved < set(heads.split(","))
@@ -213,7 +213,7 @@ def test_a_kit_takes_saved_heads_only(
 
 
 def test_ctrl_c_keeps_the_best_so_far(
-    command: Command, tiny_encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, mean_encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from bertvision.models.candidates import PerceptronCandidate
 
@@ -222,7 +222,7 @@ def test_ctrl_c_keeps_the_best_so_far(
 
     monkeypatch.setattr(PerceptronCandidate, "attempt", interrupt)
     train = write_table(tmp_path / "train.csv", 60)
-    said = command("fit", train, "--to", tmp_path / "m", "--encoder", tiny_encoder_folder, "--json")
+    said = command("fit", train, "--to", tmp_path / "m", "--encoder", mean_encoder_folder, "--json")
     assert said.code == 0 and "best model so far" in said.err
     names = {line["name"]: line for line in said.json["leaderboard"]}
     assert names["mlp"]["note"] == "interrupted" and names["mlp"]["cv"] is None
@@ -238,23 +238,23 @@ def test_the_missing_embedded_encoder_is_one_sentence(
     assert not (tmp_path / "m").exists()
 
 
-def test_the_twin_of_the_command_returns_the_model(tiny_encoder_folder: Path, tmp_path: Path) -> None:
+def test_the_twin_of_the_command_returns_the_model(mean_encoder_folder: Path, tmp_path: Path) -> None:
     train = write_table(tmp_path / "train.csv", 40)
-    model = bv.fit(train, label="topic", to=tmp_path / "m", encoder=str(tiny_encoder_folder), heads=["linear"])
+    model = bv.fit(train, label="topic", to=tmp_path / "m", encoder=str(mean_encoder_folder), heads=["linear"])
     assert isinstance(model, bv.Model) and model.labels == ["animals", "places"] and "2 labels" in repr(model)
     facts = json.loads((tmp_path / "m" / "model.json").read_text(encoding="utf-8"))
     assert facts["format"] == 1 and facts["encoder_stamp"] and facts["chosen"] == model.chosen
     with pytest.raises(bv.UserError, match="--to|to="):
-        bv.fit(train, label="topic", to=tmp_path / "m", encoder=str(tiny_encoder_folder))
+        bv.fit(train, label="topic", to=tmp_path / "m", encoder=str(mean_encoder_folder))
 
 
 @pytest.mark.parametrize("head", ["linear", "last_lr", "mlp", "attentive"])
-def test_the_new_heads_train_in_a_run(head: str, command: Command, tiny_encoder_folder: Path, tmp_path: Path) -> None:
+def test_the_new_heads_train_in_a_run(head: str, command: Command, mean_encoder_folder: Path, tmp_path: Path) -> None:
     train, dev = write_table(tmp_path / "train.csv", 60), write_table(tmp_path / "dev.csv", 20, seed=1)
     config = tmp_path / "config.toml"
     config.write_text(
         f'heads = ["{head}"]\nrun = "{tmp_path / "run"}"\n[task]\nname = "files"\ntrain = "{train}"\ndev = "{dev}"\n'
-        f'text = "message"\nlabel = "topic"\n[encoder]\nname = "{tiny_encoder_folder}"\n'
+        f'text = "message"\nlabel = "topic"\n[encoder]\nname = "{mean_encoder_folder}"\n'
         "[data]\nhold_out = 0.25\nmax_length = 48\n[finetune]\nepochs = 0\n",
         encoding="utf-8",
     )

@@ -13,9 +13,11 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
+from tiny_encoders import say_how_to_read
 from transformers import AutoModel
 
 import bertvision as bv
+from bertvision.heads import load_head
 from bertvision.models import fit as fitting
 from bertvision.models.fit import Options, fit_table
 from bertvision.models.tuned import Tuning
@@ -58,11 +60,11 @@ def fit_in(folder: Path, command: Command, encoder: Path, *more: object) -> Any:
 
 
 def test_the_folder_of_a_tuned_model_has_its_encoder(
-    tuned_wins: None, command: Command, tiny_encoder_folder: Path, tmp_path: Path
+    tuned_wins: None, command: Command, mean_encoder_folder: Path, tmp_path: Path
 ) -> None:
-    found = fit_in(tmp_path, command, tiny_encoder_folder)
+    found = fit_in(tmp_path, command, mean_encoder_folder)
     assert found["chosen"] == "tuned_linear" and found["choice"] == {"how": "cv", "folds": 3, "rows": 24}
-    weights = AutoModel.from_pretrained(tiny_encoder_folder, dtype="float32").num_parameters()
+    weights = AutoModel.from_pretrained(mean_encoder_folder, dtype="float32").num_parameters()
     assert found["tuned"]["trained_parameters"] == weights + 2 * 32 + 2 and found["tuned"]["seconds"] > 0
     notes = {line["name"]: line["note"] for line in found["leaderboard"]}
     assert "each of the 3 folds tuned its own encoder" in notes["tuned_last_lr"] and not notes["linear"]
@@ -81,10 +83,10 @@ def weights_of(model: bv.Model) -> torch.Tensor:
 
 
 def test_dev_scores_are_those_of_the_saved_models_of_both_encoders(
-    tuned_wins: None, command: Command, tiny_encoder_folder: Path, tmp_path: Path
+    tuned_wins: None, command: Command, mean_encoder_folder: Path, tmp_path: Path
 ) -> None:
     dev = write_table(tmp_path / "dev.csv", 20, seed=1)
-    found = fit_in(tmp_path, command, tiny_encoder_folder, "--dev", dev)
+    found = fit_in(tmp_path, command, mean_encoder_folder, "--dev", dev)
     table = read_own_table(dev, text="message", label="topic")
     assert table.labels is not None
     for line in found["leaderboard"][1:]:
@@ -94,9 +96,9 @@ def test_dev_scores_are_those_of_the_saved_models_of_both_encoders(
 
 
 def test_a_kit_refuses_a_tuned_encoder_and_says_why(
-    tuned_wins: None, command: Command, tiny_encoder_folder: Path, tmp_path: Path
+    tuned_wins: None, command: Command, mean_encoder_folder: Path, tmp_path: Path
 ) -> None:
-    fit_in(tmp_path, command, tiny_encoder_folder)
+    fit_in(tmp_path, command, mean_encoder_folder)
     refused = command("kit", tmp_path / "m", "--to", tmp_path / "kit")
     assert refused.code == 2 and "tuned encoder; a kit needs the untouched one" in " ".join(refused.err.split())
     assert "--head" not in refused.err  # without --dev, no other head is saved
@@ -106,31 +108,45 @@ def test_a_kit_refuses_a_tuned_encoder_and_says_why(
 
 
 def test_a_kit_takes_a_head_on_the_untouched_encoder_of_a_tuned_model(
-    tuned_wins: None, command: Command, tiny_encoder_folder: Path, tmp_path: Path
+    tuned_wins: None, command: Command, mean_encoder_folder: Path, tmp_path: Path
 ) -> None:
-    fit_in(tmp_path, command, tiny_encoder_folder, "--dev", write_table(tmp_path / "dev.csv", 20, seed=1))
+    fit_in(tmp_path, command, mean_encoder_folder, "--dev", write_table(tmp_path / "dev.csv", 20, seed=1))
     refused = command("kit", tmp_path / "m", "--to", tmp_path / "kit")
     assert refused.code == 2 and "--head m=NAME (linear)" in " ".join(refused.err.split())
     assert command("kit", tmp_path / "m", "--to", tmp_path / "kit", "--head", "m=linear").code == 0
 
 
-def test_tuning_does_not_need_the_file_that_says_how_the_encoder_is_read(
-    tuned_wins: None, command: Command, tiny_encoder_folder: Path, tmp_path: Path
+@pytest.mark.parametrize(("says", "read"), [("cls", "cls"), ("max", "max"), (None, "mean")])
+def test_a_tuned_encoder_is_read_as_it_was_made(
+    says: str | None, read: str, tuned_wins: None, command: Command, mean_encoder_folder: Path, tmp_path: Path
 ) -> None:
-    shutil.copytree(tiny_encoder_folder, tmp_path / "encoder")
-    (tmp_path / "encoder" / "1_Pooling" / "config.json").write_text("{damaged")
-    assert fit_in(tmp_path, command, tmp_path / "encoder")["chosen"] == "tuned_linear"
+    encoder = tmp_path / "encoder"
+    shutil.copytree(mean_encoder_folder, encoder, ignore=shutil.ignore_patterns("1_Pooling"))
+    if says is not None:
+        say_how_to_read(encoder, says)
+    assert fit_in(tmp_path, command, encoder)["chosen"] == "tuned_linear"
     config = json.loads((tmp_path / "m" / "config.json").read_text())
-    assert config["finetune"]["read"] == "mean"
+    assert config["finetune"]["read"] == read
+    (head,) = (tmp_path / "m" / "snapshots").glob("epoch_[1-9]*/heads/tuned_linear")
+    assert load_head(head)[0].reads == (read,)
     assert command("report", tmp_path / "m").code == 0
+    assert command("predict", tmp_path / "m", "--text", "the cat").code == 0
+
+
+def test_a_damaged_pooling_file_is_named(command: Command, mean_encoder_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(mean_encoder_folder, tmp_path / "encoder")
+    (tmp_path / "encoder" / "1_Pooling" / "config.json").write_text("{damaged")
+    train = write_table(tmp_path / "train.csv", 24)
+    refused = command("fit", train, "--to", tmp_path / "m", "--encoder", tmp_path / "encoder")
+    assert refused.code == 2 and "1_Pooling/config.json" in refused.err and "damaged" in refused.err
 
 
 def test_the_rows_of_a_fold_do_not_reach_the_encoder_that_judges_them(
-    tiny_encoder_folder: Path, tmp_path: Path
+    mean_encoder_folder: Path, tmp_path: Path
 ) -> None:
     """Other labels for the held-out rows of a fold change nothing that its encoder returns."""
     table = read_own_table(write_table(tmp_path / "train.csv", 24), text="message", label="topic")
-    fit = fit_table(table, Options(str(tiny_encoder_folder), "linear", tune=True))
+    fit = fit_table(table, Options(str(mean_encoder_folder), "linear", tune=True))
     assert fit.tuning is not None
     before = fit.tuning.states_of(1)["mean"]  # (row, layer, hidden)
     fit.tuning._folds.clear()
@@ -149,13 +165,13 @@ def swap_labels(tuning: Tuning, rows: torch.Tensor) -> None:
 
 
 def test_an_untouched_model_that_wins_leaves_the_encoder_untouched(
-    monkeypatch: pytest.MonkeyPatch, command: Command, tiny_encoder_folder: Path, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, command: Command, mean_encoder_folder: Path, tmp_path: Path
 ) -> None:
     def choose(trials: Any, *_: Any) -> tuple[Any, int]:
         return next(trial for trial in trials if trial.name == "linear"), 1
 
     monkeypatch.setattr(fitting, "_choose", choose)
-    found = fit_in(tmp_path, command, tiny_encoder_folder)
+    found = fit_in(tmp_path, command, mean_encoder_folder)
     assert found["chosen"] == "linear" and found["tuned"] is None
     assert [path.name for path in (tmp_path / "m" / "snapshots").iterdir()] == ["epoch_0"]
     assert command("kit", tmp_path / "m", "--to", tmp_path / "kit").code == 0
@@ -166,11 +182,11 @@ def test_an_untouched_model_that_wins_leaves_the_encoder_untouched(
 
 
 def test_tuning_that_diverges_leaves_the_models_on_the_untouched_encoder(
-    monkeypatch: pytest.MonkeyPatch, tiny_encoder_folder: Path, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, mean_encoder_folder: Path, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(finetune, "contrastive_loss", lambda means, *_: means.sum() * float("nan"))
     table = read_own_table(write_table(tmp_path / "train.csv", 24), text="message", label="topic")
-    fit = fit_table(table, Options(str(tiny_encoder_folder), "linear", tune=True))
+    fit = fit_table(table, Options(str(mean_encoder_folder), "linear", tune=True))
     assert fit.chosen.role != "tuned" and set(fit.skipped) == {"tuned_last_lr", "tuned_linear"}
     assert all("NaN" in why for why in fit.skipped.values())
     assert fit.tuning is not None
@@ -178,9 +194,9 @@ def test_tuning_that_diverges_leaves_the_models_on_the_untouched_encoder(
         _ = fit.tuning.final
 
 
-def test_estimators_tune_save_and_are_cloned(tuned_wins: None, tiny_encoder_folder: Path, tmp_path: Path) -> None:
+def test_estimators_tune_save_and_are_cloned(tuned_wins: None, mean_encoder_folder: Path, tmp_path: Path) -> None:
     table = read_own_table(write_table(tmp_path / "train.csv", 24), text="message", label="topic")
-    model = bv.Classifier(str(tiny_encoder_folder), "linear", tune="auto").fit(table.texts, table.labels)
+    model = bv.Classifier(str(mean_encoder_folder), "linear", tune="auto").fit(table.texts, table.labels)
     assert model.chosen_ == "tuned_linear" and clone(model).tune == "auto"
     expected = model.predict_proba(NEW)
     saved = bv.Classifier.load(model.save(tmp_path / "m"))
@@ -189,24 +205,24 @@ def test_estimators_tune_save_and_are_cloned(tuned_wins: None, tiny_encoder_fold
     assert len(cross_val_score(clone(model), table.texts, table.labels, cv=2)) == 2
 
 
-def test_few_rows_get_a_hint_and_scores_an_error(command: Command, tiny_encoder_folder: Path, tmp_path: Path) -> None:
+def test_few_rows_get_a_hint_and_scores_an_error(command: Command, mean_encoder_folder: Path, tmp_path: Path) -> None:
     train, scores = write_table(tmp_path / "t.csv", 24), write_table(tmp_path / "s.csv", 24, scores=True)
-    own = ("--encoder", tiny_encoder_folder, "--heads", "linear")
+    own = ("--encoder", mean_encoder_folder, "--heads", "linear")
     assert "--tune may help" in command("fit", train, "--to", tmp_path / "a", *own).out
     assert "--tune may help" not in command("fit", train, "--to", tmp_path / "b", *own, "--tune").out
     refused = command("fit", scores, "--kind", "score", "--to", tmp_path / "c", *own, "--tune")
     assert refused.code == 2 and "labels" in refused.err
     for wrong in ("always", 1):
         with pytest.raises(bv.UserError, match="tune must be"):
-            bv.fit(train, to=tmp_path / "d", encoder=str(tiny_encoder_folder), tune=wrong)
+            bv.fit(train, to=tmp_path / "d", encoder=str(mean_encoder_folder), tune=wrong)
 
 
-def test_a_run_tunes_by_comparing_labels(command: Command, tiny_encoder_folder: Path, tmp_path: Path) -> None:
+def test_a_run_tunes_by_comparing_labels(command: Command, mean_encoder_folder: Path, tmp_path: Path) -> None:
     train, dev = write_table(tmp_path / "train.csv", 40), write_table(tmp_path / "dev.csv", 20, seed=1)
     config = tmp_path / "config.toml"
     config.write_text(
         f'heads = ["linear"]\nrun = "{tmp_path / "run"}"\n[task]\nname = "files"\ntrain = "{train}"\ndev = "{dev}"\n'
-        f'text = "message"\nlabel = "topic"\n[encoder]\nname = "{tiny_encoder_folder}"\n'
+        f'text = "message"\nlabel = "topic"\n[encoder]\nname = "{mean_encoder_folder}"\n'
         '[data]\nhold_out = 0.25\nmax_length = 48\n[finetune]\nmethod = "contrastive"\nepochs = 4\nsnapshots = [2]\n',
         encoding="utf-8",
     )

@@ -9,7 +9,7 @@ sentence-transformers write one switch for each pooling, newer ones a single `po
 import json
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
 from transformers.utils.hub import cached_file
 
@@ -17,20 +17,25 @@ from bertvision.encoder.loading import KNOWN_CONFIGS, describe_encoder, find_fol
 from bertvision.errors import UserError
 
 MODULES, POOLING = "modules.json", "1_Pooling"
-MODES = {"mean": "mean", "cls": "cls", "max": "max"}
-SWITCHES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max"}
+Reading = Literal["mean", "cls", "max"]
+MODES: dict[str, Reading] = {"mean": "mean", "cls": "cls", "max": "max"}
+SWITCHES: dict[str, Reading] = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+}
 SWITCH, MODE = "pooling_mode_", "pooling_mode"
-UNKNOWN = ("cls", "mean")
+UNKNOWN: tuple[Reading, ...] = ("cls", "mean")
 """Ways that are both tried for an encoder that does not say how it was made to be read."""
 
 
-def ways_to_read(name: str) -> tuple[str, ...]:
+def ways_to_read(name: str) -> tuple[Reading, ...]:
     """The ways to read an encoder where the user sets none: the way it was made for, or both common ones."""
     made = read_as_made(name)
     return UNKNOWN if made is None else (made,)
 
 
-def read_as_made(name: str) -> str | None:
+def read_as_made(name: str) -> Reading | None:
     """The pooling that an encoder was made for: "mean", "cls" or "max". None if it does not say, or if it was made for
     something else, such as a weighted mean or several poolings side by side."""
     pooling = _read(name, f"{_pooling_folder(name)}/config.json")

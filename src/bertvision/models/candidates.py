@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from bertvision.encoder.reading import Reading
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads import Head, MemberConfig, Target, build_head, count_parameters
 from bertvision.heads.linear import LinearHead
@@ -52,6 +53,8 @@ class Rows:
     seed: int
     towers: MemoryStates | None = None
     """Of pairs: the states of their texts, each encoded alone."""
+    read: Reading = "mean"
+    """How the encoder is read: as it was made, or the mean if it does not say."""
     device: torch.device = torch.device("cpu")
     """Where convex heads and perceptrons are fitted. The states stay on the CPU."""
     known_steps: list[int] = field(default_factory=list)
@@ -75,7 +78,8 @@ class Rows:
             return self.towers.map(head.inputs)
         parts: dict[str, Any] = {part: self.states[part] for part in head.reads}
         with torch.no_grad():
-            return head.inputs(HiddenStates(torch.ones(len(self), dtype=torch.int64), **parts))
+            lengths = torch.ones(len(self), dtype=torch.int64)  # (row) nothing depends on them
+            return head.inputs(HiddenStates(lengths, **parts, pooled=self.shape.pooled))
 
     def place(self, inputs: Tensor) -> Tensor:
         """(row, input) on the device, if it has room for the copies that a fit makes."""
@@ -261,8 +265,8 @@ class BestLayerCandidate(Candidate):
 
     name = "best_layer_lr"
 
-    def __init__(self, pairs: str = "joined") -> None:
-        self.pairs = pairs
+    def __init__(self, read: str, pairs: str = "joined") -> None:
+        self.read, self.pairs = read, pairs
 
     def attempt(self, rows: Rows, split: Split, clock: Clock) -> Trial:
         losses: dict[int, float] = {}
@@ -282,7 +286,7 @@ class BestLayerCandidate(Candidate):
 
     def _on(self, layer: int) -> LinearCandidate:
         pairs = {} if self.pairs == "joined" else {"pairs": self.pairs}
-        return LinearCandidate(self.name, "linear", {"layer": layer, **pairs})
+        return LinearCandidate(self.name, "linear", {"read": self.read, "layer": layer, **pairs})
 
 
 class StrengthPath:

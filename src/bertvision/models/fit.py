@@ -17,6 +17,7 @@ import torch
 from bertvision.data.examples import Example
 from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.reading import Reading, ways_to_read
 from bertvision.encoder.shared import shared_encoder
 from bertvision.encoder.states import HiddenStates
 from bertvision.errors import UserError
@@ -35,7 +36,7 @@ from bertvision.models.candidates import (
     best_by_loss,
     constant_output,
 )
-from bertvision.models.choose_heads import find_candidates
+from bertvision.models.choose_heads import find_candidates, main_reading
 from bertvision.models.clock import Clock
 from bertvision.models.folder import TUNED_LAST
 from bertvision.models.leaderboard import LAST_LAYER, PARTS, Leaderboard, Line, spread
@@ -51,6 +52,7 @@ from bertvision.models.table_rows import (
     joined_texts,
     limit_rows,
     note_cut,
+    parts_for,
     targets_of,
     weights_of,
 )
@@ -116,6 +118,12 @@ class Fit:
     """None: tuning was not tried."""
 
     @property
+    def read(self) -> Reading:
+        """How the encoder is read: "mean", "cls" or "max"."""
+        found: Reading = next(trial for trial in self.trials if trial.role == "encoder").settings["read"]
+        return found
+
+    @property
     def is_tuned(self) -> bool:
         """Whether the chosen model reads the tuned encoder."""
         return self.chosen.role == "tuned"
@@ -156,12 +164,16 @@ def fit_table(
     check_options(options)
     notes = [*table.notes, *(check_same_labels(table, dev) if dev is not None else [])]
     task = build_task_of(table, options.metric)
-    candidates = find_candidates(options.heads, task.kind, options.seconds, task.takes_pairs)
+    ways = ways_to_read(options.encoder)
+    keep, candidates = (
+        parts_for(ways),
+        find_candidates(options.heads, task.kind, options.seconds, ways, task.takes_pairs),
+    )
     machine = Machine(options.device)
     encoder = shared_encoder(options.encoder, machine.device, machine.dtype)
     left = None if options.seconds is None else options.seconds - (time.monotonic() - started)
     features = features_of(encoder, task, examples_of(table, task, "train"))
-    smaller, note = limit_rows(table, features, encoder, left, options.seed)
+    smaller, note = limit_rows(table, features, encoder, left, options.seed, keep)
     if smaller is not table:
         table, features = smaller, features_of(encoder, task, examples_of(smaller, task, "train"))
         notes.append(note)
@@ -173,16 +185,17 @@ def fit_table(
     for note in notes:
         reporter.say(note)
     used = time.process_time()
-    states, encode_seconds = encode(encoder, features, "texts", reporter, with_tokens=True)
+    states, encode_seconds = encode(encoder, features, "texts", reporter, with_tokens=True, parts=keep)
     towers = None
     if task.takes_pairs:
-        towers, more = encode_towers(encoder, features, "texts", reporter)
+        towers, more = encode_towers(encoder, features, "texts", reporter, keep)
         encode_seconds += more
     # Without the time in which other programs had the cores, as on the clock of the trials.
     undisturbed = min(encode_seconds, (time.process_time() - used) / torch.get_num_threads())
     rows = Rows(
         joined_texts(table), targets_of(examples, task), weights_of(table, task, examples, options.class_weight),
-        states, encoder.shape, Target(task.kind, len(task.labels)), options.seed, towers, machine.device,
+        states, encoder.shape, Target(task.kind, len(task.labels)), options.seed, towers, main_reading(ways),
+        machine.device,
     )  # fmt: skip
     for candidate in candidates:
         if isinstance(candidate, SteppedCandidate):
@@ -206,7 +219,7 @@ def fit_table(
         dev_examples = examples_of(dev, task, "dev")
         found = dev_examples, features_of(encoder, task, dev_examples)
         for read_by, of in ((encoder, [trial for trial in known if trial.role != "tuned"]), *_tuned(tuning, known)):
-            states, _ = encode(read_by, found[1], "dev", reporter)
+            states, _ = encode(read_by, found[1], "dev", reporter, parts=keep)
             outputs |= _dev_outputs(of, fitted, states, joined_texts(dev), rows, read_by, found[1], machine, reporter)
     board = _board(task, trials, skipped, chosen, tied, scores, outputs, found, split, metric)
     return Fit(
@@ -409,8 +422,9 @@ def _dev_outputs(
     reporter: Reporter,
 ) -> dict[str, np.ndarray]:
     given: dict[str, Any] = dict(states)
+    keep: Any = tuple(states)
     towers: MemoryStates | None = None
-    hidden = HiddenStates(torch.ones(len(texts), dtype=torch.long), **given)
+    hidden = HiddenStates(torch.ones(len(texts), dtype=torch.long), **given, pooled=encoder.shape.pooled)
     found: dict[str, np.ndarray] = {}
     for trial in trials:
         model = fitted[trial.name].model
@@ -420,7 +434,7 @@ def _dev_outputs(
             on_device = {trial.name: model.to(machine.device)}
             found |= compute_outputs(encoder, on_device, features, rows.kind, machine)
         elif model is not None and model.towers:
-            towers = towers or encode_towers(encoder, features, "dev", reporter)[0]
+            towers = towers or encode_towers(encoder, features, "dev", reporter, keep)[0]
             found[trial.name] = towers.map(model).numpy()
         elif model is not None:
             with torch.no_grad():

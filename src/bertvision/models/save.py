@@ -152,7 +152,7 @@ def describe_tuning(fit: Fit) -> dict[str, Any] | None:
         return None
     final = fit.tuning.final
     return {
-        "epochs": tuning_config(len(fit.examples)).epochs, "seconds": final.usage.seconds,
+        "epochs": tuning_config(len(fit.examples), fit.read).epochs, "seconds": final.usage.seconds,
         "folds_seconds": round(fit.tuning.seconds, 2), "trained_parameters": final.trained,
     }  # fmt: skip
 
@@ -176,7 +176,7 @@ def _job(fit: Fit, folder: Path, name: str, source: str | None, dev: str | None)
         ),
         data=DataConfig(max_length=most_tokens(fit.encoder), hold_out=len(fit.split.judged) / len(fit.examples) / 2),
         encoder=EncoderConfig(name=fit.options.encoder, device=fit.options.device),
-        finetune=tuning_config(len(fit.examples)) if fit.is_tuned else FinetuneConfig(epochs=0.0),
+        finetune=tuning_config(len(fit.examples), fit.read) if fit.is_tuned else FinetuneConfig(epochs=0.0),
         heads=[trial.name for trial in fit.trials if trial.role == "head"],
         seed=fit.options.seed,
         run=str(folder),
@@ -210,7 +210,7 @@ def _save_encoders(job: Job, fit: Fit) -> None:
 def _output_layer(fit: Fit, name: str) -> OutputLayer:
     last = fit.fitted[name].model
     assert isinstance(last, LinearHead)
-    output = OutputLayer(fit.task.kind, "mean", fit.encoder.shape.hidden, last.target.outputs, dropout=0.0)
+    output = OutputLayer(fit.task.kind, fit.read, fit.encoder.shape.hidden, last.target.outputs, dropout=0.0)
     output.linear.load_state_dict(last.output.state_dict())
     return output
 
@@ -273,7 +273,7 @@ def _name(trial: Trial) -> str:
 
 def _epochs(fit: Fit, trial: Trial) -> float:
     """Of tuning the encoder that a model reads; 0: it is untouched."""
-    return tuning_config(len(fit.examples)).epochs if trial.role == "tuned" else 0.0
+    return tuning_config(len(fit.examples), fit.read).epochs if trial.role == "tuned" else 0.0
 
 
 # ---------------------------------------------------------------------- rows that may be mislabelled

@@ -19,7 +19,7 @@ from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.states import HiddenStates
 from bertvision.heads import Head, MemberConfig, build_head, count_parameters, setting_types
-from bertvision.heads.base import find_preset
+from bertvision.heads.base import find_preset, find_read
 from bertvision.machine import Machine
 from bertvision.models.candidates import Candidate, Fitted, NoResultError, Rows, Trial
 from bertvision.models.clock import Clock
@@ -84,7 +84,7 @@ class SteppedCandidate(Candidate):
         entry: dict[str, Any] = {"head": self.name, "name": self.name}
         head, preset = find_preset(self.name)
         if "read" in setting_types(head) and "read" not in preset:
-            entry["read"] = "mean"
+            entry["read"] = find_read(head, rows.read)
         train = TrainConfig(lr=LEARNING_RATE, epochs=epochs, batch_rows=ROWS_PER_STEP)
         return build_members([entry], train, rows.seed, rows.kind)[-1]
 

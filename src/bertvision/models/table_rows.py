@@ -13,7 +13,7 @@ from bertvision.data.examples import Example
 from bertvision.data.packing import fill_batches
 from bertvision.data.windows import Features, build_features
 from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.states import Part, pack_tokens
+from bertvision.encoder.states import POOLED, Part, ReadPart, pack_tokens
 from bertvision.errors import UserError
 from bertvision.progress import Reporter
 from bertvision.sources import MemoryStates
@@ -21,7 +21,8 @@ from bertvision.tasks.base import Task
 from bertvision.tasks.own_table import OwnTable
 
 MAX_LENGTH = 256
-KEEP: tuple[Part, ...] = ("deviation", "mean")
+KEEP: tuple[ReadPart, ...] = ("deviation", "mean")
+"""The states that every fit reads."""
 ClassWeight = str | dict[str, float] | None
 COPIES, TOWERS = 4, 2
 """How often the states are in memory at the worst moment: two readings side by side, and a standardised copy. Pairs
@@ -103,6 +104,12 @@ def _class_weights(
 # ---------------------------------------------------------------------- encoding
 
 
+def parts_for(ways: Sequence[str]) -> tuple[ReadPart, ...]:
+    """The states to compute for an encoder that is read in these ways."""
+    found: tuple[ReadPart, ...] = tuple(part for part in POOLED if part in {*KEEP, *ways})
+    return found
+
+
 def features_of(encoder: Encoder, task: Task, examples: list[Example]) -> Features:
     assert encoder.tokenizer is not None
     return build_features(examples, encoder.tokenizer, task.kind, False, most_tokens(encoder))
@@ -122,15 +129,20 @@ def note_cut(encoder: Encoder, features: Features) -> list[str]:
 
 
 def encode(
-    encoder: Encoder, features: Features, what: str, reporter: Reporter, with_tokens: bool = False
+    encoder: Encoder,
+    features: Features,
+    what: str,
+    reporter: Reporter,
+    with_tokens: bool = False,
+    parts: tuple[ReadPart, ...] = KEEP,
 ) -> tuple[dict[str, torch.Tensor], float]:
     """The states on the CPU, and the seconds that it took: pooled ones (row, layer, hidden) in float32. With
     `with_tokens` also those of all tokens (token, layer, hidden), in half precision, if there is memory for them."""
-    keep: tuple[Part, ...] = (*KEEP, "tokens") if with_tokens and tokens_fit(encoder, features) else KEEP
+    keep: tuple[ReadPart, ...] = (*parts, "tokens") if with_tokens and tokens_fit(encoder, features) else parts
     shape, count = encoder.shape, {"tokens": len(features.input_ids)}
     found: dict[str, torch.Tensor] = {
         part: torch.empty(
-            count.get(part, len(features)), shape.layers, shape.hidden,
+            count.get(part, len(features)), shape.read_layers(part), shape.hidden,
             dtype=torch.float16 if part == "tokens" else torch.float32,
         )
         for part in keep
@@ -148,12 +160,14 @@ def encode(
     return found, time.monotonic() - started
 
 
-def encode_towers(encoder: Encoder, features: Features, what: str, reporter: Reporter) -> tuple[MemoryStates, float]:
+def encode_towers(
+    encoder: Encoder, features: Features, what: str, reporter: Reporter, parts: tuple[ReadPart, ...] = KEEP
+) -> tuple[MemoryStates, float]:
     """The states of the texts of pairs, each encoded alone and once, and the seconds that it took."""
     towers = features.towers
-    found, seconds = encode(encoder, towers.texts, f"{what}, each alone", reporter)
-    parts: dict[Part, torch.Tensor] = {part: found[part] for part in KEEP}
-    return MemoryStates(parts, encoder.shape.pooled, towers=towers), seconds
+    found, seconds = encode(encoder, towers.texts, f"{what}, each alone", reporter, parts=parts)
+    states: dict[Part, torch.Tensor] = {part: found[part] for part in parts}
+    return MemoryStates(states, encoder.shape.pooled, towers=towers), seconds
 
 
 def tokens_fit(encoder: Encoder, features: Features) -> bool:
@@ -166,14 +180,19 @@ def tokens_fit(encoder: Encoder, features: Features) -> bool:
 
 
 def limit_rows(
-    table: OwnTable, features: Features, encoder: Encoder, seconds: float | None, seed: int
+    table: OwnTable,
+    features: Features,
+    encoder: Encoder,
+    seconds: float | None,
+    seed: int,
+    keep: tuple[ReadPart, ...] = KEEP,
 ) -> tuple[OwnTable, str]:
     """The table, or a random part of it if it does not fit into memory or into the user's time, and a note that says
     so. `seconds` is what is left of the user's time."""
-    parts = 1 if table.pairs is None else TOWERS
-    fits, why = _rows_that_fit(encoder) // parts, "memory"
+    times = 1 if table.pairs is None else TOWERS
+    fits, why = _rows_that_fit(encoder, len(keep)) // times, "memory"
     if seconds is not None:
-        in_time = rows_in_time(encoder, features, ENCODING_SHARE * seconds / parts)
+        in_time = rows_in_time(encoder, features, ENCODING_SHARE * seconds / times)
         fits, why = (in_time, "time") if in_time < fits else (fits, why)
     if fits >= len(table):
         return table, ""
@@ -184,8 +203,8 @@ def limit_rows(
     return take_rows(table, kept), note
 
 
-def _rows_that_fit(encoder: Encoder) -> int:
-    row = len(KEEP) * encoder.shape.layers * encoder.shape.hidden * 4 * COPIES
+def _rows_that_fit(encoder: Encoder, parts: int) -> int:
+    row = parts * encoder.shape.layers * encoder.shape.hidden * 4 * COPIES
     return int(MEMORY_SHARE * psutil.virtual_memory().available / row)
 
 

@@ -17,6 +17,7 @@ from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.loading import load_encoder
 from bertvision.encoder.output_layer import OutputLayer
+from bertvision.encoder.reading import Reading
 from bertvision.encoder.states import HiddenStates
 from bertvision.errors import UserError
 from bertvision.heads import build_head, count_parameters
@@ -26,7 +27,7 @@ from bertvision.models.candidates import Candidate, Fitted, NoResultError, Rows,
 from bertvision.models.clock import Clock
 from bertvision.models.folder import TUNED, TUNED_LAST
 from bertvision.models.split import Split
-from bertvision.models.table_rows import encode
+from bertvision.models.table_rows import encode, parts_for
 from bertvision.progress import Reporter
 from bertvision.tables import counted
 from bertvision.tasks.base import Task
@@ -64,9 +65,9 @@ def estimate_seconds(rows: int, encode_seconds: float) -> float:
     return count_epochs(rows) * encode_seconds * STEP_COST * FOLDS
 
 
-def tuning_config(rows: int) -> FinetuneConfig:
+def tuning_config(rows: int, read: Reading) -> FinetuneConfig:
     return FinetuneConfig(
-        epochs=float(count_epochs(rows)), method="contrastive", snapshots=[0.0], lr=CONTRASTIVE_LR, read="mean",
+        epochs=float(count_epochs(rows)), method="contrastive", snapshots=[0.0], lr=CONTRASTIVE_LR, read=read,
         schedule="constant", warmup=WARMUP, batch_rows=CONTRASTIVE_ROWS,
     )  # fmt: skip
 
@@ -113,11 +114,11 @@ class Tuning:
             raise UserError(f"tuning on all rows {error}: fit again without --tune (tune).") from None
 
     def _tune(self, used: Tensor, what: str) -> Tuned:
-        rows, config, machine = self.rows, tuning_config(len(used)), self.machine
+        rows, config, machine = self.rows, tuning_config(len(used), self.rows.read), self.machine
         encoder = load_encoder(self.name, machine.device, torch.float32, "padded")
         encoder.take_route("auto", machine.dtype)
         draws = torch.Generator().manual_seed(rows.seed)
-        output = OutputLayer(rows.kind, "mean", encoder.shape.hidden, rows.labels, dropout=0.0, generator=draws)
+        output = OutputLayer(rows.kind, rows.read, encoder.shape.hidden, rows.labels, dropout=0.0, generator=draws)
         dealt = plan_pairs(rows.targets[used].numpy(), int(config.epochs), CONTRASTIVE_ROWS, rows.seed)
         plan = BatchPlan([[used.numpy()[batch] for batch in batches] for batches in dealt.epochs])
         work = Finetuning(
@@ -129,7 +130,7 @@ class Tuning:
             work.run_through(lambda _: bar.advance(1))
         usage = Usage(round(clock.lap(), 2), work.tokens, machine.peak_memory())
         encoder.eval().requires_grad_(False)
-        states, _ = encode(encoder, self.features, "texts", Reporter())
+        states, _ = encode(encoder, self.features, "texts", Reporter(), parts=parts_for([rows.read]))
         if not all(part.isfinite().all() for part in states.values()):
             raise NoResultError("failed: the encoder's states became NaN or infinite")
         return Tuned(encoder, states, usage, trained)
@@ -167,7 +168,7 @@ class TunedCandidate(Candidate):
     def _inputs(self, head: LinearHead, states: dict[str, Tensor]) -> Tensor:
         parts: dict[str, Any] = {part: states[part] for part in head.reads}
         lengths = torch.ones(len(next(iter(parts.values()))), dtype=torch.int64)  # (row)
-        return head.inputs(HiddenStates(lengths, **parts))  # (row, input)
+        return head.inputs(HiddenStates(lengths, **parts, pooled=head.shape.pooled))  # (row, input)
 
     def _fit(self, rows: Rows, inputs: Tensor, used: Tensor) -> Linear:
         weights = rows.weights[used].unsqueeze(0)  # (1, row)
@@ -177,6 +178,6 @@ class TunedCandidate(Candidate):
 
 def tuned_candidates(tuning: Tuning) -> list[TunedCandidate]:
     return [
-        TunedCandidate(TUNED_LAST, "last_lr", {}, tuning),
-        TunedCandidate(f"{TUNED}linear", "linear", {"read": "mean"}, tuning),
+        TunedCandidate(TUNED_LAST, "last_lr", {"read": tuning.rows.read}, tuning),
+        TunedCandidate(f"{TUNED}linear", "linear", {"read": tuning.rows.read}, tuning),
     ]

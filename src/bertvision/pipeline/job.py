@@ -283,6 +283,8 @@ class Stamps:
         found = {key: value for key, value in dataclasses.asdict(config).items() if key not in unused}
         if self.job.output_reads != ("cls",):
             found["read"] = self.job.output_reads
+        if config.method == "contrastive" and self.job.output_reads == ("cls",):
+            found["compare"] = "cls"  # earlier, means were compared
         if self.job.output_rate != config.lr:
             found["output_lr"] = self.job.output_rate
         return found

@@ -1,9 +1,10 @@
-"""Contrastive fine-tuning (`finetune.method = "contrastive"`): the means of texts with the same label move together,
+"""Contrastive fine-tuning (`finetune.method = "contrastive"`): the vectors of texts with the same label move together,
 those of other texts apart. It learns from pairs, so a few rows of each label are enough.
 
 The loss is that of SetFit (Tunstall et al. 2022): the cosine of two texts should be 1 if their labels are the same,
-else 0. It reads the mean over the tokens of the last layer. SetFit encodes both texts of every pair that it draws. Here
-a step compares every two texts of its batch: 48 rows are 1,128 pairs, and 48 texts to encode.
+else 0. The vector of a text is its [CLS] state in the last layer if the output layer reads that, else the mean over its
+tokens. SetFit encodes both texts of every pair that it draws. Here a step compares every two texts of its batch: 48
+rows are 1,128 pairs, and 48 texts to encode.
 """
 
 import numpy as np
@@ -27,15 +28,15 @@ def check_labels(kind: Kind) -> None:
         )
 
 
-def contrastive_loss(means: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+def contrastive_loss(vectors: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     """The squared error of the cosines: half the mean over pairs with the same label plus half that over other pairs,
     times the sum of the weights.
 
-    means (sequence, hidden), labels (sequence), weights (sequence), 0 for padding. No shape depends on the values, so a
-    step can be recorded.
+    vectors (sequence, hidden), labels (sequence), weights (sequence), 0 for padding. No shape depends on the values, so
+    a step can be recorded.
     """
-    vectors = functional.normalize(means.float(), dim=1)  # (sequence, hidden)
-    cosines = vectors @ vectors.T  # (sequence, sequence)
+    units = functional.normalize(vectors.float(), dim=1)  # (sequence, hidden)
+    cosines = units @ units.T  # (sequence, sequence)
     real = weights > 0  # (sequence)
     same = labels.unsqueeze(0) == labels.unsqueeze(1)  # (sequence, sequence)
     pairs = (real.unsqueeze(0) & real.unsqueeze(1)).triu(1)  # (sequence, sequence) each pair once

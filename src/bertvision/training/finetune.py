@@ -91,6 +91,7 @@ class Finetuning:
         self.method = None if config.method == "full" else prepare_method(encoder, config, seed)
         self.contrastive = config.method == "contrastive"
         self.keep: tuple[Part, ...] = (*output.keep, "last") if self.contrastive else output.keep
+        self.compares_cls = getattr(output, "reads", "mean") in ("cls", "pooled")
         self.model = nn.ModuleDict({"encoder": encoder, "output": output})
         # An encoder that runs padded may belong to a family that can't be trained in pure half precision.
         is_half = encoder.route == "varlen"
@@ -284,7 +285,9 @@ class Finetuning:
         several = outputs if isinstance(self.output, OutputLayers) else outputs.unsqueeze(0)
         loss = self.kind.loss(several, states, targets, weights).mean()
         if self.contrastive:
-            loss = loss + contrastive_loss(states.mean_over_tokens(states.last_tokens), targets.value, weights)
+            last = states.last_tokens  # (token, hidden)
+            vectors = last[states.starts] if self.compares_cls else states.mean_over_tokens(last)  # (sequence, hidden)
+            loss = loss + contrastive_loss(vectors, targets.value, weights)
         if self.half is None:
             loss.backward()
         else:
