@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import bertvision as bv
-from bertvision.models.candidates import LinearCandidate, TfidfCandidate
+from bertvision.models.candidates import LinearCandidate, StrengthPath, TfidfCandidate
 from bertvision.models.fit import Options, fit_table
 from bertvision.tasks.own_table import from_columns
 
@@ -156,6 +156,61 @@ def test_after_ctrl_c_no_model_is_called_late(
     said = command("fit", labels, "--encoder", tiny_encoder_folder, "--to", tmp_path / "m", "--json")
     notes = {line["name"]: line["note"] for line in said.json["leaderboard"]}
     assert notes["tfidf_lr"] == "interrupted" and notes["linear"] == "not tried: interrupted"
+
+
+@pytest.mark.parametrize("dev", [False, True])
+def test_ctrl_c_while_fitting_again_keeps_the_chosen_model(
+    dev: bool,
+    labels: Path,
+    command: Command,
+    tiny_encoder_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The interrupted fit is made again. Models that nobody needs are left out."""
+    fits: list[float] = []
+    refit = StrengthPath.refit
+
+    def interrupt(path: StrengthPath, step: int) -> Any:
+        fits.append(step)
+        if len(fits) == 1:
+            raise KeyboardInterrupt
+        return refit(path, step)
+
+    own = ("--encoder", tiny_encoder_folder, "--heads", "linear,linear_deviation", *(("--dev", labels) if dev else ()))
+    whole = command("fit", labels, *own, "--to", tmp_path / "whole", "--json")
+    monkeypatch.setattr(StrengthPath, "refit", interrupt)
+    said = command("fit", labels, *own, "--to", tmp_path / "m", "--json")
+    assert said.code == 0 and "finishing the chosen model" in said.err, said.err
+    assert said.json["chosen"] == whole.json["chosen"]
+    texts = ["the cat", "a bad one"]
+    assert bv.load(tmp_path / "m").predict(texts) == bv.load(tmp_path / "whole").predict(texts)
+    assert command("report", tmp_path / "m").code == 0
+
+
+def test_a_second_ctrl_c_while_fitting_again_stops(
+    labels: Path, command: Command, tiny_encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(StrengthPath, "refit", interrupt)
+    said = command("fit", labels, "--encoder", tiny_encoder_folder, "--to", tmp_path / "m", "--heads", "linear")
+    assert said.code == 130 and not (tmp_path / "m").exists()
+
+
+def test_an_estimator_that_can_not_be_saved_leaves_no_folder(
+    tiny_encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("bertvision.models.estimator_files.save_fit", full)
+    with pytest.raises(OSError, match="no space"):
+        texts = [f"the cat {row}" for row in range(40)]
+        bv.Classifier(str(tiny_encoder_folder), heads=["linear"]).fit(texts, [0, 1] * 20)
+    assert not list(tmp_path.glob("bertvision-*"))
 
 
 def test_a_head_that_diverges_is_not_called_late(tiny_encoder_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

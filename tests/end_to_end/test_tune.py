@@ -20,7 +20,7 @@ import bertvision as bv
 from bertvision.heads import load_head
 from bertvision.models import fit as fitting
 from bertvision.models.fit import Options, fit_table
-from bertvision.models.tuned import Tuning
+from bertvision.models.tuned import Tuning, limit_tuned
 from bertvision.tasks.own_table import read_own_table
 from bertvision.training import finetune
 
@@ -139,6 +139,35 @@ def test_a_damaged_pooling_file_is_named(command: Command, mean_encoder_folder: 
     train = write_table(tmp_path / "train.csv", 24)
     refused = command("fit", train, "--to", tmp_path / "m", "--encoder", tmp_path / "encoder")
     assert refused.code == 2 and "1_Pooling/config.json" in refused.err and "damaged" in refused.err
+
+
+def test_an_encoder_is_tuned_on_a_limited_number_of_rows(
+    command: Command, mean_encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertvision.models.tuned.MOST_TUNED", 12)
+    read: list[int] = []
+    run = finetune.Finetuning.run_through
+
+    def count(work: Any, *given: Any) -> None:
+        rows = np.concatenate([batch for batches in work.plan.epochs for batch in batches])
+        read.append(len(np.unique(rows)))
+        run(work, *given)
+
+    monkeypatch.setattr(finetune.Finetuning, "run_through", count)
+    table = read_own_table(write_table(tmp_path / "train.csv", 24), text="message", label="topic")
+    fit = fit_table(table, Options(str(mean_encoder_folder), "linear", tune=True))
+    assert set(read) == {12}
+    assert any("Tuning reads 12 of 24 rows" in note for note in fit.notes)
+
+
+def test_rows_to_tune_on_have_as_many_of_each_label_as_possible(monkeypatch: pytest.MonkeyPatch) -> None:
+    targets = torch.tensor([0] * 20 + [1] * 3 + [2] * 9)  # (row)
+    monkeypatch.setattr("bertvision.models.tuned.MOST_TUNED", 15)
+    kept = limit_tuned(torch.arange(32), targets, 0)
+    assert targets[kept].bincount().tolist() == [6, 3, 6] and kept.tolist() == sorted(set(kept.tolist()))
+    assert limit_tuned(torch.arange(15), targets, 0).tolist() == list(range(15))
+    some = torch.arange(1, 32)
+    assert set(limit_tuned(some, targets, 0).tolist()) <= set(some.tolist())
 
 
 def test_the_rows_of_a_fold_do_not_reach_the_encoder_that_judges_them(

@@ -3,12 +3,14 @@
 estimator.json        in a saved folder: the parameters, and the labels in their own type
 """
 
+import contextlib
 import csv
 import os
 import re
 import shutil
 import tempfile
 import weakref
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -30,9 +32,9 @@ _NAME = re.compile(r"\w[\w.-]*", re.ASCII)
 
 def keep_fit(fit: Fit) -> Model:
     """The model of a fit, in a temporary folder that is removed with it."""
-    folder = _temporary_folder()
-    save_fit(fit, folder / "model")
-    return _own(folder)
+    with _temporary_folder() as folder:
+        save_fit(fit, folder / "model")
+        return _own(folder)
 
 
 def pack(model: Model) -> dict[str, bytes]:
@@ -43,20 +45,26 @@ def pack(model: Model) -> dict[str, bytes]:
 
 def unpack(files: dict[str, bytes]) -> Model:
     """Write packed files to a new temporary folder. Names that lead out of it are refused."""
-    folder = _temporary_folder()
-    for name, data in files.items():
-        parts = PurePosixPath(name).parts
-        if not parts or not all(_NAME.fullmatch(part) for part in parts):
-            shutil.rmtree(folder, ignore_errors=True)
-            raise UserError(f"the pickled estimator has a file called {name!r:.80}, which no model has.")
-        path = folder.joinpath("model", *parts)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    return _own(folder)
+    with _temporary_folder() as folder:
+        for name, data in files.items():
+            parts = PurePosixPath(name).parts
+            if not parts or not all(_NAME.fullmatch(part) for part in parts):
+                raise UserError(f"the pickled estimator has a file called {name!r:.80}, which no model has.")
+            path = folder.joinpath("model", *parts)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        return _own(folder)
 
 
-def _temporary_folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="bertvision-"))
+@contextlib.contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    """A folder that stays only if nothing goes wrong."""
+    folder = Path(tempfile.mkdtemp(prefix="bertvision-"))
+    try:
+        yield folder
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _own(folder: Path) -> Model:

@@ -58,7 +58,7 @@ from bertvision.models.table_rows import (
 )
 from bertvision.models.tfidf import Tfidf
 from bertvision.models.trying import try_in_order
-from bertvision.models.tuned import FOLDS, Tuning, estimate_seconds, tuned_candidates, wants_tuning
+from bertvision.models.tuned import FOLDS, Tuning, estimate_seconds, note_limit, tuned_candidates, wants_tuning
 from bertvision.pipeline.snapshot import compute_outputs
 from bertvision.progress import Reporter
 from bertvision.sources import MemoryStates
@@ -181,7 +181,7 @@ def fit_table(
     labels = targets_of(examples, task).tolist() if task.labels else None
     tunes = wants_tuning(options.tune, task, len(examples))
     split = choose_split(table.texts, labels, options.seed, table.pairs, FOLDS if tunes else USUAL_FOLDS)
-    notes += [*_warnings(split), *note_cut(encoder, features)]
+    notes += [*_warnings(split), *note_cut(encoder, features), *(note_limit(len(examples)) if tunes else [])]
     for note in notes:
         reporter.say(note)
     used = time.process_time()
@@ -212,7 +212,10 @@ def fit_table(
         chosen, tied = _highest(trials, scores), 1
     # Tuning on all rows takes long, so it is done only for a model that is used.
     known = [trial for trial in trials if trial.role != "tuned" or chosen.role == "tuned"]
-    fitted = _fit_again(known if dev is not None else _needed(chosen, known), reporter)
+    needed = _needed(chosen, known)
+    others = [trial for trial in known if trial not in needed] if dev is not None else []
+    fitted = _fit_again(needed, others, reporter)
+    known = [trial for trial in known if {trial.name, *trial.members} <= fitted.keys()]
     found: tuple[list[Example], Features] | None = None
     outputs: dict[str, np.ndarray] = {}
     if dev is not None:
@@ -238,13 +241,27 @@ def check_options(options: Options) -> None:
         raise UserError(f"seed must be a whole number of 0 or more, not {seed!r}.")
 
 
-def _fit_again(trials: Sequence[Trial], reporter: Reporter) -> dict[str, Fitted]:
-    """Fit on all rows, and calibrate."""
-    fitted = {}
-    with reporter.bar("fitting again on all rows", len(trials), "models") as bar:
-        for trial in trials:
-            fitted[trial.name] = trial.refit()
-            _scale(fitted[trial.name], trial.temperature or 1.0)
+def _fit_again(needed: Sequence[Trial], others: Sequence[Trial], reporter: Reporter) -> dict[str, Fitted]:
+    """Fit on all rows, and calibrate. Ctrl-C leaves out the others; the needed trials are the model."""
+    fitted: dict[str, Fitted] = {}
+    interrupted = False
+    with reporter.bar("fitting again on all rows", len(needed) + len(others), "models") as bar:
+        for trial in [*needed, *others]:
+            is_needed = trial in needed
+            if interrupted and not is_needed:
+                continue
+            try:
+                found = trial.refit()
+            except KeyboardInterrupt:
+                if interrupted:
+                    raise
+                interrupted = True
+                reporter.say("Interrupted: finishing the chosen model. Press Ctrl-C again to stop.")
+                if not is_needed:
+                    continue
+                found = trial.refit()
+            _scale(found, trial.temperature or 1.0)
+            fitted[trial.name] = found
             bar.advance(1)
     return fitted
 

@@ -12,8 +12,8 @@ from bertvision.tables import Column, Headings, Rows, Table, counted
 
 PARTS = 5
 """Without folds, the spread is that of this many parts of the held-out rows."""
-LAST_LAYER = ("last_lr", "last_lr_towers", "cosine_lr")
-"""Rows that read only the last layer. For pairs, its best reading is what the other layers are held against."""
+LAST_LAYER = ("last_lr", "last_lr_cls", "last_lr_towers", "cosine_lr")
+"""Rows that read only the last layer. Its best reading is what the other layers are held against."""
 
 
 @dataclass(frozen=True)

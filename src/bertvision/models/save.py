@@ -82,7 +82,9 @@ def save_fit(fit: Fit, to: Path, source: str | None = None, dev: str | None = No
         _save_encoders(job, fit)
         entries: dict[float, dict[str, Any]] = {}
         for trial in fit.trials:
-            if trial.role != "tuned" or fit.is_tuned:
+            # Ctrl-C may have ended the fitting before a model that is not needed.
+            is_scored = trial.role == "baseline" or fit.dev is None or trial.name in fit.dev_outputs
+            if is_scored and (trial.role != "tuned" or fit.is_tuned):
                 entries.setdefault(_epochs(fit, trial), {})[_name(trial)] = _save_trial(job, fit, trial)
         baseline = entries[0.0].pop(BASELINE)
         keep_lengths(job)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,6 +41,8 @@ LEAST_STEPS, LEAST_EPOCHS, WARMUP = 20, 8, 0.2
 """Of tuning. On other draws than the reported ones, 20 steps at 1e-4 were as good as 40 at half that rate (LOG.md)."""
 FOLDS = 3
 """Folds of a cross-validation with tuning: each costs nearly as much as tuning the encoder of the model."""
+MOST_TUNED = 2000
+"""Rows that an encoder is tuned on. More would take hours on a CPU; heads on the tuned encoder read all rows."""
 MOST_ROWS = 1000
 """`tune="auto"` tunes on at most so many rows. A guess: only up to 100 rows were measured (LOG.md)."""
 STEP_COST = 3.0
@@ -55,14 +58,32 @@ def wants_tuning(tune: bool | str, task: Task, rows: int) -> bool:
     return tune is True or (tune == "auto" and kind.has_labels and not task.takes_pairs and rows <= MOST_ROWS)
 
 
+def note_limit(rows: int) -> list[str]:
+    """A note on rows that the encoder is not tuned on, if there are any."""
+    note = f"Tuning reads {MOST_TUNED:,} of {rows:,} rows, as many of each label as possible. The heads read all rows."
+    return [note] if rows > MOST_TUNED else []
+
+
+def limit_tuned(used: Tensor, targets: Tensor, seed: int) -> Tensor:
+    """The rows to tune on: all, or a draw with as many rows of each label as possible."""
+    if len(used) <= MOST_TUNED:
+        return used
+    drawn = used[torch.from_numpy(np.random.default_rng([seed, 7]).permutation(len(used)))]  # (row)
+    found = torch.zeros(len(drawn), dtype=torch.long)  # (row) how many rows of the same label come before
+    for label in targets[drawn].unique():
+        own = targets[drawn] == label  # (row)
+        found[own] = torch.arange(int(own.sum()))
+    return drawn[found.argsort(stable=True)[:MOST_TUNED]].sort().values  # (row)
+
+
 def count_epochs(rows: int) -> int:
     """Epochs of tuning: few rows are read more often."""
-    return max(LEAST_EPOCHS, -(-LEAST_STEPS // -(-rows // CONTRASTIVE_ROWS)))
+    return max(LEAST_EPOCHS, -(-LEAST_STEPS // -(-min(rows, MOST_TUNED) // CONTRASTIVE_ROWS)))
 
 
 def estimate_seconds(rows: int, encode_seconds: float) -> float:
     """How long tuning would take, with its cross-validation."""
-    return count_epochs(rows) * encode_seconds * STEP_COST * FOLDS
+    return count_epochs(rows) * encode_seconds * min(1.0, MOST_TUNED / max(1, rows)) * STEP_COST * FOLDS
 
 
 def tuning_config(rows: int, read: Reading) -> FinetuneConfig:
@@ -114,7 +135,9 @@ class Tuning:
             raise UserError(f"tuning on all rows {error}: fit again without --tune (tune).") from None
 
     def _tune(self, used: Tensor, what: str) -> Tuned:
-        rows, config, machine = self.rows, tuning_config(len(used), self.rows.read), self.machine
+        rows, machine = self.rows, self.machine
+        used = limit_tuned(used, rows.targets, rows.seed)
+        config = tuning_config(len(used), rows.read)
         encoder = load_encoder(self.name, machine.device, torch.float32, "padded")
         encoder.take_route("auto", machine.dtype)
         draws = torch.Generator().manual_seed(rows.seed)
