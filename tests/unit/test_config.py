@@ -193,6 +193,60 @@ def test_recipes_fill_in_unset_values(task: str, lr: float, rows: int, head_epoc
     assert (built.train.epochs, built.train.batch_rows) == (head_epochs, head_rows)
 
 
+TEXTS = ["linear", "linear_deviation", "mlp", "attentive"]
+PAIRS = ["linear_cosines", "linear_towers", "mlp_towers", "linear"]
+PAPERS = ["learned_pooling", "adapter"]
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+
+def own(kind: str, folder: str, ends: str, **columns: str) -> dict[str, Any]:
+    """A task on the user's own files."""
+    files = {split: str(FIXTURES / folder / f"{split}{ends}") for split in ("train", "dev")}
+    return {"name": "files", "kind": kind, **files, **columns}
+
+
+@pytest.mark.parametrize(
+    ("task", "epochs", "heads"),
+    [
+        ({"name": "cola"}, 0, TEXTS),
+        ({"name": "rte"}, 0, PAIRS),
+        ({"name": "stsb"}, 0, PAIRS),
+        (own("label", "files_tiny", ".csv"), 0, TEXTS),
+        (own("label", "files_tiny", ".csv", text_pair="label", label="text"), 0, PAIRS),
+        ({"name": "squad2"}, 1, PAPERS),
+        ({"name": "squad2_answerable"}, 1, PAPERS),
+        (own("span", "squad_tiny", "-v2.0.json"), 1, PAPERS),
+    ],
+)
+def test_a_config_without_heads_or_settings_gets_those_of_its_task(
+    task: dict[str, Any], epochs: float, heads: list[str]
+) -> None:
+    built = build_config({"task": task})
+    names = [entry if isinstance(entry, str) else entry["name"] for entry in built.heads]
+    assert names == heads and built.finetune.epochs == epochs
+    assert [one["name"] for one in built.ensembles] == ([] if heads == PAPERS else ["average"])
+
+
+def test_whoever_sets_how_to_fine_tune_fine_tunes() -> None:
+    assert build_config({"task": {"name": "rte"}}, ["finetune.lr=1e-4"]).finetune.epochs == 1
+    assert build_config({"task": {"name": "rte"}, "finetune": {"snapshots": [0.3]}}).finetune.snapshots == [0.3]
+    assert build_config({"task": {"name": "rte"}}, ["finetune.epochs=0", "finetune.lr=1e-4"]).finetune.epochs == 0
+
+
+def test_the_average_is_left_out_where_heads_are_named_or_nothing_chooses() -> None:
+    from bertvision.pipeline.job import find_mistakes
+
+    assert build_config({"task": {"name": "rte"}, "heads": ["linear"]}).ensembles == []
+    assert build_config({"task": {"name": "rte"}}, ["data.hold_out=0"], find_mistakes).ensembles == []
+    given = [["encoder", "linear"]]
+    assert build_config({"task": {"name": "rte"}, "ensembles": given}).ensembles == given
+
+
+def test_recipes_are_not_shared_between_configs() -> None:
+    build_config({"task": {"name": "cola"}}).heads[2]["lr"] = 7.0
+    assert build_config({"task": {"name": "cola"}}).heads[2]["lr"] != 7.0
+
+
 def test_recipes_do_not_override_given_values() -> None:
     built = build_config(
         SPANS, ["finetune.lr=1e-4", "finetune.batch_tokens=900", "train.epochs=3", "train.batch_rows=5"]

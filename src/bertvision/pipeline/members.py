@@ -141,10 +141,12 @@ class _Builder:
         """What a head reads if its entry does not say: one or two values of `read`, or none if the class's default
         holds. A head that starts from the weights of another one reads what that one read."""
         head, preset = find_preset(name)
-        if self.encoder is None or self.kind.position == "token" or "read" in {*given, *preset}:
+        # The mean of a preset for two towers is only the usual reading: the preset is not named for it.
+        usual = preset.get("pairs") == "towers" and preset.get("read") == "mean"
+        if self.encoder is None or self.kind.position == "token" or "read" in given or ("read" in preset and not usual):
             return []
         begun = find_begun_read(given["begin"]) if isinstance(given.get("begin"), str) else None
-        found = [begun] if begun else [find_read(head, way) for way in self._ways]
+        found = [begun] if begun else [way if usual else find_read(head, way) for way in self._ways]
         return [read for read in dict.fromkeys(found) if read is not None]
 
     # ------------------------------------------------------------------ grids

@@ -91,3 +91,12 @@ def test_a_draw_is_without_replacement_in_order_and_by_seed() -> None:
     assert len(set(chosen)) == 30 and [int(name) for name in chosen] == sorted(int(name) for name in chosen)
     assert chosen == ids(draw(examples, 30, 1)) != ids(draw(examples, 30, 2))
     assert draw(examples, None, 0) == examples == draw(examples, 100, 0) == draw(examples, 1000, 0)
+
+
+@pytest.mark.parametrize(
+    ("count", "held"),
+    [(10, 2), (100, 20), (2_000, 400), (2_500, 500), (5_000, 500), (10_000, 500), (20_000, 1_000), (100_000, 5_000)],
+)
+def test_without_a_share_few_examples_are_not_too_few_to_choose_by(count: int, held: int) -> None:
+    examples = [Example(str(number), "text") for number in range(count)]
+    assert len(hold_out(examples, None, 0)[1]) == held

@@ -13,7 +13,7 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, pr
 from transformers import PreTrainedTokenizerFast
 
 from bertvision.data.examples import Answer, Example
-from bertvision.data.windows import BATCH, Features, build_features, passage_text, text_between
+from bertvision.data.windows import BATCH, Features, Towers, build_features, passage_text, text_between
 from bertvision.errors import UserError
 from bertvision.kinds import LABEL, SCORE, SPAN
 
@@ -416,3 +416,26 @@ def test_the_published_tokenizer_of_the_embedded_encoder_works():
     example = question("Zoë Müller moved to Reykjavík in 1867.", "Reykjavík in 1867")
     assert recovered(example, spans([example], tokenizer))[0] == "Reykjavík in 1867"
     assert math.isnan(spans([example], tokenizer).target[0])
+
+
+@pytest.mark.parametrize("rows", [[1], [0, 2, 3], [0, 1, 2, 3]])
+def test_some_windows_are_those_of_the_same_examples_alone(rows: list[int]) -> None:
+    pairs = [("the quick fox", "the lazy dog"), ("a river", "the quick fox"), ("the dog", "1867"), ("the dog", "Paris")]
+    examples = [Example(str(at), one, two, at % 2) for at, (one, two) in enumerate(pairs)]
+    tokenizer = wordpiece()
+    taken = build_features(examples, tokenizer, LABEL, False, 32).take(np.array(rows))
+    alone = build_features([examples[row] for row in rows], tokenizer, LABEL, False, 32)
+    for name in ("input_ids", "type_ids", "lengths", "starts", "offsets", "start", "end", "target"):
+        np.testing.assert_array_equal(getattr(taken, name), getattr(alone, name), err_msg=name)
+    assert taken.example.tolist() == rows
+    texts = {name: [_texts(side, at) for at in getattr(side, name)] for side in (taken.towers,) for name in SIDES}
+    assert texts == {name: [_texts(alone.towers, at) for at in getattr(alone.towers, name)] for name in SIDES}
+    assert len(taken.towers.texts) == len({text for row in rows for text in pairs[row]})
+
+
+SIDES = ("first", "second")
+
+
+def _texts(towers: Towers, at: int) -> list[int]:
+    """The tokens of one text."""
+    return towers.texts.input_ids[towers.texts.tokens_of(at)].tolist()
