@@ -30,6 +30,7 @@ from safetensors.torch import load_file, save_file
 
 from bertvision.data.windows import Features
 from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.reading import Reading
 from bertvision.encoder.shared import shared_encoder
 from bertvision.encoder.states import HiddenStates
 from bertvision.heads import Target
@@ -60,6 +61,7 @@ GLUE, SAMPLES = ("rte", "mrpc", "stsb"), {"qnli": "QNLI", "qqp": "QQP"}
 JOINED = ("last_lr", "linear", "mlp_mean")
 TOWERS = ("last_lr_towers", "cosine_lr", "linear_cosines", "linear_towers", "linear_towers_deviation", "mlp_towers")
 BEST = "average"
+READ: tuple[Reading, ...] = ("mean",)
 METRICS = {"accuracy": "accuracy", "f1": "F1", "pearson": "Pearson"}
 
 
@@ -177,9 +179,9 @@ def measure(name: str, arguments: argparse.Namespace) -> None:
 
 
 def candidates_of(names: list[str], task: Task) -> Iterator[Candidate]:
-    known = {one.name: one for one in find_candidates("auto", task.kind, None, pairs=True)}
+    known = {one.name: one for one in find_candidates("auto", task.kind, None, READ, pairs=True)}
     for name in names:
-        yield known[name] if name in known else find_candidates([name], task.kind, None, pairs=True)[-1]
+        yield known[name] if name in known else find_candidates([name], task.kind, None, READ, pairs=True)[-1]
 
 
 def predict(model: Any, joined: dict[str, Any], towers: MemoryStates) -> torch.Tensor:

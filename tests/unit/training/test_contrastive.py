@@ -13,6 +13,8 @@ from torch.nn import functional
 
 from bertvision.config import build_config
 from bertvision.data.windows import Features
+from bertvision.encoder.encoder import Encoder
+from bertvision.encoder.output_layer import build_output_layer
 from bertvision.encoder.states import pack_tokens
 from bertvision.errors import UserError
 from bertvision.kinds import LABEL, SCORE
@@ -99,6 +101,33 @@ def test_texts_with_the_same_label_move_together(rte: Features) -> None:
     before = compute(work)
     work.run_through(lambda _: None)
     assert compute(work) > before + 0.02
+
+
+@pytest.mark.parametrize("read", ["cls", "pooled", "mean", "max"])
+def test_texts_are_compared_by_what_the_output_layer_reads(read: str, rte: Features) -> None:
+    """The gradient of the encoder is that of the loss on [CLS] states where the output layer reads these, or means."""
+
+    def output(encoder: Encoder) -> Any:
+        return build_output_layer(LABEL, encoder.shape, 2, read)  # type: ignore[arg-type]
+
+    work = build(rte, dropout=0.0, clip=None, output=output)
+    work._accumulate(work._prepare(0))
+    found = gradients(work)
+    work.model.zero_grad()
+    rows = work.plan.epochs[0][0]
+    part: Any = "cls" if read in ("cls", "pooled") else "mean"
+    states = work.encoder(pack_tokens(rte, rows), keep=(part,))
+    vectors = states.last_cls if part == "cls" else states.read("mean")[:, -1]  # (row, hidden)
+    weights = torch.full((len(rows),), 1 / len(rows))
+    contrastive_loss(vectors, torch.from_numpy(rte.target[rows]), weights).backward()
+    torch.testing.assert_close(found, gradients(work), atol=1e-6, rtol=1e-3)
+    assert float(found.abs().max()) > 1e-4
+
+
+def gradients(work: Finetuning) -> Tensor:
+    """Those of all weights of the encoder; 0 where a weight has none."""
+    found = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in work.encoder.parameters()]
+    return torch.cat([gradient.flatten().clone() for gradient in found])
 
 
 def test_the_encoder_learns_nothing_from_the_output_layer(rte: Features) -> None:
