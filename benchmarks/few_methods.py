@@ -65,6 +65,11 @@ def fit(job: Job) -> tuple[Predict, dict[str, Any]]:
     return fit_ours(job)
 
 
+def linear(job: Job) -> tuple[Predict, dict[str, Any]]:
+    """`bertvision fit --heads linear`."""
+    return fit_ours(job, heads="linear")
+
+
 def tune(job: Job) -> tuple[Predict, dict[str, Any]]:
     """`bertvision fit --tune`."""
     return fit_ours(job, tune=True)
@@ -88,7 +93,7 @@ def fit_ours(job: Job, **options: Any) -> tuple[Predict, dict[str, Any]]:
 
 
 METHODS: dict[str, Callable[[Job], tuple[Predict, dict[str, Any]]]] = {
-    "setfit": fit_setfit, "last": fit_last_layer, "fit": fit, "tune": tune,
+    "setfit": fit_setfit, "last": fit_last_layer, "linear": linear, "fit": fit, "tune": tune,
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ Options: --tasks trec sst5 …, --sizes 8 16 64 (rows of each label), --draws 0 
 |---|---|
 | setfit | SetFit with its default head, 20 iterations, 1 epoch, batches of 16 |
 | last | mean over the tokens of the last layer, standardised, logistic regression |
+| linear | `bertvision fit --heads linear`: logistic regression on all layers; the encoder is untouched |
 | fit | `bertvision fit` with its defaults: the encoder is untouched |
 | tune | `bertvision fit --tune` |
 
@@ -35,7 +36,14 @@ from few_methods import METHODS
 from user_methods import DATA, TASKS
 from user_tasks import TITLES, print_table, run_alone, show
 
-NAMES = {**TITLES, "setfit": "SetFit", "last": "last layer", "fit": "fit", "tune": "fit --tune"}
+NAMES = {
+    **TITLES,
+    "setfit": "SetFit",
+    "last": "last layer",
+    "linear": "fit --heads linear",
+    "fit": "fit",
+    "tune": "fit --tune",
+}
 
 
 class Measurement(NamedTuple):
@@ -96,7 +104,10 @@ def measure_all(wanted: list[Measurement], results: Path, setfit: str | None) ->
             continue
         with results.open("a", encoding="utf-8") as file:
             file.write(json.dumps({**one._asdict(), **found}) + "\n")
-        print(f"{shown}: {found['accuracy']:.1f}, {found['cpu_fit']:.0f} CPU s to fit, {found['cpu']:.0f} in all")
+        print(
+            f"{shown}: {found['accuracy']:.1f}, {found['cpu_fit']:.0f} CPU s to fit, {found['cpu']:.0f} in all",
+            flush=True,
+        )
     return failed
 
 

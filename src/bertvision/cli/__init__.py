@@ -224,9 +224,13 @@ def print_run(job: Any, scores: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json({"run": str(job.folder.path), **scores})
         return
-    tables = score_tables(FinishedRun(job.folder.path, scores))
+    run = FinishedRun(job.folder.path, scores)
+    tables = score_tables(run)
     for table in tables:
         print_table(table, with_notes=table is tables[-1])  # headings are explained once, under the last table
+    best = run.best_model(run.last)
+    if best is not None:
+        typer.echo(f"`bertvision predict` uses {best.title}, {run.reason}.")
     typer.echo(f"run folder: {job.folder.path}   (for a report: bertvision report {job.folder.path})")
 
 

@@ -194,7 +194,8 @@ def score_tables(run: FinishedRun) -> list[Table]:
 def _model_table(run: FinishedRun, epochs: float, split: str) -> Table:
     columns, groups = _score_figures(run, epochs, split), run.rows(epochs)
     headings: Headings = ["model", "parameters", "% of encoder", *columns_of(columns), SECONDS]
-    title = f"{run.task_name} {split}, encoder fine-tuned for {counted(epochs, 'epoch')}"
+    tuned = f"fine-tuned for {counted(epochs, 'epoch')}" if epochs else "not fine-tuned"
+    title = f"{run.task_name} {split}, encoder {tuned}"
     spread = [SEEDS_NOTE] if any(len(group.models) > 1 for group in groups) else []
     begun = begun_note([group.name for group in groups if group.first.begun])
     notes = [run.kind.baseline_note, *spread, *([begun] if begun else [])]
