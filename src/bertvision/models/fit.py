@@ -73,6 +73,8 @@ TRY_SHARE = 0.65
 FIRST = ("majority", "tfidf_lr", *LAST_LAYER, "best_layer_lr")
 """What the heads are compared with: the first rows of the leaderboard."""
 AVERAGED = 3
+TUNED_ERRORS = 2.0
+"""A tuned encoder is preferred to a model that is better by at most so many standard errors."""
 FEW_MISTAKES = 10
 """With fewer mistakes on the judged rows, calibration makes no model surer."""
 
@@ -332,14 +334,18 @@ def _choose(
 
     Models whose accuracy is within one standard error of the best can't be told apart by it. Among them, the one with
     the lowest log-loss is chosen, which is a much finer measure. The baseline reads no text, so it is never the model.
-    A tuned encoder is preferred among them: with the few rows that it is for, the loss is noise as well (LOG.md). Not
-    for pairs, which it reads as one sequence.
+    A tuned encoder is preferred within two standard errors. It is for few rows, which are noise: with 32 of them, the
+    best of ten models that are equally good looks more than one standard error better than most others. Not for pairs,
+    which it reads as one sequence.
     """
     best = _highest(trials, scores)
     models = [trial for trial in trials if trial.role != "baseline"]
-    tied = [trial for trial in models if trial is best or _is_as_good(trial, best, rows, split)]
-    tuned = [trial for trial in tied if trial.role == "tuned" and rows.towers is None]
-    return tuned[0] if tuned else min(tied, key=lambda trial: rows.loss(trial.outputs, split.judged)), len(tied)
+    tied = [trial for trial in models if _is_as_good(trial, best, rows, split)]
+    tuned = [trial for trial in models if trial.role == "tuned" and rows.towers is None]
+    if tuned and any(_is_as_good(trial, best, rows, split, TUNED_ERRORS) for trial in tuned):
+        leader = _highest(tuned, scores)
+        return next(trial for trial in tuned if _is_as_good(trial, leader, rows, split)), len(tied)
+    return min(tied, key=lambda trial: rows.loss(trial.outputs, split.judged)), len(tied)
 
 
 def _highest(trials: list[Trial], scores: dict[str, tuple[float, float | None, float | None]]) -> Trial:
@@ -348,12 +354,13 @@ def _highest(trials: list[Trial], scores: dict[str, tuple[float, float | None, f
     return max(models, key=lambda trial: (round(scores[trial.name][0], 6), -trial.parameters))
 
 
-def _is_as_good(trial: Trial, best: Trial, rows: Rows, split: Split) -> bool:
-    """Whether a model is right nearly as often as the best one: by at most one standard error of the difference."""
+def _is_as_good(trial: Trial, best: Trial, rows: Rows, split: Split, errors: float = 1.0) -> bool:
+    """Whether a model is right nearly as often as the best one: by at most so many standard errors of the
+    difference."""
     targets = rows.targets[split.judged]  # (judged row)
     right, wanted = ((one.outputs.argmax(1) == targets).double() for one in (trial, best))  # (judged row) each
     behind = wanted - right  # (judged row)
-    return float(behind.mean()) <= float(behind.std()) / len(behind) ** 0.5
+    return trial is best or float(behind.mean()) <= errors * float(behind.std()) / len(behind) ** 0.5
 
 
 def _needed(chosen: Trial, trials: list[Trial]) -> list[Trial]:

@@ -86,10 +86,10 @@ class Leaderboard:
         assert best is not None and best.cv is not None
         where = f"{'in' if self.how == 'cv' else 'on'} {self.where}"
         said = f"Chosen: {self.chosen}, the best {where}."
-        if self.tied > 1 and best.role == "tuned":
+        if best.role == "tuned":
             said = (
-                f"Chosen: {self.chosen}. A tuned encoder is taken unless another model is more than one standard error "
-                f"better {where}."
+                f"Chosen: {self.chosen}. A tuned encoder is taken unless another model is more than two standard "
+                f"errors better {where}."
             )
         elif self.tied > 1:
             said = (

@@ -90,6 +90,8 @@ def target_kind(config: TaskConfig) -> Kind | None:
 
 def check_task_config(config: TaskConfig) -> list[str]:
     """Every mistake in the section, with settings named as users write them; empty if the task can be built."""
+    if not config.name:
+        return []  # reported as missing, or as no string
     if config.name not in TASKS:
         return [f"task.name: there is no task '{config.name}': {suggest(config.name, TASKS)}"]
     mistakes = [*_keys_that_do_not_apply(config), *_wrong_values(config), *_missing_paths(config)]

@@ -48,3 +48,17 @@ def test_a_tuned_encoder_is_preferred_among_models_that_are_as_good() -> None:
     tuned = trial("tuned_last_lr", 11, sure=0.1, role="tuned")
     assert choose(trial("untouched", 10, sure=1.0), tuned) == ("tuned_last_lr", 2)
     assert choose(trial("untouched", 5, sure=1.0), trial("tuned_last_lr", 60, sure=2.0, role="tuned"))[0] == "untouched"
+
+
+def test_a_tuned_encoder_is_preferred_within_two_standard_errors() -> None:
+    # 3 and 8 more mistakes in 200 rows: differences of 1.7 and 2.9 standard errors.
+    few, many = (trial("tuned_last_lr", wrong, sure=0.1, role="tuned") for wrong in (3, 8))
+    assert choose(trial("untouched", 0, sure=1.0), few) == ("tuned_last_lr", 1)
+    assert choose(trial("untouched", 0, sure=1.0), many) == ("untouched", 1)
+
+
+def test_among_tuned_models_that_are_as_good_the_first_is_chosen() -> None:
+    last, all_layers, behind = (trial(f"tuned_{name}", wrong, 0.1, "tuned") for name, wrong in
+                                (("last_lr", 11), ("linear", 10), ("poor", 30)))  # fmt: skip
+    assert choose(trial("untouched", 10, sure=1.0), last, all_layers)[0] == "tuned_last_lr"
+    assert choose(trial("untouched", 10, sure=1.0), behind, all_layers)[0] == "tuned_linear"
