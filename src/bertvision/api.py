@@ -90,7 +90,8 @@ def run(
     progress: bool = False,
     **settings: Any,
 ) -> Run:
-    """Fine-tune the encoder, train every head in one pass and score them all. Finished stages are skipped.
+    """Train every head in one pass and score them all. The encoder is fine-tuned first if asked. Finished stages are
+    skipped.
 
     Takes a config file, a table or SQuAD-format file to train on, a RunConfig, or sections as keywords: `task="rte"`,
     `encoder="bert-base-uncased"`, `finetune={"epochs": 0.3}`, `data={"limit_train": 1000}`, `run="runs/mine"` …

@@ -362,7 +362,14 @@ def _with_recipe(tables: dict[str, Any]) -> dict[str, Any]:
     data, finetune = tables.get("data"), tables.get("finetune", {})
     # Without held-out data, nothing says which heads are the best.
     can_choose = "heads" not in tables and not (isinstance(data, dict) and data.get("hold_out") == 0)
-    found = {"ensembles": list(recipe.ensembles) if can_choose else [], "heads": list(recipe.heads), **tables}
+    train = tables.get("train")
+    given = {*train} if isinstance(train, dict) else set()
+    # What [train] sets holds for all heads.
+    heads = [
+        {key: value for key, value in head.items() if key not in given} if isinstance(head, dict) else head
+        for head in recipe.heads
+    ]
+    found = {"ensembles": list(recipe.ensembles) if can_choose else [], "heads": heads, **tables}
     if isinstance(finetune, dict):
         # Whoever sets how to fine-tune wants it.
         found["finetune"] = {"epochs": FinetuneConfig.epochs if finetune else recipe.epochs, **finetune}
@@ -448,11 +455,15 @@ def _check_snapshots(config: RunConfig) -> Iterator[str]:
             yield f"'finetune.snapshots' has {snapshot:g}, outside 0 to finetune.epochs = {epochs:g}."
     saved = {*config.finetune.snapshots, epochs}
     known = ", ".join(f"{value:g}" for value in sorted(saved))
+    remedy = "" if epochs else " To fine-tune, set finetune.epochs."
     for snapshot in config.train.snapshots or []:
         if snapshot not in saved:
-            yield f"'train.snapshots' has {snapshot:g}, which fine-tuning does not save: it saves {known}."
+            yield f"'train.snapshots' has {snapshot:g}, which fine-tuning does not save: it saves {known}.{remedy}"
     if config.search.snapshot is not None and config.search.snapshot not in saved:
-        yield f"'search.snapshot' is {config.search.snapshot:g}, which fine-tuning does not save: it saves {known}."
+        yield (
+            f"'search.snapshot' is {config.search.snapshot:g}, which fine-tuning does not save: it saves {known}."
+            f"{remedy}"
+        )
 
 
 def _is_windowed(config: RunConfig) -> bool:

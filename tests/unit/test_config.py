@@ -8,6 +8,7 @@ import pytest
 
 from bertvision.config import RunConfig, build_config, load_config
 from bertvision.errors import ConfigError, UserError
+from bertvision.pipeline.ensemble_entries import read_entry
 from bertvision.settings import list_settings
 
 RTE = {"task": {"name": "rte"}}
@@ -240,6 +241,29 @@ def test_the_average_is_left_out_where_heads_are_named_or_nothing_chooses() -> N
     assert build_config({"task": {"name": "rte"}}, ["data.hold_out=0"], find_mistakes).ensembles == []
     given = [["encoder", "linear"]]
     assert build_config({"task": {"name": "rte"}, "ensembles": given}).ensembles == given
+
+
+def test_the_settings_of_train_hold_for_the_heads_of_a_recipe_too() -> None:
+    heads = {entry["name"]: entry for entry in build_config({"task": {"name": "cola"}}, ["train.lr=0.5"]).heads[2:]}
+    assert "lr" not in heads["mlp"] and "lr" not in heads["attentive"] and heads["mlp"]["epochs"] == 20
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"best": 1, "members": ["last_linear", "linear"]}, {"best": 3, "members": ["last_linear", "linear"]},
+        {"best": 3, "members": ["linear"]}, {"best": "x", "members": ["last_linear", "linear"]},
+        {"best": 3, "members": 3}, {"members": [["a"]]}, {"best": True}, {"best": 2.5}, {"best": None}, {}, 3,
+    ],
+)  # fmt: skip
+def test_an_ensemble_has_members_or_a_number_of_the_best(entry: Any) -> None:
+    found: list[str] = []
+    assert read_entry(entry, found) is None
+    assert len(found) == 1 and "members" in found[0] and "best" in found[0]
+
+
+def test_snapshots_without_fine_tuning_come_with_the_remedy() -> None:
+    assert "set finetune.epochs" in mistakes(RTE, "train.snapshots=[1]")[0]
 
 
 def test_recipes_are_not_shared_between_configs() -> None:

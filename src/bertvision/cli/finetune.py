@@ -17,5 +17,7 @@ def finetune(config: Config, overrides: Overrides = None) -> None:
     from bertvision.pipeline.run import open_run
 
     open_run(job)
+    if not job.config.finetune.epochs:
+        job.reporter.say("finetune.epochs is 0: the encoder stays untouched. Set finetune.epochs to fine-tune it.")
     finetune_encoder(job)
     typer.echo(f"run folder: {job.folder.path}")

@@ -9,7 +9,7 @@ from bertvision.cli import AsJson, Config, Overrides, app, load_job, print_run
     epilog="Example: bertvision run configs/rte.toml finetune.epochs=0.3 data.limit_train=500",
 )
 def run(config: Config, overrides: Overrides = None, json: AsJson = False) -> None:
-    """Fine-tune the encoder, train every head in one pass, and score them all. Finished stages are skipped."""
+    """Train every head in one pass and score them all. Fine-tunes the encoder first if asked. Skips finished stages."""
     job = load_job(config, overrides)
     from bertvision.pipeline.run import run_job
 

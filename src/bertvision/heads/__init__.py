@@ -15,6 +15,7 @@ from bertvision.heads.base import (
     Target,
     build_head,
     count_parameters,
+    default_reads,
     find_preset,
     find_read,
     list_presets,
@@ -31,6 +32,6 @@ for _module in pkgutil.iter_modules(__path__):
 
 __all__ = [
     "CONTROL", "CONTROLS", "CONVEX_CONTROL", "HEADS", "Head", "HeadConfig", "MemberConfig", "ReadConfig", "Target",
-    "build_head", "count_parameters", "find_preset", "find_read", "list_presets", "load_head", "outline_head",
-    "save_head", "setting_types",
+    "build_head", "count_parameters", "default_reads", "find_preset", "find_read", "list_presets", "load_head",
+    "outline_head", "save_head", "setting_types",
 ]  # fmt: skip

@@ -7,6 +7,7 @@ name with its settings and its training settings.
 
 import dataclasses
 import typing
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -100,6 +101,19 @@ def find_read(head: str, made: str) -> str | None:
     if made in own.split("+"):
         return own
     return made if made in items["read"].metadata["choices"] else "mean"
+
+
+def default_reads(name: str, ways: Iterable[str]) -> list[str]:
+    """What a head or preset reads of sequences if nobody says, for the ways in which the encoder is read: one value of
+    `read` or several. Empty if its own default holds.
+
+    The mean of a preset for two towers is only the usual reading: the preset is not named for it."""
+    head, preset = find_preset(name)
+    usual = preset.get("pairs") == "towers" and preset.get("read") == "mean"
+    if "read" in preset and not usual:
+        return []
+    reads = [way if usual else find_read(head, way) for way in ways]
+    return [read for read in dict.fromkeys(reads) if read is not None]
 
 
 def setting_types(head: str) -> dict[str, Any]:

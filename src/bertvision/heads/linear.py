@@ -91,7 +91,10 @@ class LinearHead(Head):
 
     def _chosen(self, states: HiddenStates) -> Tensor:
         found = self.states(states)  # (sequence, layer, hidden)
-        return found if self.layer is None else found[:, self.layer].unsqueeze(1)
+        if self.layer is None:
+            return found
+        # Counted from the last encoder layer: [CLS] states may end with the pooled output.
+        return found[:, self.layer + (self.shape.layers if self.layer < 0 else 0)].unsqueeze(1)
 
     def forward(self, states: HiddenStates) -> Tensor:
         return self.output(self.inputs(states))  # (sequence, output)

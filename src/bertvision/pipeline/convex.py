@@ -27,20 +27,25 @@ LEAST_ROWS = 64
 def solve_members(states: States, members: list[Member], source: Source, steps: list[np.ndarray]) -> None:
     """Solve the convex members. `steps` are the windows of each step of the pass, of which a member may read a part."""
     job, keep, towers = states.job, parts_read([member.head for member in members]), members[0].head.towers
-    if isinstance(source, MemorySource):
-        train = _Rows(source.memory, np.arange(len(job.features("train"))))
-    else:
-        train = _draw_rows(states, members[0].name, keep, towers, steps)
-    held = None
-    if job.examples(HELD_OUT) and any(member.head.config.strength is None for member in members):
-        held = states.keep(keep, HELD_OUT, towers=towers)
+    judges = bool(job.examples(HELD_OUT)) and any(member.head.config.strength is None for member in members)
+    whole = _Rows(source.memory, np.arange(len(job.features("train")))) if isinstance(source, MemorySource) else None
+    loaded: dict[tuple[Part, ...], tuple[_Rows, MemoryStates | None]] = {}
     with job.reporter.bar("solving convex heads", len(members), "heads") as bar:
-        for member in members:
+        for member in sorted(members, key=lambda one: parts_read([one.head])):
+            # A head's result must not depend on what other heads read, so each is limited by its own states.
+            wanted = keep if whole is not None else parts_read([member.head])
+            if wanted not in loaded:
+                loaded.clear()  # memory holds the states of one reading at a time
+                train = whole or _draw_rows(states, member.name, wanted, towers, steps)
+                loaded[wanted] = train, states.keep(wanted, HELD_OUT, towers=towers) if judges else None
+            train, held = loaded[wanted]
             own = np.unique(np.concatenate([steps[step] for step in member.steps]))  # (window)
-            strength = _solve(states, member, train, np.flatnonzero(np.isin(train.windows, own)), held)
+            rows = np.flatnonzero(np.isin(train.windows, own))  # (row)
+            strength = _solve(states, member, train, rows, held)
             member.taken = len(member.steps)
             if job.machine.is_main:
-                job.folder.log("solved", snapshot=states.epochs, head=member.name, strength=strength)
+                facts = {"strength": strength, "windows": len(rows)}
+                job.folder.log("solved", snapshot=states.epochs, head=member.name, **facts)
             bar.advance(1)
 
 

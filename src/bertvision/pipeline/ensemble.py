@@ -125,7 +125,7 @@ def _snapshots_of(job: Job, ensemble: Ensemble) -> list[float]:
 def score_ensemble(job: Job, ensemble: Ensemble, epochs: float, scores: dict[str, Any]) -> dict[str, Any]:
     """Score an ensemble at one snapshot, once per seed of its members. Return the entries added to the scores."""
     run = FinishedRun(job.folder.path, scores)
-    if ensemble.best:
+    if ensemble.best is not None:
         ensemble = dataclasses.replace(
             ensemble, members=_best_heads(job, run, ensemble.best, epochs), name=ensemble.shown
         )
@@ -151,6 +151,8 @@ def score_ensemble(job: Job, ensemble: Ensemble, epochs: float, scores: dict[str
             "seed": seed,
             "scores": read_scores(job, epochs, name),
         }
+        if ensemble.best is not None:
+            added[name]["best"] = ensemble.best
         if weights is not None:
             added[name]["weights"] = [round(float(weight), 6) for weight in weights]
         scores["snapshots"][f"{epochs:g}"][name] = added[name]

@@ -45,19 +45,16 @@ class Ensemble:
 def read_entry(entry: Any, mistakes: list[str]) -> Ensemble | None:
     """Build an ensemble from a config entry: a list of members, or a table. Append any mistakes to `mistakes`."""
     table = {"members": entry} if isinstance(entry, list) else entry
+    given = {*table} & {"members", "best"} if isinstance(table, dict) else set()
     best = table.get("best") if isinstance(table, dict) else None
-    if not isinstance(table, dict) or _are_names(table.get("members")) == _is_count(best):
+    if given != {"members"} and given != {"best"} or not (_are_names(table.get("members")) or _is_count(best)):
         mistakes.append(
             f"'ensembles' has the entry {entry!r}: expected a list of two or more models, or a table with such a list "
-            "as `members`, or with the number of heads as `best` (2 or more)."
+            "as `members` or, instead of it, the number of heads as `best` (2 or more)."
         )
         return None
-    before, method, name, members = (
-        len(mistakes),
-        table.get("method", "max"),
-        table.get("name", ""),
-        table.get("members", []),
-    )
+    before, method, name = len(mistakes), table.get("method", "max"), table.get("name", "")
+    members: list[str] = table.get("members", [])
     twice = sorted({member for member in members if members.count(member) > 1})
     mistakes += [f"an ensemble lists the member '{member}' twice." for member in twice]
     for key in table:

@@ -112,6 +112,8 @@ class Entry:
     """Members as the user named them; empty if it is not an ensemble."""
     members: tuple[EnsembleMember, ...]
     method: str | None
+    best_of: int | None
+    """For an ensemble of the best heads: how many."""
     weights: tuple[float, ...] | None
 
     @property
@@ -165,6 +167,7 @@ def build_entry(name: str, epochs: float, found: Mapping[str, Any]) -> Entry:
         begun=bool(found.get("begun")),
         peer=bool(found.get("peer")),
         ensemble=tuple(found.get("ensemble", ())),
+        best_of=found.get("best"),
         members=tuple(
             EnsembleMember(one["run"], as_kept(one["epochs"]), one["name"]) for one in found.get("voices", ())
         ),
@@ -429,12 +432,21 @@ class FinishedRun:
     def best(self, epochs: float, *roles: str) -> Group | None:
         """The best group of a snapshot with the given roles (default: all but the baseline). Ties go to the encoder,
         then the control, then the heads in the run's order."""
-        whole = [group for group in self.groups(epochs, *roles) if self.has_seen_all(group)]
+        groups = [group for group in self.groups(epochs, *roles) if not self._is_random(group)]
+        whole = [group for group in groups if self.has_seen_all(group)]
         whole.sort(key=lambda group: ROLES.index(group.role))
         local = [group for group in whole if group.is_local]
         # Held-out data can't judge an ensemble whose weights were fitted on it, and an ensemble over several encoders
         # can't be used as one model: both are considered only if there is nothing else.
         return self.best_of([group for group in local if not group.is_fitted] or local or whole)
+
+    def _is_random(self, group: Group) -> bool:
+        """Whether it is an untouched encoder with an output layer that never learned. A checkpoint may bring one that
+        did, and a fitted model has one on its last layer."""
+        if group.role != "encoder" or group.epochs != 0 or self.chosen is not None:
+            return False
+        layer = read_json(self.folder.encoder(0.0) / "output_layer.json")
+        return bool(layer) and layer.get("form") == "linear"
 
     def has_seen_all(self, group: Group) -> bool:
         """Whether a model, or every member of an ensemble, was trained on all of the data."""

@@ -23,8 +23,8 @@ from bertvision.heads import (
     CONVEX_CONTROL,
     HEADS,
     MemberConfig,
+    default_reads,
     find_preset,
-    find_read,
     list_presets,
     setting_types,
 )
@@ -140,14 +140,11 @@ class _Builder:
     def _default_reads(self, name: str, given: dict[str, Any]) -> list[str]:
         """What a head reads if its entry does not say: one or two values of `read`, or none if the class's default
         holds. A head that starts from the weights of another one reads what that one read."""
-        head, preset = find_preset(name)
-        # The mean of a preset for two towers is only the usual reading: the preset is not named for it.
-        usual = preset.get("pairs") == "towers" and preset.get("read") == "mean"
-        if self.encoder is None or self.kind.position == "token" or "read" in given or ("read" in preset and not usual):
+        if self.encoder is None or self.kind.position == "token" or "read" in given:
             return []
-        begun = find_begun_read(given["begin"]) if isinstance(given.get("begin"), str) else None
-        found = [begun] if begun else [way if usual else find_read(head, way) for way in self._ways]
-        return [read for read in dict.fromkeys(found) if read is not None]
+        found = default_reads(name, self._ways)
+        begun = find_begun_read(given["begin"]) if found and isinstance(given.get("begin"), str) else None
+        return [begun] if begun else found
 
     # ------------------------------------------------------------------ grids
 

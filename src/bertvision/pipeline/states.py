@@ -391,7 +391,7 @@ def refuse_towers(job: Job) -> None:
         if outline_head(member, size.shape, job.target).towers:
             raise UserError(
                 f"head '{member.name}' has pairs = 'towers': the states of single texts are not stored. Use "
-                "train.source = 'auto' or 'streamed', or pairs = 'joined'."
+                "train.source = 'auto' or 'streamed', or name heads in `heads` that read pairs as one sequence."
             )
 
 

@@ -161,9 +161,9 @@ def train_members(
 
 
 def _encoded_tokens(member: Member, steps: list[np.ndarray], features: Features, states: str) -> int:
-    """Streamed states are computed again in each epoch, others once."""
+    """Streamed states are computed again in each epoch, others once. Convex heads hold theirs in memory."""
     own = [steps[step] for step in member.steps]
-    parts = own if states == STREAMED else [np.unique(np.concatenate(own))]
+    parts = own if states == STREAMED and not member.head.convex else [np.unique(np.concatenate(own))]
     if not member.head.towers:
         return sum(int(features.lengths[windows].sum()) for windows in parts)
     towers = features.towers

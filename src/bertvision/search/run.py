@@ -32,7 +32,7 @@ from bertvision.pipeline.states import PASSES, TOWER_PASSES, States, parts_read,
 from bertvision.pipeline.train import train, train_members
 from bertvision.search.history import History, write_history, write_picture
 from bertvision.search.judge import Halving, plan_rungs
-from bertvision.search.space import build_member, build_space, default_reads, end_values, space_tables
+from bertvision.search.space import build_member, build_space, end_values, reads_of_heads, space_tables
 from bertvision.search.study import Study, TriedMember
 from bertvision.sources import MemoryStates
 from bertvision.tables import counted
@@ -157,7 +157,7 @@ def _describe_inputs(job: Job, metric: str) -> dict[str, Any]:
         "[evaluate]": dataclasses.asdict(config.evaluate),
         "[search]": {**kept, "metric": metric},
         "space": space_tables(config),
-        **({"read": {head: list(ways) for head, ways in reads.items()}} if (reads := default_reads(config)) else {}),
+        **({"read": {head: list(ways) for head, ways in reads.items()}} if (reads := reads_of_heads(config)) else {}),
         **job.stamps.states_settings,
     }
 

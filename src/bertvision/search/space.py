@@ -14,7 +14,7 @@ from typing import Any
 from bertvision.config import RunConfig, TrainConfig
 from bertvision.encoder.reading import ways_to_read
 from bertvision.errors import ConfigError, suggest
-from bertvision.heads import HEADS, MemberConfig, find_preset, find_read, list_presets, setting_types
+from bertvision.heads import HEADS, MemberConfig, default_reads, find_preset, list_presets, setting_types
 from bertvision.kinds import LABEL, Kind
 from bertvision.pipeline.members import TRAINING, as_list, build_members, find_head_mistakes
 from bertvision.settings import convert
@@ -107,23 +107,21 @@ def build_space(config: RunConfig) -> Space:
         heads[name] = {
             key: _build_entry(value, hints[key]) for key, value in tables.items() if key in hints and key not in fixed
         }
-    for name, reads in default_reads(config).items():
+    for name, reads in reads_of_heads(config).items():
         heads[name]["read"] = Choices(reads)
     training = {key: _build_entry(value, TRAINING[key]) for key, value in tables.items() if key in TRAINING}
     return Space(training, heads)
 
 
-def default_reads(config: RunConfig) -> dict[str, tuple[str, ...]]:
+def reads_of_heads(config: RunConfig) -> dict[str, tuple[str, ...]]:
     """What heads read of sequences where the space does not say: as the encoder was made, or in both common ways."""
     tables, kind = space_tables(config), target_kind(config.task) or LABEL
     found: dict[str, tuple[str, ...]] = {}
     if "read" in tables or kind.position == "token":
         return found
     for name in as_list(tables["head"]):
-        head, fixed = find_preset(name)
-        if "read" in setting_types(head) and "read" not in fixed:
-            reads = [find_read(head, way) for way in ways_to_read(config.encoder.name)]
-            found[name] = tuple(dict.fromkeys(read for read in reads if read is not None))
+        if reads := default_reads(name, ways_to_read(config.encoder.name)):
+            found[name] = tuple(reads)
     return found
 
 

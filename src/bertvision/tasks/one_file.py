@@ -59,7 +59,7 @@ def task_of_file(path: Path, given: dict[str, Any]) -> tuple[dict[str, Any], lis
             "(task.dev=FILE, or task.dev_share)."
         )
     if plain_suffix(path) in FORMATS:
-        notes.append(f"To choose the model by cross-validation and fit it to all rows: {_fit_command(path, task)}")
+        notes.append(f"To try more models and fit the best to all rows: {_fit_command(path, task)}")
     return task, notes
 
 

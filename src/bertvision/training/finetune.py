@@ -91,7 +91,8 @@ class Finetuning:
         self.method = None if config.method == "full" else prepare_method(encoder, config, seed)
         self.contrastive = config.method == "contrastive"
         self.keep: tuple[Part, ...] = (*output.keep, "last") if self.contrastive else output.keep
-        self.compares_cls = getattr(output, "reads", "mean") in ("cls", "pooled")
+        # A checkpoint's own output layer says how the checkpoint was fine-tuned, not how its encoder is read.
+        self.compares_cls = isinstance(output, OutputLayer) and output.reads in ("cls", "pooled")
         self.model = nn.ModuleDict({"encoder": encoder, "output": output})
         # An encoder that runs padded may belong to a family that can't be trained in pure half precision.
         is_half = encoder.route == "varlen"

@@ -100,3 +100,19 @@ def test_two_towers_are_read_as_the_encoder_was_made(mode: str, tiny_encoder_fol
         outputs = torch.from_numpy(found.dev_outputs[name]).softmax(1).numpy()  # (row, label)
         probabilities = [[row["probabilities"][label] for label in found.task.labels] for row in rows]
         np.testing.assert_allclose(probabilities, outputs, atol=2e-4)
+
+
+def test_the_last_layer_of_an_encoder_with_a_pooler_is_not_the_pooled_output(
+    tiny_encoder_folder: Path, tmp_path: Path
+) -> None:
+    encoder = encoder_that_says("cls", tiny_encoder_folder, tmp_path / "encoder")
+    found = fit(encoder, ["cosine_lr"], pairs=True)
+    assert found.encoder.shape.pooled, "the test needs a pooler"
+    pairs = [(one.text, str(one.text_pair)) for one in found.examples[:6]]
+    sides = [plain_states(encoder, list(side), "cls") for side in zip(*pairs, strict=True)]
+    cosines = [one @ two / np.linalg.norm(one) / np.linalg.norm(two) for one, two in zip(*sides, strict=True)]
+    output: Any = found.fitted["cosine_lr"].model.output  # type: ignore[union-attr]
+    wanted = output(torch.tensor(np.array(cosines), dtype=torch.float32).unsqueeze(1)).softmax(1).detach().numpy()
+    rows = Model(save_fit(found, tmp_path / "model"), head="cosine_lr").predict(pairs)
+    probabilities = [[row["probabilities"][label] for label in found.task.labels] for row in rows]
+    np.testing.assert_allclose(probabilities, wanted, atol=1e-4)

@@ -85,6 +85,30 @@ def test_they_learn_from_the_first_windows_of_the_pass(
     np.testing.assert_allclose(found, wanted, atol=2e-3)
 
 
+def test_a_head_learns_from_the_same_windows_whatever_other_heads_read(
+    mean_encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory holds 90 windows of one part of the states, or 45 of two."""
+
+    def fits(job: Job, encoder: Encoder, keep: Any, windows: int) -> bool:
+        return "tokens" not in keep and windows * len(keep) <= TRAIN
+
+    for module in (convex, states):
+        monkeypatch.setattr(module, "fits_in_memory", fits)
+    monkeypatch.setattr(convex, "LEAST_ROWS", 8)
+    one, two = Notes(), Notes()
+    linear = {"head": "linear", "strength": 0.5, "name": "linear"}
+    for name, heads, notes in (("one", [linear], one), ("two", [linear, "linear_deviation"], two)):
+        (tmp_path / name).mkdir()
+        run_job(job_of(tmp_path / name, mean_encoder_folder, heads, notes))
+    paths = [tmp_path / name / "run/snapshots/epoch_0/heads/linear" for name in ("one", "two")]
+    alone, together = (load_head(path)[0].state_dict() for path in paths)
+    for name, weight in alone.items():
+        torch.testing.assert_close(together[name], weight, atol=1e-5, rtol=1e-4)
+    assert not [line for line in one.said if "learn from" in line]
+    assert [line for line in two.said if "learn from 45 of 90" in line], "linear_deviation has less room"
+
+
 def test_without_memory_for_a_few_windows_the_head_is_named(
     mean_encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

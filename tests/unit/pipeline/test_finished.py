@@ -202,3 +202,18 @@ def test_scores_without_models_are_refused(snapshots: dict[str, Any]) -> None:
     for ask in (lambda: run.splits, lambda: run.last):
         with pytest.raises(UserError, match="score the run again"):
             ask()
+
+
+@pytest.mark.parametrize(("form", "best"), [("linear", "last_linear"), ("checkpoint", "encoder"), (None, "encoder")])
+def test_an_output_layer_that_never_learned_is_never_the_best(form: str | None, best: str, tmp_path: Path) -> None:
+    """An untouched encoder has a random one, unless its checkpoint brings its own. Here all models are equal."""
+    run = TinyRun(tmp_path)
+    for name in ("encoder", "last_linear", "linear"):
+        facts = {"group": name, "seed": 0, **({"head": name} if name != "encoder" else {})}
+        run.add(name, 0.0, results=RESULTS, scores={HELD_OUT: {"accuracy": 80.0, "total": 20}}, **facts)
+    found = run.write(finetune={"lr": 1e-4}, encoder={"name": "tiny"})
+    if form is not None:
+        found.folder.encoder(0.0).mkdir(parents=True, exist_ok=True)
+        write_json(found.folder.encoder(0.0) / "output_layer.json", {"form": form, "kind": "label"})
+    model = FinishedRun(tmp_path).best_model(0.0)
+    assert model is not None and model.name == best

@@ -4,12 +4,21 @@ from typing import Any
 
 import pytest
 from optuna.trial import FixedTrial
+from tiny_encoders import say_how_to_read
 
 from bertvision.config import TrainConfig, build_config
 from bertvision.errors import ConfigError
 from bertvision.kinds import LABEL, SCORE, SPAN, Kind
 from bertvision.pipeline.members import build_members
-from bertvision.search.space import DEFAULTS, build_member, build_space, find_mistakes, space_tables
+from bertvision.search.space import (
+    DEFAULTS,
+    Choices,
+    build_member,
+    build_space,
+    find_mistakes,
+    reads_of_heads,
+    space_tables,
+)
 
 RTE = {"task": {"name": "rte"}}
 TASKS = {LABEL: "rte", SCORE: "stsb", SPAN: "demo"}
@@ -152,3 +161,18 @@ def test_nested_settings_can_be_given_as_overrides() -> None:
     assert config.search.members == 7
     with pytest.raises(ConfigError, match="'search.members' in 'search.members.x=3' is not a section"):
         build_config({**RTE, "search": {"members": 4}}, ["search.members.x=3"])
+
+
+@pytest.mark.parametrize("mode", ["cls", "mean"])
+def test_a_preset_for_two_towers_reads_as_the_encoder_was_made(
+    mode: str, tiny_encoder_folder: Path, tmp_path: Path
+) -> None:
+    """The winner of a search is built as its entry says, so the search must try what a run would train."""
+    encoder = tmp_path / "encoder"
+    shutil.copytree(tiny_encoder_folder, encoder)
+    say_how_to_read(encoder, mode)
+    config = build_config({**RTE, "encoder": {"name": str(encoder)}, "search": {"space": {"head": ["mlp_towers"]}}})
+    assert reads_of_heads(config) == {"mlp_towers": (mode,)}
+    assert build_space(config).heads["mlp_towers"]["read"] == Choices((mode,))
+    *_, member = build_members(["mlp_towers"], config.train, 0, LABEL, str(encoder))
+    assert member.settings["read"] == mode

@@ -1,5 +1,6 @@
 """The choices of a run and the data they were made on."""
 
+from bertvision.heads import HEADS
 from bertvision.pipeline.finished import FinishedRun
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.report.analysis import analysis
@@ -24,14 +25,17 @@ def choices(run: FinishedRun, split: str) -> Block:
         rows.append([f"model that predict uses by default ({used.title})", data])
     if ensembles:
         rows.append(["ensemble in the summary, and the better of its members", data])
+    if any(group.first.best_of for group in ensembles):
+        rows.append(["members of averages of the best heads", data])
     if any(group.is_fitted for group in ensembles):
         rows.append(["weights of fitted ensembles", data])
     if run.chosen is not None:
         rows.append(["regularisation strengths, layers and recipes", data])
     else:
-        rows.append(
-            ["learning rates, epochs and sizes of heads", f"search on {data}" if searched else "set in the config"]
-        )
+        if any(HEADS[model.head].convex for model in run.models(run.last) if model.head is not None):
+            rows.append(["penalties of convex heads", data if held else "not chosen, a fixed one is used"])
+        how = f"search on {data}" if searched else "set in the config or by the task's recipe"
+        rows.append(["learning rates, epochs and sizes of heads", how])
     clean = (
         "No choice was made on the examples reported here. Sentences that name the highest score on them only describe "
         "the results."
