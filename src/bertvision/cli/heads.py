@@ -83,7 +83,7 @@ def _what(head: type) -> tuple[str, str]:
 
 
 def _describe_head(name: str, as_json: bool) -> None:
-    from bertvision.heads import HEADS, find_preset, list_presets, setting_types
+    from bertvision.heads import HEADS, default_reads, find_preset, list_presets, setting_types
     from bertvision.kinds import KINDS
     from bertvision.settings import describe_type
 
@@ -95,7 +95,7 @@ def _describe_head(name: str, as_json: bool) -> None:
         {
             "name": item.name,
             "type": describe_type(types[item.name]),
-            "value": "as made" if item.name == "read" and item.name not in given else getattr(config, item.name),
+            "value": "as made" if item.name == "read" and default_reads(name, ["cls"]) else getattr(config, item.name),
             "help": item.metadata["help"],
         }
         for item in dataclasses.fields(config)

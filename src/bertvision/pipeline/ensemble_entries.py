@@ -44,7 +44,7 @@ class Ensemble:
 
 def read_entry(entry: Any, mistakes: list[str]) -> Ensemble | None:
     """Build an ensemble from a config entry: a list of members, or a table. Append any mistakes to `mistakes`."""
-    table = {"members": entry} if isinstance(entry, list) else entry
+    table: Any = {"members": entry} if isinstance(entry, list) else entry
     given = {*table} & {"members", "best"} if isinstance(table, dict) else set()
     best = table.get("best") if isinstance(table, dict) else None
     if given != {"members"} and given != {"best"} or not (_are_names(table.get("members")) or _is_count(best)):
