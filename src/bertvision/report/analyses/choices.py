@@ -32,7 +32,8 @@ def choices(run: FinishedRun, split: str) -> Block:
     if run.chosen is not None:
         rows.append(["regularisation strengths, layers and recipes", data])
     else:
-        if any(HEADS[model.head].convex for model in run.models(run.last) if model.head is not None):
+        heads = {model.head for model in run.models(run.last)}
+        if any(HEADS[name].convex for name in HEADS if name in heads):
             rows.append(["penalties of convex heads", data if held else "not chosen, a fixed one is used"])
         how = f"search on {data}" if searched else "set in the config or by the task's recipe"
         rows.append(["learning rates, epochs and sizes of heads", how])
