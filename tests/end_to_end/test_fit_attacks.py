@@ -32,7 +32,7 @@ def labels(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory, command: Command, tiny_encoder_folder: Path) -> dict[str, Path]:
+def models(tmp_path_factory: pytest.TempPathFactory, command: Command, mean_encoder_folder: Path) -> dict[str, Path]:
     """A model whose head is chosen, and one of TF-IDF."""
     folder = tmp_path_factory.mktemp("models")
     wordless = [("!" if row % 2 else "?") * (1 + row // 2) for row in range(30)]
@@ -40,7 +40,7 @@ def models(tmp_path_factory: pytest.TempPathFactory, command: Command, tiny_enco
     write_rows(folder / "head.csv", targets, wordless), write_rows(folder / "tfidf_lr.csv", targets)
     for name in ("head", "tfidf_lr"):
         said = command(
-            "fit", folder / f"{name}.csv", "--to", folder / name, "--encoder", tiny_encoder_folder, "--heads",
+            "fit", folder / f"{name}.csv", "--to", folder / name, "--encoder", mean_encoder_folder, "--heads",
             "linear,tfidf_lr" if name == "head" else name, "--json",
         )  # fmt: skip
         assert said.code == 0, said.err
@@ -56,10 +56,10 @@ def models(tmp_path_factory: pytest.TempPathFactory, command: Command, tiny_enco
     [("e300", "between"), ("e30", "between"), ("e400", "between"), ("e-30", "too close")],
 )
 def test_scores_beyond_single_precision_are_refused(
-    power: str, expected: str, command: Command, tiny_encoder_folder: Path, tmp_path: Path
+    power: str, expected: str, command: Command, mean_encoder_folder: Path, tmp_path: Path
 ) -> None:
     train = write_rows(tmp_path / "train.csv", [f"{row + 1}{power}" for row in range(30)])
-    said = command("fit", train, "--encoder", tiny_encoder_folder, "--to", tmp_path / "m", "--heads", "linear")
+    said = command("fit", train, "--encoder", mean_encoder_folder, "--to", tmp_path / "m", "--heads", "linear")
     assert said.code == 2 and expected in said.err and "'label'" in said.err, said.err
 
 
@@ -84,18 +84,18 @@ def test_words_that_occur_only_once_are_kept_if_there_are_no_others() -> None:
 
 
 def test_the_last_layer_is_tried_even_without_time(
-    labels: Path, command: Command, tiny_encoder_folder: Path, tmp_path: Path
+    labels: Path, command: Command, mean_encoder_folder: Path, tmp_path: Path
 ) -> None:
-    own = ("--encoder", tiny_encoder_folder, "--to", tmp_path / "m", "--json")
+    own = ("--encoder", mean_encoder_folder, "--to", tmp_path / "m", "--json")
     said = command("fit", labels, *own, "--seconds", "0.000001")
     assert said.code == 0, said.err
     assert said.json["chosen"] == "last_lr" and bv.load(tmp_path / "m").predict(["the cat"])[0]["label"] in "pos neg"
 
 
 def test_endless_seconds_are_no_limit(
-    labels: Path, command: Command, tiny_encoder_folder: Path, tmp_path: Path
+    labels: Path, command: Command, mean_encoder_folder: Path, tmp_path: Path
 ) -> None:
-    own = ("--encoder", tiny_encoder_folder, "--to", tmp_path / "m", "--heads", "linear")
+    own = ("--encoder", mean_encoder_folder, "--to", tmp_path / "m", "--heads", "linear")
     said = command("fit", labels, *own, "--seconds", "inf")
     assert said.code == 0, said.err
 
@@ -116,18 +116,18 @@ def test_a_folder_as_a_table_is_called_a_folder(command: Command, tmp_path: Path
 
 
 def test_the_home_folder_is_expanded_and_blanks_are_quoted(
-    labels: Path, command: Command, tiny_encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    labels: Path, command: Command, mean_encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    said = command("fit", labels, "--to", "~/my model", "--encoder", tiny_encoder_folder, "--heads", "linear")
+    said = command("fit", labels, "--to", "~/my model", "--encoder", mean_encoder_folder, "--heads", "linear")
     assert said.code == 0 and (tmp_path / "my model" / "model.json").is_file(), said.err
     assert f"bertvision predict '{tmp_path / 'my model'}'" in " ".join(said.out.split())
     assert bv.load("~/my model").labels == ["neg", "pos"]
 
 
 @pytest.mark.parametrize("wrong", [{"seed": -1}, {"seed": 0.5}, {"seconds": 0}, {"seconds": "5"}])
-def test_a_wrong_seed_or_time_is_one_sentence(wrong: dict[str, Any], tiny_encoder_folder: Path) -> None:
-    classifier = bv.Classifier(encoder=str(tiny_encoder_folder), heads=["linear"], **wrong)
+def test_a_wrong_seed_or_time_is_one_sentence(wrong: dict[str, Any], mean_encoder_folder: Path) -> None:
+    classifier = bv.Classifier(encoder=str(mean_encoder_folder), heads=["linear"], **wrong)
     with pytest.raises(bv.UserError, match=f"{next(iter(wrong))} must be"):
         classifier.fit(["a", "b", "c", "d"], [0, 1, 0, 1])
 
@@ -136,24 +136,24 @@ def test_a_wrong_seed_or_time_is_one_sentence(wrong: dict[str, Any], tiny_encode
 
 
 def test_ctrl_c_before_the_first_model_stops(
-    labels: Path, command: Command, tiny_encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    labels: Path, command: Command, mean_encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(LinearCandidate, "attempt", interrupt)
-    said = command("fit", labels, "--encoder", tiny_encoder_folder, "--to", tmp_path / "m")
+    said = command("fit", labels, "--encoder", mean_encoder_folder, "--to", tmp_path / "m")
     assert said.code == 130 and "Interrupted" in said.err and not (tmp_path / "m").exists()
 
 
 def test_after_ctrl_c_no_model_is_called_late(
-    labels: Path, command: Command, tiny_encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    labels: Path, command: Command, mean_encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(TfidfCandidate, "attempt", interrupt)
-    said = command("fit", labels, "--encoder", tiny_encoder_folder, "--to", tmp_path / "m", "--json")
+    said = command("fit", labels, "--encoder", mean_encoder_folder, "--to", tmp_path / "m", "--json")
     notes = {line["name"]: line["note"] for line in said.json["leaderboard"]}
     assert notes["tfidf_lr"] == "interrupted" and notes["linear"] == "not tried: interrupted"
 
@@ -163,7 +163,7 @@ def test_ctrl_c_while_fitting_again_keeps_the_chosen_model(
     dev: bool,
     labels: Path,
     command: Command,
-    tiny_encoder_folder: Path,
+    mean_encoder_folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -177,7 +177,7 @@ def test_ctrl_c_while_fitting_again_keeps_the_chosen_model(
             raise KeyboardInterrupt
         return refit(path, step)
 
-    own = ("--encoder", tiny_encoder_folder, "--heads", "linear,linear_deviation", *(("--dev", labels) if dev else ()))
+    own = ("--encoder", mean_encoder_folder, "--heads", "linear,linear_deviation", *(("--dev", labels) if dev else ()))
     whole = command("fit", labels, *own, "--to", tmp_path / "whole", "--json")
     monkeypatch.setattr(StrengthPath, "refit", interrupt)
     said = command("fit", labels, *own, "--to", tmp_path / "m", "--json")
@@ -189,18 +189,18 @@ def test_ctrl_c_while_fitting_again_keeps_the_chosen_model(
 
 
 def test_a_second_ctrl_c_while_fitting_again_stops(
-    labels: Path, command: Command, tiny_encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    labels: Path, command: Command, mean_encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(StrengthPath, "refit", interrupt)
-    said = command("fit", labels, "--encoder", tiny_encoder_folder, "--to", tmp_path / "m", "--heads", "linear")
+    said = command("fit", labels, "--encoder", mean_encoder_folder, "--to", tmp_path / "m", "--heads", "linear")
     assert said.code == 130 and not (tmp_path / "m").exists()
 
 
 def test_an_estimator_that_can_not_be_saved_leaves_no_folder(
-    tiny_encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mean_encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:
         raise OSError("no space left on device")
@@ -209,23 +209,23 @@ def test_an_estimator_that_can_not_be_saved_leaves_no_folder(
     monkeypatch.setattr("bertvision.models.estimator_files.save_fit", full)
     with pytest.raises(OSError, match="no space"):
         texts = [f"the cat {row}" for row in range(40)]
-        bv.Classifier(str(tiny_encoder_folder), heads=["linear"]).fit(texts, [0, 1] * 20)
+        bv.Classifier(str(mean_encoder_folder), heads=["linear"]).fit(texts, [0, 1] * 20)
     assert not list(tmp_path.glob("bertvision-*"))
 
 
-def test_a_head_that_diverges_is_not_called_late(tiny_encoder_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_that_diverges_is_not_called_late(mean_encoder_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bertvision.models.stepped.LEARNING_RATE", 1e30)
     table = from_columns([f"the {row}" for row in range(30)], ["a", "b"] * 15, kind="label")
-    fit = fit_table(table, Options(str(tiny_encoder_folder), ["adapter_64"]))
+    fit = fit_table(table, Options(str(mean_encoder_folder), ["adapter_64"]))
     assert fit.skipped == {"adapter_64": "failed: its loss became NaN or infinite"}
 
 
 def test_attentive_pooling_without_memory_is_not_called_late(
-    tiny_encoder_folder: Path, monkeypatch: pytest.MonkeyPatch
+    mean_encoder_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bertvision.models.table_rows.TOKENS_SHARE", 0.0)
     table = from_columns([f"the {row}" for row in range(30)], ["a", "b"] * 15, kind="label")
-    fit = fit_table(table, Options(str(tiny_encoder_folder), ["attentive"]))
+    fit = fit_table(table, Options(str(mean_encoder_folder), ["attentive"]))
     assert "memory" in fit.skipped["attentive"]
 
 
