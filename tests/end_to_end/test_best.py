@@ -15,8 +15,8 @@ from bertvision.config import build_config
 from bertvision.disk import read_json, write_json
 
 Command = Callable[..., Any]
-# One for each kind of model that can be best on an untouched encoder, and for each file a folder can lack. The other cases, in which the same
-# kind is best for another reason, are in tests/unit/pipeline/test_finished.py.
+# One for each kind of model that can be best on an untouched encoder, and for each file a folder can lack. The other
+# cases are in tests/unit/pipeline/test_finished.py.
 HERE = (
     "a head is best",
     "the control is best",
