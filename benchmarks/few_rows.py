@@ -25,7 +25,6 @@ file.
 """
 
 import argparse
-import json
 import os
 import sys
 from pathlib import Path
@@ -34,7 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from few_methods import METHODS
 from user_methods import DATA, TASKS
-from user_tasks import TITLES, print_table, run_alone, show
+from user_tasks import TITLES, append_all, print_table, read_results, run_alone, show
 
 NAMES = {
     **TITLES,
@@ -73,7 +72,7 @@ def main() -> None:
             for method in arguments.methods
         ]
         failed = measure_all(wanted, arguments.results, arguments.setfit)
-    print_tables(read_results(arguments.results))
+    print_tables(read_results(arguments.results, Measurement))
     sys.exit(f"failed: {', '.join(' '.join(map(str, one)) for one in failed)}" if failed else 0)
 
 
@@ -84,7 +83,7 @@ def measure_all(wanted: list[Measurement], results: Path, setfit: str | None) ->
     """Append what is missing to the results file. Return the measurements that failed."""
     if DATA not in os.environ:
         sys.exit(f"{DATA} is not set: the folder with user/trec, user/subj …")
-    missing = [one for one in wanted if one not in read_results(results)]
+    missing = [one for one in wanted if one not in read_results(results, Measurement)]
     if setfit is None and any(one.method == "setfit" for one in missing):
         print("SetFit is left out: install it as in the first lines of this file and give --setfit PYTHON.")
         missing = [one for one in missing if one.method != "setfit"]
@@ -93,28 +92,16 @@ def measure_all(wanted: list[Measurement], results: Path, setfit: str | None) ->
     # Importing bertvision also sets how the threads of all processes wait.
     from bertvision.encoder.loading import resolve
 
-    encoder, failed = resolve("embedded"), []
-    for number, one in enumerate(missing, start=1):
+    encoder = resolve("embedded")
+
+    def run(one: Measurement) -> dict[str, Any] | str:
         python = setfit if one.method == "setfit" and setfit else sys.executable
-        found = run_alone("few_methods.py", {**one._asdict(), "encoder": encoder}, python)
-        shown = f"[{number}/{len(missing)}] {' '.join(map(str, one))}"
-        if isinstance(found, str):
-            print(f"{shown}: failed\n{found}", flush=True)
-            failed.append(one)
-            continue
-        with results.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({**one._asdict(), **found}) + "\n")
-        print(
-            f"{shown}: {found['accuracy']:.1f}, {found['cpu_fit']:.0f} CPU s to fit, {found['cpu']:.0f} in all",
-            flush=True,
-        )
-    return failed
+        return run_alone("few_methods.py", {**one._asdict(), "encoder": encoder}, python)
 
+    def describe(found: dict[str, Any]) -> str:
+        return f"{found['accuracy']:.1f}, {found['cpu_fit']:.0f} CPU s to fit, {found['cpu']:.0f} in all"
 
-def read_results(path: Path) -> dict[Measurement, dict[str, Any]]:
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    rows = [json.loads(line) for line in lines]
-    return {Measurement(*(row[key] for key in Measurement._fields)): row for row in rows}
+    return append_all(missing, results, run, describe)
 
 
 # ---------------------------------------------------------------------- tables

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from user_methods import DATA, path_of
 from user_methods import TASKS as OWN
-from user_tasks import TITLES, print_table, run_alone, show
+from user_tasks import TITLES, append_all, print_table, read_results, run_alone, show
 
 GLUE = {"cola": "CoLA", "sst2": "SST-2", "mrpc": "MRPC", "stsb": "STS-B", "rte": "RTE"}
 SAMPLES = {"qnli": "QNLI", "qqp": "QQP", "mnli": "MNLI"}
@@ -61,7 +61,7 @@ def main() -> None:
     if not arguments.table:
         wanted = [Measurement(task, seed, arguments.limit) for seed in arguments.seeds for task in arguments.tasks]
         failed = measure_all(wanted, arguments.results, arguments.set)
-    print_tables(read_results(arguments.results))
+    print_tables(read_results(arguments.results, Measurement))
     sys.exit(f"failed: {', '.join(f'{one.task} {one.seed}' for one in failed)}" if failed else 0)
 
 
@@ -137,24 +137,15 @@ def measure_all(wanted: list[Measurement], results: Path, settings: list[str]) -
     """Append what is missing to the results file. Return the measurements that failed."""
     if DATA not in os.environ:
         sys.exit(f"{DATA} is not set: the folder with user/trec, glue/RTE …")
-    missing, failed = [one for one in wanted if one not in read_results(results)], []
-    for number, one in enumerate(missing, start=1):
-        found = run_alone(Path(__file__).name, {**one._asdict(), "settings": settings}, option="--one")
-        shown = f"[{number}/{len(missing)}] {one.task} {one.seed}"
-        if isinstance(found, str):
-            print(f"{shown}: failed\n{found}", flush=True)
-            failed.append(one)
-            continue
-        with results.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({**one._asdict(), **found}) + "\n")
-        print(f"{shown}: {found['dev']:.1f} ({found['chosen']}), last layer {found['last']:.1f}", flush=True)
-    return failed
+    missing = [one for one in wanted if one not in read_results(results, Measurement)]
 
+    def run(one: Measurement) -> dict[str, Any] | str:
+        return run_alone(Path(__file__).name, {**one._asdict(), "settings": settings}, option="--one")
 
-def read_results(path: Path) -> dict[Measurement, dict[str, Any]]:
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    rows = [json.loads(line) for line in lines]
-    return {Measurement(*(row[key] for key in Measurement._fields)): row for row in rows}
+    def describe(found: dict[str, Any]) -> str:
+        return f"{found['dev']:.1f} ({found['chosen']}), last layer {found['last']:.1f}"
+
+    return append_all(missing, results, run, describe)
 
 
 # ---------------------------------------------------------------------- tables

@@ -34,8 +34,9 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from user_methods import DATA, METHODS, SEEDED, TASKS
@@ -48,6 +49,10 @@ TITLES = {
 ROWS = 10_000
 LEAST_SECONDS = 20
 """`fit` may spend as long on fitting and choosing as on encoding, but at least this."""
+
+
+One = TypeVar("One", bound=Any)
+"""A named tuple that says what is measured."""
 
 
 class Measurement(NamedTuple):
@@ -76,7 +81,7 @@ def main() -> None:
         if seed == 0 or method in SEEDED
     ]
     failed = [] if arguments.table else measure_all(wanted, arguments.results, arguments.model2vec)
-    print_tables(read_results(arguments.results), wanted, arguments.tasks, methods)
+    print_tables(read_results(arguments.results, Measurement), wanted, arguments.tasks, methods)
     sys.exit(f"failed: {', '.join(f'{one.task} {one.method} {one.seed}' for one in failed)}" if failed else 0)
 
 
@@ -87,7 +92,7 @@ def measure_all(wanted: list[Measurement], results: Path, model2vec: Path | None
     """Append what is missing to the results file. Return the measurements that failed."""
     if DATA not in os.environ:
         sys.exit(f"{DATA} is not set: the folder with user/trec, user/subj …")
-    missing = [one for one in wanted if one not in read_results(results)]
+    missing = [one for one in wanted if one not in read_results(results, Measurement)]
     if model2vec is None and any(one.method == "model2vec" for one in missing):
         print("Model2Vec is left out: install it as in the first lines of this file and give --model2vec FOLDER.")
         missing = [one for one in missing if one.method != "model2vec"]
@@ -96,18 +101,33 @@ def measure_all(wanted: list[Measurement], results: Path, model2vec: Path | None
     # Importing bertvision also sets how the threads of all processes wait.
     from bertvision.encoder.loading import resolve
 
-    encoder, failed = resolve("embedded"), []
+    encoder = resolve("embedded")
+
+    def describe(found: dict[str, Any]) -> str:
+        chosen = f", {found['chosen']}" if "chosen" in found else ""
+        return f"{found['accuracy']:.1f}, {found['cpu']:.0f} CPU s, {found['wall']:.0f} s{chosen}"
+
+    return append_all(missing, results, lambda one: measure(one, encoder, model2vec), describe)
+
+
+def append_all(
+    missing: Sequence[One],
+    results: Path,
+    measure: Callable[[One], dict[str, Any] | str],
+    describe: Callable[[dict[str, Any]], str],
+) -> list[One]:
+    """Append each measurement to the results file as it ends. Return those that failed."""
+    failed: list[One] = []
     for number, one in enumerate(missing, start=1):
-        found = measure(one, encoder, model2vec)
-        shown = f"[{number}/{len(missing)}] {one.task} {one.method} {one.seed}"
+        found = measure(one)
+        shown = f"[{number}/{len(missing)}] {' '.join(str(part) for part in one if part is not None)}"
         if isinstance(found, str):
             print(f"{shown}: failed\n{found}", flush=True)
             failed.append(one)
             continue
         with results.open("a", encoding="utf-8") as file:
             file.write(json.dumps({**one._asdict(), **found}) + "\n")
-        chosen = f", {found['chosen']}" if "chosen" in found else ""
-        print(f"{shown}: {found['accuracy']:.1f}, {found['cpu']:.0f} CPU s, {found['wall']:.0f} s{chosen}", flush=True)
+        print(f"{shown}: {describe(found)}", flush=True)
     return failed
 
 
@@ -146,10 +166,11 @@ def children_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def read_results(path: Path) -> dict[Measurement, dict[str, Any]]:
+def read_results(path: Path, kind: type[One]) -> dict[One, dict[str, Any]]:
+    """The rows of a results file by their measurement, which is of this kind."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     rows = [json.loads(line) for line in lines]
-    return {Measurement(*(row[key] for key in Measurement._fields)): row for row in rows}
+    return {kind(*(row[key] for key in kind._fields)): row for row in rows}
 
 
 # ---------------------------------------------------------------------- tables

@@ -167,10 +167,8 @@ def fit_table(
     notes = [*table.notes, *(check_same_labels(table, dev) if dev is not None else [])]
     task = build_task_of(table, options.metric)
     ways = ways_to_read(options.encoder)
-    keep, candidates = (
-        parts_for(ways),
-        find_candidates(options.heads, task.kind, options.seconds, ways, task.takes_pairs),
-    )
+    keep = parts_for(ways)
+    candidates = find_candidates(options.heads, task.kind, options.seconds, ways, task.takes_pairs)
     machine = Machine(options.device)
     encoder = shared_encoder(options.encoder, machine.device, machine.dtype)
     left = None if options.seconds is None else options.seconds - (time.monotonic() - started)
@@ -334,9 +332,8 @@ def _choose(
 
     Models whose accuracy is within one standard error of the best can't be told apart by it. Among them, the one with
     the lowest log-loss is chosen, which is a much finer measure. The baseline reads no text, so it is never the model.
-    A tuned encoder is preferred within two standard errors. It is for few rows, which are noise: with 32 of them, the
-    best of ten models that are equally good looks more than one standard error better than most others. Not for pairs,
-    which it reads as one sequence.
+    A tuned encoder is preferred within two standard errors. It is for few rows, on which the best of many models is
+    often ahead by chance (LOG.md). Not for pairs, which it reads as one sequence.
     """
     best = _highest(trials, scores)
     models = [trial for trial in trials if trial.role != "baseline"]

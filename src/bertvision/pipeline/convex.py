@@ -60,7 +60,8 @@ class _Rows:
 def _draw_rows(states: States, name: str, keep: tuple[Part, ...], towers: bool, steps: list[np.ndarray]) -> _Rows:
     """The first windows of the pass, as many as fit: memory holds half of the training set, or a quarter, …
 
-    Halving makes the number depend little on what else is in memory, so a resumed run solves the same heads."""
+    Halving makes the number depend little on what else is in memory, so that a resumed run nearly always gets the same
+    windows."""
     job, features = states.job, states.job.features("train")
     passed = np.concatenate(steps)  # (window)
     order = passed[np.sort(np.unique(passed, return_index=True)[1])]  # (window) in the order of the first epoch
