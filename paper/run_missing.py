@@ -12,7 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from bertvision.errors import UserError, suggest
-from paper.experiments import page_experiments
+from paper.experiments import load_experiments
 from paper.kept import ROOT, kept_seeds
 
 RUNS = ROOT / "runs" / "results"
@@ -20,7 +20,7 @@ RUNS = ROOT / "runs" / "results"
 
 def missing(names: list[str]) -> list[tuple[str, int]]:
     """(experiment, seed) of the missing runs of the named experiments (default: all), in file order."""
-    wanted, there = page_experiments(), kept_seeds()
+    wanted, there = load_experiments(), kept_seeds()
     for name in names:
         if name not in wanted:
             raise UserError(f"the results page has no experiment '{name}': {suggest(name, wanted)}")

@@ -10,7 +10,7 @@ from bertvision.pipeline.folder import BASELINE, ENCODER
 from bertvision.report.block import Block
 from bertvision.tables import Cell, Column, Table
 from paper.claims import judge_at_lower
-from paper.experiments import page_experiments
+from paper.experiments import load_experiments
 from paper.kept import AGAIN, LOWER, Experiment, Experiments, show_rate, show_seconds
 from paper.names import JUDGED, LABELS, SECONDS
 
@@ -18,7 +18,7 @@ from paper.names import JUDGED, LABELS, SECONDS
 def tell_missing(seeds: dict[str, list[int]]) -> list[str]:
     """Name the missing runs in one paragraph; empty if there are none."""
     none, few = [], []
-    for name, experiment in page_experiments().items():
+    for name, experiment in load_experiments().items():
         there = len(seeds.get(name, []))
         if there == 0:
             none.append(name)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bertvision.report.block import Block
-from paper.experiments import find_experiment, page_experiments
+from paper.experiments import find_experiment, load_experiments
 from paper.kept import (
     AGAIN,
     ALONE,
@@ -257,7 +257,7 @@ def test_two_runs_of_a_seed_are_compared_model_by_model_and_claim_by_claim() -> 
 
 
 def test_missing_runs_are_named_in_one_paragraph(tmp_path: Path) -> None:
-    seeds = {name: list(range(one.seeds)) for name, one in page_experiments().items()}
+    seeds = {name: list(range(one.seeds)) for name, one in load_experiments().items()}
     assert tell_missing(seeds) == []
     del seeds["squad2_gte_lora"]
     seeds |= {"squad2_minilm_lora": [1], "rte": [0, 1]}

@@ -15,7 +15,7 @@ PACKAGE = SRC / "bertvision"
 ORDER = (
     "errors", "settings", "tables", "threads", "registry", "progress", "disk", "machine",
     "data", "evaluation", "kinds", "tasks", "config", "encoder", "sources", "heads", "training",
-    "pipeline", "report", "kits", "models", "api", "search", "cli", "__main__",
+    "pipeline", "report", "papers", "kits", "models", "api", "search", "cli", "__main__",
 )  # fmt: skip
 LIGHT = (
     "threads",

@@ -23,10 +23,10 @@ from bertvision.progress import RichReporter
 from bertvision.tables import Table
 
 COMMANDS = (
-    "fit", "predict", "demo", "run", "report", "search", "kit", "check", "tasks", "heads", "settings", "store",
-    "finetune", "encode", "train", "evaluate", "ensemble",
+    "fit", "predict", "demo", "run", "report", "search", "kit", "reproduce", "check", "tasks", "heads", "settings",
+    "store", "finetune", "encode", "train", "evaluate", "ensemble",
 )  # fmt: skip
-RESUMABLE = ("demo", "run", "search", "finetune", "encode", "train", "evaluate")
+RESUMABLE = ("demo", "run", "reproduce", "search", "finetune", "encode", "train", "evaluate")
 
 Config = Annotated[
     str,

@@ -39,7 +39,7 @@ def combine_probabilities(
     """Return the finite log-probabilities of the ensemble.
 
     "max" and "mean" combine the members' probabilities, "sum" adds their logits, "fitted" is the mean of probabilities
-    weighted by `weights`. The maxima do not sum to 1; a softmax over them normalises them.
+    weighted by `weights`. The maxima do not sum to 1.
     """
     _check(outputs, method, weights)
     # Work with log-probabilities, so that outputs that all members find very unlikely keep their order. Process one

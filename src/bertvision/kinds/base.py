@@ -82,6 +82,9 @@ class Decoding:
     """Maximum length of an answer, in tokens."""
     device: "torch.device | str" = "cpu"
     """Device on which spans are searched."""
+    are_logs: bool = False
+    """Whether the outputs are log-probabilities, which an ensemble's are, instead of logits. Maxima of probabilities do
+    not sum to 1 in a window. As in the papers, they are compared across windows as they are."""
 
 
 DEFAULT = Decoding()

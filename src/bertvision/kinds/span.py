@@ -163,7 +163,9 @@ class SpanKind(Kind):
     def decode(
         self, task: Asked, outputs: Array, features: Features, examples: list[Example], how: Decoding = DEFAULT
     ) -> SpanPredictions:
-        answers = decode_spans(outputs[:, 0], outputs[:, 1], features, examples, how.n_best, how.longest, how.device)
+        answers = decode_spans(
+            outputs[:, 0], outputs[:, 1], features, examples, how.n_best, how.longest, how.device, how.are_logs
+        )
         return SpanPredictions([example.id for example in examples], answers)
 
     # ------------------------------------------------------------------ scoring

@@ -32,7 +32,7 @@ from bertvision.pipeline.job import Job, reopen
 from bertvision.pipeline.score import keep_scored, read_scores
 from bertvision.tables import counted
 
-ENSEMBLE_VERSION = 1
+ENSEMBLE_VERSION = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -339,7 +339,8 @@ class Combination:
             return self._predict_apart(split)
         weights = self.weights if method == "fitted" else None
         outputs = [member.outputs(split) for member in self.members]
-        return job.decode(job.task.kind.combine(outputs, job.features(split), method, weights), split)
+        combined = job.task.kind.combine(outputs, job.features(split), method, weights)  # (token or window, output)
+        return job.decode(combined, split, are_logs=True)
 
     def _predict_apart(self, split: str) -> Predictions:
         """Combine members whose windows differ example by example: answers by their position, or probabilities."""

@@ -178,12 +178,17 @@ class Job:
         return build_features(examples, self.tokenizer, task.kind, task.windowed, self.max_length, overlap, on_progress)
 
     def decode(
-        self, outputs: np.ndarray, split: str, evaluate: EvaluateConfig | None = None, n_best: int | None = None
+        self,
+        outputs: np.ndarray,
+        split: str,
+        evaluate: EvaluateConfig | None = None,
+        n_best: int | None = None,
+        are_logs: bool = False,
     ) -> Predictions:
         """Turn a model's raw outputs (token or window, output) for a split into predictions. `evaluate` defaults to the
-        job's own settings."""
+        job's own settings; `are_logs` is for outputs of an ensemble."""
         settings = evaluate or self.config.evaluate
-        how = Decoding(n_best or settings.n_best, settings.max_answer_tokens, self.machine.device)
+        how = Decoding(n_best or settings.n_best, settings.max_answer_tokens, self.machine.device, are_logs)
         return self.task.kind.decode(self.task, outputs, self.features(split), self.examples(split), how)
 
     @property

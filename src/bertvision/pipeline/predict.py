@@ -151,11 +151,12 @@ class Predictor:
         with sharing_cores(tokens, self.reporter), self.reporter.bar("predicting", tokens, "tokens") as bar:
             found = compute_outputs(self.encoder, self.models, features, task.kind, self.machine, bar=bar)
         outputs = next(iter(found.values()))  # (token or window, output)
-        if len(found) > 1:
+        several = len(found) > 1
+        if several:
             assert self.model.method is not None, "only an ensemble has several models"
             weights = None if self.model.weights is None else np.array(self.model.weights)  # (member)
             outputs = task.kind.combine(list(found.values()), features, self.model.method, weights)
-        how = Decoding(self.evaluate.n_best, self.evaluate.max_answer_tokens)
+        how = Decoding(self.evaluate.n_best, self.evaluate.max_answer_tokens, are_logs=several)
         return task.kind.decode(task, outputs, features, examples, how)
 
     def read(self, path: Path) -> list[Example]:

@@ -13,7 +13,7 @@ from bertvision.evaluation.combining import LOWEST, METHODS
 from bertvision.evaluation.spans.answers import Candidate, SpanAnswer
 from bertvision.evaluation.spans.combining import combine_answers
 from bertvision.evaluation.spans.decode import decode_spans
-from bertvision.kinds import KINDS, LABEL, SCORE, SPAN, Kind
+from bertvision.kinds import KINDS, LABEL, SCORE, SPAN, Decoding, Kind
 from bertvision.tasks.base import Task
 
 PROBABILISTIC = (LABEL, SPAN)
@@ -223,6 +223,29 @@ def test_predictions_of_an_ensemble_are_decoded_like_those_of_a_model():
     expected = np.array([[0.8 / 1.4, 0.6 / 1.4], [0.3 / 1.2, 0.9 / 1.2]])
     assert predictions.probabilities == pytest.approx(expected, rel=1e-5)
     assert predictions.predicted() == [0, 1]
+
+
+def test_maxima_are_compared_across_windows_without_normalising_them():
+    """A passage of six words in two windows of three. In the first, two members are sure of different words: its maxima
+    sum to 1.9. In the second both give the same word 0.6: its maxima sum to 1."""
+    features, examples = questions([(0, 0, 3), (0, 3, 6)])
+    first = [[0.02, 0.9, 0.03, 0.03, 0.02], [0.02, 0.03, 0.9, 0.03, 0.02]]
+    second = [0.1, 0.1, 0.1, 0.6, 0.1]
+    outputs = [np.stack([logits([*own, *second])] * 2, axis=1) for own in first]
+    combined = SPAN.combine(outputs, features, "max")
+    task = Task("toy", SPAN, ("f1",), {}, windowed=True)
+
+    def best(are_logs: bool) -> tuple[str, float, float]:
+        how = Decoding(n_best=2, longest=1, are_logs=are_logs)
+        (answer,) = SPAN.decode(task, combined, features, examples, how).answers
+        return answer.text, answer.n_best[0].score, answer.null_score
+
+    # Unscaled: 0.9 · 0.9 against 0.6 · 0.6, and "no answer" 0.02 · 0.02 against 0.1 · 0.1.
+    text, score, null = best(are_logs=True)
+    assert text == "w0" and (math.exp(score), math.exp(null)) == pytest.approx((0.81, 0.0004), rel=1e-4)
+    # Scaled, the first window would divide by its sum of maxima, 1.87, and the second by 1.
+    text, score, null = best(are_logs=False)
+    assert text == "w5" and (math.exp(score), math.exp(null)) == pytest.approx((0.36, (0.02 / 1.87) ** 2), rel=1e-3)
 
 
 # ---------------------------------------------------------------------------------------------------- weights

@@ -43,12 +43,14 @@ def decode_spans(
     n_best: int = 20,
     max_answer_tokens: int = 30,
     device: "torch.device | str" = "cpu",
+    are_logs: bool = False,
 ) -> SpanAnswers:
     """Find the answer to each example, given the packed (token,) logits of all windows. `device` is where spans are
     searched.
 
     A span starts and ends at tokens of the passage that contain more than white space, with start ≤ end. Its score is
-    the sum of two log-probabilities, each a log-softmax over all tokens of the window.
+    the sum of two log-probabilities, each a log-softmax over all tokens of the window, or with `are_logs` the given
+    value.
     """
     from bertvision.evaluation.spans.pairs import find_pairs  # imports torch, which scoring alone does not need
 
@@ -59,8 +61,11 @@ def decode_spans(
         )
         assert not np.isnan(logits).any(), f"{name} logits hold NaN: the model has diverged"
     layout = layout_of(features, examples)
-    with ThreadPoolExecutor(len(sides)) as pool:
-        sums = list(pool.map(_sum_up, (logits for _, logits in sides), (features, features)))
+    if are_logs:
+        sums = [Sums(np.zeros(len(features)), np.zeros(len(features))) for _ in sides]
+    else:
+        with ThreadPoolExecutor(len(sides)) as pool:
+            sums = list(pool.map(_sum_up, (logits for _, logits in sides), (features, features)))
     silence = [
         np.maximum(logits[features.starts].astype(np.float64) - one.highest - one.total, LOWEST)
         for (_, logits), one in zip(sides, sums, strict=True)

@@ -1,0 +1,1 @@
+"""The published experiments and their scores, and the command that runs them and shows published beside measured."""

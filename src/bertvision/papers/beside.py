@@ -1,0 +1,204 @@
+"""Published scores beside measured ones: tables for the terminal, and a report."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+from bertvision.papers.published import BEST_HEAD, Line, PaperTable
+from bertvision.pipeline.finished import FinishedRun, Group, as_kept, read_figure
+from bertvision.report.block import Block, Report, Section
+from bertvision.report.drawing import ROW, chart_of, colour_by, import_altair, off_zero, tips
+from bertvision.report.summary import build_facts
+from bertvision.report.wording import CHOSEN
+from bertvision.tables import Cell, Column, Row, Table, counted
+
+PUBLISHED, OURS, BASELINE, CONTROL = "published", "ours", "baseline", "control (not in the papers)"
+TITLES = {"exact": "EM", "f1": "F1", "f1_no_answer": "F1 of no answer", "matthews": "Matthews"}
+CURVE = 3
+"""A model at this many snapshots is drawn as a curve."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A line of the papers, or one of ours beside it, and what our run scored."""
+
+    line: Line
+    ours: list[float | None]
+    """One for each of the line's figures."""
+    chosen: list[float | None]
+    """For spans: the same at the threshold chosen on held-out questions."""
+
+    @property
+    def gaps(self) -> list[float]:
+        """Ours minus published, where both exist."""
+        pairs = zip(self.ours, self.line.scores or [None] * len(self.ours), strict=True)
+        return [ours - published for ours, published in pairs if ours is not None and published is not None]
+
+
+def measure(table: PaperTable, runs: dict[str, FinishedRun]) -> list[Measured]:
+    """The lines of a table with our scores, and the baseline, the encoder and the control beside them."""
+    found = []
+    for (name, split), group in groupby(table.lines, key=lambda line: (line.run, line.split)):
+        lines, run = list(group), runs.get(name)
+        if run is not None:
+            found += [_look_up(line, run) for line in _with_company(lines, run, split)]
+        else:
+            found += [Measured(line, [None] * len(line.figures), [None] * len(line.figures)) for line in lines]
+    return found
+
+
+def _with_company(lines: list[Line], run: FinishedRun, split: str | None) -> list[Line]:
+    """The lines of a run, with the baseline first, and the encoder and the control at every snapshot if not there."""
+    first, there = lines[0], {line.model for line in lines}
+    snapshots = sorted({as_kept(line.epochs) for line in lines} & set(run.snapshots))
+    ours = replace(first, scores=())
+    company = [replace(ours, name=BASELINE, model="baseline", epochs=snapshots[0])] if snapshots else []
+    company += lines
+    for epochs in snapshots:
+        if "encoder" not in there:
+            company.append(replace(ours, name="BERT", model="encoder", epochs=epochs))
+        control = run.control(epochs) if epochs in run.head_snapshots else None
+        if control is not None:
+            company.append(replace(ours, name=CONTROL, model=control.name, epochs=epochs))
+    return company
+
+
+def _look_up(line: Line, run: FinishedRun) -> Measured:
+    group, split = _find(line, run), line.split or run.splits[0]
+    if group is None:
+        return Measured(line, [None] * len(line.figures), [None] * len(line.figures))
+    if group.role == "baseline":  # it has no threshold
+        own = [read_figure(group.first.scores(split), key) for key in line.figures]
+        return Measured(line, own, [None] * len(own))
+    ours, chosen = ([group.mean(split, f"{start}{key}") for key in line.figures] for start in ("", CHOSEN))
+    return Measured(line, ours, chosen)
+
+
+def _find(line: Line, run: FinishedRun) -> Group | None:
+    epochs = as_kept(line.epochs)
+    if line.model == BEST_HEAD:
+        return run.best_head(epochs) if epochs in run.head_snapshots else None
+    return next((group for group in run.rows(epochs) if group.name == line.model), None)
+
+
+# ---------------------------------------------------------------------- tables
+
+
+def build_table(table: PaperTable, found: list[Measured]) -> Table:
+    """One row for a model at a snapshot; one for each metric too, where rows have different ones."""
+    figures = {one.line.figures for one in found}
+    rows = [_row(one, one.line.figures) for one in found] if len(figures) == 1 else _long_rows(found)
+    made = Table.of(rows).without_empty()
+    made.title = table.title
+    made.first_to_go = ("EM*", "F1*")
+    return made
+
+
+def _row(one: Measured, figures: Iterable[str]) -> Row:
+    row = _names(one)
+    for at, key in enumerate(figures):
+        row |= _cells(one, at, f"{TITLES.get(key, key)} ")
+    for at, key in enumerate(figures):
+        heading = Column(f"{TITLES.get(key, key)}*", 1, "At the no-answer threshold chosen on held-out questions.")
+        row[heading] = one.chosen[at]
+    return row
+
+
+def _long_rows(found: list[Measured]) -> list[Row]:
+    return [
+        {**_names(one), "metric": TITLES.get(key, key), **_cells(one, at, "")}
+        for one in found
+        for at, key in enumerate(one.line.figures)
+    ]
+
+
+def _names(one: Measured) -> Row:
+    at: Cell = None if one.line.name == BASELINE else one.line.epochs
+    return {"task": one.line.task or None, "model": one.line.name, Column("epochs", None): at}
+
+
+def _cells(one: Measured, at: int, start: str) -> Row:
+    published, ours = one.line.scores[at] if one.line.scores else None, one.ours[at]
+    gap = ours - published if ours is not None and published is not None else None
+    return {
+        Column(f"{start}{PUBLISHED}", 1): published,
+        Column(f"{start}{OURS}", 1): ours,
+        Column(f"{start}difference", 1): gap,
+    }
+
+
+# ---------------------------------------------------------------------- the report
+
+
+def build_report(
+    title: str, tables: list[tuple[PaperTable, list[Measured]]], runs: dict[str, FinishedRun], notes: list[str]
+) -> Report:
+    blocks = [
+        Block(
+            key=f"table_{number}",
+            title=table.title,
+            table=build_table(table, found),
+            picture=_draw(found),
+            alt=f"{table.title}: published and measured",
+        )
+        for number, (table, found) in enumerate(tables, start=1)
+    ]
+    facts = [f"{name}: {fact}" for name, run in runs.items() for fact in build_facts(run)[:3:2]]
+    return Report(title, facts, notes, [Section("Published and measured", blocks)], finding=describe(tables))
+
+
+def describe(tables: list[tuple[PaperTable, list[Measured]]]) -> str:
+    """How far our scores are from the published ones, in one sentence."""
+    gaps = [gap for _, found in tables for one in found for gap in one.gaps]
+    lines = [one for _, found in tables for one in found if one.line.scores]
+    missing = sum(not one.gaps for one in lines)
+    left = (
+        f" {counted(missing, 'published row')} {'has' if missing == 1 else 'have'} no score of ours." if missing else ""
+    )
+    if not gaps:
+        return f"No published score can be compared.{left}"
+    close = sum(abs(gap) <= 1 for gap in gaps)
+    mean = sum(gaps) / len(gaps)
+    return (
+        f"{close} of {counted(len(gaps), 'published score')} are within one point of ours; on average ours are "
+        f"{abs(mean):.1f} points {'higher' if mean >= 0 else 'lower'}.{left}"
+    )
+
+
+def _draw(found: list[Measured]) -> dict[str, Any] | None:
+    """The first metric of each line: curves of a model at many snapshots, else two points for each row."""
+    rows = []
+    for one in found:
+        if one.line.name == BASELINE:
+            continue
+        name = " ".join(filter(None, [one.line.task, one.line.name]))
+        for which, value in ((PUBLISHED, one.line.scores[0] if one.line.scores else None), (OURS, one.ours[0])):
+            if value is not None:
+                place = {
+                    "epochs": one.line.epochs,
+                    "model": name,
+                    "row": f"{name}, {counted(one.line.epochs, 'epoch')}",
+                }
+                rows.append({**place, "scores": which, "score": value})
+    if not rows:
+        return None
+    altair = import_altair()
+    key = found[0].line.figures[0]
+    title = TITLES.get(key, key) if len({one.line.figures[0] for one in found}) == 1 else "score"
+    tooltip = tips("model:N", "epochs:Q", "scores:N", ("score:Q", title, ".1f"))
+    colour = colour_by("scores", [PUBLISHED, OURS]).legend(title=None)
+    curve = [row for row in rows if sum(other["model"] == row["model"] for other in rows) >= 2 * CURVE]
+    if curve:
+        base = chart_of(rows).encode(
+            x=altair.X("epochs:Q", title="epochs of fine-tuning"), y=off_zero("Y", "score:Q", title),
+            color=colour, tooltip=tooltip, shape=altair.Shape("model:N", title=None),
+        )  # fmt: skip
+        names = list(dict.fromkeys(row["model"] for row in curve))
+        line = base.transform_filter(altair.FieldOneOfPredicate("model", names)).mark_line()
+        return dict((line + base.mark_point()).to_dict())
+    order = list(dict.fromkeys(row["row"] for row in rows))
+    base = chart_of(rows, max(ROW, ROW // 2 * len(order))).encode(
+        x=off_zero("X", "score:Q", title), y=altair.Y("row:N", sort=order, title=None), color=colour, tooltip=tooltip
+    )
+    return dict(base.mark_point(filled=True, size=60).to_dict())

@@ -1,0 +1,119 @@
+"""`bertvision reproduce`: every published row beside ours, resumed where it stopped, on local data with a tiny BERT."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tiny_encoders import tiny_tokenizer
+from transformers import BertConfig, BertModel
+from two_steps import FIXTURES, save_wide_encoder
+from typer.testing import CliRunner, Result
+
+from bertvision.cli import app
+from bertvision.errors import UserError
+from bertvision.papers.published import find_paper
+
+SQUAD, GLUE = FIXTURES / "squad_tiny", FIXTURES / "glue_tiny"
+SMALL = ["data.limit_train=12", "data.limit_dev=4", "encoder.device=cpu"]
+
+
+@pytest.fixture(scope="session")
+def wide_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_wide_encoder(tmp_path_factory.mktemp("encoder"))
+
+
+def reproduce(*words: object) -> Result:
+    return CliRunner().invoke(app, ["reproduce", *map(str, words)], env={"COLUMNS": "200"})
+
+
+def test_without_a_name_the_experiments_are_listed() -> None:
+    output = reproduce().output
+    assert all(name in output for name in ("2020-spans", "2020-answerability", "2021-squad", "2021-glue"))
+
+
+def test_every_published_row_stands_beside_ours_and_a_second_call_trains_nothing(
+    wide_encoder: Path, tmp_path: Path
+) -> None:
+    words = ["2021-squad", "--quick", "--encoder", wide_encoder, "--data", SQUAD, "--to", tmp_path / "out", *SMALL]
+    first = reproduce(*words)
+    assert first.exit_code == 0, first.output
+    for text in ("First published", "Last published", "adapter 384 (AP)", "baseline", "control (not in the papers)"):
+        assert text in first.output
+    assert "70.1" in first.output and "73.4" in first.output and "BERT-large" not in first.output
+    assert "The encoder is encoder0" in first.output and "A quick run" in first.output
+    report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+    assert [block["title"] for block in report["sections"][0]["blocks"]] == [
+        table.title for table in find_paper("2021-squad").of_size(384)[1]
+    ]
+    assert (tmp_path / "out" / "first" / "report.html").is_file()
+    weights = tmp_path / "out" / "last" / "snapshots" / "epoch_1" / "heads" / "adapter_384" / "head.safetensors"
+    written = weights.stat().st_mtime_ns
+    again = reproduce(*words)
+    assert again.exit_code == 0 and weights.stat().st_mtime_ns == written
+
+
+def test_tasks_of_glue_are_found_in_several_folders_and_missing_ones_are_named(
+    wide_encoder: Path, tmp_path: Path
+) -> None:
+    for task in ("CoLA", "STS-B"):
+        (tmp_path / task[:2]).mkdir()
+        (tmp_path / task[:2] / task).symlink_to(GLUE / task)
+    folders = ["--data", tmp_path / "Co", "--data", tmp_path / "ST"]
+    words = ["2021-glue", "--quick", "--encoder", wide_encoder, *folders, "--to", tmp_path / "out", *SMALL]
+    ended = reproduce(*words, "--only", "first_cola", "--only", "first_stsb", "--only", "first_rte")
+    assert ended.exit_code == 0, ended.output
+    assert "left out" in ended.output and "first_rte" in ended.output.partition("left out")[2].splitlines()[0]
+    assert "Spearman" in ended.output or "spearman" in ended.output
+    assert sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_dir()) == [
+        "first_cola", "first_stsb", "report",
+    ]  # fmt: skip
+
+
+def test_the_cost_is_shown_without_running(wide_encoder: Path, tmp_path: Path) -> None:
+    words = ["--encoder", wide_encoder, "--data", GLUE, "--only", "first_rte", "--to", tmp_path / "out", *SMALL]
+    ended = reproduce("2021-glue", "--cost", *words)
+    assert ended.exit_code == 0, ended.output
+    assert "What it will cost" in ended.output and "first_rte" in ended.output
+    assert not (tmp_path / "out" / "first_rte" / "scores.json").exists()
+
+
+def test_mistakes_are_explained_before_any_work(wide_encoder: Path, tmp_path: Path) -> None:
+    for words, message in (
+        (["2020-span"], "no published experiment '2020-span': did you mean '2020-spans'"),
+        (["2021-glue", "--encoder", wide_encoder, "--only", "last_rt"], "has no run 'last_rt'"),
+        (["2021-glue", "--encoder", wide_encoder, "--data", tmp_path / "gone"], "there is no folder"),
+        (["2021-glue", "--encoder", wide_encoder, "--data", tmp_path], "no data of 2021-glue"),
+        (["2021-squad", "--encoder", wide_encoder, "--data", SQUAD, "train.lr=fast"], "train.lr"),
+    ):
+        ended = reproduce(*words)
+        assert isinstance(ended.exception, UserError) and message in str(ended.exception), ended.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["2020-spans", "2020-answerability"])
+def test_the_experiments_of_2020_run_to_their_tables(name: str, wide_encoder: Path, tmp_path: Path) -> None:
+    ended = reproduce(name, "--quick", "--encoder", wide_encoder, "--data", SQUAD, "--to", tmp_path / "out", *SMALL)
+    assert ended.exit_code == 0, ended.output
+    report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+    rows = [row for block in report["sections"][0]["blocks"] for row in block["rows"]]
+    published = sum(len(table.lines) for table in find_paper(name).tables)
+    assert len(rows) >= published and "have no score of ours" not in report["finding"]
+
+
+@pytest.mark.slow
+def test_a_random_bert_large_runs_the_spans_of_2020(tmp_path: Path) -> None:
+    """The right shape: 24 layers of 1024. Fewer snapshots, since each takes 1.3 GB."""
+    folder = tmp_path / "bert-large"
+    config = BertConfig(
+        vocab_size=len(tiny_tokenizer()), hidden_size=1024, num_hidden_layers=24, num_attention_heads=16,
+        intermediate_size=4096,
+    )  # fmt: skip
+    BertModel(config).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    few = ["finetune.epochs=0.5", "finetune.snapshots=[0.3]", "train.snapshots=[0.3]", "data.limit_train=8"]
+    words = ["2020-spans", "--quick", "--encoder", folder, "--data", SQUAD, "--to", tmp_path / "out"]
+    ended = reproduce(*words, *SMALL[1:], *few)
+    assert ended.exit_code == 0, ended.output
+    assert "adapter 386 shared, skip" in ended.output and "pooling, adapter, Xception" in ended.output
+    scores = json.loads((tmp_path / "out" / "spans" / "scores.json").read_text(encoding="utf-8"))
+    assert scores["snapshots"]["0.3"]["adapter_386_skip"]["parameters"] == 417_000
