@@ -22,7 +22,6 @@ SETTINGS = {key for key, *_ in list_settings(RunConfig)}
 SECTIONS = {key.split(".")[0] for key in SETTINGS if "." in key}
 SETTING = re.compile(rf"(?<![\w./{{-])((?:{'|'.join(sorted(SECTIONS))})\.[a-z_]+)(?![\w(./-])")
 FILES = (".csv", ".db", ".json", ".jsonl", ".py", ".tsv", ".toml", ".txt")
-BEING_BUILT = ("features", "reproduce")  # commands that the docs already name
 
 
 def read_code(text: str) -> Iterator[str]:
@@ -34,7 +33,7 @@ def read_code(text: str) -> Iterator[str]:
 
 def unknown_commands(code: str) -> Iterator[str]:
     found = re.match(r"(?:\$ |python -m )?bertvision ([a-z].*)", code)
-    if not found or found[1].split()[0] in BEING_BUILT:
+    if not found:
         return
     command: Any = typer.main.get_command(app)
     words = re.sub(r" {2,}.*| #.*", "", found[1]).split()

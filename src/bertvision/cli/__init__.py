@@ -24,7 +24,7 @@ from bertvision.tables import Table
 
 COMMANDS = (
     "fit", "predict", "demo", "run", "report", "search", "kit", "reproduce", "check", "tasks", "heads", "settings",
-    "store", "finetune", "encode", "train", "evaluate", "ensemble",
+    "store", "features", "finetune", "encode", "train", "evaluate", "ensemble",
 )  # fmt: skip
 RESUMABLE = ("demo", "run", "reproduce", "search", "finetune", "encode", "train", "evaluate")
 
