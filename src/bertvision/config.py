@@ -167,6 +167,9 @@ class TrainConfig:
         "tokens per forward pass of the frozen encoder; default: 8,192, on a GPU up to 32,768 as memory allows",
         at_least=1,
     )
+    dev_each_epoch: bool = setting(
+        False, "also score dev after each epoch of the heads: for a report, never for a choice"
+    )
     checkpoint_seconds: float = setting(
         120.0, "seconds between checkpoints, from which an interrupted run resumes", at_least=0
     )

@@ -1,6 +1,8 @@
-"""Scores on held-out data: after each epoch of a run, and to compare the members of a search."""
+"""Scores on held-out data: after each epoch of a run, and to compare the members of a search. On request also on dev
+after each epoch."""
 
 import math
+import time
 
 import numpy as np
 import torch
@@ -17,35 +19,26 @@ from bertvision.training.stack import Member
 ROWS = 1024  # windows per batch when the states are in memory
 
 
-class HeldOut:
-    """Scores members on the held-out examples. Their states are held in memory if they are small."""
+class Outputs:
+    """Computes what members that are still training output for a split. Its states are held in memory if they are
+    small."""
 
-    def __init__(self, states: States, keep: tuple[Part, ...], metric: str, towers: bool = False) -> None:
-        self.job, self.encoder, self.metric = states.job, states.encoder, metric
-        self.kept = states.keep(keep, HELD_OUT, towers=towers)
+    def __init__(self, states: States, keep: tuple[Part, ...], split: str, towers: bool = False) -> None:
+        self.job, self.encoder, self.split = states.job, states.encoder, split
+        self.kept = states.keep(keep, split, towers=towers)
 
-    def score(self, members: list[Member]) -> dict[str, float]:
-        """Return name → score in percent, NaN if a head's outputs are NaN or infinite. All processes get the scores of
-        the main process."""
-        if not members:
-            return {}
+    def of(self, members: list[Member]) -> dict[str, np.ndarray]:
+        """Name → raw outputs (token or window, output); on the main process only."""
         for member in members:
             member.head.eval()
         outputs = self._kept_outputs(members) if self.kept is not None else self._streamed_outputs(members)
         for member in members:
             member.head.train()
-        machine = self.job.machine
-        scores = (
-            [{name: score_held_out(self.job, found, self.metric) for name, found in outputs.items()}]
-            if machine.is_main
-            else []
-        )
-        agreed: dict[str, float] = machine.gather(scores)[0]
-        return agreed
+        return outputs
 
     def _kept_outputs(self, members: list[Member]) -> dict[str, np.ndarray]:
         assert self.kept is not None
-        features = self.job.features(HELD_OUT)
+        features = self.job.features(self.split)
         plan = fill_batches(features.lengths, np.arange(len(features)), rows=ROWS)
         found = Collector()
         for batch in MemorySource(self.kept, features, plan).batches():
@@ -54,9 +47,31 @@ class HeldOut:
         return put_in_order(found.fetch(), [member.name for member in members], features, self.job.task.kind)
 
     def _streamed_outputs(self, members: list[Member]) -> dict[str, np.ndarray]:
-        job, features = self.job, self.job.features(HELD_OUT)
+        job, features = self.job, self.job.features(self.split)
         heads = {member.name: member.head for member in members}
         return compute_outputs(self.encoder, heads, features, job.task.kind, job.machine, job.encode_tokens)
+
+
+class HeldOut:
+    """Scores members on the held-out examples."""
+
+    def __init__(self, states: States, keep: tuple[Part, ...], metric: str, towers: bool = False) -> None:
+        self.job, self.metric = states.job, metric
+        self.outputs = Outputs(states, keep, HELD_OUT, towers)
+
+    def score(self, members: list[Member]) -> dict[str, float]:
+        """Return name → score in percent, NaN if a head's outputs are NaN or infinite. All processes get the scores of
+        the main process."""
+        if not members:
+            return {}
+        outputs, machine = self.outputs.of(members), self.job.machine
+        scores = (
+            [{name: score_held_out(self.job, found, self.metric) for name, found in outputs.items()}]
+            if machine.is_main
+            else []
+        )
+        agreed: dict[str, float] = machine.gather(scores)[0]
+        return agreed
 
 
 def score_held_out(job: Job, outputs: np.ndarray, metric: str) -> float:
@@ -71,31 +86,56 @@ def score_held_out(job: Job, outputs: np.ndarray, metric: str) -> float:
     return float(scores.get("at_threshold", scores)[metric])
 
 
+def score_dev(job: Job, outputs: np.ndarray, split: str) -> dict[str, float | None]:
+    """The task's metrics of a model's outputs; spans at threshold 0. None if the outputs are NaN or infinite."""
+    task, examples = job.task, job.examples(split)
+    if not np.isfinite(outputs).all():
+        return dict.fromkeys(task.metrics)
+    scores = task.kind.score(task.metrics, task.kind.example_results(job.decode(outputs, split, n_best=1), examples))
+    return {metric: round(float(scores[metric]), 4) for metric in task.metrics}
+
+
 class EachEpoch:
     """A `training.train.Judge` that drops no member: it logs the members' scores at the end of each epoch."""
 
-    def __init__(self, held_out: HeldOut, snapshot: float, members: list[Member], steps: list[np.ndarray]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        held_out: HeldOut | None,
+        dev: list[Outputs],
+        snapshot: float,
+        members: list[Member],
+        steps: list[np.ndarray],
+    ) -> None:
         """`steps` are the windows of each step of the pass. The end of the last epoch is left out: the scoring stage
-        covers it."""
-        self.held_out, self.snapshot = held_out, snapshot
+        covers it. `dev` scores are for reports only."""
+        self.job, self.held_out, self.dev, self.snapshot = job, held_out, dev, snapshot
         self.ends = {member.name: _epoch_ends(member, steps) for member in members}
         self.steps = {step for ends in self.ends.values() for step in ends}
+        self.started = time.monotonic()
 
     def is_due(self, step: int) -> bool:
         return step in self.steps
 
     def drop(self, step: int, members: list[Member]) -> list[Member]:
+        seconds = time.monotonic() - self.started
         due = [member for member in members if step in self.ends[member.name]]
-        scores = self.held_out.score(due)
-        for member in due if self.held_out.job.machine.is_main else ():
-            score = scores[member.name]
-            self.held_out.job.folder.log(
+        scores = self.held_out.score(due) if self.held_out is not None else {}
+        dev = {outputs.split: outputs.of(due) for outputs in self.dev} if due else {}
+        for member in due if self.job.machine.is_main else ():
+            score, facts = scores.get(member.name, math.nan), {}
+            if dev:
+                facts["dev"] = {split: score_dev(self.job, found[member.name], split) for split, found in dev.items()}
+            self.job.folder.log(
                 "epoch",
                 snapshot=self.snapshot,
                 head=member.name,
                 epoch=self.ends[member.name].index(step) + 1,
                 held_out=None if math.isnan(score) else round(score, 4),
+                seconds=round(seconds, 2),
+                **facts,
             )
+        self.started = time.monotonic()
         return []
 
 

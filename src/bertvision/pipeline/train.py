@@ -15,7 +15,7 @@ from bertvision.heads import MemberConfig, build_head, count_parameters, outline
 from bertvision.pipeline.begin import begin_head, check_begin
 from bertvision.pipeline.convex import solve_members
 from bertvision.pipeline.folder import HELD_OUT, mark_done
-from bertvision.pipeline.held_out import EachEpoch, HeldOut
+from bertvision.pipeline.held_out import EachEpoch, HeldOut, Outputs
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.snapshot import compile_if_long, load_snapshot, report_route
 from bertvision.pipeline.states import PASSES, States, parts_read, pass_of
@@ -136,8 +136,10 @@ def train_members(
     job.machine.watch_memory()
     keep, towers = parts_read([member.head for member in members]), members[0].head.towers
     stepped = [member for member in members if not member.head.convex]
-    if watched and job.examples(HELD_OUT) and max((one.config.epochs for one in stepped), default=0) > 1:
-        judge = EachEpoch(HeldOut(states, keep, job.task.metrics[0], towers), states.epochs, stepped, whole.steps)
+    if watched and max((one.config.epochs for one in stepped), default=0) > 1:
+        held_out = HeldOut(states, keep, job.task.metrics[0], towers) if job.examples(HELD_OUT) else None
+        dev = [Outputs(states, keep, split, towers) for split in job.dev_splits] if train.dev_each_epoch else []
+        judge = EachEpoch(job, held_out, dev, states.epochs, stepped, whole.steps)
     tokens = job.tokens_of(whole.steps)
     if not encoder.compiled:
         compile_if_long(job, encoder, repeats * sum(tokens) if "tokens" in keep else float(lengths.sum()))

@@ -73,11 +73,12 @@ def train_heads(
             bar.advance(tokens_of(step))
             step += 1
             ended = any(member.is_over for unit in units for member in unit.members)
-            if step % LOG_STEPS == 0 or step == last or ended:
+            is_judged = judge is not None and judge.is_due(step)
+            if step % LOG_STEPS == 0 or step == last or ended or is_judged:
                 losses = _take_losses(units, machine, reporter)
                 if machine.is_main:
                     log("train", step=step, loss=losses)
-            if judge is not None and judge.is_due(step):
+            if judge is not None and is_judged:
                 _drop_judged(judge, step, units)
             units = _drop_finished(units)
             del batch  # free its states before the next ones are computed

@@ -1,6 +1,7 @@
-"""Training loss and held-out score of each head after each epoch, from the log of the run."""
+"""Training loss and held-out score of each head after each epoch, and dev scores if the run has them; from its log."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,8 +14,8 @@ from bertvision.report.block import Block
 from bertvision.report.curves import draw_curve
 from bertvision.report.drawing import import_altair, off_zero, tips
 from bertvision.report.ranking import SERIES, names_drawn, whole_heads
-from bertvision.report.wording import CHOSEN, after_tuning, figure_name, in_text, joined, seeds_note, title_of
-from bertvision.tables import Column, Table
+from bertvision.report.wording import CHOSEN, ENCODER, after_tuning, figure_name, in_text, joined, seeds_note, title_of
+from bertvision.tables import Column, Table, counted
 
 POINTS = 60  # points of a line of losses
 TICKS = 12  # labels of an axis of epochs
@@ -30,6 +31,10 @@ class LoggedPass:
     """Step → mean loss since the last logged step."""
     scores: dict[int, float] = field(default_factory=dict)
     """Epoch → score on held-out data after it; without the last epoch."""
+    dev: dict[int, dict[str, dict[str, float | None]]] = field(default_factory=dict)
+    """Epoch → dev split → metric → score; without the last epoch, empty unless `train.dev_each_epoch`."""
+    seconds: dict[int, float] = field(default_factory=dict)
+    """Epoch → how long the pass took for it, without scoring; without the last epoch."""
 
 
 def read_passes(log: list[dict[str, Any]], name: str) -> list[LoggedPass]:
@@ -46,6 +51,10 @@ def read_passes(log: list[dict[str, Any]], name: str) -> list[LoggedPass]:
             current.snapshot = float(line["snapshot"])
             if line["held_out"] is not None:
                 current.scores[line["epoch"]] = line["held_out"]
+            if "dev" in line:
+                current.dev[line["epoch"]] = line["dev"]
+            if "seconds" in line:
+                current.seconds[line["epoch"]] = line["seconds"]
         elif line.get("event") == "train" and name in line["loss"]:
             step, loss = line["step"], line["loss"][name]
             current.losses = {old: value for old, value in current.losses.items() if old < step}
@@ -109,11 +118,34 @@ class Course:
         found = _mean_by_key([one.scores for one in self.passes])
         return found if self.last is None else {**found, self.epochs: self.last}
 
+    @property
+    def seconds(self) -> dict[int, float]:
+        return _mean_by_key([one.seconds for one in self.passes])
+
+    def dev(self, split: str) -> dict[int, dict[str, float | None]]:
+        """Epoch → metric → score on a dev split, without the last epoch."""
+        epochs = set.intersection(*({e for e in one.dev if split in one.dev[e]} for one in self.passes))
+        return {epoch: _mean_scores([one.dev[epoch][split] for one in self.passes]) for epoch in sorted(epochs)}
+
+    def whole_dev(self, split: str, metrics: Sequence[str]) -> dict[int, dict[str, float | None]]:
+        """The same with the last epoch."""
+        return {**self.dev(split), self.epochs: {metric: self.group.mean(split, metric) for metric in metrics}}
+
 
 def _mean_by_key(some: list[dict[int, float]]) -> dict[int, float]:
     """The mean of each key that occurs in all of them."""
     keys = set.intersection(*map(set, some)) if some else set()
     return {key: sum(one[key] for one in some) / len(some) for key in sorted(keys)}
+
+
+def _mean_scores(some: list[dict[str, float | None]]) -> dict[str, float | None]:
+    """The mean of each metric; None if a seed has no score."""
+    found: dict[str, float | None] = {}
+    for metric in some[0]:
+        values = [scores[metric] for scores in some]
+        known = [value for value in values if value is not None]
+        found[metric] = sum(known) / len(known) if len(known) == len(values) else None
+    return found
 
 
 @analysis("Training", 30, "Heads by epoch")
@@ -146,6 +178,78 @@ def epochs_of_heads(run: FinishedRun, split: str) -> Block | None:
         ),
         folded=True,
     )
+
+
+@analysis("Training", 31, "Heads by epoch, on dev")
+def epochs_on_dev(run: FinishedRun, split: str) -> Block | None:
+    """Dev scores of each head after each epoch beside those of the encoder alone, if the run scored them."""
+    courses = [course for course in _courses(run) if course.dev(split)]
+    if not courses:
+        return None
+    at, metrics = courses[-1].group.epochs, run.task.metrics
+    newest = [course for course in courses if course.group.epochs == at]
+    by_name = {course.group.name: course for course in newest}
+    shown = [by_name[name] for name in names_drawn(run, [course.group for course in newest], SERIES)]
+    alone, title = run.encoder(at).mean(split, metrics[0]), figure_name(metrics[0])
+    rows = [
+        {"model": title_of(course.group), "epoch": epoch, "score": scores[metrics[0]]}
+        for course in shown
+        for epoch, scores in course.whole_dev(split, metrics).items()
+        if scores[metrics[0]] is not None
+    ]
+    altair = import_altair()
+    last = max(course.epochs for course in shown)
+    x = altair.X("epoch:Q", title="epochs of the head", axis=altair.Axis(values=_whole_ticks(last), format="d"))
+    tooltip = tips(("model:N", "head"), "epoch:Q", ("score:Q", title, ".2f"))
+    return Block(
+        sentences=[_describe_dev(run, split, at, newest)],
+        table=_dev_table(courses, split, metrics),
+        picture=draw_curve(rows, x, off_zero("Y", "score:Q", f"{split} {title}"), tooltip, level=(alone, ENCODER)),
+        drawn=["epoch", title],
+        note=joined(
+            f"The picture shows heads on the encoder {after_tuning(at)}. These scores were used for no choice.",
+            "No-answer threshold 0." if run.kind.has_threshold else "",
+            "Seconds are those of the pass that all heads share.",
+            seeds_note(course.group for course in courses),
+        ),
+        folded=True,
+    )
+
+
+def _describe_dev(run: FinishedRun, split: str, at: float, courses: list[Course]) -> str:
+    """How often the heads were above the encoder alone."""
+    metric = run.task.metrics[0]
+    alone = run.encoder(at).mean(split, metric)
+    scores = [
+        found[metric]
+        for course in courses
+        if course.group.role == "head"
+        for found in course.whole_dev(split, run.task.metrics).values()
+    ]
+    known = [score for score in scores if score is not None]
+    if alone is None or not known:
+        return f"No head has {split} scores by epoch to compare with the encoder alone."
+    above = sum(score > alone for score in known)
+    return (
+        f"After {above} of {counted(len(known), 'epoch')} of the heads together, {figure_name(metric)} on {split} is "
+        f"above that of the encoder alone ({alone:.2f}). It ranges from {min(known):.2f} to {max(known):.2f}."
+    )
+
+
+def _dev_table(courses: list[Course], split: str, metrics: Sequence[str]) -> Table:
+    return Table.of(
+        {
+            Column("fine-tuning", None, "Epochs the encoder was fine-tuned for"): course.group.epochs,
+            "head": title_of(course.group),
+            "epoch": epoch,
+            **{Column(figure_name(metric), 2): scores[metric] for metric in metrics},
+            Column(
+                "seconds", 1, "Of the pass that all heads share, for this epoch, without scoring"
+            ): course.seconds.get(epoch),
+        }
+        for course in courses
+        for epoch, scores in course.whole_dev(split, metrics).items()
+    ).without_empty()
 
 
 def _epoch_key(run: FinishedRun) -> str:
@@ -224,10 +328,14 @@ def _draw_epochs(courses: list[Course], score: str) -> dict[str, Any]:
         for epoch, value in course.scores.items()
     ]
     last = max(epoch for course in courses for epoch in course.scores)
-    whole = list(range(1, last + 1, max(1, -(-last // TICKS))))  # Vega's own ticks fall between epochs
-    x = altair.X("epoch:Q", title="epochs of the head", axis=altair.Axis(values=whole, format="d"))
+    x = altair.X("epoch:Q", title="epochs of the head", axis=altair.Axis(values=_whole_ticks(last), format="d"))
     tooltip = tips(("model:N", "head"), "epoch:Q", ("score:Q", score, ".2f"), ("loss:Q", "training loss", ".4f"))
     return draw_curve(rows, x, off_zero("Y", "score:Q", score), tooltip)
+
+
+def _whole_ticks(last: int) -> list[int]:
+    """Epochs to label: Vega's own ticks fall between them."""
+    return list(range(1, last + 1, max(1, -(-last // TICKS))))
 
 
 def _draw_losses(courses: list[Course]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from tiny_blocks import accuracy, curve_run, drawn, layers_of
 from tiny_reports import TinyRun, build_tiny_run
 
 from bertvision.kinds import KINDS, Kind
-from bertvision.report.analyses.head_epochs import epoch_losses, epochs_of_heads, read_passes
+from bertvision.report.analyses.head_epochs import epoch_losses, epochs_of_heads, epochs_on_dev, read_passes
 
 
 def train(step: int, **loss: float | None) -> dict[str, Any]:
@@ -114,3 +114,37 @@ def test_every_mark_has_a_tooltip_for_every_kind(tmp_path: Path, kind: Kind) -> 
     block = epochs_of_heads(run, "dev")
     assert block is not None and block.picture is not None and block.in_words() and block.sentences
     assert all("tooltip" in layer["encoding"] for layer in layers_of(block.picture))
+
+
+# ---------------------------------------------------------------------- dev
+
+
+def test_dev_scores_by_epoch_stand_beside_the_encoder_alone(tmp_path: Path) -> None:
+    run = TinyRun(tmp_path, metrics=["accuracy", "f1"])
+    both = lambda a, f: {split: {"accuracy": a, "f1": f} for split in ("dev", "held_out")}  # noqa: E731
+    run.add("encoder", 1.0, scores=both(70.0, 60.0))
+    run.add("last_linear", 1.0, scores=both(60.0, 50.0), epochs=3)
+    run.add("adapter_64", 1.0, scores=both(74.0, 66.0), epochs=3)
+    for step in (5, 10, 15):
+        run.log("train", step=step, loss={"last_linear": 1.0, "adapter_64": 0.5})
+        for name, score in (("last_linear", 60.0), ("adapter_64", 64.0 + step)) if step < 15 else ():
+            dev = {"dev": {"accuracy": score, "f1": score - 8}}
+            run.log("epoch", snapshot=1.0, head=name, epoch=step // 5, held_out=score, seconds=step / 2, dev=dev)
+    block = epochs_on_dev(run.write(), "dev")
+    assert block is not None and block.table is not None
+    rows = [row for row in block.table.records() if row["head"] == "adapter_64"]
+    assert [(row["epoch"], row["accuracy"], row["F1"], row["seconds"]) for row in rows] == [
+        (1, 69.0, 61.0, 2.5), (2, 74.0, 66.0, 5.0), (3, 74.0, 66.0, None),
+    ]  # fmt: skip
+    # Of the head's three epochs (the control does not count), two are above 70.
+    assert block.sentences == [
+        "After 2 of 3 epochs of the heads together, accuracy on dev is above that of the encoder alone (70.00). It "
+        "ranges from 69.00 to 74.00."
+    ]
+    assert "used for no choice" in block.note
+    levels = [row for row in drawn(block) if row.get("model") == "encoder alone"]
+    assert [row["score"] for row in levels] == [70.0]
+
+
+def test_a_run_without_dev_scores_by_epoch_has_no_such_block(tmp_path: Path) -> None:
+    assert epochs_on_dev(epochs_run(tmp_path).write(), "dev") is None
