@@ -12,6 +12,7 @@ import typer
 from bertvision.cli import app
 from bertvision.config import RunConfig
 from bertvision.heads import HEADS, list_presets
+from bertvision.papers.published import load_papers
 from bertvision.settings import list_settings
 
 ROOT = Path(__file__).parents[2]
@@ -78,3 +79,20 @@ def test_heads_in_place_of_the_originals_exist() -> None:
     for entry in entries:
         settings = {key for key, *_ in list_settings(HEADS[entry.pop("head")].Config)}
         assert not set(entry) - settings
+
+
+def test_blocks_and_tables_that_replace_the_papers_exist() -> None:
+    page = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    cells = [
+        cell for row in page.splitlines() if row.startswith("|") for part in row.split("|") for cell in part.split(";")
+    ]
+    named: dict[str, set[str]] = {"report": set(), "reproduce": set()}
+    for cell in cells:
+        start = cell.strip().partition(":")[0]
+        if start in named:
+            named[start] |= set(re.findall('"([^"]+)"', cell))
+    blocks = "\n".join(path.read_text(encoding="utf-8") for path in ROOT.glob("src/bertvision/report/analyses/*.py"))
+    titles = [table.title for paper in load_papers().values() for table in paper.tables]
+    assert len(named["report"]) > 8 and len(named["reproduce"]) > 3
+    assert [title for title in named["report"] if f'"{title}"' not in blocks] == []
+    assert [title for title in named["reproduce"] if not any(known.startswith(title) for known in titles)] == []
