@@ -76,6 +76,15 @@ class Features:
             None if self.make_towers is None else lambda: self.towers.take(windows),
         )  # fmt: skip
 
+    def uncut_lengths(self, overlap: int) -> npt.NDArray[np.int64]:
+        """(example,) the length of each example in tokens before it was cut into windows that share `overlap` tokens.
+        Truncated texts have no uncut length here."""
+        counts = np.concatenate([[0], np.cumsum(self.offsets[:, 0] < 0)])  # (token + 1,) outside the passage
+        repeated = counts[self.starts + self.lengths] - counts[self.starts] + overlap  # (window,)
+        # Every window after the first repeats the question, the special tokens and the overlap.
+        new = self.lengths - np.where(np.diff(self.example, prepend=-1) == 0, repeated, 0)  # (window,)
+        return np.bincount(self.example, weights=new).astype(np.int64)  # (example,)
+
     def find_tokens(self, windows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """Return the indices, (token,), of the tokens of the given windows in the packed arrays."""
         lengths = self.lengths[windows].astype(np.int64)  # (window,)

@@ -494,8 +494,18 @@ class FinishedRun:
     @cached_property
     def lengths(self) -> dict[str, tuple[list[int], list[int]]]:
         """Split → window lengths in tokens, and the number of windows of each length."""
-        found = read_json(self.folder.path / "lengths.json") or {}
-        return {split: (one["lengths"], one["windows"]) for split, one in found.items()}
+        return {split: (one["lengths"], one["windows"]) for split, one in self._lengths.items()}
+
+    @cached_property
+    def uncut_lengths(self) -> dict[str, tuple[list[int], list[int]]]:
+        """Split → text lengths in tokens before texts were cut into windows, and the number of texts of each length.
+        Without splits of which they were not recorded."""
+        found = {split: one["uncut"] for split, one in self._lengths.items() if "uncut" in one}
+        return {split: (one["lengths"], one["texts"]) for split, one in found.items()}
+
+    @cached_property
+    def _lengths(self) -> dict[str, Any]:
+        return dict(read_json(self.folder.path / "lengths.json") or {})
 
     @cached_property
     def job(self) -> Job:
@@ -508,7 +518,7 @@ class FinishedRun:
         except UserError:
             return None
         # The files may have changed: these scores must not appear next to other texts.
-        stamp = (read_json(self.folder.path / "lengths.json") or {}).get(split, {}).get("stamp")
+        stamp = self._lengths.get(split, {}).get("stamp")
         return found if stamp in (None, self.job.stamps.data(split)) else None
 
 

@@ -7,7 +7,8 @@ snapshots/epoch_1/predictions/<split>/<name>/           predictions.jsonl, outpu
 states/train_epoch_1_tokens/                            a store of hidden states, if storing them pays off
 sources.json                                            where the states came from, and why
 scores.json summary.md                                  all scores, and the tables
-lengths.json ensembles.json                             window lengths, and ensembles added after the run
+lengths.json                                            lengths in tokens of windows, and of texts before they are cut
+ensembles.json                                          ensembles added after the run
 report.html report.md report.json report/ analyses/     the report, and the analyses behind it
 """
 

@@ -56,18 +56,27 @@ def evaluate(job: Job) -> dict[str, Any]:
 
 
 def keep_lengths(job: Job) -> None:
-    """Save how many windows of each length there are, for reports that run without a tokenizer."""
+    """Save lengths.json: how many windows of each length there are, and where texts are cut into windows, how many
+    texts of each length before. Reports then need no tokenizer."""
     path = job.folder.path / "lengths.json"
     known, found = read_json(path) or {}, {}
     for split in ("train", *job.scored_splits):
-        stamp = job.stamps.data(split)
-        if known.get(split, {}).get("stamp") == stamp:
-            found[split] = known[split]
-        else:
-            lengths, counts = np.unique(job.features(split).lengths, return_counts=True)
-            found[split] = {"stamp": stamp, "lengths": lengths.tolist(), "windows": counts.tolist()}
+        stamp, old = job.stamps.data(split), known.get(split, {})
+        if old.get("stamp") == stamp and ("uncut" in old or not job.task.windowed):  # older files lack it
+            found[split] = old
+            continue
+        features = job.features(split)
+        found[split] = {"stamp": stamp, **_count_lengths(features.lengths, "windows")}
+        if job.task.windowed:
+            found[split]["uncut"] = _count_lengths(features.uncut_lengths(job.config.data.overlap), "texts")
     if found != known:
         write_json(path, found)
+
+
+def _count_lengths(lengths: np.ndarray, what: str) -> dict[str, list[int]]:
+    """The lengths that occur, and how many windows or texts have each."""
+    values, counts = np.unique(lengths, return_counts=True)
+    return {"lengths": values.tolist(), what: counts.tolist()}
 
 
 def _rows(job: Job, epochs: float) -> list[Row]:

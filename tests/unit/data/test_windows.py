@@ -110,6 +110,8 @@ def test_windows_equal_those_of_the_tokenizers_own_truncation(tokenizer, max_len
         offsets = [offset if passage else (-1, -1) for offset, passage in zip(pairs, own, strict=True)]
         assert [tuple(pair) for pair in features.offsets[tokens].tolist()] == offsets
     assert len(features) == len(expected["input_ids"]) == len(features.lengths)
+    uncut = tokenizer([example.text for example in examples], [example.text_pair for example in examples])["input_ids"]
+    assert features.uncut_lengths(overlap).tolist() == [len(ids) for ids in uncut]
 
 
 @every_tokenizer
@@ -134,6 +136,7 @@ def test_windows_cover_the_passage_and_overlap_by_exactly_the_setting(tokenizer,
         assert before[len(before) - overlap :] == after[:overlap]
         joined += after[overlap:]
     assert joined == whole
+    assert features.uncut_lengths(overlap).tolist() == [special_and_question + len(whole)]
     assert features.lengths.max() <= max_length
     assert features.lengths.sum() == len(features.input_ids)
 
@@ -153,7 +156,7 @@ def test_token_types_are_zero_for_models_without_them():
 
 def test_no_examples_return_no_windows():
     features = spans([], TOKENIZERS["wordpiece"])
-    assert len(features) == 0 and features.offsets.shape == (0, 2)
+    assert len(features) == 0 and features.offsets.shape == (0, 2) and features.uncut_lengths(0).tolist() == []
 
 
 def test_batching_does_not_change_features_and_progress_ends_at_the_total():

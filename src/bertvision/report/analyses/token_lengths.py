@@ -9,35 +9,57 @@ from bertvision.pipeline.finished import FinishedRun
 from bertvision.report.analysis import analysis
 from bertvision.report.block import Block
 from bertvision.report.drawing import chart_of, colour_by, import_altair, tips
+from bertvision.report.wording import joined
 from bertvision.tables import Column, Row, Table, counted
 
 BINS = 32  # approximate number of bins in the histogram
+UNCUT: list[Column | str] = [
+    Column("uncut texts", None, "Questions with their passages, before they are cut into windows"),
+    Column("uncut mean", 1),
+    "uncut 98th percentile",
+    "uncut 99th percentile",
+    "uncut longest",
+]
 
 Lengths = dict[str, np.ndarray]
-"""Split → (window) length in tokens."""
+"""Split → length in tokens of each window, or of each text before it is cut."""
 
 
 @analysis("Training", 40, "Text lengths in tokens")
 def length_histogram(run: FinishedRun, split: str) -> Block | None:
-    """Lengths in tokens of the windows of train and of a dev split."""
-    counts = {name: run.lengths[name] for name in ("train", split) if name in run.lengths}
-    found = {name: np.repeat(*map(np.array, pair)) for name, pair in counts.items() if sum(pair[1])}  # each (window)
+    """Lengths in tokens of the windows of train and of a dev split, and of texts before they were cut into windows."""
+    found, uncut = _repeat(run.lengths, split), _repeat(run.uncut_lengths, split)
     if not found:
         return None
     limit = int(run.config.get("data", {}).get("max_length") or run.task.max_length)
     width = _bin_width(max(int(lengths.max()) for lengths in found.values()))
     return Block(
-        sentences=[*(_describe_lengths(*pair) for pair in found.items()), _describe_limit(run, found, limit)],
-        table=Table.of(_row_of(*pair, limit) for pair in found.items()),
+        sentences=[
+            *(_describe_lengths(*pair) for pair in found.items()),
+            _describe_limit(run, found, limit),
+            *([_describe_uncut(uncut)] if uncut else []),
+        ],
+        table=Table.of(
+            _row_of(*pair, limit) | _uncut_cells(uncut.get(pair[0])) for pair in found.items()
+        ).without_empty(),
         picture=_draw_lengths(found, width),
         drawn=["median", "longest"],
-        note="Lengths are those of the windows that the encoder reads, including special tokens. Bars are "
-        f"{counted(width, 'token')} wide.",
+        note=joined(
+            "Lengths are those of the windows that the encoder reads, including special tokens. Bars are "
+            f"{counted(width, 'token')} wide.",
+            "Uncut: question and passage before they are cut into windows." if uncut else "",
+        ),
     )
 
 
+def _repeat(counts: dict[str, tuple[list[int], list[int]]], split: str) -> Lengths:
+    """Each length as often as it occurs, for train and a dev split, where there is any."""
+    there = {name: counts[name] for name in ("train", split) if name in counts}
+    return {name: np.repeat(*map(np.array, pair)) for name, pair in there.items() if sum(pair[1])}
+
+
 def _middle(lengths: np.ndarray, share: float) -> int:
-    """The shortest length that this fraction of the windows does not exceed."""
+    """The shortest length that this fraction of the windows or texts does not exceed."""
     return int(np.quantile(lengths, share, method="inverted_cdf"))
 
 
@@ -64,6 +86,15 @@ def _describe_limit(run: FinishedRun, found: Lengths, limit: int) -> str:
     return f"Windows at the limit of {counted(limit, 'token')}: {counts}. {effect}."
 
 
+def _describe_uncut(uncut: Lengths) -> str:
+    parts = [
+        f"{counted(len(lengths), 'text')} of {name} have {lengths.mean():.1f} tokens on average, 98 % of them at most "
+        f"{_middle(lengths, 0.98)} and 99 % at most {_middle(lengths, 0.99)}"
+        for name, lengths in uncut.items()
+    ]
+    return f"Before they are cut into windows, {'; '.join(parts)}."
+
+
 def _row_of(name: str, lengths: np.ndarray, limit: int) -> Row:
     full = int((lengths >= limit).sum())
     return {
@@ -76,6 +107,14 @@ def _row_of(name: str, lengths: np.ndarray, limit: int) -> Row:
         Column("at the limit", None, f"Windows with the maximum of {limit} tokens"): full,
         Column("at the limit (%)", 1): 100 * full / len(lengths),
     }
+
+
+def _uncut_cells(lengths: np.ndarray | None) -> Row:
+    """Of the texts before they were cut; None where that was not recorded."""
+    if lengths is None:
+        return dict.fromkeys(UNCUT)
+    ranks = [_middle(lengths, rank) for rank in (0.98, 0.99)]
+    return dict(zip(UNCUT, [len(lengths), float(lengths.mean()), *ranks, int(lengths.max())], strict=True))
 
 
 def _draw_lengths(found: Lengths, width: int) -> dict[str, Any]:
