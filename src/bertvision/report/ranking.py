@@ -60,11 +60,13 @@ class Pair:
     """Which seed is shown, if there are several."""
 
 
-def pair_of(run: FinishedRun) -> Pair:
-    """The encoder and the best head on it; of several seeds, the first that finished training."""
-    best = run.best_head(run.last)
+def pair_of(run: FinishedRun, epochs: float | None = None) -> Pair:
+    """The encoder and the best head on it at a snapshot (default: the last one); of several seeds, the first that
+    finished training."""
+    at = run.last if epochs is None else epochs
+    best = run.best_head(at)
     assert best is not None, "the caller must check that there is a best head"
-    return Pair(run.encoder(run.last).trained[0], best.trained[0], title_of(best), stand_in_note([best]))
+    return Pair(run.encoder(at).trained[0], best.trained[0], title_of(best), stand_in_note([best]))
 
 
 # ---------------------------------------------------------------------- per-example results

@@ -70,7 +70,11 @@ def gold_of(run: FinishedRun, example: Example) -> Cell:
 
 def opening(text: str) -> str:
     """The text with a capital where a sentence begins; names of heads keep their spelling."""
-    return text[0].upper() + text[1:] if text.startswith(("the ", "of ", "after ", "without ", "always ")) else text
+    return (
+        text[0].upper() + text[1:]
+        if text.startswith(("the ", "of ", "after ", "without ", "always ", "all ", "there "))
+        else text
+    )
 
 
 def listed(words: Sequence[str]) -> str:

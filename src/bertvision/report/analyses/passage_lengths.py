@@ -9,12 +9,17 @@ from bertvision.kinds.span import SpanResults
 from bertvision.pipeline.finished import FinishedRun
 from bertvision.report.analysis import a_best_head, analysis, gives, texts
 from bertvision.report.block import Block
-from bertvision.report.drawing import ROW, chart_of, import_altair, off_zero, tips
-from bertvision.report.ranking import pair_of, right_of
-from bertvision.report.wording import ENCODER, joined, listed, show_p, threshold_note
+from bertvision.report.curves import EPOCHS
+from bertvision.report.drawing import ROW, chart_of, drawn_values, import_altair, off_zero, tips
+from bertvision.report.ranking import Pair, pair_of, right_of
+from bertvision.report.snapshots import BAR, LABELS_NOTE, begin, described_snapshots, label_bars, shown_snapshots
+from bertvision.report.wording import ENCODER, joined, listed, opening, show_p, threshold_note
 from bertvision.tables import Column, Row, Table, counted
 
 FEWEST = 8  # questions needed on each side to test the difference in length
+OUTCOMES = (f"only {ENCODER}", "only the best head", "both", "neither")
+KEYS = ("right", "questions", "median", "lower", "upper", "shortest", "longest")
+"""The cells of a row in a picture."""
 
 Words = npt.NDArray[np.int64]
 
@@ -24,29 +29,44 @@ Words = npt.NDArray[np.int64]
     [gives(SpanResults), a_best_head, texts],
 )  # fmt: skip
 def passage_lengths(run: FinishedRun, split: str) -> Block:
-    """Passage lengths of the questions that only the encoder alone, only the best head, both or neither get right."""
-    pair, examples = pair_of(run), run.examples(split) or []
+    """Passage lengths of the questions that only the encoder alone, only the best head, both or neither get right, at
+    every snapshot with heads."""
+    examples = run.examples(split) or []
     words = np.array([len((example.text_pair or "").split()) for example in examples], dtype=np.int64)  # (example)
+    pairs = {at: pair_of(run, at) for at in shown_snapshots(run) if run.best_head(at) is not None}
+    shots, several = list(pairs), len(pairs) > 1
+    found = {at: _lengths_by_outcome(pair, split, words) for at, pair in pairs.items()}
+    rows = {at: [_row_of(title, one) for title, one in sets.items()] for at, sets in found.items()}
+    where: dict[float, Row] = {at: {EPOCHS: at} if several else {} for at in shots}
+    table = Table.of(where[at] | row for at, some in rows.items() for row in some)
+    return Block(
+        sentences=[
+            sentence
+            for at in described_snapshots(shots)
+            for sentence in _describe_lengths(pairs[at].name, found[at], at, shots)
+        ],
+        table=table,
+        picture=_draw_beside(rows) if several else _draw_ranges(rows[shots[0]]),
+        drawn=[*(["epochs"] if several else []), "median", "lower quartile", "upper quartile"],
+        note=joined(
+            "Lengths are in words, split at white space. Only an exact match counts as right.",
+            threshold_note([model for pair in pairs.values() for model in (pair.encoder, pair.head)]),
+            *dict.fromkeys(pair.note for pair in pairs.values()),
+            LABELS_NOTE if several else "",
+        ),
+        folded=True,
+    )
+
+
+def _lengths_by_outcome(pair: Pair, split: str, words: Words) -> dict[str, Words]:
+    """Who is right → the lengths of those passages."""
     ours, theirs = right_of(pair.head, split), right_of(pair.encoder, split)  # (example), (example)
-    sets = {
+    return {
         f"only {ENCODER}": words[theirs & ~ours],
         f"only {pair.name}": words[ours & ~theirs],
         "both": words[ours & theirs],
         "neither": words[~ours & ~theirs],
     }
-    rows = [_row_of(title, found) for title, found in sets.items()]
-    return Block(
-        sentences=_describe_lengths(pair.name, *list(sets.values())[:2]),
-        table=Table.of(rows),
-        picture=_draw_ranges(rows),
-        drawn=["median", "lower quartile", "upper quartile"],
-        note=joined(
-            "Lengths are in words, split at white space. Only an exact match counts as right.",
-            threshold_note([pair.encoder, pair.head]),
-            pair.note,
-        ),
-        folded=True,
-    )
 
 
 def _row_of(title: str, words: Words) -> Row:
@@ -63,18 +83,20 @@ def _row_of(title: str, words: Words) -> Row:
     }
 
 
-def _describe_lengths(head: str, encoder_only: Words, head_only: Words) -> list[str]:
+def _describe_lengths(head: str, found: dict[str, Words], epochs: float, shots: list[float]) -> list[str]:
+    """At one snapshot; of several, in one paragraph each."""
+    encoder_only, head_only, *_ = found.values()
     sides = ((f"the {ENCODER}", encoder_only), (head, head_only))
     medians = [
         f"{counted(float(np.median(words)), 'word')} where only {name} is right ({counted(len(words), 'question')})"
         for name, words in sides
         if len(words)
     ]
-    text = joined(
-        f"The median passage has {listed(medians)}." if medians else "",
-        *(f"There are no questions that only {name} gets right." for name, words in sides if not len(words)),
-    )
-    return [text, describe_chance(encoder_only, head_only)]
+    missing = [f"there are no questions that only {name} gets right." for name, words in sides if not len(words)]
+    first, *more = [*([f"the median passage has {listed(medians)}."] if medians else []), *missing]
+    text = joined(begin(first, epochs, shots), *map(opening, more))
+    chance = describe_chance(encoder_only, head_only)
+    return [text, chance] if len(shots) == 1 else [joined(text, chance)]
 
 
 def describe_chance(one: Words, other: Words) -> str:
@@ -89,15 +111,40 @@ def describe_chance(one: Words, other: Words) -> str:
 
 def _draw_ranges(rows: list[Row]) -> dict[str, Any]:
     """A line from the shortest to the longest, a bar for the middle half, a tick for the median."""
-    keys = ("right", "questions", "median", "lower", "upper", "shortest", "longest")
-    known: list[dict[str, Any]] = [dict(zip(keys, row.values(), strict=True)) for row in rows if row["questions"]]
+    known = [_named_cells(row) for row in rows if row["questions"]]
     base = chart_of(known, ROW * len(known) + ROW).encode(
         y=import_altair().Y("right:N", sort=[row["right"] for row in known], title="right"),
-        tooltip=tips(*((f"{key}:{'N' if key == 'right' else 'Q'}", key) for key in keys)),
+        tooltip=tips(*((f"{key}:{'N' if key == 'right' else 'Q'}", key) for key in KEYS)),
     )
+    return dict(_ranges(base, 16, 24).to_dict())
+
+
+def _draw_beside(rows: dict[float, list[Row]]) -> dict[str, Any]:
+    """The same with the snapshots of each outcome side by side; the best head may differ between them."""
+    altair, order = import_altair(), [f"{epochs:g}" for epochs in rows]
+    known = [
+        {"model": outcome, "epochs": epochs, **_named_cells(row)}
+        for epochs, some in rows.items()
+        for outcome, row in zip(OUTCOMES, some, strict=True)
+        if row["questions"]
+    ]
+    names = drawn_values(known, "model", OUTCOMES)
+    base = chart_of(known, (BAR + 4) * (len(rows) + 1) * len(names)).encode(
+        y=altair.Y("model:N", sort=names, title="right"),
+        yOffset=altair.YOffset("epochs:N", sort=order),
+        tooltip=tips("epochs:Q", *((f"{key}:{'N' if key == 'right' else 'Q'}", key) for key in KEYS)),
+    )
+    ends = [{**row, "end": row["longest"]} for row in known]
+    return dict((_ranges(base, 10, 14) + label_bars(ends, names, "epochs", order)).to_dict())
+
+
+def _named_cells(row: Row) -> dict[str, Any]:
+    return dict(zip(KEYS, row.values(), strict=True))
+
+
+def _ranges(base: Any, bar: int, tick: int) -> Any:
     whole = base.mark_rule(strokeWidth=1).encode(
         x=off_zero("X", "shortest:Q", "passage length (words)"), x2="longest:Q"
     )
-    middle = base.mark_bar(size=16, opacity=0.4, cornerRadiusEnd=0).encode(x="lower:Q", x2="upper:Q")
-    tick = base.mark_tick(size=24, thickness=3).encode(x="median:Q")
-    return dict((whole + middle + tick).to_dict())
+    middle = base.mark_bar(size=bar, opacity=0.4, cornerRadiusEnd=0).encode(x="lower:Q", x2="upper:Q")
+    return whole + middle + base.mark_tick(size=tick, thickness=3).encode(x="median:Q")
