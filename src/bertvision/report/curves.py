@@ -6,22 +6,32 @@ from typing import Any
 from bertvision.evaluation.statistics import spread
 from bertvision.pipeline.finished import FinishedRun, Group
 from bertvision.report.drawing import bare_chart, chart_of, colour_models, import_altair, off_zero, tips
-from bertvision.report.wording import deviation_of, figure_name, title_of
+from bertvision.report.ranking import figure_keys, keys_at_zero
+from bertvision.report.wording import deviation_of, figure_name, name_at_zero, title_of
 from bertvision.tables import Cell, Column
 
+PANEL = 240
+"""Width of one of two panels."""
 EPOCHS = Column("epochs", None, "Epochs that the encoder was fine-tuned for")
 
 
-def score_columns(keys: Sequence[str]) -> list[Column]:
-    """Metrics, the first with its spread over the seeds."""
+def score_columns(run: FinishedRun) -> list[Column]:
+    """Metrics, the first with its spread over the seeds; where a threshold was chosen, also those at threshold 0."""
+    keys = figure_keys(run)
     figures = [Column(figure_name(key), 2) for key in keys]
     deviation = Column("±", 2, f"Standard deviation of {figure_name(keys[0])} over the seeds")
-    return [*figures, deviation, Column("seeds")]
+    return [*figures, *(Column(name_at_zero(key), 2) for key in keys_at_zero(run)), deviation, Column("seeds")]
 
 
-def score_cells(group: Group, split: str, keys: Sequence[str]) -> list[Cell]:
-    means = [group.mean(split, key) for key in keys]
+def score_cells(run: FinishedRun, group: Group, split: str) -> list[Cell]:
+    keys = figure_keys(run)
+    means = [group.mean(split, key) for key in (*keys, *keys_at_zero(run))]
     return [*means, deviation_of(group.figures(split, keys[0])), len(group.trained)]
+
+
+def drawn_keys(run: FinishedRun) -> dict[str, str]:
+    """Key → name of the main metric; where a threshold was chosen, also at threshold 0: the papers use none."""
+    return {run.main: figure_name(run.main)} | {key: name_at_zero(key) for key in keys_at_zero(run)[:1]}
 
 
 def score_rows(groups: Iterable[Group], split: str, key: str) -> list[dict[str, Any]]:
@@ -38,12 +48,23 @@ def score_rows(groups: Iterable[Group], split: str, key: str) -> list[dict[str, 
 
 
 def draw_scores(
-    run: FinishedRun, rows: list[dict[str, Any]], x: Any, tip: str | tuple[str, str], **how: Any
+    run: FinishedRun,
+    rows_of: Callable[[str], list[dict[str, Any]]],
+    x: Any,
+    tip: str | tuple[str, str],
+    level_of: Callable[[str], tuple[float | None, str]],
+    line: str = "",
 ) -> dict[str, Any]:
-    """Rows of `score_rows` against `x`, which `tip` names in the tooltip."""
-    name = figure_name(run.main)
-    tooltip = tips("model:N", tip, ("score:Q", name, ".2f"), "seeds:Q")
-    return draw_curve(rows, x, off_zero("Y", "score:Q", name), tooltip, **how)
+    """`score_rows` by metric against `x`, which `tip` names in the tooltip; a panel for each of `drawn_keys`."""
+    names = drawn_keys(run)
+    panels = []
+    for key, name in names.items():
+        tooltip = tips("model:N", tip, ("score:Q", name, ".2f"), "seeds:Q")
+        panels.append(build_curve(rows_of(key), x, off_zero("Y", "score:Q", name), tooltip, line, level=level_of(key)))
+    if len(panels) == 1:
+        return dict(panels[0].to_dict())
+    beside = import_altair().hconcat(*(panel.properties(width=PANEL) for panel in panels))
+    return dict(beside.resolve_scale(y="shared").to_dict())
 
 
 def draw_curve(
@@ -56,6 +77,19 @@ def draw_curve(
     level: tuple[float | None, str] = (None, ""),
     **point: Any,
 ) -> dict[str, Any]:
+    return dict(build_curve(rows, x, y, tooltip, line, between, level, **point).to_dict())
+
+
+def build_curve(
+    rows: Sequence[dict[str, Any]],
+    x: Any,
+    y: Any,
+    tooltip: list[Any],
+    line: str = "",
+    between: Sequence[Callable[[Any], Any]] = (),
+    level: tuple[float | None, str] = (None, ""),
+    **point: Any,
+) -> Any:
     """Points of models, joined by lines for all models or for the one named by `line`. `between` builds layers under
     the points; `level` is a score and its name, drawn as a line across the picture."""
     altair = import_altair()
@@ -64,7 +98,7 @@ def draw_curve(
     layers = [layer(base) for layer in between]
     chart = altair.layer(lines.mark_line(), *layers, *_spread_rules(base, rows), base.mark_point(**point))
     score, name = level
-    return dict((chart if score is None else altair.layer(chart, level_line(score, name))).to_dict())
+    return chart if score is None else altair.layer(chart, level_line(score, name))
 
 
 def _spread_rules(base: Any, rows: Sequence[dict[str, Any]]) -> list[Any]:

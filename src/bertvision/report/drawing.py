@@ -40,14 +40,17 @@ def tips(*fields: str | tuple[str, str | None] | tuple[str, str | None, str]) ->
     return found
 
 
-def off_zero(channel: str, field: str, title: str) -> Any:
-    """An "X" or "Y" axis that need not start at zero: scores differ by little."""
+def off_zero(channel: str, field: str, title: str | list[str]) -> Any:
+    """An "X" or "Y" axis that need not start at zero: scores differ by little. A title in lines is a list."""
     altair = import_altair()
     return getattr(altair, channel)(field, title=title, scale=altair.Scale(zero=False))
 
 
 def colour_by(
-    field: str, order: Sequence[str], title: str | None = None, rows: Sequence[dict[str, Any]] | None = None
+    field: str,
+    order: Sequence[str],
+    title: str | list[str] | None = None,
+    rows: Sequence[dict[str, Any]] | None = None,
 ) -> Any:
     """Colours of the theme for the values of a field, in this order. With `rows`, the legend has only their values."""
     altair = import_altair()

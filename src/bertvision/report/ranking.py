@@ -95,6 +95,11 @@ def figure_keys(run: FinishedRun) -> list[str]:
     return [run.main, *(key for key in others if key != run.main)]
 
 
+def keys_at_zero(run: FinishedRun) -> list[str]:
+    """Keys of the same metrics at no-answer threshold 0; empty unless another threshold was chosen."""
+    return [key.removeprefix(CHOSEN) for key in figure_keys(run) if key.startswith(CHOSEN)]
+
+
 def figure_columns(run: FinishedRun) -> list[Figure]:
     """The metrics of a run, the main one first."""
     known = [run.encoder(run.last).models[0].scores(run.splits[0])]

@@ -12,7 +12,8 @@ from bertvision.tables import Row, counted
 
 DESCRIBED = 3  # most snapshots described; of more, the first and the last
 BAR = 13  # height of one of several bars of a model
-LABELS_NOTE = "The numbers at the bars are epochs of fine-tuning."
+NUMBERS = "at the bars: epochs"
+"""What `label_bars` writes: a second line for the title of a legend or an axis."""
 
 
 def shown_snapshots(run: FinishedRun) -> list[float]:

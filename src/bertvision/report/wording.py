@@ -44,6 +44,11 @@ def figure_name(key: str) -> str:
     return name if bare == key else f"{name} at the chosen threshold"
 
 
+def name_at_zero(key: str) -> str:
+    """The name of a metric beside the same one at the chosen threshold."""
+    return f"{figure_name(key)} at threshold 0"
+
+
 def main_name(run: FinishedRun) -> str:
     """The main metric, without its threshold."""
     return figure_name(run.main.removeprefix(CHOSEN))

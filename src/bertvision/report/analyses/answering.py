@@ -17,7 +17,7 @@ from bertvision.report.drawing import ROW, chart_of, colour_by, import_altair, t
 from bertvision.report.ranking import best_or_control, results_of
 from bertvision.report.snapshots import (
     BAR,
-    LABELS_NOTE,
+    NUMBERS,
     begin,
     described_snapshots,
     drawn_groups,
@@ -112,7 +112,7 @@ def _block(
         note=joined(
             *notes,
             seeds_note(groups),
-            *([LABELS_NOTE, unseen_note(groups, drawn_groups(run, shots))] if several else []),
+            unseen_note(groups, drawn_groups(run, shots)) if several else "",
         ),
         folded=True,
     )
@@ -247,7 +247,7 @@ def _draw_parts(found: list[_Measured], shots: list[float], baseline: Sequence[C
     )
     whole = base.mark_bar().encode(
         x=altair.X("right:Q", title="EM (%)", scale=altair.Scale(domain=[0, 100])),
-        color=colour_by("questions", PARTS, "questions").legend(orient="top"),
+        color=colour_by("questions", PARTS, ["questions", NUMBERS] if several else "questions").legend(orient="top"),
     )
     chart = whole + base.transform_filter("datum.deviation > 0").mark_rule(strokeWidth=1.5).encode(
         x="low:Q", x2="high:Q"
@@ -389,7 +389,7 @@ def _draw_stack(
     encoding = {
         "y": altair.Y("model:N", sort=names, title=None),
         "x": altair.X("count:Q", title=title, scale=altair.Scale(nice=False)),
-        "color": colour_by("kind", kinds, legend).legend(orient="top"),
+        "color": colour_by("kind", kinds, [legend, NUMBERS] if several else legend).legend(orient="top"),
         "order": altair.Order("place:Q"),
         "tooltip": tips(
             ("model:N", "model"),

@@ -1,15 +1,16 @@
 """Scores of heads against the fraction of the training data they were trained on."""
 
 import re
+from typing import Any
 
 from bertvision.evaluation.statistics import spread
 from bertvision.pipeline.finished import FinishedRun, Group
 from bertvision.report.analysis import analysis
 from bertvision.report.block import Block
-from bertvision.report.curves import EPOCHS, draw_scores, score_cells, score_columns, score_rows
+from bertvision.report.curves import EPOCHS, draw_scores, drawn_keys, score_cells, score_columns, score_rows
 from bertvision.report.drawing import import_altair
-from bertvision.report.ranking import SERIES, figure_keys
-from bertvision.report.wording import ENCODER, apart, figure_name, joined, percent, seeds_note, with_spread
+from bertvision.report.ranking import SERIES
+from bertvision.report.wording import ENCODER, apart, joined, percent, seeds_note, with_spread
 from bertvision.tables import Table, counted
 
 SHARE = re.compile(r"_data_fraction[0-9.e-]+")
@@ -35,26 +36,26 @@ def data_share(run: FinishedRun, split: str) -> Block:
         (share, group) for some in found.values() for shares in some for share, group in shares.items()
     ]  # fmt: skip
     table = Table(
-        [EPOCHS, "model", PERCENT, *score_columns(figure_keys(run))],
-        [
-            [group.epochs, _name(group), 100 * share, *score_cells(group, split, figure_keys(run))]
-            for share, group in every
-        ],
+        [EPOCHS, "model", PERCENT, *score_columns(run)],
+        [[group.epochs, _name(group), 100 * share, *score_cells(run, group, split)] for share, group in every],
     ).without_empty()
-    rows = [
-        {**row, "model": _name(group), "share": 100 * share}
-        for shares in drawn
-        for share, group in shares.items()
-        for row in score_rows([group], split, run.main)
-    ]
+
+    def rows_of(key: str) -> list[dict[str, Any]]:
+        return [
+            {**row, "model": _name(group), "share": 100 * share}
+            for shares in drawn
+            for share, group in shares.items()
+            for row in score_rows([group], split, key)
+        ]
+
     altair = import_altair()
     x = altair.X("share:Q", title="training data used (%)", scale=altair.Scale(domain=[0, 100]))
-    level = run.encoder(at).mean(split, run.main), ENCODER
+    level_of = lambda key: (run.encoder(at).mean(split, key), ENCODER)  # noqa: E731
     return Block(
         sentences=[_describe_share(run, split, shares) for shares in described[:3]],
         table=table,
-        picture=draw_scores(run, rows, x, ("share:Q", PERCENT), level=level) if rows else None,
-        drawn=[PERCENT, figure_name(run.main)],
+        picture=draw_scores(run, rows_of, x, ("share:Q", PERCENT), level_of) if rows_of(run.main) else None,
+        drawn=[PERCENT, *drawn_keys(run).values()],
         note=joined(
             f"The picture shows heads on the encoder after {counted(at, 'epoch')} of fine-tuning; fine-tuning used all "
             "of the training data.",

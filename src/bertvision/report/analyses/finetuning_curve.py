@@ -3,9 +3,9 @@
 from bertvision.pipeline.finished import FinishedRun, Group
 from bertvision.report.analysis import analysis, several_snapshots
 from bertvision.report.block import Block
-from bertvision.report.curves import EPOCHS, draw_scores, score_cells, score_columns, score_rows
+from bertvision.report.curves import EPOCHS, draw_scores, drawn_keys, score_cells, score_columns, score_rows
 from bertvision.report.drawing import import_altair
-from bertvision.report.ranking import SERIES, baseline_figure, figure_keys, judged_on, whole_heads
+from bertvision.report.ranking import SERIES, baseline_figure, judged_on, keys_at_zero, whole_heads
 from bertvision.report.wording import ENCODER, apart, figure_name, in_text, joined, seeds_note, title_of
 from bertvision.tables import Table, counted
 
@@ -14,7 +14,7 @@ from bertvision.tables import Table, counted
 def finetuning_curve(run: FinishedRun, split: str) -> Block:
     """Scores of the encoder alone and of the heads at each snapshot."""
     encoders = [run.encoder(epochs) for epochs in run.snapshots]
-    keys, baseline = figure_keys(run), baseline_figure(run, split, run.main)
+    baseline = baseline_figure(run, split, run.main)
     drawn = _drawn_heads(run)
     groups = [*encoders, *(group for epochs in run.head_snapshots for group in whole_heads(run, epochs))]
     shown = [*encoders, *(group for name in drawn for group in groups if group.name == name)]
@@ -22,8 +22,8 @@ def finetuning_curve(run: FinishedRun, split: str) -> Block:
     unseen = f"The picture leaves out {counted(left, 'head')} that scored lower on {judged_on(run)}." if left else ""
     table, of_picture = (
         Table(
-            [EPOCHS, "model", *score_columns(keys)],
-            [[group.epochs, title_of(group), *score_cells(group, split, keys)] for group in some],
+            [EPOCHS, "model", *score_columns(run)],
+            [[group.epochs, title_of(group), *score_cells(run, group, split)] for group in some],
         ).without_empty()
         for some in (sorted(groups, key=lambda group: group.epochs), shown)
     )
@@ -35,14 +35,14 @@ def finetuning_curve(run: FinishedRun, split: str) -> Block:
         table=table,
         picture=draw_scores(
             run,
-            score_rows(shown, split, run.main),
+            lambda key: score_rows(shown, split, key),
             import_altair().X("epochs:Q", title="epochs of fine-tuning"),
             "epochs:Q",
-            line=ENCODER,
-            level=(baseline, "baseline"),
+            lambda key: (baseline_figure(run, split, key), "baseline"),
+            ENCODER,
         ),
         alt="" if baseline is None else f"Scores against epochs of fine-tuning; the baseline scores {baseline:.1f}",
-        drawn=["epochs", figure_name(run.main)],
+        drawn=["epochs", *drawn_keys(run).values()],
         drawn_rows=of_picture,
         note=joined(
             "Heads and the control are shown at the snapshot they were trained on.", unseen, seeds_note(groups)
@@ -70,7 +70,10 @@ def _describe_curve(run: FinishedRun, split: str, encoders: list[Group]) -> str:
         f"The encoder alone scores {early:.2f} ({figure_name(run.main)}) after {counted(first, 'epoch')} of "
         f"fine-tuning and {late:.2f} after {counted(last, 'epoch')}"
     )
-    return f"{text}. Its highest score is {high:.2f}, after {counted(best, 'epoch')}." if high > late else f"{text}."
+    text += f". Its highest score is {high:.2f}, after {counted(best, 'epoch')}." if high > late else "."
+    zero = [encoders[at].mean(split, key) for key in keys_at_zero(run)[:1] for at in (0, -1)]
+    at_zero = [f"{value:.2f}" for value in zero if value is not None]
+    return f"{text} At threshold 0 it scores {' and '.join(at_zero)}." if len(at_zero) == 2 else text
 
 
 def _describe_head(run: FinishedRun, split: str, epochs: float) -> str:

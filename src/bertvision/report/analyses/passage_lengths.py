@@ -12,11 +12,12 @@ from bertvision.report.block import Block
 from bertvision.report.curves import EPOCHS
 from bertvision.report.drawing import ROW, chart_of, drawn_values, import_altair, off_zero, tips
 from bertvision.report.ranking import Pair, pair_of, right_of
-from bertvision.report.snapshots import BAR, LABELS_NOTE, begin, described_snapshots, label_bars, shown_snapshots
+from bertvision.report.snapshots import BAR, NUMBERS, begin, described_snapshots, label_bars, shown_snapshots
 from bertvision.report.wording import ENCODER, joined, listed, opening, show_p, threshold_note
 from bertvision.tables import Column, Row, Table, counted
 
 FEWEST = 8  # questions needed on each side to test the difference in length
+TITLE = "passage length (words)"
 OUTCOMES = (f"only {ENCODER}", "only the best head", "both", "neither")
 KEYS = ("right", "questions", "median", "lower", "upper", "shortest", "longest")
 """The cells of a row in a picture."""
@@ -52,7 +53,6 @@ def passage_lengths(run: FinishedRun, split: str) -> Block:
             "Lengths are in words, split at white space. Only an exact match counts as right.",
             threshold_note([model for pair in pairs.values() for model in (pair.encoder, pair.head)]),
             *dict.fromkeys(pair.note for pair in pairs.values()),
-            LABELS_NOTE if several else "",
         ),
         folded=True,
     )
@@ -135,16 +135,14 @@ def _draw_beside(rows: dict[float, list[Row]]) -> dict[str, Any]:
         tooltip=tips("epochs:Q", *((f"{key}:{'N' if key == 'right' else 'Q'}", key) for key in KEYS)),
     )
     ends = [{**row, "end": row["longest"]} for row in known]
-    return dict((_ranges(base, 10, 14) + label_bars(ends, names, "epochs", order)).to_dict())
+    return dict((_ranges(base, 10, 14, [TITLE, NUMBERS]) + label_bars(ends, names, "epochs", order)).to_dict())
 
 
 def _named_cells(row: Row) -> dict[str, Any]:
     return dict(zip(KEYS, row.values(), strict=True))
 
 
-def _ranges(base: Any, bar: int, tick: int) -> Any:
-    whole = base.mark_rule(strokeWidth=1).encode(
-        x=off_zero("X", "shortest:Q", "passage length (words)"), x2="longest:Q"
-    )
+def _ranges(base: Any, bar: int, tick: int, title: str | list[str] = TITLE) -> Any:
+    whole = base.mark_rule(strokeWidth=1).encode(x=off_zero("X", "shortest:Q", title), x2="longest:Q")
     middle = base.mark_bar(size=bar, opacity=0.4, cornerRadiusEnd=0).encode(x="lower:Q", x2="upper:Q")
     return whole + middle + base.mark_tick(size=tick, thickness=3).encode(x="median:Q")
