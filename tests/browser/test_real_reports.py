@@ -21,8 +21,8 @@ def test_a_report_is_drawn_completely_without_console_messages(
     from bertvision.report.build import build_report
     from bertvision.report.page import render_page
 
-    ensemble = "both" if seeds > 1 else None
-    run = build_tiny_run(tmp_path / "run", kind, (0.5, 1.0), seeds=seeds, heads=HEADS, ensemble=ensemble)
+    ensemble, shots = ("both", (0.5, 1.0)) if seeds > 1 else (None, (1.0,))
+    run = build_tiny_run(tmp_path / "run", kind, (0.5, 1.0), shots, seeds, HEADS, ensemble=ensemble)
     report = build_report(run, Reporter(), with_encoder=False)
     (tmp_path / "report.html").write_text(render_page(report), encoding="utf-8")
     opened = open_page(tmp_path / "report.html", width=360)

@@ -1,10 +1,10 @@
 from pathlib import Path
 
 import pytest
-from tiny_blocks import accuracy, curve_run, drawn, layers_of
-from tiny_reports import build_tiny_run
+from tiny_blocks import accuracy, curve_run, drawn, layers_of, rows_drawn
+from tiny_reports import TinyRun, build_tiny_run, span_results
 
-from bertvision.kinds import KINDS, Kind
+from bertvision.kinds import KINDS, SPAN, Kind
 from bertvision.report.analyses.data_share import data_share
 
 
@@ -42,6 +42,28 @@ def test_data_fractions_are_read_from_the_names_of_members(tmp_path: Path) -> No
     assert block is not None and block.table is not None
     assert {row["model"] for row in block.table.records()} == {"less_last_linear (control)", "less_adapter_64"}
     assert len(block.table.rows) == 6
+
+
+def test_spans_have_scores_at_threshold_0_beside_those_at_the_chosen_one(tmp_path: Path) -> None:
+    """On part of the data the head misses both answers at threshold 0, and none at 2."""
+    right, silent = (span_results([1, 1], [True, True], [lead] * 2) for lead in (-1, 1))
+    run = TinyRun(tmp_path, SPAN)
+    for name, results, share in (("encoder", right, None), ("adapter_64", right, 1.0), ("less", silent, 0.5)):
+        facts = {} if share is None else {"head": "adapter", "data_fraction": share}
+        run.add(
+            name.replace("less", "adapter_64_data_fraction0.5"),
+            results={"dev": results, "held_out": results},
+            threshold=2.0,
+            **facts,
+        )
+    block = data_share(run.write(), "dev")
+    assert block is not None and block.table is not None and block.picture is not None
+    rows = {row["training data (%)"]: row for row in block.table.records()}
+    assert (rows[50.0]["F1 at the chosen threshold"], rows[50.0]["F1 at threshold 0"]) == (100.0, 0.0)
+    assert (rows[100.0]["EM at the chosen threshold"], rows[100.0]["EM at threshold 0"]) == (100.0, 100.0)
+    chosen, at_zero = block.picture["hconcat"]
+    found = [{row.get("share"): row["score"] for row in rows_drawn(panel)} for panel in (chosen, at_zero)]
+    assert found == [{50.0: 100.0, 100.0: 100.0, None: 100.0}, {50.0: 0.0, 100.0: 100.0, None: 100.0}]  # None: encoder
 
 
 @pytest.mark.parametrize("kind", KINDS.values())

@@ -2,10 +2,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_blocks import accuracy, curve_run, drawn, layers_of
-from tiny_reports import build_tiny_run
+from tiny_blocks import accuracy, answers_curve, curve_run, drawn, layers_of, rows_drawn
+from tiny_reports import build_tiny_run, span_results
 
-from bertvision.kinds import KINDS, SPAN, Kind
+from bertvision.kinds import KINDS, Kind
+from bertvision.pipeline.finished import FinishedRun
 from bertvision.report.analyses.finetuning_curve import finetuning_curve
 
 
@@ -68,11 +69,36 @@ def test_seeds_are_one_point_with_their_mean_and_deviation(tmp_path: Path) -> No
     assert point["high"] - point["score"] == pytest.approx(row["±"])
 
 
-def test_spans_are_compared_at_the_chosen_threshold_with_em_beside_f1(tmp_path: Path) -> None:
-    block = finetuning_curve(build_tiny_run(tmp_path, SPAN, (0.5, 1.0)), "dev")
-    assert block is not None and block.table is not None
-    headings = [column.heading for column in block.table.columns]
-    assert headings[2:4] == ["F1 at the chosen threshold", "EM at the chosen threshold"]
+def spans_run(folder: Path, threshold: float | None) -> FinishedRun:
+    """Two questions with an answer. At threshold 0 both are missed, at 2 the first is right and the second half right:
+    EM 50, F1 75. The head answers always."""
+    silent = span_results([1, 0.5], [True, True], [1, 1])
+    heads = span_results([1, 1], [True, True], [-1, -1])
+    models = [("encoder", silent, threshold), ("adapter_64", heads, threshold)]
+    return answers_curve(folder, {0.3: models, 1.0: models})
+
+
+def test_spans_have_scores_at_threshold_0_beside_those_at_the_chosen_one(tmp_path: Path) -> None:
+    block = finetuning_curve(spans_run(tmp_path, threshold=2.0), "dev")
+    assert block is not None and block.table is not None and block.picture is not None
+    names = [f"{metric} at {where}" for where in ("the chosen threshold", "threshold 0") for metric in ("F1", "EM")]
+    assert block.table.headings[2:6] == names
+    rows = {row["model"]: [row[name] for name in names] for row in block.table.records()}
+    assert rows == {"encoder alone": [75.0, 50.0, 0.0, 0.0], "adapter_64": [100.0] * 4}
+    chosen, at_zero = block.picture["hconcat"]
+    for panel, score in ((chosen, 75.0), (at_zero, 0.0)):
+        points = [row for row in rows_drawn(panel) if row["model"] == "encoder alone"]
+        assert {row["score"] for row in points} == {score} and {row["epochs"] for row in points} == {0.3, 1.0}
+    assert block.picture["resolve"]["scale"]["y"] == "shared"
+    assert block.sentences[0].endswith("75.00 after 1 epoch. At threshold 0 it scores 0.00 and 0.00.")
+    assert "F1 at the chosen threshold 75.00, F1 at threshold 0 0.00" in block.in_words()
+
+
+def test_without_a_chosen_threshold_there_is_one_panel(tmp_path: Path) -> None:
+    block = finetuning_curve(spans_run(tmp_path, threshold=None), "dev")
+    assert block is not None and block.table is not None and block.picture is not None
+    assert block.table.headings[2:] == ["F1", "EM", "seeds"]
+    assert "hconcat" not in block.picture and "threshold" not in " ".join(block.sentences)
 
 
 @pytest.mark.parametrize("kind", KINDS.values())
