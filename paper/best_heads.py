@@ -7,7 +7,7 @@ from bertvision.pipeline.folder import ENCODER
 from bertvision.report.block import Block
 from bertvision.report.drawing import chart_of, import_altair
 from bertvision.tables import Cell, Column, Table, counted
-from paper.claims import best_place, compare, signed_mean, spans
+from paper.judging import best_place, compare, signed_mean, spans
 from paper.kept import Experiment, Experiments, Mean, Place, by_encoder
 from paper.names import AUC, FORCED, LABELS, colour_by_place
 from paper.sentences import glue_experiments

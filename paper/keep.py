@@ -24,6 +24,7 @@ from bertvision.pipeline.finished import FinishedRun, Model
 from bertvision.pipeline.members import build_members
 from bertvision.report.analyses import answering as answers
 from bertvision.report.analyses.comparisons import comparisons
+from bertvision.report.analyses.head_epochs import epochs_on_dev
 from bertvision.report.analyses.layer_weights import layer_weights
 from bertvision.report.analyses.passage_lengths import passage_lengths
 from bertvision.report.block import Block
@@ -33,7 +34,10 @@ from bertvision.tasks.config import TASKS
 from paper.experiments import find_experiment
 from paper.kept import AGAIN, KEPT, RATES, to_text
 
-ANALYSES: dict[str, Callable[[FinishedRun, str], Block | None]] = {
+Analyses = dict[str, Callable[[FinishedRun, str], Block | None]]
+ANALYSES: Analyses = {"epochs_on_dev": epochs_on_dev}
+"""For every kind of target. Only runs with `train.dev_each_epoch` have dev scores of each epoch."""
+SPAN_ANALYSES: Analyses = {
     "second_answer": answers.second_answer,
     "wrong_predictions": answers.wrong_predictions,
     "passage_lengths": passage_lengths,
@@ -42,9 +46,10 @@ ANALYSES: dict[str, Callable[[FinishedRun, str], Block | None]] = {
 FREE = {
     "run", "heads", "task.data", "task.train", "task.dev", "encoder.name", "encoder.device", "encoder.dtype",
     "finetune.snapshots", "finetune.checkpoint_seconds", "train.checkpoint_seconds", "finetune.memory_tokens",
+    "train.dev_each_epoch",
 }  # fmt: skip
-"""Settings that may differ: paths and devices. The last snapshot always exists, and tests check the others. Heads are
-compared separately."""
+"""Settings that may differ: paths, devices, and what is only reported. The last snapshot always exists, and tests check
+the others. Heads are compared separately."""
 NAME = re.compile(r"(?P<experiment>\w+?)(_lr(?P<lr>\d+(\.\d+)?(e-\d+)?))?_seed(?P<seed>\d+)")
 COSTS = ("parameters", "trained_parameters", "seconds", "tokens", "memory")
 
@@ -138,11 +143,10 @@ def analyse(evidence: FinishedRun) -> dict[str, Any]:
         block = comparisons(Certainty(evidence, epochs, split))
         if block is not None:
             found[f"comparisons_{epochs:g}"] = rows_of(block)
-    if evidence.task.kind is SPAN:
-        for name, analysis in ANALYSES.items():
-            block = analysis(evidence, split)
-            if block is not None:
-                found[name] = rows_of(block)
+    for name, analysis in (ANALYSES | (SPAN_ANALYSES if evidence.task.kind is SPAN else {})).items():
+        block = analysis(evidence, split)
+        if block is not None:
+            found[name] = rows_of(block)
     layers = read_json(evidence.folder.path / "analyses" / f"layers_{split}.json")
     if layers is not None:
         found["layers"] = round_off({key: layers[key] for key in ("examples", "heads")})

@@ -168,6 +168,16 @@ class Experiment:
         """An analysis by seed, for the runs that have it."""
         return {seed: run["analyses"][key] for seed, run in sorted(self.runs.items()) if key in run["analyses"]}
 
+    def rows_at(self, key: str, epochs: float) -> dict[int, list[dict[str, Any]]]:
+        """The rows of an analysis at a snapshot, by seed, for the runs that have some. Rows without epochs are of the
+        last snapshot with heads: of the only one, or of a file kept by an earlier version."""
+        last = self.head_snapshots[-1] if self.head_snapshots else None
+        found = {
+            seed: [row for row in rows if row.get("epochs", last) == epochs]
+            for seed, rows in self.analyses(key).items()
+        }
+        return {seed: rows for seed, rows in found.items() if rows}
+
     def _models(self, seed: int, epochs: float) -> dict[str, Any]:
         return _models_of(self.runs[seed], epochs)
 

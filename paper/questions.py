@@ -16,20 +16,8 @@ from bertvision.report.drawing import chart_of, import_altair
 from bertvision.report.wording import listed, signed
 from bertvision.tables import Cell, Column, Table, counted
 from paper.best_heads import best_rows, draw_gaps, first_metrics
-from paper.claims import (
-    FAILS,
-    HOLDS,
-    PARTLY,
-    UNCLEAR,
-    best_place,
-    compare,
-    count_verdicts,
-    is_own,
-    judge_all,
-    judge_at_lower,
-    signed_mean,
-    spans,
-)
+from paper.claims import count_verdicts, is_own, judge_all, judge_at_lower
+from paper.judging import FAILS, HOLDS, NOT_MEASURED, PARTLY, UNCLEAR, best_place, compare, signed_mean, spans
 from paper.kept import LOWER, Experiment, Experiments, Place, by_encoder, compared_seconds, show_rate
 from paper.names import AUC, ENCODERS, FORCED, LABELS, SPAN_NOTES, colour_by_place, title_of
 from paper.rates import draw_gain, settings_of
@@ -360,7 +348,10 @@ def which_claims(experiments: Experiments, lower: Experiments) -> Question:
     there = judge_at_lower(experiments, lower)
     claims = {judge: claim for judge, claim in judge_all(experiments).items() if not is_own(claim)}
     cells: list[list[Cell]] = []
+    unmeasured = [claim.text for claim in claims.values() if claim.verdict == NOT_MEASURED]
     for judge, claim in claims.items():
+        if claim.verdict == NOT_MEASURED:
+            continue
         found = claim.found
         if judge in there and (there[judge].verdict != claim.verdict or claim.verdict == UNCLEAR):
             verdict = "" if there[judge].verdict == claim.verdict else f"{there[judge].verdict}, "
@@ -380,7 +371,8 @@ def which_claims(experiments: Experiments, lower: Experiments) -> Question:
         _draw_claims(rows),
         "Bars, one per claim: the share of our scores that agree with it, coloured by verdict.",
         "BERT stands for our encoder, fine-tuned at 2e-4 (answerability: 5e-5). A claim holds if every score agrees "
-        "with every seed, and partly if at least a third do; the papers used BERT-large, and BERT-base for GLUE.",
+        "with every seed, and partly if at least a third do; the papers used BERT-large, and BERT-base for GLUE."
+        + (f" Not measured, and left out here: {'; '.join(unmeasured)}." if unmeasured else ""),
     )
     return Question(block, ["claims"])
 

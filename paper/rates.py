@@ -9,8 +9,8 @@ from bertvision.report.block import Block
 from bertvision.report.drawing import chart_of, import_altair
 from bertvision.report.wording import listed, signed
 from bertvision.tables import Cell, Column, Table, counted
-from paper.claims import best_place, compare, signed_mean
 from paper.experiments import find_experiment
+from paper.judging import best_place, compare, signed_mean
 from paper.kept import Experiment, Experiments, Mean, Place, show_rate
 from paper.names import AUC, FORCED, JUDGED, LABELS, SPAN_NOTES, colour_by_place
 from paper.spans import scores_block

@@ -187,13 +187,14 @@ def _chances(experiment: Experiment, encoder: str) -> Block | None:
 
 
 def _mistakes(experiment: Experiment, encoder: str) -> Block | None:
-    found = _of_first_seed(experiment, "wrong_predictions")
+    last = experiment.head_snapshots[-1]
+    found = experiment.rows_at("wrong_predictions", last).get(experiment.seeds[0])
     if not found:
         return None
     headings = ["model", *[key for key in found[0] if key.startswith("% ")]]
     rows: list[list[Cell]] = [[title_of(row["model"]), *[row[key] for key in headings[1:]]] for row in found]
     columns = [Column(heading, None if heading == "model" else 1) for heading in headings]
-    title = f"{encoder}: kinds of wrong predictions at {counted(experiment.head_snapshots[-1], 'epoch')}"
+    title = f"{encoder}: kinds of wrong predictions at {counted(last, 'epoch')}"
     note = "At the chosen threshold. % wrong is a percentage of all questions, the others of the wrong ones. "
     note += f"Seed {experiment.seeds[0]} only."
     return Block(f"{experiment.name}_mistakes", title, table=Table(columns, rows), note=note, folded=True)

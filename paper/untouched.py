@@ -8,7 +8,7 @@ from bertvision.report.block import Block
 from bertvision.report.drawing import chart_of, import_altair
 from bertvision.report.wording import listed, signed
 from bertvision.tables import Cell, Column, Table, counted
-from paper.claims import best_of_the_papers, best_place
+from paper.judging import best_of_the_papers, best_place
 from paper.kept import LOWER, Experiment, Experiments, Place, compared_seconds, show_rate
 from paper.names import AUC, FORCED, LABELS, SPAN_NOTES, colour_by_place, in_passes, title_of
 from paper.sentences import glue_experiments

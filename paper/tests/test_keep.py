@@ -6,15 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_reports import TinyRun, build_tiny_run, label_results
 
 from bertvision.config import build_config
 from bertvision.errors import UserError
 from bertvision.heads import CONTROL
+from bertvision.kinds import LABEL, SPAN
 from bertvision.pipeline.finished import FinishedRun
 from paper import keep as keeping
 from paper.experiments import find_experiment
 from paper.keep import check_settings, keep
-from paper.kept import load_kept, load_rates
+from paper.kept import Experiment, load_kept, load_rates
 
 FIXTURES = Path(__file__).parents[2] / "tests" / "fixtures"
 
@@ -139,3 +141,36 @@ def test_a_repeated_run_is_kept_in_its_own_folder(tmp_path: Path, monkeypatch: p
         "seconds": 2.5,
         "scores": {"dev": {"f1": 61.2346}},
     }
+
+
+def test_analyses_of_answers_are_kept_at_every_snapshot_with_heads(tmp_path: Path) -> None:
+    found = keeping.analyse(build_tiny_run(tmp_path, SPAN, (0.5, 1.0), (0.5, 1.0)))
+    for key in ("second_answer", "wrong_predictions", "passage_lengths"):
+        assert {row["epochs"] for row in found[key]} == {0.5, 1.0}
+    runs = {0: {"snapshots": {"0.5": {}, "1": {}}, "analyses": found}}
+    one = Experiment("squad2_gte", runs)
+    assert [row["model"] for row in one.rows_at("second_answer", 0.5)[0]][:2] == [
+        "encoder alone",
+        "last_linear (control)",
+    ]
+    assert one.rows_at("second_answer", 2.0) == {}
+    assert "epochs_on_dev" not in found  # dev was scored after the last epoch only
+
+
+def test_dev_scores_of_each_epoch_are_kept_where_a_run_has_them(tmp_path: Path) -> None:
+    run = TinyRun(tmp_path, LABEL)
+    run.add("encoder", results=label_results([0, 1], [0.2, 0.2]))
+    run.add("adapter_64", results=label_results([0, 1], [0.2, 0.8]), epochs=2)
+    run.log("train", step=1, loss={"adapter_64": 1.0})
+    run.log("epoch", snapshot=1.0, head="adapter_64", epoch=1, held_out=None, dev={"dev": {"accuracy": 71.0}})
+    run.log("train", step=2, loss={"adapter_64": 0.5})
+    rows = keeping.analyse(run.write())["epochs_on_dev"]
+    assert [(row["fine-tuning"], row["head"], row["epoch"], row["accuracy"]) for row in rows] == [
+        (1.0, "adapter_64", 1, 71.0),
+        (1.0, "adapter_64", 2, 100.0),
+    ]
+
+
+def test_a_run_that_scored_dev_after_each_epoch_is_accepted(settings: dict[str, Any], tmp_path: Path) -> None:
+    settings["train"]["dev_each_epoch"] = True
+    check(settings, tmp_path)

@@ -208,6 +208,9 @@ def test_verdicts_are_counted_from_the_table(answers: dict[str, str]) -> None:
         count = verdicts.count(verdict)
         assert count and f" {count} {(singular if count == 1 else plural)[verdict]}" in sentence
     assert f"{verdicts.count('no clear difference')} shows no clear difference" in sentence
+    unmeasured = answers[QUESTIONS[5]].partition("Not measured, and left out here: ")[2].partition(".</sub>")[0]
+    assert len(unmeasured.split("; ")) == 5 and "Of the papers' 20 claims" in sentence
+    assert "5 are not measured" in sentence and "not measured" not in verdicts
 
 
 # ---------------------------------------------------------------------- other numbers, other sentences
