@@ -12,6 +12,8 @@ from bertvision.tables import Row, counted
 
 DESCRIBED = 3  # most snapshots described; of more, the first and the last
 BAR = 13  # height of one of several bars of a model
+MARGIN = {"left": 4, "top": 4, "bottom": 4, "right": 24}
+"""Room for the numbers at bars that end where the picture does."""
 NUMBERS = "at the bars: epochs"
 """What `label_bars` writes: a second line for the title of a legend or an axis."""
 
@@ -57,19 +59,17 @@ def unseen_note(groups: list[Group], drawn: list[Group]) -> str:
     return f"The picture leaves out {counted(left, 'model')}; the table has all." if left else ""
 
 
-def label_bars(ends: Sequence[dict[str, Any]], names: list[str], field: str, order: Sequence[str]) -> Any:
-    """The epochs at the ends of bars. `ends` has `model`, `epochs`, `end` and the field that sets bars of a model side
-    by side."""
+def label_bars(chart: Any, ends: Sequence[dict[str, Any]], names: list[str], field: str, order: Sequence[str]) -> Any:
+    """The chart with the epochs at the ends of its bars. `ends` has `model`, `epochs`, `end` and the field that sets
+    bars of a model side by side."""
     altair = import_altair()
     rows = [{**row, "label": f"{row['epochs']:g}"} for row in ends]
-    return (
-        bare_chart(rows)
-        .mark_text(align="left", baseline="middle", dx=4, fontSize=10, opacity=0.8)
-        .encode(
-            y=altair.Y("model:N", sort=names, title=None),
-            yOffset=altair.YOffset(f"{field}:N", sort=list(order)),
-            x="end:Q",
-            text="label:N",
-            tooltip=tips("model:N", "epochs:Q"),
-        )
+    labels = bare_chart(rows).mark_text(align="left", baseline="middle", dx=4, fontSize=10, opacity=0.8)
+    labels = labels.encode(
+        y=altair.Y("model:N", sort=names, title=None),
+        yOffset=altair.YOffset(f"{field}:N", sort=list(order)),
+        x="end:Q",
+        text="label:N",
+        tooltip=tips("model:N", "epochs:Q"),
     )
+    return (chart + labels).properties(padding=MARGIN)

@@ -253,7 +253,7 @@ def _draw_parts(found: list[_Measured], shots: list[float], baseline: Sequence[C
         x="low:Q", x2="high:Q"
     )
     if several:
-        chart += label_bars([{**bar, "end": bar["high"]} for bar in bars], names, field, places)
+        chart = label_bars(chart, [{**bar, "end": bar["high"]} for bar in bars], names, field, places)
     return dict(chart.to_dict())
 
 
@@ -403,7 +403,7 @@ def _draw_stack(
         return dict(chart_of(bars, ROW * len(names)).mark_bar().encode(**encoding).to_dict())
     chart = chart_of(bars, BAR * (len(shots) + 1) * len(names)).mark_bar()
     chart = chart.encode(**encoding, yOffset=altair.YOffset("epochs:N", sort=order))
-    return dict((chart + label_bars(ends, names, "epochs", order)).to_dict())
+    return dict(label_bars(chart, ends, names, "epochs", order).to_dict())
 
 
 # ---------------------------------------------------------------------- the second most likely answer

@@ -135,7 +135,7 @@ def _draw_beside(rows: dict[float, list[Row]]) -> dict[str, Any]:
         tooltip=tips("epochs:Q", *((f"{key}:{'N' if key == 'right' else 'Q'}", key) for key in KEYS)),
     )
     ends = [{**row, "end": row["longest"]} for row in known]
-    return dict((_ranges(base, 10, 14, [TITLE, NUMBERS]) + label_bars(ends, names, "epochs", order)).to_dict())
+    return dict(label_bars(_ranges(base, 10, 14, [TITLE, NUMBERS]), ends, names, "epochs", order).to_dict())
 
 
 def _named_cells(row: Row) -> dict[str, Any]:
