@@ -44,9 +44,12 @@ def write_table(path: Path, rows: int, seed: int = 0, scores: bool = False) -> P
 @pytest.fixture
 def tuned_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Choose `tuned_linear`: with a random tiny encoder, the leaderboard may have any order."""
+    choose_always("tuned_linear", monkeypatch)
 
+
+def choose_always(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def choose(trials: Any, *_: Any) -> tuple[Any, int]:
-        return next(trial for trial in trials if trial.name == "tuned_linear"), 1
+        return next(trial for trial in trials if trial.name == name), 1
 
     monkeypatch.setattr(fitting, "_choose", choose)
 
@@ -93,6 +96,23 @@ def test_dev_scores_are_those_of_the_saved_models_of_both_encoders(
         rows = bv.load(tmp_path / "m", head=line["name"]).predict(table.texts)
         right = np.mean([row["label"] == label for row, label in zip(rows, table.labels, strict=True)])
         assert 100 * right == pytest.approx(line["dev"]), line["name"]
+
+
+def test_the_average_on_a_tuned_encoder_is_the_mean_of_its_heads(
+    command: Command, mean_encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose_always("tuned_average", monkeypatch)
+    found = fit_in(tmp_path, command, mean_encoder_folder)
+    assert found["chosen"] == "tuned_average" and found["leaderboard"][-1]["note"] == "mean of tuned_last_lr, tuned_linear"
+    names = ("tuned_last_lr", "tuned_linear", None)
+    parts = [[row["probabilities"] for row in bv.load(tmp_path / "m", head=name).predict(NEW)] for name in names]
+    for last, all_layers, average in zip(*parts, strict=True):
+        for label, share in average.items():
+            assert share == pytest.approx((last[label] + all_layers[label]) / 2, abs=1e-6)
+    assert command("report", tmp_path / "m").code == 0
+    assert "tuned_average" in (tmp_path / "m" / "report" / "report.html").read_text(encoding="utf-8")
+    refused = command("kit", tmp_path / "m", "--to", tmp_path / "kit")
+    assert refused.code == 2 and "tuned encoder" in " ".join(refused.err.split())
 
 
 def test_a_kit_refuses_a_tuned_encoder_and_says_why(

@@ -38,7 +38,7 @@ from bertvision.models.candidates import (
 )
 from bertvision.models.choose_heads import find_candidates, main_reading
 from bertvision.models.clock import Clock
-from bertvision.models.folder import TUNED_LAST
+from bertvision.models.folder import TUNED_AVERAGE, TUNED_LAST
 from bertvision.models.leaderboard import LAST_LAYER, PARTS, Leaderboard, Line, spread
 from bertvision.models.split import FOLDS as USUAL_FOLDS
 from bertvision.models.split import ROUGH, Split, choose_split
@@ -308,7 +308,8 @@ def _try_tuned(tuning: Tuning, skipped: dict[str, str], reporter: Reporter) -> l
     """Try the heads on the tuned encoder, without a time limit. Ctrl-C ends it."""
     rows, split, candidates = tuning.rows, tuning.split, tuned_candidates(tuning)
     try:
-        return [_calibrate(one.attempt(rows, split, Clock(None)), rows, split) for one in candidates]
+        found = [_calibrate(one.attempt(rows, split, Clock(None)), rows, split) for one in candidates]
+        return [*found, replace(average(found, rows, TUNED_AVERAGE), role="tuned")]
     except KeyboardInterrupt:
         reporter.say("Interrupted: going on without tuning. Press Ctrl-C again to stop.")
         why = "interrupted"
@@ -341,8 +342,9 @@ def _choose(
     tuned = [trial for trial in models if trial.role == "tuned" and rows.towers is None]
     if tuned and any(_is_as_good(trial, best, rows, split, TUNED_ERRORS) for trial in tuned):
         leader = _highest(tuned, scores)
-        return next(trial for trial in tuned if _is_as_good(trial, leader, rows, split)), len(tied)
-    return min(tied, key=lambda trial: rows.loss(trial.outputs, split.judged)), len(tied)
+        in_order = sorted(tuned, key=lambda trial: not trial.members)  # the average first
+        return next(trial for trial in in_order if _is_as_good(trial, leader, rows, split)), len(tied)
+    return best_by_loss(tied, rows, split.judged)[0], len(tied)
 
 
 def _highest(trials: list[Trial], scores: dict[str, tuple[float, float | None, float | None]]) -> Trial:

@@ -12,14 +12,12 @@ from bertvision.disk import read_json
 from bertvision.encoder.shared import shared_encoder
 from bertvision.errors import UserError
 from bertvision.kinds import Predictions
-from bertvision.models.folder import FILE, FORMAT, TFIDF_FOLDER, TUNED, TUNED_LAST
+from bertvision.models.folder import FILE, FOLDER_NAMES, FORMAT, TFIDF_FOLDER, TUNED
 from bertvision.models.tfidf import Tfidf
 from bertvision.pipeline.folder import ENCODER
 from bertvision.pipeline.predict import Predictor
 from bertvision.progress import Reporter
 
-ALIASES = {"last_lr": ENCODER, TUNED_LAST: ENCODER}
-"""Names on the leaderboard that the folder calls differently."""
 SPAN_ALIASES = {"last_linear": ENCODER}
 NEEDED = ("model", "task", "kind", "labels", "encoder", "metric", "choice", "chosen", "leaderboard", "trust")
 """What is read of model.json."""
@@ -41,7 +39,7 @@ class FittedPredictor(Predictor):
             )
         if tuned is not None and head is not None:  # the folder has two encoders
             epochs = float(tuned["epochs"]) if head.startswith(TUNED) else 0.0
-        aliases = SPAN_ALIASES if self.facts["kind"] == "span" else ALIASES
+        aliases = SPAN_ALIASES if self.facts["kind"] == "span" else FOLDER_NAMES
         super().__init__(folder, aliases.get(head, head) if head is not None else None, epochs, reporter)
         # Trust was measured for the chosen model only.
         chosen = self.name == self.run.chosen and (head is None or head == self.facts["chosen"])

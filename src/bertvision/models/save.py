@@ -37,7 +37,7 @@ from bertvision.machine import describe_environment
 from bertvision.models.candidates import Trial
 from bertvision.models.card import build_card
 from bertvision.models.fit import Fit, decode_rows
-from bertvision.models.folder import FILE, FORMAT, TFIDF_FOLDER, TUNED_LAST
+from bertvision.models.folder import FILE, FOLDER_NAMES, FORMAT, TFIDF_FOLDER, TUNED_LAST
 from bertvision.models.table_rows import most_tokens
 from bertvision.models.tfidf import Tfidf
 from bertvision.models.tuned import tuning_config
@@ -255,7 +255,8 @@ def _describe(trial: Trial, fit: Fit) -> dict[str, Any]:
     share = trial.parameters / count_parameters(fit.encoder)
     found = {"share": share, "group": trial.name, "seed": fit.options.seed, "states": "memory", "data_fraction": 1.0}
     if trial.members:
-        members = [{"run": None, "epochs": 0.0, "name": name} for name in trial.members]
+        epochs = _epochs(fit, trial)
+        members = [{"run": None, "epochs": epochs, "name": FOLDER_NAMES.get(name, name)} for name in trial.members]
         return {**found, "ensemble": list(trial.members), "voices": members, "method": "mean", "weights": None}
     layer = {"layer": trial.settings["layer"]} if "layer" in trial.settings else {}
     return {**found, "head": trial.settings["head"], **layer}
@@ -268,9 +269,7 @@ def _baseline(job: Job, fit: Fit) -> dict[str, Any]:
 
 
 def _name(trial: Trial) -> str:
-    return (
-        ENCODER if trial.name == TUNED_LAST else {"baseline": BASELINE, "encoder": ENCODER}.get(trial.role, trial.name)
-    )
+    return {"baseline": BASELINE, "encoder": ENCODER}.get(trial.role, FOLDER_NAMES.get(trial.name, trial.name))
 
 
 def _epochs(fit: Fit, trial: Trial) -> float:

@@ -1,5 +1,7 @@
 """The choice among models that accuracy can't tell apart."""
 
+from dataclasses import replace
+
 import torch
 
 from bertvision.encoder.states import StateShape
@@ -57,8 +59,11 @@ def test_a_tuned_encoder_is_preferred_within_two_standard_errors() -> None:
     assert choose(trial("untouched", 0, sure=1.0), many) == ("untouched", 1)
 
 
-def test_among_tuned_models_that_are_as_good_the_first_is_chosen() -> None:
+def test_among_tuned_models_that_are_as_good_the_average_or_else_the_first_is_chosen() -> None:
     last, all_layers, behind = (trial(f"tuned_{name}", wrong, 0.1, "tuned") for name, wrong in
                                 (("last_lr", 11), ("linear", 10), ("poor", 30)))  # fmt: skip
-    assert choose(trial("untouched", 10, sure=1.0), last, all_layers)[0] == "tuned_last_lr"
-    assert choose(trial("untouched", 10, sure=1.0), behind, all_layers)[0] == "tuned_linear"
+    untouched, average = trial("untouched", 10, sure=1.0), replace(last, name="tuned_average", members=("a", "b"))
+    assert choose(untouched, last, all_layers)[0] == "tuned_last_lr"
+    assert choose(untouched, behind, all_layers)[0] == "tuned_linear"
+    assert choose(untouched, last, all_layers, average)[0] == "tuned_average"
+    assert choose(untouched, all_layers, replace(behind, members=("a", "b")))[0] == "tuned_linear"
