@@ -4,28 +4,34 @@ epochs, batch size, dropout in attention, and how the no-answer threshold is cho
     BERTVISION_REAL_DATA=… python benchmarks/official_squad.py --encoder FOLDER --results official_squad.jsonl
     python benchmarks/official_squad.py --results official_squad.jsonl --table
 
-Options: --variants third half …, --seeds 0 1 2, --questions N (of train and of dev, to try it), --set section.key=value ….
+Options: --variants third half …, --seeds 0 1 2, --questions N (of train and of dev, to try it), --set
+section.key=value ….
 
 The encoder is fully fine-tuned with its own output layer, and nothing else is trained. `third` is the reference; each
 other variant changes one thing:
 
 | variant | what it changes |
 |---|---|
-| partial, half | 17 and 50 % of the training questions are unanswerable instead of 33 % |
-| partial_swapped, third_swapped | to 33 and 50 %, by further unanswerable questions: an answerable one with another passage of its article, which has none of its answers |
-| partial_half | the same to 50 % of all questions |
+| partial | all questions at hand: 17 % are unanswerable instead of 33 % |
+| half | 50 % are unanswerable: answerable ones are dropped |
+| third_swapped | 50 %: generated unanswerable questions are added |
+| partial_swapped, partial_half | all questions at hand, and generated ones up to 33 and 50 % |
 | epochs_1, epochs_3 | instead of 2 |
 | tokens_4096, tokens_16384 | tokens per step, instead of 8,192 |
 | attention_dropout | the padded route, on which transformers applies dropout to attention weights |
 
-Official EM and F1 on dev at threshold 0, at the threshold chosen on held-out training articles (*), and at the one chosen
-on the same articles with unanswerable questions weighted to one half (**), the share that SQuAD 2.0 states for dev. AUC
+A generated question is an answerable one with another passage of its article, which has none of its answers. It chooses
+no threshold.
+
+Official EM and F1 on dev at threshold 0, at the threshold chosen on held-out training articles (*), and at the one
+chosen there for one half unanswerable (**, `evaluate.unanswerable=0.5`), the share that SQuAD 2.0 states for dev. AUC
 and answerable-only F1 need no threshold. Seconds are those of fine-tuning. Measurements are appended to the results
 file, one JSON object per line. Finished ones are skipped.
 """
 
 import argparse
 import copy
+import dataclasses
 import json
 import os
 import random
@@ -58,9 +64,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Name → the training questions, and what differs from BASE."""
 SHARES = {"half": 0.5, "partial_swapped": 1 / 3, "third_swapped": 0.5, "partial_half": 0.5}
+HALF = 0.5
+"""The share of unanswerable questions in dev (Rajpurkar et al. 2018)."""
 SWAPPED = "-swapped"
 """The end of the ids of generated questions."""
-COLUMNS = ("exact", "f1", "exact*", "f1*", "exact**", "f1**", "no_answer_auc", "forced_f1", "held_f1", "held_auc", "questions", "seconds")
+COLUMNS = (
+    "exact", "f1", "exact*", "f1*", "exact**", "f1**", "no_answer_auc", "forced_f1", "held_f1", "held_auc", "questions",
+    "seconds",
+)  # fmt: skip
 
 
 class Measurement(NamedTuple):
@@ -120,24 +131,19 @@ def measure(one: Measurement, encoder: str, settings: list[str]) -> dict[str, An
 def score(held: Any, real: Any, dev: Any) -> dict[str, Any]:
     """The scores on dev, at three thresholds chosen on the held-out questions that were not generated. `held_f1` and
     `held_auc` are those of these questions, weighted to one half unanswerable: variants are compared by them."""
-    from bertvision.evaluation.spans.decode import best_threshold, forced_scores
+    from bertvision.evaluation.spans.decode import forced_scores
+    from bertvision.kinds import SPAN
 
-    lead, f1, silent, has = (one[real] for one in (held.lead, held.f1, held.silent, held.has_answer))
-    share = float(1 - has.mean())
-    weights = np.where(has, 0.5 / max(1 - share, 1e-9), 0.5 / max(share, 1e-9))  # (held-out question)
-    thresholds = {
-        "": 0.0,
-        "*": best_threshold(lead, f1, silent),
-        "**": best_threshold(lead, f1 * weights, silent * weights),
-    }
+    held = dataclasses.replace(held, **{one.name: getattr(held, one.name)[real] for one in dataclasses.fields(held)})
+    thresholds = {"": 0.0, "*": SPAN.pick_threshold(held), "**": SPAN.pick_threshold(held, HALF)}
     found = forced_scores(dev.lead, dev.exact, dev.f1, dev.has_answer)
-    right = np.where(lead > thresholds["**"], silent, f1)  # (held-out question)
-    found["held_f1"] = 100 * float(np.average(right, weights=weights))
-    found["held_auc"] = forced_scores(lead, held.exact[real], f1, has)["no_answer_auc"]
+    f1 = held.f1_at(thresholds["**"])  # (held-out question)
+    found["held_f1"] = 50 * float(f1[held.has_answer].mean() + f1[~held.has_answer].mean())
+    found["held_auc"] = forced_scores(held.lead, held.exact, held.f1, held.has_answer)["no_answer_auc"]
     for mark, threshold in thresholds.items():
         found[f"exact{mark}"] = 100 * float(dev.exact_at(threshold).mean())
         found[f"f1{mark}"] = 100 * float(dev.f1_at(threshold).mean())
-    return {**found, "thresholds": thresholds, "held_out": len(lead), "held_out_unanswerable": share}
+    return {**found, "thresholds": thresholds, "held_out": len(held)}
 
 
 # ---------------------------------------------------------------------- training questions

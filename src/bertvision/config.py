@@ -199,6 +199,14 @@ class StoreConfig:
 class EvaluateConfig:
     n_best: int = setting(20, "answers saved per question, with probabilities", at_least=1)
     max_answer_tokens: int = setting(30, "maximum tokens per answer", at_least=1)
+    unanswerable: float | None = setting(
+        None, "expected share of unanswerable questions, for the no-answer threshold; default: as in training",
+        above=0, below=1,
+    )  # fmt: skip
+
+    def given(self) -> dict[str, Any]:
+        """The settings, without those that are not set: runs from before there were such stay finished."""
+        return {key: value for key, value in dataclasses.asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True)

@@ -103,14 +103,15 @@ def test_the_average_on_a_tuned_encoder_is_the_mean_of_its_heads(
 ) -> None:
     choose_always("tuned_average", monkeypatch)
     found = fit_in(tmp_path, command, mean_encoder_folder)
-    assert found["chosen"] == "tuned_average" and found["leaderboard"][-1]["note"] == "mean of tuned_last_lr, tuned_linear"
+    assert found["chosen"] == "tuned_average"
+    assert found["leaderboard"][-1]["note"] == "mean of tuned_last_lr, tuned_linear"
     names = ("tuned_last_lr", "tuned_linear", None)
     parts = [[row["probabilities"] for row in bv.load(tmp_path / "m", head=name).predict(NEW)] for name in names]
     for last, all_layers, average in zip(*parts, strict=True):
         for label, share in average.items():
             assert share == pytest.approx((last[label] + all_layers[label]) / 2, abs=1e-6)
     assert command("report", tmp_path / "m").code == 0
-    assert "tuned_average" in (tmp_path / "m" / "report" / "report.html").read_text(encoding="utf-8")
+    assert "tuned_average" in (tmp_path / "m" / "report.html").read_text(encoding="utf-8")
     refused = command("kit", tmp_path / "m", "--to", tmp_path / "kit")
     assert refused.code == 2 and "tuned encoder" in " ".join(refused.err.split())
 

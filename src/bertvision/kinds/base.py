@@ -243,8 +243,9 @@ class Kind(ABC):
     def score(self, metrics: Sequence[str], results: Any, threshold: float | None = None) -> Scores:
         """Compute all scores of a model from its per-example results."""
 
-    def pick_threshold(self, results: Any) -> float | None:
-        """Return the threshold with the best score on held-out examples, None for kinds without a threshold."""
+    def pick_threshold(self, results: Any, unanswerable: float | None = None) -> float | None:
+        """Return the threshold with the best score on held-out examples, None for kinds without a threshold.
+        `unanswerable` is the share of unanswerable questions to expect; None: as in the examples."""
         return None
 
     @abstractmethod

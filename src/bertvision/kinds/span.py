@@ -195,9 +195,14 @@ class SpanKind(Kind):
             scores |= {"threshold": threshold, "at_threshold": _score_at(results, threshold)}
         return scores
 
-    def pick_threshold(self, results: SpanResults) -> float:
-        """Return the no-answer threshold with the best F1 on held-out training questions."""
-        return best_threshold(results.lead, results.f1, results.silent)
+    def pick_threshold(self, results: SpanResults, unanswerable: float | None = None) -> float:
+        """Return the no-answer threshold with the best F1 on held-out training questions. They are weighted so that the
+        given share of them is unanswerable."""
+        f1, silent, has = results.f1, results.silent, results.has_answer  # (example) each
+        if unanswerable is not None and 0 < has.sum() < len(has):
+            weights = np.where(has, (1 - unanswerable) / has.mean(), unanswerable / (~has).mean())  # (example)
+            f1, silent = f1 * weights, silent * weights
+        return best_threshold(results.lead, f1, silent)
 
     def measure(self, key: str, results: SpanResults, threshold: float | None = None) -> Measure:
         if key == "no_answer_auc":

@@ -82,7 +82,8 @@ def score_held_out(job: Job, outputs: np.ndarray, metric: str) -> float:
     task, examples = job.task, job.examples(HELD_OUT)
     # Only the best answer is scored.
     results = task.kind.example_results(job.decode(outputs, HELD_OUT, n_best=1), examples)
-    scores = task.kind.score(task.metrics, results, task.kind.pick_threshold(results))
+    threshold = task.kind.pick_threshold(results, job.config.evaluate.unanswerable)
+    scores = task.kind.score(task.metrics, results, threshold)
     return float(scores.get("at_threshold", scores)[metric])
 
 

@@ -318,7 +318,7 @@ class Stamps:
     def predictions(self, model_stamp: str, split: str) -> str:
         job = self.job
         held_out = self.data(HELD_OUT) if job.examples(HELD_OUT) else None
-        settings = dataclasses.asdict(job.config.evaluate), job.task.metrics, job.task.windowed
+        settings = job.config.evaluate.given(), job.task.metrics, job.task.windowed
         return fingerprint("score", SCORE_VERSION, model_stamp, self.data(split), held_out, settings)
 
 

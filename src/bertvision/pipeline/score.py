@@ -157,7 +157,7 @@ def keep_scored(
     results = kind.example_results(predictions, job.examples(split))
     if kind.has_threshold and job.examples(HELD_OUT):
         if split == HELD_OUT:
-            threshold = kind.pick_threshold(results)
+            threshold = kind.pick_threshold(results, job.config.evaluate.unanswerable)
         else:
             chosen = read_json(job.folder.predictions(epochs, HELD_OUT) / name / "stamp.json")
             threshold = chosen["scores"]["threshold"] if chosen else 0.0

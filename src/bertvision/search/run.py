@@ -154,7 +154,7 @@ def _describe_inputs(job: Job, metric: str) -> dict[str, Any]:
         "held-out part": job.stamps.data(HELD_OUT),
         "seed": config.seed,
         "[train]": train,
-        "[evaluate]": dataclasses.asdict(config.evaluate),
+        "[evaluate]": config.evaluate.given(),
         "[search]": {**kept, "metric": metric},
         "space": space_tables(config),
         **({"read": {head: list(ways) for head, ways in reads.items()}} if (reads := reads_of_heads(config)) else {}),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny_reports import span_results
 from tiny_spans import threshold_free
 
 from bertvision.data.examples import Answer, Example
@@ -65,6 +66,16 @@ def test_results_average_to_the_official_scores_at_any_threshold(spans: SpanResu
     assert 100 * spans.f1_at(threshold)[spans.has_answer].mean() == pytest.approx(official["HasAns_f1"])
     assert 100 * spans.f1_at(threshold)[~spans.has_answer].mean() == pytest.approx(official["NoAns_f1"])
     assert spans.right(threshold).sum() == round(official["exact"] * len(EXAMPLES) / 100)
+
+
+def test_the_threshold_is_chosen_for_the_expected_share_of_unanswerable_questions() -> None:
+    # Answering everything gets 3 of 4 right, answering only the first question 2: its own and the unanswerable one.
+    results = span_results([1, 1, 1, 0], [True, True, True, False], [-1, 3, 4, 2])
+    assert SPAN.pick_threshold(results) == SPAN.pick_threshold(results, 0.25) == 4.0
+    # Weights of 2/3 and 2: the same choices get 2 and 2 2/3.
+    assert SPAN.pick_threshold(results, 0.5) == 0.0
+    only_answerable = span_results([1, 1], [True, True], [3, 1])
+    assert SPAN.pick_threshold(only_answerable, 0.5) == SPAN.pick_threshold(only_answerable) == 3.0
 
 
 def test_results_average_to_the_answerable_only_scores(spans: SpanResults) -> None:
