@@ -19,6 +19,7 @@ from bertvision.disk import read_json, write_text
 from bertvision.errors import UserError
 from bertvision.heads import MemberConfig
 from bertvision.kinds import SPAN
+from bertvision.papers.fragments import merge
 from bertvision.pipeline.finished import FinishedRun, Model
 from bertvision.pipeline.members import build_members
 from bertvision.report.analyses import answering as answers
@@ -29,7 +30,7 @@ from bertvision.report.block import Block
 from bertvision.report.certainty import Certainty
 from bertvision.tasks import TaskConfig
 from bertvision.tasks.config import TASKS
-from paper.experiments import find_experiment, merge
+from paper.experiments import find_experiment
 from paper.kept import AGAIN, KEPT, RATES, to_text
 
 ANALYSES: dict[str, Callable[[FinishedRun, str], Block | None]] = {

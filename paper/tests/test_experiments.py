@@ -87,10 +87,7 @@ def test_pinned_settings_of_heads_rename_no_member(name: str) -> None:
 
 def test_runs_of_different_experiments_and_seeds_do_not_share_a_folder() -> None:
     folders = [
-        one.settings(seed, hub)["run"]
-        for one in EXPERIMENTS.values()
-        for seed in (0, 1)
-        for hub in (False, True)
+        one.settings(seed, hub)["run"] for one in EXPERIMENTS.values() for seed in (0, 1) for hub in (False, True)
     ]
     assert len(set(folders)) == len(folders) == 2 * 30 * 2
     assert EXPERIMENTS["squad2_gte"].settings(1)["run"] == "runs/results/squad2_gte_seed1"

@@ -61,8 +61,9 @@ def reproduce(
     work.run()
     if not is_main:
         return
-    for table in work.tables():
-        print_table(table)
-    for note in work.notes():
-        typer.echo(note)
-    typer.echo(f"report: {work.write_report()}")
+    page = work.write_report()
+    tables = work.tables()
+    for table in tables:  # headings are explained once, under the last table
+        print_table(table, with_notes=table is tables[-1], elsewhere=f"see {page}")
+    for line in (*work.notes(), work.finding(), f"report: {page}"):
+        typer.echo(line)

@@ -1,20 +1,23 @@
 """Published scores beside measured ones: tables for the terminal, and a report."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
+from bertvision.kinds import metric_title
 from bertvision.papers.published import BEST_HEAD, Line, PaperTable
 from bertvision.pipeline.finished import FinishedRun, Group, as_kept, read_figure
 from bertvision.report.block import Block, Report, Section
 from bertvision.report.drawing import ROW, chart_of, colour_by, import_altair, off_zero, tips
-from bertvision.report.summary import build_facts
+from bertvision.report.summary import count_examples, encoder_name, name_source
 from bertvision.report.wording import CHOSEN
 from bertvision.tables import Cell, Column, Row, Table, counted
 
-PUBLISHED, OURS, BASELINE, CONTROL = "published", "ours", "baseline", "control (not in the papers)"
-TITLES = {"exact": "EM", "f1": "F1", "f1_no_answer": "F1 of no answer", "matthews": "Matthews"}
+PUBLISHED, OURS, BASELINE, CONTROL = "paper", "ours", "baseline", "control"
+CHOSEN_NOTE = "At the no-answer threshold chosen on held-out questions."
+GAP_NOTE = "The difference is ours minus the paper's."
+COMPANY_NOTE = "The baseline and the control, a linear layer on the last layer's states, are not in the papers."
 CURVE = 3
 """A model at this many snapshots is drawn as a curve."""
 
@@ -98,16 +101,15 @@ def build_table(table: PaperTable, found: list[Measured]) -> Table:
 def _row(one: Measured, figures: Iterable[str]) -> Row:
     row = _names(one)
     for at, key in enumerate(figures):
-        row |= _cells(one, at, f"{TITLES.get(key, key)} ")
+        row |= _cells(one, at, f"{metric_title(key)} ")
     for at, key in enumerate(figures):
-        heading = Column(f"{TITLES.get(key, key)}*", 1, "At the no-answer threshold chosen on held-out questions.")
-        row[heading] = one.chosen[at]
+        row[Column(f"{metric_title(key)}*", 1, CHOSEN_NOTE)] = one.chosen[at]
     return row
 
 
 def _long_rows(found: list[Measured]) -> list[Row]:
     return [
-        {**_names(one), "metric": TITLES.get(key, key), **_cells(one, at, "")}
+        {**_names(one), "metric": metric_title(key), **_cells(one, at, "")}
         for one in found
         for at, key in enumerate(one.line.figures)
     ]
@@ -115,7 +117,11 @@ def _long_rows(found: list[Measured]) -> list[Row]:
 
 def _names(one: Measured) -> Row:
     at: Cell = None if one.line.name == BASELINE else one.line.epochs
-    return {"task": one.line.task or None, "model": one.line.name, Column("epochs", None): at}
+    return {
+        "task": one.line.task or None,
+        Column("model", None, COMPANY_NOTE): one.line.name,
+        Column("epochs", None): at,
+    }
 
 
 def _cells(one: Measured, at: int, start: str) -> Row:
@@ -124,7 +130,7 @@ def _cells(one: Measured, at: int, start: str) -> Row:
     return {
         Column(f"{start}{PUBLISHED}", 1): published,
         Column(f"{start}{OURS}", 1): ours,
-        Column(f"{start}difference", 1): gap,
+        Column(f"{start}diff", 1, GAP_NOTE): gap,
     }
 
 
@@ -132,7 +138,11 @@ def _cells(one: Measured, at: int, start: str) -> Row:
 
 
 def build_report(
-    title: str, tables: list[tuple[PaperTable, list[Measured]]], runs: dict[str, FinishedRun], notes: list[str]
+    title: str,
+    tables: list[tuple[PaperTable, list[Measured]]],
+    runs: dict[str, FinishedRun],
+    finding: str,
+    notes: list[str],
 ) -> Report:
     blocks = [
         Block(
@@ -144,8 +154,19 @@ def build_report(
         )
         for number, (table, found) in enumerate(tables, start=1)
     ]
-    facts = [f"{name}: {fact}" for name, run in runs.items() for fact in build_facts(run)[:3:2]]
-    return Report(title, facts, notes, [Section("Published and measured", blocks)], finding=describe(tables))
+    sections = [Section("Published and measured", blocks)]
+    if runs:
+        sections.append(Section("Runs", [Block(key="runs", title="Data of each run", table=_list_runs(runs))]))
+    devices = [str(run.environment["device"]) for run in runs.values() if "device" in run.environment]
+    facts = dict.fromkeys([*map(encoder_name, runs.values()), *devices])
+    return Report(title, [*facts], notes, sections, finding=finding)
+
+
+def _list_runs(runs: dict[str, FinishedRun]) -> Table:
+    return Table.of(
+        {"run": name, "data": name_source(run), "examples": count_examples(run), "report": f"{name}/report.html"}
+        for name, run in runs.items()
+    )
 
 
 def describe(tables: list[tuple[PaperTable, list[Measured]]]) -> str:
@@ -153,52 +174,67 @@ def describe(tables: list[tuple[PaperTable, list[Measured]]]) -> str:
     gaps = [gap for _, found in tables for one in found for gap in one.gaps]
     lines = [one for _, found in tables for one in found if one.line.scores]
     missing = sum(not one.gaps for one in lines)
-    left = (
-        f" {counted(missing, 'published row')} {'has' if missing == 1 else 'have'} no score of ours." if missing else ""
-    )
+    left = f" {counted(missing, 'published row')} without a score of ours." if missing else ""
     if not gaps:
         return f"No published score can be compared.{left}"
-    close = sum(abs(gap) <= 1 for gap in gaps)
-    mean = sum(gaps) / len(gaps)
+    close, mean = sum(abs(gap) <= 1 for gap in gaps), sum(gaps) / len(gaps)
+    where = f"{abs(mean):.1f} points {'above' if mean > 0 else 'below'} the papers'"
     return (
-        f"{close} of {counted(len(gaps), 'published score')} are within one point of ours; on average ours are "
-        f"{abs(mean):.1f} points {'higher' if mean >= 0 else 'lower'}.{left}"
+        f"{close} of our {counted(len(gaps), 'score')} are within one point of the papers'; on average ours are "
+        f"{'equal to theirs' if abs(mean) < 0.05 else where}.{left}"
     )
 
 
 def _draw(found: list[Measured]) -> dict[str, Any] | None:
-    """The first metric of each line: curves of a model at many snapshots, else two points for each row."""
-    rows = []
+    """The first metric of each line: curves where a model is at many snapshots, else two points for each row."""
+    points = [*_points(found)]
+    if not points:
+        return None
+    keys = {one.line.figures[0] for one in found}
+    title = metric_title(*keys) if len(keys) == 1 else "score"
+    several = {point["model"] for point in points if _count(points, point["model"]) >= 2 * CURVE}
+    return _draw_curves(points, title, several) if several else _draw_rows(points, title)
+
+
+def _points(found: list[Measured]) -> Iterator[dict[str, Any]]:
+    at_one = len({one.line.epochs for one in found}) == 1
     for one in found:
         if one.line.name == BASELINE:
             continue
         name = " ".join(filter(None, [one.line.task, one.line.name]))
-        for which, value in ((PUBLISHED, one.line.scores[0] if one.line.scores else None), (OURS, one.ours[0])):
-            if value is not None:
-                place = {
-                    "epochs": one.line.epochs,
-                    "model": name,
-                    "row": f"{name}, {counted(one.line.epochs, 'epoch')}",
-                }
-                rows.append({**place, "scores": which, "score": value})
-    if not rows:
-        return None
+        row = name if at_one else f"{name}, {counted(one.line.epochs, 'epoch')}"
+        for scores, values in ((PUBLISHED, one.line.scores), (OURS, one.ours)):
+            if values and values[0] is not None:
+                yield {"model": name, "epochs": one.line.epochs, "row": row, "scores": scores, "score": values[0]}
+
+
+def _count(points: list[dict[str, Any]], model: str) -> int:
+    return sum(point["model"] == model for point in points)
+
+
+def _draw_curves(points: list[dict[str, Any]], title: str, models: set[str]) -> dict[str, Any]:
+    """A curve of each of these models; the others are points."""
     altair = import_altair()
-    key = found[0].line.figures[0]
-    title = TITLES.get(key, key) if len({one.line.figures[0] for one in found}) == 1 else "score"
-    tooltip = tips("model:N", "epochs:Q", "scores:N", ("score:Q", title, ".1f"))
-    colour = colour_by("scores", [PUBLISHED, OURS]).legend(title=None)
-    curve = [row for row in rows if sum(other["model"] == row["model"] for other in rows) >= 2 * CURVE]
-    if curve:
-        base = chart_of(rows).encode(
-            x=altair.X("epochs:Q", title="epochs of fine-tuning"), y=off_zero("Y", "score:Q", title),
-            color=colour, tooltip=tooltip, shape=altair.Shape("model:N", title=None),
-        )  # fmt: skip
-        names = list(dict.fromkeys(row["model"] for row in curve))
-        line = base.transform_filter(altair.FieldOneOfPredicate("model", names)).mark_line()
-        return dict((line + base.mark_point()).to_dict())
-    order = list(dict.fromkeys(row["row"] for row in rows))
-    base = chart_of(rows, max(ROW, ROW // 2 * len(order))).encode(
-        x=off_zero("X", "score:Q", title), y=altair.Y("row:N", sort=order, title=None), color=colour, tooltip=tooltip
+    base = chart_of(points).encode(
+        x=altair.X("epochs:Q", title="epochs of fine-tuning"), y=off_zero("Y", "score:Q", title), color=_colour(),
+        tooltip=_tips(title), shape=altair.Shape("model:N", title=None),
+    )  # fmt: skip
+    line = base.transform_filter(altair.FieldOneOfPredicate("model", sorted(models))).mark_line()
+    return dict((line + base.mark_point()).to_dict())
+
+
+def _draw_rows(points: list[dict[str, Any]], title: str) -> dict[str, Any]:
+    order = list(dict.fromkeys(point["row"] for point in points))
+    y = import_altair().Y("row:N", sort=order, title=None)
+    base = chart_of(points, max(ROW, ROW // 2 * len(order))).encode(
+        x=off_zero("X", "score:Q", title), y=y, color=_colour(), tooltip=_tips(title)
     )
     return dict(base.mark_point(filled=True, size=60).to_dict())
+
+
+def _colour() -> Any:
+    return colour_by("scores", [PUBLISHED, OURS]).legend(title=None)
+
+
+def _tips(title: str) -> list[Any]:
+    return tips("model:N", "epochs:Q", "scores:N", ("score:Q", title, ".1f"))

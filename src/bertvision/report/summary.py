@@ -29,15 +29,23 @@ FOLDERS = re.compile(r"(?<!\S)[/~][^\s,]*/")  # of data files, whose names say e
 
 def build_facts(run: FinishedRun) -> list[str]:
     """Task, encoder, data and device, one short line each."""
-    data = [f"{_total(run, split):,} {split} examples" for split in run.splits]
-    data += [f"{_total(run, HELD_OUT):,} held out of train"] if run.has_held_out else []
     device = run.environment.get("device")
     return [
-        f"{run.task.name}: {FOLDERS.sub('', run.task.source)}",
+        f"{run.task.name}: {name_source(run)}",
         f"{encoder_name(run)}, {tuned(run.last)}",
-        ", ".join(data),
+        count_examples(run),
         *([str(device)] if device else []),
     ]
+
+
+def name_source(run: FinishedRun) -> str:
+    """Where the data came from; files without their folders."""
+    return FOLDERS.sub("", run.task.source)
+
+
+def count_examples(run: FinishedRun) -> str:
+    data = [f"{_total(run, split):,} {split} examples" for split in run.splits]
+    return ", ".join(data + ([f"{_total(run, HELD_OUT):,} held out of train"] if run.has_held_out else []))
 
 
 def encoder_name(run: FinishedRun) -> str:

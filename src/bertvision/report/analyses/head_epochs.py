@@ -34,7 +34,7 @@ class LoggedPass:
     dev: dict[int, dict[str, dict[str, float | None]]] = field(default_factory=dict)
     """Epoch → dev split → metric → score; without the last epoch, empty unless `train.dev_each_epoch`."""
     seconds: dict[int, float] = field(default_factory=dict)
-    """Epoch → how long the pass took for it, without scoring; without the last epoch."""
+    """Epoch → how long the pass took for it, without scoring."""
 
 
 def read_passes(log: list[dict[str, Any]], name: str) -> list[LoggedPass]:
@@ -63,6 +63,8 @@ def read_passes(log: list[dict[str, Any]], name: str) -> list[LoggedPass]:
             if step == last or loss is None:
                 done.append(current)
                 current = LoggedPass()
+        elif line.get("event") == "last_epoch" and name in line["epochs"] and done:
+            done[-1].seconds[line["epochs"][name]] = line["seconds"]
     return done
 
 
@@ -209,7 +211,8 @@ def epochs_on_dev(run: FinishedRun, split: str) -> Block | None:
         note=joined(
             f"The picture shows heads on the encoder {after_tuning(at)}. These scores were used for no choice.",
             "No-answer threshold 0." if run.kind.has_threshold else "",
-            "Seconds are those of the pass that all heads share.",
+            "Seconds are those of the pass that all heads share, without scoring; the first epoch's include computing "
+            "states that are then held in memory or stored.",
             seeds_note(course.group for course in courses),
         ),
         folded=True,
