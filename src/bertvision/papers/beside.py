@@ -10,7 +10,7 @@ from bertvision.papers.published import BEST_HEAD, Line, PaperTable
 from bertvision.pipeline.finished import FinishedRun, Group, as_kept, read_figure
 from bertvision.report.block import Block, Report, Section
 from bertvision.report.drawing import ROW, chart_of, colour_by, import_altair, off_zero, tips
-from bertvision.report.summary import count_examples, encoder_name, name_source
+from bertvision.report.summary import count_examples, name_source
 from bertvision.report.wording import CHOSEN
 from bertvision.tables import Cell, Column, Row, Table, counted
 
@@ -18,8 +18,6 @@ PUBLISHED, OURS, BASELINE, CONTROL = "paper", "ours", "baseline", "control"
 CHOSEN_NOTE = "At the no-answer threshold chosen on held-out questions."
 GAP_NOTE = "The difference is ours minus the paper's."
 COMPANY_NOTE = "The baseline and the control, a linear layer on the last layer's states, are not in the papers."
-CURVE = 3
-"""A model at this many snapshots is drawn as a curve."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +137,7 @@ def _cells(one: Measured, at: int, start: str) -> Row:
 
 def build_report(
     title: str,
+    facts: list[str],
     tables: list[tuple[PaperTable, list[Measured]]],
     runs: dict[str, FinishedRun],
     finding: str,
@@ -157,9 +156,7 @@ def build_report(
     sections = [Section("Published and measured", blocks)]
     if runs:
         sections.append(Section("Runs", [Block(key="runs", title="Data of each run", table=_list_runs(runs))]))
-    devices = [str(run.environment["device"]) for run in runs.values() if "device" in run.environment]
-    facts = dict.fromkeys([*map(encoder_name, runs.values()), *devices])
-    return Report(title, [*facts], notes, sections, finding=finding)
+    return Report(title, facts, notes, sections, finding=finding)
 
 
 def _list_runs(runs: dict[str, FinishedRun]) -> Table:
@@ -170,30 +167,51 @@ def _list_runs(runs: dict[str, FinishedRun]) -> Table:
 
 
 def describe(tables: list[tuple[PaperTable, list[Measured]]]) -> str:
-    """How far our scores are from the published ones, in one sentence."""
-    gaps = [gap for _, found in tables for one in found for gap in one.gaps]
-    lines = [one for _, found in tables for one in found if one.line.scores]
-    missing = sum(not one.gaps for one in lines)
-    left = f" {counted(missing, 'published row')} without a score of ours." if missing else ""
-    if not gaps:
-        return f"No published score can be compared.{left}"
-    close, mean = sum(abs(gap) <= 1 for gap in gaps), sum(gaps) / len(gaps)
-    where = f"{abs(mean):.1f} points {'above' if mean > 0 else 'below'} the papers'"
-    return (
-        f"{close} of our {counted(len(gaps), 'score')} are within one point of the papers'; on average ours are "
-        f"{'equal to theirs' if abs(mean) < 0.05 else where}.{left}"
-    )
+    """How far our scores are from the published ones, and whether heads beat BERT in both, in a few sentences."""
+    every = [one for _, found in tables for one in found if one.line.scores]
+    gaps = [gap for one in every for gap in one.gaps]
+    missing = sum(not one.gaps for one in every)
+    sentences = ["No published score can be compared."]
+    if gaps:
+        close, mean = sum(abs(gap) <= 1 for gap in gaps), sum(gaps) / len(gaps)
+        where = f"{abs(mean):.1f} points {'above' if mean > 0 else 'below'} the papers'"
+        sentences = [
+            f"{close} of our {counted(len(gaps), 'score')} {'is' if close == 1 else 'are'} within one point of the "
+            f"papers'; on average ours are {'equal to theirs' if abs(mean) < 0.05 else where}."
+        ]
+    gains = [*_gains(every)]
+    if gains:
+        theirs, ours = (sum(gain > 0 for gain in side) for side in zip(*gains, strict=True))
+        sentences.append(
+            f"A head or an ensemble beats BERT at the same stage in {theirs} of {counted(len(gains), 'row')} of the "
+            f"papers, and in {ours} of ours."
+        )
+    if missing:
+        sentences.append(f"{counted(missing, 'published row')} {'has' if missing == 1 else 'have'} no score of ours.")
+    return " ".join(sentences)
+
+
+def _gains(every: list[Measured]) -> Iterator[tuple[float, float]]:
+    """Of each published head or ensemble, how far it is above BERT at the same snapshot, published and ours; by the
+    first metric."""
+    alone = {(one.line.run, one.line.split, one.line.epochs): one for one in every if one.line.model == "encoder"}
+    for one in every:
+        encoder = alone.get((one.line.run, one.line.split, one.line.epochs))
+        if encoder is not None and encoder is not one and one.ours[0] is not None and encoder.ours[0] is not None:
+            yield one.line.scores[0] - encoder.line.scores[0], one.ours[0] - encoder.ours[0]
 
 
 def _draw(found: list[Measured]) -> dict[str, Any] | None:
-    """The first metric of each line: curves where a model is at many snapshots, else two points for each row."""
+    """The first metric of each line: a curve if only one model has published scores, else two points for each row."""
     points = [*_points(found)]
     if not points:
         return None
     keys = {one.line.figures[0] for one in found}
     title = metric_title(*keys) if len(keys) == 1 else "score"
-    several = {point["model"] for point in points if _count(points, point["model"]) >= 2 * CURVE}
-    return _draw_curves(points, title, several) if several else _draw_rows(points, title)
+    published = [point for point in points if point["scores"] == PUBLISHED]
+    if len({point["model"] for point in published}) == 1 < len(published):
+        return _draw_curve(points, title, published[0]["model"])
+    return _draw_rows(points, title)
 
 
 def _points(found: list[Measured]) -> Iterator[dict[str, Any]]:
@@ -208,18 +226,14 @@ def _points(found: list[Measured]) -> Iterator[dict[str, Any]]:
                 yield {"model": name, "epochs": one.line.epochs, "row": row, "scores": scores, "score": values[0]}
 
 
-def _count(points: list[dict[str, Any]], model: str) -> int:
-    return sum(point["model"] == model for point in points)
-
-
-def _draw_curves(points: list[dict[str, Any]], title: str, models: set[str]) -> dict[str, Any]:
-    """A curve of each of these models; the others are points."""
+def _draw_curve(points: list[dict[str, Any]], title: str, model: str) -> dict[str, Any]:
+    """A curve of this model; the others are points."""
     altair = import_altair()
     base = chart_of(points).encode(
         x=altair.X("epochs:Q", title="epochs of fine-tuning"), y=off_zero("Y", "score:Q", title), color=_colour(),
         tooltip=_tips(title), shape=altair.Shape("model:N", title=None),
     )  # fmt: skip
-    line = base.transform_filter(altair.FieldOneOfPredicate("model", sorted(models))).mark_line()
+    line = base.transform_filter(altair.FieldEqualPredicate("model", model)).mark_line()
     return dict((line + base.mark_point()).to_dict())
 
 

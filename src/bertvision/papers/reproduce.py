@@ -28,6 +28,7 @@ from bertvision.pipeline.job import Job, find_mistakes
 from bertvision.pipeline.run import run_job
 from bertvision.progress import Reporter
 from bertvision.report.build import make_report
+from bertvision.report.summary import EMBEDDED
 from bertvision.report.writing import write_report
 from bertvision.tables import Table
 from bertvision.tasks import TaskConfig
@@ -135,7 +136,7 @@ class Reproduction:
         """What each run would cost on this machine, from speeds measured on a few batches."""
         rows: list[list[Any]] = []
         for name, job in self.jobs.items():
-            if _is_scored(job):
+            if _is_done(job):
                 rows.append([name, None, None, None, None])
                 continue
             self.reporter.say(f"measuring what '{name}' costs …")
@@ -151,7 +152,7 @@ class Reproduction:
             windows, disk = (sum(row[at] for row in known) for at in (1, 3))
             rows.append(["all", windows, spell_time(sum(self.expected.values())), disk, max(row[4] for row in known)])
         columns = ["run", "train windows", "time", "disk MB", "memory MB"]
-        note = "Runs without figures were scored before." if len(known) < len(self.jobs) else ""
+        note = "Runs without figures are finished." if len(known) < len(self.jobs) else ""
         return Table(columns, rows, "What it will cost on this machine", note)
 
     # ------------------------------------------------------------------ running
@@ -192,9 +193,11 @@ class Reproduction:
     def notes(self) -> list[str]:
         """What a reader of the tables must know."""
         notes = []
-        used, theirs = Path(self.encoder_name).name, self.experiment.encoders
-        if used not in theirs:
-            notes.append(f"The encoder is {used}, not {' or '.join(theirs)}, which alone changes the scores.")
+        theirs = self.experiment.encoders
+        if self._encoder_title not in theirs:
+            notes.append(
+                f"The encoder is {self._encoder_title}, not {' or '.join(theirs)}, which alone changes the scores."
+            )
         changed = [word for word in self.overrides if not word.startswith(PLACES)]
         if changed:
             notes.append(f"Settings that differ from the papers': {', '.join(changed)}.")
@@ -215,12 +218,31 @@ class Reproduction:
         """Write the page with the tables, and the report of every run in its folder."""
         for run in self.runs.values():
             make_report([run.folder.path], reporter=self.reporter, with_encoder=False)
-        title = f"{self.experiment.name} with {Path(self.encoder_name).name}"
-        return write_report(build_report(title, self.measured, self.runs, self.finding(), self.notes()), self.folder)
+        title, job = f"{self.experiment.name} with {self._encoder_title}", next(iter(self.jobs.values()))
+        report = build_report(title, [job.machine.describe()], self.measured, self.runs, self.finding(), self.notes())
+        return write_report(report, self.folder)
+
+    @property
+    def _encoder_title(self) -> str:
+        return EMBEDDED if self.encoder_name == QUICK_ENCODER else Path(self.encoder_name).name
 
 
 def _is_scored(job: Job) -> bool:
     return (job.folder.path / "scores.json").is_file()
+
+
+def _is_done(job: Job) -> bool:
+    """Whether the run was scored, with these settings."""
+    folder, stamps = job.folder, job.stamps
+    return (
+        _is_scored(job)
+        and all(folder.is_done(folder.encoder(epochs), stamps.finetune) for epochs in job.snapshots)
+        and all(
+            folder.is_done(folder.head(epochs, member.name), stamps.member(epochs, member))
+            for epochs in job.head_snapshots
+            for member in job.members
+        )
+    )
 
 
 def spell_time(seconds: float) -> str:

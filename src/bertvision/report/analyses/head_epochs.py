@@ -204,12 +204,12 @@ def epochs_on_dev(run: FinishedRun, split: str) -> Block | None:
     x = altair.X("epoch:Q", title="epochs of the head", axis=altair.Axis(values=_whole_ticks(last), format="d"))
     tooltip = tips(("model:N", "head"), "epoch:Q", ("score:Q", title, ".2f"))
     return Block(
-        sentences=[_describe_dev(run, split, at, newest)],
+        sentences=[_describe_dev(run, split, at, newest), "These scores were used for no choice."],
         table=_dev_table(courses, split, metrics),
         picture=draw_curve(rows, x, off_zero("Y", "score:Q", f"{split} {title}"), tooltip, level=(alone, ENCODER)),
         drawn=["epoch", title],
         note=joined(
-            f"The picture shows heads on the encoder {after_tuning(at)}. These scores were used for no choice.",
+            f"The picture shows heads on the encoder {after_tuning(at)}.",
             "No-answer threshold 0." if run.kind.has_threshold else "",
             "Seconds are those of the pass that all heads share, without scoring; the first epoch's include computing "
             "states that are then held in memory or stored.",
