@@ -87,8 +87,8 @@ def test_rows_with_different_metrics_get_a_column_for_the_metric(tmp_path: Path)
     ]  # fmt: skip
     # 50 − 51.3, 61 − 54.1, 50 − 84.5 and 50 − 84.6: none within a point, −15.9 on average. 54.1 > 51.3, and 61 > 50.
     assert describe([(table, measure(table, runs))]) == (
-        "0 of our 4 scores are within one point of the papers'; on average ours are 15.9 points below the papers'. A head "
-        "or an ensemble beats BERT at the same stage in 1 of 1 row of the papers, and in 1 of ours."
+        "0 of our 4 scores are within one point of the papers'; on average ours are 15.9 points below the papers'. A "
+        "head or an ensemble beats BERT at the same stage in 1 of 1 row of the papers, and in 1 of ours."
     )
 
 
