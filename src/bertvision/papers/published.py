@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 from bertvision.errors import UserError, suggest
-from bertvision.papers.fragments import Settings, points_of, settings_of, with_output_rate
+from bertvision.papers.fragments import Settings, pin_output_rate, points_of, settings_of
 from bertvision.tables import Cell, Table
 
 BEST_HEAD = "best head"
@@ -115,7 +115,7 @@ def _build(entry: Settings, file: Settings) -> PaperExperiment:
             settings = settings_of(one, point, file)
             size = settings.pop("size", None)
             examples = file["examples"][settings["task"]["name"]]
-            runs.append(PaperRun(one["name"].format(**point), with_output_rate(settings), size, examples))
+            runs.append(PaperRun(one["name"].format(**point), pin_output_rate(settings), size, examples))
     tables = [
         PaperTable(table["title"], [line for row in table["rows"] for line in _lines(row, table)], table.get("size"))
         for table in entry["tables"]

@@ -7,7 +7,6 @@
 Every run is resumed where it was stopped; finished ones are read.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -29,6 +28,7 @@ from bertvision.pipeline.run import run_job
 from bertvision.progress import Reporter
 from bertvision.report.build import make_report
 from bertvision.report.summary import EMBEDDED
+from bertvision.report.wording import spell_time
 from bertvision.report.writing import write_report
 from bertvision.tables import Table
 from bertvision.tasks import TaskConfig
@@ -110,7 +110,8 @@ class Reproduction:
     def _task_of(self, run: PaperRun) -> Settings | None:
         """The section [task] with the folder of the data; None if there are folders, but none has them."""
         task = dict(run.settings["task"])
-        given = dict(re.findall(r"^task\.(data|train|dev|hub)=(.*)", "\n".join(self.overrides), re.MULTILINE))
+        words = (word.removeprefix("task.").partition("=") for word in self.overrides if word.startswith("task."))
+        given = {key: value for key, _, value in words if key in ("data", "train", "dev", "hub")}
         if not self.data or {"data", "hub"} & given.keys():
             return task
         for folder in self.data:
@@ -216,6 +217,7 @@ class Reproduction:
 
     def write_report(self) -> Path:
         """Write the page with the tables, and the report of every run in its folder."""
+        self.reporter.say("writing the report …")
         for run in self.runs.values():
             make_report([run.folder.path], reporter=self.reporter, with_encoder=False)
         title, job = f"{self.experiment.name} with {self._encoder_title}", next(iter(self.jobs.values()))
@@ -243,10 +245,3 @@ def _is_done(job: Job) -> bool:
             for member in job.members
         )
     )
-
-
-def spell_time(seconds: float) -> str:
-    """45 s, 12 min, 3.5 h."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:,.1f} h"
