@@ -111,7 +111,7 @@ class Reproduction:
         """The section [task] with the folder of the data; None if there are folders, but none has them."""
         task = dict(run.settings["task"])
         words = (word.removeprefix("task.").partition("=") for word in self.overrides if word.startswith("task."))
-        given = {key: value for key, _, value in words if key in ("data", "train", "dev", "hub")}
+        given: Settings = {key: value for key, _, value in words if key in ("data", "train", "dev", "hub")}
         if not self.data or {"data", "hub"} & given.keys():
             return task
         for folder in self.data:

@@ -248,11 +248,6 @@ def test_maxima_are_compared_across_windows_without_normalising_them():
     assert text == "w5" and (math.exp(score), math.exp(null)) == pytest.approx((0.36, (0.02 / 1.87) ** 2), rel=1e-3)
 
 
-def softmax(values: np.ndarray) -> np.ndarray:
-    powers = np.exp(values.astype(np.float64) - values.max())
-    return powers / powers.sum()
-
-
 def test_maxima_over_windows_equal_those_of_a_search_through_all_spans():
     """The papers' ensemble, computed token by token: a softmax in each window for each member, the larger probability,
     the best product over all windows, and the least one for "no answer"."""
