@@ -145,7 +145,7 @@ def test_the_heads_of_2020_train_at_one_snapshot(name: str, wide_encoder: Path, 
     ended = reproduce(name, *words, *EXPERIMENTS[name])
     assert ended.exit_code == 0, ended.output
     blocks = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["sections"][0]["blocks"]
-    key = "EM ours" if name == "2020-spans" else "accuracy ours"
+    key = "EM ours" if name == "2020-spans" else "acc. ours"
     (heads,) = [block for block in blocks if block["title"] == "Heads"]
     lines = [line for table in find_paper(name).tables if table.title == "Heads" for line in table.lines]
     first = min(line.epochs for line in lines)

@@ -17,6 +17,9 @@ from bertvision.tables import Cell, Column, Row, Table, counted
 PUBLISHED, OURS, BASELINE, CONTROL = "paper", "ours", "baseline", "control"
 CHOSEN_NOTE = "At the no-answer threshold chosen on held-out questions."
 GAP_NOTE = "The difference is ours minus the paper's."
+ROWS_NOTE = 'A row such as "0.3: learned pooling" is a head on the encoder after 0.3 epochs of fine-tuning.'
+SHORT = {"accuracy": ("acc.", "acc. is the accuracy."), "f1_no_answer": ("F1", "F1 is that of no answer.")}
+"""Key → heading and note, where the metric's own name is too long for three columns."""
 COMPANY_NOTE = "The baseline and the control, a linear layer on the last layer's states, are not in the papers."
 
 
@@ -99,7 +102,7 @@ def build_table(table: PaperTable, found: list[Measured]) -> Table:
 def _row(one: Measured, figures: Iterable[str]) -> Row:
     row = _names(one)
     for at, key in enumerate(figures):
-        row |= _cells(one, at, f"{metric_title(key)} ")
+        row |= _cells(one, at, *SHORT.get(key, (metric_title(key), "")))
     for at, key in enumerate(figures):
         row[Column(f"{metric_title(key)}*", 1, CHOSEN_NOTE)] = one.chosen[at]
     return row
@@ -107,7 +110,7 @@ def _row(one: Measured, figures: Iterable[str]) -> Row:
 
 def _long_rows(found: list[Measured]) -> list[Row]:
     return [
-        {**_names(one), "metric": metric_title(key), **_cells(one, at, "")}
+        {**_names(one), "metric": metric_title(key), **_cells(one, at)}
         for one in found
         for at, key in enumerate(one.line.figures)
     ]
@@ -122,11 +125,12 @@ def _names(one: Measured) -> Row:
     }
 
 
-def _cells(one: Measured, at: int, start: str) -> Row:
+def _cells(one: Measured, at: int, metric: str = "", note: str = "") -> Row:
     published, ours = one.line.scores[at] if one.line.scores else None, one.ours[at]
     gap = ours - published if ours is not None and published is not None else None
+    start = f"{metric} " if metric else ""
     return {
-        Column(f"{start}{PUBLISHED}", 1): published,
+        Column(f"{start}{PUBLISHED}", 1, note): published,
         Column(f"{start}{OURS}", 1): ours,
         Column(f"{start}diff", 1, GAP_NOTE): gap,
     }
@@ -143,20 +147,24 @@ def build_report(
     finding: str,
     notes: list[str],
 ) -> Report:
-    blocks = [
-        Block(
-            key=f"table_{number}",
-            title=table.title,
-            table=build_table(table, found),
-            picture=_draw(found),
-            alt=f"{table.title}: published and measured",
-        )
-        for number, (table, found) in enumerate(tables, start=1)
-    ]
+    blocks = [_build_block(f"table_{number}", *pair) for number, pair in enumerate(tables, start=1)]
     sections = [Section("Published and measured", blocks)]
     if runs:
         sections.append(Section("Runs", [Block(key="runs", title="Data of each run", table=_list_runs(runs))]))
     return Report(title, facts, notes, sections, finding=finding)
+
+
+def _build_block(key: str, table: PaperTable, found: list[Measured]) -> Block:
+    picture = _draw(found)
+    has_rows = picture is not None and "layer" not in picture
+    return Block(
+        key=key,
+        title=table.title,
+        table=build_table(table, found),
+        picture=picture,
+        alt=f"{table.title}: published and measured",
+        note=ROWS_NOTE if has_rows and len(_stages(found)) > 1 else "",
+    )
 
 
 def _list_runs(runs: dict[str, FinishedRun]) -> Table:
@@ -215,15 +223,19 @@ def _draw(found: list[Measured]) -> dict[str, Any] | None:
 
 
 def _points(found: list[Measured]) -> Iterator[dict[str, Any]]:
-    at_one = len({one.line.epochs for one in found}) == 1
+    at_one = len(_stages(found)) == 1
     for one in found:
         if one.line.name == BASELINE:
             continue
         name = " ".join(filter(None, [one.line.task, one.line.name]))
-        row = name if at_one else f"{name}, {counted(one.line.epochs, 'epoch')}"
+        row = name if at_one else f"{one.line.epochs:g}: {name}"
         for scores, values in ((PUBLISHED, one.line.scores), (OURS, one.ours)):
             if values and values[0] is not None:
                 yield {"model": name, "epochs": one.line.epochs, "row": row, "scores": scores, "score": values[0]}
+
+
+def _stages(found: list[Measured]) -> set[float]:
+    return {one.line.epochs for one in found}
 
 
 def _draw_curve(points: list[dict[str, Any]], title: str, model: str) -> dict[str, Any]:
@@ -233,7 +245,7 @@ def _draw_curve(points: list[dict[str, Any]], title: str, model: str) -> dict[st
         x=altair.X("epochs:Q", title="epochs of fine-tuning"), y=off_zero("Y", "score:Q", title), color=_colour(),
         tooltip=_tips(title), shape=altair.Shape("model:N", title=None),
     )  # fmt: skip
-    line = base.transform_filter(altair.FieldEqualPredicate("model", model)).mark_line()
+    line = base.transform_filter(altair.FieldEqualPredicate(field="model", equal=model)).mark_line()
     return dict((line + base.mark_point()).to_dict())
 
 
