@@ -128,6 +128,7 @@ def test_mistakes_are_explained_before_any_work(wide_encoder: Path, tmp_path: Pa
     ):
         ended = reproduce(*words)
         assert isinstance(ended.exception, UserError) and message in str(ended.exception), ended.output
+    assert "from the hub (--data FOLDER" in ended.output and "from the hub (--encoder FOLDER" in ended.output
 
 
 EXPERIMENTS = {

@@ -53,6 +53,7 @@ def reproduce(
     from bertvision.progress import RichReporter
 
     work = Reproduction(paper, encoder, data or [], quick, only or [], list(overrides or []), to, RichReporter())
+    work.reporter.say(work.describe_sources())
     is_main = next(iter(work.jobs.values())).machine.is_main
     if is_main and (cost or not quick):
         print_table(work.cost())

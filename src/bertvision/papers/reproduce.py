@@ -65,6 +65,16 @@ class Reproduction:
         named = [word.partition("=")[2] for word in self.overrides if word.startswith("encoder.name=")]
         return self.encoder or next(iter(named), None) or (QUICK_ENCODER if self.quick else self.experiment.encoders[0])
 
+    def describe_sources(self) -> str:
+        """Where data and encoder come from, and how to use local ones."""
+        parts = [f"data: {', '.join(map(str, self.data))}"] if self.data else []
+        if not parts and not any(word.startswith("task.") for word in self.overrides):
+            parts = ["data: from the hub (--data FOLDER reads local files)"]
+        parts.append(f"encoder: {self._encoder_title}")
+        if self.encoder_name != QUICK_ENCODER and not Path(self.encoder_name).is_dir():
+            parts[-1] += " from the hub (--encoder FOLDER reads a local one)"
+        return "; ".join(parts)
+
     @cached_property
     def folder(self) -> Path:
         if self.to is not None:
