@@ -15,7 +15,7 @@ from bertvision.report.wording import CHOSEN
 from bertvision.tables import Cell, Column, Row, Table, counted
 
 PUBLISHED, OURS, BASELINE, CONTROL = "paper", "ours", "baseline", "control"
-CHOSEN_NOTE = "At the no-answer threshold chosen on held-out questions."
+CHOSEN_NOTE = "Scores with a star are at the no-answer threshold chosen on held-out questions."
 GAP_NOTE = "The difference is ours minus the paper's."
 ROWS_NOTE = 'A row such as "0.3: learned pooling" is a head on the encoder after 0.3 epochs of fine-tuning.'
 SHORT = {"accuracy": ("acc.", "acc. is the accuracy."), "f1_no_answer": ("F1", "F1 is that of no answer.")}
@@ -32,6 +32,7 @@ class Measured:
     """One for each of the line's figures."""
     chosen: list[float | None]
     """For spans: the same at the threshold chosen on held-out questions."""
+    parameters: int | None = None
 
     @property
     def gaps(self) -> list[float]:
@@ -76,7 +77,7 @@ def _look_up(line: Line, run: FinishedRun) -> Measured:
         own = [read_figure(group.first.scores(split), key) for key in line.figures]
         return Measured(line, own, [None] * len(own))
     ours, chosen = ([group.mean(split, f"{start}{key}") for key in line.figures] for start in ("", CHOSEN))
-    return Measured(line, ours, chosen)
+    return Measured(line, ours, chosen, group.first.parameters)
 
 
 def _find(line: Line, run: FinishedRun) -> Group | None:
@@ -95,7 +96,7 @@ def build_table(table: PaperTable, found: list[Measured]) -> Table:
     rows = [_row(one, one.line.figures) for one in found] if len(figures) == 1 else _long_rows(found)
     made = Table.of(rows).without_empty()
     made.title = table.title
-    made.first_to_go = ("EM*", "F1*")
+    made.first_to_go = ("parameters", "EM*", "F1*")
     return made
 
 
@@ -121,6 +122,7 @@ def _names(one: Measured) -> Row:
     return {
         "task": one.line.task or None,
         Column("model", None, COMPANY_NOTE): one.line.name,
+        "parameters": one.parameters,
         Column("epochs", None): at,
     }
 
