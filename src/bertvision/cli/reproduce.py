@@ -62,9 +62,9 @@ def reproduce(
     work.run()
     if not is_main:
         return
-    page = work.write_report()
     tables = work.tables()
     for table in tables:  # headings are explained once, under the last table
-        print_table(table, with_notes=table is tables[-1], elsewhere=f"see {page}")
-    for line in (*work.notes(), work.finding(), f"report: {page}"):
+        print_table(table, with_notes=table is tables[-1], elsewhere=f"see {work.page}")
+    for line in (*work.notes(), work.finding()):
         typer.echo(line)
+    typer.echo(f"report: {work.write_report()}")  # last, since it needs the report extra

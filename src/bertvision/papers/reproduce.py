@@ -225,6 +225,10 @@ class Reproduction:
                 if there < ENOUGH * run.examples:
                     yield f"{run.name} {there:,} of {run.examples:,}"
 
+    @property
+    def page(self) -> Path:
+        return self.folder / "report.html"
+
     def write_report(self) -> Path:
         """Write the page with the tables, and the report of every run in its folder."""
         self.reporter.say("writing the report …")
