@@ -20,7 +20,7 @@ from bertvision.cli.run import run as run_config
 from bertvision.config import RunConfig
 from bertvision.disk import write_text
 from bertvision.errors import UserError, suggest
-from bertvision.papers.fragments import Settings, follow_rate, merge, points_of, settings_of, with_output_rate
+from bertvision.papers.fragments import Settings, follow_rate, merge, pin_output_rate, points_of, settings_of
 from bertvision.papers.published import read_papers_file
 from bertvision.report.toml import to_toml
 from bertvision.tables import Table
@@ -44,7 +44,7 @@ class ExperimentConfig:
     def settings(self, seed: int = 0, hub: bool = False) -> Settings:
         """The experiment as the tables of a config file."""
         whole = merge(self.common, self.hub if hub else self.local)
-        whole = with_output_rate(whole | {"seed": seed, "run": whole["run"].format(name=self.name, seed=seed)})
+        whole = pin_output_rate(whole | {"seed": seed, "run": whole["run"].format(name=self.name, seed=seed)})
         order = [field.name for field in fields(RunConfig)]
         assert whole.keys() <= {*order}, f"experiments.toml has unknown sections: {whole.keys() - {*order}}"
         return {section: deepcopy(whole[section]) for section in order if section in whole}

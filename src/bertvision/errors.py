@@ -11,6 +11,10 @@ class UserError(ValueError):
     """Invalid input, or something missing. The message is written for users."""
 
 
+class NoDataError(UserError):
+    """A folder has no file of a task."""
+
+
 class ConfigError(UserError):
     """One or more mistakes in a config, all reported at once."""
 

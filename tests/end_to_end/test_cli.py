@@ -16,7 +16,9 @@ from tiny_encoders import tiny_model, tiny_tokenizer
 from transformers import AutoModelForQuestionAnswering, AutoModelForSequenceClassification
 
 import bertvision as bv
+from bertvision.cli import print_table
 from bertvision.encoder.encoder import RouteError
+from bertvision.tables import Column, Table
 
 Command = Callable[..., Any]
 
@@ -389,6 +391,18 @@ def test_piped_tables_are_as_wide_as_columns_says(
     heads = " ".join(command("heads").out.split())
     assert ("columns not shown:" in heads) == (width < 200)
     assert ("pooled_adapter_inception" in heads) and ("6,583,122" in heads)
+
+
+def test_in_a_narrow_terminal_the_headings_of_numbers_take_several_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = Table(["the model", Column("EM paper", 1), Column("EM ours", 1)], [["adapter 64 shared", 67.7, -1.5]])
+    for width, heading in ((60, "the model EM paper EM ours"), (40, "the model paper ours")):
+        monkeypatch.setenv("COLUMNS", str(width))
+        print_table(table)
+        lines = capsys.readouterr().out.splitlines()
+        assert [" ".join(line.split()) for line in lines if "model" in line] == [heading]
+        assert [" ".join(line.split()) for line in lines if "adapter" in line] == ["adapter 64 shared 67.7 −1.5"]
 
 
 def test_heads_are_counted_for_an_encoder(command: Command) -> None:

@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 from scipy.special import softmax
 
 import bertvision as bv
+from bertvision.pipeline.job import reopen
 
 Command = Callable[..., Any]
 PAIR = ("encoder", "adapter_4")
@@ -80,6 +81,23 @@ def test_max_takes_the_label_with_the_highest_probability_of_any_member(
     for row, probabilities in zip(rows_of(run, "both"), expected, strict=True):
         assert [row["probabilities"][label] for label in labels] == pytest.approx(probabilities, abs=1e-5)
         assert row["label"] == labels[int(probabilities.argmax())]
+
+
+def test_maxima_for_spans_are_not_scaled_to_sum_to_1_in_a_window(
+    copy: Callable[..., Path], command: Command, squad_folder: Path
+) -> None:
+    run = copy("squad2")
+    command("ensemble", run, *PAIR, "--name", "both")
+    features = reopen(run).features("dev")
+    expected: dict[int, float] = {}  # question → log of the least probability of "no answer"
+    for start, length, question in zip(features.starts, features.lengths, features.example, strict=True):
+        window = [outputs_of(run, name)[start : start + length] for name in PAIR]  # each (token, 2)
+        first = np.maximum(*(softmax(one, axis=0)[0] for one in window))  # (2) start and end at [CLS]
+        expected[int(question)] = min(float(np.log(first).sum()), expected.get(int(question), 0.0))
+    kept = [row["null_score"] for row in rows_of(run, "both")]
+    assert kept == pytest.approx([*expected.values()], abs=1e-4)
+    words = ["predict", run, "--head", "both", "--file", squad_folder / "dev-v2.0.json", "--json"]
+    assert [row["null_score"] for row in command(*words).json] == pytest.approx(kept, abs=1e-3)
 
 
 def test_predicted_scores_are_means_over_the_members(copy: Callable[..., Path], command: Command) -> None:

@@ -20,7 +20,7 @@ from typer.core import TyperGroup
 from bertvision import progress
 from bertvision.errors import UserError
 from bertvision.progress import RichReporter
-from bertvision.tables import Table
+from bertvision.tables import MINUS, MISSING, Table
 
 COMMANDS = (
     "fit", "predict", "demo", "run", "report", "search", "kit", "reproduce", "check", "tasks", "heads", "settings",
@@ -167,9 +167,9 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def print_table(table: Table, with_notes: bool = True) -> list[str]:
+def print_table(table: Table, with_notes: bool = True, elsewhere: str = "use --json") -> list[str]:
     """Print a table that fits the terminal, with numbers right-aligned and the notes below. Return the headings of the
-    columns for which there was no room."""
+    columns for which there was no room; `elsewhere` says where else to see them."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table as RichTable
@@ -177,17 +177,19 @@ def print_table(table: Table, with_notes: bool = True) -> list[str]:
 
     console = Console(width=_table_width())
     headings, rows, shown = table.headings, table.texts(), _fitting_columns(table, console.width)
+    is_tight = sum(_column_widths(table)[number] for number in shown) > console.width
     drawn = RichTable(box=SIMPLE_HEAD, pad_edge=False, show_header=any(headings))
     for number in shown:
         is_number = all(_is_number(row[number]) for row in rows)
-        drawn.add_column(headings[number], justify="right" if is_number else "left")
+        heading = headings[number].replace(" ", "\n") if is_tight and is_number else headings[number]
+        drawn.add_column(heading, justify="right" if is_number else "left")
     for row in rows:
         drawn.add_row(*(Text(row[number]) for number in shown))
     console.print(table.title, style="bold", highlight=False, markup=False)
     console.print(drawn)
     hidden = [heading for number, heading in enumerate(headings) if number not in shown]
     meanings = table.explain(headings[number] for number in shown) if with_notes else ""
-    advice = f"(columns not shown: {', '.join(hidden)}; widen the terminal or use --json)" if hidden else ""
+    advice = f"(columns not shown: {', '.join(hidden)}; widen the terminal or {elsewhere})" if hidden else ""
     console.print(*filter(None, [table.note, meanings, advice]), style="dim", highlight=False, markup=False)
     return hidden
 
@@ -200,8 +202,12 @@ def _table_width() -> int | None:
     return int(columns) if columns.isdecimal() and int(columns) else 200
 
 
+def _column_widths(table: Table) -> list[int]:
+    return [max(map(len, cells)) + 3 for cells in zip(table.headings, *table.texts(), strict=True)]
+
+
 def _fitting_columns(table: Table, width: int) -> list[int]:
-    sizes = [max(map(len, cells)) + 3 for cells in zip(table.headings, *table.texts(), strict=True)]
+    sizes = _column_widths(table)
     shown = list(range(len(table.columns)))
     for name in table.first_to_go:
         if sum(sizes[number] for number in shown) <= width:
@@ -211,7 +217,7 @@ def _fitting_columns(table: Table, width: int) -> list[int]:
 
 
 def _is_number(cell: str) -> bool:
-    return not cell.strip("0123456789.,-+±% ")
+    return not cell.strip(f"0123456789.,-+±% {MINUS}{MISSING}")
 
 
 def print_run(job: Any, scores: dict[str, Any], as_json: bool) -> None:

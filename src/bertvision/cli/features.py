@@ -28,4 +28,4 @@ def features(
 
     for path, found in write_token_features(job, to).items():
         tokens = counted(len(found.input_ids), "token")
-        typer.echo(f"{path}: {counted(len(found), 'window')}, {tokens}, {path.stat().st_size / 1e6:,.1f} MB")
+        typer.echo(f"{path}: {counted(len(found), 'window')}, {tokens}, {path.stat().st_size / 1e3:,.0f} kB")

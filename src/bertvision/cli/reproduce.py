@@ -53,6 +53,7 @@ def reproduce(
     from bertvision.progress import RichReporter
 
     work = Reproduction(paper, encoder, data or [], quick, only or [], list(overrides or []), to, RichReporter())
+    work.reporter.say(work.describe_sources())
     is_main = next(iter(work.jobs.values())).machine.is_main
     if is_main and (cost or not quick):
         print_table(work.cost())
@@ -61,8 +62,9 @@ def reproduce(
     work.run()
     if not is_main:
         return
-    for table in work.tables():
-        print_table(table)
-    for note in work.notes():
-        typer.echo(note)
-    typer.echo(f"report: {work.write_report()}")
+    tables = work.tables()
+    for table in tables:  # headings are explained once, under the last table
+        print_table(table, with_notes=table is tables[-1], elsewhere=f"see {work.page}")
+    for line in (*work.notes(), work.finding()):
+        typer.echo(line)
+    typer.echo(f"report: {work.write_report()}")  # last, since it needs the report extra

@@ -32,7 +32,7 @@ def settings_of(entry: Settings, point: Point, file: Settings) -> Settings:
     return deepcopy(settings)
 
 
-def with_output_rate(settings: Settings) -> Settings:
+def pin_output_rate(settings: Settings) -> Settings:
     """The settings with the output layer of fine-tuning at the rate of the encoder, unless they set another."""
     if TASKS[settings["task"]["name"]].kind is SPAN:  # where it is the default
         return settings

@@ -7,8 +7,8 @@ from importlib.resources import files
 from typing import Any
 
 from bertvision.errors import UserError, suggest
-from bertvision.papers.fragments import Settings, points_of, settings_of, with_output_rate
-from bertvision.tables import Table
+from bertvision.papers.fragments import Settings, pin_output_rate, points_of, settings_of
+from bertvision.tables import Cell, Table
 
 BEST_HEAD = "best head"
 """In place of a model's name: the best head on held-out data."""
@@ -22,6 +22,8 @@ class PaperRun:
     settings: Settings
     size: str | None
     """The encoder that it belongs to; None: any."""
+    examples: int
+    """Size of the official training set."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +55,16 @@ class PaperTable:
 class PaperExperiment:
     name: str
     about: str
-    encoder: str
-    """The name on the hub of the papers' encoder."""
+    data: str
+    encoders: list[str]
+    """The names on the hub of the papers' encoders; the first is the default."""
     notes: list[str]
     """What differs from the papers."""
     runs: list[PaperRun]
     tables: list[PaperTable]
+
+    def count_runs(self, size: str) -> int:
+        return sum(run.size in (None, size) for run in self.runs)
 
     def of_size(self, hidden: int) -> tuple[list[PaperRun], list[PaperTable]]:
         """The runs and tables that belong to an encoder of this hidden size. Other sizes get those of BERT-base."""
@@ -81,12 +87,18 @@ def read_papers_file() -> Settings:
 
 
 def list_papers() -> Table:
-    file = read_papers_file()
-    rows = []
-    for entry in file["experiments"]:
-        runs = sum(len(list(points_of(one))) for one in entry["runs"])
-        rows.append([entry["name"], entry["encoder"], runs, entry["about"]])
-    return Table(["experiment", "encoder", "runs", "description"], rows, "published experiments")
+    """What each experiment needs: data, encoder and how many runs with it."""
+    rows: list[list[Cell]] = []
+    for paper in load_papers().values():
+        first, *others = ["large" if "large" in encoder else "base" for encoder in paper.encoders]
+        rows.append([paper.name, paper.data, f"BERT-{first}", paper.count_runs(first), paper.about])
+        for size, encoder in zip(others, paper.encoders[1:], strict=True):
+            rows.append(["", "", f"BERT-{size}", paper.count_runs(size), f"with --encoder {encoder}"])
+    note = (
+        "EXPERIMENT --cost measures what it takes on this machine; --quick proves in minutes that everything works. "
+        "Data and encoder come from the hub, or from folders (--data, --encoder)."
+    )
+    return Table(["experiment", "data", "encoder", "runs", "description"], rows, "Published experiments", note)
 
 
 def find_paper(name: str) -> PaperExperiment:
@@ -102,12 +114,15 @@ def _build(entry: Settings, file: Settings) -> PaperExperiment:
         for point in points_of(one):
             settings = settings_of(one, point, file)
             size = settings.pop("size", None)
-            runs.append(PaperRun(one["name"].format(**point), with_output_rate(settings), size))
+            examples = file["examples"][settings["task"]["name"]]
+            runs.append(PaperRun(one["name"].format(**point), pin_output_rate(settings), size, examples))
     tables = [
         PaperTable(table["title"], [line for row in table["rows"] for line in _lines(row, table)], table.get("size"))
         for table in entry["tables"]
     ]
-    return PaperExperiment(entry["name"], entry["about"], entry["encoder"], entry["notes"], runs, tables)
+    return PaperExperiment(
+        runs=runs, tables=tables, **{key: entry[key] for key in ("name", "about", "data", "encoders", "notes")}
+    )
 
 
 def _lines(row: dict[str, Any], table: dict[str, Any]) -> list[Line]:

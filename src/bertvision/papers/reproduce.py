@@ -7,34 +7,41 @@
 Every run is resumed where it was stopped; finished ones are read.
 """
 
-import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from bertvision.config import RunConfig, build_config
 from bertvision.encoder.loading import shape_of
-from bertvision.errors import UserError, suggest
+from bertvision.errors import NoDataError, UserError, suggest
 from bertvision.kinds import SPAN
-from bertvision.papers.beside import Measured, build_report, build_table, measure
+from bertvision.papers.beside import Measured, build_report, build_table, describe, measure
 from bertvision.papers.fragments import Settings, follow_rate, merge
 from bertvision.papers.published import PaperExperiment, PaperRun, PaperTable
 from bertvision.pipeline.check import estimate_costs
 from bertvision.pipeline.finished import FinishedRun
+from bertvision.pipeline.folder import HELD_OUT
 from bertvision.pipeline.job import Job, find_mistakes
 from bertvision.pipeline.run import run_job
 from bertvision.progress import Reporter
 from bertvision.report.build import make_report
+from bertvision.report.summary import EMBEDDED
+from bertvision.report.wording import spell_time
 from bertvision.report.writing import write_report
 from bertvision.tables import Table
 from bertvision.tasks import TaskConfig
 from bertvision.tasks.config import locate_files, target_kind
 
-QUICK = {"data": {"limit_train": 120, "limit_dev": 60, "hold_out": 0.2}}
+QUICK = {"data": {"limit_train": 40, "limit_dev": 20, "hold_out": 0.2}}
 """Settings of a quick run: a few examples of each set, everything else as published."""
 QUICK_ENCODER = "embedded"
+QUICK_NOTE = "A quick run on a few examples, a fifth of them held out: everything works, but the scores mean nothing."
+PLACES = ("task.", "encoder.name", "encoder.device")
+"""Overrides that choose where things are, not what is run."""
+ENOUGH = 0.99
+"""Releases of a data set differ by a few rows."""
 
 
 @dataclass
@@ -50,10 +57,23 @@ class Reproduction:
     overrides: list[str] = field(default_factory=list)
     to: Path | None = None
     reporter: Reporter = field(default_factory=Reporter)
+    expected: dict[str, float] = field(default_factory=dict, init=False)
+    """Run → the seconds it will take, once `cost` has measured them; finished ones are taken out."""
 
     @cached_property
     def encoder_name(self) -> str:
-        return self.encoder or (QUICK_ENCODER if self.quick else self.experiment.encoder)
+        named = [word.partition("=")[2] for word in self.overrides if word.startswith("encoder.name=")]
+        return self.encoder or next(iter(named), None) or (QUICK_ENCODER if self.quick else self.experiment.encoders[0])
+
+    def describe_sources(self) -> str:
+        """Where data and encoder come from, and how to use local ones."""
+        parts = [f"data: {', '.join(map(str, self.data))}"] if self.data else []
+        if not parts and not any(word.startswith("task.") for word in self.overrides):
+            parts = ["data: from the hub (--data FOLDER reads local files)"]
+        parts.append(f"encoder: {self._encoder_title}")
+        if self.encoder_name != QUICK_ENCODER and not Path(self.encoder_name).is_dir():
+            parts[-1] += " from the hub (--encoder FOLDER reads a local one)"
+        return "; ".join(parts)
 
     @cached_property
     def folder(self) -> Path:
@@ -61,6 +81,10 @@ class Reproduction:
             return self.to
         name = f"{self.experiment.name}_{Path(self.encoder_name).name}{'_quick' if self.quick else ''}"
         return Path("runs") / "reproduce" / name
+
+    def __post_init__(self) -> None:
+        if any(word.startswith("run=") for word in self.overrides):
+            raise UserError("each run of an experiment has its own folder: choose the folder of them all with --to.")
 
     @cached_property
     def _of_size(self) -> tuple[list[PaperRun], list[PaperTable]]:
@@ -86,29 +110,28 @@ class Reproduction:
         places = ", ".join(str(folder) for folder in self.data)
         if not found:
             raise UserError(
-                f"no data of {self.experiment.name} in {places} (--data): give a folder with train-v2.0.json and "
-                "dev-v2.0.json for SQuAD, or the folder of GLUE for its tasks."
+                f"no train and dev files for {self.experiment.name} in {places} (--data): give a folder with "
+                "train-v2.0.json and dev-v2.0.json for SQuAD 2.0, or the folder of GLUE (RTE/train.tsv, RTE/dev.tsv …)."
             )
         if missing:
-            self.reporter.say(f"left out, since {places} has no data for them: {', '.join(missing)}.")
+            self.reporter.say(f"left out, since {places} has no train and dev files for them: {', '.join(missing)}.")
         return found
 
     def _task_of(self, run: PaperRun) -> Settings | None:
         """The section [task] with the folder of the data; None if there are folders, but none has them."""
         task = dict(run.settings["task"])
-        given = dict(re.findall(r"^task\.(data|train|dev|hub)=(.*)", "\n".join(self.overrides), re.MULTILINE))
-        if not self.data or {*given} & {"data", "hub"}:
+        words = (word.removeprefix("task.").partition("=") for word in self.overrides if word.startswith("task."))
+        given: Settings = {key: value for key, _, value in words if key in ("data", "train", "dev", "hub")}
+        if not self.data or {"data", "hub"} & given.keys():
             return task
         for folder in self.data:
             if not folder.is_dir():
                 raise UserError(f"there is no folder '{folder}' (--data).")
             try:
-                files = locate_files(TaskConfig(**task, **given, data=str(folder)))
-            except UserError as error:
-                if "several" in str(error):
-                    raise
+                splits = locate_files(TaskConfig(**task, **given, data=str(folder)))
+            except NoDataError:
                 continue
-            if "train" in files:
+            if "train" in splits and any(split.startswith("dev") for split in splits):
                 return {**task, "data": str(folder)}
         return None
 
@@ -124,72 +147,115 @@ class Reproduction:
         """What each run would cost on this machine, from speeds measured on a few batches."""
         rows: list[list[Any]] = []
         for name, job in self.jobs.items():
-            if (job.folder.path / "scores.json").is_file():
+            if _is_done(job):
                 rows.append([name, None, None, None, None])
                 continue
             self.reporter.say(f"measuring what '{name}' costs …")
             found = estimate_costs(job)
             cost = found["cost"]
+            self.expected[name] = cost["seconds in total"]
             rows.append(
-                [name, found["data"]["train windows"], cost["seconds in total"], cost["disk MB at the end"],
+                [name, found["data"]["train windows"], spell_time(self.expected[name]), cost["disk MB at the end"],
                  cost["memory MB of this process"]]
             )  # fmt: skip
         known = [row for row in rows if row[1] is not None]
         if len(known) > 1:
-            rows.append(["all", *(sum(row[at] for row in known) for at in (1, 2, 3)), max(row[4] for row in known)])
-        for row in rows:
-            row[2] = None if row[2] is None else spell_time(row[2])
+            windows, disk = (sum(row[at] for row in known) for at in (1, 3))
+            rows.append(["all", windows, spell_time(sum(self.expected.values())), disk, max(row[4] for row in known)])
         columns = ["run", "train windows", "time", "disk MB", "memory MB"]
-        return Table(columns, rows, "What it will cost", "Runs without figures were scored before.")
+        note = "Runs without figures are finished." if len(known) < len(self.jobs) else ""
+        return Table(columns, rows, "What it will cost on this machine", note)
 
     # ------------------------------------------------------------------ running
 
-    def run(self, on_scored: Callable[[str, dict[str, Any]], None] = lambda name, scores: None) -> None:
+    def run(self) -> None:
         for number, (name, job) in enumerate(self.jobs.items(), start=1):
-            self.reporter.say(f"[{number}/{len(self.jobs)}] {name}")
-            on_scored(name, run_job(job))
+            self.reporter.say(f"[{number}/{len(self.jobs)}] {name}{self._time_left(name)}")
+            run_job(job)
+            self.expected.pop(name, None)
+
+    def _time_left(self, name: str) -> str:
+        """What the run and all that are left will take, if the cost was measured."""
+        if name not in self.expected:
+            return ""
+        own, left = spell_time(self.expected[name]), spell_time(sum(self.expected.values()))
+        return f": about {own}" + (f", {left} with those after it" if len(self.expected) > 1 else "")
 
     @cached_property
     def runs(self) -> dict[str, FinishedRun]:
         """The runs that were scored."""
-        there = {name: job.folder.path for name, job in self.jobs.items()}
-        return {name: FinishedRun(path) for name, path in there.items() if (path / "scores.json").is_file()}
+        return {name: FinishedRun(job.folder.path) for name, job in self.jobs.items() if _is_scored(job)}
 
     @cached_property
     def measured(self) -> list[tuple[PaperTable, list[Measured]]]:
-        """The papers' tables with our scores. A table none of whose runs is there is left out."""
-        tables = [table for table in self._of_size[1] if any(line.run in self.runs for line in table.lines)]
-        return [(table, measure(table, self.runs)) for table in tables]
+        """The papers' tables with our scores; of all runs, or of those chosen (`only`)."""
+        chosen, tables = self._of_size
+        names = {run.name for run in chosen}
+        parts = [replace(table, lines=[line for line in table.lines if line.run in names]) for table in tables]
+        return [(table, measure(table, self.runs)) for table in parts if table.lines]
 
-    def tables(self) -> Iterator[Table]:
-        for table, found in self.measured:
-            yield build_table(table, found)
+    def tables(self) -> list[Table]:
+        return [build_table(table, found) for table, found in self.measured]
+
+    def finding(self) -> str:
+        """The result in one sentence."""
+        return QUICK_NOTE if self.quick else describe(self.measured)
 
     def notes(self) -> list[str]:
         """What a reader of the tables must know."""
         notes = []
-        if self.quick:
-            notes.append("A quick run on a few examples: it shows that everything works. Its scores mean nothing.")
-        if Path(self.encoder_name).name != self.experiment.encoder:
+        theirs = self.experiment.encoders
+        if self._encoder_title not in theirs:
             notes.append(
-                f"The encoder is {Path(self.encoder_name).name}, the papers' is {self.experiment.encoder}: differences "
-                "are those of the encoders, not of a repetition."
+                f"The encoder is {self._encoder_title}, not {' or '.join(theirs)}, which alone changes the scores."
             )
-        changed = [word for word in self.overrides if not word.startswith(("task.", "encoder.device", "run="))]
+        changed = [word for word in self.overrides if not word.startswith(PLACES)]
         if changed:
             notes.append(f"Settings that differ from the papers': {', '.join(changed)}.")
+        fewer = [] if self.quick else [*self._smaller_sets()]
+        if fewer:
+            notes.append(f"Fewer training examples than the papers': {', '.join(fewer)}.")
         return [*notes, *self.experiment.notes]
+
+    def _smaller_sets(self) -> Iterator[str]:
+        """Runs on a part of the official training set, or on a sample of it."""
+        for run in self._of_size[0]:
+            if run.name in self.runs:
+                there = sum(len(self.jobs[run.name].examples(split)) for split in ("train", HELD_OUT))
+                if there < ENOUGH * run.examples:
+                    yield f"{run.name} {there:,} of {run.examples:,}"
+
+    @property
+    def page(self) -> Path:
+        return self.folder / "report.html"
 
     def write_report(self) -> Path:
         """Write the page with the tables, and the report of every run in its folder."""
+        self.reporter.say("writing the report …")
         for run in self.runs.values():
             make_report([run.folder.path], reporter=self.reporter, with_encoder=False)
-        title = f"{self.experiment.name} with {Path(self.encoder_name).name}"
-        return write_report(build_report(title, self.measured, self.runs, self.notes()), self.folder)
+        title, job = f"{self.experiment.name} with {self._encoder_title}", next(iter(self.jobs.values()))
+        report = build_report(title, [job.machine.describe()], self.measured, self.runs, self.finding(), self.notes())
+        return write_report(report, self.folder)
+
+    @property
+    def _encoder_title(self) -> str:
+        return EMBEDDED if self.encoder_name == QUICK_ENCODER else Path(self.encoder_name).name
 
 
-def spell_time(seconds: float) -> str:
-    """45 s, 12 min, 3.5 h."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:,.1f} h"
+def _is_scored(job: Job) -> bool:
+    return (job.folder.path / "scores.json").is_file()
+
+
+def _is_done(job: Job) -> bool:
+    """Whether the run was scored, with these settings."""
+    folder, stamps = job.folder, job.stamps
+    return (
+        _is_scored(job)
+        and all(folder.is_done(folder.encoder(epochs), stamps.finetune) for epochs in job.snapshots)
+        and all(
+            folder.is_done(folder.head(epochs, member.name), stamps.member(epochs, member))
+            for epochs in job.head_snapshots
+            for member in job.members
+        )
+    )

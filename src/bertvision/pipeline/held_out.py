@@ -108,11 +108,13 @@ class EachEpoch:
         members: list[Member],
         steps: list[np.ndarray],
     ) -> None:
-        """`steps` are the windows of each step of the pass. The end of the last epoch is left out: the scoring stage
-        covers it. `dev` scores are for reports only."""
+        """`steps` are the windows of each step of the pass. After the last epoch, only its seconds are logged (`end`);
+        the scoring stage covers the rest. `dev` scores are for reports only."""
         self.job, self.held_out, self.dev, self.snapshot = job, held_out, dev, snapshot
         self.ends = {member.name: _epoch_ends(member, steps) for member in members}
         self.steps = {step for ends in self.ends.values() for step in ends}
+        self.dev_seconds = 0.0
+        """What scoring dev took, which is no part of the training."""
         self.started = time.monotonic()
 
     def is_due(self, step: int) -> bool:
@@ -122,22 +124,37 @@ class EachEpoch:
         seconds = time.monotonic() - self.started
         due = [member for member in members if step in self.ends[member.name]]
         scores = self.held_out.score(due) if self.held_out is not None else {}
-        dev = {outputs.split: outputs.of(due) for outputs in self.dev} if due else {}
+        before = time.monotonic()
+        dev = self._score_dev(due)
+        self.dev_seconds += time.monotonic() - before
         for member in due if self.job.machine.is_main else ():
-            score, facts = scores.get(member.name, math.nan), {}
-            if dev:
-                facts["dev"] = {split: score_dev(self.job, found[member.name], split) for split, found in dev.items()}
+            score = scores.get(member.name, math.nan)
             self.job.folder.log(
                 "epoch",
                 snapshot=self.snapshot,
                 head=member.name,
                 epoch=self.ends[member.name].index(step) + 1,
                 held_out=None if math.isnan(score) else round(score, 4),
-                seconds=round(seconds, 2),
-                **facts,
+                seconds=round(seconds, 4),
+                **({"dev": dev[member.name]} if dev else {}),
             )
         self.started = time.monotonic()
         return []
+
+    def _score_dev(self, members: list[Member]) -> dict[str, dict[str, dict[str, float | None]]]:
+        """Name → dev split → metric → score; on the main process only."""
+        found: dict[str, dict[str, dict[str, float | None]]] = {}
+        for outputs in self.dev if members else ():
+            for name, raw in outputs.of(members).items():
+                found.setdefault(name, {})[outputs.split] = score_dev(self.job, raw, outputs.split)
+        return found
+
+    def end(self) -> None:
+        """Log what the last epoch took."""
+        if self.job.machine.is_main:
+            epochs = {name: len(ends) + 1 for name, ends in self.ends.items()}
+            seconds = round(time.monotonic() - self.started, 4)
+            self.job.folder.log("last_epoch", snapshot=self.snapshot, epochs=epochs, seconds=seconds)
 
 
 def _epoch_ends(member: Member, steps: list[np.ndarray]) -> list[int]:

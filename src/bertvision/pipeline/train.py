@@ -132,14 +132,17 @@ def train_members(
             begin_head(head, config, job.task)
         head = head.to(job.machine.device)
         members.append(Member(config, head, whole.courses[config.epochs, config.data_fraction]))
-    started = time.monotonic()
-    job.machine.watch_memory()
     keep, towers = parts_read([member.head for member in members]), members[0].head.towers
     stepped = [member for member in members if not member.head.convex]
-    if watched and max((one.config.epochs for one in stepped), default=0) > 1:
+    watched = watched and max((one.config.epochs for one in stepped), default=0) > 1
+    is_dev_scored = watched and train.dev_each_epoch
+    dev = [Outputs(states, keep, split, towers) for split in job.dev_splits] if is_dev_scored else []
+    started = time.monotonic()
+    job.machine.watch_memory()
+    watch = None
+    if watched:
         held_out = HeldOut(states, keep, job.task.metrics[0], towers) if job.examples(HELD_OUT) else None
-        dev = [Outputs(states, keep, split, towers) for split in job.dev_splits] if train.dev_each_epoch else []
-        judge = EachEpoch(job, held_out, dev, states.epochs, stepped, whole.steps)
+        judge = watch = EachEpoch(job, held_out, dev, states.epochs, stepped, whole.steps)
     tokens = job.tokens_of(whole.steps)
     if not encoder.compiled:
         compile_if_long(job, encoder, repeats * sum(tokens) if "tokens" in keep else float(lengths.sum()))
@@ -153,6 +156,9 @@ def train_members(
         seconds = train_heads(
             stepped, source, tokens_of, job.machine, checkpoints, log, job.reporter, train.stack, judge
         )
+    if watch is not None:
+        watch.end()
+        seconds -= watch.dev_seconds
     return Trained(
         members,
         before + seconds,

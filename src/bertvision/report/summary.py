@@ -19,6 +19,7 @@ from bertvision.report.wording import (
     opening,
     show_p,
     signed,
+    spell_time,
     tuned,
 )
 from bertvision.tables import counted
@@ -29,15 +30,23 @@ FOLDERS = re.compile(r"(?<!\S)[/~][^\s,]*/")  # of data files, whose names say e
 
 def build_facts(run: FinishedRun) -> list[str]:
     """Task, encoder, data and device, one short line each."""
-    data = [f"{_total(run, split):,} {split} examples" for split in run.splits]
-    data += [f"{_total(run, HELD_OUT):,} held out of train"] if run.has_held_out else []
     device = run.environment.get("device")
     return [
-        f"{run.task.name}: {FOLDERS.sub('', run.task.source)}",
+        f"{run.task.name}: {name_source(run)}",
         f"{encoder_name(run)}, {tuned(run.last)}",
-        ", ".join(data),
+        count_examples(run),
         *([str(device)] if device else []),
     ]
+
+
+def name_source(run: FinishedRun) -> str:
+    """Where the data came from; files without their folders."""
+    return FOLDERS.sub("", run.task.source)
+
+
+def count_examples(run: FinishedRun) -> str:
+    data = [f"{_total(run, split):,} {split} examples" for split in run.splits]
+    return ", ".join(data + ([f"{_total(run, HELD_OUT):,} held out of train"] if run.has_held_out else []))
 
 
 def encoder_name(run: FinishedRun) -> str:
@@ -155,17 +164,11 @@ def _cost_sentence(run: FinishedRun, best: Group) -> str:
     trained = [model for model in run.models(best.epochs) if model.role in ("control", "head")]
     others = 0 if run.chosen is not None else len(trained) - 1  # `fit` trains heads one after the other
     with_it = f", with {counted(others, 'other')} in the same pass" if others > 0 else ""
-    after = f", after {_seconds(encoder.seconds or 0)} of fine-tuning" if best.epochs else ""
+    after = f", after {spell_time(encoder.seconds or 0)} of fine-tuning" if best.epochs else ""
     return (
         f"{best.name} has {head.parameters:,} parameters, {100 * (head.share or 0):.3g} % of the encoder's "
-        f"{encoder.parameters:,}. It was trained in {_seconds(head.seconds or 0)}{with_it}{after}."
+        f"{encoder.parameters:,}. It was trained in {spell_time(head.seconds or 0)}{with_it}{after}."
     )
-
-
-def _seconds(value: float) -> str:
-    if value < 120:
-        return f"{value:.0f} s" if value >= 10 else f"{value:.1f} s"
-    return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"
 
 
 def _ensemble_sentence(certainty: Certainty) -> str:

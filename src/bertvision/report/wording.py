@@ -187,3 +187,10 @@ def threshold_note(models: Sequence[Model]) -> str:
         return "At no-answer threshold 0: none was chosen on held-out training questions."
     exceptions = f" ({', '.join(without)}: at 0)" if without else ""
     return f"Each model at its own no-answer threshold, chosen on held-out training questions{exceptions}."
+
+
+def spell_time(seconds: float) -> str:
+    """4.5 s, 45 s, 12 min, 3.5 h."""
+    if seconds < 120:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"

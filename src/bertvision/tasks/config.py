@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bertvision.data.examples import Example
 from bertvision.data.splits import hold_out
-from bertvision.errors import ConfigError, UserError, suggest
+from bertvision.errors import ConfigError, NoDataError, UserError, suggest
 from bertvision.kinds import KINDS, LABEL, SPAN, Kind
 from bertvision.settings import out_of_range, setting
 from bertvision.tasks import files, glue, hub, squad
@@ -118,7 +118,7 @@ def locate_files(config: TaskConfig) -> dict[str, Path]:
     wanted = [split for split in SPLITS if not any(name.startswith(split) for name in given)]
     found = {split: path for split, path in _find_in(folder, config, wanted).items() if _wanted(split, wanted)}
     if not found and not given:
-        raise UserError(_nothing_found(folder, config))
+        raise NoDataError(_nothing_found(folder, config))
     order = {**found, **given}
     return dict(sorted(order.items(), key=lambda item: _split_rank(item[0])))
 
@@ -231,12 +231,13 @@ def _missing_paths(config: TaskConfig) -> Iterator[str]:
     for split in SPLITS:
         path = getattr(config, split)
         if path and not Path(path).expanduser().is_file():
-            is_folder = Path(path).expanduser().is_dir()
-            hint = (
-                "this is a folder. Set task.data instead."
-                if is_folder
-                else f"there is no such file. Set task.{split}=FILE to the right one."
-            )
+            inside = Path(config.data or "").expanduser() / path
+            if Path(path).expanduser().is_dir():
+                hint = "this is a folder. Set task.data instead."
+            elif config.data and inside.is_file():
+                hint = f'there is no such file here. Did you mean task.{split}="{inside}"?'
+            else:
+                hint = f"there is no such file. Set task.{split}=FILE to the right one."
             yield f"task.{split} = '{path}': {hint}"
 
 

@@ -19,7 +19,7 @@ from bertvision.kinds import Kind
 from bertvision.kinds.label import read_label
 from bertvision.tasks.base import check_unique_ids
 from bertvision.tasks.table_source import Gap, Source, unit_of
-from bertvision.tasks.text_files import find_file, plain_suffix, read_lines, read_raw_lines
+from bertvision.tasks.text_files import find_file, plain_suffix, read_lines, read_raw_lines, the_only_file
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -91,11 +91,9 @@ def find_files(folder: Path, splits: Iterable[str] = tuple(STEMS)) -> dict[str, 
     found = {}
     for split in splits:
         paths = [path for stem in STEMS[split] for ending in FORMATS if (path := find_file(folder, stem + ending))]
-        if len(paths) > 1:
-            names = ", ".join(path.name for path in paths)
-            raise UserError(f'{folder} has several {split} files: {names}. Choose one with task.{split} = "…".')
-        if paths:
-            found[split] = paths[0]
+        path = the_only_file(folder, split, paths)
+        if path:
+            found[split] = path
     return found
 
 

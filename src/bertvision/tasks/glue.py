@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertvision.data.examples import Example
-from bertvision.errors import UserError
+from bertvision.errors import NoDataError, UserError
 from bertvision.kinds import LABEL, SCORE, Kind
 from bertvision.tasks.base import Recipe, TaskInfo, check_unique_ids
 from bertvision.tasks.text_files import find_file, read_lines
@@ -124,7 +124,7 @@ def glue_folder(task: GlueTask, folder: Path) -> Path:
     for candidate in [folder, *inside]:
         if any(find_file(candidate, name) for name in names):
             return candidate
-    raise UserError(
+    raise NoDataError(
         f"no {task.folder} files in {folder}: looked for {', '.join(names)} (also .gz, .xz) there and in its "
         f"subfolder {task.folder}. Set task.data to the {task.folder} folder or its parent."
     )

@@ -12,7 +12,7 @@ from typing import Any
 from bertvision.data.examples import Answer, Example
 from bertvision.errors import UserError
 from bertvision.tasks.base import check_unique_ids
-from bertvision.tasks.text_files import find_file, read_json
+from bertvision.tasks.text_files import find_file, read_json, the_only_file
 
 HUB = "rajpurkar/squad_v2"
 MAX_LENGTH = 384
@@ -71,12 +71,9 @@ def find_squad_files(folder: Path, splits: Iterable[str] = ("train", "dev", "tes
     found = {}
     for split in splits:
         official = find_file(folder, f"{split}-v2.0.json")
-        paths = [official] if official else squad_files(folder, split)
-        if len(paths) > 1:
-            names = ", ".join(path.name for path in paths)
-            raise UserError(f'{folder} has several {split} files: {names}. Choose one with task.{split} = "…".')
-        if paths:
-            found[split] = paths[0]
+        path = the_only_file(folder, split, [official] if official else squad_files(folder, split))
+        if path:
+            found[split] = path
     return found
 
 

@@ -34,6 +34,16 @@ def find_file(folder: Path, name: str) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
+def the_only_file(folder: Path, split: str, paths: list[Path]) -> Path | None:
+    """The file of a split in a folder, None without one; several are refused."""
+    if len(paths) > 1:
+        names = ", ".join(path.name for path in paths)
+        raise UserError(
+            f'{folder} has several {split} files: {names}. Choose one of them, such as task.{split}="{paths[0]}".'
+        )
+    return paths[0] if paths else None
+
+
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Each line with its number (from 1), without its ending ("\\n" or "\\r\\n")."""
     for number, line in read_raw_lines(path):

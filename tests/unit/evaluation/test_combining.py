@@ -248,6 +248,37 @@ def test_maxima_are_compared_across_windows_without_normalising_them():
     assert text == "w5" and (math.exp(score), math.exp(null)) == pytest.approx((0.36, (0.02 / 1.87) ** 2), rel=1e-3)
 
 
+def test_maxima_over_windows_equal_those_of_a_search_through_all_spans():
+    """The papers' ensemble, computed token by token: a softmax in each window for each member, the larger probability,
+    the best product over all windows, and the least one for "no answer"."""
+    windows = [(question, low, low + 4) for question in range(60) for low in (0, 2, 5)]
+    features, examples = questions(windows)
+    outputs = random_outputs(SPAN, features, 2, seed=3)
+    expected: list[tuple[str, float, float]] = []
+    for question in range(60):
+        spans, silence = {}, []
+        for row in range(3 * question, 3 * question + 3):
+            part = slice(features.starts[row], features.starts[row] + features.lengths[row])
+            start, end = (np.maximum(*(softmax(member[part, side]) for member in outputs)) for side in (0, 1))
+            silence.append(start[0] * end[0])
+            for first in range(1, 5):
+                for last in range(first, min(first + 2, 5)):
+                    words = [f"w{windows[row][1] + at - 1}" for at in range(first, last + 1)]
+                    spans[" ".join(words)] = max(start[first] * end[last], spans.get(" ".join(words), 0.0))
+        best = max(spans, key=lambda text: spans[text])
+        expected.append((best, spans[best], min(silence)))
+    task, combined = Task("toy", SPAN, ("f1",), {}, windowed=True), SPAN.combine(outputs, features, "max")
+    found, scaled = (
+        SPAN.decode(task, combined, features, examples, Decoding(n_best=3, longest=2, are_logs=are_logs)).answers
+        for are_logs in (True, False)
+    )
+    assert [answer.text for answer in found] == [text for text, *_ in expected]
+    scores = [(math.exp(answer.n_best[0].score), math.exp(answer.null_score)) for answer in found]
+    assert np.array(scores) == pytest.approx(np.array([numbers for _, *numbers in expected]), rel=1e-5)
+    # Maxima that are scaled to sum to 1 in each window give some other answers: the two are told apart.
+    assert [answer.text for answer in scaled] != [text for text, *_ in expected]
+
+
 # ---------------------------------------------------------------------------------------------------- weights
 
 

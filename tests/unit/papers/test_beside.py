@@ -37,15 +37,15 @@ def test_ours_stands_beside_published_with_baseline_encoder_and_control(spans: F
     )
     shown = build_table(table, measure(table, {"spans": spans})).records()
     names = [(row["model"], row["epochs"]) for row in shown]
-    control = "control (not in the papers)"
+    control = "control"
     assert names == [
         ("baseline", None), ("AP", 1.0), ("AP", 0.3), ("BERT", 0.3), (control, 0.3), ("BERT", 1.0), (control, 1.0),
     ]  # fmt: skip
     ours = shown[1]
-    assert (ours["EM published"], ours["EM ours"], ours["F1 published"], ours["F1 ours"]) == (74.9, 74.0, 79.0, 76.0)
-    assert ours["EM difference"] == pytest.approx(-0.9) and ours["F1 difference"] == pytest.approx(-3.0)
+    assert (ours["EM paper"], ours["EM ours"], ours["F1 paper"], ours["F1 ours"]) == (74.9, 74.0, 79.0, 76.0)
+    assert ours["EM diff"] == pytest.approx(-0.9) and ours["F1 diff"] == pytest.approx(-3.0)
     assert (ours["EM*"], ours["F1*"]) == (79.0, 81.0)
-    assert shown[2]["EM published"] is None and shown[2]["EM ours"] == 64.0 and shown[2]["EM difference"] is None
+    assert shown[2]["EM paper"] is None and shown[2]["EM ours"] == 64.0 and shown[2]["EM diff"] is None
     assert (shown[0]["EM ours"], shown[0]["F1 ours"], shown[0]["F1*"]) == (50.0, 51.0, None)
     assert [row["EM ours"] for row in shown[3:]] == [60.0, 61.0, 70.0, 71.0]
 
@@ -78,16 +78,17 @@ def test_rows_with_different_metrics_get_a_column_for_the_metric(tmp_path: Path)
         None,
     )
     shown = build_table(table, measure(table, runs)).records()
-    key = ("task", "model", "metric", "published", "ours")
+    key = ("task", "model", "metric", "paper", "ours")
     assert [tuple(row[one] for one in key) for row in shown] == [
         ("CoLA", "baseline", "Matthews", None, 50.0), ("CoLA", "BERT", "Matthews", 51.3, 50.0),
         ("CoLA", "head", "Matthews", 54.1, 61.0),
-        ("STS-B", "baseline", "pearson", None, 50.0), ("STS-B", "baseline", "spearman", None, 50.0),
-        ("STS-B", "BERT", "pearson", 84.5, 50.0), ("STS-B", "BERT", "spearman", 84.6, 50.0),
+        ("STS-B", "baseline", "Pearson", None, 50.0), ("STS-B", "baseline", "Spearman", None, 50.0),
+        ("STS-B", "BERT", "Pearson", 84.5, 50.0), ("STS-B", "BERT", "Spearman", 84.6, 50.0),
     ]  # fmt: skip
-    # 50 − 51.3, 61 − 54.1, 50 − 84.5 and 50 − 84.6: none within a point, −15.9 on average.
+    # 50 − 51.3, 61 − 54.1, 50 − 84.5 and 50 − 84.6: none within a point, −15.9 on average. 54.1 > 51.3, and 61 > 50.
     assert describe([(table, measure(table, runs))]) == (
-        "0 of 4 published scores are within one point of ours; on average ours are 15.9 points lower."
+        "0 of our 4 scores are within one point of the papers'; on average ours are 15.9 points below the papers'. A "
+        "head or an ensemble beats BERT at the same stage in 1 of 1 row of the papers, and in 1 of ours."
     )
 
 
@@ -95,8 +96,24 @@ def test_the_report_has_every_table_and_its_picture(spans: FinishedRun) -> None:
     lines = [line("BERT", "encoder", epochs, (65.0, 70.0)) for epochs in (0.3, 1.0)]
     heads = PaperTable("Heads", [line("AP", "adapter_386", 1.0, (74.9, 79.0))], None)
     tables = [(table, measure(table, {"spans": spans})) for table in (PaperTable("Curve", lines, None), heads)]
-    report = build_report("2020-spans with tiny", tables, {}, ["A note."])
-    (section,) = report.sections
-    assert [block.title for block in section.blocks] == ["Curve", "Heads"]
-    assert all(block.table is not None and block.picture is not None for block in section.blocks)
-    assert report.summary == ["A note."] and "published scores are within one point" in report.finding
+    report = build_report("2020-spans with tiny", ["cpu"], tables, {"spans": spans}, "A finding.", ["A note."])
+    blocks, runs = report.sections[0].blocks, report.sections[1].blocks[0].table
+    assert [block.title for block in blocks] == ["Curve", "Heads"]
+    assert all(block.table is not None for block in blocks) and (report.finding, report.summary) == (
+        "A finding.", ["A note."],
+    )  # fmt: skip
+    assert runs is not None
+    assert [(row["run"], row["examples"], row["report"]) for row in runs.records()] == [
+        ("spans", "100 dev examples, 100 held out of train", "spans/report.html")
+    ]
+    # One model with published scores is a curve; of others, each row has a point of the paper's and one of ours.
+    curve, rows = (block.picture for block in blocks)
+    assert curve is not None and rows is not None and "layer" not in rows
+    assert [layer.get("transform") for layer in curve["layer"]] == [
+        [{"filter": {"field": "model", "equal": "BERT"}}], None,
+    ]  # fmt: skip
+    values = rows["data"]["values"]
+    assert [(one["scores"], one["score"]) for one in values if one["model"] == "AP"] == [
+        ("paper", 74.9),
+        ("ours", 74.0),
+    ]

@@ -12,7 +12,7 @@ from bertvision.errors import UserError
 from bertvision.heads import MemberConfig, Target, build_head, count_parameters, setting_types
 from bertvision.kinds import LABEL, SPAN
 from bertvision.papers.fragments import follow_rate, merge, settings_of
-from bertvision.papers.published import BEST_HEAD, PaperRun, find_paper, load_papers
+from bertvision.papers.published import BEST_HEAD, PaperRun, find_paper, list_papers, load_papers
 from bertvision.pipeline.job import find_mistakes
 from bertvision.pipeline.members import build_members
 from bertvision.tasks.config import target_kind
@@ -60,6 +60,16 @@ def test_no_experiment_and_no_run_is_overlooked() -> None:
     }
     with pytest.raises(UserError, match="did you mean '2020-spans'"):
         find_paper("2020-span")
+
+
+def test_the_list_has_what_each_experiment_needs() -> None:
+    rows = [tuple(row[:4]) for row in list_papers().rows]
+    assert rows == [
+        ("2020-spans", "SQuAD 2.0", "BERT-large", 1), ("2020-answerability", "SQuAD 2.0", "BERT-large", 1),
+        ("2021-squad", "SQuAD 2.0", "BERT-base", 2), ("", "", "BERT-large", 1),
+        ("2021-glue", "GLUE", "BERT-base", 16), ("", "", "BERT-large", 8),
+    ]  # fmt: skip
+    assert {run.examples for name in ("2020-spans", "2021-squad") for run in PAPERS[name].runs} == {130_319}
 
 
 def test_an_encoder_of_another_size_gets_the_tables_of_bert_base() -> None:

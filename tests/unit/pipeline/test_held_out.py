@@ -91,6 +91,8 @@ def test_dev_is_scored_after_each_epoch_on_request_and_nothing_else_changes(
         dev = found[name, 2]["dev"]["dev"]["accuracy"]
         assert dev == pytest.approx(scores[name]["scores"]["dev"]["accuracy"], abs=1e-3)
         assert found[name, 1]["seconds"] > 0
+    (last,) = [one for one in events if one["event"] == "last_epoch"]
+    assert last["epochs"] == dict.fromkeys(("last_linear", "learned_pooling", "adapter_4"), 3) and last["seconds"] > 0
     losses = {one["step"]: one["loss"] for one in events if one["event"] == "train"}
     assert len(losses) == 3 and all(set(loss) == set(scores) - {"baseline", "encoder"} for loss in losses.values())
     assert not any("dev" in json.loads(line) for line in (plain / "metrics.jsonl").read_text().splitlines())

@@ -106,10 +106,9 @@ def test_a_truncated_file_is_named(tmp_path: Path) -> None:
 def test_the_official_name_wins_and_several_other_files_are_refused(tmp_path: Path) -> None:
     for name in ("train-a.json", "train-b.json.gz", "dev.json", "training_notes.txt"):
         (tmp_path / name).touch()
-    with pytest.raises(
-        UserError, match="several train files: train-a.json, train-b.json.gz. Choose one with task.train"
-    ):
+    with pytest.raises(UserError, match="several train files: train-a.json, train-b.json.gz.") as refused:
         find_squad_files(tmp_path)
+    assert str(refused.value).endswith(f'such as task.train="{tmp_path / "train-a.json"}".')
     (tmp_path / "train-v2.0.json.xz").touch()
     assert find_squad_files(tmp_path) == {"train": tmp_path / "train-v2.0.json.xz", "dev": tmp_path / "dev.json"}
 
@@ -119,5 +118,7 @@ def test_naming_a_file_decides_between_several(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes((TINY / "train-v2.0.json").read_bytes())
     with pytest.raises(ConfigError, match="several train files"):
         build_task(TaskConfig("squad2", data=str(tmp_path)))
+    with pytest.raises(ConfigError, match=f'Did you mean task.train="{tmp_path / "train-a.json"}"'):
+        build_task(TaskConfig("squad2", data=str(tmp_path), train="train-a.json"))
     task = build_task(TaskConfig("squad2", data=str(tmp_path), train=str(tmp_path / "train-a.json")))
     assert len(task.read("train")) == 9

@@ -34,7 +34,7 @@ class LoggedPass:
     dev: dict[int, dict[str, dict[str, float | None]]] = field(default_factory=dict)
     """Epoch → dev split → metric → score; without the last epoch, empty unless `train.dev_each_epoch`."""
     seconds: dict[int, float] = field(default_factory=dict)
-    """Epoch → how long the pass took for it, without scoring; without the last epoch."""
+    """Epoch → how long the pass took for it, without scoring."""
 
 
 def read_passes(log: list[dict[str, Any]], name: str) -> list[LoggedPass]:
@@ -63,6 +63,8 @@ def read_passes(log: list[dict[str, Any]], name: str) -> list[LoggedPass]:
             if step == last or loss is None:
                 done.append(current)
                 current = LoggedPass()
+        elif line.get("event") == "last_epoch" and name in line["epochs"] and done:
+            done[-1].seconds[line["epochs"][name]] = line["seconds"]
     return done
 
 
@@ -202,14 +204,15 @@ def epochs_on_dev(run: FinishedRun, split: str) -> Block | None:
     x = altair.X("epoch:Q", title="epochs of the head", axis=altair.Axis(values=_whole_ticks(last), format="d"))
     tooltip = tips(("model:N", "head"), "epoch:Q", ("score:Q", title, ".2f"))
     return Block(
-        sentences=[_describe_dev(run, split, at, newest)],
+        sentences=[_describe_dev(run, split, at, newest), "These scores were used for no choice."],
         table=_dev_table(courses, split, metrics),
         picture=draw_curve(rows, x, off_zero("Y", "score:Q", f"{split} {title}"), tooltip, level=(alone, ENCODER)),
         drawn=["epoch", title],
         note=joined(
-            f"The picture shows heads on the encoder {after_tuning(at)}. These scores were used for no choice.",
+            f"The picture shows heads on the encoder {after_tuning(at)}.",
             "No-answer threshold 0." if run.kind.has_threshold else "",
-            "Seconds are those of the pass that all heads share.",
+            "Seconds are those of the pass that all heads share, without scoring; the first epoch's include computing "
+            "states that are then held in memory or stored.",
             seeds_note(course.group for course in courses),
         ),
         folded=True,

@@ -130,18 +130,19 @@ def test_dev_scores_by_epoch_stand_beside_the_encoder_alone(tmp_path: Path) -> N
         for name, score in (("last_linear", 60.0), ("adapter_64", 64.0 + step)) if step < 15 else ():
             dev = {"dev": {"accuracy": score, "f1": score - 8}}
             run.log("epoch", snapshot=1.0, head=name, epoch=step // 5, held_out=score, seconds=step / 2, dev=dev)
+    run.log("last_epoch", snapshot=1.0, epochs={"last_linear": 3, "adapter_64": 3}, seconds=8.0)
     block = epochs_on_dev(run.write(), "dev")
     assert block is not None and block.table is not None
     rows = [row for row in block.table.records() if row["head"] == "adapter_64"]
     assert [(row["epoch"], row["accuracy"], row["F1"], row["seconds"]) for row in rows] == [
-        (1, 69.0, 61.0, 2.5), (2, 74.0, 66.0, 5.0), (3, 74.0, 66.0, None),
+        (1, 69.0, 61.0, 2.5), (2, 74.0, 66.0, 5.0), (3, 74.0, 66.0, 8.0),
     ]  # fmt: skip
     # Of the head's three epochs (the control does not count), two are above 70.
     assert block.sentences == [
         "After 2 of 3 epochs of the heads together, accuracy on dev is above that of the encoder alone (70.00). It "
-        "ranges from 69.00 to 74.00."
+        "ranges from 69.00 to 74.00.",
+        "These scores were used for no choice.",
     ]
-    assert "used for no choice" in block.note
     levels = [row for row in drawn(block) if row.get("model") == "encoder alone"]
     assert [row["score"] for row in levels] == [70.0]
 
