@@ -137,7 +137,7 @@ def score_model(job: Job, epochs: float, name: str, quality: float, random: np.r
         results = SPAN.example_results(predictions, examples)
         threshold = SPAN.pick_threshold(results) if split == HELD_OUT else threshold
         found[split] = SPAN.score(job.task.metrics, results, threshold)
-        folder = job.folder.predictions(epochs, split) / name
+        folder = job.folder.predictions(epochs, split, name)
         save_predictions(folder, predictions, None, threshold or 0.0)
         save_results(folder, results)
         mark_done(folder, "made up", scores=found[split])

@@ -6,15 +6,14 @@ checks that need the heads come in through `find_more`.
 
 import copy
 import dataclasses
-import json
 import math
 import os
-import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bertvision.disk import damaged, parse_json, parse_toml, read_bytes, unseal
 from bertvision.errors import ConfigError, UserError
 from bertvision.settings import build_section, setting
 from bertvision.tasks.config import TASKS, TaskConfig, check_task_config, recipe_of, target_kind
@@ -320,11 +319,16 @@ def load_config(
         return _config_of_file(path, overrides, find_more, on_note)
     if not path.is_file():
         raise UserError(f"no config at '{path}': give a TOML file (see configs/) or a run folder with a config.json.")
+    data = read_bytes(path) or b""
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        tables = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        text = data.decode("utf-8-sig")
+        tables = parse_json(text) if path.suffix == ".json" else parse_toml(text)
+    except ValueError as error:
         raise UserError(f"{path} is not valid {path.suffix.lstrip('.').upper() or 'TOML'}: {error}.") from None
+    try:
+        tables = unseal(tables, data)
+    except ValueError as error:
+        raise damaged(path, f"{error}; to change a setting, write section.key=value after the command") from None
     if not isinstance(tables, dict):
         raise UserError(f'{path} has no settings: expected sections such as "task", found {str(tables)[:40]}.')
     return build_config(tables, overrides, find_more)
@@ -429,8 +433,8 @@ def _parse_value(text: str) -> Any:
     if text.lower() == "none":
         return None
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return parse_toml(f"value = {text}")["value"]
+    except ValueError:
         return text
 
 

@@ -14,11 +14,12 @@ from typing import Any, Literal
 
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPooling
 
+from bertvision.disk import damaged, load_tensors, read_json
 from bertvision.encoder.loading import load_config, load_weights, refuse_missing
 from bertvision.encoder.states import HiddenStates, Part, StateShape
 from bertvision.errors import UserError
@@ -193,11 +194,17 @@ def load_output_layer(name: str, kind: Kind, labels: int) -> CheckpointOutputLay
 
 def restore_output_layer(folder: str | Path) -> OutputLayer | CheckpointOutputLayer:
     """Load an output layer that `save` wrote."""
+    config, path = read_json(Path(folder) / _CONFIG), Path(folder) / _WEIGHTS
+    if config is None or not path.is_file():
+        missing = _WEIGHTS if config else _CONFIG
+        raise UserError(f"no output layer in {folder}: {missing} is missing.")
     try:
-        config = json.loads((Path(folder) / _CONFIG).read_text(encoding="utf-8"))
-        weights = load_file(Path(folder) / _WEIGHTS)
-    except FileNotFoundError as error:
-        raise UserError(f"no output layer in {folder}: {Path(error.filename or _WEIGHTS).name} is missing.") from error
+        return _restore(config, load_tensors(path))
+    except (KeyError, TypeError, RuntimeError, AttributeError) as error:
+        raise damaged(path, error) from None
+
+
+def _restore(config: dict[str, Any], weights: dict[str, Tensor]) -> OutputLayer | CheckpointOutputLayer:
     kind = KINDS[config["kind"]]
     layer: OutputLayer | CheckpointOutputLayer
     if config["form"] == "linear":

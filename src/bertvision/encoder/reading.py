@@ -6,13 +6,13 @@ The file is 1_Pooling/config.json beside the weights; modules.json may name anot
 sentence-transformers write one switch for each pooling, newer ones a single `pooling_mode`.
 """
 
-import json
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from transformers.utils.hub import cached_file
 
+from bertvision.disk import parse_json, read_bytes
 from bertvision.encoder.loading import KNOWN_CONFIGS, describe_encoder, find_folder
 from bertvision.errors import UserError
 
@@ -64,8 +64,8 @@ def _read(name: str, file: str, expected: type = dict) -> Any:
     if path is None:
         return None
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+        found = parse_json(read_bytes(path) or b"")
+    except ValueError as error:
         raise UserError(_damaged(name, file, str(error))) from None
     if not isinstance(found, expected):
         raise UserError(_damaged(name, file, f"it has no {'settings' if expected is dict else 'list'}"))

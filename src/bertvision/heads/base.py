@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from bertvision.disk import read_json, write_json
+from bertvision.disk import check_files, load_tensors, read_json, write_json
 from bertvision.encoder.states import HiddenStates, ReadPart, StateShape
 from bertvision.errors import UserError
 from bertvision.kinds import KINDS, Kind
@@ -267,6 +266,7 @@ def save_head(folder: Path, head: Head, member: MemberConfig) -> None:
 
 def load_head(folder: Path) -> tuple[Head, MemberConfig]:
     """Load a head saved by `save_head`, ready to predict."""
+    check_files(folder, CONFIG, WEIGHTS)
     facts = read_json(folder / CONFIG)
     if facts is None or not (folder / WEIGHTS).is_file():
         raise UserError(f"no head in '{folder}': expected {CONFIG} and {WEIGHTS}.")
@@ -274,7 +274,7 @@ def load_head(folder: Path) -> tuple[Head, MemberConfig]:
         member = MemberConfig(**facts["member"])
         target = Target(KINDS[facts["target"]["kind"]], facts["target"]["labels"])
         head = build_head(member, StateShape(**facts["shape"]), target)
-        head.load_state_dict(load_file(folder / WEIGHTS))
-    except (SafetensorError, KeyError, TypeError, RuntimeError) as error:
+        head.load_state_dict(load_tensors(folder / WEIGHTS))
+    except (KeyError, TypeError, RuntimeError) as error:
         raise UserError(f"the head in '{folder}' is damaged: train it again, or copy it again. ({error})") from None
     return head.eval(), member

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from bertvision.data.examples import Example
 from bertvision.data.windows import Features
-from bertvision.disk import escape_line_ends
+from bertvision.disk import check_files, damaged, escape_line_ends, load_arrays
 from bertvision.errors import UserError
 from bertvision.evaluation import combining, trust
 from bertvision.evaluation.statistics import Measure
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-RESULTS = "results.safetensors"
+RESULTS, OUTPUTS = "results.safetensors", "outputs.safetensors"
 FORMER_RESULTS = "marks.safetensors"  # the file name in run folders of earlier versions
 
 Array = npt.NDArray[Any]
@@ -403,7 +403,7 @@ def save_predictions(folder: Path, predictions: Predictions, outputs: Array | No
     with (folder / "predictions.jsonl").open("wb", buffering=1 << 20) as file:
         file.writelines(line.encode() for line in predictions.lines(threshold))
     if outputs is not None:
-        save_file({"outputs": np.ascontiguousarray(outputs)}, folder / "outputs.safetensors")
+        save_file({"outputs": np.ascontiguousarray(outputs)}, folder / OUTPUTS)
 
 
 def save_results(folder: Path, results: ExampleResults) -> None:
@@ -413,9 +413,12 @@ def save_results(folder: Path, results: ExampleResults) -> None:
 
 
 def load_results(folder: Path, kind: Kind) -> ExampleResults:
-    from safetensors.numpy import load_file
-
-    return kind.results(**load_file(results_file(folder)))
+    path = results_file(folder)
+    check_files(folder, path.name)
+    try:
+        return kind.results(**load_arrays(path))
+    except TypeError as error:
+        raise damaged(path, error) from None
 
 
 def results_file(folder: Path) -> Path:

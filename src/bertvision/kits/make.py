@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertvision.disk import read_json, write_json, write_text, writing_folder
+from bertvision.disk import check_files, mark_done, read_json, read_stamp, write_sealed, write_text, writing_folder
 from bertvision.encoder.loading import identify, resolve
 from bertvision.errors import UserError
 from bertvision.heads.base import CONFIG, WEIGHTS
@@ -59,10 +59,12 @@ def make_kit(
     with writing_folder(to.resolve()) as fresh:
         for name, entry in entries.items():
             (fresh / name).mkdir(parents=True)
+            check_files(entry.head, WEIGHTS, CONFIG)
             for file in (WEIGHTS, CONFIG):
                 shutil.copyfile(entry.head / file, fresh / name / file)
+            mark_done(fresh / name, entry.stamp)
             write_text(fresh / name / "README.md", build_card(kit, entry.facts, (about or {}).get(name), entry.note))
-        write_json(fresh / FILE, {**kit, "tasks": {name: entry.facts for name, entry in entries.items()}})
+        write_sealed(fresh / FILE, {**kit, "tasks": {name: entry.facts for name, entry in entries.items()}})
     return to
 
 
@@ -217,9 +219,9 @@ def _find_comparisons(run: FinishedRun, head: Model) -> dict[str, Any]:
 
 def _read_stamps(run: RunFolder, name: str) -> tuple[str, tuple[int, ...] | None]:
     """Return the fingerprint of the encoder that a head was trained on, and the layers it reads."""
-    encoder, reference = (read_json(run.encoder(UNTOUCHED) / f"{file}.json") for file in ("stamp", "reference"))
-    head = read_json(run.head(UNTOUCHED, name) / "stamp.json")
-    if None in (encoder, reference, head) or head.get("encoder", encoder["stamp"]) != encoder["stamp"]:
+    encoder, reference = read_stamp(run.encoder(UNTOUCHED)), read_json(run.encoder(UNTOUCHED) / "reference.json")
+    head = read_stamp(run.head(UNTOUCHED, name))
+    if not (encoder and reference and head) or head.get("encoder", encoder["stamp"]) != encoder["stamp"]:
         raise UserError(
             f"head '{name}' in '{run.path}' was not trained on the encoder that is there now: {run.repair}."
         )

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from bertvision.disk import read_json, write_json, write_text, writing_folder
+from bertvision.disk import read_json, write_sealed, write_text, writing_folder
 from bertvision.errors import UserError
 from bertvision.models.fit import Fit
 from bertvision.models.folder import FILE
@@ -93,7 +93,7 @@ def save_model(model: Model, to: Path, params: dict[str, Any], classes: np.ndarr
         found: dict[str, Any] = {"format": FORMAT, "params": params}
         if classes is not None:
             found["classes"] = {"dtype": classes.dtype.str, "values": classes.tolist()}
-        write_json(fresh / ESTIMATOR, found)
+        write_sealed(fresh / ESTIMATOR, found)
 
 
 def _rename(folder: Path, to: Path) -> None:
@@ -104,7 +104,7 @@ def _rename(folder: Path, to: Path) -> None:
         "config.json": {"run": str(to)},
     }  # fmt: skip
     for file, change in changes.items():
-        write_json(folder / file, {**read_json(folder / file), **change})
+        write_sealed(folder / file, {**read_json(folder / file), **change})
     card = (folder / "README.md").read_text(encoding="utf-8")
     card = card.replace(f"# {old}\n", f"# {name}\n", 1).replace(f"models/{old}", f"models/{name}")
     write_text(folder / "README.md", card)

@@ -27,7 +27,7 @@ import torch
 
 from bertvision import __version__
 from bertvision.config import DataConfig, EncoderConfig, FinetuneConfig, RunConfig, resolve
-from bertvision.disk import fingerprint, write_json, write_text, writing_folder
+from bertvision.disk import fingerprint, mark_done, write_sealed, write_text, writing_folder
 from bertvision.encoder.output_layer import OutputLayer
 from bertvision.errors import UserError
 from bertvision.heads import count_parameters, save_head
@@ -41,7 +41,7 @@ from bertvision.models.folder import FILE, FOLDER_NAMES, FORMAT, TFIDF_FOLDER, T
 from bertvision.models.table_rows import most_tokens
 from bertvision.models.tfidf import Tfidf
 from bertvision.models.tuned import tuning_config
-from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, HELD_OUT_ROWS, describe_task, mark_done
+from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, HELD_OUT_ROWS, describe_task
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.score import keep_lengths, keep_scored, read_scores
 from bertvision.pipeline.snapshot import save_snapshot
@@ -90,19 +90,21 @@ def save_fit(fit: Fit, to: Path, source: str | None = None, dev: str | None = No
         keep_lengths(job)
         chosen = _name(fit.chosen)
         snapshots = {f"{at:g}": {BASELINE: baseline} | found for at, found in sorted(entries.items())}
-        write_json(
+        write_sealed(
             fresh / "scores.json",
             {
                 "task": name, "kind": str(fit.task.kind), "metrics": list(job.task.metrics),
                 "snapshots": snapshots, "chosen": chosen, "chosen_by": fit.board.where,
             },
         )  # fmt: skip
-        write_json(fresh / "config.json", dataclasses.replace(job.config, run=str(to)).with_absolute_paths().to_dict())
-        write_json(fresh / "task.json", describe_task(job.task))
-        write_json(fresh / "environment.json", describe_environment(fit.machine))
-        write_json(fresh / HELD_OUT_ROWS, {"rows": fit.split.judged.tolist(), "also_train": fit.split.how == "cv"})
+        write_sealed(
+            fresh / "config.json", dataclasses.replace(job.config, run=str(to)).with_absolute_paths().to_dict()
+        )
+        write_sealed(fresh / "task.json", describe_task(job.task))
+        write_sealed(fresh / "environment.json", describe_environment(fit.machine))
+        write_sealed(fresh / HELD_OUT_ROWS, {"rows": fit.split.judged.tolist(), "also_train": fit.split.how == "cv"})
         facts = describe(fit, to, job)
-        write_json(fresh / FILE, facts)
+        write_sealed(fresh / FILE, facts)
         write_text(fresh / "README.md", build_card(facts, fit))
         suspects = find_suspects(fit)
         if suspects:
@@ -232,7 +234,7 @@ def _save_trial(job: Job, fit: Fit, trial: Trial) -> dict[str, Any]:
         save_head(folder, fitted.model, fitted.member)
         mark_done(folder, stamp, encoder=job.stamps.finetune, layers=None, states="memory", **facts, failed=False)
     if fitted is not None and isinstance(fitted.model, Tfidf):
-        fitted.model.save(job.folder.snapshot(0.0) / TFIDF_FOLDER)
+        fitted.model.save(job.folder.snapshot(0.0) / TFIDF_FOLDER, stamp)
     _save_predictions(job, fit, trial, epochs, stamp)
     return {**facts, **_describe(trial, fit), "scores": read_scores(job, epochs, name)}
 

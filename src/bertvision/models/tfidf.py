@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
-from bertvision.disk import read_json, write_json
+from bertvision.disk import check_files, load_tensors, mark_done, read_json, write_json
 from bertvision.errors import UserError
 from bertvision.training.convex import Linear, LogisticRegression
 
@@ -86,22 +85,24 @@ class Tfidf:
     def parameters(self) -> int:
         return self.weight.numel() + self.bias.numel()
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, stamp: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / VOCABULARY, self.words.vocabulary)
         idf = torch.from_numpy(np.asarray(self.words.vectorizer.idf_, dtype=np.float32))  # (word)
         save_file({"idf": idf, "weight": self.weight.contiguous(), "bias": self.bias.contiguous()}, folder / WEIGHTS)
+        mark_done(folder, stamp)
 
     @classmethod
     def load(cls, folder: Path) -> "Tfidf":
+        check_files(folder)
         vocabulary = read_json(folder / VOCABULARY)
         if vocabulary is None or not (folder / WEIGHTS).is_file():
             raise UserError(f"no TF-IDF model in '{folder}': expected {VOCABULARY} and {WEIGHTS}.")
         try:
-            found = load_file(folder / WEIGHTS)
+            found = load_tensors(folder / WEIGHTS)
             words = Words.restore([str(word) for word in vocabulary], found["idf"])
             return cls(words, found["weight"], found["bias"])
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"the TF-IDF model in '{folder}' is damaged: fit the model again. ({error})") from None
 
 

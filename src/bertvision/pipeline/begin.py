@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
 
-from bertvision.disk import file_fingerprint, fingerprint, read_json
+from bertvision.disk import check_files, file_fingerprint, fingerprint, load_tensors, read_json
 from bertvision.errors import UserError
 from bertvision.heads import HEADS, Head, MemberConfig, Target
 from bertvision.heads.base import CONFIG, WEIGHTS
@@ -59,6 +58,7 @@ def read_begin(folder: Path) -> Begin:
     """Describe the head that `save_head` wrote to a folder, in a run, a kit or anywhere else. Raise UserError if the
     folder holds no head."""
     folder = folder.resolve()
+    check_files(folder, CONFIG, WEIGHTS)
     facts = read_json(folder / CONFIG)
     if not isinstance(facts, dict) or not {"member", "shape", "target"} <= set(facts) or "head" not in facts["member"]:
         raise UserError(f"no head in '{folder}': expected {CONFIG} and {WEIGHTS}.")
@@ -115,7 +115,8 @@ def begin_head(head: Head, member: MemberConfig, task: Task) -> None:
     """Overwrite a head's random weights with those its member starts from."""
     assert member.begin is not None, "the member starts from random weights"
     taken = check_begin(head, member, task)
-    weights = load_file(Path(member.begin) / WEIGHTS)
+    check_files(Path(member.begin), WEIGHTS)
+    weights = load_tensors(Path(member.begin) / WEIGHTS)
     head.load_state_dict({name: weights[name] for name in taken}, strict=False)
 
 

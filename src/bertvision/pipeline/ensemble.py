@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load_file
 
 from bertvision.data.examples import Example
-from bertvision.disk import fingerprint, read_json, write_json
+from bertvision.disk import check_files, fingerprint, load_arrays, read_json, read_stamp, write_sealed
 from bertvision.errors import UserError, suggest
 from bertvision.kinds import Predictions
+from bertvision.kinds.base import OUTPUTS
 from bertvision.pipeline.ensemble_entries import MEMBER, NO_HELD_OUT, NOTHING_TO_CHOOSE_BY, Ensemble, read_entry
 from bertvision.pipeline.finished import FinishedRun, Model
 from bertvision.pipeline.folder import ADDED_ENSEMBLES, HELD_OUT
@@ -43,10 +43,12 @@ class Member:
     model: Model
 
     def stamp(self, split: str) -> str:
-        return str(read_json(self.model.predictions(split) / "stamp.json")["stamp"])
+        return str((read_stamp(self.model.predictions(split)) or {})["stamp"])
 
     def outputs(self, split: str) -> np.ndarray:
-        return load_file(self.model.predictions(split) / "outputs.safetensors")["outputs"]
+        folder = self.model.predictions(split)
+        check_files(folder, OUTPUTS)
+        return load_arrays(folder / OUTPUTS)["outputs"]
 
 
 def add_ensembles(job: Job, scores: dict[str, Any]) -> None:
@@ -60,7 +62,7 @@ def add_ensembles(job: Job, scores: dict[str, Any]) -> None:
                     score_ensemble(job, ensemble, epochs, scores)
                 except UserError as error:  # not worth failing a run after hours of training
                     job.reporter.say(f"skipping ensemble '{ensemble.shown}': {error}")
-        write_json(job.folder.path / "scores.json", scores)
+        write_sealed(job.folder.path / "scores.json", scores)
 
 
 def add_ensemble(job: Job, ensemble: Ensemble, scores: dict[str, Any]) -> dict[str, Any]:
@@ -81,8 +83,10 @@ def add_ensemble(job: Job, ensemble: Ensemble, scores: dict[str, Any]) -> dict[s
     if not added:
         raise UserError(f"can't build ensemble '{ensemble.shown}': the training of one of its members diverged.")
     kept = [other for other in _added(job) if other.shown != ensemble.shown]
-    write_json(job.folder.path / ADDED_ENSEMBLES, [dataclasses.asdict(one) for one in [*kept, ensemble]])
-    write_json(job.folder.path / "scores.json", scores)
+    write_sealed(
+        job.folder.path / ADDED_ENSEMBLES, {"ensembles": [dataclasses.asdict(one) for one in [*kept, ensemble]]}
+    )
+    write_sealed(job.folder.path / "scores.json", scores)
     return added
 
 
@@ -110,6 +114,7 @@ def _with_whole_path(member: str) -> str:
 
 def _added(job: Job) -> list[Ensemble]:
     found = read_json(job.folder.path / ADDED_ENSEMBLES) or []
+    found = found["ensembles"] if isinstance(found, dict) else found  # earlier versions wrote a list
     return [Ensemble(**{**entry, "members": tuple(entry["members"])}) for entry in found]
 
 
@@ -302,14 +307,14 @@ def _score_together(job: Job, ensemble: Ensemble, epochs: float, name: str, memb
                     f"{error}"
                 )
                 splits.remove(HELD_OUT)
-                shutil.rmtree(job.folder.predictions(epochs, HELD_OUT) / name, ignore_errors=True)
+                shutil.rmtree(job.folder.predictions(epochs, HELD_OUT, name), ignore_errors=True)
     together = Combination(job, ensemble, members)
     for split in splits:
         stamp = fingerprint(
             "ensemble", ENSEMBLE_VERSION, ensemble.method,
             *(member.stamp(each) for member in members for each in sorted({split, HELD_OUT} & set(splits))),
         )  # fmt: skip
-        if not job.folder.is_done(job.folder.predictions(epochs, split) / name, stamp):
+        if not job.folder.is_done(job.folder.predictions(epochs, split, name), stamp):
             keep_scored(job, epochs, split, name, stamp, together.predict(split))
     return together.weights if fitted else None
 

@@ -184,7 +184,7 @@ class Model(Entry):
 
     def predictions(self, split: str) -> Path:
         """The folder of its predictions on a split."""
-        return self.folder.predictions(self.epochs, split) / self.name
+        return self.folder.predictions(self.epochs, split, self.name)
 
     def results(self, split: str) -> ExampleResults:
         """Its per-example results on a split; the baseline has none."""

@@ -13,12 +13,12 @@ report.html report.md report.json report/ analyses/     the report, and the anal
 """
 
 import json
-import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bertvision.disk import TEMPORARY, clear_disk_errors, read_json, write_json
+from bertvision.disk import TEMPORARY, DamagedError, check_files, clear_disk_errors, inside, read_stamp, remove
 from bertvision.kinds import KINDS
 from bertvision.tasks.base import Task
 
@@ -42,8 +42,9 @@ def snapshot_name(epochs: float) -> str:
 class RunFolder:
     """Paths and stamps of one run."""
 
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+    def __init__(self, path: Path | str, say: Callable[[str], None] = lambda _: None) -> None:
+        """`say` is called with what is damaged and made again."""
+        self.path, self.say = Path(path), say
 
     @property
     def repair(self) -> str:
@@ -52,16 +53,17 @@ class RunFolder:
         return "fit the model again" if fitted else f"run `bertvision run {self.path}`"
 
     def snapshot(self, epochs: float) -> Path:
-        return self.path / "snapshots" / snapshot_name(epochs)
+        return inside(self.path, "snapshots", snapshot_name(epochs))
 
     def encoder(self, epochs: float) -> Path:
-        return self.snapshot(epochs) / "encoder"
+        return inside(self.path, "snapshots", snapshot_name(epochs), "encoder")
 
     def head(self, epochs: float, name: str) -> Path:
-        return self.snapshot(epochs) / "heads" / name
+        return inside(self.path, "snapshots", snapshot_name(epochs), "heads", name)
 
-    def predictions(self, epochs: float, split: str) -> Path:
-        return self.snapshot(epochs) / "predictions" / split
+    def predictions(self, epochs: float, split: str, name: str) -> Path:
+        """The folder of a model's predictions on a split."""
+        return inside(self.path, "snapshots", snapshot_name(epochs), "predictions", split, name)
 
     @property
     def checkpoints(self) -> Path:
@@ -73,18 +75,23 @@ class RunFolder:
         return self.path / "states"
 
     def is_done(self, folder: Path, stamp: str) -> bool:
-        """Whether `folder` is complete and was made with exactly the settings and inputs behind `stamp`."""
-        found = read_json(folder / "stamp.json")
-        return found is not None and found.get("stamp") == stamp
+        """Whether `folder` is complete and undamaged, and was made with exactly the settings and inputs behind `stamp`.
+        What is damaged is made again."""
+        try:
+            found = read_stamp(folder)
+            if found is None or found.get("stamp") != stamp:
+                return False
+            check_files(folder)
+        except DamagedError as error:
+            self.say(f"{error} It is made again.")
+            return False
+        return True
 
     def sweep(self) -> None:
         """Remove temporary files left by a kill, and nothing else: users may have files of their own in the folder, and
         other processes may be writing states right now (stores clean up after themselves)."""
         for left in [left for left in self.path.rglob(f"{TEMPORARY}*") if self.states not in left.parents]:
-            if left.is_dir():
-                shutil.rmtree(left, ignore_errors=True)
-            else:
-                left.unlink(missing_ok=True)
+            remove(left)
 
     def log(self, event: str, **values: Any) -> None:
         """Append one JSON line to metrics.jsonl."""
@@ -93,11 +100,6 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
-
-
-def mark_done(folder: Path, stamp: str, **facts: Any) -> None:
-    """Write stamp.json, the last file in a folder: its presence means that the folder is complete."""
-    write_json(folder / "stamp.json", {"stamp": stamp, **facts})
 
 
 def describe_task(task: Task) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from bertvision.config import DataConfig, EncoderConfig, EvaluateConfig
 from bertvision.data.examples import Example
 from bertvision.data.texts import Text, blank, check_texts, name_texts, too_long
 from bertvision.data.windows import Features, build_features
-from bertvision.disk import read_json
+from bertvision.disk import read_stamp
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.loading import load_encoder
 from bertvision.errors import UserError
@@ -49,7 +49,7 @@ class Predictor:
     def _load(self, names: list[str], settings: EncoderConfig) -> None:
         """Load the encoder and the models with these names."""
         # Use the layers the heads were trained on: the config may have changed.
-        trained = [read_json(self.folder.head(self.epochs, name) / "stamp.json") or {} for name in names]
+        trained = [read_stamp(self.folder.head(self.epochs, name)) or {} for name in names]
         layers = next((stamp["layers"] for stamp in trained if "layers" in stamp), None)
         encoder = dataclasses.replace(settings, layers=layers)
         self.machine = Machine(encoder.device, encoder.dtype)
@@ -175,8 +175,8 @@ class Predictor:
 
     def _load_head(self, name: str) -> Head:
         """Load a head. Raise UserError if the encoder was fine-tuned again after the head was trained."""
-        encoder = read_json(self.folder.encoder(self.epochs) / "stamp.json")
-        head = read_json(self.folder.head(self.epochs, name) / "stamp.json")
+        encoder = read_stamp(self.folder.encoder(self.epochs))
+        head = read_stamp(self.folder.head(self.epochs, name))
         if encoder is None or head is None or head.get("encoder", encoder["stamp"]) != encoder["stamp"]:
             raise UserError(
                 f"head '{name}' in '{self.folder.path}' was not trained on the encoder that is in the folder now: "

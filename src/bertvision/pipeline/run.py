@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertvision import threads
-from bertvision.disk import write_json, write_text
+from bertvision.disk import write_sealed, write_text
 from bertvision.encoder.reading import read_as_made
 from bertvision.machine import describe_environment, is_crowded
 from bertvision.pipeline.ensemble import add_ensembles
@@ -30,9 +30,9 @@ def open_run(job: Job) -> None:
         job.examples(split)
     if job.machine.is_main:
         job.folder.sweep()
-        write_json(job.folder.path / "config.json", job.config.with_absolute_paths().to_dict())
-        write_json(job.folder.path / "task.json", describe_task(job.task))
-        write_json(job.folder.path / "environment.json", describe_environment(job.machine))
+        write_sealed(job.folder.path / "config.json", job.config.with_absolute_paths().to_dict())
+        write_sealed(job.folder.path / "task.json", describe_task(job.task))
+        write_sealed(job.folder.path / "environment.json", describe_environment(job.machine))
     if threads.spins and is_crowded():
         job.reporter.say(
             "this machine is busy, and torch was imported before bertvision, so its idle threads waste CPU time. "

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from bertvision.disk import read_json, write_json, writing_folder
+from bertvision.disk import mark_done, read_json, read_stamp, write_sealed, writing_folder
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import UserError
 from bertvision.heads import load_head
 from bertvision.kinds import Figure, Kind, Predictions, save_predictions, save_results
-from bertvision.kinds.base import results_file
 from bertvision.pipeline.finished import Entry, FinishedRun, Group, read_figure
-from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, mark_done
+from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.snapshot import compute_outputs, load_snapshot
 from bertvision.tables import Column, Headings, Table, counted
@@ -50,7 +49,7 @@ def evaluate(job: Job) -> dict[str, Any]:
             }
         scores["snapshots"][f"{epochs:g}"] = models
     if job.machine.is_main:
-        write_json(job.folder.path / "scores.json", scores)
+        write_sealed(job.folder.path / "scores.json", scores)
         keep_lengths(job)
     return scores
 
@@ -70,7 +69,7 @@ def keep_lengths(job: Job) -> None:
         if job.task.windowed:
             found[split]["uncut"] = _count_lengths(features.uncut_lengths(job.config.data.overlap), "texts")
     if found != known:
-        write_json(path, found)
+        write_sealed(path, found)
 
 
 def _count_lengths(lengths: np.ndarray, what: str) -> dict[str, list[int]]:
@@ -81,7 +80,7 @@ def _count_lengths(lengths: np.ndarray, what: str) -> dict[str, list[int]]:
 
 def _rows(job: Job, epochs: float) -> list[Row]:
     """The models to score at a snapshot: the encoder, and the heads if any were trained on it."""
-    found = read_json(job.folder.encoder(epochs) / "stamp.json")
+    found = read_stamp(job.folder.encoder(epochs))
     if found is None or found["stamp"] != job.stamps.finetune:
         raise UserError(
             f"'{job.folder.path}' has no encoder fine-tuned for {counted(epochs, 'epoch')} with these settings: "
@@ -94,7 +93,7 @@ def _rows(job: Job, epochs: float) -> list[Row]:
     rows = [Row(ENCODER, f"{found['stamp']}@{epochs:g}", {**facts, "share": 1.0})]
     for member in job.members if epochs in job.head_snapshots else []:
         stamp = job.stamps.member(epochs, member)
-        found = read_json(job.folder.head(epochs, member.name) / "stamp.json")
+        found = read_stamp(job.folder.head(epochs, member.name))
         if found is None or found["stamp"] != stamp:
             job.reporter.say(
                 f"skipping head '{member.name}': it has not been trained with these settings (run `bertvision train`)."
@@ -134,8 +133,8 @@ def _predict_missing(job: Job, epochs: float, rows: list[Row]) -> None:
 
 
 def _is_predicted(job: Job, epochs: float, split: str, row: Row) -> bool:
-    folder = job.folder.predictions(epochs, split) / row.name
-    return job.folder.is_done(folder, job.stamps.predictions(row.stamp, split)) and results_file(folder).is_file()
+    folder = job.folder.predictions(epochs, split, row.name)
+    return job.folder.is_done(folder, job.stamps.predictions(row.stamp, split))
 
 
 def _keep_predictions(job: Job, epochs: float, split: str, row: Row, outputs: np.ndarray) -> None:
@@ -159,10 +158,10 @@ def keep_scored(
         if split == HELD_OUT:
             threshold = kind.pick_threshold(results, job.config.evaluate.unanswerable)
         else:
-            chosen = read_json(job.folder.predictions(epochs, HELD_OUT) / name / "stamp.json")
+            chosen = read_stamp(job.folder.predictions(epochs, HELD_OUT, name))
             threshold = chosen["scores"]["threshold"] if chosen else 0.0
     scores = kind.score(job.task.metrics, results, threshold)
-    with writing_folder(job.folder.predictions(epochs, split) / name) as fresh:
+    with writing_folder(job.folder.predictions(epochs, split, name)) as fresh:
         save_predictions(fresh, predictions, outputs, threshold or 0.0)
         save_results(fresh, results)
         mark_done(fresh, stamp, scores=scores)
@@ -172,7 +171,7 @@ def keep_scored(
 def read_scores(job: Job, epochs: float, name: str) -> dict[str, Any]:
     """Return split → scores of a model, for the splits it was scored on."""
     folder = job.folder.predictions
-    found = {split: read_json(folder(epochs, split) / name / "stamp.json") for split in job.scored_splits}
+    found = {split: read_stamp(folder(epochs, split, name)) for split in job.scored_splits}
     return {split: stamp["scores"] for split, stamp in found.items() if stamp is not None}
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from bertvision.config import EncoderConfig
 from bertvision.data.packing import fill_batches
 from bertvision.data.windows import Features
-from bertvision.disk import read_json, write_json, writing_folder
+from bertvision.disk import check_files, mark_done, read_json, write_json, writing_folder
 from bertvision.encoder.encoder import Encoder, RouteError, check_route
 from bertvision.encoder.loading import identify, load_encoder
 from bertvision.encoder.output_layer import restore_output_layer
@@ -23,7 +23,6 @@ from bertvision.errors import UserError
 from bertvision.heads import count_parameters
 from bertvision.kinds import Kind
 from bertvision.machine import Machine
-from bertvision.pipeline.folder import mark_done
 from bertvision.pipeline.job import Job
 from bertvision.progress import Bar
 from bertvision.sources import encode_pairs
@@ -37,6 +36,7 @@ def load_snapshot(
     folder: Path, settings: EncoderConfig, machine: Machine, load: Callable[..., Encoder] = load_encoder
 ) -> tuple[Encoder, Any]:
     """Load the frozen encoder of a snapshot, in the machine's precision, and its output layer."""
+    check_files(folder)
     reference = read_json(folder / "reference.json")
     name = reference["name"] if reference else str(folder)
     if reference and identify(name) != reference["stamp"]:

@@ -18,7 +18,7 @@ import torch
 
 from bertvision import __version__
 from bertvision.data.packing import Pass
-from bertvision.disk import read_json, write_json
+from bertvision.disk import read_json, write_sealed
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.loading import EncoderSize, shape_of, tokenizer_stamp, weights_stamp
 from bertvision.encoder.states import POOLED, Part
@@ -197,7 +197,7 @@ class States:
         path, name = job.folder.path / "sources.json", self._spec(keep).name + ("_towers" if towers else "")
         known, entry = read_json(path) or {}, asdict(choice)
         if known.get(name) != entry:
-            write_json(path, {**known, name: entry})
+            write_sealed(path, {**known, name: entry})
         alone = ", each text alone" if towers else ""
         line = f"hidden states ({', '.join(keep)}{alone}) are {SHOWN[choice.source]}: {choice.reason}."
         job.reporter.say_if_new("states", line)

@@ -8,13 +8,13 @@ import numpy as np
 
 from bertvision.data.packing import plan_pass
 from bertvision.data.windows import Features
-from bertvision.disk import writing_folder
+from bertvision.disk import mark_done, writing_folder
 from bertvision.encoder.loading import shape_of
 from bertvision.errors import UserError
 from bertvision.heads import MemberConfig, build_head, count_parameters, outline_head, save_head
 from bertvision.pipeline.begin import begin_head, check_begin
 from bertvision.pipeline.convex import solve_members
-from bertvision.pipeline.folder import HELD_OUT, mark_done
+from bertvision.pipeline.folder import HELD_OUT
 from bertvision.pipeline.held_out import EachEpoch, HeldOut, Outputs
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.snapshot import compile_if_long, load_snapshot, report_route

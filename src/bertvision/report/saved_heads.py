@@ -2,9 +2,8 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
-from bertvision.disk import read_json
+from bertvision.disk import read_stamp
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Head
 from bertvision.pipeline.finished import FinishedRun, Group, Model
@@ -27,7 +26,7 @@ def saved_groups(run: FinishedRun) -> list[Group]:
 def layers_of(run: FinishedRun, model: Model) -> list[int] | None:
     """The layers whose states a head was trained on; None means all. Read from the head's stamp, because the config may
     have changed since."""
-    found: list[int] | None = (read_json(run.head_folder(model) / "stamp.json") or {}).get("layers")
+    found: list[int] | None = (read_stamp(run.head_folder(model)) or {}).get("layers")
     return found
 
 
@@ -72,5 +71,5 @@ def heads_were_kept(run: FinishedRun, split: str) -> bool:
 
 def predictions_stamp(model: Model, split: str) -> str:
     """Hash of everything that affects a model's predictions: weights, data, scoring settings."""
-    found: dict[str, Any] = read_json(model.predictions(split) / "stamp.json")
+    found = read_stamp(model.predictions(split)) or {}
     return str(found["stamp"])

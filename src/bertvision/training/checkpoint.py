@@ -1,7 +1,7 @@
 """Checkpoints for resuming training: safetensors and JSON, written atomically; only the newest is kept. Interrupts are
 held back until a step is complete, so that every checkpoint is a consistent state."""
 
-import json
+import contextlib
 import shutil
 import signal
 import threading
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
-from bertvision.disk import write_json, writing_folder
+from bertvision.disk import DamagedError, check_files, load_tensors, mark_done, read_stamp, writing_folder
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Checkpoints:
             save_file(
                 {name: tensor.detach().contiguous() for name, tensor in tensors.items()}, fresh / "state.safetensors"
             )
-            write_json(fresh / "facts.json", {"stamp": self.stamp, "step": step, **facts})
+            mark_done(fresh, self.stamp, step=step, **facts)
         for older in self.folder.glob("step_*"):
             if older != saved:
                 shutil.rmtree(older, ignore_errors=True)
@@ -57,7 +57,7 @@ class Checkpoints:
         if found is None:
             return None
         saved, facts = found
-        return Checkpoint(facts["step"], load_file(saved / "state.safetensors"), facts)
+        return Checkpoint(facts["step"], load_tensors(saved / "state.safetensors"), facts)
 
     def is_there(self) -> bool:
         """Whether a checkpoint with this stamp exists."""
@@ -65,9 +65,11 @@ class Checkpoints:
 
     def _newest(self) -> tuple[Path, dict[str, Any]] | None:
         for saved in sorted(self.folder.glob("step_*"), reverse=True):
-            facts = json.loads((saved / "facts.json").read_text(encoding="utf-8"))
-            if facts["stamp"] == self.stamp:
-                return saved, facts
+            with contextlib.suppress(DamagedError):  # the work since the last one is done again
+                facts = read_stamp(saved)
+                if facts is not None and facts["stamp"] == self.stamp:
+                    check_files(saved)
+                    return saved, facts
         return None
 
     def clear(self) -> None:

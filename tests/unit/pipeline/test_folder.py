@@ -1,12 +1,10 @@
 """The run folder: stamps of finished stages, the log, and sweeping of temporary files."""
 
 import json
-import os
 from pathlib import Path
 
-from bertvision import disk
-from bertvision.disk import read_json, write_json, write_text, writing_folder
-from bertvision.pipeline.folder import RunFolder, mark_done, snapshot_name
+from bertvision.disk import mark_done, read_json, temporary, write_json, write_text, writing_folder
+from bertvision.pipeline.folder import RunFolder, snapshot_name
 
 
 def test_sweeping_removes_temporary_files_and_no_user_files(tmp_path: Path) -> None:
@@ -18,8 +16,7 @@ def test_sweeping_removes_temporary_files_and_no_user_files(tmp_path: Path) -> N
     before = {path for path in tmp_path.rglob("*")}
     block = writing_folder(done / "encoder")
     (block.__enter__() / "half").write_text("half")  # a kill: the block never ends
-    handle, _ = disk.tempfile.mkstemp(dir=done, prefix=disk.temporary(done / "scores.json"))
-    os.close(handle)
+    (done / f"{temporary(done / 'scores.json')}abc").write_text("half")
     assert {path for path in tmp_path.rglob("*")} > before
     RunFolder(tmp_path).sweep()
     assert {path for path in tmp_path.rglob("*")} == before
@@ -35,7 +32,7 @@ def test_a_stage_is_done_only_if_the_stamp_matches(tmp_path: Path) -> None:
     assert not run.is_done(tmp_path / "stage", "abc")
     mark_done(tmp_path / "stage", "abc", seconds=1.5)
     assert run.is_done(tmp_path / "stage", "abc") and not run.is_done(tmp_path / "stage", "abd")
-    assert read_json(tmp_path / "stage" / "stamp.json") == {"stamp": "abc", "seconds": 1.5}
+    assert read_json(tmp_path / "stage" / "stamp.json") == {"stamp": "abc", "seconds": 1.5, "files": {}}
 
 
 def test_the_log_has_one_json_line_per_event(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from bertvision import __version__
 from bertvision.config import DataConfig, EncoderConfig, FinetuneConfig, RunConfig, resolve
-from bertvision.disk import fingerprint, write_json, write_text, writing_folder
+from bertvision.disk import fingerprint, mark_done, write_sealed, write_text, writing_folder
 from bertvision.encoder.output_layer import OutputLayer
 from bertvision.heads import count_parameters, save_head
 from bertvision.heads.last_linear import LastLinear
@@ -22,7 +22,7 @@ from bertvision.models.save import check_free, task_name
 from bertvision.models.spans.card import build_card
 from bertvision.models.spans.fit import SpanFit, overlap_of
 from bertvision.models.spans.trial import Trial
-from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, HELD_OUT_ROWS, describe_task, mark_done
+from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, HELD_OUT_ROWS, describe_task
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.score import keep_lengths, keep_scored, read_scores
 from bertvision.pipeline.snapshot import save_snapshot
@@ -44,19 +44,21 @@ def save_span_fit(
         entries = {BASELINE: {"parameters": 0, "seconds": 0.0, "scores": _baseline(job, fit)}}
         entries |= {_name(trial): _save_trial(job, fit, trial) for trial in fit.trials}
         keep_lengths(job)
-        write_json(
+        write_sealed(
             fresh / "scores.json",
             {
                 "task": name, "kind": str(fit.task.kind), "metrics": list(job.task.metrics),
                 "snapshots": {"0": entries}, "chosen": _name(fit.chosen), "chosen_by": fit.board.where,
             },
         )  # fmt: skip
-        write_json(fresh / "config.json", dataclasses.replace(job.config, run=str(to)).with_absolute_paths().to_dict())
-        write_json(fresh / "task.json", describe_task(job.task))
-        write_json(fresh / "environment.json", describe_environment(fit.asked.machine))
-        write_json(fresh / HELD_OUT_ROWS, {"rows": fit.split.judged.tolist(), "also_train": fit.split.how == "cv"})
+        write_sealed(
+            fresh / "config.json", dataclasses.replace(job.config, run=str(to)).with_absolute_paths().to_dict()
+        )
+        write_sealed(fresh / "task.json", describe_task(job.task))
+        write_sealed(fresh / "environment.json", describe_environment(fit.asked.machine))
+        write_sealed(fresh / HELD_OUT_ROWS, {"rows": fit.split.judged.tolist(), "also_train": fit.split.how == "cv"})
         facts = describe(fit, to, job)
-        write_json(fresh / FILE, facts)
+        write_sealed(fresh / FILE, facts)
         write_text(fresh / "README.md", build_card(facts, fit))
     return to
 

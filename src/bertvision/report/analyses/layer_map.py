@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bertvision.disk import fingerprint, read_json, write_json
+from bertvision.disk import DamagedError, fingerprint, read_json, write_sealed
 from bertvision.errors import UserError
 from bertvision.kinds import Kind
 from bertvision.kinds.score import ScoreResults
@@ -37,6 +37,8 @@ def layer_map_section(run: FinishedRun, split: str, reporter: Reporter, with_enc
         return None
     try:
         found = _cached_maps(run, split, reporter, with_encoder)
+    except DamagedError:
+        raise
     except UserError as error:
         # The data or the encoder may be gone: the rest of the report does not need them.
         reporter.say(f"“{TITLE}” is left out: {error}")
@@ -66,7 +68,7 @@ def _cached_maps(run: FinishedRun, split: str, reporter: Reporter, with_encoder:
         for one in compute_layer_maps(run, split):
             found.append(one)
             bar.advance(1)
-    write_json(path, {"stamp": stamp, "maps": [one.to_dict() for one in found]})
+    write_sealed(path, {"stamp": stamp, "maps": [one.to_dict() for one in found]})
     return found
 
 

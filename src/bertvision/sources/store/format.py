@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from bertvision import disk
 from bertvision.data.windows import Features
-from bertvision.disk import fingerprint
+from bertvision.disk import DamagedError, fingerprint
 from bertvision.encoder.states import POOLED, Part, StateShape
 from bertvision.errors import UserError
 from bertvision.sources.store.dtypes import SAFETENSORS, item_bytes, stored_width
@@ -207,10 +208,6 @@ def _show(value: Any) -> str:
 # ---------------------------------------------------------------------- files that include their own checksum
 
 
-class DamagedError(UserError):
-    """A file of the store differs from what was written."""
-
-
 def bad_shard(location: Location, shard: Shard, why: str) -> UserError:
     return UserError(
         f"the store '{location}' can't be used: {shard.file} ({shard.examples}) {why}. `bertvision store verify` "
@@ -220,23 +217,22 @@ def bad_shard(location: Location, shard: Shard, why: str) -> UserError:
 
 def seal(value: dict[str, Any]) -> bytes:
     """Render the value as JSON and append, as the last entry, a checksum of that JSON."""
-    return _render({**value, "sha256": digest([_render(value)])})
+    return disk.seal(value, _render).encode()
 
 
 def unseal(data: bytes, where: str) -> dict[str, Any]:
     """Parse sealed JSON. Raise DamagedError if any byte has changed."""
     try:
-        value = json.loads(data)
-        content = {key: item for key, item in value.items() if key != "sha256"}
-        if seal(content) != data:
-            raise ValueError("its checksum is wrong")
-    except (ValueError, AttributeError) as error:
+        value = disk.parse_json(data)
+        if not isinstance(value, dict) or disk.SEAL not in value:
+            raise ValueError("it has no checksum")
+        return dict(disk.unseal(value, data, _render))
+    except ValueError as error:
         raise DamagedError(f"{where} is damaged ({error}): `bertvision encode` repairs the store.") from None
-    return content
 
 
-def _render(value: dict[str, Any]) -> bytes:
-    return (json.dumps(value, indent=1) + "\n").encode()
+def _render(value: Any) -> str:
+    return json.dumps(value, indent=1) + "\n"
 
 
 def digest(pieces: Sequence[bytes | Buffer]) -> str:

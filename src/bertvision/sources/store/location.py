@@ -6,17 +6,16 @@ Both offer only what a store needs: names with sizes, reads of byte ranges into 
 import contextlib
 import hashlib
 import os
+import secrets
 import shutil
-import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import fsspec
-import psutil
 
-from bertvision.disk import TEMPORARY, clear_disk_errors, existing_folder, writing_file
+from bertvision.disk import TEMPORARY, clear_disk_errors, existing_folder, is_abandoned, temporary, writing_file
 from bertvision.errors import UserError
 
 Buffer = memoryview
@@ -124,9 +123,9 @@ class Location:
                 self.files.pipe_file(self._name(name), b"".join(pieces))
                 return
             self.files.makedirs(self.root, exist_ok=True)
-            temporary = self._name(f"{_temporary(name)}{os.getpid()}")
-            self.files.pipe_file(temporary, b"".join(pieces))
-            self.files.mv(temporary, self._name(name))
+            unfinished = self._name(f"{temporary(Path(name))}{secrets.token_hex(4)}")
+            self.files.pipe_file(unfinished, b"".join(pieces))
+            self.files.mv(unfinished, self._name(name))
 
     def remove(self, name: str) -> None:
         """Remove a file if it exists."""
@@ -196,9 +195,8 @@ class Folder(Location):
                     start = _fill(file, start, some.buffers[first : first + MOST_BUFFERS])
 
     def write(self, name: str, pieces: Sequence[Buffer]) -> None:
-        prefix = f"{_temporary(name)}{os.getpid()}-"
         with clear_disk_errors(self.folder, "store.path"):
-            with writing_file(self.folder / name, prefix) as file:
+            with writing_file(self.folder / name) as file:
                 for piece in pieces:
                     file.write(piece)
             _sync_folder(self.folder)
@@ -213,23 +211,13 @@ class Folder(Location):
     def sweep(self, stems: Sequence[str]) -> None:
         begun = tuple(f"{TEMPORARY}{stem}" for stem in stems)
         for name in self.half_written():  # one listing: the folder may hold thousands of files
-            if name.startswith(begun):
-                host, process = name.split("@")[-1].split("-")[:2]
-                # Another process may be writing the same range: files of live processes are not touched.
-                if host == _host() and not psutil.pid_exists(int(process)):
-                    self.remove(name)
+            # Another process may be writing the same range: files of live processes are not touched.
+            if name.startswith(begun) and is_abandoned(name):
+                self.remove(name)
 
     @contextlib.contextmanager
     def _clear_errors(self, missing: bool = False) -> Iterator[None]:
         yield  # local errors are clear already
-
-
-def _temporary(name: str) -> str:
-    return f"{TEMPORARY}{name}@{_host()}-"
-
-
-def _host() -> str:
-    return socket.gethostname().replace("-", "_").replace("@", "_")
 
 
 def _fill(file: Any, start: int, buffers: Sequence[Buffer]) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from bertvision.disk import fingerprint
+from bertvision.disk import DamagedError, fingerprint
 from bertvision.errors import UserError
 from bertvision.sources.store.format import (
     LISTED,
@@ -17,7 +17,6 @@ from bertvision.sources.store.format import (
     SET_ASIDE,
     SHARD_NAME,
     WRITING,
-    DamagedError,
     Data,
     Manifest,
     Shard,

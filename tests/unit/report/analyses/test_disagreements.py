@@ -22,7 +22,7 @@ def run_of(folder: Path, kind: Kind, **models: tuple[ExampleResults, Said]) -> F
     run = TinyRun(folder, kind)
     for name, (results, said) in models.items():
         run.add(name, results=results)
-        place = run.folder.predictions(1.0, "dev") / name / "predictions.jsonl"
+        place = run.folder.predictions(1.0, "dev", name) / "predictions.jsonl"
         place.write_text("".join(map(to_json_line, said)), encoding="utf-8")
     return run.write()
 

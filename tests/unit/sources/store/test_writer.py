@@ -16,12 +16,13 @@ import pytest
 import torch
 from tiny_stores import TinyStore, begin_tiny_store, tiny_encoder, write_tiny_store
 
+from bertvision.disk.writing import host_name
 from bertvision.encoder.states import Part
 from bertvision.errors import UserError
 from bertvision.progress import Bar, Reporter
 from bertvision.sources.store import DTYPES, Manifest, Store, StoreWriter, build_identity
 from bertvision.sources.store.format import LISTED, MANIFEST, WRITING, seal
-from bertvision.sources.store.location import Folder, _temporary
+from bertvision.sources.store.location import Folder
 
 PARTS: tuple[Part, ...] = ("tokens", "cls", "mean")
 
@@ -496,8 +497,8 @@ def test_partial_files_of_killed_writers_are_removed_at_the_end(tmp_path: Path, 
     name = {"shard": f"{tiny.writer.shards[3].stem}0123456789abcdef.safetensors", "writing": WRITING}.get(
         kind, MANIFEST if kind == "manifest" else LISTED
     )
-    dead = tmp_path / f"{_temporary(name)}{dead_process()}-abcd1234"
-    alive = tmp_path / f"{_temporary(name)}{os.getppid()}-abcd1234"
+    dead = tmp_path / f".writing-{name}@{host_name()}-{dead_process()}-abcd1234"
+    alive = tmp_path / f".writing-{name}@{host_name()}-{os.getppid()}-abcd1234"
     for path in (dead, alive):
         path.write_bytes(b"half")
     tiny.writer.write()

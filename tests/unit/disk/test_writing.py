@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from safetensors import SafetensorError
 
-from bertvision import disk
-from bertvision.disk import file_fingerprint, fingerprint, read_json, write_json, write_text, writing_folder
+from bertvision.disk import file_fingerprint, fingerprint, read_json, write_json, write_text, writing, writing_folder
 from bertvision.errors import UserError
 
 
@@ -31,7 +30,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
     def fail(*args: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(disk.os, failing, fail)
+    monkeypatch.setattr(writing.os, failing, fail)
     with pytest.raises(KeyboardInterrupt):
         write_json(file, {"new": 2})
     assert read_json(file) == {"old": 1} and names(tmp_path) == ["a.json"]
@@ -50,7 +49,7 @@ def test_a_full_or_read_only_disk_is_a_user_error(
     def full(*args: Any) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(disk.os, "fsync", full)
+    monkeypatch.setattr(writing.os, "fsync", full)
     with pytest.raises(UserError, match=words) as caught:
         write_json(file, {"new": 2})
     assert str(file) in str(caught.value) and "`run`" in str(caught.value)
@@ -58,7 +57,7 @@ def test_a_full_or_read_only_disk_is_a_user_error(
 
 
 def test_other_system_errors_are_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.EIO, "bad disk")))
+    monkeypatch.setattr(writing.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.EIO, "bad disk")))
     with pytest.raises(OSError, match="bad disk") as caught:
         write_text(tmp_path / "a", "x")
     assert not isinstance(caught.value, UserError)

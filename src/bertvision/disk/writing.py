@@ -1,20 +1,32 @@
-"""Atomic writes of files and folders, their hashes, and readable disk errors."""
+"""Atomic writes of files and folders, their hashes, and readable disk errors. All modes follow the umask."""
 
+import contextlib
+import ctypes
 import errno
 import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
-import tempfile
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
+
+from bertvision.disk.seals import render
 from bertvision.errors import UserError
 
 TEMPORARY = ".writing-"
+OLD = "old"
+MOST_NAME = 150
+"""Characters of a file's name that are part of its temporary name."""
+_UNFINISHED = re.compile(rf"{re.escape(TEMPORARY)}(?P<name>.*)@(?P<host>[^@-]*)-(?P<process>\d+)-\w*")
+_swept: set[str] = set()
+"""Folders that this process has swept."""
 
 
 def fingerprint(*parts: Any) -> str:
@@ -74,8 +86,48 @@ def _error_number(error: Exception) -> int | None:
 
 
 def temporary(path: Path) -> str:
-    """The prefix of temporary names next to `path` during a write; `RunFolder.sweep` finds leftovers by it."""
-    return f"{TEMPORARY}{path.name}-"
+    """The beginning of temporary names next to `path` during a write. It names this process: see `is_abandoned`."""
+    return f"{TEMPORARY}{path.name[:MOST_NAME]}@{host_name()}-{os.getpid()}-"
+
+
+def host_name() -> str:
+    return socket.gethostname().replace("-", "_").replace("@", "_")
+
+
+def is_abandoned(name: str) -> bool:
+    """Whether a temporary file or folder was left behind by a process of this machine that has ended."""
+    begun = _UNFINISHED.fullmatch(name)
+    return begun is not None and begun["host"] == host_name() and not psutil.pid_exists(int(begun["process"]))
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed processes left of writes into this folder. Files of other kinds are not touched."""
+    try:
+        names = [entry.name for entry in os.scandir(folder) if entry.name.startswith(TEMPORARY)]
+    except OSError:
+        return
+    for left in filter(is_abandoned, names):
+        begun = _UNFINISHED.fullmatch(left)
+        former = folder / left / OLD
+        if begun and former.is_dir() and not (folder / begun["name"]).exists():  # killed between two renames
+            os.rename(former, folder / begun["name"])
+        remove(folder / left)
+
+
+def _sweep_once(folder: Path) -> None:
+    """Once in a process: a folder can have thousands of files."""
+    if (place := str(folder.absolute())) not in _swept:
+        _swept.add(place)
+        sweep(folder)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or folder, if it can be removed."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+        return
+    with contextlib.suppress(OSError):
+        path.unlink()
 
 
 def write_text(path: Path, text: str, setting: str = "run") -> None:
@@ -89,37 +141,24 @@ def write_bytes(path: Path, data: bytes, setting: str = "run") -> None:
 
 
 @contextmanager
-def writing_file(path: Path, prefix: str | None = None) -> Iterator[IO[bytes]]:
+def writing_file(path: Path) -> Iterator[IO[bytes]]:
     """A temporary file that replaces `path` if the block succeeds, and is deleted if it fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=prefix or temporary(path))
-    os.close(handle)
+    _sweep_once(path.parent)
+    name = path.parent / f"{temporary(path)}{secrets.token_hex(4)}"
     try:
-        with open(name, "wb") as file:
+        with open(name, "xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o644)  # mkstemp creates it private
         os.replace(name, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        name.unlink(missing_ok=True)
         raise
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
-
-
-def read_json(path: Path) -> Any:
-    """The value in a JSON file; None if there is no such file."""
-    if not path.is_file():
-        return None
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(
-            f"{path} is damaged ({error}): restore it, or write it again with the command that made it."
-        ) from None
+    write_text(path, render(value))
 
 
 def escape_line_ends(text: str) -> str:
@@ -134,21 +173,47 @@ def writing_folder(path: Path) -> Iterator[Path]:
     """A temporary folder that replaces `path` if the block succeeds, and is deleted if it fails."""
     with clear_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(dir=path.parent, prefix=temporary(path)))
+        _sweep_once(path.parent)
+        fresh = _make_folder(path)
         try:
             yield fresh
+            mode = fresh.stat().st_mode & 0o666
             for file in fresh.rglob("*"):
                 if file.is_file():
+                    if not file.is_symlink():
+                        file.chmod(mode)  # safetensors writes private files
                     with file.open("rb") as opened:
                         os.fsync(opened.fileno())
-            os.chmod(fresh, 0o755)  # mkdtemp creates it private
-            if path.exists():
-                old = Path(tempfile.mkdtemp(dir=path.parent, prefix=temporary(path)))
-                os.rename(path, old / "old")
-                os.rename(fresh, path)
-                shutil.rmtree(old, ignore_errors=True)
-            else:
-                os.rename(fresh, path)
+            _replace_folder(fresh, path)
         except BaseException:
             shutil.rmtree(fresh, ignore_errors=True)
             raise
+
+
+def _make_folder(path: Path) -> Path:
+    found = path.parent / f"{temporary(path)}{secrets.token_hex(4)}"
+    found.mkdir()
+    return found
+
+
+def _replace_folder(fresh: Path, path: Path) -> None:
+    """Put a folder in the place of another, in one step where the system can."""
+    if not path.exists():
+        os.rename(fresh, path)
+    elif _exchange(fresh, path):
+        remove(fresh)
+    else:
+        old = _make_folder(path)
+        os.rename(path, old / OLD)
+        os.rename(fresh, path)
+        remove(old)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two folders in one step (Linux); False if the system or the file system can't."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError, TypeError):
+        return False
+    here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return bool(rename(here, os.fsencode(one), here, os.fsencode(other), swap) == 0)

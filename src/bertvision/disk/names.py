@@ -1,0 +1,54 @@
+"""Names from files are not paths: `inside` joins them to a folder only if they are plain and nothing leads out."""
+
+from pathlib import Path
+
+from bertvision.errors import UserError
+
+MOST_BYTES = 200
+"""Of a name. Most file systems allow 255; temporary names are longer than the file's own."""
+FORBIDDEN = '/\\:<>|"?*'
+"""Characters that separate folders, or that some systems refuse in names."""
+
+
+def why_not_plain(name: object) -> str:
+    """Why something can't be the name of a file or folder, in words; '' if it can."""
+    if not isinstance(name, str):
+        return f"it is not a string but {type(name).__name__}"
+    if not name:
+        return "it is empty"
+    if name.startswith(".") or name != name.strip():
+        return "it begins with a dot, or begins or ends with a space"
+    if found := [mark for mark in name if mark in FORBIDDEN]:
+        return f"it has {found[0]!r}"
+    if not name.isprintable():
+        return "it has characters that can't be printed"
+    if len(name.encode("utf-8", "surrogatepass")) > MOST_BYTES:
+        return f"it is longer than {MOST_BYTES} bytes"
+    return ""
+
+
+def plain_name(name: object, what: str) -> str:
+    """The name itself. Raise UserError if it could be a path. `what` says where it is from, for the message."""
+    if reason := why_not_plain(name):
+        raise UserError(
+            f"{what} can't be the name of a folder: {reason} ({_shorten(name)}). Use letters, digits, '_', '-' and '.'."
+        )
+    assert isinstance(name, str)
+    return name
+
+
+def inside(folder: Path, *names: str) -> Path:
+    """The path of a file or folder in `folder`, by its plain names. Raise UserError if a name could be a path, or if a
+    symbolic link leads out of the folder."""
+    path = folder.joinpath(*(plain_name(name, f"a name in '{folder}'") for name in names))
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise UserError(
+            f"'{path}' leads out of '{folder}' through a symbolic link. Nothing was read or written there: put the "
+            "files themselves into the folder."
+        )
+    return path
+
+
+def _shorten(name: object, most: int = 60) -> str:
+    text = repr(name)
+    return text if len(text) <= most else text[:most] + "…"

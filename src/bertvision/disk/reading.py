@@ -1,0 +1,139 @@
+"""Reading files that may be damaged, hostile or someone else's: a value of the right form, or one sentence.
+
+facts = read_json(folder / "kit.json", KitFile)     None if there is no such file
+tensors = load_tensors(folder / "head.safetensors")
+"""
+
+import json
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+from bertvision.disk.seals import unseal
+from bertvision.errors import UserError
+
+Form = TypeVar("Form")
+MOST_MEGABYTES = 1024
+"""Size of a JSON or TOML file that is read whole."""
+OWNERS = {
+    "model.json": "fit the model again",
+    "kit.json": "build the kit again (`bertvision kit`)",
+    "task.json": "run `bertvision run {folder}`",
+    "environment.json": "run `bertvision run {folder}`",
+}
+"""A file that shows what a folder is, and how to make the folder's files again."""
+
+
+class DamagedError(UserError):
+    """A file is not what was written."""
+
+
+def damaged(path: Path, why: object) -> DamagedError:
+    return DamagedError(f"{path} is damaged ({why}): {repair_of(path)}")
+
+
+def repair_of(path: Path) -> str:
+    """What to do about a damaged or missing file, by what the folder around it is."""
+    for folder in list(path.absolute().parents)[:7]:
+        for name, advice in OWNERS.items():
+            if os.path.isfile(folder / name):
+                return f"restore it, or {advice.format(folder=folder)} to write it again."
+    return "restore it, or write it again with the command that made it."
+
+
+def read_bytes(path: Path, most_megabytes: float = MOST_MEGABYTES) -> bytes | None:
+    """The bytes of a file; None if there is none."""
+    if not os.path.isfile(path):
+        return None
+    try:
+        size = os.path.getsize(path) / 1e6
+        if size > most_megabytes:
+            raise UserError(f"{path} has {size:,.0f} MB, but at most {most_megabytes:,.0f} are read of such a file.")
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(unreadable(path, error)) from None
+
+
+def unreadable(path: Path, error: OSError) -> str:
+    reason = error.strerror or str(error)
+    advice = "change its permissions, or copy it." if isinstance(error, PermissionError) else "check the disk."
+    return f"{path} can't be read ({reason}): {advice}"
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text. Every mistake is a ValueError: also depth, and numbers of thousands of digits."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The tables of a TOML text. Every mistake is a ValueError."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+@overload
+def read_json(path: Path) -> Any: ...
+@overload
+def read_json(path: Path, form: type[Form]) -> Form | None: ...
+def read_json(path: Path, form: Any = None) -> Any:
+    """The value in a JSON file of ours; None if there is no such file. Its checksum, if it has one, and its form are
+    checked."""
+    data = read_bytes(path)
+    if data is None:
+        return None
+    try:
+        value = unseal(parse_json(data), data)
+        return value if form is None else fit(value, form)
+    except ValueError as error:
+        raise damaged(path, error) from None
+
+
+def fit(value: Any, form: type[Form]) -> Form:
+    """The value, if it has the form of an annotated type (TypedDict, dataclass, list …). Else raise ValueError, which
+    names the place and what was expected there."""
+    import msgspec
+
+    try:
+        return msgspec.convert(value, form)
+    except msgspec.ValidationError as error:
+        raise ValueError(_plainly(str(error))) from None
+
+
+def _plainly(text: str) -> str:
+    """An error of msgspec as the rest of a sentence: `$.tasks[...].head` becomes tasks[...].head."""
+    what, _, place = text.partition(" - at ")
+    what = what[:1].lower() + what[1:]
+    place = place.strip("`").removeprefix("$").removeprefix(".")
+    return f"{place}: {what}" if place else what
+
+
+def load_tensors(path: Path) -> dict[str, Any]:
+    """The torch tensors of a safetensors file."""
+    from safetensors.torch import load_file
+
+    return _load(path, load_file)
+
+
+def load_arrays(path: Path) -> dict[str, Any]:
+    """The numpy arrays of a safetensors file."""
+    from safetensors.numpy import load_file
+
+    return _load(path, load_file)
+
+
+def _load(path: Path, load: Any) -> dict[str, Any]:
+    try:
+        with path.open("rb"):
+            pass  # safetensors reports every failure to open a file as "no such file"
+        found: dict[str, Any] = load(path)
+        return found
+    except OSError as error:
+        raise UserError(unreadable(path, error)) from None
+    except Exception as error:  # SafetensorError, and what torch and numpy raise for sizes that don't fit
+        raise damaged(path, error) from None
