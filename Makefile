@@ -4,7 +4,7 @@ BIN = .venv/bin
 DEMO_READY = .venv/.demo-ready
 READY = .venv/.ready
 
-.PHONY: setup demo test test-all test-gpu check format paper paper-check paper-test kit wheel-test
+.PHONY: setup demo test test-all test-gpu torture check format paper paper-check paper-test kit wheel-test
 
 setup: $(READY)
 
@@ -31,6 +31,10 @@ test-all: $(READY)
 
 test-gpu: $(READY)
 	$(BIN)/python -m pytest -q -m gpu tests/gpu
+
+# All attacks on files, processes and input: hours. The first few of each are part of `make test`.
+torture: $(READY)
+	$(BIN)/python -m tests.reliability.torture
 
 check: $(READY)
 	$(BIN)/ruff check .
