@@ -45,9 +45,9 @@ def check_files(folder: Path, *names: str) -> None:
     if not isinstance(known, dict):
         raise damaged(folder / STAMP, "files must be an object")
     for name in names or known:
+        path = inside(folder, *name.split("/"))
         if name not in known:
             continue
-        path = inside(folder, *name.split("/"))
         if not path.is_file():
             raise DamagedError(f"{path} is missing: {repair_of(path)}")
         if digest_of(path) != known[name]:

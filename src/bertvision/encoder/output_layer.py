@@ -14,12 +14,11 @@ from typing import Any, Literal
 
 import torch
 import transformers
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPooling
 
-from bertvision.disk import damaged, load_tensors, read_json
+from bertvision.disk import damaged, load_tensors, read_json, save_tensors
 from bertvision.encoder.loading import load_config, load_weights, refuse_missing
 from bertvision.encoder.states import HiddenStates, Part, StateShape
 from bertvision.errors import UserError
@@ -27,7 +26,7 @@ from bertvision.kinds import KINDS, Kind
 
 OutputPart = Literal["tokens", "pooled", "cls", "mean", "max"]
 
-_WEIGHTS, _CONFIG = "output_layer.safetensors", "output_layer.json"
+WEIGHTS, CONFIG = "output_layer.safetensors", "output_layer.json"
 _KEEP: dict[str, Part] = {"tokens": "last", "pooled": "cls", "cls": "cls", "mean": "mean", "max": "max"}
 
 
@@ -194,9 +193,9 @@ def load_output_layer(name: str, kind: Kind, labels: int) -> CheckpointOutputLay
 
 def restore_output_layer(folder: str | Path) -> OutputLayer | CheckpointOutputLayer:
     """Load an output layer that `save` wrote."""
-    config, path = read_json(Path(folder) / _CONFIG), Path(folder) / _WEIGHTS
+    config, path = read_json(Path(folder) / CONFIG), Path(folder) / WEIGHTS
     if config is None or not path.is_file():
-        missing = _WEIGHTS if config else _CONFIG
+        missing = WEIGHTS if config else CONFIG
         raise UserError(f"no output layer in {folder}: {missing} is missing.")
     try:
         return _restore(config, load_tensors(path))
@@ -253,7 +252,6 @@ def _label_names(config: PretrainedConfig) -> tuple[str, ...]:
 
 def _write(folder: str | Path, config: dict[str, Any], layer: nn.Module) -> None:
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     weights = {name: weight.detach().cpu().contiguous() for name, weight in layer.state_dict().items()}
-    save_file(weights, folder / _WEIGHTS)
-    (folder / _CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    save_tensors(folder / WEIGHTS, weights)
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

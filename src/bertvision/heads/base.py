@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from bertvision.disk import check_files, load_tensors, read_json, write_json
+from bertvision.disk import check_files, load_tensors, read_json, save_tensors, write_json
 from bertvision.encoder.states import HiddenStates, ReadPart, StateShape
 from bertvision.errors import UserError
 from bertvision.kinds import KINDS, Kind
@@ -253,8 +252,7 @@ def outline_head(member: MemberConfig, shape: StateShape, target: Target) -> Hea
 
 def save_head(folder: Path, head: Head, member: MemberConfig) -> None:
     """Save a head as head.safetensors and config.json. Neither file can run code."""
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file({name: tensor.contiguous() for name, tensor in head.state_dict().items()}, folder / WEIGHTS)
+    save_tensors(folder / WEIGHTS, {name: tensor.contiguous() for name, tensor in head.state_dict().items()})
     facts = {
         "member": member.to_dict(),
         "shape": dataclasses.asdict(head.shape),

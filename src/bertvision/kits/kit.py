@@ -16,7 +16,7 @@ from typing import Any
 from bertvision.data.examples import Example
 from bertvision.data.texts import Pair, Text, blank, call, check_texts, too_long
 from bertvision.data.windows import Features, build_features
-from bertvision.disk import read_json
+from bertvision.disk import inside, plain_name, read_json
 from bertvision.encoder.loading import identify, load_encoder
 from bertvision.errors import UserError, suggest
 from bertvision.heads import Head, load_head
@@ -24,6 +24,7 @@ from bertvision.kinds import Decoding, Predictions
 from bertvision.kinds.base import Scores
 from bertvision.kits.one_pass import HeadWindows, compute_in_one_pass
 from bertvision.machine import Machine, sharing_cores
+from bertvision.network import no_downloads
 from bertvision.pipeline.begin import SHIPPED
 from bertvision.pipeline.folder import restore_task
 from bertvision.pipeline.snapshot import compute_outputs
@@ -50,6 +51,7 @@ class KitTask:
 class Kit:
     """A loaded kit: an encoder, and a head for each task. `bv.load` returns one."""
 
+    @no_downloads()
     def __init__(
         self,
         folder: Path,
@@ -59,10 +61,12 @@ class Kit:
         reporter: Reporter | None = None,
     ) -> None:
         """Load a kit from a folder. `tasks` selects its tasks (default: all)."""
-        found = read_json(folder / FILE)
+        found = read_json(inside(folder, FILE))
         if found is None:
             raise UserError(f"'{folder}' is not a kit: it has no {FILE}. `bertvision kit` creates kits.")
         self.name, self.encoder_name = str(found["name"]), str(found["encoder"])
+        for name in found["tasks"]:
+            plain_name(name, f"a task's name in {folder / FILE}")
         wanted = self._check_tasks(tasks, found["tasks"])
         self.machine, self.reporter = Machine(device, dtype), reporter or Reporter()
         if identify(self.encoder_name) != found["encoder_stamp"]:
@@ -72,7 +76,7 @@ class Kit:
             )
         encoder = load_encoder(self.encoder_name, self.machine.device, self.machine.dtype, layers=found["layers"])
         self.encoder = encoder.eval().requires_grad_(False)
-        self.tasks = {name: self._load(folder / name, found["tasks"][name]) for name in wanted}
+        self.tasks = {name: self._load(inside(folder, name), found["tasks"][name]) for name in wanted}
 
     def _load(self, folder: Path, facts: dict[str, Any]) -> KitTask:
         head, _ = load_head(folder)

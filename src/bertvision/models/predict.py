@@ -8,7 +8,7 @@ from bertvision.config import EncoderConfig
 from bertvision.data.examples import Example
 from bertvision.data.texts import Text
 from bertvision.data.windows import Features
-from bertvision.disk import read_json
+from bertvision.disk import inside, read_json
 from bertvision.encoder.shared import shared_encoder
 from bertvision.errors import UserError
 from bertvision.kinds import Predictions
@@ -47,7 +47,7 @@ class FittedPredictor(Predictor):
 
     def _load(self, names: list[str], settings: EncoderConfig) -> None:
         if self.model.role == "peer":
-            self._tfidf = Tfidf.load(self.folder.snapshot(self.epochs) / TFIDF_FOLDER)
+            self._tfidf = Tfidf.load(inside(self.folder.snapshot(self.epochs), TFIDF_FOLDER))
             return
         absent = [name for name in names if name != ENCODER and not self.folder.head(self.epochs, name).is_dir()]
         if absent:
@@ -86,7 +86,7 @@ class FittedPredictor(Predictor):
 
 def read_facts(folder: Path) -> dict[str, Any]:
     """The contents of model.json."""
-    found = read_json(folder / FILE)
+    found = read_json(inside(folder, FILE))
     if found is None:
         raise UserError(f"'{folder}' is not a fitted model: it has no {FILE}. `bertvision fit` creates one.")
     if not isinstance(found, dict):

@@ -25,6 +25,7 @@ from bertvision.disk import check_files, fingerprint, load_arrays, read_json, re
 from bertvision.errors import UserError, suggest
 from bertvision.kinds import Predictions
 from bertvision.kinds.base import OUTPUTS
+from bertvision.network import no_downloads
 from bertvision.pipeline.ensemble_entries import MEMBER, NO_HELD_OUT, NOTHING_TO_CHOOSE_BY, Ensemble, read_entry
 from bertvision.pipeline.finished import FinishedRun, Model
 from bertvision.pipeline.folder import ADDED_ENSEMBLES, HELD_OUT
@@ -65,6 +66,7 @@ def add_ensembles(job: Job, scores: dict[str, Any]) -> None:
         write_sealed(job.folder.path / "scores.json", scores)
 
 
+@no_downloads()
 def add_ensemble(job: Job, ensemble: Ensemble, scores: dict[str, Any]) -> dict[str, Any]:
     """Score one more ensemble and record it, so that the next evaluation includes it. Return its entries in scores.json
     by name, one per seed."""
@@ -113,7 +115,7 @@ def _with_whole_path(member: str) -> str:
 
 
 def _added(job: Job) -> list[Ensemble]:
-    found = read_json(job.folder.path / ADDED_ENSEMBLES) or []
+    found = read_json(job.folder.file(ADDED_ENSEMBLES)) or []
     found = found["ensembles"] if isinstance(found, dict) else found  # earlier versions wrote a list
     return [Ensemble(**{**entry, "members": tuple(entry["members"])}) for entry in found]
 

@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bertvision.data.examples import Example
-from bertvision.disk import read_json
+from bertvision.disk import DamagedError, check_files, plain_name, read_bytes, read_json, unseal_line
+from bertvision.encoder.output_layer import CONFIG as OUTPUT_LAYER
 from bertvision.errors import UserError, suggest
 from bertvision.heads import CONTROLS
 from bertvision.kinds import KINDS, ExampleResults, Kind, load_results
-from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, RunFolder, restore_task
+from bertvision.kinds.base import PREDICTIONS
+from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, LOG, RunFolder, restore_task
 from bertvision.pipeline.job import Job, reopen
 from bertvision.tables import counted
 from bertvision.tasks.base import Task
@@ -199,7 +201,8 @@ class Model(Entry):
 
     def said(self, split: str, numbers: set[int]) -> dict[int, dict[str, Any]]:
         """Its predictions for some examples, read from predictions.jsonl and keyed by their index in the split."""
-        with (self.predictions(split) / "predictions.jsonl").open(encoding="utf-8") as file:
+        check_files(self.predictions(split), PREDICTIONS)
+        with (self.predictions(split) / PREDICTIONS).open(encoding="utf-8") as file:
             return {number: json.loads(line) for number, line in enumerate(file) if number in numbers}
 
 
@@ -276,7 +279,7 @@ class FinishedRun:
         self.scores: dict[str, Any] = self._read("scores") if scores is None else scores
 
     def _read(self, name: str) -> dict[str, Any]:
-        found = read_json(self.folder.path / f"{name}.json")
+        found = read_json(self.folder.file(f"{name}.json"))
         if found is None:
             raise UserError(
                 f"'{self.folder.path}' is not a finished run or model: it has no {name}.json. To write it, "
@@ -314,7 +317,7 @@ class FinishedRun:
 
     @cached_property
     def environment(self) -> dict[str, Any]:
-        return dict(read_json(self.folder.path / "environment.json") or {})
+        return dict(read_json(self.folder.file("environment.json")) or {})
 
     # ------------------------------------------------------------------ snapshots, splits and models
 
@@ -324,11 +327,21 @@ class FinishedRun:
 
     @cached_property
     def _models(self) -> list[Model]:
+        self._check_names()
         return [
             Model(**vars(build_entry(name, float(at), found)), folder=self.folder, kind=self.kind)
             for at, models in self.scores["snapshots"].items()
             for name, found in models.items()
         ]
+
+    def _check_names(self) -> None:
+        """Refuse names of models and splits that could be paths, before any of them is used."""
+        where = self.folder.path / "scores.json"
+        for models in self.scores["snapshots"].values():
+            for name, found in models.items():
+                plain_name(name, f"a model's name in {where}")
+                for split in found.get("scores", {}):
+                    plain_name(split, f"a split's name in {where}")
 
     def models(self, epochs: float | None = None) -> list[Model]:
         """The models of one snapshot, or of all snapshots."""
@@ -445,7 +458,8 @@ class FinishedRun:
         did, and a fitted model has one on its last layer."""
         if group.role != "encoder" or group.epochs != 0 or self.chosen is not None:
             return False
-        layer = read_json(self.folder.encoder(0.0) / "output_layer.json")
+        check_files(self.folder.encoder(0.0), OUTPUT_LAYER)
+        layer = read_json(self.folder.encoder(0.0) / OUTPUT_LAYER)
         return bool(layer) and layer.get("form") == "linear"
 
     def has_seen_all(self, group: Group) -> bool:
@@ -482,14 +496,18 @@ class FinishedRun:
 
     @cached_property
     def log(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl, oldest first. Lines cut off by a kill are skipped."""
-        path, found = self.folder.path / "metrics.jsonl", []
-        for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-            try:
-                found.append(json.loads(line))
-            except ValueError:
-                continue
-        return found
+        """The lines of metrics.jsonl, oldest first, without those that are damaged or were cut off by a kill."""
+        return [line for line in self._log if line is not None]
+
+    @property
+    def lost_lines(self) -> int:
+        """How many lines of metrics.jsonl are damaged or cut off."""
+        return self._log.count(None)
+
+    @cached_property
+    def _log(self) -> list[dict[str, Any] | None]:
+        data = read_bytes(self.folder.file(LOG), math.inf) or b""
+        return [unseal_line(line) for line in data.split(b"\n") if line]
 
     @cached_property
     def lengths(self) -> dict[str, tuple[list[int], list[int]]]:
@@ -505,7 +523,7 @@ class FinishedRun:
 
     @cached_property
     def _lengths(self) -> dict[str, Any]:
-        return dict(read_json(self.folder.path / "lengths.json") or {})
+        return dict(read_json(self.folder.file("lengths.json")) or {})
 
     @cached_property
     def job(self) -> Job:
@@ -515,6 +533,8 @@ class FinishedRun:
         """The examples of a split, or None if the data is gone or has changed."""
         try:
             found = self.job.examples(split)
+        except DamagedError:
+            raise
         except UserError:
             return None
         # The files may have changed: these scores must not appear next to other texts.

@@ -18,7 +18,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bertvision.disk import TEMPORARY, DamagedError, check_files, clear_disk_errors, inside, read_stamp, remove
+from bertvision.disk import (
+    TEMPORARY,
+    DamagedError,
+    check_files,
+    clear_disk_errors,
+    inside,
+    read_json,
+    read_stamp,
+    remove,
+    seal_line,
+)
 from bertvision.kinds import KINDS
 from bertvision.tasks.base import Task
 
@@ -31,6 +41,7 @@ HELD_OUT = "held_out"
 HELD_OUT_ROWS = "held_out.json"
 """Folders of fitted models: which rows were held out. In a cross-validation, these rows were trained on as well."""
 
+LOG = "metrics.jsonl"
 FITTED = "model.json"
 """In folders of fitted models only: what `fit` chose, and why."""
 
@@ -52,6 +63,18 @@ class RunFolder:
         fitted = (self.path / FITTED).is_file()
         return "fit the model again" if fitted else f"run `bertvision run {self.path}`"
 
+    def file(self, *names: str) -> Path:
+        """The path of a file in the folder, by its plain names."""
+        return inside(self.path, *names)
+
+    def read(self, name: str) -> Any:
+        """The value in a JSON file that is made again where it is missing or damaged."""
+        try:
+            return read_json(self.file(name))
+        except DamagedError as error:
+            self.say(f"{error} It is made again.")
+            return None
+
     def snapshot(self, epochs: float) -> Path:
         return inside(self.path, "snapshots", snapshot_name(epochs))
 
@@ -67,12 +90,12 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
+        return inside(self.path, "checkpoints")
 
     @property
     def states(self) -> Path:
         """The folder for stores, unless `store.path` is set."""
-        return self.path / "states"
+        return inside(self.path, "states")
 
     def is_done(self, folder: Path, stamp: str) -> bool:
         """Whether `folder` is complete and undamaged, and was made with exactly the settings and inputs behind `stamp`.
@@ -98,8 +121,8 @@ class RunFolder:
         line = json.dumps({"time": round(time.time(), 3), "event": event, **values}, ensure_ascii=False)
         with clear_disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+            with self.file(LOG).open("a", encoding="utf-8") as file:
+                file.write(seal_line(line) + "\n")
 
 
 def describe_task(task: Task) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bertvision.disk import mark_done, read_json, read_stamp, write_sealed, writing_folder
+from bertvision.disk import mark_done, read_stamp, write_sealed, writing_folder
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import UserError
 from bertvision.heads import load_head
@@ -58,7 +58,7 @@ def keep_lengths(job: Job) -> None:
     """Save lengths.json: how many windows of each length there are, and where texts are cut into windows, how many
     texts of each length before. Reports then need no tokenizer."""
     path = job.folder.path / "lengths.json"
-    known, found = read_json(path) or {}, {}
+    known, found = job.folder.read("lengths.json") or {}, {}
     for split in ("train", *job.scored_splits):
         stamp, old = job.stamps.data(split), known.get(split, {})
         if old.get("stamp") == stamp and ("uncut" in old or not job.task.windowed):  # older files lack it

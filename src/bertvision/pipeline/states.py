@@ -18,7 +18,7 @@ import torch
 
 from bertvision import __version__
 from bertvision.data.packing import Pass
-from bertvision.disk import read_json, write_sealed
+from bertvision.disk import write_sealed
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.loading import EncoderSize, shape_of, tokenizer_stamp, weights_stamp
 from bertvision.encoder.states import POOLED, Part
@@ -169,7 +169,7 @@ class States:
         if asked != "auto":
             return Choice(asked, f'train.source = "{asked}"')
         if (spec.name, passes) not in self._choices:
-            before = (read_json(job.folder.path / "sources.json") or {}).get(spec.name)
+            before = (job.folder.read("sources.json") or {}).get(spec.name)
             if resumed and before is not None and before["source"] in (STREAMED, STORED):
                 choice: Choice | None = Choice(**before)
             else:
@@ -195,7 +195,7 @@ class States:
         if not job.machine.is_main:
             return
         path, name = job.folder.path / "sources.json", self._spec(keep).name + ("_towers" if towers else "")
-        known, entry = read_json(path) or {}, asdict(choice)
+        known, entry = job.folder.read(path.name) or {}, asdict(choice)
         if known.get(name) != entry:
             write_sealed(path, {**known, name: entry})
         alone = ", each text alone" if towers else ""

@@ -2,12 +2,15 @@
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from bertvision.disk import read_stamp
+from bertvision.disk import DamagedError, read_json, read_stamp
 from bertvision.encoder.encoder import Encoder
 from bertvision.heads import Head
 from bertvision.pipeline.finished import FinishedRun, Group, Model
 from bertvision.pipeline.snapshot import load_snapshot
+from bertvision.progress import Reporter
 
 POOLED = "pooled output"
 
@@ -67,6 +70,19 @@ def order_names(found: Sequence[Sequence[str]]) -> list[str]:
 def heads_were_kept(run: FinishedRun, split: str) -> bool:
     """Need of the analyses that load heads."""
     return bool(saved_groups(run))
+
+
+ANALYSES = "analyses"
+"""The folder of what reports compute once."""
+
+
+def read_known(path: Path, reporter: Reporter) -> Any:
+    """What an earlier report computed; None if that has to be computed again."""
+    try:
+        return read_json(path)
+    except DamagedError:
+        reporter.say(f"{path} is damaged, so it is computed again.")
+        return None
 
 
 def predictions_stamp(model: Model, split: str) -> str:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bertvision.data.examples import Example
 from bertvision.data.splits import draw
-from bertvision.disk import fingerprint, read_json, write_json
+from bertvision.disk import fingerprint, write_sealed
 from bertvision.encoder.states import HiddenStates, ReadPart
 from bertvision.errors import UserError
 from bertvision.heads import Head, load_head
@@ -22,6 +22,7 @@ from bertvision.report.analysis import analysis
 from bertvision.report.block import Block
 from bertvision.report.drawing import chart_of, import_altair, tips, two_sided
 from bertvision.report.saved_heads import (
+    ANALYSES,
     POOLED,
     heads_were_kept,
     layers_of,
@@ -29,6 +30,7 @@ from bertvision.report.saved_heads import (
     open_encoder,
     order_names,
     predictions_stamp,
+    read_known,
     saved_groups,
     the_layer,
 )
@@ -91,10 +93,10 @@ def measure_layers(run: FinishedRun, split: str, reporter: Reporter, examples: i
     assert models, "no saved heads"
     # Heads on other layers than the first one were trained after the run was scored.
     models = [model for model in models if layers_of(run, model) == layers_of(run, models[0])]
-    path = run.folder.path / "analyses" / f"layers_{split}.json"
+    path = run.folder.file(ANALYSES, f"layers_{split}.json")
     parts = [predictions_stamp(model, split) for model in models]
     stamp = fingerprint("layers", VERSION, parts, [model.name for model in models], examples, run.main)
-    known: dict[str, Any] | None = read_json(path)
+    known: dict[str, Any] | None = read_known(path, reporter)
     if known is not None and known.get("stamp") == stamp:
         return known
     given = run.examples(split)
@@ -103,7 +105,7 @@ def measure_layers(run: FinishedRun, split: str, reporter: Reporter, examples: i
     chosen = draw(given, examples, SEED)
     found = {"stamp": stamp, "split": split, "figure": run.main, "examples": len(chosen), "of": len(given)}
     found["heads"] = _measure(run, models, chosen, reporter)
-    write_json(path, found)
+    write_sealed(path, found)
     return found
 
 

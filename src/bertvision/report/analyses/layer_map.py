@@ -5,16 +5,24 @@ from typing import Any
 
 import numpy as np
 
-from bertvision.disk import DamagedError, fingerprint, read_json, write_sealed
+from bertvision.disk import DamagedError, fingerprint, write_sealed
 from bertvision.errors import UserError
 from bertvision.kinds import Kind
 from bertvision.kinds.score import ScoreResults
 from bertvision.kinds.span import SILENCE
 from bertvision.pipeline.finished import FinishedRun
 from bertvision.progress import Reporter
-from bertvision.report.block import Block, Passage, Section, Shown
+from bertvision.report.block import Block, Passage, Section, Shown, block_key
 from bertvision.report.drawing import chart_of, import_altair, tips, two_sided
-from bertvision.report.saved_heads import layers_of, predictions_stamp, saved_groups, the_layer, upper_half
+from bertvision.report.saved_heads import (
+    ANALYSES,
+    layers_of,
+    predictions_stamp,
+    read_known,
+    saved_groups,
+    the_layer,
+    upper_half,
+)
 from bertvision.report.strengths import MAPS, LayerMap, compute_layer_maps, find_model
 from bertvision.report.wording import listed
 from bertvision.tables import Column, Rows, Table
@@ -51,8 +59,8 @@ def layer_map_section(run: FinishedRun, split: str, reporter: Reporter, with_enc
 
 def _cached_maps(run: FinishedRun, split: str, reporter: Reporter, with_encoder: bool) -> list[LayerMap]:
     """The maps in analyses/layer_map_<split>.json, computed where they are missing or out of date."""
-    path = run.folder.path / "analyses" / f"layer_map_{split}.json"
-    known = read_json(path)
+    path = run.folder.file(ANALYSES, f"layer_map_{split}.json")
+    known = read_known(path, reporter)
     if known is None and not with_encoder:
         return []
     model = find_model(run, None)
@@ -80,7 +88,7 @@ def _build_block(found: LayerMap, kind: Kind, split: str, number: int) -> Block:
     ]
     texts = found.texts[1:] if kind.reads_answers else found.texts
     return Block(
-        f"layer_map_{split}" if number == 1 else f"layer_map_{split}_{number}",
+        block_key("layer_map", split, *([number] if number > 1 else [])),
         f"{TITLE}, example {number}",
         [_describe_example(found, kind)],
         Table(["position", "token", *(Column(name, 3) for name in found.layers)], rows),
