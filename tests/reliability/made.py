@@ -1,13 +1,9 @@
 """What the attacks on files are made on: a tiny encoder, two runs, a kit, a fitted model, stores and a checkpoint."""
 
 import csv
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-FIXTURES = Path(__file__).parents[1] / "fixtures"
-sys.path.insert(0, str(FIXTURES))
 
 import torch
 from tiny_encoders import say_how_to_read, tiny_model, tiny_tokenizer
@@ -18,6 +14,7 @@ from bertvision.config import RunConfig, build_config
 from bertvision.kits.make import make_kit
 from bertvision.training.checkpoint import Checkpoints
 
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 WORDS = ("king", "man", "woman", "young", "old", "boy", "girl", "film", "house", "river")
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bertvision.data.examples import Example
-from bertvision.disk import DamagedError, check_files, plain_name, read_bytes, read_json, unseal_line
+from bertvision.disk import DamagedError, check_files, damaged, plain_name, read_bytes, read_json, unseal_line
 from bertvision.encoder.output_layer import CONFIG as OUTPUT_LAYER
 from bertvision.errors import UserError, suggest
 from bertvision.heads import CONTROLS
@@ -295,6 +295,9 @@ class FinishedRun:
     def task(self) -> Task:
         """The task's name, kind, labels and metrics, without its data."""
         described = self._read("task")
+        kind = KINDS[described["kind"]]
+        if unknown := [metric for metric in described["metrics"] if kind.title(metric) is None]:
+            raise damaged(self.folder.file("task.json"), f"it has an unknown metric, {unknown[0]!r:.60}")
         if "takes_pairs" in described:
             return restore_task(described)
         return restore_task({**described, "takes_pairs": _took_pairs(described, self.config)})
