@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.disk.names import inside
-from bertvision.disk.reading import DamagedError, damaged, read_json, repair_of
+from bertvision.disk.reading import DamagedError, damaged, read_json, repair_of, unreadable
 from bertvision.disk.seals import digest_of, seal
 from bertvision.disk.writing import write_text
 from bertvision.errors import UserError
@@ -50,7 +50,11 @@ def check_files(folder: Path, *names: str) -> None:
             continue
         if not path.is_file():
             raise DamagedError(f"{path} is missing: {repair_of(path)}")
-        if digest_of(path) != known[name]:
+        try:
+            is_whole = digest_of(path) == known[name]
+        except OSError as error:
+            raise UserError(unreadable(path, error)) from None
+        if not is_whole:
             raise damaged(path, "its checksum is wrong")
 
 

@@ -27,7 +27,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 from transformers.utils.hub import cached_file, extract_commit_hash
 
-from bertvision.disk import file_fingerprint, fingerprint
+from bertvision.disk import file_fingerprint, fingerprint, parse_json, read_bytes
 from bertvision.encoder.encoder import Encoder, choose_layers, quiet_transformers
 from bertvision.encoder.states import StateShape
 from bertvision.errors import UserError
@@ -263,8 +263,8 @@ def _check_config_file(name: str, path: Path) -> None:
     if not path.is_file():
         raise UserError(f"{describe_encoder(name)}: it has no config.json, so it is not a Hugging Face model folder.")
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        config = parse_json(read_bytes(path) or b"")
+    except ValueError as error:
         raise UserError(f"{path} is not valid JSON: {error}.") from error
     if not isinstance(config, dict) or "model_type" not in config:
         raise UserError(f"{path} has no model_type, so it is not the config of a Hugging Face model.")
@@ -285,7 +285,7 @@ def _check_weight_files(name: str, folder: Path) -> None:
 def _weights_hold_pooler(folder: Path) -> bool:
     """Whether the weights include a pooler. A folder without weights counts as having what its config describes."""
     if (folder / _WEIGHTS_INDEX).is_file():
-        keys = list(json.loads((folder / _WEIGHTS_INDEX).read_text(encoding="utf-8"))["weight_map"])
+        keys = _names_in_index(folder / _WEIGHTS_INDEX)
     elif (folder / _WEIGHTS).is_file():
         try:
             with safe_open(folder / _WEIGHTS, framework="pt") as file:
@@ -295,6 +295,13 @@ def _weights_hold_pooler(folder: Path) -> bool:
     else:
         return True
     return any(".pooler." in f".{key}" for key in keys)
+
+
+def _names_in_index(path: Path) -> list[str]:
+    try:
+        return list(parse_json(read_bytes(path) or b"")["weight_map"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged ({error}).") from None
 
 
 def _unreadable(name: str, part: str, error: Exception) -> UserError:
