@@ -1,6 +1,5 @@
 """What heads lose without a layer, on tiny runs, against plain torch and arithmetic."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from sealed import edit_json
 from tiny_blocks import SEEDS
 from tiny_encoders import plain_call
 from tiny_training import Listening, member_of, random_pairs, random_states
@@ -146,7 +146,7 @@ def test_other_examples_or_predictions_are_measured_anew(rte_copy: Path) -> None
     some = measure_layers(FinishedRun(rte_copy), "dev", QUIET, examples=2)
     assert some["examples"] == 2 and some["of"] == first["of"] and some["stamp"] != first["stamp"]
     path = rte_copy / "snapshots/epoch_1/predictions/dev/adapter_4/stamp.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "stamp": "other"}))
+    edit_json(path, lambda stamp: stamp.update(stamp="other"))
     again = measure_layers(FinishedRun(rte_copy), "dev", QUIET)
     assert again["stamp"] != first["stamp"] and again["heads"] == first["heads"]
 
