@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sealed import edit_json
 from tiny_encoders import say_how_to_read, tiny_model, tiny_tokenizer
 
 import bertvision as bv
 from bertvision.config import build_config
-from bertvision.disk import read_json, write_json
+from bertvision.disk import check_files, read_json, read_stamp, write_json
 from bertvision.errors import UserError
 from bertvision.kits import Kit
 from bertvision.kits.card import build_card
 from bertvision.kits.make import make_kit
 from bertvision.kits.scoring import kit_table, score_kit
+from bertvision.pipeline.begin import SHIPPED
 from bertvision.pipeline.job import Job, reopen
 from bertvision.pipeline.predict import Predictor
 
@@ -377,3 +379,48 @@ def test_cards_show_baseline_and_control_and_warn_about_heads_that_are_no_better
 def test_a_kit_contains_no_local_path_except_that_of_its_encoder(folder: Path, runs: dict[str, Path]) -> None:
     text = (folder / "kit.json").read_text(encoding="utf-8")
     assert text.count(str(runs["mrpc"].parent)) == 1
+
+
+# ---------------------------------------------------------------------- a stranger's kit or run
+
+
+def test_a_task_whose_name_is_a_path_is_refused(folder: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(folder, tmp_path / "box" / "kit")
+    shutil.copytree(folder / "sst2", tmp_path / "outside" / "h")
+    for name in ("../../outside/h", str(tmp_path / "outside" / "h"), "..", "a\\b"):
+        edit_json(copy / "kit.json", lambda facts, name=name: {**facts, "tasks": {name: facts["tasks"]["sst2"]}})
+        with pytest.raises(UserError, match=r"a task's name in .*kit\.json can't be the name of a folder"):
+            Kit(copy)
+        shutil.copyfile(folder / "kit.json", copy / "kit.json")
+
+
+def test_a_head_behind_a_link_is_refused(folder: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(folder, tmp_path / "box" / "kit")
+    shutil.move(copy / "sst2", tmp_path / "outside")
+    (copy / "sst2").symlink_to(tmp_path / "outside")
+    with pytest.raises(UserError, match="leads out of"):
+        Kit(copy, ["sst2"])
+
+
+@pytest.mark.parametrize("name", ["../../pwn", "{}/pwn"])
+def test_a_run_whose_task_is_a_path_makes_no_kit(runs: dict[str, Path], tmp_path: Path, name: str) -> None:
+    run = shutil.copytree(runs["sst2"], tmp_path / "box" / "run")
+    edit_json(run / "task.json", lambda facts: {**facts, "name": name.format(tmp_path)})
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError, match=r"the task's name in .*task\.json can't be the name of a folder"):
+        make_kit([run], tmp_path / "box" / "kit")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_shipped_kit_is_checked(tmp_path: Path) -> None:
+    for path in sorted((SHIPPED / "default").rglob("*")):
+        if path.is_dir():
+            assert set((read_stamp(path) or {})["files"]) == {"config.json", "head.safetensors"}
+            check_files(path)
+    assert list(json.loads((SHIPPED / "default" / "kit.json").read_text(encoding="utf-8")))[-1] == "sha256"
+    copy = shutil.copytree(SHIPPED / "default", tmp_path / "kit")
+    weights = bytearray((copy / "sst2" / "head.safetensors").read_bytes())
+    weights[-5] ^= 1
+    (copy / "sst2" / "head.safetensors").write_bytes(weights)
+    with pytest.raises(UserError, match=r"head\.safetensors is damaged \(its checksum is wrong\).*build the kit again"):
+        Kit(copy, ["sst2"])

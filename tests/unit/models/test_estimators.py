@@ -398,3 +398,24 @@ def test_the_leaderboard_prints_as_a_table(fitted: bv.Classifier) -> None:
     assert all(line["name"] in written for line in fitted.leaderboard_)
     assert "<td>majority</td>" in fitted.leaderboard_._repr_html_()
     assert json.loads(json.dumps(fitted.leaderboard_)) == list(fitted.leaderboard_)
+
+
+def test_damaged_suspects_are_refused(encoder: str, tmp_path: Path) -> None:
+    labels = np.array([int(kind == "places") for kind in KINDS])
+    labels[6] = 0
+    folder = bv.Classifier(encoder, "linear").fit(TEXTS, labels).save(tmp_path / "model")
+    path = tmp_path / "model" / "suspects.csv"
+    path.write_bytes(path.read_bytes().replace(b"0.", b"1.", 1))
+    with pytest.raises(UserError, match=r"suspects\.csv is damaged \(its checksum is wrong\).*fit the model again"):
+        bv.Classifier.load(folder)
+
+
+def test_a_private_file_behind_a_link_is_not_copied(encoder: str, tmp_path: Path) -> None:
+    texts = [f"the {'king' if number % 2 else 'river'} {number}" for number in range(20)]
+    folder = bv.Classifier(encoder=encoder, heads=["linear"]).fit(texts, ["a", "b"] * 10).save(tmp_path / "model")
+    (tmp_path / "private").write_text("secret")
+    (tmp_path / "model" / "notes.txt").symlink_to(tmp_path / "private")
+    found = bv.Classifier.load(folder)
+    with pytest.raises(UserError, match="leads out of"):
+        found.save(tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()

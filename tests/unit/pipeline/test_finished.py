@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 from best_cases import CASES, ENSEMBLE, FITTED, BestCase
-from tiny_reports import TinyRun, label_results
+from sealed import edit_json
+from tiny_reports import TinyRun, build_tiny_run, label_results
 
-from bertvision.disk import read_json, write_json
+from bertvision.disk import mark_done, read_json, write_json, write_sealed
 from bertvision.errors import UserError
 from bertvision.kinds import SPAN
 from bertvision.kits import make
 from bertvision.pipeline import predict
 from bertvision.pipeline.finished import EnsembleMember, FinishedRun, best_by_mean, build_entry, rank_by_mean
 from bertvision.pipeline.folder import HELD_OUT
+from bertvision.report.build import make_report
 from bertvision.report.cards import build_card
 from bertvision.report.certainty import Certainty
 from bertvision.report.summary import _passed_over, build_summary
@@ -217,3 +219,70 @@ def test_an_output_layer_that_never_learned_is_never_the_best(form: str | None, 
         write_json(found.folder.encoder(0.0) / "output_layer.json", {"form": form, "kind": "label"})
     model = FinishedRun(tmp_path).best_model(0.0)
     assert model is not None and model.name == best
+
+
+# ---------------------------------------------------------------------- a stranger's run, and damage
+
+
+@pytest.mark.parametrize("name", ["../../../../evil", "..", "/evil", "a/b", "a\\b", ".hidden", "", "x" * 201])
+def test_a_model_or_split_whose_name_is_a_path_is_refused(tmp_path: Path, name: str) -> None:
+    run = build_tiny_run(tmp_path / "box" / "run")
+    whole = read_json(run.folder.path / "scores.json")
+    for what in ("model", "split"):
+        scores = json.loads(json.dumps(whole))
+        models = scores["snapshots"]["1"]
+        holder = models if what == "model" else models["encoder"]["scores"]
+        holder[name] = holder["learned_pooling" if what == "model" else "dev"]
+        write_sealed(run.folder.path / "scores.json", scores)
+        with pytest.raises(UserError, match=rf"a {what}'s name in .*scores\.json can't be the name of a folder"):
+            FinishedRun(run.folder.path).models()
+
+
+def test_a_report_on_a_hostile_run_changes_nothing_outside(tmp_path: Path) -> None:
+    run = build_tiny_run(tmp_path / "box" / "run").folder.path
+    (tmp_path / "evil").mkdir()
+    (tmp_path / "evil" / "README.md").write_text("mine")
+    edit_json(
+        run / "scores.json",
+        lambda scores: scores["snapshots"]["1"].update({"../../../../../evil": scores["snapshots"]["1"]["adapter_64"]}),
+    )
+    for folder in ("report", "analyses"):
+        (tmp_path / folder).mkdir()
+    with pytest.raises(UserError, match="can't be the name of a folder"):
+        make_report([run], with_encoder=False)
+    edit_json(run / "scores.json", lambda scores: scores["snapshots"]["1"].pop("../../../../../evil") and None)
+    (run / "report").symlink_to(tmp_path / "report")
+    with pytest.raises(UserError, match="leads out of"):
+        make_report([run], with_encoder=False)
+    assert (tmp_path / "evil" / "README.md").read_text() == "mine"
+    assert not any((tmp_path / "report").iterdir()) and not any((tmp_path / "analyses").iterdir())
+
+
+def test_damaged_predictions_are_refused(tmp_path: Path) -> None:
+    run = build_tiny_run(tmp_path)
+    model = run.find("adapter_64", 1.0)
+    path = model.predictions("dev") / "predictions.jsonl"
+    mark_done(path.parent, "stamp")
+    assert set(model.said("dev", {0, 2})) == {0, 2}
+    path.write_bytes(path.read_bytes().replace(b"0", b"1", 1))
+    with pytest.raises(UserError, match=r"predictions\.jsonl is damaged \(its checksum is wrong\)"):
+        model.said("dev", {0, 2})
+
+
+def test_damaged_lines_of_the_log_are_left_out_and_counted(tmp_path: Path) -> None:
+    run = FinishedRun(tmp_path, {})
+    for number in range(4):
+        run.folder.log("scores", number=number)
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"number": 2', b'"number": 7') + b'{"time": 1, "eve')
+    found = FinishedRun(tmp_path, {})
+    assert [line["number"] for line in found.log] == [0, 1, 3] and found.lost_lines == 2
+
+
+def test_a_log_behind_a_link_is_not_written(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "profile").write_text("mine\n")
+    (tmp_path / "run" / "metrics.jsonl").symlink_to(tmp_path / "profile")
+    with pytest.raises(UserError, match="leads out of"):
+        FinishedRun(tmp_path / "run", {}).folder.log("scores")
+    assert (tmp_path / "profile").read_text() == "mine\n"
