@@ -42,7 +42,7 @@ class Run:
     @property
     def scores(self) -> dict[str, Any]:
         """The contents of scores.json: snapshots → models → splits → scores."""
-        return self._finished.scores if (self.folder / "scores.json").is_file() else {}
+        return dict(self._finished.scores) if (self.folder / "scores.json").is_file() else {}
 
     @property
     def _finished(self) -> FinishedRun:

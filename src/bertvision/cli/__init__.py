@@ -220,7 +220,7 @@ def _is_number(cell: str) -> bool:
     return not cell.strip(f"0123456789.,-+±% {MINUS}{MISSING}")
 
 
-def print_run(job: Any, scores: dict[str, Any], as_json: bool) -> None:
+def print_run(job: Any, scores: Any, as_json: bool) -> None:
     """Print the scores of a run and the path of its folder, from the main process only."""
     from bertvision.pipeline.finished import FinishedRun
     from bertvision.pipeline.score import score_tables

@@ -6,6 +6,7 @@ from bertvision.disk.reading import (
     damaged,
     fit,
     load_arrays,
+    load_shapes,
     load_tensors,
     parse_json,
     parse_toml,
@@ -15,7 +16,7 @@ from bertvision.disk.reading import (
     unreadable,
 )
 from bertvision.disk.seals import SEAL, digest_of, seal, unseal
-from bertvision.disk.stamps import check_files, is_whole, mark_done, read_stamp, write_sealed
+from bertvision.disk.stamps import Stamp, check_files, is_whole, mark_done, read_stamp, write_sealed
 from bertvision.disk.writing import (
     TEMPORARY,
     clear_disk_errors,
@@ -38,6 +39,7 @@ __all__ = [
     "SEAL",
     "TEMPORARY",
     "DamagedError",
+    "Stamp",
     "check_files",
     "clear_disk_errors",
     "damaged",
@@ -51,6 +53,7 @@ __all__ = [
     "is_abandoned",
     "is_whole",
     "load_arrays",
+    "load_shapes",
     "load_tensors",
     "mark_done",
     "parse_json",

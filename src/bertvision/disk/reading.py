@@ -6,6 +6,8 @@ tensors = load_tensors(folder / "head.safetensors")
 
 import json
 import os
+import re
+import stat
 import tomllib
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -16,6 +18,10 @@ from bertvision.errors import UserError
 Form = TypeVar("Form")
 MOST_MEGABYTES = 1024
 """Size of a JSON or TOML file that is read whole."""
+MOST_DIGITS = 300
+"""Of a whole number in JSON. Every such number fits into a float."""
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+"""The escape of half a surrogate pair, which is no character by itself."""
 OWNERS = {
     "model.json": "fit the model again",
     "kit.json": "build the kit again (`bertvision kit`)",
@@ -44,13 +50,16 @@ def repair_of(path: Path) -> str:
 
 def read_bytes(path: Path, most_megabytes: float = MOST_MEGABYTES) -> bytes | None:
     """The bytes of a file; None if there is none."""
-    if not os.path.isfile(path):
-        return None
     try:
-        size = os.path.getsize(path) / 1e6
+        facts = os.stat(path)
+        if not stat.S_ISREG(facts.st_mode):
+            return None
+        size = facts.st_size / 1e6
         if size > most_megabytes:
             raise UserError(f"{path} has {size:,.0f} MB, but at most {most_megabytes:,.0f} are read of such a file.")
         return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except OSError as error:
         raise UserError(unreadable(path, error)) from None
 
@@ -62,11 +71,24 @@ def unreadable(path: Path, error: OSError) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text. Every mistake is a ValueError: also depth, and numbers of thousands of digits."""
+    """The value of a JSON text. Every mistake is a ValueError: also depth, numbers of hundreds of digits, and
+    bytes that are no text."""
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     try:
-        return json.loads(text)
+        value = json.loads(data.decode("utf-8-sig"), parse_int=_whole_number)
+        if _HALF.search(data):
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except UnicodeError:
+        raise ValueError("it is not valid UTF-8") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(f"it has a number of {len(digits):,} digits")
+    return int(digits)
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -111,6 +133,17 @@ def _plainly(text: str) -> str:
     what = what[:1].lower() + what[1:]
     place = place.strip("`").removeprefix("$").removeprefix(".")
     return f"{place}: {what}" if place else what
+
+
+def load_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes in a safetensors file, by name. Only its header is read."""
+    from safetensors import safe_open
+
+    def shapes(path: Path) -> dict[str, tuple[int, ...]]:
+        with safe_open(path, framework="np") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+
+    return _load(path, shapes)
 
 
 def load_tensors(path: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import IO, Any
 
 import psutil
 
+from bertvision.disk.reading import unreadable
 from bertvision.disk.seals import render
 from bertvision.errors import UserError
 
@@ -39,8 +40,11 @@ def file_fingerprint(paths: list[Path]) -> str:
     """A short hash of the bytes of files, in order."""
     digest = hashlib.sha256()
     for path in paths:
-        with path.open("rb") as file:
-            hashlib.file_digest(file, lambda: digest)  # continues the same digest
+        try:
+            with path.open("rb") as file:
+                hashlib.file_digest(file, lambda: digest)  # continues the same digest
+        except OSError as error:
+            raise UserError(unreadable(path, error)) from None
     return digest.hexdigest()[:16]
 
 

@@ -36,6 +36,7 @@ class LadderConfig(HeadConfig):
         None,
         "number of blocks; default: one per layer. With fewer, each reads several layers; extra blocks read none",
         at_least=1,
+        below=1001,
     )
     shared: bool = setting(False, "one projection for all layers (true) or one per layer (false)", off="separate")
     shared_blocks: bool = setting(False, "use the same weights in every block")

@@ -3,10 +3,11 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
 from bertvision.data.examples import Example
 from bertvision.data.windows import Features
@@ -75,7 +76,15 @@ class LabelResults(ExampleResults):
         return self.predicted == self.target  # (example)
 
 
+class LabelRow(TypedDict):
+    """A line of predictions.jsonl."""
+
+    label: str
+    probabilities: Annotated[dict[str, float | None], Meta(min_length=1)]
+
+
 class LabelKind(Kind):
+    row_form = LabelRow
     has_labels = True
     results = LabelResults
     baseline_note = "The baseline always predicts the majority label of train."

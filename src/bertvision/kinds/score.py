@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
@@ -60,7 +60,15 @@ class ScoreResults(ExampleResults):
         return np.abs(self.value - self.target)  # (example)
 
 
+class ScoreRow(TypedDict):
+    """A line of predictions.jsonl."""
+
+    score: float | None
+
+
 class ScoreKind(Kind):
+    row_form = ScoreRow
+    trust_form = trust.MeasuredTrust
     results = ScoreResults
     baseline_note = "The baseline always predicts the mean score of train."
     baseline_words = "always predicting the mean score"

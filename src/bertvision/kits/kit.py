@@ -8,29 +8,87 @@ then predicts from its hidden states, and every prediction comes with its trust.
 A kit is a folder with kit.json, and for each task a folder with a head (head.safetensors, config.json) and its card.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
+
+from msgspec import Meta
 
 from bertvision.data.examples import Example
 from bertvision.data.texts import Pair, Text, blank, call, check_texts, too_long
 from bertvision.data.windows import Features, build_features
-from bertvision.disk import read_json
+from bertvision.disk import damaged, fit, inside, plain_name, read_json
+from bertvision.disk.forms import Count, Few, Figures, Layer, Name, Seed, Share, Tokens
 from bertvision.encoder.loading import identify, load_encoder
 from bertvision.errors import UserError, suggest
-from bertvision.heads import Head, load_head
-from bertvision.kinds import Decoding, Predictions
+from bertvision.heads import Head, Target, load_head
+from bertvision.heads.base import CONFIG
+from bertvision.kinds import Decoding, Predictions, kind_in
 from bertvision.kinds.base import Scores
 from bertvision.kits.one_pass import HeadWindows, compute_in_one_pass
 from bertvision.machine import Machine, sharing_cores
 from bertvision.pipeline.begin import SHIPPED
-from bertvision.pipeline.folder import restore_task
+from bertvision.pipeline.folder import TaskFacts, check_format, restore_task
 from bertvision.pipeline.snapshot import compute_outputs
 from bertvision.progress import Reporter
 from bertvision.tasks import Task
 
-FILE = "kit.json"
+FILE, FORMAT = "kit.json", 1
+
+
+class KitTaskFile(TypedDict):
+    """A task in kit.json."""
+
+    task: TaskFacts
+    pairs: bool
+    max_length: Tokens
+    overlap: Count
+    n_best: Few
+    max_answer_tokens: Tokens
+    threshold: float
+    head: Name
+    parameters: Count
+    share: Share | None
+    scores: dict[Name, Figures]
+    seed: Seed
+    hold_out: NotRequired[float]
+    beside: NotRequired[dict[Name, dict[Name, Figures]]]
+    """Scores of the baseline and the control, for the card."""
+    trust: dict[str, Any]
+    """Of the form of the task's kind."""
+
+
+class KitFile(TypedDict):
+    """kit.json."""
+
+    format: NotRequired[int]
+    """1 where it is missing."""
+    name: str
+    encoder: str
+    encoder_stamp: str
+    layers: Annotated[list[Layer], Meta(min_length=1, max_length=1001)] | None
+    tasks: Annotated[dict[Name, KitTaskFile], Meta(min_length=1)]
+
+
+def read_kit_file(folder: Path) -> KitFile | None:
+    """The contents of kit.json; None if there is none."""
+    path = folder / FILE
+    found = read_json(path, KitFile)
+    if found is None:
+        return None
+    check_format(folder, found.get("format", FORMAT), FORMAT, "build the kit again (`bertvision kit`)")
+    for name, facts in found["tasks"].items():
+        plain_name(name, f"a task in {path}")
+        kind = kind_in(path, facts["task"]["kind"])
+        if not math.isfinite(facts["threshold"]):
+            raise damaged(path, f"tasks.{name}.threshold: expected a number")
+        try:
+            fit(facts["trust"], kind.trust_form)
+        except ValueError as error:
+            raise damaged(path, f"tasks.{name}.trust: {error}") from None
+    return found
 
 
 @dataclass(frozen=True)
@@ -39,12 +97,12 @@ class KitTask:
 
     task: Task
     head: Head
-    facts: dict[str, Any]
+    facts: KitTaskFile
     """The task's entry in kit.json: threshold, lengths, scores, parameters, trust."""
 
     @property
     def threshold(self) -> float:
-        return float(self.facts["threshold"])
+        return self.facts["threshold"]
 
 
 class Kit:
@@ -59,10 +117,10 @@ class Kit:
         reporter: Reporter | None = None,
     ) -> None:
         """Load a kit from a folder. `tasks` selects its tasks (default: all)."""
-        found = read_json(folder / FILE)
+        found = read_kit_file(folder)
         if found is None:
             raise UserError(f"'{folder}' is not a kit: it has no {FILE}. `bertvision kit` creates kits.")
-        self.name, self.encoder_name = str(found["name"]), str(found["encoder"])
+        self.name, self.encoder_name = found["name"], found["encoder"]
         wanted = self._check_tasks(tasks, found["tasks"])
         self.machine, self.reporter = Machine(device, dtype), reporter or Reporter()
         if identify(self.encoder_name) != found["encoder_stamp"]:
@@ -72,12 +130,13 @@ class Kit:
             )
         encoder = load_encoder(self.encoder_name, self.machine.device, self.machine.dtype, layers=found["layers"])
         self.encoder = encoder.eval().requires_grad_(False)
-        self.tasks = {name: self._load(folder / name, found["tasks"][name]) for name in wanted}
+        self.tasks = {name: self._load(inside(folder, name), found["tasks"][name]) for name in wanted}
 
-    def _load(self, folder: Path, facts: dict[str, Any]) -> KitTask:
+    def _load(self, folder: Path, facts: KitTaskFile) -> KitTask:
         head, _ = load_head(folder)
-        assert head.shape == self.encoder.shape, "the head's input shape differs from the encoder's output shape"
-        task = restore_task({"takes_pairs": facts["pairs"], **facts["task"]})
+        task = restore_task(facts["task"], facts["pairs"])
+        if head.shape != self.encoder.shape or head.target != Target(task.kind, len(task.labels)):
+            raise damaged(folder / CONFIG, "it is a head for another encoder or task")
         return KitTask(task, head.to(self.machine.device), facts)
 
     def _check_tasks(self, wanted: Iterable[str] | None, known: Iterable[str]) -> list[str]:

@@ -40,7 +40,7 @@ def _holds_out_the_same(own: KitTask, job: Job) -> bool:
     """Whether the config holds out the same examples as the head's training did; if not, the head may have been trained
     on some of them."""
     asked = job.config.seed, len(job.examples(HELD_OUT))
-    known = own.facts["seed"], own.facts["scores"][HELD_OUT]["total"]
+    known = own.facts["seed"], own.facts["scores"].get(HELD_OUT, {}).get("total")
     if asked != known:
         job.reporter.say(
             f"skipping held-out examples: the head was trained with seed = {known[0]} and {known[1]:,} examples held "

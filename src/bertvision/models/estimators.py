@@ -98,7 +98,7 @@ class _TextEstimator(BaseEstimator):
     @property
     def notes_(self) -> list[str]:
         """Remarks on the data: rows left out, labels that look alike, too few rows …"""
-        return list(self.model_.facts["notes"])
+        return list(self.model_.facts.get("notes", ()))
 
     # ------------------------------------------------------------------ saving
 
@@ -120,7 +120,7 @@ class _TextEstimator(BaseEstimator):
             right = ".".join(["bv", *fitting, "load"])  # no estimator predicts spans
             raise UserError(f"'{folder}' predicts a {model.kind}: load it with {right}.")
         params, classes = read_estimator(folder)
-        params = {"encoder": model.facts["encoder"], "seed": model.facts["seed"], **params}
+        params = {"encoder": model.facts["encoder"], "seed": model.facts.get("seed", 0), **params}
         estimator = cls(**{name: params[name] for name in cls._get_param_names() if name in params})
         estimator.model_ = model
         estimator._restore(classes)

@@ -92,7 +92,7 @@ def _front_matter(run: FinishedRun, model: Model) -> str:
 
 def _hub_name(run: FinishedRun) -> str | None:
     """The encoder's name on the Hugging Face Hub; None for a local folder or the embedded encoder."""
-    name = str(run.config["encoder"]["name"])
+    name = run.settings.encoder.name
     return None if name == "embedded" or Path(name).expanduser().exists() or Path(name).is_absolute() else name
 
 
@@ -132,7 +132,7 @@ def _scores(run: FinishedRun, model: Model, split: str) -> str:
 
 
 def _training(run: FinishedRun, model: Model) -> str:
-    rate = run.config["finetune"]["lr"]
+    rate = run.settings.finetune.lr
     return "\n".join(
         [
             "## Training",

@@ -3,11 +3,13 @@
 import dataclasses
 from collections.abc import Sequence
 
-from bertvision.disk import read_stamp
+from bertvision.disk import read_stamp, repair_of
 from bertvision.encoder.encoder import Encoder
+from bertvision.errors import UserError
 from bertvision.heads import Head
 from bertvision.pipeline.finished import FinishedRun, Group, Model
 from bertvision.pipeline.snapshot import load_snapshot
+from bertvision.pipeline.stamps import HeadStamp
 
 POOLED = "pooled output"
 
@@ -26,8 +28,8 @@ def saved_groups(run: FinishedRun) -> list[Group]:
 def layers_of(run: FinishedRun, model: Model) -> list[int] | None:
     """The layers whose states a head was trained on; None means all. Read from the head's stamp, because the config may
     have changed since."""
-    found: list[int] | None = (read_stamp(run.head_folder(model)) or {}).get("layers")
-    return found
+    found = read_stamp(run.head_folder(model), HeadStamp)
+    return found.get("layers") if found else None
 
 
 def name_layers(layers: Sequence[int], pooled: bool = False) -> list[str]:
@@ -71,5 +73,7 @@ def heads_were_kept(run: FinishedRun, split: str) -> bool:
 
 def predictions_stamp(model: Model, split: str) -> str:
     """Hash of everything that affects a model's predictions: weights, data, scoring settings."""
-    found = read_stamp(model.predictions(split)) or {}
-    return str(found["stamp"])
+    found = read_stamp(model.predictions(split))
+    if found is None:
+        raise UserError(f"{model.predictions(split)} is not complete: {repair_of(model.predictions(split))}")
+    return found["stamp"]

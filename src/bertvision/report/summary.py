@@ -50,12 +50,12 @@ def count_examples(run: FinishedRun) -> str:
 
 
 def encoder_name(run: FinishedRun) -> str:
-    name = str(run.config["encoder"]["name"])
+    name = run.settings.encoder.name
     return EMBEDDED if name == "embedded" else Path(name).name
 
 
 def _total(run: FinishedRun, split: str) -> int:
-    return int(run.encoder(run.last).models[0].scores(split)["total"])
+    return int(run.encoder(run.last).models[0].scores(split).get("total") or 0)
 
 
 def build_summary(certainty: Certainty) -> list[str]:

@@ -1,11 +1,11 @@
 """Layer maps as a report shows them: tokens across, layers up, and how strongly each hidden state pushes towards the
 best head's prediction for an example (strengths.py computes it). The reader picks one of several examples."""
 
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
-from bertvision.disk import DamagedError, fingerprint, read_json, write_sealed
+from bertvision.disk import DamagedError, damaged, fingerprint, read_json, write_sealed
 from bertvision.errors import UserError
 from bertvision.kinds import Kind
 from bertvision.kinds.score import ScoreResults
@@ -15,7 +15,7 @@ from bertvision.progress import Reporter
 from bertvision.report.block import Block, Passage, Section, Shown
 from bertvision.report.drawing import chart_of, import_altair, tips, two_sided
 from bertvision.report.saved_heads import layers_of, predictions_stamp, saved_groups, the_layer, upper_half
-from bertvision.report.strengths import MAPS, LayerMap, compute_layer_maps, find_model
+from bertvision.report.strengths import MAPS, LayerMap, SavedMap, compute_layer_maps, find_model
 from bertvision.report.wording import listed
 from bertvision.tables import Column, Rows, Table
 
@@ -49,10 +49,17 @@ def layer_map_section(run: FinishedRun, split: str, reporter: Reporter, with_enc
     return Section(TITLE, blocks, intro, is_picked=True) if blocks else None
 
 
+class MapsFile(TypedDict):
+    """analyses/layer_map_<split>.json."""
+
+    stamp: str
+    maps: list[SavedMap]
+
+
 def _cached_maps(run: FinishedRun, split: str, reporter: Reporter, with_encoder: bool) -> list[LayerMap]:
     """The maps in analyses/layer_map_<split>.json, computed where they are missing or out of date."""
     path = run.folder.path / "analyses" / f"layer_map_{split}.json"
-    known = read_json(path)
+    known = read_json(path, MapsFile)
     if known is None and not with_encoder:
         return []
     model = find_model(run, None)
@@ -60,7 +67,10 @@ def _cached_maps(run: FinishedRun, split: str, reporter: Reporter, with_encoder:
     stamps = [predictions_stamp(one, split) for one in (model, encoder)]
     stamp = fingerprint("layer map", VERSION, stamps, model.name, layers_of(run, model))
     if known is not None and known["stamp"] == stamp:
-        return [LayerMap.from_dict(one) for one in known["maps"]]
+        try:
+            return [LayerMap.from_dict(one) for one in known["maps"]]
+        except ValueError as error:
+            raise damaged(path, error) from None
     if not with_encoder:
         return []
     found = []

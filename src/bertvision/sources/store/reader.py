@@ -5,7 +5,6 @@ follow the plan's shuffled order, while the disk reads mostly forward. docs/stor
 disk.
 """
 
-import json
 import math
 import os
 from bisect import bisect_left, bisect_right, insort
@@ -25,6 +24,7 @@ import torch
 from torch import Tensor
 
 from bertvision.data.windows import Features
+from bertvision.disk import fit, parse_json
 from bertvision.encoder.states import HiddenStates, Part
 from bertvision.errors import UserError
 from bertvision.sources.base import StateBatch, make_ahead, pack_targets
@@ -116,13 +116,16 @@ class Store:
             try:
                 data = self.location.read(shard.file, 0, min(shard.at.values()))  # everything before the states
                 header, begin = parse_header(data)
-                ids += json.loads(header["__metadata__"]["ids"])
-            except (OSError, ValueError, KeyError) as error:
+                ids += fit(parse_json(header["__metadata__"]["ids"]), list[str])
+                for name in ("offsets", "example", "start", "end", "target"):
+                    first, last = header[name]["data_offsets"]
+                    values = np.frombuffer(data[begin + first : begin + last], NUMPY[header[name]["dtype"]])
+                    if len(values) != shard.windows + (name == "offsets"):
+                        raise ValueError(f"{name} is not for {shard.windows:,} windows")
+                    is_offsets = name == "offsets"
+                    found["lengths" if is_offsets else name].append(np.diff(values) if is_offsets else values)
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 raise bad_shard(self.location, shard, f"can't be read ({error})") from error
-            for name in ("offsets", "example", "start", "end", "target"):
-                first, last = header[name]["data_offsets"]
-                values = np.frombuffer(data[begin + first : begin + last], NUMPY[header[name]["dtype"]])
-                found["lengths" if name == "offsets" else name].append(np.diff(values) if name == "offsets" else values)
         return {name: np.concatenate(parts) for name, parts in found.items()}, ids
 
 
