@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from bertvision.disk import read_json, write_json
+
 Command = Callable[..., Any]
 UNTOUCHED = ("finetune.epochs=0", "train.snapshots=[0]", "finetune.snapshots=[]")
 ECHOED = {"id", "text", "text_pair"}
@@ -65,9 +67,9 @@ def test_rows_have_the_ids_of_the_file_and_a_json_file_gets_one_object(
 
 
 def test_an_answer_without_similar_held_out_answers_is_marked(kit: Path, command: Command) -> None:
-    facts = json.loads((kit / "kit.json").read_text(encoding="utf-8"))
+    facts = read_json(kit / "kit.json")
     facts["tasks"]["sst2"]["trust"] = {}
-    (kit / "kit.json").write_text(json.dumps(facts), encoding="utf-8")
+    write_json(kit / "kit.json", facts)
     assert "[no similar answers on held-out data]" in command("predict", kit, "--text", "a king").out
 
 

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from bertvision.config import load_config
-from bertvision.disk import fingerprint
+from bertvision.disk import fingerprint, read_json, write_json
 from bertvision.pipeline.job import TRAIN_VERSION, Job
 from bertvision.pipeline.predict import Predictor
 from bertvision.progress import Reporter
@@ -113,10 +113,10 @@ def test_a_head_predicts_with_the_layers_it_was_trained_on(
     for words in ([], [LAYERS]):
         made = finished(*words, name="rte", data=glue_folder)
         run = shutil.copytree(made, tmp_path / f"run_{len(words)}")
-        config = json.loads((run / "config.json").read_text())
+        config = read_json(run / "config.json")
         for layers in ([1, 3], [2, 3], [3], None):
             config["encoder"]["layers"] = layers
-            (run / "config.json").write_text(json.dumps(config))
+            write_json(run / "config.json", config)
             for head in HEADS:
                 assert Predictor(run, head).predict_texts(TEXTS) == Predictor(made, head).predict_texts(TEXTS)
 
@@ -126,14 +126,14 @@ def test_a_run_folder_without_the_setting_is_complete(
 ) -> None:
     made = finished(name="rte", data=glue_folder)
     run = shutil.copytree(made, tmp_path / "run")
-    config = json.loads((run / "config.json").read_text())
+    config = read_json(run / "config.json")
     assert config["encoder"].pop("layers", "absent") is None
     config["run"] = str(run)
-    (run / "config.json").write_text(json.dumps(config))
+    write_json(run / "config.json", config)
     for path in run.rglob("heads/*/stamp.json"):
-        stamp = json.loads(path.read_text())
+        stamp = read_json(path)
         assert stamp.pop("layers") is None
-        path.write_text(json.dumps(stamp))
+        write_json(path, stamp)
     before = moments(run)
     assert Predictor(run, "adapter_4").predict_texts(TEXTS) == Predictor(made, "adapter_4").predict_texts(TEXTS)
     assert command("run", run).code == 0

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bertvision.disk import read_json, write_json
 from bertvision.errors import UserError
 from bertvision.report import build, strengths
 from bertvision.report.analyses import layer_importance
@@ -106,9 +107,9 @@ def test_without_the_encoder_or_the_data_other_blocks_remain(
     assert command("report", run, "--no-encoder").code == 0
     assert not {"layer_map_dev", "layer_importance_dev"} & set(blocks_of(run))
     assert read(run)["sections"][0]["title"] == "Scores"
-    config = json.loads((run / "config.json").read_text())
+    config = read_json(run / "config.json")
     config["task"]["data"] = str(tmp_path / "gone")
-    (run / "config.json").write_text(json.dumps(config))
+    write_json(run / "config.json", config)
     said = command("report", run)
     assert said.code == 0 and "“Layer map” is left out: the examples of dev" in said.err
     assert {"scores_dev_1", "confusion_matrix_dev"} <= set(blocks_of(run))
@@ -170,9 +171,9 @@ def test_texts_are_not_shown_if_the_data_has_changed(
     # With this seed, the best head and the encoder disagree on some examples.
     run, data = make("rte", "seed=2"), tmp_path / "data"
     shutil.copytree(glue_folder, data)
-    config = json.loads((run / "config.json").read_text())
+    config = read_json(run / "config.json")
     config["task"]["data"] = str(data)
-    (run / "config.json").write_text(json.dumps(config))
+    write_json(run / "config.json", config)
     assert command("report", run, "--no-encoder").code == 0
     assert "rows" in blocks_of(run)["disagreements_dev"]
     (dev,) = data.rglob("RTE/dev.tsv") if list(data.rglob("RTE/dev.tsv")) else data.rglob("dev.tsv")

@@ -52,7 +52,6 @@ class Made(NamedTuple):
 
 def prepare(place: Path) -> Made:
     """A tiny run with a report, a kit, a fitted model, a saved estimator, stores, a checkpoint and an encoder."""
-    import numpy as np
     import torch
     from tiny_encoders import say_how_to_read, tiny_model, tiny_tokenizer
 
@@ -89,7 +88,6 @@ def prepare(place: Path) -> Made:
     )
     (root / "about").mkdir()
     (root / "about" / "about.toml").write_text('rte = "Sentences."\n')
-    assert np is not None
     return Made(root, readers(root))
 
 
@@ -113,17 +111,27 @@ def readers(root: Path) -> list[Reader]:
     def own(folder: Path) -> object:
         return bv.load(folder).predict(["a cat", "the river"])
 
+    def open_encoder(folder: Path) -> object:
+        name = str(folder)
+        return shape_of(name), ways_to_read(name), load_encoder(name)
+
+    def check(folder: Path) -> object:
+        config = folder.parent / "config.toml"
+        config.write_text('[task]\nname = "rte"\n')
+        return _say("check", config, *data, f"encoder.name={folder}", *small)
+
     def open_store(folder: Path) -> object:
         store = Store.open(folder)
         return store.facts(), store.ids(), store.read(store.contents.parts[0], range(2)), repr(store)
 
+    drawn_files = r"(layer.*|stamp|lengths|metrics|predictions)\.jsonl?"
     run_files = r"(task|config|scores|environment|reference|output_layer|stamp)\.json"
     return [
         Reader("predict", "run", run_files, lambda f: _say("predict", f, *TEXT), 20),
         Reader("predict --head", "run", run_files, lambda f: _say("predict", f, *TEXT, "--head", "both")),
         Reader("predict frozen", "frozen", run_files, lambda f: _say("predict", f, *TEXT)),
         Reader("report", "run", r".*\.jsonl?", lambda f: _say("report", f, "--no-encoder"), 6),
-        Reader("report, encoder", "run", r"(layer.*|stamp|lengths|metrics|predictions)\.jsonl?", lambda f: _say("report", f), 2),
+        Reader("report, encoder", "run", drawn_files, lambda f: _say("report", f), 2),
         Reader("kit", "frozen", run_files, lambda f: _say("kit", f, "--to", f.parent / "new_kit")),
         Reader("evaluate", "run", r".*\.json", lambda f: _say("evaluate", f)),
         Reader("check", "run", r".*\.json", lambda f: _say("check", f), 5),
@@ -148,15 +156,9 @@ def readers(root: Path) -> list[Reader]:
         Reader("encode", "store", r".*\.json", lambda f: _say("encode", f.parent / "frozen", f"store.path={f}"), 5),
         Reader("checkpoint", "checkpoint", r".*\.json", lambda f: Checkpoints(f, "abc", 0.0).load()),
         Reader("heads", "encoder", r"(config|modules)\.json", lambda f: _say("heads", "--encoder", f)),
-        Reader("load_encoder", "encoder", r".*\.json", lambda f: (shape_of(str(f)), ways_to_read(str(f)), load_encoder(str(f)))),
-        Reader("encoder check", "encoder", r".*\.json", lambda f: _say("check", _config(f), *data, f"encoder.name={f}", *small)),
+        Reader("load_encoder", "encoder", r".*\.json", open_encoder),
+        Reader("encoder check", "encoder", r".*\.json", check),
     ]  # fmt: skip
-
-
-def _config(folder: Path) -> Path:
-    path = folder.parent / "config.toml"
-    path.write_text('[task]\nname = "rte"\n')
-    return path
 
 
 class CommandError(Exception):
@@ -178,7 +180,7 @@ def _say(*words: object) -> str:
         except SystemExit as end:
             code = int(end.code or 0)
     if code:
-        raise CommandError(err.getvalue().strip())
+        raise CommandError((err.getvalue() or out.getvalue()).strip())
     return out.getvalue()
 
 
@@ -191,7 +193,8 @@ ODD_VALUES: list[Any] = [
     "../../outside", "/etc/passwd", "a/b", "..", "a\x00b", "a\nb", "\ud800", "[bold]x[/bold]", "\u202eabc", 999999,
     0.5, 3, "0", "1e999", "nan", "encoder", "baseline", "span", "score", "label", list(range(2000)),
 ]  # fmt: skip
-ODD_TEXTS = ["9" * 400, "-" + "9" * 400, "9" * 5000, "[" * 100_000 + "]" * 100_000, '{"a":' * 50_000 + "1" + "}" * 50_000]
+DEEP = "[" * 100_000 + "]" * 100_000
+ODD_TEXTS = ["9" * 400, "-" + "9" * 400, "9" * 5000, DEEP, '{"a":' * 50_000 + "1" + "}" * 50_000]
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -237,7 +240,7 @@ def damage(path: Path, random: Random) -> str:
     way = random.random()
     if path.suffix == ".toml" or way < 0.06:
         cut = random.randrange(len(data))
-        ways = [data[:cut], data[:cut] + b"\xff\xfe" + data[cut:], b"", b"\x00" * 50, ODD_TEXTS[3].encode()]
+        ways = [data[:cut], data[:cut] + b"\xff\xfe" + data[cut:], b"", b"\x00" * 50, DEEP.encode()]
         ways += [b"a = " + b"9" * 5000, b"a = " + b"[" * 100_000, b"rte = 3", b"rte = " + b"9" * 400]
         number = random.randrange(len(ways))
         path.write_bytes(ways[number])
@@ -259,9 +262,7 @@ def damage(path: Path, random: Random) -> str:
 
 
 def _change_json(path: Path, data: bytes, random: Random) -> str:
-    from bertvision.disk import digest_of  # noqa: F401
-    from bertvision.disk.seals import SEAL, seal
-    from bertvision.sources.store import format as store
+    from bertvision.disk import SEAL, seal
 
     value = json.loads(data)
     sealed = isinstance(value, dict) and value.pop(SEAL, None) is not None
@@ -271,7 +272,6 @@ def _change_json(path: Path, data: bytes, random: Random) -> str:
     def text_of(one: Any) -> str:
         return _dump(one, indent) + "\n"
 
-    assert store.SHARD_BYTES
     text = seal(value, text_of) if sealed and isinstance(value, dict) else text_of(value)
     path.write_bytes(text.replace(f'"{RAW}"', raw).encode("utf-8", "surrogatepass"))
     return done
@@ -319,8 +319,6 @@ def attempt(made: Made, number: int, random: Random) -> Outcome:
         path = folder / "scores.json"
     done = damage(path, random)
     where = f"{path.relative_to(copied)}: {done}"
-    case = f"{path.name} → {reader.name}"
-    case = reader.name
     before = _peak()
     try:
         with _limits("report" in reader.name):
@@ -335,7 +333,7 @@ def attempt(made: Made, number: int, random: Random) -> Outcome:
     grown = _peak() - before
     if grown > MOST_MEGABYTES and not detail:
         result, detail = "memory", f"{grown:.0f} MB more"
-    return Outcome(case, result, not detail, f"{where}: {detail}" if detail else "")
+    return Outcome(reader.name, result, not detail, f"{where}: {detail}" if detail else "")
 
 
 def _why_bad(said: str) -> str:

@@ -4,6 +4,7 @@ facts = read_json(folder / "kit.json", KitFile)     None if there is no such fil
 tensors = load_tensors(folder / "head.safetensors")
 """
 
+import errno
 import json
 import os
 import re
@@ -55,13 +56,15 @@ def read_bytes(path: Path, most_megabytes: float = MOST_MEGABYTES) -> bytes | No
         if not stat.S_ISREG(facts.st_mode):
             return None
         size = facts.st_size / 1e6
-        if size > most_megabytes:
-            raise UserError(f"{path} has {size:,.0f} MB, but at most {most_megabytes:,.0f} are read of such a file.")
-        return path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+        if size <= most_megabytes:
+            return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # a null character
         return None
     except OSError as error:
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            return None
         raise UserError(unreadable(path, error)) from None
+    raise UserError(f"{path} has {size:,.0f} MB, but at most {most_megabytes:,.0f} are read of such a file.")
 
 
 def unreadable(path: Path, error: OSError) -> str:

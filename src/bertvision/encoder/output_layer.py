@@ -28,7 +28,7 @@ from bertvision.kinds import KINDS, Kind, kind_in
 
 OutputPart = Literal["tokens", "pooled", "cls", "mean", "max"]
 
-_WEIGHTS, _CONFIG = "output_layer.safetensors", "output_layer.json"
+_WEIGHTS, OUTPUT_CONFIG = "output_layer.safetensors", "output_layer.json"
 _KEEP: dict[str, Part] = {"tokens": "last", "pooled": "cls", "cls": "cls", "mean": "mean", "max": "max"}
 
 
@@ -219,7 +219,7 @@ class CheckpointFile(TypedDict):
 
 def read_output_file(folder: str | Path) -> LinearFile | CheckpointFile | None:
     """The contents of output_layer.json; None if there is none."""
-    path = Path(folder) / _CONFIG
+    path = Path(folder) / OUTPUT_CONFIG
     found = read_json(path, Facts)
     if found is None:
         return None
@@ -235,14 +235,14 @@ def restore_output_layer(folder: str | Path) -> OutputLayer | CheckpointOutputLa
     """Load an output layer that `save` wrote."""
     config, path = read_output_file(folder), Path(folder) / _WEIGHTS
     if config is None or not path.is_file():
-        missing = _WEIGHTS if config else _CONFIG
+        missing = _WEIGHTS if config else OUTPUT_CONFIG
         raise UserError(f"no output layer in {folder}: {missing} is missing.")
     there = load_shapes(path)
     try:
         with torch.device("meta"):  # without memory first: the sizes may be anything
             outline = _build(config)
         if {name: tuple(one.shape) for name, one in outline.state_dict().items()} != there:
-            raise ValueError(f"its weights are not those of the layer in {_CONFIG}")
+            raise ValueError(f"its weights are not those of the layer in {OUTPUT_CONFIG}")
         return _restore(config, load_tensors(path))
     except UserError:
         raise
@@ -308,4 +308,4 @@ def _write(folder: str | Path, config: dict[str, Any], layer: nn.Module) -> None
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: weight.detach().cpu().contiguous() for name, weight in layer.state_dict().items()}
     save_file(weights, folder / _WEIGHTS)
-    (folder / _CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    (folder / OUTPUT_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -21,7 +21,7 @@ from bertvision.config import RunConfig
 from bertvision.data.examples import Example
 from bertvision.disk import check_files, damaged, fit, parse_json, read_json, unreadable
 from bertvision.disk.forms import Count, Epochs, EpochsName, Facts, Few, Figures, Layer, Name, Seconds, Seed, Share
-from bertvision.encoder.output_layer import read_output_file
+from bertvision.encoder.output_layer import OUTPUT_CONFIG, OutputFile
 from bertvision.errors import UserError, suggest
 from bertvision.heads import CONTROLS
 from bertvision.kinds import KINDS, ExampleResults, Kind, kind_in, load_results
@@ -562,7 +562,7 @@ class FinishedRun:
         did, and a fitted model has one on its last layer."""
         if group.role != "encoder" or group.epochs != 0 or self.chosen is not None:
             return False
-        layer = read_output_file(self.folder.encoder(0.0))
+        layer = read_json(self.folder.encoder(0.0) / OUTPUT_CONFIG, OutputFile)
         return layer is not None and layer["form"] == "linear"
 
     def has_seen_all(self, group: Group) -> bool:
@@ -630,7 +630,8 @@ class FinishedRun:
             return None
         # The files may have changed: these scores must not appear next to other texts.
         known = self._lengths.get(split)
-        return found if known is None or known["stamp"] == self.job.stamps.data(split) else None
+        stamp = known.get("stamp") if known else None
+        return found if stamp in (None, self.job.stamps.data(split)) else None
 
 
 def _took_pairs(task: TaskFile, config: RunConfig) -> bool:

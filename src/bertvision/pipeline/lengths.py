@@ -21,7 +21,7 @@ class UncutLengths(TypedDict):
 
 
 class SplitLengths(TypedDict):
-    stamp: str
+    stamp: NotRequired[str | None]
     """Of the data."""
     lengths: list[Length]
     windows: list[Times]
@@ -37,7 +37,7 @@ def keep_lengths(job: Job) -> None:
     known, found = read_lengths(job.folder.path), LengthsFile()
     for split in ("train", *job.scored_splits):
         stamp, old = job.stamps.data(split), known.get(split)
-        if old is not None and old["stamp"] == stamp and ("uncut" in old or not job.task.windowed):
+        if old is not None and old.get("stamp") == stamp and ("uncut" in old or not job.task.windowed):
             found[split] = old  # older files lack `uncut`
             continue
         features = job.features(split)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from bertvision.data.examples import Example
 from bertvision.data.splits import draw
-from bertvision.disk import damaged, fingerprint, read_json, write_sealed
-from bertvision.disk.forms import Count, Name
+from bertvision.disk import damaged, fingerprint, fit, read_json, write_sealed
+from bertvision.disk.forms import Count, Facts, Name
 from bertvision.encoder.states import HiddenStates, ReadPart
 from bertvision.errors import UserError
 from bertvision.heads import Head, load_head
@@ -117,11 +117,12 @@ def measure_layers(run: FinishedRun, split: str, reporter: Reporter, examples: i
     path = run.folder.path / "analyses" / f"layers_{split}.json"
     parts = [predictions_stamp(model, split) for model in models]
     stamp = fingerprint("layers", VERSION, parts, [model.name for model in models], examples, run.main)
-    known = read_json(path, LayersFile)
-    if known is not None and any(len(one["layers"]) != len(one["without"]) for one in known["heads"]):
-        raise damaged(path, "without: expected a score for each layer")
-    if known is not None and known["stamp"] == stamp:
-        return known
+    known = read_json(path, Facts)
+    if known is not None and known.get("stamp") == stamp:
+        try:
+            return _check(fit(known, LayersFile))
+        except ValueError as error:
+            raise damaged(path, error) from None
     given = run.examples(split)
     if given is None:
         raise UserError(f"the examples of {split} that were scored are no longer available.")
@@ -131,6 +132,12 @@ def measure_layers(run: FinishedRun, split: str, reporter: Reporter, examples: i
         "heads": _measure(run, models, chosen, reporter),
     }  # fmt: skip
     write_sealed(path, {**found})
+    return found
+
+
+def _check(found: LayersFile) -> LayersFile:
+    if any(len(one["layers"]) != len(one["without"]) for one in found["heads"]):
+        raise ValueError("without: expected a score for each layer")
     return found
 
 

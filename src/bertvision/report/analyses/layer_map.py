@@ -5,7 +5,8 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from bertvision.disk import DamagedError, damaged, fingerprint, read_json, write_sealed
+from bertvision.disk import DamagedError, damaged, fingerprint, fit, read_json, write_sealed
+from bertvision.disk.forms import Facts
 from bertvision.errors import UserError
 from bertvision.kinds import Kind
 from bertvision.kinds.score import ScoreResults
@@ -59,16 +60,16 @@ class MapsFile(TypedDict):
 def _cached_maps(run: FinishedRun, split: str, reporter: Reporter, with_encoder: bool) -> list[LayerMap]:
     """The maps in analyses/layer_map_<split>.json, computed where they are missing or out of date."""
     path = run.folder.path / "analyses" / f"layer_map_{split}.json"
-    known = read_json(path, MapsFile)
+    known = read_json(path, Facts)
     if known is None and not with_encoder:
         return []
     model = find_model(run, None)
     encoder = run.encoder(model.epochs).models[0]
     stamps = [predictions_stamp(one, split) for one in (model, encoder)]
     stamp = fingerprint("layer map", VERSION, stamps, model.name, layers_of(run, model))
-    if known is not None and known["stamp"] == stamp:
+    if known is not None and known.get("stamp") == stamp:
         try:
-            return [LayerMap.from_dict(one) for one in known["maps"]]
+            return [LayerMap.from_dict(one) for one in fit(known, MapsFile)["maps"]]
         except ValueError as error:
             raise damaged(path, error) from None
     if not with_encoder:

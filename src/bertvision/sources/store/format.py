@@ -141,6 +141,8 @@ class WritingFile(TypedDict):
 
 def _check_shards(shards: list[Shard], contents: Contents) -> None:
     """Raise ValueError if shards do not follow each other, or can't hold what they say: readers make room for it."""
+    if not shards:
+        raise ValueError("shards: expected one or more")
     before = 0
     for shard in shards:
         if not before <= shard.first < shard.stop:

@@ -1,6 +1,5 @@
 """What heads lose without a layer, on tiny runs, against plain torch and arithmetic."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from tiny_encoders import plain_call
 from tiny_training import Listening, member_of, random_pairs, random_states
 from transformers import AutoModel, AutoTokenizer
 
+from bertvision.disk import read_json, write_sealed
 from bertvision.encoder.states import StateShape
 from bertvision.heads import Target, build_head
 from bertvision.kinds import LABEL
@@ -146,7 +146,7 @@ def test_other_examples_or_predictions_are_measured_anew(rte_copy: Path) -> None
     some = measure_layers(FinishedRun(rte_copy), "dev", QUIET, examples=2)
     assert some["examples"] == 2 and some["of"] == first["of"] and some["stamp"] != first["stamp"]
     path = rte_copy / "snapshots/epoch_1/predictions/dev/adapter_4/stamp.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "stamp": "other"}))
+    write_sealed(path, {**read_json(path), "stamp": "other"})
     again = measure_layers(FinishedRun(rte_copy), "dev", QUIET)
     assert again["stamp"] != first["stamp"] and again["heads"] == first["heads"]
 

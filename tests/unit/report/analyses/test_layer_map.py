@@ -1,6 +1,5 @@
 """Layer maps in a report: text, picture, and that they are computed once."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 from tiny_training import Listening
 
+from bertvision.disk import read_json, write_json
 from bertvision.pipeline.finished import FinishedRun
 from bertvision.progress import Reporter
 from bertvision.report import strengths
@@ -192,12 +192,12 @@ def test_maps_of_other_predictions_or_of_an_older_version_are_made_anew(mapped_s
     run = shutil.copytree(mapped_squad, tmp_path / "copy", ignore=shutil.ignore_patterns("analyses"))
     layer_map_section(FinishedRun(run), "dev", QUIET)
     path = run / "analyses" / "layer_map_dev.json"
-    before = json.loads(path.read_text())
-    path.write_text(json.dumps({"stamp": "of version 1", "map": before["maps"][0]}))
+    before = read_json(path)
+    write_json(path, {"stamp": "of version 1", "map": before["maps"][0]})
     for stamp in run.glob("snapshots/epoch_1/predictions/dev/*/stamp.json"):
-        stamp.write_text(json.dumps({**json.loads(stamp.read_text()), "stamp": "other"}))
+        write_json(stamp, {**read_json(stamp), "stamp": "other"})
     layer_map_section(FinishedRun(run), "dev", QUIET)
-    after = json.loads(path.read_text())
+    after = read_json(path)
     assert after["stamp"] != before["stamp"] and after["maps"] == before["maps"]
 
 

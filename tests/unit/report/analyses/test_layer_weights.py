@@ -1,12 +1,12 @@
 """Learned layer weights on tiny runs, against arithmetic."""
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from bertvision.disk import read_json, write_sealed
 from bertvision.pipeline.finished import FinishedRun
 from bertvision.report.analyses.layer_weights import layer_weights
 
@@ -38,12 +38,12 @@ def test_learned_weights_are_shares_averaged_over_seeds(rte_copy: Path) -> None:
 
 
 def test_one_seed_has_no_spread_and_heads_without_weights_are_left_out(rte_copy: Path) -> None:
-    scores = json.loads((rte_copy / "scores.json").read_text())
+    scores = read_json(rte_copy / "scores.json")
     del scores["snapshots"]["1"]["learned_pooling_seed1"]
-    (rte_copy / "scores.json").write_text(json.dumps(scores))
+    write_sealed(rte_copy / "scores.json", scores)
     block = layer_weights(FinishedRun(rte_copy), "dev")
     assert block is not None and block.table is not None
     assert {(row[0], row[3]) for row in block.table.rows} == {("learned_pooling", None)}
     del scores["snapshots"]["1"]["learned_pooling_seed0"]
-    (rte_copy / "scores.json").write_text(json.dumps(scores))
+    write_sealed(rte_copy / "scores.json", scores)
     assert layer_weights(FinishedRun(rte_copy), "dev") is None

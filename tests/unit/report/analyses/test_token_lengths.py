@@ -1,4 +1,3 @@
-import json
 import shutil
 from pathlib import Path
 
@@ -8,9 +7,10 @@ from tiny_blocks import curve_run, drawn, layers_of
 from tiny_reports import build_tiny_run
 
 from bertvision.data.windows import build_features
+from bertvision.disk import read_json, write_json
 from bertvision.kinds import KINDS, SPAN, Kind
 from bertvision.pipeline.finished import FinishedRun
-from bertvision.pipeline.score import keep_lengths
+from bertvision.pipeline.lengths import keep_lengths
 from bertvision.report.analyses.token_lengths import length_histogram
 
 
@@ -81,13 +81,13 @@ def test_a_run_records_the_lengths_of_its_texts_before_they_are_cut(squad: Path)
 def test_a_run_of_an_earlier_version_gets_uncut_lengths_when_it_is_scored_again(squad: Path, tmp_path: Path) -> None:
     run = FinishedRun(shutil.copytree(squad, tmp_path / "squad"))
     path = run.folder.path / "lengths.json"
-    whole = json.loads(path.read_text())
+    whole = read_json(path)
     older = {split: {key: one[key] for key in ("stamp", "lengths", "windows")} for split, one in whole.items()}
-    path.write_text(json.dumps(older))
+    write_json(path, older)
     assert FinishedRun(run.folder.path).uncut_lengths == {}
     assert length_histogram(FinishedRun(run.folder.path), "dev") is not None
     keep_lengths(run.job)
-    assert json.loads(path.read_text()) == whole
+    assert read_json(path) == whole
 
 
 def test_sentences_have_no_uncut_lengths(rte: Path) -> None:
