@@ -8,6 +8,7 @@ import contextlib
 import copy
 import io
 import json
+import os
 import re
 import resource
 import shutil
@@ -307,7 +308,7 @@ def attempt(made: Made, number: int, random: Random) -> Outcome:
     reader = random.choices(made.readers, [one.weight for one in made.readers])[0]
     copied = made.folder.parent / "copy"
     shutil.rmtree(copied, ignore_errors=True)
-    shutil.copytree(made.folder, copied)
+    shutil.copytree(made.folder, copied, copy_function=_copy)
     folder = copied / reader.folder
     files = sorted(path for path in folder.rglob("*") if path.is_file() and re.fullmatch(reader.files, path.name))
     files = [path for path in files if path.suffix in (".json", ".jsonl", ".toml") and "tokenizer" not in path.name]
@@ -334,6 +335,11 @@ def attempt(made: Made, number: int, random: Random) -> Outcome:
     if grown > MOST_MEGABYTES and not detail:
         result, detail = "memory", f"{grown:.0f} MB more"
     return Outcome(reader.name, result, not detail, f"{where}: {detail}" if detail else "")
+
+
+def _copy(source: str, to: str) -> None:
+    """Weights are not changed, so they need no copy."""
+    (os.link if source.endswith(".safetensors") else shutil.copyfile)(source, to)
 
 
 def _why_bad(said: str) -> str:

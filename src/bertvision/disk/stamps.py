@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict, overload
 
 from bertvision.disk.names import inside
-from bertvision.disk.reading import DamagedError, Form, damaged, read_json, repair_of, unreadable
+from bertvision.disk.reading import DamagedError, Form, damaged, fit, read_json, repair_of, unreadable
 from bertvision.disk.seals import digest_of, seal
 from bertvision.disk.writing import write_text
 from bertvision.errors import UserError
@@ -40,12 +40,18 @@ def mark_done(folder: Path, stamp: str, **facts: Any) -> None:
 
 
 @overload
-def read_stamp(folder: Path) -> Stamp | None: ...
+def read_stamp(folder: Path) -> dict[str, Any] | None: ...
 @overload
 def read_stamp(folder: Path, form: type[Form]) -> Form | None: ...
-def read_stamp(folder: Path, form: Any = Stamp) -> Any:
-    """The contents of stamp.json, which has the given form; None if the folder is not complete."""
-    return read_json(folder / STAMP, form)
+def read_stamp(folder: Path, form: Any = None) -> Any:
+    """The contents of stamp.json, of the given form if there is one; None if the folder is not complete."""
+    found = read_json(folder / STAMP, form or dict[str, Any])
+    if form is None and found is not None:
+        try:
+            fit(found, Stamp)
+        except ValueError as error:
+            raise damaged(folder / STAMP, error) from None
+    return found
 
 
 def check_files(folder: Path, *names: str) -> None:

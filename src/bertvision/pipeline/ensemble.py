@@ -71,7 +71,7 @@ class Member:
         found = read_stamp(folder)
         if found is None:
             raise UserError(f"{folder} is not complete: {repair_of(folder)}")
-        return found["stamp"]
+        return str(found["stamp"])
 
     def outputs(self, split: str) -> np.ndarray:
         folder = self.model.predictions(split)

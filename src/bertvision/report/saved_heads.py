@@ -76,4 +76,4 @@ def predictions_stamp(model: Model, split: str) -> str:
     found = read_stamp(model.predictions(split))
     if found is None:
         raise UserError(f"{model.predictions(split)} is not complete: {repair_of(model.predictions(split))}")
-    return found["stamp"]
+    return str(found["stamp"])
