@@ -27,7 +27,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 from transformers.utils.hub import cached_file, extract_commit_hash
 
-from bertvision.disk import file_fingerprint, fingerprint, inside, load_shapes, read_json
+from bertvision.disk import file_fingerprint, fingerprint, inside, load_shapes, parse_json, read_bytes, read_json
 from bertvision.disk.forms import Facts
 from bertvision.encoder.encoder import Encoder, choose_layers, quiet_transformers
 from bertvision.encoder.states import StateShape
@@ -263,7 +263,12 @@ def describe_encoder(name: str) -> str:
 def _check_config_file(name: str, path: Path) -> None:
     if not path.is_file():
         raise UserError(f"{describe_encoder(name)}: it has no config.json, so it is not a Hugging Face model folder.")
-    config = read_json(path)
+    try:
+        config = parse_json(read_bytes(path) or b"")
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON: {error}.") from None
     if not isinstance(config, dict) or "model_type" not in config:
         raise UserError(f"{path} has no model_type, so it is not the config of a Hugging Face model.")
     try:

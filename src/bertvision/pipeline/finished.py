@@ -278,7 +278,10 @@ class Model(Entry):
                 lines = {number: line for number, line in enumerate(file) if number in numbers}
             if missing := numbers - lines.keys():
                 raise ValueError(f"it has no line {min(missing) + 1:,}")
-            return {number: fit(parse_json(line), self.kind.row_form) for number, line in lines.items()}
+            rows: dict[int, dict[str, Any]] = {number: parse_json(line) for number, line in lines.items()}
+            for row in rows.values():
+                fit(row, self.kind.row_form)
+            return rows
         except OSError as error:
             raise UserError(unreadable(path, error)) from None
         except ValueError as error:

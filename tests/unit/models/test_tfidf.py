@@ -39,11 +39,11 @@ def test_it_predicts_as_the_same_pipeline_of_scikit_learn() -> None:
 def test_a_saved_model_predicts_the_same_and_holds_no_pickle(tmp_path: Path) -> None:
     model = fitted(2)
     model.save(tmp_path, "stamp")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["head.safetensors", "vocabulary.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["head.safetensors", "stamp.json", "vocabulary.json"]
     again = Tfidf.load(tmp_path)
     np.testing.assert_allclose(again(TEXTS), model(TEXTS), rtol=1e-5, atol=1e-6)
     (tmp_path / "vocabulary.json").unlink()
-    with pytest.raises(UserError, match="no TF-IDF model"):
+    with pytest.raises(UserError, match="vocabulary.json is missing"):
         Tfidf.load(tmp_path)
 
 

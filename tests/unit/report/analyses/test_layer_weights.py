@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from bertvision.disk import read_json, write_sealed
+from bertvision.disk import mark_done, read_json, write_sealed
 from bertvision.pipeline.finished import FinishedRun
 from bertvision.report.analyses.layer_weights import layer_weights
 
@@ -17,6 +17,8 @@ def set_weights(run: Path, head: str, parts: list[float]) -> None:
     weights = load_file(path)
     assert weights["pooling.weights"].shape == (len(parts),)
     save_file({**weights, "pooling.weights": torch.tensor(parts).log()}, path)
+    facts = read_json(path.parent / "stamp.json")
+    mark_done(path.parent, **{key: value for key, value in facts.items() if key != "files"})
 
 
 def test_learned_weights_are_shares_averaged_over_seeds(rte_copy: Path) -> None:
