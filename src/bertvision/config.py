@@ -15,6 +15,7 @@ from typing import Any
 
 from bertvision.disk import damaged, parse_json, parse_toml, read_bytes, unseal
 from bertvision.errors import ConfigError, UserError
+from bertvision.network import find_address_mistake, is_address
 from bertvision.settings import build_section, setting
 from bertvision.tasks.config import TASKS, TaskConfig, check_task_config, recipe_of, target_kind
 from bertvision.tasks.one_file import is_data_file, task_of_file
@@ -177,7 +178,7 @@ class TrainConfig:
 @dataclass(frozen=True)
 class StoreConfig:
     path: str | None = setting(
-        None, "folder or fsspec address (s3://…) for stores; default: 'states' in the run folder"
+        None, "folder or address (s3://…, gs://…, az://…, hf://…) for stores; default: 'states' in the run folder"
     )
     dtype: str = setting(
         "auto",
@@ -274,7 +275,7 @@ class RunConfig:
 
 def _absolute_address(address: str | None) -> str | None:
     """The absolute path of a folder, whether or not it exists; addresses (s3://…) are unchanged."""
-    return address if address is None or "://" in address else str(Path(address).expanduser().absolute())
+    return address if address is None or is_address(address) else str(Path(address).expanduser().absolute())
 
 
 def _absolute(path: str | None) -> Any:
@@ -449,6 +450,8 @@ def _check_sense(config: RunConfig) -> Iterator[str]:
     length, overlap = config.data.max_length, config.data.overlap
     if _is_windowed(config) and length is not None and length <= overlap:
         yield f"'data.overlap' ({overlap}) must be less than 'data.max_length' ({length})."
+    if config.store.path is not None and (mistake := find_address_mistake(config.store.path)):
+        yield f"'store.path': {mistake}"
     if config.store.keep is not None and not config.store.keep:
         yield "'store.keep' is empty: name the states to write, or leave it out to write those the heads read."
     layers = config.encoder.layers

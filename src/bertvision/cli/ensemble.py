@@ -33,11 +33,14 @@ def ensemble(
     """Combine models, from one or several runs, into an ensemble and score it like any other model."""
     if len(members) < 2:
         raise UserError(f"an ensemble needs at least two members, got {', '.join(members) or 'none'}.")
-    job = load_job(run, [])
-    from bertvision.api import Run
+    from bertvision.network import no_downloads
 
-    finished = Run(run)
-    found = finished.ensemble(*members, method=method, name=name)
+    with no_downloads():
+        job = load_job(run, [])
+        from bertvision.api import Run
+
+        finished = Run(run)
+        found = finished.ensemble(*members, method=method, name=name)
     if json:
         print_json(found)
     else:

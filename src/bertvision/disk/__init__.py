@@ -15,7 +15,7 @@ from bertvision.disk.reading import (
     repair_of,
     unreadable,
 )
-from bertvision.disk.seals import SEAL, digest_of, seal, unseal
+from bertvision.disk.seals import SEAL, digest_of, seal, seal_line, unseal, unseal_line
 from bertvision.disk.stamps import Stamp, check_files, is_whole, mark_done, read_stamp, write_sealed
 from bertvision.disk.writing import (
     TEMPORARY,
@@ -26,6 +26,7 @@ from bertvision.disk.writing import (
     fingerprint,
     is_abandoned,
     remove,
+    save_tensors,
     sweep,
     temporary,
     write_bytes,
@@ -64,11 +65,14 @@ __all__ = [
     "read_stamp",
     "remove",
     "repair_of",
+    "save_tensors",
     "seal",
+    "seal_line",
     "sweep",
     "temporary",
     "unreadable",
     "unseal",
+    "unseal_line",
     "why_not_plain",
     "write_bytes",
     "write_json",

@@ -35,13 +35,24 @@ OWNERS = {
 class DamagedError(UserError):
     """A file is not what was written."""
 
+    why: object = "its content is not what was written"
+
 
 def damaged(path: Path, why: object) -> DamagedError:
-    return DamagedError(f"{path} is damaged ({why}): {repair_of(path)}")
+    error = DamagedError(f"{path} is damaged ({why}): {repair_of(path)}")
+    error.why = why
+    return error
 
 
 def repair_of(path: Path) -> str:
     """What to do about a damaged or missing file, by what the folder around it is."""
+    beside = path.absolute().parent
+    if path.name == "config.json" and (beside / "task.json").is_file() and not (beside / "model.json").is_file():
+        return "restore it, or run `bertvision run` with the config file that it was made from to write it again."
+    if path.name == "ensembles.json":
+        return "restore it, or remove it and add the ensembles again (`bertvision ensemble`)."
+    if "bertvision/kits/shipped/" in path.as_posix():
+        return "install bertvision again."
     for folder in list(path.absolute().parents)[:7]:
         for name, advice in OWNERS.items():
             if os.path.isfile(folder / name):

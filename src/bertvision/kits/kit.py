@@ -29,6 +29,7 @@ from bertvision.kinds import Decoding, Predictions, kind_in
 from bertvision.kinds.base import Scores
 from bertvision.kits.one_pass import HeadWindows, compute_in_one_pass
 from bertvision.machine import Machine, sharing_cores
+from bertvision.network import no_downloads
 from bertvision.pipeline.begin import SHIPPED
 from bertvision.pipeline.folder import TaskFacts, check_format, restore_task
 from bertvision.pipeline.snapshot import compute_outputs
@@ -74,7 +75,7 @@ class KitFile(TypedDict):
 
 def read_kit_file(folder: Path) -> KitFile | None:
     """The contents of kit.json; None if there is none."""
-    path = folder / FILE
+    path = inside(folder, FILE)
     found = read_json(path, KitFile)
     if found is None:
         return None
@@ -108,6 +109,7 @@ class KitTask:
 class Kit:
     """A loaded kit: an encoder, and a head for each task. `bv.load` returns one."""
 
+    @no_downloads()
     def __init__(
         self,
         folder: Path,

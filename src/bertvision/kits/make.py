@@ -6,13 +6,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertvision.disk import check_files, mark_done, read_stamp, write_sealed, write_text, writing_folder
+from bertvision.disk import (
+    check_files,
+    inside,
+    mark_done,
+    plain_name,
+    read_stamp,
+    write_sealed,
+    write_text,
+    writing_folder,
+)
 from bertvision.encoder.loading import identify, resolve
 from bertvision.errors import UserError
 from bertvision.heads.base import CONFIG, WEIGHTS
 from bertvision.kinds.base import results_file
 from bertvision.kits.card import build_card
 from bertvision.kits.kit import FILE, FORMAT, KitTaskFile
+from bertvision.network import no_downloads
 from bertvision.pipeline.finished import FinishedRun, Model
 from bertvision.pipeline.folder import HELD_OUT, RunFolder, TaskFacts, describe_task
 from bertvision.pipeline.job import read_reference
@@ -40,6 +50,7 @@ class KitEntry:
     """A note for the card if the head is the control, else empty."""
 
 
+@no_downloads()
 def make_kit(
     runs: Sequence[Path], to: Path, heads: dict[str, str] | None = None, about: dict[str, str] | None = None
 ) -> Path:
@@ -60,15 +71,15 @@ def make_kit(
     kit = {"name": to.resolve().name, "encoder": encoder, "encoder_stamp": stamp, "layers": layers}
     with writing_folder(to.resolve()) as fresh:
         for name, entry in entries.items():
-            (fresh / name).mkdir(parents=True)
+            folder = inside(fresh, name)
+            folder.mkdir()
             check_files(entry.head, WEIGHTS, CONFIG)
             for file in (WEIGHTS, CONFIG):
-                shutil.copyfile(entry.head / file, fresh / name / file)
-            mark_done(fresh / name, entry.stamp)
-            write_text(fresh / name / "README.md", build_card(kit, entry.facts, (about or {}).get(name), entry.note))
-        write_sealed(
-            fresh / FILE, {"format": FORMAT, **kit, "tasks": {name: entry.facts for name, entry in entries.items()}}
-        )
+                shutil.copyfile(entry.head / file, folder / file)
+            mark_done(folder, entry.stamp)
+            write_text(folder / "README.md", build_card(kit, entry.facts, (about or {}).get(name), entry.note))
+        tasks = {name: entry.facts for name, entry in entries.items()}
+        write_sealed(fresh / FILE, {"format": FORMAT, **kit, "tasks": tasks})
     return to
 
 
@@ -125,6 +136,7 @@ def _find_encoder(entries: Mapping[str, KitEntry]) -> tuple[str, str, tuple[int,
 def describe_run(run: FinishedRun, heads: dict[str, str]) -> KitEntry:
     """Choose a run's head and collect what the kit stores about it and its task."""
     config, task, asked = run.settings, run.task, heads.get(run.task.name)
+    plain_name(task.name, f"the task's name in {run.folder.file('task.json')}")
     head = _choose(run, asked)
     if not results_file(head.predictions(HELD_OUT)).is_file() or HELD_OUT not in head.figures:
         raise UserError(

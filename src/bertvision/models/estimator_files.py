@@ -17,14 +17,14 @@ from typing import Annotated, Any, NotRequired, TypedDict
 import numpy as np
 from msgspec import Meta
 
-from bertvision.disk import damaged, read_json, write_sealed, write_text, writing_folder
+from bertvision.disk import damaged, digest_of, inside, read_json, write_sealed, write_text, writing_folder
 from bertvision.disk.forms import Facts
 from bertvision.errors import UserError
 from bertvision.models.fit import Fit
 from bertvision.models.folder import FILE
 from bertvision.models.model import Model
 from bertvision.models.predict import read_facts
-from bertvision.models.save import check_free, save_fit, task_name
+from bertvision.models.save import SUSPECTS, check_free, save_fit, task_name
 from bertvision.pipeline.folder import check_format
 
 ESTIMATOR, FORMAT = "estimator.json", 1
@@ -43,8 +43,13 @@ def keep_fit(fit: Fit) -> Model:
 
 def pack(model: Model) -> dict[str, bytes]:
     """Every file of a model's folder."""
+    return {path.relative_to(model.folder).as_posix(): path.read_bytes() for path in _files_of(model)}
+
+
+def _files_of(model: Model) -> list[Path]:
+    """Every file of a model's folder. Raise UserError if one of them is a link that leads out of it."""
     files = sorted(path for path in model.folder.rglob("*") if path.is_file())
-    return {path.relative_to(model.folder).as_posix(): path.read_bytes() for path in files}
+    return [inside(model.folder, *path.relative_to(model.folder).parts) for path in files]
 
 
 def unpack(files: dict[str, bytes]) -> Model:
@@ -89,7 +94,10 @@ def save_model(model: Model, to: Path, params: dict[str, Any], classes: np.ndarr
     """Copy a model to its final folder, with what the estimator needs on top."""
     check_free(to, overwrite, "", "overwrite=True")
     with writing_folder(to.resolve()) as fresh:
-        shutil.copytree(model.folder, fresh, dirs_exist_ok=True)
+        for path in _files_of(model):
+            copy = fresh / path.relative_to(model.folder)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
         _rename(fresh, to.resolve())
         weights = params.get("class_weight")
         if isinstance(weights, dict):  # JSON has no other keys than text
@@ -130,7 +138,7 @@ class EstimatorFile(TypedDict):
 
 def read_estimator(folder: Path) -> tuple[dict[str, Any], np.ndarray | None]:
     """The parameters and classes in a saved folder; nothing if `bertvision fit` made it."""
-    path = folder / ESTIMATOR
+    path = inside(folder, ESTIMATOR)
     found = read_json(path, EstimatorFile)
     if found is None:
         return {}, None
@@ -148,8 +156,11 @@ def read_estimator(folder: Path) -> tuple[dict[str, Any], np.ndarray | None]:
 
 def read_suspects(folder: Path) -> list[dict[str, str]]:
     """The rows of suspects.csv, which has no texts."""
-    path = folder / "suspects.csv"
+    path = inside(folder, SUSPECTS)
     if not path.is_file():
         return []
+    known = (read_json(inside(folder, FILE)) or {}).get("files", {})
+    if known.get(SUSPECTS, digest_of(path)) != digest_of(path):
+        raise damaged(path, "its checksum is wrong")
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))

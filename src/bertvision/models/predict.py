@@ -8,7 +8,7 @@ from bertvision.config import EncoderConfig
 from bertvision.data.examples import Example
 from bertvision.data.texts import Text
 from bertvision.data.windows import Features
-from bertvision.disk import damaged, fit, read_json
+from bertvision.disk import damaged, fit, inside, read_json
 from bertvision.disk.forms import Count, Epochs, Facts, Few, Name, Seed
 from bertvision.encoder.shared import shared_encoder
 from bertvision.errors import UserError
@@ -75,7 +75,7 @@ class FittedPredictor(Predictor):
 
     def _load(self, names: list[str], settings: EncoderConfig) -> None:
         if self.model.role == "peer":
-            self._tfidf = Tfidf.load(self.folder.snapshot(self.epochs) / TFIDF_FOLDER)
+            self._tfidf = Tfidf.load(inside(self.folder.snapshot(self.epochs), TFIDF_FOLDER))
             return
         absent = [name for name in names if name != ENCODER and not self.folder.head(self.epochs, name).is_dir()]
         if absent:
@@ -114,7 +114,7 @@ class FittedPredictor(Predictor):
 
 def read_facts(folder: Path) -> dict[str, Any]:
     """The contents of model.json, with what is only shown."""
-    path = folder / FILE
+    path = inside(folder, FILE)
     found = read_json(path, Facts)
     if found is None:
         raise UserError(f"'{folder}' is not a fitted model: it has no {FILE}. `bertvision fit` creates one.")

@@ -27,7 +27,7 @@ import torch
 
 from bertvision import __version__
 from bertvision.config import DataConfig, EncoderConfig, FinetuneConfig, RunConfig, resolve
-from bertvision.disk import fingerprint, mark_done, write_sealed, write_text, writing_folder
+from bertvision.disk import digest_of, fingerprint, mark_done, write_sealed, write_text, writing_folder
 from bertvision.encoder.output_layer import OutputLayer
 from bertvision.errors import UserError
 from bertvision.heads import count_parameters, save_head
@@ -50,7 +50,7 @@ from bertvision.progress import Reporter
 from bertvision.tasks.config import TASKS, TaskConfig
 from bertvision.tasks.own_table import OwnTable
 
-FIT_VERSION = 1
+FIT_VERSION, SUSPECTS = 1, "suspects.csv"
 MOST_SUSPECTS = 1000
 UNLIKELY = 0.25
 """Rows are suspected only if the probability of their label is below this."""
@@ -105,11 +105,12 @@ def save_fit(fit: Fit, to: Path, source: str | None = None, dev: str | None = No
         write_sealed(fresh / "environment.json", describe_environment(fit.machine))
         write_sealed(fresh / HELD_OUT_ROWS, {"rows": fit.split.judged.tolist(), "also_train": fit.split.how == "cv"})
         facts = describe(fit, to, job)
-        write_sealed(fresh / FILE, facts)
-        write_text(fresh / "README.md", build_card(facts, fit))
         suspects = find_suspects(fit)
         if suspects:
-            write_text(fresh / "suspects.csv", _to_csv(suspects))
+            write_text(fresh / SUSPECTS, _to_csv(suspects))
+            facts["files"] = {SUSPECTS: digest_of(fresh / SUSPECTS)}
+        write_sealed(fresh / FILE, facts)
+        write_text(fresh / "README.md", build_card(facts, fit))
     return to
 
 

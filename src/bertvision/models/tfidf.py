@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
-from bertvision.disk import check_files, load_tensors, mark_done, read_json, write_json
+from bertvision.disk import check_files, load_tensors, mark_done, read_json, save_tensors, write_json
 from bertvision.errors import UserError
 from bertvision.training.convex import Linear, LogisticRegression
 
@@ -89,7 +88,8 @@ class Tfidf:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / VOCABULARY, self.words.vocabulary)
         idf = torch.from_numpy(np.asarray(self.words.vectorizer.idf_, dtype=np.float32))  # (word)
-        save_file({"idf": idf, "weight": self.weight.contiguous(), "bias": self.bias.contiguous()}, folder / WEIGHTS)
+        tensors = {"idf": idf, "weight": self.weight.contiguous(), "bias": self.bias.contiguous()}
+        save_tensors(folder / WEIGHTS, tensors)
         mark_done(folder, stamp)
 
     @classmethod

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
-from bertvision.disk import check_files, file_fingerprint, fingerprint, load_shapes, load_tensors, read_json
+from bertvision.disk import (
+    check_files,
+    file_fingerprint,
+    fingerprint,
+    load_shapes,
+    load_tensors,
+    read_json,
+    why_not_plain,
+)
 from bertvision.errors import UserError
 from bertvision.heads import HEADS, Head, MemberConfig, Target, read_head_file
 from bertvision.heads.base import CONFIG, WEIGHTS
@@ -24,8 +32,11 @@ def find_folder(begin: str) -> Path:
     """Return the folder a `begin` setting names. A path such as default/squad2 falls back to a head of a shipped kit if
     no head exists at that path."""
     # os.path.expanduser, unlike Path.expanduser, does not raise for an unknown user.
-    folder, shipped = Path(os.path.expanduser(begin)).absolute(), SHIPPED / begin
-    return shipped if (shipped / CONFIG).is_file() and not (folder / CONFIG).is_file() else folder
+    folder, parts = Path(os.path.expanduser(begin)).absolute(), begin.split("/")
+    if (folder / CONFIG).is_file() or any(map(why_not_plain, parts)):
+        return folder
+    shipped = SHIPPED.joinpath(*parts)
+    return shipped if (shipped / CONFIG).is_file() else folder
 
 
 class KitTask(TypedDict):
@@ -81,6 +92,7 @@ def read_begin(folder: Path) -> Begin:
 def find_begun_read(begin: str) -> str | None:
     """What the head in a `begin` folder reads of sequences. None if it predicts per token, has no such setting, or is
     no head at all (which `read_begin` reports)."""
+    check_files(find_folder(begin), CONFIG)
     try:
         facts = read_head_file(find_folder(begin))
     except UserError:

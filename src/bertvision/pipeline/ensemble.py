@@ -36,6 +36,7 @@ from bertvision.disk.forms import Few
 from bertvision.errors import UserError, suggest
 from bertvision.kinds import Predictions
 from bertvision.kinds.base import OUTPUTS
+from bertvision.network import no_downloads
 from bertvision.pipeline.ensemble_entries import MEMBER, NO_HELD_OUT, NOTHING_TO_CHOOSE_BY, Ensemble, read_entry
 from bertvision.pipeline.finished import SCORES, FinishedRun, Model, SavedEntry, ScoresFile
 from bertvision.pipeline.folder import ADDED_ENSEMBLES, HELD_OUT
@@ -96,6 +97,7 @@ def add_ensembles(job: Job, scores: ScoresFile) -> None:
         write_sealed(job.folder.path / SCORES, {**scores})
 
 
+@no_downloads()
 def add_ensemble(job: Job, ensemble: Ensemble, scores: ScoresFile) -> dict[str, Any]:
     """Score one more ensemble and record it, so that the next evaluation includes it. Return its entries in scores.json
     by name, one per seed."""
@@ -144,7 +146,7 @@ def _with_whole_path(member: str) -> str:
 
 
 def _added(job: Job) -> list[Ensemble]:
-    path = job.folder.path / ADDED_ENSEMBLES
+    path = job.folder.file(ADDED_ENSEMBLES)
     found = read_json(path)
     found = {"ensembles": found} if isinstance(found, list) else found  # earlier versions wrote a list
     try:

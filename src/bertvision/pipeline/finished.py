@@ -19,12 +19,14 @@ from msgspec import Meta
 
 from bertvision.config import RunConfig
 from bertvision.data.examples import Example
-from bertvision.disk import check_files, damaged, fit, parse_json, read_json, unreadable
+from bertvision.disk import DamagedError, check_files, damaged, fit, parse_json, plain_name, read_json, unreadable
 from bertvision.disk.forms import Count, Epochs, EpochsName, Facts, Few, Figures, Layer, Name, Seconds, Seed, Share
-from bertvision.encoder.output_layer import OUTPUT_CONFIG, OutputFile
+from bertvision.encoder.output_layer import CONFIG as OUTPUT_LAYER
+from bertvision.encoder.output_layer import OutputFile
 from bertvision.errors import UserError, suggest
 from bertvision.heads import CONTROLS
 from bertvision.kinds import KINDS, ExampleResults, Kind, kind_in, load_results
+from bertvision.kinds.base import PREDICTIONS
 from bertvision.pipeline.folder import (
     BASELINE,
     ENCODER,
@@ -271,7 +273,7 @@ class Model(Entry):
 
     def said(self, split: str, numbers: set[int]) -> dict[int, dict[str, Any]]:
         """Its predictions for some examples, read from predictions.jsonl and keyed by their index in the split."""
-        path = self.predictions(split) / "predictions.jsonl"
+        path = self.predictions(split) / PREDICTIONS
         check_files(path.parent, path.name)
         try:
             with path.open("rb") as file:
@@ -361,7 +363,7 @@ class EnvironmentFile(TypedDict, total=False):
 
 def read_scores_file(folder: RunFolder) -> ScoresFile:
     """The contents of scores.json. Raise UserError if there is none."""
-    path = folder.path / SCORES
+    path = folder.file(SCORES)
     found = read_json(path, ScoresFile)
     if found is None:
         raise not_finished(folder, SCORES)
@@ -416,7 +418,7 @@ class FinishedRun:
     @cached_property
     def config(self) -> Facts:
         """The contents of config.json, as they were written."""
-        found = read_json(self.folder.path / CONFIG, Facts)
+        found = read_json(self.folder.file(CONFIG), Facts)
         if found is None:
             raise self._missing(CONFIG)
         return found
@@ -432,7 +434,7 @@ class FinishedRun:
 
     @cached_property
     def environment(self) -> EnvironmentFile:
-        return read_json(self.folder.path / "environment.json", EnvironmentFile) or {}
+        return read_json(self.folder.file("environment.json"), EnvironmentFile) or {}
 
     # ------------------------------------------------------------------ snapshots, splits and models
 
@@ -442,11 +444,21 @@ class FinishedRun:
 
     @cached_property
     def _models(self) -> list[Model]:
+        self._check_names()
         return [
             Model(**vars(build_entry(name, float(at), found)), folder=self.folder, kind=self.kind)
             for at, models in self.scores["snapshots"].items()
             for name, found in models.items()
         ]
+
+    def _check_names(self) -> None:
+        """Refuse names of models and splits that could be paths, before any of them is used."""
+        where = self.folder.path / "scores.json"
+        for models in self.scores["snapshots"].values():
+            for name, found in models.items():
+                plain_name(name, f"a model's name in {where}")
+                for split in found.get("scores", {}):
+                    plain_name(split, f"a split's name in {where}")
 
     def models(self, epochs: float | None = None) -> list[Model]:
         """The models of one snapshot, or of all snapshots."""
@@ -565,7 +577,8 @@ class FinishedRun:
         did, and a fitted model has one on its last layer."""
         if group.role != "encoder" or group.epochs != 0 or self.chosen is not None:
             return False
-        layer = read_json(self.folder.encoder(0.0) / OUTPUT_CONFIG, OutputFile)
+        check_files(self.folder.encoder(0.0), OUTPUT_LAYER)
+        layer = read_json(self.folder.encoder(0.0) / OUTPUT_LAYER, OutputFile)
         return layer is not None and layer["form"] == "linear"
 
     def has_seen_all(self, group: Group) -> bool:
@@ -629,6 +642,8 @@ class FinishedRun:
         """The examples of a split, or None if the data is gone or has changed."""
         try:
             found = self.job.examples(split)
+        except DamagedError:
+            raise
         except UserError:
             return None
         # The files may have changed: these scores must not appear next to other texts.

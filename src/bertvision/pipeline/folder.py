@@ -30,6 +30,7 @@ from bertvision.disk import (
     write_sealed,
 )
 from bertvision.disk.forms import Name, Tokens
+from bertvision.disk.reading import Form
 from bertvision.errors import UserError
 from bertvision.kinds import KINDS, kind_in
 from bertvision.pipeline.log import append_line
@@ -68,6 +69,18 @@ class RunFolder:
         fitted = (self.path / FITTED).is_file()
         return "fit the model again" if fitted else f"run `bertvision run {self.path}`"
 
+    def file(self, *names: str) -> Path:
+        """The path of a file in the folder, by its plain names."""
+        return inside(self.path, *names)
+
+    def read(self, name: str, form: type[Form]) -> Form | None:
+        """The value in a JSON file that is made again where it is missing or damaged."""
+        try:
+            return read_json(self.file(name), form)
+        except DamagedError as error:
+            self.say(f"{error} It is made again.")
+            return None
+
     def snapshot(self, epochs: float) -> Path:
         return inside(self.path, "snapshots", snapshot_name(epochs))
 
@@ -83,12 +96,12 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
+        return inside(self.path, "checkpoints")
 
     @property
     def states(self) -> Path:
         """The folder for stores, unless `store.path` is set."""
-        return self.path / "states"
+        return inside(self.path, "states")
 
     def is_done(self, folder: Path, stamp: str) -> bool:
         """Whether `folder` is complete and undamaged, and was made with exactly the settings and inputs behind `stamp`.
@@ -169,7 +182,7 @@ def write_task_file(folder: Path, task: Task) -> None:
 
 def read_task_file(folder: Path) -> TaskFile | None:
     """The contents of a run's task.json; None if there is none. Raise UserError for a run of a newer version."""
-    found = read_json(folder / TASK, TaskFile)
+    found = read_json(inside(folder, TASK), TaskFile)
     if found is not None:
         check_format(folder, found.get("format", FORMAT), FORMAT, RunFolder(folder).repair)
         kind = kind_in(folder / TASK, found["kind"])

@@ -19,7 +19,7 @@ from bertvision.config import EvaluateConfig, RunConfig, load_config
 from bertvision.data.examples import Example
 from bertvision.data.splits import draw, hold_out
 from bertvision.data.windows import Features, build_features
-from bertvision.disk import fingerprint, read_json
+from bertvision.disk import check_files, fingerprint, read_json
 from bertvision.disk.forms import Count
 from bertvision.encoder.loading import identify, load_tokenizer, shape_of, weights_stamp
 from bertvision.encoder.reading import ways_to_read
@@ -64,13 +64,14 @@ class HeldOutFile(TypedDict):
 
 def read_reference(folder: Path) -> ReferenceFile | None:
     """The encoder that a snapshot's folder refers to; None if the folder has the weights."""
+    check_files(folder, REFERENCE)
     return read_json(folder / REFERENCE, ReferenceFile)
 
 
 class Job:
     def __init__(self, config: RunConfig, reporter: Reporter | None = None) -> None:
         self.config, self.reporter = config, reporter or Reporter()
-        self.folder = RunFolder(_free_of_files(config.folder))
+        self.folder = RunFolder(_free_of_files(config.folder), lambda text: self.reporter.say(text))
         self.stamps = Stamps(self)
         self._examples: dict[str, list[Example]] = {}
         self._features: dict[str, Features] = {}
@@ -163,7 +164,7 @@ class Job:
         if "train" not in self.task.splits:
             raise UserError(f'{self.task.name} has no training data in {self.task.source}: set task.train = "FILE".')
         examples = draw(self._labelled("train"), self.config.data.limit_train, self.config.seed)
-        kept = read_json(self.folder.path / HELD_OUT_ROWS, HeldOutFile)
+        kept = read_json(self.folder.file(HELD_OUT_ROWS), HeldOutFile)
         if kept is not None:
             return _fitted_parts(examples, kept)
         return hold_out(examples, self.config.data.hold_out, self.config.seed)

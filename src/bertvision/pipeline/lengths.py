@@ -7,7 +7,7 @@ from typing import Annotated, NotRequired, TypedDict
 import numpy as np
 from msgspec import Meta
 
-from bertvision.disk import damaged, read_json, write_sealed
+from bertvision.disk import DamagedError, damaged, inside, read_json, write_sealed
 from bertvision.pipeline.job import Job
 
 LENGTHS = "lengths.json"
@@ -34,7 +34,7 @@ LengthsFile = dict[str, SplitLengths]
 
 def keep_lengths(job: Job) -> None:
     """Write lengths.json, where it is missing or the data has changed."""
-    known, found = read_lengths(job.folder.path), LengthsFile()
+    known, found = _read_again(job), LengthsFile()
     for split in ("train", *job.scored_splits):
         stamp, old = job.stamps.data(split), known.get(split)
         if old is not None and old.get("stamp") == stamp and ("uncut" in old or not job.task.windowed):
@@ -50,9 +50,17 @@ def keep_lengths(job: Job) -> None:
         write_sealed(job.folder.path / LENGTHS, {**found})
 
 
+def _read_again(job: Job) -> LengthsFile:
+    try:
+        return read_lengths(job.folder.path)
+    except DamagedError as error:
+        job.folder.say(f"{error} It is made again.")
+        return {}
+
+
 def read_lengths(folder: Path) -> LengthsFile:
     """The contents of lengths.json; empty if there is none."""
-    found: LengthsFile = read_json(folder / LENGTHS, LengthsFile) or {}
+    found: LengthsFile = read_json(inside(folder, LENGTHS), LengthsFile) or {}
     for split, one in found.items():
         uncut = one.get("uncut", UncutLengths(lengths=[], texts=[]))
         if len(one["lengths"]) != len(one["windows"]) or len(uncut["lengths"]) != len(uncut["texts"]):

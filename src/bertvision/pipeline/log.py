@@ -1,19 +1,17 @@
 """metrics.jsonl: losses and scores over time. Each line ends with its own checksum, which earlier versions lack."""
 
 import json
-import re
+import math
 import time
-import zlib
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict
 
 from msgspec import Meta
 
-from bertvision.disk import clear_disk_errors, fit, parse_json, read_bytes
+from bertvision.disk import clear_disk_errors, fit, inside, read_bytes, seal_line, unseal_line
 from bertvision.disk.forms import Epochs, Name, Seconds
 
 LOG = "metrics.jsonl"
-_CHECKSUM = re.compile(rb', "crc32": "([0-9a-f]{8})"\}$')
 Step = Annotated[int, Meta(ge=0, le=10**12)]
 
 
@@ -54,36 +52,27 @@ FORMS: dict[str, type[LogLine]] = {"train": TrainLine, "epoch": EpochLine, "last
 class Log(NamedTuple):
     lines: list[Any]
     """Each of the form of its event."""
-    damaged: int
-    """How many lines were left out because they are damaged. Those cut off by a kill do not count."""
+    lost: int
+    """How many lines were left out because they are damaged or were cut off by a kill."""
 
 
 def append_line(folder: Path, event: str, **values: Any) -> None:
-    line = json.dumps({"time": round(time.time(), 3), "event": event, **values}, ensure_ascii=False).encode()
-    line = line[:-1] + f', "crc32": "{zlib.crc32(line):08x}"}}\n'.encode()
+    line = json.dumps({"time": round(time.time(), 3), "event": event, **values}, ensure_ascii=False)
     with clear_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / LOG).open("ab") as file:
-            file.write(line)
+        with inside(folder, LOG).open("a", encoding="utf-8") as file:
+            file.write(seal_line(line) + "\n")
 
 
 def read_log(folder: Path) -> Log:
     """The lines of a run's log, oldest first."""
     lines: list[Any] = []
-    wrong = 0
-    for line in (read_bytes(folder / LOG) or b"").splitlines():
-        sealed = _CHECKSUM.search(line)
-        content = line[: sealed.start()] + b"}" if sealed else line
-        try:
-            value = parse_json(content)
-            if sealed and int(sealed[1], 16) != zlib.crc32(content):
-                raise ValueError("its checksum is wrong")
-        except ValueError:
-            wrong += bool(sealed)
-            continue
+    data = (read_bytes(inside(folder, LOG), math.inf) or b"").split(b"\n")
+    found = [unseal_line(line) for line in data if line]
+    for value in found:
         try:
             event = fit(value, LogLine)["event"]
             lines.append(fit(value, FORMS.get(event, LogLine)))
         except ValueError:
-            wrong += 1
-    return Log(lines, wrong)
+            continue
+    return Log(lines, len(found) - len(lines))

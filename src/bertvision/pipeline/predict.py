@@ -1,5 +1,6 @@
 """Predictions of a trained run for new text: an answer and its position, a label with probabilities, or a score."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from bertvision.heads import Head, Target, load_head
 from bertvision.heads.base import CONFIG
 from bertvision.kinds import Decoding, Predictions
 from bertvision.machine import Machine, sharing_cores
+from bertvision.network import no_downloads
 from bertvision.pipeline.finished import FinishedRun, Model
 from bertvision.pipeline.folder import ENCODER
 from bertvision.pipeline.snapshot import compute_outputs, load_snapshot
@@ -35,6 +37,7 @@ class Predictor:
 
     load_encoder: ClassVar[Callable[..., Encoder]] = staticmethod(load_encoder)
 
+    @no_downloads()
     def __init__(
         self, folder: Path | str, head: str | None = None, epochs: float | None = None, reporter: Reporter | None = None
     ) -> None:
@@ -167,12 +170,14 @@ class Predictor:
     def test_splits(self, data: str | None) -> Iterator[tuple[str, list[Example]]]:
         """Yield the unlabelled splits of the official data in `data` (default: the location of the run's data)."""
         own = self.task_config
-        task = build_task(TaskConfig(own.name, data=data) if data else own)
-        splits = [split for split in task.splits if split.startswith("test") or split == "ax"]
-        if not splits:
-            where = "Add the test file, or give another folder with --data." if data else "Give --data FOLDER."
-            raise UserError(f"no test split in {task.source}: found only {', '.join(task.splits)}. {where}")
-        yield from ((split, task.read(split)) for split in splits)
+        with contextlib.nullcontext() if data else no_downloads():
+            task = build_task(TaskConfig(own.name, data=data) if data else own)
+            splits = [split for split in task.splits if split.startswith("test") or split == "ax"]
+            if not splits:
+                where = "Add the test file, or give another folder with --data." if data else "Give --data FOLDER."
+                raise UserError(f"no test split in {task.source}: found only {', '.join(task.splits)}. {where}")
+            found = [(split, task.read(split)) for split in splits]
+        yield from found
 
     def _load_head(self, name: str) -> Head:
         """Load a head. Raise UserError if the encoder was fine-tuned again after the head was trained."""

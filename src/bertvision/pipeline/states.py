@@ -18,7 +18,7 @@ import torch
 
 from bertvision import __version__
 from bertvision.data.packing import Pass
-from bertvision.disk import read_json, write_sealed
+from bertvision.disk import write_sealed
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.loading import EncoderSize, shape_of, tokenizer_stamp, weights_stamp
 from bertvision.encoder.states import POOLED, Part
@@ -172,7 +172,7 @@ class States:
         if asked != "auto":
             return Choice(asked, f'train.source = "{asked}"')
         if (spec.name, passes) not in self._choices:
-            before = (read_json(job.folder.path / SOURCES, SourcesFile) or {}).get(spec.name)
+            before = (job.folder.read(SOURCES, SourcesFile) or {}).get(spec.name)
             if resumed and before is not None and before.source in (STREAMED, STORED):
                 choice: Choice | None = before
             else:
@@ -198,7 +198,7 @@ class States:
         if not job.machine.is_main:
             return
         path, name = job.folder.path / SOURCES, self._spec(keep).name + ("_towers" if towers else "")
-        known = read_json(path, SourcesFile) or {}
+        known = job.folder.read(SOURCES, SourcesFile) or {}
         if known.get(name) != choice:
             write_sealed(path, {key: asdict(one) for key, one in {**known, name: choice}.items()})
         alone = ", each text alone" if towers else ""

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from bertvision.data.windows import Features
-from bertvision.disk import clear_disk_errors, writing_file
+from bertvision.disk import clear_disk_errors, inside, writing_file
 from bertvision.pipeline.job import Job
 
 FOLDER = "features"
@@ -22,9 +22,9 @@ FOLDER = "features"
 
 def write_token_features(job: Job, folder: Path | None = None) -> dict[Path, Features]:
     """Write the features of train, the held-out part and every dev split. Return what each file holds."""
-    place, found = folder or job.folder.path / FOLDER, {}
+    place, found = folder or job.folder.file(FOLDER), {}
     for split in dict.fromkeys(("train", *job.scored_splits)):
-        path, features = place / f"{split}.jsonl", job.features(split)
+        path, features = inside(place, f"{split}.jsonl"), job.features(split)
         title = f"writing {path.name}"
         with (
             clear_disk_errors(path, "--to"),

@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, ParamSpec, cast
 
+from bertvision.disk import DamagedError
 from bertvision.errors import UserError
 from bertvision.kinds import ExampleResults
 from bertvision.pipeline.finished import FinishedRun
 from bertvision.progress import Reporter
 from bertvision.registry import Registry
-from bertvision.report.block import Block, Section
+from bertvision.report.block import Block, Section, block_key
 from bertvision.report.certainty import Certainty
 
 SECTIONS = ("Scores", "Cost", "Training", "Layers", "Predictions")
@@ -61,14 +62,14 @@ def analysis(
             try:
                 block = build(*given, **named)
             except UserError as error:
-                if subject != "states":
+                if subject != "states" or isinstance(error, DamagedError):
                     raise
                 # The data or the encoder may have been deleted; the rest of the report does not need them.
                 more[1].say(f"“{title}” is left out: {error}")
                 return None
             if block is None:
                 return None
-            key = block.key or f"{build.__name__}_{split}"
+            key = block.key or block_key(build.__name__, split)
             return dataclasses.replace(block, key=key, title=block.title or title)
 
         ANALYSES.register(build.__name__)(Analysis(ask, section, order, subject))

@@ -1,5 +1,6 @@
 """The parts of a report: blocks of plain sentences, a table and a picture, all computed from the same numbers."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,6 +8,12 @@ from typing import Any
 from bertvision.tables import Table, is_missing, show
 
 DESCRIBED = 24  # rows of a table that the text of a picture goes through
+
+
+def block_key(*parts: object) -> str:
+    """A block's key from its analysis, split and snapshot, whose names may have other characters."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", "_".join(map(str, parts)))
+
 
 Passage = list[tuple[str, str]]
 """A text in pieces: (piece, role), where a role is "said" (predicted), "gold", "both" or empty."""

@@ -5,7 +5,9 @@ import os
 from pathlib import Path
 
 from bertvision.errors import UserError
+from bertvision.network import no_downloads
 from bertvision.pipeline.finished import FinishedRun
+from bertvision.pipeline.log import LOG
 from bertvision.progress import Reporter
 from bertvision.report.analyses.comparisons import comparisons
 from bertvision.report.analyses.layer_map import layer_map_section
@@ -19,8 +21,10 @@ from bertvision.report.side_by_side import compare_runs, name_runs
 from bertvision.report.summary import build_facts, build_summary, encoder_name
 from bertvision.report.toml import to_toml
 from bertvision.report.writing import write_report
+from bertvision.tables import counted
 
 
+@no_downloads()
 def make_report(
     folders: list[Path], to: Path | None = None, reporter: Reporter | None = None, with_encoder: bool = True
 ) -> Path:
@@ -31,6 +35,10 @@ def make_report(
         raise UserError("a run is named twice: name each run once.")
     runs, reporter = [FinishedRun(folder) for folder in folders], reporter or Reporter()
     report = build_report(runs[0], reporter, with_encoder) if len(runs) == 1 else _build_several(runs)
+    for run in runs:
+        if run.log.lost:
+            lines = counted(run.log.lost, "line")
+            reporter.say(f"{run.folder.path / LOG}: {lines} are damaged or were cut off, and are left out.")
     page = write_report(report, to or _place(folders))
     for run in runs:
         try:

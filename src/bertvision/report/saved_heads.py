@@ -1,16 +1,21 @@
 """The saved heads of a run, the layers they read, and the names of layers."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 
-from bertvision.disk import read_stamp, repair_of
+from bertvision.disk import DamagedError, read_json, read_stamp, repair_of
+from bertvision.disk.forms import Facts
 from bertvision.encoder.encoder import Encoder
 from bertvision.errors import UserError
 from bertvision.heads import Head
 from bertvision.pipeline.finished import FinishedRun, Group, Model
 from bertvision.pipeline.snapshot import load_snapshot
 from bertvision.pipeline.stamps import HeadStamp
+from bertvision.progress import Reporter
 
+Known = TypeVar("Known")
 POOLED = "pooled output"
 
 
@@ -69,6 +74,23 @@ def order_names(found: Sequence[Sequence[str]]) -> list[str]:
 def heads_were_kept(run: FinishedRun, split: str) -> bool:
     """Need of the analyses that load heads."""
     return bool(saved_groups(run))
+
+
+ANALYSES = "analyses"
+"""The folder of what reports compute once."""
+
+
+def read_known(path: Path, stamp: str, parse: Callable[[Any], Known], reporter: Reporter) -> Known | None:
+    """What an earlier report computed from the same things; None if that has to be computed again. `parse` raises
+    ValueError if the file has another form."""
+    try:
+        found = read_json(path, Facts)
+        return parse(found) if found is not None and found.get("stamp") == stamp else None
+    except ValueError as error:
+        if isinstance(error, UserError) and not isinstance(error, DamagedError):
+            raise
+        reporter.say(f"{path} is damaged, so it is computed again.")
+        return None
 
 
 def predictions_stamp(model: Model, split: str) -> str:

@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import Any, TypedDict
 
-from bertvision.disk import read_json, write_bytes, write_text
+from bertvision.disk import clear_disk_errors, inside, read_json, write_bytes, write_text
 from bertvision.errors import UserError
 from bertvision.report.block import Block, Report
 from bertvision.report.markdown import render_markdown
@@ -31,7 +31,9 @@ def write_report(report: Report, folder: Path) -> Path:
     removed; other files stay."""
     check_keys(report)
     page = render_page(report)
-    parts, earlier = folder / FOLDER, _files_of_earlier(folder)
+    with clear_disk_errors(folder, "--to"):
+        folder.mkdir(parents=True, exist_ok=True)
+    parts, earlier = inside(folder, FOLDER), _files_of_earlier(folder)
     written: set[Path] = set()
     for block in report.blocks():
         for ending, data in block_files(block).items():
@@ -67,7 +69,7 @@ def _files_of_earlier(folder: Path) -> set[Path]:
     except UserError:  # not one of ours
         return set()
     keys = [block["key"] for section in found["sections"] for block in section["blocks"]] if found else []
-    return {folder / FOLDER / f"{key}{ending}" for key in keys if KEY.fullmatch(key) for ending in ENDINGS}
+    return {inside(folder, FOLDER) / f"{key}{ending}" for key in keys if KEY.fullmatch(key) for ending in ENDINGS}
 
 
 def check_keys(report: Report) -> None:

@@ -62,7 +62,7 @@ def search(job: Job) -> SearchResult:
     if winner is None:
         raise UserError("no member of the search finished with a score: try smaller learning rates.")
     if job.machine.is_main:
-        write_picture(history, job.folder.path / "search")
+        write_picture(history, job.folder.file("search"))
     job.reporter.say(
         f"search: {winner.name} is the best of {counted(len(history.tried), 'member')}, with {history.metric} "
         f"{winner.score:.2f} on {counted(len(job.examples(HELD_OUT)), 'held-out example')}."
@@ -125,7 +125,7 @@ def _open_study(job: Job, metric: str) -> Study:
     it differs from the last."""
     made_of = _describe_inputs(job, metric)
     name, config = f"search_{fingerprint(made_of)}", job.config
-    path = job.folder.path / "search" / "study.db"
+    path = job.folder.file("search", "study.db")
     study = Study(path, name, build_space(config), config.search.sampler, config.seed)
     if job.machine.is_main:
         tried, others = study.tried(), study.other_studies()
@@ -178,7 +178,7 @@ def _write_history(job: Job, study: Study, metric: str) -> History:
     def write() -> History:
         facts = job.task.name, metric, study.name, _snapshot(job)
         history = History(*facts, study.tried(), study.facts.get("seconds", {}))
-        write_history(history, job.folder.path / "search")
+        write_history(history, job.folder.file("search"))
         return history
 
     found: History = _from_main_process(job, write)

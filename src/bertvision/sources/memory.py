@@ -88,7 +88,7 @@ class MemoryStates:
     def load(
         cls, store: Store, keep: tuple[Part, ...], features: Features, device: torch.device, dtype: torch.dtype
     ) -> "MemoryStates":
-        """Load all states of a store, shard by shard, and verify the checksum of each shard."""
+        """Load all states of a store, shard by shard. Their checksums are verified."""
         found: dict[Part, list[Tensor]] = {name: [] for name in keep}
         reading, first = StateReader(store, keep, features.lengths), 0
         for shard in store.manifest.shards:

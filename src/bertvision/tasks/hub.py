@@ -5,6 +5,7 @@ from typing import Any
 
 from bertvision.data.examples import Answer, Example
 from bertvision.errors import UserError
+from bertvision.network import may_download, not_downloaded
 from bertvision.tasks.base import check_unique_ids
 from bertvision.tasks.files import Row
 from bertvision.tasks.glue import GlueTask
@@ -97,14 +98,21 @@ def load_hub(name: str, config: str | None, hub_split: str | None) -> Any:
             "hub datasets need the package 'datasets': pip install 'bertvision[hub]', "
             "or use local files with task.data=FOLDER."
         ) from error
+    before = datasets.config.HF_HUB_OFFLINE
     try:
+        datasets.config.HF_HUB_OFFLINE = before or not may_download()
         return datasets.load_dataset(name, config, split=hub_split)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        if not may_download():
+            where = describe_hub(name, config, hub_split)
+            raise UserError(not_downloaded(f"the {where}", f"hf download --repo-type dataset {name}")) from error
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
             f"could not load the {describe_hub(name, config, hub_split)}: {reason.rstrip('.')}. "
             "Check the network and the name, or use local files with task.data=FOLDER."
         ) from error
+    finally:
+        datasets.config.HF_HUB_OFFLINE = before
 
 
 def _check_columns(dataset: Any, wanted: list[str], where: str) -> None:

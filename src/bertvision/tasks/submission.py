@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from bertvision.disk import write_text
+from bertvision.disk import inside, write_text
 from bertvision.errors import UserError
 from bertvision.kinds import Kind
 from bertvision.tasks.glue import GLUE, GlueTask
@@ -38,8 +38,9 @@ def write_submission(
         text = json.dumps(dict(zip(ids, outputs, strict=True)), ensure_ascii=False, indent=1) + "\n"
     else:
         text = _glue_table(GLUE[task], split, ids, outputs)
-    write_text(folder / name, text)
-    return folder / name
+    path = inside(folder, name)
+    write_text(path, text)
+    return path
 
 
 def _glue_table(task: GlueTask, split: str, ids: Sequence[str], outputs: Sequence[Output]) -> str:

@@ -30,14 +30,14 @@ def test_a_changed_line_is_skipped_and_counted(tmp_path: Path, byte: bytes) -> N
     at = first.index(b'"step"')
     (tmp_path / LOG).write_bytes(first[:at] + first[at:].replace(byte, b"7", 1) + second)
     log = read_log(tmp_path)
-    assert [line["step"] for line in log.lines] == [2] and log.damaged == 1
+    assert [line["step"] for line in log.lines] == [2] and log.lost == 1
 
 
-def test_lines_of_earlier_versions_are_read_and_cut_ones_do_not_count(tmp_path: Path) -> None:
+def test_lines_of_earlier_versions_are_read_and_cut_ones_counted(tmp_path: Path) -> None:
     assert read_log(tmp_path) == ([], 0)
     (tmp_path / LOG).write_text('{"event": "train", "step": 3, "loss": {"a": null}}\n{"event": "tra')
     log = read_log(tmp_path)
-    assert [line["step"] for line in log.lines] == [3] and log.damaged == 0
+    assert [line["step"] for line in log.lines] == [3] and log.lost == 1
 
 
 @pytest.mark.parametrize("line", ['{"event": "train", "step": "3", "loss": {}}', '{"event": 3}', "[]", '{"step": 3}'])

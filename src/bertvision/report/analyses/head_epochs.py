@@ -174,7 +174,6 @@ def epochs_of_heads(run: FinishedRun, split: str) -> Block | None:
             "Losses are logged training losses; steps are divided evenly among the epochs of a head. Scores are on "
             f"held-out training data{chosen}",
             "Heads trained on part of the data are left out." if partly else "",
-            f"{counted(run.log.damaged, 'damaged line')} of metrics.jsonl left out." if run.log.damaged else "",
             seeds_note(course.group for course in courses),
         ),
         folded=True,

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from bertvision.data.examples import Example
 from bertvision.data.splits import draw
-from bertvision.disk import damaged, fingerprint, fit, read_json, write_sealed
-from bertvision.disk.forms import Count, Facts, Name
+from bertvision.disk import fingerprint, fit, write_sealed
+from bertvision.disk.forms import Count, Name
 from bertvision.encoder.states import HiddenStates, ReadPart
 from bertvision.errors import UserError
 from bertvision.heads import Head, load_head
@@ -24,6 +24,7 @@ from bertvision.report.analysis import analysis
 from bertvision.report.block import Block
 from bertvision.report.drawing import chart_of, import_altair, tips, two_sided
 from bertvision.report.saved_heads import (
+    ANALYSES,
     POOLED,
     heads_were_kept,
     layers_of,
@@ -31,6 +32,7 @@ from bertvision.report.saved_heads import (
     open_encoder,
     order_names,
     predictions_stamp,
+    read_known,
     saved_groups,
     the_layer,
 )
@@ -114,15 +116,12 @@ def measure_layers(run: FinishedRun, split: str, reporter: Reporter, examples: i
     assert models, "no saved heads"
     # Heads on other layers than the first one were trained after the run was scored.
     models = [model for model in models if layers_of(run, model) == layers_of(run, models[0])]
-    path = run.folder.path / "analyses" / f"layers_{split}.json"
+    path = run.folder.file(ANALYSES, f"layers_{split}.json")
     parts = [predictions_stamp(model, split) for model in models]
     stamp = fingerprint("layers", VERSION, parts, [model.name for model in models], examples, run.main)
-    known = read_json(path, Facts)
-    if known is not None and known.get("stamp") == stamp:
-        try:
-            return _check(fit(known, LayersFile))
-        except ValueError as error:
-            raise damaged(path, error) from None
+    known = read_known(path, stamp, _read_losses, reporter)
+    if known is not None:
+        return known
     given = run.examples(split)
     if given is None:
         raise UserError(f"the examples of {split} that were scored are no longer available.")
@@ -135,7 +134,8 @@ def measure_layers(run: FinishedRun, split: str, reporter: Reporter, examples: i
     return found
 
 
-def _check(found: LayersFile) -> LayersFile:
+def _read_losses(value: Any) -> LayersFile:
+    found = fit(value, LayersFile)
     if any(len(one["layers"]) != len(one["without"]) for one in found["heads"]):
         raise ValueError("without: expected a score for each layer")
     return found

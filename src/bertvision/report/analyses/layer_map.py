@@ -5,17 +5,23 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from bertvision.disk import DamagedError, damaged, fingerprint, fit, read_json, write_sealed
-from bertvision.disk.forms import Facts
+from bertvision.disk import DamagedError, fingerprint, fit, write_sealed
 from bertvision.errors import UserError
 from bertvision.kinds import Kind
 from bertvision.kinds.score import ScoreResults
 from bertvision.kinds.span import SILENCE
 from bertvision.pipeline.finished import FinishedRun
 from bertvision.progress import Reporter
-from bertvision.report.block import Block, Passage, Section, Shown
+from bertvision.report.block import Block, Passage, Section, Shown, block_key
 from bertvision.report.drawing import chart_of, import_altair, tips, two_sided
-from bertvision.report.saved_heads import layers_of, predictions_stamp, saved_groups, the_layer, upper_half
+from bertvision.report.saved_heads import (
+    layers_of,
+    predictions_stamp,
+    read_known,
+    saved_groups,
+    the_layer,
+    upper_half,
+)
 from bertvision.report.strengths import MAPS, LayerMap, SavedMap, compute_layer_maps, find_model
 from bertvision.report.wording import listed
 from bertvision.tables import Column, Rows, Table
@@ -59,19 +65,16 @@ class MapsFile(TypedDict):
 
 def _cached_maps(run: FinishedRun, split: str, reporter: Reporter, with_encoder: bool) -> list[LayerMap]:
     """The maps in analyses/layer_map_<split>.json, computed where they are missing or out of date."""
-    path = run.folder.path / "analyses" / f"layer_map_{split}.json"
-    known = read_json(path, Facts)
-    if known is None and not with_encoder:
+    path = run.folder.file(ANALYSES, f"layer_map_{split}.json")
+    if not path.is_file() and not with_encoder:
         return []
     model = find_model(run, None)
     encoder = run.encoder(model.epochs).models[0]
     stamps = [predictions_stamp(one, split) for one in (model, encoder)]
     stamp = fingerprint("layer map", VERSION, stamps, model.name, layers_of(run, model))
-    if known is not None and known.get("stamp") == stamp:
-        try:
-            return [LayerMap.from_dict(one) for one in fit(known, MapsFile)["maps"]]
-        except ValueError as error:
-            raise damaged(path, error) from None
+    known = read_known(path, stamp, _read_maps, reporter)
+    if known is not None:
+        return known
     if not with_encoder:
         return []
     found = []
@@ -83,6 +86,10 @@ def _cached_maps(run: FinishedRun, split: str, reporter: Reporter, with_encoder:
     return found
 
 
+def _read_maps(value: Any) -> list[LayerMap]:
+    return [LayerMap.from_dict(one) for one in fit(value, MapsFile)["maps"]]
+
+
 def _build_block(found: LayerMap, kind: Kind, split: str, number: int) -> Block:
     shown = choose_tokens(found)
     rows: Rows = [
@@ -91,7 +98,7 @@ def _build_block(found: LayerMap, kind: Kind, split: str, number: int) -> Block:
     ]
     texts = found.texts[1:] if kind.reads_answers else found.texts
     return Block(
-        f"layer_map_{split}" if number == 1 else f"layer_map_{split}_{number}",
+        block_key("layer_map", split, *([number] if number > 1 else [])),
         f"{TITLE}, example {number}",
         [_describe_example(found, kind)],
         Table(["position", "token", *(Column(name, 3) for name in found.layers)], rows),

@@ -7,7 +7,7 @@ from bertvision.kinds import Figure
 from bertvision.pipeline.finished import Group
 from bertvision.pipeline.score import begun_note
 from bertvision.report.analysis import analysis
-from bertvision.report.block import Block
+from bertvision.report.block import Block, block_key
 from bertvision.report.certainty import DRAWS, Certainty
 from bertvision.report.drawing import chart_of, colour_by, import_altair, off_zero, tips
 from bertvision.report.ranking import baseline_figure, figure_columns, heading_of
@@ -31,7 +31,7 @@ def scores_table(certainty: Certainty) -> Block:
         cells = [cell for one in columns for cell in _cells(certainty, group, one, several)]
         rows.append([group.title, group.first.parameters, share, *cells])
     return Block(
-        f"scores_{split}_{epochs:g}".replace(".", "_"),
+        block_key("scores", split, f"{epochs:g}"),
         f"Scores on {split}, encoder {tuned(epochs)}",
         _describe_scores(certainty),
         Table(_columns(columns, several), rows),

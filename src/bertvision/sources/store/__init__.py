@@ -1,4 +1,4 @@
-"""States on disk: a store in a folder or at an fsspec URL, with its writer, its reader and its maintenance."""
+"""States on disk: a store in a folder or at an address (s3://…), with its writer, its reader and its maintenance."""
 
 from bertvision.disk import DamagedError
 from bertvision.sources.store.dtypes import DTYPES

@@ -7,6 +7,7 @@ docs/store_format.md specifies every byte written here, for other programs.
 import hashlib
 import json
 import re
+import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
@@ -37,8 +38,11 @@ HEADER_GUESS, HEADER_MOST = 1 << 16, 100_000_000
 READABLE = ("window settings", "layers", "parts", "dtype", "precision", "format")
 # Usually differs because another field differs. On its own, it means that texts are now cut or tokenized differently.
 DERIVED = "token ids"
-FACT_BYTES = 72  # approximate bytes per window in addition to its states: offset, target, id
+FACT_BYTES = 80  # approximate bytes per window in addition to its states: offset, target, checksum, id
 PARTS: tuple[Part, ...] = ("tokens", *POOLED)
+CHECKSUM, HEAD_CHECKSUM = "{part}_crc32", "head_crc32"
+Checksums = dict[Part, np.ndarray]  # each (window) CRC-32 of the window's states
+FACTS: dict[str, Any] = {"I64": np.dtype("<i8"), "F32": np.dtype("<f4")}  # dtypes of the arrays before the states
 Data = bytes  # the contents of a file; in the classes below, `bytes` is a size
 
 
@@ -64,6 +68,11 @@ class Contents:
     def record_bytes(self, part: Part) -> int:
         """Bytes per token, [CLS] or mean, over all layers."""
         return self.rows(part) * stored_width(self.hidden, self.dtype) * item_bytes(self.dtype)
+
+    def window_bytes(self, part: Part, lengths: np.ndarray) -> np.ndarray:
+        """(window) bytes of the states of windows with these lengths."""
+        record = self.record_bytes(part)
+        return lengths * record if part == "tokens" else np.full_like(lengths, record)
 
     def shape(self, part: Part, windows: int, tokens: int) -> tuple[int, int, int]:
         return (tokens if part == "tokens" else windows, self.rows(part), stored_width(self.hidden, self.dtype))
@@ -348,10 +357,17 @@ def windows_of(features: Features, first: int, stop: int) -> range:
 
 
 def outline_shard(
-    features: Features, ids: Sequence[str], contents: Contents, fingerprint: str, first: int, stop: int
+    features: Features,
+    ids: Sequence[str],
+    contents: Contents,
+    fingerprint: str,
+    first: int,
+    stop: int,
+    checked: bool = True,
 ) -> tuple[Shard, Data]:
-    """Describe a shard before its states are computed. Return the shard, with offsets and size, and the bytes that come
-    before the states in the file: the header and the per-window arrays."""
+    """Describe a shard before its states are computed. Return the shard, with offsets and size, and the first bytes of
+    the file: the header and the per-window arrays that are known already. The checksums of `add_checksums` follow, and
+    then the states. Shards of earlier versions have no checksums: `checked` is False."""
     windows = windows_of(features, first, stop)
     some = slice(windows.start, windows.stop)
     offsets = np.zeros(len(windows) + 1, dtype="<i8")  # (window + 1)
@@ -363,6 +379,9 @@ def outline_shard(
     tensors: dict[str, tuple[str, Sequence[int], int]] = {
         name: ("F32" if name == "target" else "I64", value.shape, value.nbytes) for name, value in facts.items()
     }
+    if checked:
+        counts = {CHECKSUM.format(part=part): len(windows) for part in contents.parts} | {HEAD_CHECKSUM: 1}
+        tensors |= {name: ("I64", [count], 8 * count) for name, count in counts.items()}
     for part in contents.parts:
         rows = contents.shape(part, len(windows), tokens)
         tensors[part] = (SAFETENSORS[contents.dtype], rows, contents.record_bytes(part) * rows[0])
@@ -378,6 +397,52 @@ def outline_shard(
     at: dict[str, int] = {part: begin + header[part]["data_offsets"][0] for part in contents.parts}
     head = b"".join([len(text).to_bytes(8, "little"), text, *(value.tobytes() for value in facts.values())])
     return Shard(first, stop, len(windows), tokens, begin + end, at), head
+
+
+def add_checksums(head: Data, states: Sequence[Buffer], sizes: Sequence[Sequence[int]]) -> Data:
+    """Return everything that comes before the states in a shard: `head`, a CRC-32 of each window's states of each part,
+    and one of all bytes before it. `sizes` are the bytes of each window in each part."""
+    for part, own in zip(states, sizes, strict=True):
+        ends = np.cumsum(own).tolist()
+        found = [zlib.crc32(part[first:last]) for first, last in zip([0, *ends], ends, strict=False)]
+        head += np.array(found, dtype="<i8").tobytes()
+    return head + zlib.crc32(head).to_bytes(8, "little")
+
+
+@dataclass(frozen=True)
+class Head:
+    """Everything that comes before the states in a shard."""
+
+    facts: dict[str, np.ndarray]
+    """`offsets` (window + 1), `example`, `start`, `end` and `target` (window)."""
+    ids: list[str]
+    checksums: Checksums
+    """Empty for a shard of an earlier version."""
+
+
+def read_head(location: Location, shard: Shard) -> Head:
+    """Read what comes before the states, and check it. Raise UserError if it is damaged."""
+    try:
+        data = location.read(shard.file, 0, min(shard.at.values()))
+        header, begin = parse_header(data)
+        metadata = header.pop("__metadata__")
+        arrays: dict[str, np.ndarray] = {}
+        for name, array in header.items():
+            first, last = (begin + offset for offset in array["data_offsets"])
+            if name not in shard.at:
+                arrays[name] = np.frombuffer(data[first:last], FACTS[array["dtype"]])
+            if name == HEAD_CHECKSUM and zlib.crc32(data[:first]) != arrays[name][0]:
+                raise ValueError("its header or its per-window arrays are damaged")
+        if HEAD_CHECKSUM not in arrays and any("crc32" in name for name in arrays):
+            raise ValueError(f"its {HEAD_CHECKSUM} is missing")
+        parts: dict[Part, str] = {part: CHECKSUM.format(part=part) for part in PARTS if part in shard.at}
+        checksums = {part: arrays[name] for part, name in parts.items() if name in arrays}
+        facts = {name: arrays[name] for name in ("offsets", "example", "start", "end", "target")}
+        if {len(values) for values in (facts["offsets"][1:], facts["example"], *checksums.values())} != {shard.windows}:
+            raise ValueError("it has another number of windows than manifest.json says")
+        return Head(facts, [str(one) for one in json.loads(metadata["ids"])], checksums)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise bad_shard(location, shard, f"can't be read ({error})") from error
 
 
 def read_header(location: Location, name: str) -> tuple[dict[str, Any], int]:

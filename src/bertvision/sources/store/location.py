@@ -1,4 +1,4 @@
-"""The location of a store: a local folder, or any URL that fsspec supports (`s3://bucket/states`).
+"""The location of a store: a local folder, or an address in an object store (`s3://bucket/states`), through fsspec.
 
 Both offer only what a store needs: names with sizes, reads of byte ranges into given buffers, and atomic writes.
 """
@@ -17,12 +17,13 @@ import fsspec
 
 from bertvision.disk import TEMPORARY, clear_disk_errors, existing_folder, is_abandoned, temporary, writing_file
 from bertvision.errors import UserError
+from bertvision.network import find_address_mistake, is_address
 
 Buffer = memoryview
 BLOCK = 4 << 20  # bytes per request while a remote file is hashed
 MOST_BUFFERS = 512  # per system call; every system allows at least 1,024
 # Object stores show a file only when it is complete. Elsewhere it is written under a temporary name, then renamed.
-WHOLE_OR_NOTHING = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "memory"}
+WHOLE_OR_NOTHING = {"s3", "gs", "az", "abfs", "hf", "memory"}
 
 
 @dataclass(frozen=True)
@@ -38,17 +39,19 @@ class ByteRange:
 
 
 def open_location(path: "str | Path | Location") -> "Location":
-    """Open a folder or URL. Raise UserError if a package for the URL is missing."""
+    """Open a folder or an address. Raise UserError if its scheme is not in the list, or if a package is missing."""
     if isinstance(path, Location):
         return path
     text = str(path)
-    if "://" not in text or text.startswith("file://"):
+    if mistake := find_address_mistake(text):
+        raise UserError(mistake)
+    if not is_address(text) or text.startswith("file://"):
         return Folder(text.removeprefix("file://"))
     return Location(text)
 
 
 class Location:
-    """Any URL that fsspec supports."""
+    """An address in an object store."""
 
     at_once = 256 << 20
     """Bytes to request in one call when several threads read. A server answers many requests at once as fast as one."""
@@ -58,10 +61,10 @@ class Location:
         try:
             self.files, root = fsspec.core.url_to_fs(path)
         except ImportError as error:
-            extra = " (pip install 'bertvision[s3]')" if protocol in ("s3", "s3a") else ""
+            extra = " (pip install 'bertvision[s3]')" if protocol == "s3" else ""
             raise UserError(f"'{path}' needs another package{extra}: {error}.") from None
         except ValueError as error:
-            raise UserError(f"'{path}' is neither a folder nor a URL that fsspec supports: {error}.") from None
+            raise UserError(f"'{path}' is no address that fsspec can open: {error}.") from None
         self.path, self.root = path.rstrip("/"), root.rstrip("/")
         self.atomic = protocol in WHOLE_OR_NOTHING
 

@@ -7,16 +7,17 @@ disk.
 
 import math
 import os
+import zlib
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import cached_property
-from itertools import count
+from itertools import count, repeat
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import finalize
 
 import numpy as np
@@ -24,7 +25,6 @@ import torch
 from torch import Tensor
 
 from bertvision.data.windows import Features
-from bertvision.disk import fit, parse_json
 from bertvision.encoder.states import HiddenStates, Part
 from bertvision.errors import UserError
 from bertvision.sources.base import StateBatch, make_ahead, pack_targets
@@ -33,18 +33,18 @@ from bertvision.sources.store.format import (
     DIGITS,
     MANIFEST,
     WRITING,
+    Checksums,
     Contents,
     Manifest,
     Shard,
     bad_shard,
-    parse_header,
+    read_head,
 )
 from bertvision.sources.store.location import Buffer, ByteRange, Location, open_location
 from bertvision.sources.store.scan import scan
 
 MEMORY = 1 << 30  # bytes of states, prefetched and in use together
 PAGE = 4096
-NUMPY: dict[str, Any] = {"I64": np.dtype("<i8"), "F32": np.dtype("<f4")}  # dtypes of the per-window arrays
 # Concurrent reads: disks and servers answer several at once faster than one by one; more than the cores are slower.
 THREADS = max(2, min(4, os.cpu_count() or 2))
 
@@ -55,6 +55,7 @@ class Store:
     def __init__(self, location: Location, manifest: Manifest) -> None:
         self.location, self.manifest = location, manifest
         self.contents: Contents = manifest.contents
+        self._checksums: dict[int, Checksums] = {}
 
     @classmethod
     def open(cls, path: str | Path | Location, identity: dict[str, Any] | None = None) -> "Store":
@@ -80,9 +81,15 @@ class Store:
         return self.manifest.windows
 
     def check(self, shard: Shard) -> None:
-        """Verify the checksum of a shard."""
-        if self.location.hash(shard.file)[:DIGITS] != shard.sha256:
+        """Verify the checksum of a shard that has none for its windows: those are verified whenever they are read."""
+        if not self.checksums(shard) and self.location.hash(shard.file)[:DIGITS] != shard.sha256:
             raise bad_shard(self.location, shard, "is damaged")
+
+    def checksums(self, shard: Shard) -> Checksums:
+        """The checksums of each window of a shard; none if an earlier version wrote it."""
+        if shard.first not in self._checksums:
+            self._checksums[shard.first] = read_head(self.location, shard).checksums
+        return self._checksums[shard.first]
 
     def __repr__(self) -> str:
         parts = ", ".join(self.contents.parts)
@@ -113,19 +120,10 @@ class Store:
         found: dict[str, list[np.ndarray]] = {name: [] for name in ("lengths", "example", "start", "end", "target")}
         ids: list[str] = []
         for shard in self.manifest.shards:
-            try:
-                data = self.location.read(shard.file, 0, min(shard.at.values()))  # everything before the states
-                header, begin = parse_header(data)
-                ids += fit(parse_json(header["__metadata__"]["ids"]), list[str])
-                for name in ("offsets", "example", "start", "end", "target"):
-                    first, last = header[name]["data_offsets"]
-                    values = np.frombuffer(data[begin + first : begin + last], NUMPY[header[name]["dtype"]])
-                    if len(values) != shard.windows + (name == "offsets"):
-                        raise ValueError(f"{name} is not for {shard.windows:,} windows")
-                    is_offsets = name == "offsets"
-                    found["lengths" if is_offsets else name].append(np.diff(values) if is_offsets else values)
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                raise bad_shard(self.location, shard, f"can't be read ({error})") from error
+            head = read_head(self.location, shard)
+            ids += head.ids
+            for name, values in head.facts.items():
+                found["lengths" if name == "offsets" else name].append(np.diff(values) if name == "offsets" else values)
         return {name: np.concatenate(parts) for name, parts in found.items()}, ids
 
 
@@ -160,6 +158,17 @@ def _aligned(size: int) -> np.ndarray:
     return room[first : first + size]
 
 
+class Wanted(NamedTuple):
+    """One window's states of one part: where they are, and the buffer that they are read into."""
+
+    shard: int
+    start: int
+    buffer: Buffer
+    part: Part
+    window: int
+    """Its number in the shard."""
+
+
 class StateReader:
     """Locates the states of each window in a store, and reads them."""
 
@@ -178,13 +187,14 @@ class StateReader:
         tokens = np.array([shard.tokens for shard in shards])  # (shard)
         token_in_shard = before - np.repeat(np.cumsum(tokens) - tokens, counts)  # (window)
         window_in_shard = np.arange(len(self.lengths)) - first_window  # (window)
+        self.window_in_shard = window_in_shard
         self.start: dict[Part, np.ndarray] = {}  # each (window) byte offset in the shard
         self.size: dict[Part, np.ndarray] = {}  # each (window) bytes
         for part in parts:
             at, record = np.repeat([shard.at[part] for shard in shards], counts), contents.record_bytes(part)
             position = token_in_shard if part == "tokens" else window_in_shard
             self.start[part] = at + position * record
-            self.size[part] = self.lengths * record if part == "tokens" else np.full_like(self.lengths, record)
+            self.size[part] = contents.window_bytes(part, self.lengths)
 
     def bytes_of(self, windows: np.ndarray) -> int:
         return sum(int(self.size[part][windows].sum()) for part in self.parts)
@@ -195,18 +205,18 @@ class StateReader:
         """Read the stored states of each batch's windows, in disk order."""
         contents = self.store.contents
         found: list[dict[Part, Tensor]] = []
-        wanted: list[tuple[np.ndarray, np.ndarray, list[Buffer]]] = []  # shards, starts and buffers of a batch's part
+        wanted: list[Wanted] = []
         for windows in batches:
             made: dict[Part, Tensor] = {}
             for part in self.parts:
                 shape = contents.shape(part, len(windows), int(self.lengths[windows].sum()))
                 made[part] = self._make(shape, pinned)
-                wanted.append((self.shard[windows], self.start[part][windows], self._cut(made[part], part, windows)))
+                wanted += map(
+                    Wanted, self.shard[windows].tolist(), self.start[part][windows].tolist(),
+                    self._cut(made[part], part, windows), repeat(part), self.window_in_shard[windows].tolist(),
+                )  # fmt: skip
             found.append(made)
-        shards = np.concatenate([entry[0] for entry in wanted])
-        starts = np.concatenate([entry[1] for entry in wanted])
-        buffers = [buffer for entry in wanted for buffer in entry[2]]
-        self._read(shards, starts, buffers, pool)
+        self._read(wanted, pool)
         return found
 
     def _make(self, shape: tuple[int, int, int], pinned: bool) -> Tensor:
@@ -222,36 +232,46 @@ class StateReader:
         ends = np.cumsum(self.size[part][windows]).tolist()
         return [whole[first:last] for first, last in zip([0, *ends], ends, strict=False)]
 
-    def _read(
-        self, shards: np.ndarray, starts: np.ndarray, buffers: list[Buffer], pool: ThreadPoolExecutor | None
-    ) -> None:
-        order = np.lexsort((starts, shards)).tolist()
-        jobs: list[tuple[Shard, list[ByteRange]]] = []
-        shard_of, start_of = shards.tolist(), starts.tolist()
-        neighbours: list[Buffer] = []
-        last, end, used = -1, -1, 0
-        for index in order:
+    def _read(self, wanted: list["Wanted"], pool: ThreadPoolExecutor | None) -> None:
+        jobs: list[tuple[Shard, list[Wanted]]] = []
+        last, used = -1, 0
+        for one in sorted(wanted, key=lambda one: (one.shard, one.start)):
             # Jobs are taken in disk order: small ones keep the threads close to each other on the disk.
-            if shard_of[index] != last or used > self.store.location.at_once:
-                last, end, used = shard_of[index], -1, 0
+            if one.shard != last or used > self.store.location.at_once:
+                last, used = one.shard, 0
                 jobs.append((self.store.manifest.shards[last], []))
-            if start_of[index] != end:  # adjacent windows are one read
-                neighbours = []
-                jobs[-1][1].append(ByteRange(start_of[index], neighbours))
-            neighbours.append(buffers[index])
-            end = start_of[index] + len(buffers[index])
-            used += len(buffers[index])
+            jobs[-1][1].append(one)
+            used += len(one.buffer)
         if pool is None:
             for job in jobs:
                 self._read_ranges(*job)
         else:
             list(pool.map(self._read_ranges, *zip(*jobs, strict=True)))
 
-    def _read_ranges(self, shard: Shard, ranges: list[ByteRange]) -> None:
+    def _read_ranges(self, shard: Shard, wanted: list["Wanted"]) -> None:
+        ranges: list[ByteRange] = []
+        neighbours, end = list[Buffer](), -1
+        for one in wanted:
+            if one.start != end:  # adjacent windows are one read
+                neighbours = []
+                ranges.append(ByteRange(one.start, neighbours))
+            neighbours.append(one.buffer)
+            end = one.start + len(one.buffer)
         try:
             self.store.location.read_into(shard.file, ranges)
         except (OSError, EOFError) as error:
             raise bad_shard(self.store.location, shard, f"can't be read ({error})") from error
+        self._check(shard, wanted)
+
+    def _check(self, shard: Shard, wanted: list["Wanted"]) -> None:
+        """Compare what was read with its checksums, in the thread that read it."""
+        known = self.store.checksums(shard)
+        for one in wanted:
+            if one.part in known and zlib.crc32(one.buffer) != known[one.part][one.window]:
+                example = int(read_head(self.store.location, shard).facts["example"][one.window])
+                raise bad_shard(
+                    self.store.location, shard, f"is damaged: the states of example {example:,} have a wrong checksum"
+                )
 
 
 class StoredSource:

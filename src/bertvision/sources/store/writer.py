@@ -33,6 +33,7 @@ from bertvision.sources.store.format import (
     Data,
     Manifest,
     Shard,
+    add_checksums,
     digest,
     outline_shard,
     plan_shards,
@@ -104,12 +105,12 @@ class StoreWriter:
 
     def finish(self) -> bool:
         """Write the manifest if every shard is written. Return False if any shard is missing."""
-        names = self._found()
-        if len(names) < len(self.shards):
+        written = self._found()
+        if len(written) < len(self.shards):
             return False
-        found, own = scan(self.location), set(names.values())
+        found, own = scan(self.location), {shard.file for shard in written.values()}
         if found.manifest is None or {shard.file for shard in found.manifest.shards} != own:
-            shards = [replace(shard, sha256=names[shard.first][len(shard.stem) :][:DIGITS]) for shard in self.shards]
+            shards = [written[shard.first] for shard in self.shards]
             now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             manifest = Manifest(self.identity, self.contents, shards, {**self.about, "written": now})
             self.location.write(MANIFEST, [memoryview(manifest.dump())])
@@ -139,17 +140,20 @@ class StoreWriter:
                 begin = stop
         return ranges
 
-    def _outline_one(self, first: int, stop: int) -> tuple[Shard, Data]:
-        return outline_shard(self.features, self.ids, self.contents, self.fingerprint, first, stop)
+    def _outline_one(self, first: int, stop: int, checked: bool = True) -> tuple[Shard, Data]:
+        return outline_shard(self.features, self.ids, self.contents, self.fingerprint, first, stop, checked)
 
-    def _found(self) -> dict[int, str]:
-        """First example → file name, for the complete shards of this store."""
+    def _found(self) -> dict[int, Shard]:
+        """First example → the complete shard of this store. Those of earlier versions have no checksums of windows, and
+        stay as they are."""
         expected = {shard.stem: shard for shard in self.shards}
         found = {}
         for name, size in self.location.sizes().items():
             shard = expected.get(name[: name.rfind("-") + 1])
+            if shard is not None and size != shard.bytes:
+                shard = self._outline_one(shard.first, shard.stop, checked=False)[0]
             if shard is not None and size == shard.bytes and self._is_own(name):
-                found[shard.first] = name
+                found[shard.first] = replace(shard, sha256=name[len(shard.stem) :][:DIGITS])
         return found
 
     def _is_own(self, name: str) -> bool:
@@ -236,7 +240,11 @@ class StoreWriter:
 
     def _write_shard(self, shard: Shard, states: dict[Part, Tensor]) -> None:
         _, head = self._outline_one(shard.first, shard.stop)
-        pieces = [memoryview(head), *(_bytes_of(states[part]) for part in self.contents.parts)]
+        parts = [_bytes_of(states[part]) for part in self.contents.parts]
+        windows = windows_of(self.features, shard.first, shard.stop)
+        lengths = self.features.lengths[windows.start : windows.stop].astype(np.int64)  # (window)
+        sizes = [self.contents.window_bytes(part, lengths) for part in self.contents.parts]
+        pieces = [memoryview(add_checksums(head, parts, [own.tolist() for own in sizes])), *parts]
         assert sum(map(len, pieces)) == shard.bytes
         name = f"{shard.stem}{digest(pieces)}.safetensors"
         self.location.write(name, pieces)

@@ -19,6 +19,9 @@ from bertvision.sources.store.upkeep import verify_store
 
 PAGE = Path(__file__).parents[4] / "docs" / "store_format.md"
 PARTS = ("tokens", "cls", "mean")
+ARRAYS = [
+    "offsets", "example", "start", "end", "target", *(f"{part}_crc32" for part in PARTS), "head_crc32", *PARTS,
+]  # fmt: skip
 # Largest error of a stored value, relative to the largest value of its state: from the bits of each dtype.
 ROUNDING = {"float32": 0.0, "bfloat16": 2**-8, "float16": 2**-11, "int8": 1 / 254}
 OF_THE_ENCODER = 2e-6  # rounding of a window alone and in a batch
@@ -100,7 +103,7 @@ def test_safetensors_own_reader_opens_every_shard(store: TinyStore) -> None:
     tokens = windows = 0
     for shard in manifest["shards"]:
         with safe_open(folder_of(store) / shard["file"], framework="pt") as file:
-            assert set(file.keys()) == {"offsets", "example", "start", "end", "target", *PARTS}
+            assert set(file.keys()) == {*ARRAYS}
             metadata = file.metadata()
             assert metadata["store"] == manifest["fingerprint"]
             assert int(metadata["first"]) == shard["first"]
@@ -130,7 +133,7 @@ def test_shards_are_laid_out_as_the_page_says(store: TinyStore) -> None:
         assert begin % 64 == 0
         header = json.loads(data[8:begin])
         arrays = [(name, entry["data_offsets"]) for name, entry in header.items() if name != "__metadata__"]
-        assert [name for name, _ in arrays] == ["offsets", "example", "start", "end", "target", *PARTS]
+        assert [name for name, _ in arrays] == ARRAYS
         ends = [0, *(offsets[1] for _, offsets in arrays)]
         assert [offsets[0] for _, offsets in arrays] == ends[:-1] and begin + ends[-1] == len(data)
         assert shard["at"] == {name: begin + offsets[0] for name, offsets in arrays if name in PARTS}

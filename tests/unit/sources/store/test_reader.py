@@ -12,10 +12,12 @@ from tiny_stores import TinyStore, begin_tiny_store, write_tiny_store
 from bertvision.data.packing import plan_batches
 from bertvision.encoder.states import Part
 from bertvision.errors import UserError
-from bertvision.sources.store import DTYPES, Store, StoredSource
-from bertvision.sources.store.format import MANIFEST, SET_ASIDE
+from bertvision.sources.memory import MemoryStates
+from bertvision.sources.store import DTYPES, Store, StoredSource, writer
+from bertvision.sources.store.format import MANIFEST, SET_ASIDE, outline_shard, seal, unseal
 from bertvision.sources.store.location import ByteRange, Folder
 from bertvision.sources.store.reader import StateReader
+from bertvision.sources.store.upkeep import verify_store
 
 PARTS: tuple[Part, ...] = ("tokens", "cls", "mean")
 TOKEN = 4 * 32 * 4  # bytes of a token's states in float32
@@ -258,3 +260,88 @@ def test_a_pass_without_steps_is_empty(store: Store, tiny: TinyStore) -> None:
 def test_stores_can_be_opened_by_path_string_and_location(tiny: TinyStore) -> None:
     for path in (tiny.location, str(tiny.location), Path(str(tiny.location)), f"file://{tiny.location}"):
         assert Store.open(path).manifest.fingerprint == tiny.writer.fingerprint
+
+
+# ---------------------------------------------------------------------- damage
+
+
+def write_as_before(folder: Path, monkeypatch: pytest.MonkeyPatch) -> TinyStore:
+    """A store without checksums of windows, as earlier versions wrote it."""
+    with monkeypatch.context() as patched:
+        patched.setattr(writer, "outline_shard", lambda *given: outline_shard(*given[:6], checked=False))
+        patched.setattr(writer, "add_checksums", lambda head, *_: head)
+        return write_tiny_store(folder, "float16", PARTS)
+
+
+def flip(path: Path, byte: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[byte] ^= 0x10
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_flipped_bit_in_a_states_is_refused_and_encode_repairs_it(tmp_path: Path, part: Part) -> None:
+    tiny = write_tiny_store(tmp_path, "float16", PARTS)
+    found = Store.open(tmp_path)
+    before = {shard.file: (tmp_path / shard.file).read_bytes() for shard in found.manifest.shards}
+    shard = found.manifest.shards[3]
+    second = shard.at[part] + found.contents.window_bytes(part, tiny.features.lengths.astype(np.int64))[6]
+    flip(tmp_path / shard.file, int(second) + 1)
+    reading = StateReader(Store.open(tmp_path), (part,), tiny.features.lengths)
+    reading.fetch([np.arange(7)])  # only what is read is checked
+    with pytest.raises(UserError, match=rf"{shard.file}.*example 3 have a wrong checksum.*`bertvision encode` repairs"):
+        reading.fetch([np.array([2, 7])])
+    verify_store(tmp_path)
+    again = begin_tiny_store(tmp_path, "float16", PARTS)
+    assert again.writer.write() == shard.bytes and again.writer.finish()
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
+
+
+def test_a_flipped_bit_before_the_states_is_refused(tmp_path: Path) -> None:
+    write_tiny_store(tmp_path, "float16", PARTS)
+    shard = Store.open(tmp_path).manifest.shards[0]
+    whole = (tmp_path / shard.file).read_bytes()
+    for byte in range(0, shard.at["tokens"], 7):
+        flip(tmp_path / shard.file, byte)
+        with pytest.raises(UserError, match="bertvision encode"):
+            Store.open(tmp_path).facts()
+        (tmp_path / shard.file).write_bytes(whole)
+    assert Store.open(tmp_path).ids()
+
+
+def test_stores_of_earlier_versions_are_read_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = write_as_before(tmp_path, monkeypatch)
+    found = Store.open(tmp_path, tiny.identity)
+    assert not any(found.checksums(shard) for shard in found.manifest.shards)
+    np.testing.assert_allclose(found.read("mean", [5]).numpy(), tiny.states_of(5, "mean"), atol=2e-3)
+    again = begin_tiny_store(tmp_path, "float16", PARTS)
+    assert again.writer.missing() == [] and again.writer.write() == 0 and again.writer.finish()
+    assert Store.open(tmp_path).manifest == found.manifest
+    # A shard that is written again has checksums, next to others that have none.
+    lost = found.manifest.shards[4]
+    (tmp_path / lost.file).unlink()
+    again = begin_tiny_store(tmp_path, "float16", PARTS)
+    assert again.writer.write() > lost.bytes and again.writer.finish()
+    mixed = Store.open(tmp_path)
+    assert [bool(mixed.checksums(shard)) for shard in mixed.manifest.shards] == [number == 4 for number in range(9)]
+    new = write_tiny_store(tmp_path / "new", "float16", PARTS).location
+    assert torch.equal(mixed.read("tokens", range(18)), Store.open(new).read("tokens", range(18)))
+
+
+def test_pooled_states_of_earlier_versions_are_checked_by_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = write_as_before(tmp_path, monkeypatch)
+    shard = Store.open(tmp_path).manifest.shards[2]
+    flip(tmp_path / shard.file, shard.at["cls"] + 5)
+    with pytest.raises(UserError, match=rf"{shard.file}.*is damaged"):
+        MemoryStates.load(Store.open(tmp_path), ("cls",), tiny.features, torch.device("cpu"), torch.float32)
+
+
+def test_a_shard_that_is_a_path_is_refused(tmp_path: Path) -> None:
+    write_tiny_store(tmp_path)
+    value = unseal((tmp_path / MANIFEST).read_bytes(), MANIFEST)
+    value["shards"][0]["sha256"] = "/../../elsewhere"
+    (tmp_path / MANIFEST).write_bytes(seal(value))
+    with pytest.raises(UserError, match="which is not a shard's name"):
+        Store.open(tmp_path)

@@ -1,0 +1,56 @@
+"""What may be fetched over the network: only what the user named.
+
+A store's address must have one of a few schemes. Commands that read a finished run, a fitted model or a kit don't
+download what its files name, since somebody else may have written them: an encoder must be on this machine already.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+SCHEMES = ["file", "s3", "gs", "az", "abfs", "hf"]
+"""Of store addresses. The tests add memory."""
+_may_download: ContextVar[bool] = ContextVar("may_download", default=True)
+
+
+def is_address(path: str) -> bool:
+    """Whether a store is at an address, not in a folder."""
+    return "://" in path
+
+
+def find_address_mistake(path: str) -> str:
+    """What is wrong with a store's address, as a sentence; '' if nothing is."""
+    if not is_address(path):
+        return ""
+    scheme, _, rest = path.partition("://")
+    if scheme in SCHEMES and "::" not in rest:
+        return ""
+    shown = path if len(path) <= 60 else path[:60] + "…"
+    return f"'{shown}' is no address of a store: give a folder, or an address that begins with {_listed()}."
+
+
+def _listed() -> str:
+    *some, last = (f"{scheme}://" for scheme in SCHEMES if scheme != "memory")
+    return f"{', '.join(some)} or {last}"
+
+
+@contextmanager
+def no_downloads() -> Iterator[None]:
+    """Inside this context, encoders and datasets are only taken from folders and from the cache of the hub."""
+    before = _may_download.set(False)
+    try:
+        yield
+    finally:
+        _may_download.reset(before)
+
+
+def may_download() -> bool:
+    return _may_download.get()
+
+
+def not_downloaded(what: str, command: str) -> str:
+    """The message about something that is not on this machine."""
+    return (
+        f"{what} is not on this machine, and what only a file names is not downloaded. If you trust it, download it: "
+        f"{command}"
+    )
