@@ -19,6 +19,10 @@ from typing import Any
 
 import pytest
 
+from bertvision import network
+
+network.SCHEMES.append("memory")  # stores in the memory of this process, for tests only
+
 FIXTURES = Path(__file__).parent / "fixtures"
 LOOPBACK = ("127.", "::1", "localhost")
 

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 
-ATTACKS: tuple[str, ...] = ("flips",)
+ATTACKS: tuple[str, ...] = ("flips", "hostile", "forms")
 """Modules of this folder, in the order of the table."""
 
 

@@ -95,8 +95,9 @@ def page_themes() -> dict[str, Any]:
 
 
 def chart_spec(picture: dict[str, Any]) -> dict[str, Any]:
-    """A chart as the report stores it: no NaN, no URLs, and its size left to the theme unless it sets one."""
-    spec: dict[str, Any] = plain(copy.deepcopy(picture))
+    """A chart as the report stores it: no NaN, no URLs, no characters that Vega can't read, and its size left to the
+    theme unless it sets one."""
+    spec: dict[str, Any] = _readable(plain(copy.deepcopy(picture)))
     spec.pop("$schema", None)
     spec.pop("usermeta", None)
     view = spec.get("config", {}).get("view", {})
@@ -106,6 +107,16 @@ def chart_spec(picture: dict[str, Any]) -> dict[str, Any]:
             del view[name]
     _dress_axes(spec)
     return spec
+
+
+def _readable(value: Any) -> Any:
+    """The same values with spaces for line and paragraph separators: texts become part of Vega's expressions, which
+    can't have them."""
+    if isinstance(value, str):
+        return value.replace("\u2028", " ").replace("\u2029", " ")
+    if isinstance(value, dict):
+        return {_readable(key): _readable(inner) for key, inner in value.items()}
+    return [_readable(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _dress_axes(part: Any) -> None:

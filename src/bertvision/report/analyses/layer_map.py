@@ -15,6 +15,7 @@ from bertvision.progress import Reporter
 from bertvision.report.block import Block, Passage, Section, Shown, block_key
 from bertvision.report.drawing import chart_of, import_altair, tips, two_sided
 from bertvision.report.saved_heads import (
+    ANALYSES,
     layers_of,
     predictions_stamp,
     read_known,

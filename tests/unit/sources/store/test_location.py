@@ -13,6 +13,7 @@ from typing import Any
 import fsspec
 import pytest
 
+from bertvision import network
 from bertvision.disk import temporary
 from bertvision.disk.writing import host_name
 from bertvision.errors import UserError
@@ -361,9 +362,24 @@ def test_any_host_name_works(folder: Folder, monkeypatch: pytest.MonkeyPatch, ho
 # ---------------------------------------------------------------------- addresses
 
 
-def test_an_unknown_url_is_reported() -> None:
-    with pytest.raises(UserError, match="nor a URL that fsspec supports"):
-        open_location("nosuch://bucket/store")
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://127.0.0.1/store", "https://x", "ftp://x", "sftp://x", "ssh://x", "github://org:repo@main/", "nosuch://x",
+        "zip://a.zip::http://127.0.0.1/x", "simplecache::s3://bucket/x", "s3://bucket/x::http://127.0.0.1/", "s3a://x",
+        "local:///tmp/x", "reference://x", "data://x", "HTTP://127.0.0.1", "://x",
+    ],
+)  # fmt: skip
+def test_other_schemes_are_refused_before_any_request(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fsspec.core, "url_to_fs", lambda *_: pytest.fail("fsspec was asked"))
+    with pytest.raises(UserError, match=r"is no address of a store.*file://, s3://, gs://, az://, abfs:// or hf://"):
+        open_location(address)
+
+
+def test_a_memory_store_is_for_tests_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "SCHEMES", [scheme for scheme in network.SCHEMES if scheme != "memory"])
+    with pytest.raises(UserError, match="is no address of a store"):
+        open_location("memory://x")
 
 
 @pytest.mark.parametrize(("address", "says"), [("s3://bucket/x", r"bertvision\[s3\]"), ("gs://bucket/x", "gcsfs")])
