@@ -19,6 +19,8 @@ from bertvision.errors import UserError
 Form = TypeVar("Form")
 MOST_MEGABYTES = 1024
 """Size of a JSON or TOML file that is read whole."""
+MOST_LETTERS = 200
+"""Of the reason why a file is damaged."""
 MOST_DIGITS = 300
 """Of a whole number in JSON. Every such number fits into a float."""
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -39,7 +41,9 @@ class DamagedError(UserError):
 
 
 def damaged(path: Path, why: object) -> DamagedError:
-    error = DamagedError(f"{path} is damaged ({why}): {repair_of(path)}")
+    text = str(why)
+    shown = text if len(text) <= MOST_LETTERS else text[:MOST_LETTERS] + "…"  # it may repeat what is in the file
+    error = DamagedError(f"{path} is damaged ({shown}): {repair_of(path)}")
     error.why = why
     return error
 

@@ -8,7 +8,7 @@ from bertvision.disk.forms import Figures
 from bertvision.encoder.loading import EMBEDDED
 from bertvision.kinds import KINDS, Kind
 from bertvision.kits.kit import KitTaskFile
-from bertvision.pipeline.finished import read_figure
+from bertvision.pipeline.finished import read_figure, total_of
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.pipeline.score import columns_of, figure, score_figures
 from bertvision.report.cards import describe_head, join_card, usage
@@ -72,7 +72,7 @@ def _scores(facts: KitTaskFile) -> str:
     columns = score_figures(kind, facts["task"]["metrics"], list(facts["scores"].values()))
     models = {"this head": facts["scores"]} | facts.get("beside", {})
     rows = [
-        [split, model, f"{scores[split]['total']:,}", *(figure(scores[split], one.key) for one in columns)]
+        [split, model, f"{total_of(scores[split]):,}", *(figure(scores[split], one.key) for one in columns)]
         for split in facts["scores"]
         for model, scores in models.items()
         if split in scores

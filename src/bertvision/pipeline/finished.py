@@ -59,7 +59,13 @@ def read_figure(scores: Mapping[str, Any], key: str) -> float | None:
     value: Any = scores
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
-    return value
+    return value if isinstance(value, int | float) else None
+
+
+def total_of(scores: Mapping[str, Any]) -> int:
+    """How many examples a model was scored on; 0 if that was not recorded."""
+    found = read_figure(scores, "total")
+    return int(found) if found is not None and math.isfinite(found) else 0
 
 
 def as_kept(epochs: float) -> float:
@@ -213,7 +219,7 @@ class Entry:
     @property
     def threshold(self) -> float | None:
         """The no-answer threshold chosen on held-out questions."""
-        return self.scores(HELD_OUT).get("threshold")
+        return read_figure(self.scores(HELD_OUT), "threshold")
 
 
 def build_entry(name: str, epochs: float, found: SavedEntry) -> Entry:
