@@ -269,7 +269,7 @@ def test_a_run_folder_that_cannot_be_written(
     def deny(*_: Any, **__: Any) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("tempfile.mkstemp", deny)  # root may write anywhere, so file permissions are not enough
+    monkeypatch.setattr("os.replace", deny)  # root may write anywhere, so file permissions are not enough
     says(refused("run", rte), "can't be written", "set `run`")
 
 

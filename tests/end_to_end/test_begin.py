@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from sealed import reseal
 
 from bertvision.pipeline.held_out import HeldOut
 from bertvision.pipeline.predict import Predictor
@@ -46,6 +47,7 @@ def changed(folder: Path) -> None:
     """Overwrite the weights in the file."""
     file = folder / "head.safetensors"
     save_file({name: tensor + 0.25 for name, tensor in load_file(file).items()}, file)
+    reseal(folder)
 
 
 def test_initial_weights_come_from_the_folder_except_the_output_layer(

@@ -138,7 +138,7 @@ def test_words_can_win_and_a_kit_refuses_them(command: Command, mean_encoder_fol
     )  # fmt: skip
     assert said.json["chosen"] == "tfidf_lr"
     kept = sorted(path.name for path in (tmp_path / "m" / "snapshots" / "epoch_0" / "tfidf").iterdir())
-    assert kept == ["head.safetensors", "vocabulary.json"]
+    assert kept == ["head.safetensors", "stamp.json", "vocabulary.json"]
     rows = bv.load(tmp_path / "m").predict(["one zqxj two", "one vkqw two"])
     assert [row["label"] for row in rows] == ["a", "b"]
     refused = command("kit", tmp_path / "m", "--to", tmp_path / "kit")

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from bertvision.disk import read_json, write_json
+from sealed import edit_json
 
 Command = Callable[..., Any]
 UNTOUCHED = ("finetune.epochs=0", "train.snapshots=[0]", "finetune.snapshots=[]")
@@ -67,9 +66,7 @@ def test_rows_have_the_ids_of_the_file_and_a_json_file_gets_one_object(
 
 
 def test_an_answer_without_similar_held_out_answers_is_marked(kit: Path, command: Command) -> None:
-    facts = read_json(kit / "kit.json")
-    facts["tasks"]["sst2"]["trust"] = {}
-    write_json(kit / "kit.json", facts)
+    edit_json(kit / "kit.json", lambda facts: facts["tasks"]["sst2"].update(trust={}))
     assert "[no similar answers on held-out data]" in command("predict", kit, "--text", "a king").out
 
 

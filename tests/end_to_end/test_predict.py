@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sealed import edit_json
 
 import bertvision as bv
-from bertvision.disk import read_json, write_json
 from bertvision.pipeline.predict import Predictor
 
 Command = Callable[..., Any]
@@ -88,11 +88,13 @@ def test_without_a_head_the_best_on_held_out_data_is_used(
 
 def test_a_name_without_its_seed_is_the_best_of_the_seeds(rte_run: Path, tmp_path: Path) -> None:
     run = shutil.copytree(rte_run, tmp_path / "run")
-    scores = read_json(run / "scores.json")
-    (models,) = scores["snapshots"].values()
-    for place, name in enumerate(["last_linear", "learned_pooling"]):
-        models[name] |= {"group": "pair", "scores": {"held_out": {"accuracy": 40.0 + place}}}
-    write_json(run / "scores.json", scores)
+
+    def pair_up(scores: Any) -> None:
+        (models,) = scores["snapshots"].values()
+        for place, name in enumerate(["last_linear", "learned_pooling"]):
+            models[name] |= {"group": "pair", "scores": {"held_out": {"accuracy": 40.0 + place}}}
+
+    edit_json(run / "scores.json", pair_up)
     found = Predictor(run, "pair")
     assert found.name == "learned_pooling" and "best on held-out training data, out of 2 seeds" in found.why
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sealed import edit_json
 
-from bertvision.disk import read_json, write_json
 from bertvision.errors import UserError
 from bertvision.report import build, strengths
 from bertvision.report.analyses import layer_importance
@@ -107,9 +107,7 @@ def test_without_the_encoder_or_the_data_other_blocks_remain(
     assert command("report", run, "--no-encoder").code == 0
     assert not {"layer_map_dev", "layer_importance_dev"} & set(blocks_of(run))
     assert read(run)["sections"][0]["title"] == "Scores"
-    config = read_json(run / "config.json")
-    config["task"]["data"] = str(tmp_path / "gone")
-    write_json(run / "config.json", config)
+    edit_json(run / "config.json", lambda config: config["task"].update(data=str(tmp_path / "gone")))
     said = command("report", run)
     assert said.code == 0 and "“Layer map” is left out: the examples of dev" in said.err
     assert {"scores_dev_1", "confusion_matrix_dev"} <= set(blocks_of(run))
@@ -171,9 +169,7 @@ def test_texts_are_not_shown_if_the_data_has_changed(
     # With this seed, the best head and the encoder disagree on some examples.
     run, data = make("rte", "seed=2"), tmp_path / "data"
     shutil.copytree(glue_folder, data)
-    config = read_json(run / "config.json")
-    config["task"]["data"] = str(data)
-    write_json(run / "config.json", config)
+    edit_json(run / "config.json", lambda config: config["task"].update(data=str(data)))
     assert command("report", run, "--no-encoder").code == 0
     assert "rows" in blocks_of(run)["disagreements_dev"]
     (dev,) = data.rglob("RTE/dev.tsv") if list(data.rglob("RTE/dev.tsv")) else data.rglob("dev.tsv")
@@ -187,7 +183,7 @@ def test_missing_per_example_results_are_restored_by_evaluate(make: Callable[...
     run = make("rte")
     (run / "snapshots/epoch_1/predictions/dev/encoder/results.safetensors").unlink()
     said = command("report", run, "--no-encoder")
-    assert said.code == 2 and f"bertvision evaluate {run}" in said.err and "Traceback" not in said.err
+    assert said.code == 2 and f"bertvision run {run}" in said.err and "Traceback" not in said.err
     assert command("evaluate", run).code == 0
     assert command("report", run, "--no-encoder").code == 0
 

@@ -166,7 +166,7 @@ def test_a_writer_killed_at_any_step_resumes(writers: Writers, small_store: Path
         assert_nothing_wrong(folder, small_store)
         assert writers.write(folder, **FEW) == DONE
         assert_same_store(folder, small_store)
-    assert step > 25 and all(seen.values()) and len(seen) == 4, seen
+    assert step > 15 and all(seen.values()) and len(seen) == 4, seen
 
 
 def damage(folder: Path, numbers: list[int]) -> None:

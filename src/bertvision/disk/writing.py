@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-import psutil
-
 from bertvision.disk.reading import unreadable
 from bertvision.disk.seals import render
 from bertvision.errors import UserError
@@ -101,7 +99,11 @@ def host_name() -> str:
 def is_abandoned(name: str) -> bool:
     """Whether a temporary file or folder was left behind by a process of this machine that has ended."""
     begun = _UNFINISHED.fullmatch(name)
-    return begun is not None and begun["host"] == host_name() and not psutil.pid_exists(int(begun["process"]))
+    if begun is None or begun["host"] != host_name():
+        return False
+    import psutil  # takes a while, and is rarely needed
+
+    return not psutil.pid_exists(int(begun["process"]))
 
 
 def sweep(folder: Path) -> None:

@@ -37,14 +37,14 @@ def test_checkpoints_of_other_settings_are_ignored_and_removed_by_the_next_save(
     assert found is not None and found.step == 3 and len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.parametrize("failing", ["save_file", "write_json"])
+@pytest.mark.parametrize("failing", ["save_file", "mark_done"])
 def test_a_failed_save_leaves_the_previous_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     checkpoints = Checkpoints(tmp_path, "stamp", 100)
     checkpoints.save(3, TENSORS, {})
 
-    def fail(*args: object) -> None:
+    def fail(*args: object, **facts: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module, failing, fail)

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from sealed import edit_json
 from tiny_blocks import SEEDS
 from tiny_encoders import plain_call
 from tiny_training import Listening, member_of, random_pairs, random_states
 from transformers import AutoModel, AutoTokenizer
 
-from bertvision.disk import read_json, write_sealed
 from bertvision.encoder.states import StateShape
 from bertvision.heads import Target, build_head
 from bertvision.kinds import LABEL
@@ -146,7 +146,7 @@ def test_other_examples_or_predictions_are_measured_anew(rte_copy: Path) -> None
     some = measure_layers(FinishedRun(rte_copy), "dev", QUIET, examples=2)
     assert some["examples"] == 2 and some["of"] == first["of"] and some["stamp"] != first["stamp"]
     path = rte_copy / "snapshots/epoch_1/predictions/dev/adapter_4/stamp.json"
-    write_sealed(path, {**read_json(path), "stamp": "other"})
+    edit_json(path, lambda stamp: stamp.update(stamp="other"))
     again = measure_layers(FinishedRun(rte_copy), "dev", QUIET)
     assert again["stamp"] != first["stamp"] and again["heads"] == first["heads"]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from sealed import edit_json, reseal
 
-from bertvision.disk import mark_done, read_json, write_sealed
 from bertvision.pipeline.finished import FinishedRun
 from bertvision.report.analyses.layer_weights import layer_weights
 
@@ -17,8 +17,12 @@ def set_weights(run: Path, head: str, parts: list[float]) -> None:
     weights = load_file(path)
     assert weights["pooling.weights"].shape == (len(parts),)
     save_file({**weights, "pooling.weights": torch.tensor(parts).log()}, path)
-    facts = read_json(path.parent / "stamp.json")
-    mark_done(path.parent, **{key: value for key, value in facts.items() if key != "files"})
+    reseal(path.parent)
+
+
+def drop(run: Path, head: str) -> None:
+    """Remove a head from scores.json."""
+    edit_json(run / "scores.json", lambda scores: scores["snapshots"]["1"].__delitem__(head))
 
 
 def test_learned_weights_are_shares_averaged_over_seeds(rte_copy: Path) -> None:
@@ -40,12 +44,9 @@ def test_learned_weights_are_shares_averaged_over_seeds(rte_copy: Path) -> None:
 
 
 def test_one_seed_has_no_spread_and_heads_without_weights_are_left_out(rte_copy: Path) -> None:
-    scores = read_json(rte_copy / "scores.json")
-    del scores["snapshots"]["1"]["learned_pooling_seed1"]
-    write_sealed(rte_copy / "scores.json", scores)
+    drop(rte_copy, "learned_pooling_seed1")
     block = layer_weights(FinishedRun(rte_copy), "dev")
     assert block is not None and block.table is not None
     assert {(row[0], row[3]) for row in block.table.rows} == {("learned_pooling", None)}
-    del scores["snapshots"]["1"]["learned_pooling_seed0"]
-    write_sealed(rte_copy / "scores.json", scores)
+    drop(rte_copy, "learned_pooling_seed0")
     assert layer_weights(FinishedRun(rte_copy), "dev") is None

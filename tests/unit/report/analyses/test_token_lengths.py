@@ -1,3 +1,4 @@
+import json
 import shutil
 from pathlib import Path
 
@@ -7,7 +8,7 @@ from tiny_blocks import curve_run, drawn, layers_of
 from tiny_reports import build_tiny_run
 
 from bertvision.data.windows import build_features
-from bertvision.disk import read_json, write_json
+from bertvision.disk import read_json
 from bertvision.kinds import KINDS, SPAN, Kind
 from bertvision.pipeline.finished import FinishedRun
 from bertvision.pipeline.lengths import keep_lengths
@@ -83,7 +84,7 @@ def test_a_run_of_an_earlier_version_gets_uncut_lengths_when_it_is_scored_again(
     path = run.folder.path / "lengths.json"
     whole = read_json(path)
     older = {split: {key: one[key] for key in ("stamp", "lengths", "windows")} for split, one in whole.items()}
-    write_json(path, older)
+    path.write_text(json.dumps(older))
     assert FinishedRun(run.folder.path).uncut_lengths == {}
     assert length_histogram(FinishedRun(run.folder.path), "dev") is not None
     keep_lengths(run.job)
