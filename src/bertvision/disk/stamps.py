@@ -66,10 +66,10 @@ def check_files(folder: Path, *names: str) -> None:
         if not path.is_file():
             raise DamagedError(f"{path} is missing: {repair_of(path)}")
         try:
-            is_same = digest_of(path) == known[name]
+            is_whole = digest_of(path) == known[name]
         except OSError as error:
             raise UserError(unreadable(path, error)) from None
-        if not is_same:
+        if not is_whole:
             raise damaged(path, "its checksum is wrong")
 
 

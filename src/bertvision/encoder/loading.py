@@ -343,7 +343,8 @@ def _weights_hold_pooler(folder: Path) -> bool:
     """Whether the weights include a pooler. A folder without weights counts as having what its config describes."""
     if not any((folder / file).is_file() for file in (_WEIGHTS, _WEIGHTS_INDEX)):
         return True
-    keys = [key for path in _weight_files(folder) for key in load_shapes(path)]
+    index = read_json(folder / _WEIGHTS_INDEX, IndexFile)
+    keys = index["weight_map"] if index else load_shapes(folder / _WEIGHTS)
     return any(".pooler." in f".{key}" for key in keys)
 
 

@@ -3,11 +3,24 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bertvision.disk import DamagedError, check_files, mark_done, read_json, read_stamp, write_json, write_sealed
+from bertvision.disk import (
+    DamagedError,
+    check_files,
+    digest_of,
+    file_fingerprint,
+    mark_done,
+    read_json,
+    read_stamp,
+    seals,
+    write_json,
+    write_sealed,
+)
 from bertvision.disk.stamps import is_whole
+from bertvision.errors import UserError
 
 FACTS = {"label": "größe", "score": 0.1, "huge": 1e300, "none": None, "nested": {"a": [1, 2.5, "x"]}}
 
@@ -96,3 +109,28 @@ def test_folders_without_checksums_are_read(folder: Path) -> None:
     write_json(folder / "stamp.json", {"stamp": "abc"})
     flip(folder / "weights", 3)
     check_files(folder)
+
+
+def test_a_file_that_can_not_be_read_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Path.open
+
+    def refuse(self: Path, *given: Any, **named: Any) -> Any:
+        if self.name == "weights":
+            raise PermissionError(13, "Permission denied", str(self))
+        return opened(self, *given, **named)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    seals._known.clear()
+    for read in (lambda: check_files(folder, "weights"), lambda: file_fingerprint([folder / "weights"])):
+        with pytest.raises(UserError, match=r"weights can't be read \(Permission denied\): change its permissions"):
+            read()
+
+
+def test_a_name_in_a_stamp_or_a_link_can_not_lead_out(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "outside").write_text("mine")
+    (folder / "linked").symlink_to(tmp_path / "outside")
+    with pytest.raises(UserError, match="leads out of"):  # also of a file that the stamp does not know
+        check_files(folder, "linked")
+    write_sealed(folder / "stamp.json", {"stamp": "abc", "files": {"../outside": digest_of(tmp_path / "outside")}})
+    with pytest.raises(UserError, match="can't be the name of a folder"):
+        check_files(folder)

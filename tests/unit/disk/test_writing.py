@@ -5,9 +5,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors import SafetensorError
+from safetensors.torch import save_file
 
-from bertvision.disk import file_fingerprint, fingerprint, read_json, write_json, write_text, writing, writing_folder
+from bertvision.disk import (
+    file_fingerprint,
+    fingerprint,
+    read_json,
+    save_tensors,
+    write_json,
+    write_text,
+    writing,
+    writing_folder,
+)
 from bertvision.errors import UserError
 
 
@@ -126,3 +137,32 @@ def test_a_file_fingerprint_depends_on_its_bytes(tmp_path: Path) -> None:
     assert file_fingerprint([tmp_path / "a"]) == file_fingerprint([tmp_path / "b"])
     (tmp_path / "b").write_bytes(b"x" * 2_999_999 + b"y")
     assert file_fingerprint([tmp_path / "a"]) != file_fingerprint([tmp_path / "b"])
+
+
+# ---------------------------------------------------------------------- permissions
+
+
+@pytest.mark.parametrize(
+    ("mask", "file", "inner"), [(0o027, 0o640, 0o750), (0o022, 0o644, 0o755), (0o077, 0o600, 0o700)]
+)
+def test_all_files_follow_the_umask(tmp_path: Path, mask: int, file: int, inner: int) -> None:
+    before = os.umask(mask)
+    try:
+        save_tensors(tmp_path / "alone" / "head.safetensors", {"weight": torch.zeros(2)})
+        write_text(tmp_path / "alone" / "config.json", "{}")
+        with writing_folder(tmp_path / "whole") as fresh:
+            save_file({"weight": torch.zeros(2)}, fresh / "model.safetensors")
+            (fresh / "a.json").write_text("{}")
+    finally:
+        os.umask(before)
+    modes = {path.relative_to(tmp_path).as_posix(): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    folders = {"alone", "whole"}
+    assert modes == {name: inner if name in folders else file for name in modes} and len(modes) == 6
+
+
+def test_a_file_that_is_written_again_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "head.safetensors"
+    save_tensors(path, {"weight": torch.zeros(2)})
+    path.chmod(0o660)
+    save_tensors(path, {"weight": torch.ones(2)})
+    assert path.stat().st_mode & 0o777 == 0o660

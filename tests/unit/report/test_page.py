@@ -70,7 +70,8 @@ def test_every_chart_s_spec_is_json_that_kept_its_text(report: Report, read: Rea
     specs = [json.loads(text) for kind, text in read.scripts if kind == "application/json"]
     charts = [spec for spec in specs if "light" not in spec]
     assert len(charts) == sum(block.picture is not None for block in report.blocks())
-    assert any(json.dumps(HOSTILE) in json.dumps(spec) for spec in charts)
+    # Vega can't read a line separator in its expressions.
+    assert any(json.dumps(HOSTILE.replace("\u2028", " ")) in json.dumps(spec) for spec in charts)
     assert not any("$schema" in spec or "usermeta" in spec for spec in charts)
 
 
