@@ -52,47 +52,23 @@ class Made(NamedTuple):
 
 
 def prepare(place: Path) -> Made:
-    """A tiny run with a report, a kit, a fitted model, a saved estimator, stores, a checkpoint and an encoder."""
-    import torch
-    from tiny_encoders import say_how_to_read, tiny_model, tiny_tokenizer
-
+    """A run with a report, a kit, fitted models, a store, a checkpoint and an encoder."""
     import bertvision as bv
-    from bertvision.training.checkpoint import Checkpoints
+    from tests.reliability.made import make_all
 
     root = place / "made"
-    encoder = root / "encoder"
-    tiny_model("bert", num_attention_heads=2).save_pretrained(encoder)
-    tiny_tokenizer().save_pretrained(encoder)
-    say_how_to_read(encoder, "cls")
-    settings: dict[str, Any] = {
-        "task": {"name": "rte", "data": str(FIXTURES / "glue_tiny")},
-        "data": {"max_length": 48, "hold_out": 0.25},
-        "encoder": {"name": str(encoder), "device": "cpu"},
-        "train": {"epochs": 2, "batch_rows": 4},
-    }
-    heads = ["learned_pooling", {"head": "adapter", "size": 4}, {"head": "ladder", "width": 8, "attention_heads": 1}]
-    tuned = {"epochs": 1, "lr": 1e-3, "batch_rows": 2, "snapshots": [0.5]}
-    run = bv.run(run=str(root / "run"), finetune=tuned, heads=heads, **settings)
-    run.ensemble("encoder", "adapter_4", method="mean", name="both")
-    run.report()
-    frozen = {"epochs": 0}
-    bv.run(run=str(root / "frozen"), finetune=frozen, heads=heads[1:], **settings)
-    _say("kit", root / "frozen", "--to", root / "kit")
+    make_all(root)
+    bv.Run(root / "run").report()
     _say("encode", root / "frozen", f"store.path={root / 'store'}")
     texts = [f"the {'cat and dog' if row % 2 else 'river and london'}, number {row}" for row in range(40)]
     labels = ["animals" if row % 2 else "places" for row in range(40)]
-    for name, chosen in (("fitted", ["linear"]), ("words", ["tfidf_lr"])):
-        model = bv.Classifier(encoder=str(encoder), heads=chosen).fit(texts, labels)
-        model.save(root / name)
-    Checkpoints(root / "checkpoint", "abc", 0.0).save(
-        3, {"weight": torch.zeros(2)}, {"seconds": 1.0, "tokens": 3, "memory_tokens": 8, "failed": [], "dropped": []}
-    )
+    bv.Classifier(encoder=str(root / "encoder"), heads=["linear"]).fit(texts, labels).save(root / "estimator")
     (root / "about").mkdir()
     (root / "about" / "about.toml").write_text('rte = "Sentences."\n')
-    return Made(root, readers(root))
+    return Made(root, readers())
 
 
-def readers(root: Path) -> list[Reader]:
+def readers() -> list[Reader]:
     import bertvision as bv
     from bertvision.encoder.loading import load_encoder, shape_of
     from bertvision.encoder.reading import ways_to_read
@@ -102,12 +78,11 @@ def readers(root: Path) -> list[Reader]:
     small = ("heads=['learned_pooling']", "finetune.epochs=0", "run=unused", "encoder.device=cpu")
     data = ("task.name=rte", f"task.data={FIXTURES / 'glue_tiny'}", "data.max_length=48")
 
-    def begin(folder: Path) -> object:
-        config = folder / "config.toml"
+    def begin(head: Path, encoder: Path) -> object:
+        config = encoder.parent / "config.toml"
         config.write_text('[task]\nname = "rte"\n')
-        entry = json.dumps([f"{folder / 'kit' / 'rte'}"])[1:-1]
-        heads = f"heads=[{{head='ladder', width=8, attention_heads=1, begin={entry}}}]"
-        return _say("check", config, *data, f"encoder.name={folder / 'encoder'}", heads, *small[1:])
+        heads = f"heads=[{{head='adapter', size=4, begin={json.dumps(str(head))}}}]"
+        return _say("check", config, *data, f"encoder.name={encoder}", heads, *small[1:])
 
     def own(folder: Path) -> object:
         return bv.load(folder).predict(["a cat", "the river"])
@@ -125,11 +100,12 @@ def readers(root: Path) -> list[Reader]:
         store = Store.open(folder)
         return store.facts(), store.ids(), store.read(store.contents.parts[0], range(2)), repr(store)
 
+    both = "mean_learned_pooling_adapter_4"
     drawn_files = r"(layer.*|stamp|lengths|metrics|predictions)\.jsonl?"
     run_files = r"(task|config|scores|environment|reference|output_layer|stamp)\.json"
     return [
         Reader("predict", "run", run_files, lambda f: _say("predict", f, *TEXT), 20),
-        Reader("predict --head", "run", run_files, lambda f: _say("predict", f, *TEXT, "--head", "both")),
+        Reader("predict --head", "run", run_files, lambda f: _say("predict", f, *TEXT, "--head", both)),
         Reader("predict frozen", "frozen", run_files, lambda f: _say("predict", f, *TEXT)),
         Reader("report", "run", r".*\.jsonl?", lambda f: _say("report", f, "--no-encoder"), 3),
         Reader("report, encoder", "run", drawn_files, lambda f: _say("report", f), 1),
@@ -140,22 +116,24 @@ def readers(root: Path) -> list[Reader]:
         Reader("Run", "run", r".*\.jsonl?", lambda f: (bv.Run(f).scores, bv.Run(f).summary())),
         Reader("kit predict", "kit", r".*\.json", lambda f: _say("predict", f, *TEXT), 20),
         Reader("kit load", "kit", r".*\.json", lambda f: bv.load(f).predict([("a king", "a man")])),
-        Reader("kit begin", "kit", r".*\.json", lambda f: begin(f.parent)),
+        Reader("kit begin", "kit", r".*\.json", lambda f: begin(f / "rte", f.parent / "encoder")),
+        Reader("begin", "frozen", r"(task|config|stamp)\.json", lambda f: begin(
+            f / "snapshots" / "epoch_0" / "heads" / "adapter_4", f.parent / "encoder")),
         Reader("kit evaluate", "kit", r".*\.json", lambda f: _say("evaluate", f.parent / "frozen", "--kit", f)),
         Reader("kit --about", "about", r".*", lambda f: _say(
             "kit", f.parent / "frozen", "--to", f.parent / "new", "--about", f / "about.toml"), 3),
-        Reader("fitted predict", "fitted", r".*\.json", lambda f: _say("predict", f, "--text", "a cat")),
-        Reader("fitted load", "fitted", r".*\.json", own),
-        Reader("fitted report", "fitted", r".*\.json", lambda f: _say("report", f, "--no-encoder"), 1),
-        Reader("fitted kit", "fitted", r".*\.json", lambda f: _say("kit", f, "--to", f.parent / "new_kit")),
+        Reader("fitted predict", "model", r".*\.json", lambda f: _say("predict", f, "--text", "a cat")),
+        Reader("fitted load", "model", r".*\.json", own),
+        Reader("fitted report", "model", r".*\.json", lambda f: _say("report", f, "--no-encoder"), 1),
+        Reader("fitted kit", "model", r".*\.json", lambda f: _say("kit", f, "--to", f.parent / "new_kit")),
         Reader("words load", "words", r".*\.json", own),
-        Reader("estimator", "fitted", r"(estimator|model|scores)\.json",
+        Reader("estimator", "estimator", r"(estimator|model|scores)\.json",
                lambda f: (one := bv.Classifier.load(f), one.predict(["a cat"]), repr(one.leaderboard_), one.notes_)),
         Reader("store verify", "store", r".*\.json", lambda f: _say("store", "verify", next(f.iterdir(), f))),
         Reader("store open", "store", r".*\.json", lambda f: open_store(next(f.iterdir(), f))),
         Reader("store ls", "store", r".*\.json", lambda f: _say("store", "ls", f)),
         Reader("encode", "store", r".*\.json", lambda f: _say("encode", f.parent / "frozen", f"store.path={f}"), 5),
-        Reader("checkpoint", "checkpoint", r".*\.json", lambda f: Checkpoints(f, "abc", 0.0).load()),
+        Reader("checkpoint", "checkpoints", r".*\.json", lambda f: Checkpoints(f, "stamp", 0.0).load()),
         Reader("heads", "encoder", r"(config|modules)\.json", lambda f: _say("heads", "--encoder", f)),
         Reader("load_encoder", "encoder", r".*\.json", open_encoder),
         Reader("encoder check", "encoder", r".*\.json", check),
