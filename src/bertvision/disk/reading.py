@@ -16,6 +16,7 @@ from bertvision.errors import UserError
 Form = TypeVar("Form")
 MOST_MEGABYTES = 1024
 """Size of a JSON or TOML file that is read whole."""
+TOO_DEEP, TOO_MANY_DIGITS = "it is nested too deeply", "it has a number with too many digits"
 OWNERS = {
     "model.json": "fit the model again",
     "kit.json": "build the kit again (`bertvision kit`)",
@@ -66,7 +67,11 @@ def parse_json(text: str | bytes) -> Any:
     try:
         return json.loads(text)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError(TOO_DEEP) from None
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise
+    except ValueError:  # int(): the only other one
+        raise ValueError(TOO_MANY_DIGITS) from None
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -74,7 +79,11 @@ def parse_toml(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError(TOO_DEEP) from None
+    except tomllib.TOMLDecodeError:
+        raise
+    except (ValueError, OverflowError):  # a number or a date that Python can't hold
+        raise ValueError(TOO_MANY_DIGITS) from None
 
 
 @overload

@@ -15,10 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-import psutil
-
 from bertvision.disk.seals import render
-from bertvision.errors import UserError
+from bertvision.errors import UserError, shorten
 
 TEMPORARY = ".writing-"
 OLD = "old"
@@ -68,6 +66,11 @@ def clear_disk_errors(path: Path, setting: str = "run") -> Iterator[None]:
             raise UserError(
                 f"'{path}' can't be created: a file is in the way. Set `{setting}` to another folder."
             ) from None
+        if number is not None:
+            raise UserError(
+                f"{shorten(str(path), 300)} can't be written ({os.strerror(number)}): check the disk, or set "
+                f"`{setting}` to another folder."
+            ) from None
         raise
 
 
@@ -96,6 +99,8 @@ def host_name() -> str:
 
 def is_abandoned(name: str) -> bool:
     """Whether a temporary file or folder was left behind by a process of this machine that has ended."""
+    import psutil  # takes longer to import than a command that writes nothing
+
     begun = _UNFINISHED.fullmatch(name)
     return begun is not None and begun["host"] == host_name() and not psutil.pid_exists(int(begun["process"]))
 

@@ -8,6 +8,7 @@ Only safetensors and JSON are read, so loading never runs code.
 import importlib.util
 import inspect
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 from transformers.utils.hub import cached_file, extract_commit_hash
 
-from bertvision.disk import file_fingerprint, fingerprint
+from bertvision.disk import as_path, file_fingerprint, fingerprint
 from bertvision.encoder.encoder import Encoder, choose_layers, quiet_transformers
 from bertvision.encoder.states import StateShape
 from bertvision.errors import UserError
@@ -64,10 +65,10 @@ def resolve(name: str) -> str:
     """Resolve `encoder.name` to a folder; a hub name is returned as is."""
     if name == EMBEDDED:
         return str(_embedded_folder())
-    folder = Path(name).expanduser()
-    if folder.is_dir():
+    folder = as_path(name, "the encoder")
+    if os.path.isdir(folder):
         return str(folder)
-    if folder.is_file():
+    if os.path.isfile(folder):
         raise UserError(f"the encoder '{name}' is a file, not the folder with config.json and the weights.")
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:
         raise UserError(f"the encoder '{name}': no such folder.")

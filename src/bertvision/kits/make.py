@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertvision.disk import check_files, mark_done, read_json, read_stamp, write_sealed, write_text, writing_folder
+from bertvision.disk import (
+    as_path,
+    check_files,
+    mark_done,
+    read_json,
+    read_stamp,
+    write_sealed,
+    write_text,
+    writing_folder,
+)
 from bertvision.encoder.loading import identify, resolve
 from bertvision.errors import UserError
 from bertvision.heads.base import CONFIG, WEIGHTS
@@ -48,6 +57,7 @@ def make_kit(
     """
     if not runs:
         raise UserError("a kit needs at least one run: give the run folders.")
+    to = as_path(to, "the folder of the kit")
     _check_replaceable(to)
     _check_outlives(to, runs)
     entries = _collect(runs, heads or {})

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bertvision.data.examples import Example
-from bertvision.disk import read_json
+from bertvision.disk import as_path, read_json
 from bertvision.errors import UserError, suggest
 from bertvision.heads import CONTROLS
 from bertvision.kinds import KINDS, ExampleResults, Kind, load_results
@@ -272,7 +272,7 @@ class FinishedRun:
 
     def __init__(self, folder: Path | str, scores: dict[str, Any] | None = None) -> None:
         """`scores` are the contents of scores.json, for callers that already have them."""
-        self.folder = RunFolder(folder)
+        self.folder = RunFolder(as_path(folder, "the run folder"))
         self.scores: dict[str, Any] = self._read("scores") if scores is None else scores
 
     def _read(self, name: str) -> dict[str, Any]:

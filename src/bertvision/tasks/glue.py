@@ -3,6 +3,7 @@
 The files are not quoted: a line is a row, tabs separate cells, and quotation marks are ordinary characters.
 """
 
+import os
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from bertvision.data.examples import Example
 from bertvision.errors import NoDataError, UserError
 from bertvision.kinds import LABEL, SCORE, Kind
 from bertvision.tasks.base import Recipe, TaskInfo, check_unique_ids
-from bertvision.tasks.text_files import find_file, read_lines
+from bertvision.tasks.text_files import find_file, list_folder, read_lines
 
 # Batch size and learning rate of the 2021 paper.
 LARGE_SETS = Recipe(lr=1e-5, batch_rows=32)
@@ -120,7 +121,7 @@ def find_glue_files(task: GlueTask, folder: Path) -> dict[str, Path]:
 def glue_folder(task: GlueTask, folder: Path) -> Path:
     """`folder` itself if it has the task's files, else its subfolder with the official name, ignoring case."""
     names = split_files(task).values()
-    inside = [path for path in sorted(folder.iterdir()) if path.is_dir() and is_folder_of(task, path)]
+    inside = [path for path in list_folder(folder) if is_folder_of(task, path) and os.path.isdir(path)]
     for candidate in [folder, *inside]:
         if any(find_file(candidate, name) for name in names):
             return candidate

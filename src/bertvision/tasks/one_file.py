@@ -2,6 +2,7 @@
 that such a file makes. Columns and kind are guessed as `bertvision fit` guesses them.
 """
 
+import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,7 @@ def is_data_file(path: Path) -> bool:
     """Whether a path names a table or a file in SQuAD format, not a config."""
     if plain_suffix(path) in FORMATS:
         return True
-    if plain_suffix(path) != ".json" or not path.is_file():
+    if plain_suffix(path) != ".json" or not os.path.isfile(path):
         return False
     try:
         found = read_json(path)

@@ -5,6 +5,7 @@ table = from_columns(texts, labels)                 lists, arrays, Series
 notes = check_same_labels(train, dev)
 """
 
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def read_own_table(
     `most_rows` draws a random sample of a longer file. `like` is the training table: its columns and kind are used,
     nothing is guessed, and the labels need not suffice for training.
     """
-    path = Path(path).expanduser()
+    path = Path(os.path.expanduser(path))
     given = Given(text, text_pair, label, weight, id)
     options = Options(kind, skip_empty, most_rows, seed, like)
     return build_table(read_rows(path), Source(path.name), given, options, note_on_delimiter(path))

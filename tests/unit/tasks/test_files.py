@@ -151,7 +151,7 @@ def test_a_folders_files_are_found_by_split(tmp_path: Path) -> None:
             "label",
             "a.jsonl, line 2: not valid JSON",
         ),
-        ("a.jsonl", '["x", "bad"]\n', "label", "line 1: expected an object .* found list"),
+        ("a.jsonl", '["x", "bad"]\n', "label", r"line 1: expected an object .* found \['x', 'bad'\]"),
         ("a.jsonl", '{"text": 3, "label": "bad"}\n', "label", "line 1: column 'text' .* must be text, found 3"),
         ("a.jsonl", '{"text": "x", "label": null}\n', "label", "line 1: column 'label' .* is empty"),
         ("a.jsonl", '{"text": "x", "label": ["bad"]}\n', "label", "must be one label"),
