@@ -6,7 +6,7 @@ The command line prints them without a traceback.
 import difflib
 from collections.abc import Iterable, Sequence
 
-MOST_SHOWN, MOST_CHOICES = 80, 1200
+MOST_SHOWN, MOST_CHOICES = 80, 600
 """Characters of a value, and of a list of names, that a message repeats."""
 
 
@@ -30,7 +30,7 @@ class ConfigError(UserError):
 def suggest(name: object, known: Iterable[str], prefix: str = "") -> str:
     """'did you mean …? Choose from …', the end of an error about an unknown name. `prefix` is its section."""
     names = sorted(map(str, known))
-    is_short = len(str(name)) <= MOST_SHOWN and sum(map(len, names)) <= 100 * MOST_CHOICES  # comparing takes time
+    is_short = len(str(name)) <= MOST_SHOWN and sum(map(len, names)) <= 100_000  # comparing takes time
     near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6) if is_short else []
     choices = list_names(names)
     return f"did you mean '{prefix}{near[0]}'? Choose from {choices}." if near else f"choose from {choices}."
@@ -43,6 +43,8 @@ def shorten(value: object, most: int = MOST_SHOWN) -> str:
     try:
         text = repr(value)
     except (RecursionError, ValueError):  # too deep, or thousands of digits
+        return f"a {type(value).__name__}"
+    if "<" in text and " at 0x" in text or text.startswith("<"):  # an object without a form of its own
         return f"a {type(value).__name__}"
     return text if len(text) <= most else text[:most] + "…"
 

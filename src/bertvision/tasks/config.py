@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bertvision.data.examples import Example
 from bertvision.data.splits import hold_out
-from bertvision.errors import ConfigError, NoDataError, UserError, suggest
+from bertvision.errors import ConfigError, NoDataError, UserError, shorten, suggest
 from bertvision.kinds import KINDS, LABEL, SPAN, Kind
 from bertvision.settings import MOST_SEED, out_of_range, setting
 from bertvision.tasks import files, glue, hub, squad
@@ -103,7 +103,7 @@ def check_task_config(config: TaskConfig) -> list[str]:
     if not config.name:
         return []  # reported as missing, or as no string
     if config.name not in TASKS:
-        return [f"task.name: there is no task '{config.name}': {suggest(config.name, TASKS)}"]
+        return [f"task.name: there is no task {shorten(config.name)}: {suggest(config.name, TASKS)}"]
     mistakes = [*_keys_that_do_not_apply(config), *_wrong_values(config), *_missing_paths(config)]
     if mistakes or config.name == "demo":
         return mistakes
@@ -212,7 +212,7 @@ def _wrong_values(config: TaskConfig) -> Iterator[str]:
     for item in fields(TaskConfig):
         yield from out_of_range(item, f"'task.{item.name}'", getattr(config, item.name))
     if config.kind is not None and files_kind_or_none(config) is None:
-        yield f"task.kind: there is no kind '{config.kind}': {suggest(config.kind, KINDS)}"
+        yield f"task.kind: there is no kind {shorten(config.kind)}: {suggest(config.kind, KINDS)}"
     local = [f"task.{key}" for key in ("data", *SPLITS) if getattr(config, key)]
     if config.hub and local:
         yield f"task.hub and {', '.join(local)} can't be combined: use the hub or local files."
@@ -224,7 +224,7 @@ def _wrong_values(config: TaskConfig) -> Iterator[str]:
         yield 'task.train is missing: task.name = "files" needs a training file (or task.data, a folder with one).'
     if config.labels is not None:
         if len(set(config.labels)) < max(2, len(config.labels)):
-            yield f"task.labels must be at least two different names, found {config.labels}."
+            yield f"task.labels must be at least two different names, found {shorten(config.labels)}."
         kind = files_kind_or_none(config)
         if kind is not None and not kind.has_labels and not kind.reads_answers:
             yield f"task.labels does not apply to {kind}s. Remove it."
