@@ -28,7 +28,7 @@ from bertvision.settings import (
 )
 from bertvision.tasks.config import TASKS, TaskConfig, check_task_config, recipe_of, target_kind
 from bertvision.tasks.one_file import is_data_file, task_of_file
-from bertvision.tasks.text_files import plain_stem
+from bertvision.tasks.text_files import plain_stem, reading_up_to
 
 SCHEDULES = ("linear", "constant")
 MOST_LENGTH, MOST_BATCH, MOST_TOKENS = 1_000_000, 1_000_000, 100_000_000
@@ -407,7 +407,8 @@ def _config_of_file(
     build_section(TaskConfig, {"name": "files", **given}, "task.", task_mistakes)
     if task_mistakes:
         raise ConfigError(task_mistakes)
-    tables["task"], notes = task_of_file(path, given)
+    with reading_up_to(given.get("most_megabytes", TaskConfig.most_megabytes)):
+        tables["task"], notes = task_of_file(path, given)
     config = build_config(tables, (), find_more)
     if on_note is not None:
         for note in notes:

@@ -8,10 +8,15 @@ from collections.abc import Iterable, Sequence
 
 MOST_SHOWN, MOST_CHOICES = 80, 600
 """Characters of a value, and of a list of names, that a message repeats."""
+MOST_LINE = 750
+"""Characters of a line of a message."""
 
 
 class UserError(ValueError):
     """Invalid input, or something missing. The message is written for users."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__("\n".join(map(_cut, str(message).split("\n"))))
 
 
 class NoDataError(UserError):
@@ -22,9 +27,14 @@ class ConfigError(UserError):
     """One or more mistakes in a config, all reported at once."""
 
     def __init__(self, mistakes: list[str]) -> None:
-        self.mistakes = mistakes = list(dict.fromkeys(mistakes))
+        self.mistakes = mistakes = list(dict.fromkeys(map(_cut, mistakes)))
         count = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
         super().__init__(f"{count} in the config:\n" + "\n".join(f"  - {mistake}" for mistake in mistakes))
+
+
+def _cut(line: str) -> str:
+    """A line without the middle of what it repeats from a file or a command, if that is very long."""
+    return line if len(line) <= MOST_LINE else f"{line[: MOST_LINE - 250]} … {line[-200:]}"
 
 
 def suggest(name: object, known: Iterable[str], prefix: str = "") -> str:

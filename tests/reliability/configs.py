@@ -123,7 +123,9 @@ def _head(random: Random) -> Any:
     for _ in range(random.choice([1, 1, 2, 3])):
         key = random.choice([*setting_types(head), *MEMBER, "seeds", "name", nasty_text(random)])
         good = [1, 2, 8, 16, 0.1, 0.5, True, "mean", "towers", "none", 10**5, 99_999_999_999, 10**9, "a" * 190]
-        values = [random.choice([random.choice(good), nasty_value(random)]) for _ in range(random.choice([1, 1, 3, 150]))]
+        values = [
+            random.choice([random.choice(good), nasty_value(random)]) for _ in range(random.choice([1, 1, 3, 150]))
+        ]
         table[key] = values[0] if len(values) == 1 else values
     return table
 
@@ -138,7 +140,9 @@ def _ensemble(random: Random) -> Any:
 def _space(random: Random) -> Any:
     space: dict[str, Any] = {}
     for _ in range(random.choice([1, 2, 4])):
-        key = random.choice(["head", "lr", "size", "read", "decay", "epochs", "skip", "seed", "strength", nasty_text(random)])
+        key = random.choice(
+            ["head", "lr", "size", "read", "decay", "epochs", "skip", "seed", "strength", nasty_text(random)]
+        )
         ranges = [{"low": nasty_value(random), "high": nasty_value(random)}, {"low": 1, "high": 2, "log": True}]
         space[key] = random.choice([nasty_value(random), *ranges, [1, 2], ["adapter", "mlp"], list(range(900))])
     return space

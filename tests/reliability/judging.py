@@ -1,4 +1,4 @@
-"""When an attempt is good: it succeeds, or says in a few plain sentences what is wrong, at once and in little memory."""
+"""When an attempt is good: it succeeds, or says in plain sentences what is wrong, at once and in little memory."""
 
 import contextlib
 import re
@@ -11,7 +11,7 @@ from bertvision.errors import ConfigError, UserError
 from tests.reliability.trials import Outcome
 
 SECONDS, MEGABYTES, CHARACTERS = 10, 500, 800
-PYTHON = re.compile(r"Traceback|<class |<function |object at 0x|NoneType|PosixPath|\b\w+(Error|Exception)\b")
+PYTHON = re.compile(r"Traceback|<function |object at 0x|NoneType|PosixPath|\b\w+(Error|Exception)\b")
 """What a message must not show."""
 PEAK, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
@@ -82,3 +82,10 @@ def _peak(reset: bool = False) -> float:
     except OSError:
         return 0.0
     return int(found[1]) / 1e3 if found else 0.0
+
+
+def resident() -> float:
+    """The memory that this process has now, in MB."""
+    import psutil
+
+    return float(psutil.Process().memory_info().rss) / 1e6

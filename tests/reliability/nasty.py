@@ -1,5 +1,6 @@
 """Values that no one means to write."""
 
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -29,17 +30,21 @@ def nasty_text(random: Random) -> str:
 
 def nasty_value(random: Random) -> Any:
     """A Python value."""
+    return random.choice([random.choice(_values()), nasty_text(random)])
+
+
+@cache
+def _values() -> list[Any]:
     endless: list[Any] = []
     endless.append(endless)
     deep: Any = 1
     for _ in range(5000):
         deep = {"a": deep}
-    values: list[Any] = [
+    return [
         None, True, False, 0, -1, 2**31, 2**63, -(2**63), 10**400, 10**5000, 0.5, float("nan"), float("inf"), 1e300,
-        1e-320, 5e-324, b"bytes", object(), print, int, {1, 2}, (1, "a"), [], {}, endless, deep, [None], [[]], {"a": None},
-        {1: 2}, {None: 1}, range(10**9), complex(1, 2), bytearray(3), Ellipsis, [float("nan")], [10**400],
+        1e-320, 5e-324, b"bytes", object(), print, int, {1, 2}, (1, "a"), [], {}, endless, deep, [None], [[]],
+        {"a": None}, {1: 2}, {None: 1}, range(10**9), complex(1, 2), bytearray(3), Ellipsis, [float("nan")], [10**400],
     ]  # fmt: skip
-    return random.choice([random.choice(values), nasty_text(random)])
 
 
 def mutate(data: bytes, random: Random) -> bytes:
@@ -59,9 +64,13 @@ def mutate(data: bytes, random: Random) -> bytes:
             case 3:
                 changed[at:at] = changed[at:end] * random.choice([1, 2, 1000])
             case 4:
-                changed[at:at] = random.choice([b"\0", b'"', b"'", b"\xff\xfe", b"\xef\xbb\xbf", b"\xc3", b"\xed\xa0\x80"])
+                changed[at:at] = random.choice(
+                    [b"\0", b'"', b"'", b"\xff\xfe", b"\xef\xbb\xbf", b"\xc3", b"\xed\xa0\x80"]
+                )
             case 5:
-                changed[at:at] = random.choice([b"\r", b"\r\n", b"\n\n", b"\t", b",", b";", b"\x85", b"\xe2\x80\xa8", b"\\"])
+                changed[at:at] = random.choice(
+                    [b"\r", b"\r\n", b"\n\n", b"\t", b",", b";", b"\x85", b"\xe2\x80\xa8", b"\\"]
+                )
             case 6:
                 changed[at:end] = nasty_text(random).encode("utf-8", "surrogatepass")
             case 7:

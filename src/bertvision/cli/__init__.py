@@ -5,6 +5,7 @@ Each command has its own file. Heavy imports happen inside the commands, so that
 
 import dataclasses
 import importlib
+import io
 import json
 import logging
 import os
@@ -130,7 +131,10 @@ def options(
         callback=_show_details,
         expose_value=False,
     ),
-) -> None: ...
+) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # for lone surrogates in users' texts
 
 
 def main() -> None:

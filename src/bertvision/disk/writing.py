@@ -53,7 +53,7 @@ def clear_disk_errors(path: Path, setting: str = "run") -> Iterator[None]:
     except Exception as error:
         number = _error_number(error)
         if number in (errno.ENOSPC, errno.EDQUOT):
-            free = shutil.disk_usage(path if path.exists() else path.parent).free / 1e6
+            free = shutil.disk_usage(existing_folder(path)).free / 1e6
             raise UserError(
                 f"no space left on the disk for '{path}' ({free:.0f} MB free). Finished work is saved: free up "
                 f"space, or set `{setting}` to a folder on another disk, and run the command again."
@@ -136,7 +136,8 @@ def remove(path: Path) -> None:
 
 
 def write_text(path: Path, text: str, setting: str = "run") -> None:
-    write_bytes(path, text.encode("utf-8"), setting)
+    # A lone surrogate is written as JSON writes it, with its number.
+    write_bytes(path, text.encode("utf-8", "backslashreplace"), setting)
 
 
 def write_bytes(path: Path, data: bytes, setting: str = "run") -> None:

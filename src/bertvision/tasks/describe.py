@@ -18,7 +18,7 @@ from bertvision.disk import check_path
 from bertvision.errors import UserError
 from bertvision.kinds import LABEL, SCORE
 from bertvision.tasks import files, glue, squad
-from bertvision.tasks.text_files import find_file, list_folder, read_lines
+from bertvision.tasks.text_files import find_file, list_folder, read_lines, split_tabs
 
 DEPTH = 2
 """Levels of subfolders to search."""
@@ -97,7 +97,10 @@ def _folders(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _can_be_listed(path: Path) -> bool:
-    return os.path.isdir(path) and os.access(path, os.R_OK | os.X_OK)
+    try:
+        return os.path.isdir(path) and list_folder(path) is not None
+    except UserError:
+        return False
 
 
 def _find(folder: Path) -> Iterator[Found]:
@@ -180,7 +183,7 @@ def _first_row_fits(row: glue.GlueTask, folder: Path) -> bool:
     paths = glue.find_glue_files(row, folder)
     path = next((path for split, path in paths.items() if split.startswith(("train", "dev"))), None)
     try:
-        lines = [line.split("\t") for _, (_, line) in zip(range(2), read_lines(path), strict=False)] if path else []
+        lines = [split_tabs(line) for _, (_, line) in zip(range(2), read_lines(path), strict=False)] if path else []
     except UserError:
         return False
     columns = list(row.headerless) or (lines[0] if lines else [])

@@ -8,6 +8,7 @@ extension promises are read with theirs (`delimiter_of`).
 import csv
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from bertvision.tables import counted
 from bertvision.tasks.base import check_unique_ids
 from bertvision.tasks.table_source import Gap, Source, unit_of
 from bertvision.tasks.text_files import (
+    MOST_COLUMNS,
     MOST_LINE,
     ROW_BYTES,
     Bound,
@@ -31,6 +33,7 @@ from bertvision.tasks.text_files import (
     plain_suffix,
     read_lines,
     read_raw_lines,
+    split_tabs,
     the_only_file,
     too_long,
 )
@@ -40,8 +43,8 @@ DELIMITERS = {".csv": ",", ".tsv": "\t"}
 DELIMITER_NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 PEEKED = 20
 """Rows by which another delimiter is recognised."""
-MOST_COLUMNS, PARQUET_ROWS = 10_000, 1000
-"""Of a table, and of a batch of rows of a Parquet file."""
+MOST_NAME, PARQUET_ROWS = 200, 1000
+"""Characters of a column's name, and rows of a batch of a Parquet file."""
 STEMS = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test",)}
 """File names without their extension, by split."""
 
@@ -180,7 +183,7 @@ def _widths(path: Path, delimiter: str) -> set[int]:
 
 
 def _read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    return ((number, line.split("\t")) for number, line in read_lines(path) if line)
+    return ((number, split_tabs(line)) for number, line in read_lines(path) if line)
 
 
 def _read_csv(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
@@ -210,19 +213,24 @@ def _read_csv(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]
 
 def _tabular(path: Path, lines: Iterator[tuple[int, list[str]]]) -> Iterator[Row]:
     _, header = next(lines)
-    _check_header(header, f"{path}, line 1")
+    check_header(header, f"{path}, line 1")
     for number, cells in lines:
         if len(cells) != len(header):
             raise UserError(
                 f"{path}, line {number}: expected {counted(len(header), 'cell')}, as in the header "
-                f"({list_names(header, 300)}), found {len(cells)}."
+                f"({list_names(header, 300)}), found {len(cells)}{' or more' if len(cells) > MOST_COLUMNS else ''}."
             )
         yield f"{path}, line {number}", dict(zip(header, cells, strict=True))
 
 
-def _check_header(names: Sequence[str], place: str) -> None:
+def check_header(names: Sequence[str], place: str) -> None:
     if len(names) > MOST_COLUMNS:
-        raise UserError(f"{place}: a table can have at most {MOST_COLUMNS:,} columns, found {len(names):,}.")
+        raise UserError(f"{place}: more than {MOST_COLUMNS:,} columns, the most that a table can have.")
+    if long := next((name for name in names if len(str(name)) > MOST_NAME), None):
+        raise UserError(
+            f"{place}: a column is called {shorten(long)}, but names of columns have at most {MOST_NAME} characters. "
+            "Does the file begin with a line of names?"
+        )
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise UserError(f"{place}: two columns have the same name in the header: {list_names(twice, 300)}.")
 
@@ -236,7 +244,7 @@ def _read_parquet(path: Path) -> Iterator[Row]:
     number, bound = 0, Bound(path)
     try:
         with parquet.ParquetFile(path) as file:
-            _check_header(file.schema_arrow.names, str(path))
+            check_header(file.schema_arrow.names, str(path))
             for batch in file.iter_batches(batch_size=PARQUET_ROWS):
                 bound.add(batch.nbytes + ROW_BYTES * batch.num_rows, f", row {number + 1}")
                 for row in batch.to_pylist():
@@ -247,7 +255,7 @@ def _read_parquet(path: Path) -> Iterator[Row]:
     except (OSError, ValueError, OverflowError, pyarrow.ArrowException) as error:
         if isinstance(error, UserError):
             raise
-        why = " ".join(str(error).split())[:300].rstrip(".")
+        why = re.sub(r"\b\w+(Exception|Error): ", "", " ".join(str(error).split()))[:300].rstrip(".")
         raise UserError(f"{path} is not a valid Parquet file: {why}.") from error
 
 
@@ -263,6 +271,8 @@ def _read_json_lines(path: Path) -> Iterator[Row]:
             raise UserError(f"{path}, line {number}: not valid JSON: {error}.") from None
         if not isinstance(row, dict):
             raise UserError(f"{path}, line {number}: expected an object {{…}}, found {shorten(row)}.")
+        if len(row) > MOST_COLUMNS:
+            check_header(list(row), f"{path}, line {number}")
         yield f"{path}, line {number}", row
 
 

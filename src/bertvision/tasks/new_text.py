@@ -15,7 +15,7 @@ from bertvision.tasks import glue, squad
 from bertvision.tasks.base import Task
 from bertvision.tasks.files import Columns, check_columns, read_rows
 from bertvision.tasks.table_source import number_of
-from bertvision.tasks.text_files import plain_suffix, read_lines
+from bertvision.tasks.text_files import plain_suffix, read_lines, split_tabs
 
 QUESTION_COLUMNS = ("question", "passage"), ("question", "context"), ("text", "text_pair")
 ID = "id"
@@ -40,7 +40,7 @@ def read_new_text(task: Task, path: Path, columns: Columns) -> list[Example]:
     if task.name in glue.GLUE:
         row = glue.GLUE[task.name]
         if suffix == ".tsv":
-            first = next(read_lines(path))[1].split("\t")
+            first = split_tabs(next(read_lines(path))[1])
             labelled = bool(row.headerless) and row.text not in first  # CoLA's train and dev have no header
             return glue.read_glue(row, path, "dev" if labelled else glue.split_of_file(row, path, "test"))
         columns = Columns(row.text, row.text_pair)

@@ -17,6 +17,8 @@ from bertvision.tasks.text_files import plain_suffix, read_json
 
 DEV_SHARE = 0.2
 """Share of the rows that are scored as dev if no dev file is given."""
+MOST_CONFIG = 64_000_000
+"""Bytes. A longer JSON file is no config."""
 COLUMNS = ("text", "text_pair", "label")
 
 
@@ -37,6 +39,8 @@ def is_data_file(path: Path) -> bool:
         return True
     if plain_suffix(path) != ".json" or not os.path.isfile(path):
         return False
+    if path.suffix != ".json" or os.path.getsize(path) > MOST_CONFIG:
+        return True
     try:
         found = read_json(path)
     except UserError:

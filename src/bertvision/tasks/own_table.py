@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from bertvision.errors import UserError
+from bertvision.errors import UserError, shorten
 from bertvision.kinds import Kind
 from bertvision.tables import counted
 from bertvision.tasks.build_table import IN_MEMORY, Options, OwnTable, build_table
@@ -115,7 +115,7 @@ def _compare_labels(train: OwnTable, dev: OwnTable) -> list[str]:
     if train.labels is None or dev.labels is None:
         return []
     known, found = Counter(train.labels), Counter(dev.labels)
-    unknown = [f"{label!r} ({counted(rows, 'row')})" for label, rows in found.items() if label not in known]
+    unknown = [f"{shorten(label)} ({counted(rows, 'row')})" for label, rows in found.items() if label not in known]
     if unknown:
         more = f" and {len(unknown) - SHOWN} more" if len(unknown) > SHOWN else ""
         raise UserError(

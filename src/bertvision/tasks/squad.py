@@ -100,7 +100,7 @@ def _parse_question(question: Any, passage: str, title: str | None, where: str, 
 
 
 def _check_possible(is_impossible: Any, answers: tuple[Answer, ...], place: str) -> None:
-    if is_impossible not in (None, True, False):
+    if is_impossible is not None and not isinstance(is_impossible, bool):
         raise UserError(f"{place}: is_impossible must be true or false, found {shorten(is_impossible)}.")
     if is_impossible is not None and bool(is_impossible) == bool(answers):
         conflict = (

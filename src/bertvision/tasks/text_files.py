@@ -27,6 +27,8 @@ ROW_BYTES, ITEM_BYTES = 500, 64
 MOST_LINE = 16_000_000
 """Bytes of a line, and of a row of a table. The longest novels have 5 MB, and a list of empty lists takes 20 times its
 JSON."""
+MOST_COLUMNS = 2000
+"""Of a table."""
 XZ_MEMORY = 256_000_000
 """Bytes that a decoder of .xz may take; the highest level of xz needs 65 MB."""
 CHUNK = 1 << 20
@@ -120,6 +122,11 @@ def read_raw_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise _unreadable(path, error, number) from error
     if not any_text:
         raise UserError(f"{path} is empty.")
+
+
+def split_tabs(line: str) -> list[str]:
+    """The cells of a line; of more than a table can have, the first."""
+    return line.split("\t", MOST_COLUMNS)
 
 
 def read_json(path: Path) -> Any:
