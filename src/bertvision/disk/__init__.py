@@ -1,6 +1,6 @@
 """Files: written whole or not at all, checked when they are read, and never outside their folder."""
 
-from bertvision.disk.names import inside, plain_name, why_not_plain
+from bertvision.disk.names import as_path, check_path, inside, plain_name, why_no_path, why_no_text, why_not_plain
 from bertvision.disk.reading import (
     DamagedError,
     damaged,
@@ -41,7 +41,9 @@ __all__ = [
     "TEMPORARY",
     "DamagedError",
     "Stamp",
+    "as_path",
     "check_files",
+    "check_path",
     "clear_disk_errors",
     "damaged",
     "digest_of",
@@ -73,6 +75,8 @@ __all__ = [
     "unreadable",
     "unseal",
     "unseal_line",
+    "why_no_path",
+    "why_no_text",
     "why_not_plain",
     "write_bytes",
     "write_json",

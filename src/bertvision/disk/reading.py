@@ -19,12 +19,13 @@ from bertvision.errors import UserError
 Form = TypeVar("Form")
 MOST_MEGABYTES = 1024
 """Size of a JSON or TOML file that is read whole."""
+TOO_DEEP, TOO_MANY_DIGITS = "it is nested too deeply", "it has a number with too many digits"
 MOST_LETTERS = 200
 """Of the reason why a file is damaged."""
 MOST_DIGITS = 300
 """Of a whole number in JSON. Every such number fits into a float."""
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
-"""The escape of half a surrogate pair, which is no character by itself."""
+"""The escape of half a surrogate pair, which is no character by itself. Our files have none."""
 OWNERS = {
     "model.json": "fit the model again",
     "kit.json": "build the kit again (`bertvision kit`)",
@@ -89,23 +90,16 @@ def unreadable(path: Path, error: OSError) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text. Every mistake is a ValueError: also depth, numbers of hundreds of digits, and
-    bytes that are no text."""
-    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    """The value of a JSON text. Every mistake is a ValueError: also depth, and numbers of hundreds of digits."""
     try:
-        value = json.loads(data.decode("utf-8-sig"), parse_int=_whole_number)
-        if _HALF.search(data):
-            json.dumps(value, ensure_ascii=False).encode()
-        return value
-    except UnicodeError:
-        raise ValueError("it is not valid UTF-8") from None
+        return json.loads(text.decode("utf-8-sig") if isinstance(text, bytes) else text, parse_int=_whole_number)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError(TOO_DEEP) from None
 
 
 def _whole_number(digits: str) -> int:
     if len(digits) > MOST_DIGITS:
-        raise ValueError(f"it has a number of {len(digits):,} digits")
+        raise ValueError(TOO_MANY_DIGITS)
     return int(digits)
 
 
@@ -114,7 +108,11 @@ def parse_toml(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError(TOO_DEEP) from None
+    except tomllib.TOMLDecodeError:
+        raise
+    except (ValueError, OverflowError):  # a number or a date that Python can't hold
+        raise ValueError(TOO_MANY_DIGITS) from None
 
 
 @overload
@@ -129,6 +127,8 @@ def read_json(path: Path, form: Any = None) -> Any:
         return None
     try:
         value = unseal(parse_json(data), data)
+        if _HALF.search(data):
+            json.dumps(value, ensure_ascii=False).encode()  # raises ValueError if one is not followed by the other half
         return value if form is None else fit(value, form)
     except ValueError as error:
         raise damaged(path, error) from None

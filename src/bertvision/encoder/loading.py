@@ -28,7 +28,16 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 from transformers.utils.hub import cached_file, extract_commit_hash
 
-from bertvision.disk import file_fingerprint, fingerprint, inside, load_shapes, parse_json, read_bytes, read_json
+from bertvision.disk import (
+    as_path,
+    file_fingerprint,
+    fingerprint,
+    inside,
+    load_shapes,
+    parse_json,
+    read_bytes,
+    read_json,
+)
 from bertvision.disk.forms import Facts
 from bertvision.encoder.encoder import Encoder, choose_layers, quiet_transformers
 from bertvision.encoder.states import StateShape
@@ -78,10 +87,10 @@ def resolve(name: str) -> str:
     """Resolve `encoder.name` to a folder; a hub name is returned as is."""
     if name == EMBEDDED:
         return str(_embedded_folder())
-    folder = Path(name).expanduser()
-    if folder.is_dir():
+    folder = as_path(name, "the encoder")
+    if os.path.isdir(folder):
         return str(folder)
-    if folder.is_file():
+    if os.path.isfile(folder):
         raise UserError(f"the encoder '{name}' is a file, not the folder with config.json and the weights.")
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:
         raise UserError(f"the encoder '{name}': no such folder.")

@@ -30,6 +30,7 @@ CONTROL = "last_linear"
 CONVEX_CONTROL = "last_lr"
 CONTROLS = (CONTROL, CONVEX_CONTROL)
 """Heads that read only the last layer: trained in steps, and solved to convergence."""
+MOST_PARAMETERS = 2_000_000_000
 CONFIG, WEIGHTS = "config.json", "head.safetensors"
 MOST_ITEMS = 1000
 """Of a setting that is a list, such as the layers to read."""
@@ -249,9 +250,16 @@ def build_head(member: MemberConfig, shape: StateShape, target: Target) -> Head:
 
 
 def outline_head(member: MemberConfig, shape: StateShape, target: Target) -> Head:
-    """Build the member's head on the meta device, to inspect it or to count its parameters."""
+    """Build the member's head on the meta device, to inspect it or to count its parameters. Raise UserError if it has
+    too many."""
     with torch.device("meta"):
-        return HEADS[member.head](member.head_config(), shape, target)
+        head = HEADS[member.head](member.head_config(), shape, target)
+    if (count := count_parameters(head)) > MOST_PARAMETERS:
+        raise UserError(
+            f"head '{member.name}' would have {count:,} parameters; a head can have at most {MOST_PARAMETERS:,}. Make "
+            "it smaller."
+        )
+    return head
 
 
 class SavedShape(TypedDict):

@@ -9,7 +9,7 @@ import numpy as np
 
 from bertvision.data.examples import Example
 from bertvision.data.windows import Features
-from bertvision.errors import UserError
+from bertvision.errors import UserError, shorten
 from bertvision.evaluation import combining, trust
 from bertvision.evaluation.metrics import SCORE_METRICS, mean_score, score_metrics
 from bertvision.evaluation.statistics import Measure
@@ -143,10 +143,10 @@ class ScoreKind(Kind):
     def parse(self, cell: Any, labels: Sequence[str], place: str, column: str) -> float:
         try:
             score = math.nan if isinstance(cell, bool) else float(cell)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             score = math.nan
         if not math.isfinite(score):
-            raise UserError(f"{place}: column '{column}' (task.label) must be a number, found {cell!r}.")
+            raise UserError(f"{place}: column '{column}' (task.label) must be a number, found {shorten(cell)}.")
         return score
 
 

@@ -1,5 +1,6 @@
 """The model card of a kit's head: README.md in its folder, plain Markdown without any local paths."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def encoder_title(name: str) -> str:
     """Return the encoder's name for display; for a folder, only the last part of its path."""
     if name == EMBEDDED:
         return "the embedded encoder (all-MiniLM-L6-v2)"
-    folder = Path(name).expanduser()
+    folder = Path(os.path.expanduser(name))
     return folder.name if folder.is_absolute() or folder.is_dir() else name
 
 

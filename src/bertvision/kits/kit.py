@@ -9,6 +9,7 @@ A kit is a folder with kit.json, and for each task a folder with a head (head.sa
 """
 
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from msgspec import Meta
 from bertvision.data.examples import Example
 from bertvision.data.texts import Pair, Text, blank, call, check_texts, too_long
 from bertvision.data.windows import Features, build_features
-from bertvision.disk import damaged, fit, inside, plain_name, read_json
+from bertvision.disk import as_path, damaged, fit, inside, plain_name, read_json
 from bertvision.disk.forms import Count, Few, Figures, Layer, Name, Seed, Share, Tokens
 from bertvision.encoder.loading import identify, load_encoder
 from bertvision.errors import UserError, suggest
@@ -281,10 +282,11 @@ def load(name: str | Path = "default", tasks: Iterable[str] | None = None, **set
 
 
 def find_kit(name: str | Path) -> Path:
+    as_path(name, "the kit")  # raises for what is no path
     if not is_kit(name):
         known = ", ".join(shipped_kits())
         raise UserError(f"no kit '{name}': give a shipped kit ({known}) or a folder with {FILE} in it.")
-    return Path(name) if (Path(name) / FILE).is_file() else SHIPPED / str(name)
+    return Path(name) if os.path.isfile(Path(name) / FILE) else SHIPPED / str(name)
 
 
 def shipped_kits() -> list[str]:
@@ -292,4 +294,4 @@ def shipped_kits() -> list[str]:
 
 
 def is_kit(name: str | Path) -> bool:
-    return (Path(name) / FILE).is_file() or (SHIPPED / str(name) / FILE).is_file()
+    return os.path.isfile(Path(name) / FILE) or os.path.isfile(SHIPPED / str(name) / FILE)

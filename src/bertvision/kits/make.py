@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.disk import (
+    as_path,
     check_files,
     inside,
     mark_done,
@@ -61,6 +62,7 @@ def make_kit(
     """
     if not runs:
         raise UserError("a kit needs at least one run: give the run folders.")
+    to = as_path(to, "the folder of the kit")
     _check_replaceable(to)
     _check_outlives(to, runs)
     entries = _collect(runs, heads or {})

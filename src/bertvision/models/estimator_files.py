@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from bertvision.disk import damaged, digest_of, inside, read_json, write_sealed, write_text, writing_folder
 from bertvision.disk.forms import Facts
-from bertvision.errors import UserError
+from bertvision.errors import UserError, shorten
 from bertvision.models.fit import Fit
 from bertvision.models.folder import FILE
 from bertvision.models.model import Model
@@ -58,7 +58,7 @@ def unpack(files: dict[str, bytes]) -> Model:
         for name, data in files.items():
             parts = PurePosixPath(name).parts
             if not parts or not all(_NAME.fullmatch(part) for part in parts):
-                raise UserError(f"the pickled estimator has a file called {name!r:.80}, which no model has.")
+                raise UserError(f"the pickled estimator has a file called {shorten(name)}, which no model has.")
             path = folder.joinpath("model", *parts)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)

@@ -15,6 +15,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
+from bertvision.disk import as_path
 from bertvision.errors import UserError
 from bertvision.kinds import Predictions
 from bertvision.kinds.label import LabelPredictions
@@ -105,7 +106,7 @@ class _TextEstimator(BaseEstimator):
     def save(self, path: str | Path, overwrite: bool = False) -> Path:
         """Save the model as a folder. `load`, `bv.load` and `bertvision predict` read it."""
         check_is_fitted(self)
-        to = Path(path).expanduser()
+        to = as_path(path, "the folder of the model")
         params = {**self.get_params(deep=False), "encoder": str(self.encoder)}
         save_model(self.model_, to, params, getattr(self, "classes_", None), overwrite)
         return to
@@ -113,7 +114,7 @@ class _TextEstimator(BaseEstimator):
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """A fitted estimator from a folder that `save`, `bv.fit` or `bertvision fit` wrote."""
-        folder = Path(path).expanduser()
+        folder = as_path(path, "the folder of the model")
         model = Model(folder)
         if model.kind != cls._kind:
             fitting = (kind.__name__ for kind in (Classifier, Regressor) if kind._kind == model.kind)

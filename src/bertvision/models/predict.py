@@ -8,7 +8,7 @@ from bertvision.config import EncoderConfig
 from bertvision.data.examples import Example
 from bertvision.data.texts import Text
 from bertvision.data.windows import Features
-from bertvision.disk import damaged, fit, inside, read_json
+from bertvision.disk import as_path, damaged, fit, inside, read_json
 from bertvision.disk.forms import Count, Epochs, Facts, Few, Name, Seed
 from bertvision.encoder.shared import shared_encoder
 from bertvision.errors import UserError
@@ -57,7 +57,7 @@ class FittedPredictor(Predictor):
     load_encoder = staticmethod(shared_encoder)
 
     def __init__(self, folder: Path | str, head: str | None = None, reporter: Reporter | None = None) -> None:
-        self.facts = read_facts(Path(folder))
+        self.facts = read_facts(as_path(folder, "the model's folder"))
         self._tfidf: Tfidf | None = None
         tuned, epochs = self.facts.get("tuned"), None
         if tuned is None and head is not None and head.startswith(TUNED):

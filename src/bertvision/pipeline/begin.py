@@ -3,6 +3,7 @@ check that they fit, and decide which of them to load."""
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -115,7 +116,7 @@ def _find_task(folder: Path) -> dict[str, Any] | None:
     return None if task is None else {"name": task["name"], "labels": task["labels"]}
 
 
-def name_begin(begin: str | None, others: list[Any]) -> str | None:
+def name_begin(begin: str | None, others: Iterable[Any]) -> str | None:
     """Return a short name that distinguishes this folder from the others in a grid. Take the shortest path endings
     that differ, and keep the parts that are not common to all: given runs/mnli/heads/adapter and
     runs/qnli/heads/adapter, the first becomes begin_mnli."""

@@ -12,6 +12,7 @@ seed.
 """
 
 import dataclasses
+import os
 import shutil
 from collections.abc import Sequence
 from functools import cached_property
@@ -142,7 +143,7 @@ def _with_whole_path(member: str) -> str:
     found = MEMBER.fullmatch(member)
     if found is None or found["run"] is None:
         return member
-    return f"{Path(found['run']).expanduser().absolute()}:{member[found.end('run') + 1 :]}"
+    return f"{Path(os.path.expanduser(found['run'])).absolute()}:{member[found.end('run') + 1 :]}"
 
 
 def _added(job: Job) -> list[Ensemble]:

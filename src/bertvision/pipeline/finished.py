@@ -19,7 +19,17 @@ from msgspec import Meta
 
 from bertvision.config import RunConfig
 from bertvision.data.examples import Example
-from bertvision.disk import DamagedError, check_files, damaged, fit, parse_json, plain_name, read_json, unreadable
+from bertvision.disk import (
+    DamagedError,
+    as_path,
+    check_files,
+    damaged,
+    fit,
+    parse_json,
+    plain_name,
+    read_json,
+    unreadable,
+)
 from bertvision.disk.forms import Count, Epochs, EpochsName, Facts, Few, Figures, Layer, Name, Seconds, Seed, Share
 from bertvision.encoder.output_layer import CONFIG as OUTPUT_LAYER
 from bertvision.encoder.output_layer import OutputFile
@@ -388,7 +398,7 @@ class FinishedRun:
 
     def __init__(self, folder: Path | str, scores: ScoresFile | None = None) -> None:
         """`scores` are the contents of scores.json, for callers that already have them."""
-        self.folder = RunFolder(folder)
+        self.folder = RunFolder(as_path(folder, "the run folder"))
         self.scores: ScoresFile = read_scores_file(self.folder) if scores is None else scores
 
     def _missing(self, name: str) -> UserError:

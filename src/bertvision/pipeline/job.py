@@ -6,6 +6,7 @@ job.features("train")      job.stamps.finetune      job.stamps.member(epochs, me
 import copy
 import dataclasses
 import hashlib
+import os
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +20,7 @@ from bertvision.config import EvaluateConfig, RunConfig, load_config
 from bertvision.data.examples import Example
 from bertvision.data.splits import draw, hold_out
 from bertvision.data.windows import Features, build_features
-from bertvision.disk import check_files, fingerprint, read_json
+from bertvision.disk import check_files, check_path, fingerprint, read_json
 from bertvision.disk.forms import Count
 from bertvision.encoder.loading import identify, load_tokenizer, shape_of, weights_stamp
 from bertvision.encoder.reading import ways_to_read
@@ -372,7 +373,8 @@ def reopen(folder: Path | str, reporter: Reporter | None = None) -> Job:
 
 def _free_of_files(folder: Path) -> Path:
     """Return the run folder. Raise UserError if it or one of its parents is a file."""
+    check_path(folder, "run")
     for path in (folder, *folder.parents):
-        if path.exists() and not path.is_dir():
+        if os.path.exists(path) and not os.path.isdir(path):
             raise UserError(f"run = '{folder}': '{path}' is a file. Set `run` to an existing or a new folder.")
     return folder

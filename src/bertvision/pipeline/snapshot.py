@@ -3,6 +3,7 @@
 `compute_outputs` runs the encoder over some windows and returns the outputs of every model: output layer and heads.
 """
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,7 +52,7 @@ def load_snapshot(
 def save_snapshot(job: Job, epochs: float, encoder: Encoder, output: Any, stamp: str, facts: dict[str, Any]) -> None:
     with writing_folder(job.folder.encoder(epochs)) as fresh:
         if epochs == 0:  # the untouched encoder: a reference is enough
-            path = Path(job.config.encoder.name).expanduser()
+            path = Path(os.path.expanduser(job.config.encoder.name))
             name = str(path.absolute()) if path.is_dir() else job.config.encoder.name
             write_json(fresh / REFERENCE, {"name": name, "stamp": job.stamps.encoder})
         else:
