@@ -7,12 +7,14 @@ print(run.summary())
 """
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bertvision.config import RunConfig, build_config, load_config
 from bertvision.data.texts import as_one_list
+from bertvision.disk import as_path
 from bertvision.errors import UserError
 from bertvision.models.fit import Options
 from bertvision.models.model import Model
@@ -31,7 +33,7 @@ class Run:
     """A finished run: its folder, its config and its scores."""
 
     def __init__(self, folder: Path | str) -> None:
-        self.folder = Path(folder)
+        self.folder = as_path(folder, "the run folder")
 
     @property
     def config(self) -> RunConfig:
@@ -42,11 +44,11 @@ class Run:
     @property
     def scores(self) -> dict[str, Any]:
         """The contents of scores.json: snapshots → models → splits → scores."""
-        return self._finished.scores if (self.folder / "scores.json").is_file() else {}
+        return dict(self._finished.scores) if os.path.isfile(self.folder / "scores.json") else {}
 
     @property
     def _finished(self) -> FinishedRun:
-        if not (self.folder / "scores.json").is_file():
+        if not os.path.isfile(self.folder / "scores.json"):
             raise UserError(f"'{self.folder}' has no scores yet: finish it with bv.run or `bertvision evaluate`.")
         return FinishedRun(self.folder)
 
@@ -108,7 +110,7 @@ def run(
     elif task is not None or encoder is not None or heads is not None or settings:
         raise UserError("give bv.run a config or sections as keywords, not both.")
     elif not isinstance(config, RunConfig):
-        is_run = Path(config).is_dir()
+        is_run = os.path.isdir(as_path(config, "the config"))
         config = Run(config).config if is_run else load_config(config, (), find_mistakes, reporter.say)
     job = Job(config, reporter)
     run_job(job)

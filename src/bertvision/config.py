@@ -6,30 +6,50 @@ checks that need the heads come in through `find_more`.
 
 import copy
 import dataclasses
-import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bertvision.disk import damaged, parse_json, parse_toml, read_bytes, unseal
-from bertvision.errors import ConfigError, UserError
+from bertvision.disk import check_path, damaged, parse_json, parse_toml, read_bytes, unseal
+from bertvision.errors import ConfigError, UserError, shorten
 from bertvision.network import find_address_mistake, is_address
-from bertvision.settings import build_section, setting
+from bertvision.settings import (
+    MOST_EPOCHS,
+    MOST_LAYERS,
+    MOST_RATE,
+    MOST_SECONDS,
+    MOST_SEED,
+    MOST_WIDTH,
+    build_section,
+    find_unfit,
+    setting,
+)
 from bertvision.tasks.config import TASKS, TaskConfig, check_task_config, recipe_of, target_kind
 from bertvision.tasks.one_file import is_data_file, task_of_file
-from bertvision.tasks.text_files import plain_stem
+from bertvision.tasks.text_files import plain_stem, reading_up_to
 
 SCHEDULES = ("linear", "constant")
+MOST_LENGTH, MOST_BATCH, MOST_TOKENS = 1_000_000, 1_000_000, 100_000_000
+MOST_ROWS, MOST_MEGABYTES = 10**9, 10**7
+MOST_SEEDS = 10_000
+"""Also of the members of a run: `pipeline.members.MOST_MEMBERS`."""
+MOST_TRIED = 100_000
 
 
 @dataclass(frozen=True)
 class DataConfig:
     max_length: int | None = setting(
-        None, "maximum tokens per window; default: depends on the task (GLUE 128, RTE 250, SQuAD 384)", at_least=8
+        None,
+        "maximum tokens per window; default: depends on the task (GLUE 128, RTE 250, SQuAD 384)",
+        at_least=8,
+        at_most=MOST_LENGTH,
     )
-    overlap: int = setting(128, "tokens shared by neighbouring windows of a long passage", at_least=0)
+    overlap: int = setting(
+        128, "tokens shared by neighbouring windows of a long passage", at_least=0, at_most=MOST_LENGTH
+    )
     hold_out: float | None = setting(
         None,
         "fraction of the training set held out of all training; thresholds and the best model are chosen on it; "
@@ -37,13 +57,19 @@ class DataConfig:
         at_least=0,
         below=1,
     )
-    limit_train: int | None = setting(None, "use only this many training examples, drawn with `seed`", at_least=1)
-    limit_dev: int | None = setting(None, "score only this many dev examples, drawn with `seed`", at_least=1)
+    limit_train: int | None = setting(
+        None, "use only this many training examples, drawn with `seed`", at_least=1, at_most=MOST_ROWS
+    )
+    limit_dev: int | None = setting(
+        None, "score only this many dev examples, drawn with `seed`", at_least=1, at_most=MOST_ROWS
+    )
 
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    name: str = setting("embedded", "hub name, local folder, or 'embedded' (all-MiniLM-L6-v2, from the demo extra)")
+    name: str = setting(
+        "embedded", "hub name, local folder, or 'embedded' (all-MiniLM-L6-v2, from the demo extra)", is_path=True
+    )
     device: str = setting("auto", "device to run on: 'auto', 'cpu', 'cuda' or 'mps'")
     dtype: str = setting(
         "auto",
@@ -60,8 +86,10 @@ class EncoderConfig:
         choices=("auto", "on", "off"),
     )
     layers: list[int] | None = setting(
-        None, "layers whose hidden states the heads read: 0 = embeddings, -1 = last; default: all"
-    )
+        None,
+        "layers whose hidden states the heads read: 0 = embeddings, -1 = last; default: all",
+        at_least=-MOST_LAYERS, at_most=MOST_LAYERS,
+    )  # fmt: skip
 
 
 CONTRASTIVE_LR, CONTRASTIVE_ROWS = 1e-4, 64
@@ -75,7 +103,7 @@ class FinetuneConfig:
         "epochs of fine-tuning, whole or fractional; 0 leaves the encoder untouched; default: 1 for questions on "
         "passages and where another setting of [finetune] is given, else 0",
         at_least=0,
-        below=math.inf,
+        at_most=MOST_EPOCHS,
         by_task=True,
     )
     method: str = setting(
@@ -84,23 +112,25 @@ class FinetuneConfig:
         "'contrastive' (all weights, by comparing texts by their labels)",
         choices=("full", "bitfit", "lora", "contrastive"),
     )
-    lora_rank: int = setting(8, "lora: rank of the updates to queries and values", at_least=1)
-    lora_alpha: float = setting(16.0, "lora: updates are scaled by lora_alpha / lora_rank", above=0, below=math.inf)
+    lora_rank: int = setting(8, "lora: rank of the updates to queries and values", at_least=1, at_most=MOST_WIDTH)
+    lora_alpha: float = setting(16.0, "lora: updates are scaled by lora_alpha / lora_rank", above=0, below=1e6)
     snapshots: list[float] = setting(
-        [], "epochs after which to save and score the encoder; the final encoder is always saved"
-    )
+        [],
+        "epochs after which to save and score the encoder; the final encoder is always saved",
+        at_least=0, at_most=MOST_EPOCHS,
+    )  # fmt: skip
     lr: float | None = setting(
         None,
         "learning rate; default: 1e-5 for MNLI, QNLI and QQP, else 2e-5; contrastive: 1e-4",
         above=0,
-        below=math.inf,
+        below=MOST_RATE,
     )
     output_lr: float | None = setting(
         None,
         "learning rate of a new output layer; default: 10 times `finetune.lr` for labels and scores with 'full', "
         "else equal to it",
         above=0,
-        below=math.inf,
+        below=MOST_RATE,
     )
     read: str | None = setting(
         None,
@@ -112,17 +142,20 @@ class FinetuneConfig:
         "linear", "learning rate after the warm-up: 'linear' (down to 0) or 'constant'", choices=SCHEDULES
     )
     warmup: float = setting(0.1, "fraction of the steps during which the learning rate rises", at_least=0, below=1)
-    decay: float = setting(0.01, "weight decay (not applied to biases and LayerNorm)", at_least=0, below=math.inf)
+    decay: float = setting(0.01, "weight decay (not applied to biases and LayerNorm)", at_least=0, below=MOST_RATE)
     clip: float | None = setting(1.0, "maximum gradient norm; 'none': no clipping", above=0)
     batch_rows: int | None = setting(
         None,
         "windows per step; default: 32, or 16 for RTE, CoLA, STS-B and SQuAD (the papers: 8 for SQuAD with BERT-large)",
         at_least=1,
+        at_most=MOST_BATCH,
     )
-    batch_tokens: int | None = setting(None, "tokens per step, instead of batch_rows", at_least=1)
-    memory_tokens: int = setting(32768, "maximum tokens per forward pass; halved when memory runs out", at_least=1)
+    batch_tokens: int | None = setting(None, "tokens per step, instead of batch_rows", at_least=1, at_most=MOST_TOKENS)
+    memory_tokens: int = setting(
+        32768, "maximum tokens per forward pass; halved when memory runs out", at_least=1, at_most=MOST_TOKENS
+    )
     checkpoint_seconds: float = setting(
-        120.0, "seconds between checkpoints, from which an interrupted run resumes", at_least=0
+        120.0, "seconds between checkpoints, from which an interrupted run resumes", at_least=0, at_most=MOST_SECONDS
     )
     track: str | None = setting(None, "also log to 'tensorboard' or 'wandb'", choices=("tensorboard", "wandb"))
 
@@ -130,27 +163,37 @@ class FinetuneConfig:
 @dataclass(frozen=True)
 class TrainConfig:
     snapshots: list[float] | None = setting(None, "snapshots on which to train the heads; default: the last")
-    lr: float = setting(1e-3, "learning rate of heads that do not set their own", above=0, below=math.inf)
+    lr: float = setting(1e-3, "learning rate of heads that do not set their own", above=0, below=MOST_RATE)
     epochs: int | None = setting(
-        None, "epochs of head training; default: 1 for spans, 10 for labels and scores", at_least=1
+        None,
+        "epochs of head training; default: 1 for spans, 10 for labels and scores",
+        at_least=1,
+        at_most=MOST_EPOCHS,
     )
     seeds: int = setting(
-        1, "seeds per head, counting up from `seed`; tables show mean and standard deviation", at_least=1
+        1,
+        "seeds per head, counting up from `seed`; tables show mean and standard deviation",
+        at_least=1,
+        at_most=MOST_SEEDS,
     )
     schedule: str = setting(
         "linear", "learning rate after the warm-up: 'linear' (down to 0) or 'constant'", choices=SCHEDULES
     )
     warmup: float = setting(0.0, "fraction of the steps during which the learning rate rises", at_least=0, below=1)
-    decay: float = setting(0.0, "weight decay", at_least=0, below=math.inf)
+    decay: float = setting(0.0, "weight decay", at_least=0, below=MOST_RATE)
     clip: float | None = setting(1.0, "maximum gradient norm per head; 'none': no clipping", above=0)
     batch_rows: int | None = setting(
-        None, "windows per step; default: 16 for spans, 64 for labels and scores", at_least=1
+        None,
+        "windows per step; default: 16 for spans, 64 for labels and scores",
+        at_least=1,
+        at_most=MOST_BATCH,
     )
-    batch_tokens: int | None = setting(None, "tokens per step, instead of batch_rows", at_least=1)
+    batch_tokens: int | None = setting(None, "tokens per step, instead of batch_rows", at_least=1, at_most=MOST_TOKENS)
     stack: int | None = setting(
         None,
         "maximum number of heads of equal shape to run as one; 1: one after the other; default: chosen for speed",
         at_least=1,
+        at_most=MOST_BATCH,
     )
     source: str = setting(
         "auto",
@@ -166,19 +209,22 @@ class TrainConfig:
         None,
         "tokens per forward pass of the frozen encoder; default: 8,192, on a GPU up to 32,768 as memory allows",
         at_least=1,
+        at_most=MOST_TOKENS,
     )
     dev_each_epoch: bool = setting(
         False, "also score dev after each epoch of the heads: for a report, never for a choice"
     )
     checkpoint_seconds: float = setting(
-        120.0, "seconds between checkpoints, from which an interrupted run resumes", at_least=0
+        120.0, "seconds between checkpoints, from which an interrupted run resumes", at_least=0, at_most=MOST_SECONDS
     )
 
 
 @dataclass(frozen=True)
 class StoreConfig:
     path: str | None = setting(
-        None, "folder or address (s3://…, gs://…, az://…, hf://…) for stores; default: 'states' in the run folder"
+        None,
+        "folder or address (s3://…, gs://…, az://…, hf://…) for stores; default: 'states' in the run folder",
+        is_path=True,
     )
     dtype: str = setting(
         "auto",
@@ -191,14 +237,18 @@ class StoreConfig:
         "those the heads read",
         choices=("tokens", "cls", "mean", "max", "deviation"),
     )
-    shard_mb: int = setting(256, "maximum MB per shard; an interrupted write loses one shard at most", at_least=1)
-    memory_mb: int = setting(1024, "approximate MB of states to hold in memory while reading", at_least=1)
+    shard_mb: int = setting(
+        256, "maximum MB per shard; an interrupted write loses one shard at most", at_least=1, at_most=MOST_MEGABYTES
+    )
+    memory_mb: int = setting(
+        1024, "approximate MB of states to hold in memory while reading", at_least=1, at_most=MOST_MEGABYTES
+    )
 
 
 @dataclass(frozen=True)
 class EvaluateConfig:
-    n_best: int = setting(20, "answers saved per question, with probabilities", at_least=1)
-    max_answer_tokens: int = setting(30, "maximum tokens per answer", at_least=1)
+    n_best: int = setting(20, "answers saved per question, with probabilities", at_least=1, at_most=10_000)
+    max_answer_tokens: int = setting(30, "maximum tokens per answer", at_least=1, at_most=MOST_LENGTH)
     unanswerable: float | None = setting(
         None, "expected share of unanswerable questions, for the no-answer threshold; default: as in training",
         above=0, below=1,
@@ -214,12 +264,16 @@ class SearchConfig:
     sampler: str = setting(
         "tpe", "how to propose members: 'tpe' (learns from earlier ones) or 'random'", choices=("tpe", "random")
     )
-    members: int | None = setting(50, "number of members to try; 'none': as many as `seconds` allows", at_least=1)
-    seconds: float | None = setting(None, "start no new population after this many seconds", above=0)
-    population: int = setting(25, "members trained together in one pass of the encoder", at_least=1)
+    members: int | None = setting(
+        50, "number of members to try; 'none': as many as `seconds` allows", at_least=1, at_most=MOST_TRIED
+    )
+    seconds: float | None = setting(
+        None, "start no new population after this many seconds", above=0, at_most=MOST_SECONDS
+    )
+    population: int = setting(25, "members trained together in one pass of the encoder", at_least=1, at_most=MOST_SEEDS)
     prune: bool = setting(True, "drop the worse half of the members at each rung")
     rungs: list[float] = setting(
-        [0.25, 0.5], "fractions of a member's steps after which it is judged", above=0, below=1
+        [0.25, 0.5], "fractions of a member's steps after which it is judged", above=0, below=1, most_items=100
     )
     metric: str | None = setting(None, "held-out metric to choose by; default: the first of the task (spans: F1)")
     snapshot: float | None = setting(None, "snapshot on which to search; default: the last")
@@ -240,6 +294,7 @@ class RunConfig:
         [],
         "heads to train: names, or tables with `head` and its settings; default: see docs/heads.md",
         type_words="a list of head names or tables",
+        most_items=MOST_SEEDS,
         by_task=True,
     )
     ensembles: list[Any] = setting(
@@ -253,8 +308,8 @@ class RunConfig:
     store: StoreConfig = field(default_factory=StoreConfig)
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
-    seed: int = setting(0, "random seed; each head may have its own", at_least=0)
-    run: str | None = setting(None, "run folder; default: runs/<task>_<encoder>")
+    seed: int = setting(0, "random seed; each head may have its own", at_least=0, at_most=MOST_SEED)
+    run: str | None = setting(None, "run folder; default: runs/<task>_<encoder>", is_path=True)
 
     @property
     def folder(self) -> Path:
@@ -275,17 +330,17 @@ class RunConfig:
 
 def _absolute_address(address: str | None) -> str | None:
     """The absolute path of a folder, whether or not it exists; addresses (s3://…) are unchanged."""
-    return address if address is None or is_address(address) else str(Path(address).expanduser().absolute())
+    return address if address is None or is_address(address) else str(Path(os.path.expanduser(address)).absolute())
 
 
 def _absolute(path: str | None) -> Any:
     """The absolute path of an existing file or folder; hub names and None are unchanged."""
     whole = Path(os.path.expanduser(path)).absolute() if path else None  # unlike Path.expanduser, accepts ~nobody
-    return str(whole) if whole is not None and whole.exists() else path
+    return str(whole) if whole is not None and os.path.exists(whole) else path
 
 
 def _has_config(path: Any) -> bool:
-    return isinstance(path, str) and Path(os.path.expanduser(path), "config.json").is_file()
+    return isinstance(path, str) and os.path.isfile(Path(os.path.expanduser(path), "config.json"))
 
 
 def _with_absolute_begin(entry: Any) -> Any:
@@ -313,6 +368,7 @@ def load_config(
     A table or a file in SQuAD format makes a config by itself; `on_note` is called with notes on what was guessed.
     `find_more` finds mistakes that this module can't detect, in heads for example. They are reported with the others.
     """
+    check_path(path, "the config")
     path = Path(path)
     if path.is_dir():
         path = path / "config.json"
@@ -331,7 +387,7 @@ def load_config(
     except ValueError as error:
         raise damaged(path, f"{error}; to change a setting, write section.key=value after the command") from None
     if not isinstance(tables, dict):
-        raise UserError(f'{path} has no settings: expected sections such as "task", found {str(tables)[:40]}.')
+        raise UserError(f'{path} has no settings: expected sections such as "task", found {shorten(tables, 40)}.')
     return build_config(tables, overrides, find_more)
 
 
@@ -343,10 +399,19 @@ def _config_of_file(
     tables = _with_overrides({"task": {}}, overrides, mistakes)
     if mistakes:
         raise ConfigError(mistakes)
+    _refuse_unfit(tables)
     given = tables["task"]
+    if not isinstance(given, dict):
+        raise ConfigError([f"[task] must be a section with keys, not {shorten(given)}."])
     if given.get("name", "files") != "files":
-        raise UserError(f"{path} makes a run of the task 'files', but task.name is '{given['name']}': leave it out.")
-    tables["task"], notes = task_of_file(path, given)
+        name = shorten(given["name"])
+        raise UserError(f"{path} makes a run of the task 'files', but task.name is {name}: leave it out.")
+    task_mistakes: list[str] = []
+    build_section(TaskConfig, {"name": "files", **given}, "task.", task_mistakes)
+    if task_mistakes:
+        raise ConfigError(task_mistakes)
+    with reading_up_to(given.get("most_megabytes", TaskConfig.most_megabytes)):
+        tables["task"], notes = task_of_file(path, given)
     config = build_config(tables, (), find_more)
     if on_note is not None:
         for note in notes:
@@ -363,6 +428,7 @@ def build_config(
     """Build a config from nested tables. Raise a ConfigError that lists every mistake."""
     mistakes: list[str] = []
     tables = _with_overrides(tables, overrides, mistakes)
+    _refuse_unfit(tables)
     config = resolve(build_section(RunConfig, _with_recipe(tables), "", mistakes))
     mistakes += [*_check_sense(config), *check_task_config(config.task)]
     if find_more is not None:
@@ -372,9 +438,17 @@ def build_config(
     return config
 
 
+def _refuse_unfit(tables: Any) -> None:
+    """Refuse values that no setting can have, before they are copied, counted or shown."""
+    if not isinstance(tables, dict):
+        raise UserError(f"settings must be a dict of sections, not {shorten(tables)}.")
+    if unfit := list(find_unfit(tables)):
+        raise ConfigError(unfit)
+
+
 def _with_recipe(tables: dict[str, Any]) -> dict[str, Any]:
     """The tables with the heads, ensembles and epochs of the task's recipe where they set none."""
-    recipe = recipe_of(build_section(TaskConfig, tables.get("task", {}), "", []))
+    recipe = recipe_of(build_section(TaskConfig, tables.get("task", {}), "task.", []))
     data, finetune = tables.get("data"), tables.get("finetune", {})
     # Without held-out data, nothing says which heads are the best.
     can_choose = "heads" not in tables and not (isinstance(data, dict) and data.get("hold_out") == 0)
@@ -409,11 +483,14 @@ def resolve(config: RunConfig) -> RunConfig:
 
 
 def _with_overrides(tables: dict[str, Any], overrides: Any, mistakes: list[str]) -> dict[str, Any]:
+    _refuse_unfit(tables)
     tables = copy.deepcopy(tables)
     for override in overrides:
-        key, equals, text = override.partition("=")
+        key, equals, text = override.partition("=") if isinstance(override, str) else ("", "", "")
         if not equals or not key:
-            mistakes.append(f"'{override}' is not an override: write section.key=value, such as finetune.epochs=0.5.")
+            mistakes.append(
+                f"{shorten(override)} is not an override: write section.key=value, such as finetune.epochs=0.5."
+            )
             continue
         *sections, name = key.strip().split(".")
         table: Any = tables
@@ -425,7 +502,7 @@ def _with_overrides(tables: dict[str, Any], overrides: Any, mistakes: list[str])
         if isinstance(table, dict):
             table[name] = _parse_value(text.strip())
         else:
-            mistakes.append(f"'{'.'.join(sections)}' in '{override}' is not a section.")
+            mistakes.append(f"{shorten('.'.join(sections))} in {shorten(override)} is not a section.")
     return tables
 
 
@@ -463,11 +540,14 @@ def _check_sense(config: RunConfig) -> Iterator[str]:
         head = entry.get("head") if isinstance(entry, dict) else entry
         names = head if isinstance(entry, dict) and isinstance(head, list) else [head]
         if not names or not all(isinstance(name, str) for name in names):
-            yield f"'heads' has {entry!r}: each must be a name, or a table with `head = \"name\"`."
+            yield f"'heads' has {shorten(entry)}: each must be a name, or a table with `head = \"name\"`."
 
 
 def _check_snapshots(config: RunConfig) -> Iterator[str]:
     epochs = config.finetune.epochs
+    names = Counter(f"{snapshot:g}" for snapshot in {*config.finetune.snapshots, epochs})
+    for name in (name for name, count in names.items() if count > 1):
+        yield f"'finetune.snapshots' has several values that are saved as epoch_{name}: give them 6 digits at most."
     for snapshot in config.finetune.snapshots:
         if not 0 <= snapshot <= epochs:
             yield f"'finetune.snapshots' has {snapshot:g}, outside 0 to finetune.epochs = {epochs:g}."

@@ -27,4 +27,5 @@ class Registry(dict[str, T]):
         return add
 
     def __missing__(self, name: str) -> T:
-        raise UserError(f"there is no {self.noun} '{name}': {suggest(name, self)}")
+        short = name[:100]
+        raise UserError(f"there is no {self.noun} '{short}': {suggest(short, self)}")

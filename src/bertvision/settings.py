@@ -1,6 +1,6 @@
 """Settings as fields of dataclasses, each declared once with its default, help and allowed values.
 
-    lr: float = setting(1e-3, "learning rate", above=0, below=math.inf)
+    lr: float = setting(1e-3, "learning rate", above=0, below=MOST_RATE)
 
 Turns tables into dataclasses and checks the values. Mistakes are collected, with settings named as users write them.
 """
@@ -12,7 +12,22 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
-from bertvision.errors import suggest
+from bertvision.disk import why_no_path, why_no_text
+from bertvision.errors import shorten, suggest
+
+MOST_ITEMS = 1000
+"""Of a list, if a setting does not say."""
+MOST_DEPTH = 20
+"""Of tables and lists in each other."""
+MOST_SEED = 2**32 - 1
+MOST_EPOCHS = 10_000
+MOST_SECONDS = 1e9
+"""Some thirty years."""
+MOST_RATE = 1e3
+"""Learning rates and weight decays are below this."""
+MOST_LAYERS = 1000
+MOST_WIDTH = 100_000
+"""Of the layers of a head. The number of its parameters has a bound of its own, `heads.base.MOST_PARAMETERS`."""
 
 
 def setting(
@@ -23,16 +38,23 @@ def setting(
     at_least: float | None = None,
     above: float | None = None,
     below: float | None = None,
+    at_most: float | None = None,
+    most_items: int = MOST_ITEMS,
+    is_path: bool = False,
     type_words: str | None = None,
     off: str | None = None,
     by_task: bool = False,
 ) -> Any:
     """Declare a field of a section: its default, its help, and the allowed values (of each item, for a list).
 
-    `below=math.inf` means finite. `type_words` describes the type where the annotation is too general. `off` is the
-    part of a head's name that marks a switch as off. `by_task`: a config gets the default of its task.
+    `below=math.inf` means finite. `most_items` of a list. `is_path`: a file or folder, which may not exist.
+    `type_words` describes the type where the annotation is too general. `off` is the part of a head's name that marks a
+    switch as off. `by_task`: a config gets the default of its task.
     """
-    metadata = {"help": help, "choices": choices, "at_least": at_least, "above": above, "below": below}
+    metadata = {
+        "help": help, "choices": choices, "at_least": at_least, "above": above, "below": below, "at_most": at_most,
+        "most_items": most_items, "is_path": is_path,
+    }  # fmt: skip
     metadata |= {"type": type_words} if type_words else {}
     metadata |= {"off": off} if off else {}
     metadata |= {"by_task": True} if by_task else {}
@@ -44,24 +66,25 @@ def setting(
 def build_section(cls: Any, table: Any, prefix: str, mistakes: list[str]) -> Any:
     """Build a dataclass from a table. Invalid values are added to `mistakes` and replaced by the default."""
     if not isinstance(table, dict):
-        mistakes.append(f"[{prefix.rstrip('.')}] must be a section with keys, not {table!r}.")
+        mistakes.append(f"[{prefix.rstrip('.')}] must be a section with keys, not {shorten(table)}.")
         table = {}
     hints, values = typing.get_type_hints(cls), {}
     for key in table:
         if key not in hints:
-            mistakes.append(f"there is no setting '{prefix}{key}': {suggest(key, hints, prefix)}")
+            mistakes.append(f"there is no setting {shorten(prefix + str(key))}: {suggest(str(key), hints, prefix)}")
     for item in dataclasses.fields(cls):
         hint, key = hints[item.name], prefix + item.name
         if dataclasses.is_dataclass(hint) and (item.name in table or item.default_factory is dataclasses.MISSING):
             values[item.name] = build_section(hint, table.get(item.name, {}), key + ".", mistakes)
         elif item.name in table:
             value, fits = convert(table[item.name], hint)
-            if fits:
+            wrong = [f"'{key}' must be {type_of(item, hint)}, not {shorten(table[item.name])}."]
+            wrong = list(out_of_range(item, f"'{key}'", value)) if fits else wrong
+            mistakes += wrong
+            if not wrong:
                 values[item.name] = value
-                mistakes += out_of_range(item, f"'{key}'", value)
-            else:
-                mistakes.append(f"'{key}' must be {type_of(item, hint)}, not {table[item.name]!r}.")
-                values |= {item.name: ""} if _is_required(item) else {}
+            elif _is_required(item):
+                values[item.name] = ""
         elif _is_required(item):
             mistakes.append(f"'{key}' is missing: {item.metadata['help']}.")
             values[item.name] = ""
@@ -74,33 +97,74 @@ def _is_required(item: "dataclasses.Field[Any]") -> bool:
 
 def out_of_range(item: "dataclasses.Field[Any]", key: str, value: Any) -> Iterator[str]:
     """Messages about a value that has the right type but is not allowed."""
-    choices = item.metadata.get("choices", ())
-    if isinstance(value, list):
+    choices, most = item.metadata.get("choices", ()), item.metadata.get("most_items", MOST_ITEMS)
+    if isinstance(value, list | tuple):
+        if len(value) > most:
+            yield f"{key} has {len(value):,} entries, but can have at most {most:,}."
+            return
         if choices:
             yield from (f"{key} has '{each}': {suggest(each, choices)}" for each in value if each not in choices)
         wrong = [each for each in value if _range_missed(item, each)]
         yield from (f"{key} has {each:g}: each must be {_range_missed(item, each)}." for each in wrong)
+        if "" in value:
+            yield f"{key} has an empty text: leave it out."
     elif choices and value is not None and value not in choices:
-        yield f"{key} is '{value}': {suggest(value, choices)}"
+        yield f"{key} is {shorten(value)}: {suggest(value, choices)}"
+    elif value == "":
+        yield f"{key} is empty: leave it out for its default."
+    elif item.metadata.get("is_path") and isinstance(value, str) and (why := why_no_path(value)):
+        yield f"{key} can't be {shorten(value)}: {why}."
     elif words := _range_missed(item, value):
         yield f"{key} must be {words}, not {value}."
 
 
 def _range_missed(item: "dataclasses.Field[Any]", value: Any) -> str:
     """The range that a number misses, in words; '' if it is in range or is not a number."""
-    at_least, above, below = (item.metadata.get(key) for key in ("at_least", "above", "below"))
+    at_least, above, below, at_most = (item.metadata.get(key) for key in ("at_least", "above", "below", "at_most"))
     if not isinstance(value, int | float) or isinstance(value, bool):
         return ""
     # NaN, for which every comparison is false, counts as out of range.
     high_enough = (at_least is None or value >= at_least) and (above is None or value > above)
-    if high_enough and (below is None or value < below):
+    if high_enough and (below is None or value < below) and (at_most is None or value <= at_most):
         return ""
+    if at_most is not None and value > at_most:
+        return f"at most {_number(at_most)}"
     if below == math.inf and high_enough:
         return "finite"
-    bounded = below is not None and below != math.inf
+    high = f"less than {_number(below)}" if below is not None and below != math.inf else ""
     if at_least is not None:
-        return f"from {at_least:g} to less than {below:g}" if bounded else f"at least {at_least:g}"
-    return f"above {above:g} and less than {below:g}" if bounded else f"above {above:g}"
+        return f"from {at_least:g} to {high}" if high else f"at least {_number(at_least)}"
+    return f"above {above:g} and {high}" if high else f"above {above:g}"
+
+
+def _number(value: float) -> str:
+    """1,000,000; 1e+09; 0.5"""
+    return f"{value:,.0f}" if value == int(value) and abs(value) < 1e10 else f"{value:g}"
+
+
+def find_unfit(value: Any, key: str = "") -> Iterator[str]:
+    """Messages about values that no setting can have: numbers beyond 64 bits, texts that can't be saved, and tables or
+    lists in each other without end. They are found before anything is made of them."""
+    waiting = [(key, value, 0)]
+    while waiting:
+        key, value, depth = waiting.pop()
+        if isinstance(value, str):
+            if why := why_no_text(value):
+                yield f"'{key}' can't be {shorten(value)}: {why}."
+        elif isinstance(value, int) and abs(value) >= 2**63:
+            yield f"'{key}' is too large: whole numbers have at most 18 digits."
+        elif isinstance(value, dict | list | tuple):
+            if depth >= MOST_DEPTH:
+                yield f"'{shorten(key, 60)[1:-1]}' has tables or lists nested more than {MOST_DEPTH} deep."
+                return
+            if isinstance(value, dict):
+                for name in value:
+                    if not isinstance(name, str) or why_no_text(name) or len(name) > MOST_ITEMS:
+                        yield f"{shorten(name)} can't be the name of a setting."
+                        continue
+                    waiting.append((f"{key}.{name}" if key else name, value[name], depth + 1))
+            else:
+                waiting += [(key, each, depth + 1) for each in value]
 
 
 def list_settings(cls: Any, prefix: str = "") -> Iterator[tuple[str, str, Any, str]]:
@@ -137,7 +201,7 @@ def convert(value: Any, hint: Any) -> tuple[Any, bool]:
     if hint is type(None):
         return None, value is None
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value), True
+        return (float(value), True) if abs(value) < 2**1023 else (value, False)
     return value, isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool)
 
 

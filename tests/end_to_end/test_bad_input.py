@@ -468,3 +468,84 @@ def test_heads_on_streamed_states_resume_to_the_same_weights(
     again = command("run", config, long)
     assert "resuming the training of the heads at step 3" in again.err
     assert_same(weights(tmp_path / "run"), weights(tmp_path / "whole"))
+
+
+LONG = "x" * 5000
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", LONG), ("check", "a" * 300), ("run", "CONFIG", f"task.train={LONG}"), ("run", "CONFIG", f"run={LONG}"),
+        ("run", "CONFIG", f"store.path={LONG}"), ("run", "CONFIG", f"encoder.name={LONG}"), ("predict", LONG),
+        ("predict", "x", "--text", "a", "--file", LONG), ("report", LONG), ("report", "x", "--to", LONG),
+        ("evaluate", LONG), ("evaluate", "CONFIG", "--kit", LONG), ("tasks", "--data", LONG),
+        ("kit", LONG, "--to", "x"), ("heads", "--encoder", LONG), ("store", "ls", LONG), ("fit", LONG),
+        ("store", "export", "x", "--hdf5", LONG), ("fit", "x.csv", "--to", LONG), ("ensemble", LONG, "a", "b"),
+        ("features", "CONFIG", "--to", LONG), ("reproduce", "2020-spans", "--to", LONG),
+        ("reproduce", "2020-spans", "--data", LONG), ("fit", "~nobody_here/a.csv"),
+    ],
+    ids=lambda words: " ".join(word[:14] for word in words),
+)  # fmt: skip
+def test_a_path_that_no_system_can_open_is_one_short_sentence(
+    words: tuple[str, ...], rte: Path, refused: Callable[..., str]
+) -> None:
+    said = refused(*(rte if word == "CONFIG" else word for word in words))
+    assert len(said) < 600 and ("longer than" in said or "no file" in said), said
+
+
+def test_folders_that_cannot_be_listed_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bertvision.tasks.describe import describe_folder
+
+    (tmp_path / "a").mkdir()
+    (tmp_path / "locked").mkdir()
+    (tmp_path / "a" / "train.csv").write_text(GOOD)
+    listed = Path.iterdir
+
+    def iterdir(path: Path) -> Any:
+        if path.name == "locked":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    assert [found["rows"] for found in describe_folder(tmp_path)] == [12]
+
+
+def test_a_compressed_file_that_holds_gigabytes_is_refused_by_every_command(
+    tmp_path: Path, finished: Callable[..., Path], glue_folder: Path, refused: Callable[..., str], rte: Path
+) -> None:
+    run = finished(name="rte", data=glue_folder)
+    path, pairs = tmp_path / "bomb.csv.gz", tmp_path / "pairs.csv.gz"
+    for each, start in ((path, b"text,label\na,b\n"), (pairs, b"sentence1,sentence2\na,b\n")):
+        with gzip.open(each, "wb", 1) as file:
+            file.write(start)
+            for _ in range(40):
+                file.write(b"a" * 1_000_000)
+    for words in (
+        ("fit", path), ("run", path), ("predict", run, "--file", pairs),
+        ("run", rte, "task.name=files", f"task.train={path}"),
+    ):  # fmt: skip
+        assert "it has more than 16 MB, the most that a row can have" in refused(*words)
+
+
+def test_the_size_of_a_file_to_fit_or_predict_has_an_option(
+    tmp_path: Path, finished: Callable[..., Path], glue_folder: Path, refused: Callable[..., str]
+) -> None:
+    run = finished(name="rte", data=glue_folder)
+    path = tmp_path / "rows.csv"
+    path.write_text("sentence1,sentence2,label\n" + "a,b,x\n" * 3000)  # 506 bytes each
+    for words in (("fit", path), ("predict", run, "--file", path)):
+        said = refused(*words, "--most-megabytes", 1)
+        says(said, "line 1977: the file takes more than the 1 MB allowed", "--most-megabytes", "task.most_megabytes")
+
+
+def test_check_says_nothing_good_of_nonsense(rte: Path, refused: Callable[..., str]) -> None:
+    nonsense = (
+        "train.epochs=99999999999", "finetune.epochs=1e300", "search.population=99999999999999", f"seed={'9' * 401}",
+        "train.seeds=1000000000", 'heads=[{head="adapter", seeds=1000000000}]', "task.text=''",
+        'heads=[{head="adapter", size=99999999999}]', "heads=[{head='adapter', size=100001}]", "task.name=-1",
+    )  # fmt: skip
+    for override in nonsense[:-2]:
+        assert "1 mistake in the config" in refused("check", rte, override)
+    says(refused("check", rte, nonsense[-1]), "'task.name' must be a string, not -1")
+    assert len(refused("check", rte, *nonsense)) < 2000

@@ -22,7 +22,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 
-ATTACKS: tuple[str, ...] = ("flips", "hostile")
+ATTACKS: tuple[str, ...] = (
+    "flips", "hostile", "forms", "configs", "data_files", "command_lines", "texts", "resources",
+)  # fmt: skip
 """Modules of this folder, in the order of the table."""
 
 

@@ -103,13 +103,22 @@ def test_whole_numbers_are_accepted_as_floats() -> None:
         ("finetune.lr=0", "above 0"),
         ("finetune.lr=nan", "above 0"),
         ("finetune.epochs=-1", "at least 0"),
-        ("finetune.epochs=inf", "finite"),
-        ("train.lr=inf", "finite"),
+        ("finetune.epochs=inf", "at most 10,000"),
+        ("train.lr=inf", "less than 1,000"),
         ("train.batch_rows=0", "at least 1"),
         ("train.clip=0", "above 0"),
         ("data.hold_out=1", "less than 1"),
         ("data.hold_out=-0.1", "less than 1"),
         ("seed=-1", "at least 0"),
+        ("seed=4294967296", "at most 4,294,967,295"),
+        ("train.epochs=99999999999", "at most 10,000"),
+        ("finetune.epochs=1e300", "at most 10,000"),
+        ("search.population=99999999999999", "at most 10,000"),
+        ("train.seeds=1000000000", "at most 10,000"),
+        ("data.max_length=9000000000000000000", "at most 1,000,000"),
+        ("encoder.layers=[-1, 5000]", "at most 1,000"),
+        ("task.text=''", "is empty"),
+        ("run=''", "is empty"),
     ],
 )
 def test_values_out_of_range_are_named(override: str, words: str) -> None:
@@ -322,3 +331,50 @@ def test_every_setting_is_listed_with_its_help() -> None:
     sections = [field for field in dataclasses.fields(RunConfig)]
     assert len(rows) > 50 and {key.split(".")[0] for key, *_ in rows} == {field.name for field in sections}
     assert not [key for key, kind, _, help in rows if not help or not kind]
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        (f"seed={'9' * 401}", "at most 18 digits"),
+        (f"finetune.lr={'9' * 400}", "at most 18 digits"),
+        (f"seed={'9' * 5000}", "must be a whole number"),  # Python reads no such number, so it is a text
+        (f"heads={'[' * 30}{']' * 30}", "nested more than 20 deep"),
+        (f"{'a.' * 50_000}b=1", "nested more than 20 deep"),
+        ('task.train="a\\u0000b"', "it has a null character"),
+        ("run=a\0b", "it has a null character"),
+        ("store.path=\udcff", "characters that are not Unicode"),
+        (f"task.train={'x' * 5000}", "it is longer than 4,000 bytes"),
+        (f"run={'x' * 300}", "a name in it is longer than 255 bytes"),
+        (f"encoder.name={'é' * 200}", "a name in it is longer than 255 bytes"),
+        (f"{'x' * 2000}=1", "can't be the name of a setting"),
+    ],
+    ids=lambda value: str(value)[:30].encode("ascii", "replace").decode().replace("\0", "?"),
+)
+def test_values_that_no_setting_can_have_are_refused_in_one_short_sentence(override: str, words: str) -> None:
+    line = one_mistake(RTE, override)
+    assert words in line and len(line) < 400
+
+
+def test_settings_made_in_python_are_checked_like_those_of_a_file() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    for tables in ({**RTE, "heads": endless}, {**RTE, "seed": 10**5000}, {**RTE, "run": "\ud800"}, {**RTE, 5: 1}):
+        assert len(mistakes(tables)) == 1
+    with pytest.raises(UserError, match="settings must be a dict of sections"):
+        build_config(5)  # type: ignore[arg-type]
+
+
+def test_a_mistake_with_a_value_shows_only_its_beginning() -> None:
+    line = one_mistake(RTE, f"finetune.epochs={'a' * 100_000}")
+    assert line.startswith("'finetune.epochs' must be a number, not 'aaaa") and len(line) < 200
+
+
+def test_snapshots_that_would_share_a_folder_are_refused() -> None:
+    found = one_mistake({**RTE, "finetune": {"epochs": 1, "snapshots": [0.1234567, 0.1234568]}})
+    assert "saved as epoch_0.123457" in found
+
+
+def test_a_list_has_a_bound() -> None:
+    found = one_mistake({**RTE, "finetune": {"epochs": 2.0, "snapshots": [1.0] * 1001}})
+    assert found == "'finetune.snapshots' has 1,001 entries, but can have at most 1,000."

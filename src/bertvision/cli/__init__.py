@@ -5,6 +5,7 @@ Each command has its own file. Heavy imports happen inside the commands, so that
 
 import dataclasses
 import importlib
+import io
 import json
 import logging
 import os
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from bertvision import progress
 from bertvision.errors import UserError
@@ -38,7 +39,37 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="Settings that override the config, as section.key=value.", show_default=False),
 ]
+MOST_MEGABYTES = 4096
+"""As in `tasks.text_files`, which this module does not import, so that --help is fast."""
+MostMegabytes = Annotated[
+    int, typer.Option(min=1, max=10**9, help="Largest data file, decompressed, with 500 bytes more for each row.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
+
+
+PATHS = ("config", "run", "runs", "path", "train", "encoder", "data", "kit")
+"""Parameters of commands that are paths, although they are strings: they can also be names or addresses."""
+
+
+class Command(TyperCommand):
+    """A command that checks its paths before it begins."""
+
+    def invoke(self, ctx: Any) -> Any:
+        from bertvision.disk import check_path
+
+        for param in self.params:
+            value = ctx.params.get(param.name)
+            for one in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(one, Path) or (isinstance(one, str) and param.name in PATHS):
+                    check_path(one, max(param.opts, key=len) if param.param_type_name == "option" else str(param.name))
+        return super().invoke(ctx)
+
+
+class App(typer.Typer):
+    """All commands are of the class `Command`."""
+
+    def command(self, *words: Any, **settings: Any) -> Any:
+        return super().command(*words, **{"cls": Command, **settings})
 
 
 class Commands(TyperGroup):
@@ -60,7 +91,7 @@ class Commands(TyperGroup):
             raise typer.Exit(130) from None
 
 
-app = typer.Typer(
+app = App(
     name="bertvision",
     cls=Commands,
     help="Train very small heads on the hidden states of every layer of a BERT, all in one pass.",
@@ -100,7 +131,10 @@ def options(
         callback=_show_details,
         expose_value=False,
     ),
-) -> None: ...
+) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # for lone surrogates in users' texts
 
 
 def main() -> None:
@@ -137,7 +171,7 @@ def load_job(config: str, overrides: list[str] | None, find_more: Callable[[Any]
 
     reporter = RichReporter()
     settings = load_config(config, overrides or [], find_more or find_mistakes, reporter.say)
-    if Path(config).is_dir() and not any(override.startswith("run=") for override in overrides or []):
+    if os.path.isdir(config) and not any(override.startswith("run=") for override in overrides or []):
         settings = dataclasses.replace(settings, run=config)  # the folder may have been moved
     quiet_libraries()
     from bertvision.pipeline.job import Job
@@ -220,7 +254,7 @@ def _is_number(cell: str) -> bool:
     return not cell.strip(f"0123456789.,-+±% {MINUS}{MISSING}")
 
 
-def print_run(job: Any, scores: dict[str, Any], as_json: bool) -> None:
+def print_run(job: Any, scores: Any, as_json: bool) -> None:
     """Print the scores of a run and the path of its folder, from the main process only."""
     from bertvision.pipeline.finished import FinishedRun
     from bertvision.pipeline.score import score_tables

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from bertvision.cli import Config, Overrides, app, load_job
-from bertvision.errors import UserError, suggest
+from bertvision.errors import UserError, shorten, suggest
 from bertvision.tables import counted
 
 
@@ -53,6 +53,6 @@ def encode(
 
 def _parse_part(part: str) -> tuple[int, int]:
     number, _, parts = part.partition("/")
-    if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
-        raise UserError(f"--part is '{part}': expected K/N, such as 2/4 for the second of four parts.")
+    if not (number.isdecimal() and parts.isdecimal() and len(part) <= 18 and 1 <= int(number) <= int(parts)):
+        raise UserError(f"--part is {shorten(part)}: expected K/N, such as 2/4 for the second of four parts.")
     return int(number) - 1, int(parts)

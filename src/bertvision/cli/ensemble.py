@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from bertvision.cli import AsJson, app, load_job, print_json, print_run
-from bertvision.errors import UserError
+from bertvision.errors import UserError, list_names
 
 
 @app.command(
@@ -32,7 +32,7 @@ def ensemble(
 ) -> None:
     """Combine models, from one or several runs, into an ensemble and score it like any other model."""
     if len(members) < 2:
-        raise UserError(f"an ensemble needs at least two members, got {', '.join(members) or 'none'}.")
+        raise UserError(f"an ensemble needs at least two members, got {list_names(members, 300) or 'none'}.")
     from bertvision.network import no_downloads
 
     with no_downloads():

@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from bertvision.cli import AsJson, app, print_json, print_table, quiet_libraries
-from bertvision.errors import UserError
+from bertvision.cli import MOST_MEGABYTES, AsJson, MostMegabytes, app, print_json, print_table, quiet_libraries
+from bertvision.errors import UserError, shorten
 from bertvision.progress import RichReporter
+from bertvision.settings import MOST_SECONDS
 from bertvision.tables import counted
 
 
@@ -46,6 +47,7 @@ def fit(
     ] = False,
     balanced: Annotated[bool, typer.Option(help="Give rare labels the same total weight as common ones.")] = False,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    most_megabytes: MostMegabytes = MOST_MEGABYTES,
     json: AsJson = False,
 ) -> None:
     """Fit a model to your own texts, or to questions on passages.
@@ -53,22 +55,24 @@ def fit(
     The encoder stays frozen, all its layers are read, and held-out rows choose the model.
     """
     most = _parse_rows(rows)
-    if seconds is not None and not seconds > 0:
-        raise UserError(f"--seconds must be above 0, not {seconds:g}.")
+    if seconds is not None and not 0 < seconds <= MOST_SECONDS:
+        raise UserError(f"--seconds must be above 0 and at most {MOST_SECONDS:g}, not {seconds:g}.")
     quiet_libraries()
     from bertvision.models.fit import Options
     from bertvision.models.own_data import fit_own_data
     from bertvision.models.save import find_suspects, summary
     from bertvision.models.spans.fit import SpanFit
     from bertvision.models.spans.save import summary as span_summary
+    from bertvision.tasks.text_files import reading_up_to
 
     names = heads if heads == "auto" else [name.strip() for name in heads.split(",") if name.strip()]
     options = Options(encoder, names, seconds, seed, metric, "balanced" if balanced else None, tune=tune)
     columns = {"text": text, "text_pair": text_pair, "label": label, "weight": weight}
-    found, folder = fit_own_data(
-        train, dev, to, options=options, columns=columns, kind=kind, overwrite=overwrite, skip_empty=skip_empty,
-        rows=most, reporter=RichReporter(),
-    )  # fmt: skip
+    with reading_up_to(most_megabytes):
+        found, folder = fit_own_data(
+            train, dev, to, options=options, columns=columns, kind=kind, overwrite=overwrite, skip_empty=skip_empty,
+            rows=most, reporter=RichReporter(),
+        )  # fmt: skip
     if isinstance(found, SpanFit):
         print_json({"model": str(folder), **span_summary(found)}) if json else _print_span_fit(found, folder)
         return
@@ -81,8 +85,8 @@ def fit(
 def _parse_rows(rows: str) -> int | None:
     if rows == "all":
         return None
-    if not rows.isdecimal() or int(rows) < 2:
-        raise UserError(f"--rows is '{rows}': give a whole number of at least 2, or 'all'.")
+    if not rows.isdecimal() or len(rows) > 18 or int(rows) < 2:
+        raise UserError(f"--rows is {shorten(rows)}: give a whole number of at least 2, or 'all'.")
     return int(rows)
 
 

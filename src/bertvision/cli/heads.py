@@ -20,7 +20,7 @@ def heads(
         str, typer.Option(help="Hub name or folder of the encoder. The original BERT models need no network.")
     ] = "bert-base-uncased",
     task: Annotated[str, typer.Option(help="Task to predict; `bertvision tasks` lists them.")] = "squad2",
-    labels: Annotated[int, typer.Option(min=2, help="With --task files: number of labels.")] = 2,
+    labels: Annotated[int, typer.Option(min=2, max=100_000, help="With --task files: number of labels.")] = 2,
     json: AsJson = False,
 ) -> None:
     """List the heads with their parameter counts, or describe one head and its settings."""

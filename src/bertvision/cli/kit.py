@@ -1,6 +1,5 @@
 """bertvision kit RUN… --to FOLDER"""
 
-import tomllib
 from pathlib import Path
 from typing import Annotated
 
@@ -32,12 +31,14 @@ def kit(
     choices = [choice.partition("=") for choice in head or []]
     if any(not (task and equals and name) for task, equals, name in choices):
         raise UserError("--head must be TASK=NAME, such as --head rte=adapter_64.")
-    from bertvision.disk import read_json
+    from bertvision.kits.kit import read_kit_file
     from bertvision.kits.make import make_kit
     from bertvision.tables import counted
 
     made = make_kit(runs, to, {task: name for task, _, name in choices}, _read_about(about))
-    tasks = (read_json(made / "kit.json") or {})["tasks"]
+    written = read_kit_file(made)
+    assert written is not None, "it has just been written"
+    tasks = written["tasks"]
     for task, facts in tasks.items():
         typer.echo(f"{task}: {facts['head']}, {facts['parameters']:,} parameters")
     typer.echo(f"kit of {counted(len(tasks), 'task')}: {made}   (to use it: bertvision predict {made} --text …)")
@@ -46,11 +47,14 @@ def kit(
 def _read_about(path: Path | None) -> dict[str, str]:
     if path is None:
         return {}
+    from bertvision.disk import parse_toml, read_bytes
+
+    data = read_bytes(path)
+    if data is None:
+        raise UserError(f"--about {path}: there is no such file.")
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError:
-        raise UserError(f"--about {path}: there is no such file, or it can't be read.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        found = parse_toml(data.decode())
+    except ValueError as error:
         raise UserError(f"--about {path} is not valid TOML: {error}.") from None
     if not all(isinstance(text, str) for text in found.values()):
         raise UserError(f'--about {path}: expected lines such as  sst2 = "sentences about the data".')

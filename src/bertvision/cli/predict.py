@@ -1,13 +1,15 @@
 """bertvision predict RUN_OR_KIT [--head NAME | --tasks all] (--file FILE | --text TEXT [--text-pair TEXT] | …)"""
 
 import json as json_format
+import math
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from bertvision.cli import AsJson, app, print_json, quiet_libraries
+from bertvision.cli import MOST_MEGABYTES, AsJson, MostMegabytes, app, print_json, quiet_libraries
 from bertvision.errors import UserError
 from bertvision.progress import RichReporter
 from bertvision.tables import counted
@@ -58,6 +60,7 @@ def predict(
     tasks: Annotated[
         str | None, typer.Option(help="With a kit: tasks to predict, separated by commas. Default: all.")
     ] = None,
+    most_megabytes: MostMegabytes = MOST_MEGABYTES,
     json: AsJson = False,
 ) -> None:
     """Predict on new text: the answer to a question, a label with probabilities, or a score.
@@ -65,21 +68,21 @@ def predict(
     Without --text, --file or --submission, asks for texts one by one. Rows of a file that can't be predicted get an
     error instead of a prediction; the exit code is then 1.
     """
-    _check_options(text, text_pair, file, out, submission, data)
+    _check_options(text, text_pair, file, out, submission, data, threshold, epochs)
     quiet_libraries()
-    if not (Path(run) / "scores.json").is_file():  # not a run: it may be a kit
+    if not os.path.isfile(Path(run) / "scores.json"):  # not a run: it may be a kit
         from bertvision.kits.kit import is_kit
 
         if is_kit(run):
             _refuse_for_kits({"--head": head, "--epochs": epochs, "--threshold": threshold, "--submission": submission})
-            _predict_with_kit(run, tasks, text, text_pair, file, out, json)
+            _predict_with_kit(run, tasks, text, text_pair, file, out, most_megabytes, json)
             return
     if tasks is not None:
         raise UserError(f"--tasks is for kits, and '{run}' is not one: remove it, or pass a kit.")
     from bertvision.models.folder import is_fitted
     from bertvision.pipeline.predict import Predictor
 
-    if not Path(run).exists():
+    if not os.path.exists(run):
         from bertvision.kits.kit import shipped_kits
 
         raise UserError(
@@ -98,7 +101,7 @@ def predict(
     if submission is not None:
         _write_submissions(predictor, submission, data, limit)
     elif file is not None:
-        _predict_file(predictor, file, out, limit, json)
+        _predict_file(predictor, file, out, limit, most_megabytes, json)
     elif text is not None:
         _print_typed(predictor, text, text_pair, limit, json)
     else:
@@ -112,8 +115,13 @@ def _check_options(
     out: Path | None,
     submission: Path | None,
     data: str | None,
+    threshold: float | None,
+    epochs: float | None,
 ) -> None:
     """Raise a UserError for options that do not go together."""
+    for option, number in (("--threshold", threshold), ("--epochs", epochs)):
+        if number is not None and not math.isfinite(number):
+            raise UserError(f"{option} must be a number, not {number}.")
     if sum(value is not None for value in (text, file, submission)) > 1:
         raise UserError("give only one of --text, --file and --submission.")
     for option, value, partner, there in (
@@ -139,15 +147,18 @@ def _predict_with_kit(
     text_pair: str | None,
     file: Path | None,
     out: Path | None,
+    most_megabytes: int,
     json: bool,
 ) -> None:
     from bertvision.kits import load
     from bertvision.tasks.new_text import read_any_text
+    from bertvision.tasks.text_files import reading_up_to
 
     if text is None and file is None and not sys.stdin.isatty():
         raise UserError("nothing to predict on: give --text or --file.")
     wanted = None if tasks in (None, "all") else [task.strip() for task in str(tasks).split(",") if task.strip()]
-    examples = read_any_text(file) if file is not None else []
+    with reading_up_to(most_megabytes):
+        examples = read_any_text(file) if file is not None else []
     kit = load(name, wanted, reporter=RichReporter())
     if text is None and file is None:
         _prompt_kit(kit, json)
@@ -224,8 +235,13 @@ def _describe_trust(trust: dict[str, float]) -> str:
     return f"{100 * trust['right']:.0f} % of {counted(trust['examples'], 'similar held-out answer')} {verb} right"
 
 
-def _predict_file(predictor: Any, file: Path, out: Path | None, threshold: float, as_json: bool) -> None:
-    kind, examples = predictor.task.kind, predictor.read(file)
+def _predict_file(
+    predictor: Any, file: Path, out: Path | None, threshold: float, most_megabytes: int, as_json: bool
+) -> None:
+    from bertvision.tasks.text_files import reading_up_to
+
+    with reading_up_to(most_megabytes):
+        kind, examples = predictor.task.kind, predictor.read(file)
     _check_ids(examples, file, out)
     rows = predictor.predict_rows(examples, threshold)
     predicted = [row for row in rows if "error" not in row]

@@ -1,19 +1,20 @@
 """bertvision store ls | verify | rm | export"""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from bertvision.cli import AsJson, app, print_json, print_table
+from bertvision.cli import App, AsJson, app, print_json, print_table
 from bertvision.errors import UserError
 from bertvision.tables import Table, counted
 
 StorePath = Annotated[str, typer.Argument(help="The store: a folder, or an address such as s3://…", show_default=False)]
 
 
-group = typer.Typer(help="List, verify, remove or export stores of hidden states.", no_args_is_help=True)
+group = App(help="List, verify, remove or export stores of hidden states.", no_args_is_help=True)
 app.add_typer(group, name="store", rich_help_panel="Inspect")
 
 
@@ -27,7 +28,7 @@ def ls(
 
     from bertvision.sources.store.upkeep import list_stores
 
-    if path != "runs" and "://" not in path and not Path(path).expanduser().exists():
+    if path != "runs" and "://" not in path and not Path(os.path.expanduser(path)).exists():
         raise UserError(f"'{path}' does not exist: give a store, or a folder or address that contains stores.")
     found = list_stores(path)
     if json:
@@ -119,7 +120,9 @@ def export(
     store = Store.open(path)
     with RichReporter().bar(f"writing {hdf5}", len(store) * len(store.contents.parts), "windows") as bar:
         export_hdf5(store, hdf5, bar)
-    typer.echo(f"{hdf5}: {counted(len(store), 'window')}, {_format_size(hdf5.expanduser().stat().st_size)}.")
+    typer.echo(
+        f"{hdf5}: {counted(len(store), 'window')}, {_format_size(Path(os.path.expanduser(hdf5)).stat().st_size)}."
+    )
 
 
 # ---------------------------------------------------------------------- formatting

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from bertvision.errors import UserError
+from bertvision.errors import UserError, shorten
 
 Pair = tuple[str, str | None]
 Text = str | Pair
@@ -26,7 +26,7 @@ def check_texts(texts: Iterable[Text], ids: Sequence[str] | None = None) -> list
             case [str() as first, str() | None as second]:
                 pass
             case _:
-                raise UserError(f"{call(number, ids)} is neither a text nor a pair of texts: {text!r:.80}.")
+                raise UserError(f"{call(number, ids)} is neither a text nor a pair of texts: {shorten(text)}.")
         if blank(first, second):
             raise UserError(f"{call(number, ids)} is empty: every text, and both texts of a pair, must have content.")
         pairs.append((first, second))

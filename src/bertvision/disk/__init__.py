@@ -1,11 +1,12 @@
 """Files: written whole or not at all, checked when they are read, and never outside their folder."""
 
-from bertvision.disk.names import inside, plain_name, why_not_plain
+from bertvision.disk.names import as_path, check_path, inside, plain_name, why_no_path, why_no_text, why_not_plain
 from bertvision.disk.reading import (
     DamagedError,
     damaged,
     fit,
     load_arrays,
+    load_shapes,
     load_tensors,
     parse_json,
     parse_toml,
@@ -15,7 +16,7 @@ from bertvision.disk.reading import (
     unreadable,
 )
 from bertvision.disk.seals import SEAL, digest_of, seal, seal_line, unseal, unseal_line
-from bertvision.disk.stamps import check_files, is_whole, mark_done, read_stamp, write_sealed
+from bertvision.disk.stamps import Stamp, check_files, is_whole, mark_done, read_stamp, write_sealed
 from bertvision.disk.writing import (
     TEMPORARY,
     clear_disk_errors,
@@ -39,7 +40,10 @@ __all__ = [
     "SEAL",
     "TEMPORARY",
     "DamagedError",
+    "Stamp",
+    "as_path",
     "check_files",
+    "check_path",
     "clear_disk_errors",
     "damaged",
     "digest_of",
@@ -52,6 +56,7 @@ __all__ = [
     "is_abandoned",
     "is_whole",
     "load_arrays",
+    "load_shapes",
     "load_tensors",
     "mark_done",
     "parse_json",
@@ -70,6 +75,8 @@ __all__ = [
     "unreadable",
     "unseal",
     "unseal_line",
+    "why_no_path",
+    "why_no_text",
     "why_not_plain",
     "write_bytes",
     "write_json",

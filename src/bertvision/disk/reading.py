@@ -4,8 +4,11 @@ facts = read_json(folder / "kit.json", KitFile)     None if there is no such fil
 tensors = load_tensors(folder / "head.safetensors")
 """
 
+import errno
 import json
 import os
+import re
+import stat
 import tomllib
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -16,6 +19,13 @@ from bertvision.errors import UserError
 Form = TypeVar("Form")
 MOST_MEGABYTES = 1024
 """Size of a JSON or TOML file that is read whole."""
+TOO_DEEP, TOO_MANY_DIGITS = "it is nested too deeply", "it has a number with too many digits"
+MOST_LETTERS = 200
+"""Of the reason why a file is damaged."""
+MOST_DIGITS = 300
+"""Of a whole number in JSON. Every such number fits into a float."""
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+"""The escape of half a surrogate pair, which is no character by itself. Our files have none."""
 OWNERS = {
     "model.json": "fit the model again",
     "kit.json": "build the kit again (`bertvision kit`)",
@@ -32,7 +42,9 @@ class DamagedError(UserError):
 
 
 def damaged(path: Path, why: object) -> DamagedError:
-    error = DamagedError(f"{path} is damaged ({why}): {repair_of(path)}")
+    text = str(why)
+    shown = text if len(text) <= MOST_LETTERS else text[:MOST_LETTERS] + "…"  # it may repeat what is in the file
+    error = DamagedError(f"{path} is damaged ({shown}): {repair_of(path)}")
     error.why = why
     return error
 
@@ -55,15 +67,20 @@ def repair_of(path: Path) -> str:
 
 def read_bytes(path: Path, most_megabytes: float = MOST_MEGABYTES) -> bytes | None:
     """The bytes of a file; None if there is none."""
-    if not os.path.isfile(path):
-        return None
     try:
-        size = os.path.getsize(path) / 1e6
-        if size > most_megabytes:
-            raise UserError(f"{path} has {size:,.0f} MB, but at most {most_megabytes:,.0f} are read of such a file.")
-        return path.read_bytes()
+        facts = os.stat(path)
+        if not stat.S_ISREG(facts.st_mode):
+            return None
+        size = facts.st_size / 1e6
+        if size <= most_megabytes:
+            return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # a null character
+        return None
     except OSError as error:
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            return None
         raise UserError(unreadable(path, error)) from None
+    raise UserError(f"{path} has {size:,.0f} MB, but at most {most_megabytes:,.0f} are read of such a file.")
 
 
 def unreadable(path: Path, error: OSError) -> str:
@@ -73,11 +90,17 @@ def unreadable(path: Path, error: OSError) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text. Every mistake is a ValueError: also depth, and numbers of thousands of digits."""
+    """The value of a JSON text. Every mistake is a ValueError: also depth, and numbers of hundreds of digits."""
     try:
-        return json.loads(text)
+        return json.loads(text.decode("utf-8-sig") if isinstance(text, bytes) else text, parse_int=_whole_number)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError(TOO_DEEP) from None
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(TOO_MANY_DIGITS)
+    return int(digits)
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -85,7 +108,11 @@ def parse_toml(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError(TOO_DEEP) from None
+    except tomllib.TOMLDecodeError:
+        raise
+    except (ValueError, OverflowError):  # a number or a date that Python can't hold
+        raise ValueError(TOO_MANY_DIGITS) from None
 
 
 @overload
@@ -100,6 +127,8 @@ def read_json(path: Path, form: Any = None) -> Any:
         return None
     try:
         value = unseal(parse_json(data), data)
+        if _HALF.search(data):
+            json.dumps(value, ensure_ascii=False).encode()  # raises ValueError if one is not followed by the other half
         return value if form is None else fit(value, form)
     except ValueError as error:
         raise damaged(path, error) from None
@@ -122,6 +151,17 @@ def _plainly(text: str) -> str:
     what = what[:1].lower() + what[1:]
     place = place.strip("`").removeprefix("$").removeprefix(".")
     return f"{place}: {what}" if place else what
+
+
+def load_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes in a safetensors file, by name. Only its header is read."""
+    from safetensors import safe_open
+
+    def shapes(path: Path) -> dict[str, tuple[int, ...]]:
+        with safe_open(path, framework="np") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+
+    return _load(path, shapes)
 
 
 def load_tensors(path: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ def render(value: Any) -> str:
 
 def seal(value: dict[str, Any], text_of: Callable[[Any], str] = render) -> str:
     """The value as JSON, with a checksum of that JSON as its last entry."""
-    return text_of({**value, SEAL: digest(text_of(value).encode("utf-8", "surrogatepass"))})
+    return text_of({**value, SEAL: digest(text_of(value).encode("utf-8", "backslashreplace"))})
 
 
 def unseal(value: Any, data: bytes, text_of: Callable[[Any], str] = render) -> Any:
@@ -29,7 +29,7 @@ def unseal(value: Any, data: bytes, text_of: Callable[[Any], str] = render) -> A
     if not isinstance(value, dict) or not _is_almost(next(reversed(value), ""), SEAL):
         return value
     content = {key: item for key, item in value.items() if key != SEAL}
-    if seal(content, text_of).encode("utf-8", "surrogatepass") != data:
+    if seal(content, text_of).encode("utf-8", "backslashreplace") != data:
         raise ValueError("its checksum is wrong")
     return content
 

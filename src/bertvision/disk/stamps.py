@@ -6,10 +6,10 @@ Folders of earlier versions have no checksums; they are read as they are.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict, overload
 
 from bertvision.disk.names import inside
-from bertvision.disk.reading import DamagedError, damaged, read_json, repair_of, unreadable
+from bertvision.disk.reading import DamagedError, Form, damaged, fit, read_json, repair_of, unreadable
 from bertvision.disk.seals import digest_of, seal
 from bertvision.disk.writing import write_text
 from bertvision.errors import UserError
@@ -17,6 +17,15 @@ from bertvision.errors import UserError
 STAMP = "stamp.json"
 NOT_CHECKED = (STAMP, "README.md")
 """Files without a checksum in the stamp, which has its own. Cards may be written again."""
+
+
+class Stamp(TypedDict):
+    """stamp.json. Those of encoders, heads, predictions and checkpoints have more, which extends this form."""
+
+    stamp: str
+    """Hash of everything that the folder was made from."""
+    files: NotRequired[dict[str, str]]
+    """Name of each file → its checksum. Earlier versions lack it."""
 
 
 def write_sealed(path: Path, value: dict[str, Any], setting: str = "run") -> None:
@@ -30,20 +39,26 @@ def mark_done(folder: Path, stamp: str, **facts: Any) -> None:
     write_sealed(folder / STAMP, {"stamp": stamp, **facts, "files": files})
 
 
-def read_stamp(folder: Path) -> dict[str, Any] | None:
-    """The contents of stamp.json; None if the folder is not complete."""
-    found = read_json(folder / STAMP)
-    if found is not None and not isinstance(found, dict):
-        raise damaged(folder / STAMP, "it is not a JSON object")
+@overload
+def read_stamp(folder: Path) -> dict[str, Any] | None: ...
+@overload
+def read_stamp(folder: Path, form: type[Form]) -> Form | None: ...
+def read_stamp(folder: Path, form: Any = None) -> Any:
+    """The contents of stamp.json, of the given form if there is one; None if the folder is not complete."""
+    found = read_json(folder / STAMP, form or dict[str, Any])
+    if form is None and found is not None:
+        try:
+            fit(found, Stamp)
+        except ValueError as error:
+            raise damaged(folder / STAMP, error) from None
     return found
 
 
 def check_files(folder: Path, *names: str) -> None:
     """Compare files of a finished folder, by default all of them, with their checksums. Raise DamagedError if one
     differs or is missing."""
-    known = (read_stamp(folder) or {}).get("files") or {}
-    if not isinstance(known, dict):
-        raise damaged(folder / STAMP, "files must be an object")
+    found = read_stamp(folder)
+    known = found.get("files", {}) if found else {}
     for name in names or known:
         path = inside(folder, *name.split("/"))
         if name not in known:

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from bertvision.disk.reading import unreadable
 from bertvision.disk.seals import render
-from bertvision.errors import UserError
+from bertvision.errors import UserError, shorten
 
 TEMPORARY = ".writing-"
 OLD = "old"
@@ -57,7 +57,7 @@ def clear_disk_errors(path: Path, setting: str = "run") -> Iterator[None]:
     except Exception as error:
         number = _error_number(error)
         if number in (errno.ENOSPC, errno.EDQUOT):
-            free = shutil.disk_usage(path if path.exists() else path.parent).free / 1e6
+            free = shutil.disk_usage(existing_folder(path)).free / 1e6
             raise UserError(
                 f"no space left on the disk for '{path}' ({free:.0f} MB free). Finished work is saved: free up "
                 f"space, or set `{setting}` to a folder on another disk, and run the command again."
@@ -69,6 +69,11 @@ def clear_disk_errors(path: Path, setting: str = "run") -> Iterator[None]:
         if number in (errno.EEXIST, errno.ENOTDIR):
             raise UserError(
                 f"'{path}' can't be created: a file is in the way. Set `{setting}` to another folder."
+            ) from None
+        if number is not None:
+            raise UserError(
+                f"{shorten(str(path), 300)} can't be written ({os.strerror(number)}): check the disk, or set "
+                f"`{setting}` to another folder."
             ) from None
         raise
 
@@ -98,10 +103,11 @@ def host_name() -> str:
 
 def is_abandoned(name: str) -> bool:
     """Whether a temporary file or folder was left behind by a process of this machine that has ended."""
+    import psutil  # takes longer to import than a command that writes nothing
+
     begun = _UNFINISHED.fullmatch(name)
     if begun is None or begun["host"] != host_name():
         return False
-    import psutil  # takes a while, and is rarely needed
 
     return not psutil.pid_exists(int(begun["process"]))
 
@@ -137,7 +143,8 @@ def remove(path: Path) -> None:
 
 
 def write_text(path: Path, text: str, setting: str = "run") -> None:
-    write_bytes(path, text.encode("utf-8"), setting)
+    # A lone surrogate is written as JSON writes it, with its number.
+    write_bytes(path, text.encode("utf-8", "backslashreplace"), setting)
 
 
 def write_bytes(path: Path, data: bytes, setting: str = "run") -> None:

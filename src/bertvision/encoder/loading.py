@@ -8,14 +8,15 @@ Only safetensors and JSON are read, so loading never runs code.
 import importlib.util
 import inspect
 import json
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -27,7 +28,17 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 from transformers.utils.hub import cached_file, extract_commit_hash
 
-from bertvision.disk import file_fingerprint, fingerprint, parse_json, read_bytes
+from bertvision.disk import (
+    as_path,
+    file_fingerprint,
+    fingerprint,
+    inside,
+    load_shapes,
+    parse_json,
+    read_bytes,
+    read_json,
+)
+from bertvision.disk.forms import Facts
 from bertvision.encoder.encoder import Encoder, choose_layers, quiet_transformers
 from bertvision.encoder.states import StateShape
 from bertvision.errors import UserError
@@ -50,6 +61,16 @@ _IDENTITY_FILES = {
     "tokenizer_config.json",
 }  # fmt: skip
 _WEIGHTS, _WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
+BUILD_ERRORS = (AttributeError, IndexError, KeyError, OverflowError, RuntimeError, TypeError, ZeroDivisionError)
+"""What transformers and torch raise for a config whose values make no model, in addition to ValueError."""
+MOST_LAYERS, MOST_LABELS, MOST_SIZE = 1000, 100_000, 2_000_000
+"""In an encoder's config: numbers of layers, of labels, and all other whole numbers."""
+
+
+class IndexFile(TypedDict):
+    """model.safetensors.index.json: the file of each weight."""
+
+    weight_map: dict[str, str]
 
 
 class EncoderSize(NamedTuple):
@@ -66,10 +87,10 @@ def resolve(name: str) -> str:
     """Resolve `encoder.name` to a folder; a hub name is returned as is."""
     if name == EMBEDDED:
         return str(_embedded_folder())
-    folder = Path(name).expanduser()
-    if folder.is_dir():
+    folder = as_path(name, "the encoder")
+    if os.path.isdir(folder):
         return str(folder)
-    if folder.is_file():
+    if os.path.isfile(folder):
         raise UserError(f"the encoder '{name}' is a file, not the folder with config.json and the weights.")
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:
         raise UserError(f"the encoder '{name}': no such folder.")
@@ -128,8 +149,7 @@ def shape_of(name: str, layers: Sequence[int] | None = None) -> EncoderSize:
     else:
         config, folder = load_config(name), find_folder(name)
         has_pooler = folder is None or _weights_hold_pooler(folder)
-    with torch.device("meta"):
-        model = AutoModel.from_config(config)
+    model = _outline(name, AutoModel, config)
     if not has_pooler and getattr(model, "pooler", None) is not None:
         model.pooler = None
     chosen = choose_layers(layers, config.num_hidden_layers + 1, name)
@@ -197,7 +217,7 @@ def load_config(name: str) -> PretrainedConfig:
         _check_config_file(name, folder / "config.json")
     try:
         config = AutoConfig.from_pretrained(resolve(name), trust_remote_code=False, local_files_only=only_here(name))
-    except (OSError, ValueError, KeyError, TypeError, StrictDataclassError) as error:
+    except (OSError, ValueError, StrictDataclassError, *BUILD_ERRORS) as error:
         raise _unreadable(name, "config.json", error) from error
     if config.is_encoder_decoder:
         raise UserError(f"{describe_encoder(name)} is an encoder-decoder ({config.model_type}): {_WANTED}")
@@ -213,6 +233,7 @@ def load_weights(name: str, auto_class: Any, config: PretrainedConfig, dtype: to
     """Load safetensors into the class that `auto_class` picks. Return the model and the names of missing weights."""
     if folder := find_folder(name):
         _check_weight_files(name, folder)
+        _check_same_size(name, folder, _outline(name, auto_class, config))
     settings = {"use_safetensors": True, "output_loading_info": True, "trust_remote_code": False}
     settings["local_files_only"] = only_here(name)
     os.environ["DISABLE_SAFETENSORS_CONVERSION"] = "1"  # else transformers asks a server to convert pickles
@@ -223,7 +244,7 @@ def load_weights(name: str, auto_class: Any, config: PretrainedConfig, dtype: to
         raise UserError(
             f"{describe_encoder(name)}: its weights are damaged or truncated ({error}). Copy or download them again."
         ) from error
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, ValueError, *BUILD_ERRORS) as error:
         raise _unreadable(name, "weights (safetensors)", error) from error
     return model, sorted(info["missing_keys"])
 
@@ -264,10 +285,55 @@ def _check_config_file(name: str, path: Path) -> None:
         raise UserError(f"{describe_encoder(name)}: it has no config.json, so it is not a Hugging Face model folder.")
     try:
         config = parse_json(read_bytes(path) or b"")
+    except UserError:
+        raise
     except ValueError as error:
-        raise UserError(f"{path} is not valid JSON: {error}.") from error
+        raise UserError(f"{path} is not valid JSON: {error}.") from None
     if not isinstance(config, dict) or "model_type" not in config:
         raise UserError(f"{path} has no model_type, so it is not the config of a Hugging Face model.")
+    try:
+        check_sizes(config)
+    except ValueError as error:
+        raise UserError(f"{describe_encoder(name)}: its config.json can't be used: {error}.") from None
+
+
+def check_sizes(config: Facts) -> None:
+    """Refuse sizes in an encoder's config that no encoder has, with a ValueError. Building it could take all memory."""
+    for key, value in config.items():
+        most = MOST_LAYERS if "layers" in key else MOST_LABELS if "labels" in key else MOST_SIZE
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, int) and abs(one) > most:
+                raise ValueError(f"{key[:60]} is {one:.4g}, and encoders have at most {most:,}")
+        if isinstance(value, dict):
+            check_sizes(value)
+
+
+def _outline(name: str, auto_class: Any, config: PretrainedConfig) -> Any:
+    """The model without memory for its weights."""
+    try:
+        with torch.device("meta"):
+            return auto_class.from_config(config)
+    except (ValueError, *BUILD_ERRORS) as error:
+        raise _unreadable(name, "config.json", error) from error
+
+
+def _check_same_size(name: str, folder: Path, outline: Any) -> None:
+    """Refuse a config that describes far more weights than there are: transformers would make them all up."""
+    there = sum(math.prod(shape) for path in _weight_files(folder) for shape in load_shapes(path).values())
+    described = sum(weight.numel() for weight in outline.parameters())
+    if described > 2 * there + 10_000_000:
+        raise UserError(
+            f"{describe_encoder(name)}: its config.json describes {described:,} parameters, but its weights are "
+            f"{there:,}. They do not belong together: copy or download the encoder again."
+        )
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """The files of a folder's weights, which has some."""
+    if not (folder / _WEIGHTS_INDEX).is_file():
+        return [folder / _WEIGHTS]
+    index = read_json(folder / _WEIGHTS_INDEX, IndexFile)
+    return [inside(folder, file) for file in dict.fromkeys(index["weight_map"].values())] if index else []
 
 
 def _check_weight_files(name: str, folder: Path) -> None:
@@ -284,24 +350,11 @@ def _check_weight_files(name: str, folder: Path) -> None:
 
 def _weights_hold_pooler(folder: Path) -> bool:
     """Whether the weights include a pooler. A folder without weights counts as having what its config describes."""
-    if (folder / _WEIGHTS_INDEX).is_file():
-        keys = _names_in_index(folder / _WEIGHTS_INDEX)
-    elif (folder / _WEIGHTS).is_file():
-        try:
-            with safe_open(folder / _WEIGHTS, framework="pt") as file:
-                keys = list(file.keys())
-        except SafetensorError as error:
-            raise UserError(f"{folder / _WEIGHTS} is damaged or truncated ({error}).") from error
-    else:
+    if not any((folder / file).is_file() for file in (_WEIGHTS, _WEIGHTS_INDEX)):
         return True
+    index = read_json(folder / _WEIGHTS_INDEX, IndexFile)
+    keys = index["weight_map"] if index else load_shapes(folder / _WEIGHTS)
     return any(".pooler." in f".{key}" for key in keys)
-
-
-def _names_in_index(path: Path) -> list[str]:
-    try:
-        return list(parse_json(read_bytes(path) or b"")["weight_map"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is damaged ({error}).") from None
 
 
 def _unreadable(name: str, part: str, error: Exception) -> UserError:

@@ -10,7 +10,7 @@ Several that read differently train together as `OutputLayers`; one of them is k
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired, TypedDict
 
 import torch
 import transformers
@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPooling
 
-from bertvision.disk import damaged, load_tensors, read_json, save_tensors
-from bertvision.encoder.loading import load_config, load_weights, refuse_missing
+from bertvision.disk import damaged, fit, load_shapes, load_tensors, read_json, save_tensors
+from bertvision.disk.forms import Facts, Layer, Name, Share, Width
+from bertvision.encoder.loading import BUILD_ERRORS, check_sizes, load_config, load_weights, refuse_missing
 from bertvision.encoder.states import HiddenStates, Part, StateShape
 from bertvision.errors import UserError
-from bertvision.kinds import KINDS, Kind
+from bertvision.kinds import KINDS, Kind, kind_in
 
 OutputPart = Literal["tokens", "pooled", "cls", "mean", "max"]
 
@@ -191,31 +192,82 @@ def load_output_layer(name: str, kind: Kind, labels: int) -> CheckpointOutputLay
     return CheckpointOutputLayer(kind, model).eval()
 
 
-def restore_output_layer(folder: str | Path) -> OutputLayer | CheckpointOutputLayer:
-    """Load an output layer that `save` wrote."""
-    config, path = read_json(Path(folder) / CONFIG), Path(folder) / WEIGHTS
-    if config is None or not path.is_file():
-        missing = WEIGHTS if config else CONFIG
-        raise UserError(f"no output layer in {folder}: {missing} is missing.")
+class OutputFile(TypedDict):
+    """output_layer.json. Each form of output layer has more."""
+
+    form: Literal["linear", "checkpoint"]
+    kind: Name
+
+
+class LinearFile(TypedDict):
+    form: Literal["linear"]
+    kind: Name
+    reads: OutputPart
+    hidden: Width
+    outputs: Width
+    dropout: Share
+
+
+class CheckpointFile(TypedDict):
+    form: Literal["checkpoint"]
+    kind: Name
+    order: NotRequired[list[Layer] | None]
+    model: Facts
+    """The checkpoint's config.json."""
+
+
+def read_output_file(folder: str | Path) -> LinearFile | CheckpointFile | None:
+    """The contents of output_layer.json; None if there is none."""
+    path = Path(folder) / CONFIG
+    found = read_json(path, Facts)
+    if found is None:
+        return None
     try:
-        return _restore(config, load_tensors(path))
-    except (KeyError, TypeError, RuntimeError, AttributeError) as error:
+        form = fit(found, OutputFile)["form"]
+        kind_in(path, found["kind"])
+        return fit(found, LinearFile) if form == "linear" else fit(found, CheckpointFile)
+    except ValueError as error:
         raise damaged(path, error) from None
 
 
-def _restore(config: dict[str, Any], weights: dict[str, Tensor]) -> OutputLayer | CheckpointOutputLayer:
+def restore_output_layer(folder: str | Path) -> OutputLayer | CheckpointOutputLayer:
+    """Load an output layer that `save` wrote."""
+    config, path = read_output_file(folder), Path(folder) / WEIGHTS
+    if config is None or not path.is_file():
+        missing = WEIGHTS if config else CONFIG
+        raise UserError(f"no output layer in {folder}: {missing} is missing.")
+    there = load_shapes(path)
+    try:
+        with torch.device("meta"):  # without memory first: the sizes may be anything
+            outline = _build(config)
+        if {name: tuple(one.shape) for name, one in outline.state_dict().items()} != there:
+            raise ValueError(f"its weights are not those of the layer in {CONFIG}")
+        return _restore(config, load_tensors(path))
+    except UserError:
+        raise
+    except (AssertionError, ValueError, *BUILD_ERRORS) as error:
+        raise damaged(path, str(error)[:200]) from None
+
+
+def _build(config: LinearFile | CheckpointFile) -> OutputLayer | CheckpointOutputLayer:
     kind = KINDS[config["kind"]]
-    layer: OutputLayer | CheckpointOutputLayer
     if config["form"] == "linear":
-        layer = OutputLayer(kind, config["reads"], config["hidden"], config["outputs"], config["dropout"])
-    else:
-        model_config = AutoConfig.for_model(**config["model"])
-        with torch.device("meta"):
-            model = _class_for(kind).from_config(model_config)
-        layer = CheckpointOutputLayer(kind, model)
+        return OutputLayer(kind, config["reads"], config["hidden"], config["outputs"], config["dropout"])
+    check_sizes(config["model"])
+    model_config = AutoConfig.for_model(**config["model"])
+    with torch.device("meta"):
+        model = _class_for(kind).from_config(model_config)
+    return CheckpointOutputLayer(kind, model)
+
+
+def _restore(config: LinearFile | CheckpointFile, weights: dict[str, Tensor]) -> OutputLayer | CheckpointOutputLayer:
+    layer = _build(config)
     layer.load_state_dict(weights, assign=True)
-    if isinstance(layer, CheckpointOutputLayer):
-        layer.take_order(config["order"])
+    if isinstance(layer, CheckpointOutputLayer) and config["form"] == "checkpoint":
+        order = config.get("order")
+        if order is not None and sorted(order) != list(range(len(layer.labels or ()))):
+            raise ValueError("order: expected each label once")
+        layer.take_order(order)
     return layer.eval()
 
 

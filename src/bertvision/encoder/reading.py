@@ -7,12 +7,13 @@ sentence-transformers write one switch for each pooling, newer ones a single `po
 """
 
 from functools import cache
-from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, TypedDict
 
 from transformers.utils.hub import cached_file
 
-from bertvision.disk import parse_json, read_bytes
+from bertvision.disk import fit, parse_json, read_bytes, why_not_plain
+from bertvision.disk.forms import Facts
 from bertvision.encoder.loading import KNOWN_CONFIGS, describe_encoder, find_folder, only_here
 from bertvision.errors import UserError
 
@@ -29,6 +30,13 @@ UNKNOWN: tuple[Reading, ...] = ("cls", "mean")
 """Ways that are both tried for an encoder that does not say how it was made to be read."""
 
 
+class Module(TypedDict, total=False):
+    """An entry of modules.json."""
+
+    type: str
+    path: str
+
+
 def ways_to_read(name: str) -> tuple[Reading, ...]:
     """The ways to read an encoder where the user sets none: the way it was made for, or both common ones."""
     made = read_as_made(name)
@@ -38,7 +46,7 @@ def ways_to_read(name: str) -> tuple[Reading, ...]:
 def read_as_made(name: str) -> Reading | None:
     """The pooling that an encoder was made for: "mean", "cls" or "max". None if it does not say, or if it was made for
     something else, such as a weighted mean or several poolings side by side."""
-    pooling = _read(name, f"{_pooling_folder(name)}/config.json")
+    pooling = _read(name, f"{_pooling_folder(name)}/config.json", Facts)
     if pooling is None:
         return None
     if MODE in pooling:
@@ -49,27 +57,24 @@ def read_as_made(name: str) -> Reading | None:
 
 def _pooling_folder(name: str) -> str:
     """The folder that modules.json names for the pooling, inside the encoder's own."""
-    modules = _read(name, MODULES, list) or []
-    for module in modules:
-        if isinstance(module, dict) and str(module.get("type", "")).endswith(".Pooling"):
-            folder = PurePosixPath(str(module.get("path") or POOLING))
-            if not folder.is_absolute() and ".." not in folder.parts:
-                return str(folder)
+    for module in _read(name, MODULES, list[Module]) or []:
+        if module.get("type", "").endswith(".Pooling"):
+            folder = module.get("path") or POOLING
+            return POOLING if any(map(why_not_plain, folder.split("/"))) else folder
     return POOLING
 
 
-def _read(name: str, file: str, expected: type = dict) -> Any:
+def _read(name: str, file: str, form: Any) -> Any:
     """The contents of one of the encoder's JSON files; None if there is no such file, or no way to look for it."""
     path = _find(name, file)
     if path is None:
         return None
     try:
-        found = parse_json(read_bytes(path) or b"")
+        return fit(parse_json(read_bytes(path) or b""), form)
+    except UserError:
+        raise
     except ValueError as error:
         raise UserError(_damaged(name, file, str(error))) from None
-    if not isinstance(found, expected):
-        raise UserError(_damaged(name, file, f"it has no {'settings' if expected is dict else 'list'}"))
-    return found
 
 
 def _damaged(name: str, file: str, why: str) -> str:

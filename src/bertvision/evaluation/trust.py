@@ -1,7 +1,10 @@
 """Trust: how often the same prediction, with similar confidence, was right on held-out data."""
 
+from typing import Annotated, TypedDict
+
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
 GROUPS, LEAST = 10, 50
 """Predictions are grouped by confidence: the maximum number of groups, and the minimum number of examples in each."""
@@ -11,6 +14,24 @@ Group = dict[str, float]
 Trust = dict[str, list[Group]]
 """Prediction → its groups, least confident first. A group has the lowest confidence in it (`from`), the fraction of
 predictions that were right (`right`), and the number of `examples`."""
+
+
+_Examples = Annotated[int, Meta(ge=0, le=10**15)]
+Rated = TypedDict(
+    "Rated", {"from": float, "right": Annotated[float, Meta(ge=0, le=1)], "examples": _Examples}, total=True
+)
+"""A group of predictions that are right or wrong, in a file."""
+RatedTrust = dict[str, Annotated[list[Rated], Meta(min_length=1)]]
+
+
+class Measured(TypedDict):
+    """The one group of predictions that are off by something, in a file."""
+
+    off_by: float
+    examples: _Examples
+
+
+MeasuredTrust = dict[str, Annotated[list[Measured], Meta(min_length=1)]]
 
 
 def group(confidence: npt.NDArray[np.float64], right: npt.NDArray[np.bool_]) -> list[Group]:

@@ -10,6 +10,7 @@ from bertvision.heads.base import (
     HEADS,
     Head,
     HeadConfig,
+    HeadFile,
     MemberConfig,
     ReadConfig,
     Target,
@@ -21,6 +22,7 @@ from bertvision.heads.base import (
     list_presets,
     load_head,
     outline_head,
+    read_head_file,
     save_head,
     setting_types,
 )
@@ -31,7 +33,7 @@ for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
-    "CONTROL", "CONTROLS", "CONVEX_CONTROL", "HEADS", "Head", "HeadConfig", "MemberConfig", "ReadConfig", "Target",
-    "build_head", "count_parameters", "default_reads", "find_preset", "find_read", "list_presets", "load_head",
-    "outline_head", "save_head", "setting_types",
+    "CONTROL", "CONTROLS", "CONVEX_CONTROL", "HEADS", "Head", "HeadConfig", "HeadFile", "MemberConfig", "ReadConfig",
+    "Target", "build_head", "count_parameters", "default_reads", "find_preset", "find_read", "list_presets",
+    "load_head", "outline_head", "read_head_file", "save_head", "setting_types",
 ]  # fmt: skip

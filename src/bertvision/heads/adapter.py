@@ -14,12 +14,12 @@ from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, ReadConfig, Target
 from bertvision.heads.blocks import ALIGNMENT, SeparateAdapter, SharedAdapter, alignment_of, linear_of_parts, pad_to
 from bertvision.heads.fused import can_fuse, read_out
-from bertvision.settings import setting
+from bertvision.settings import MOST_WIDTH, setting
 
 
 @dataclass(frozen=True)
 class AdapterConfig(ReadConfig):
-    size: int = setting(64, "output size of the adapter, per layer", at_least=1)
+    size: int = setting(64, "output size of the adapter, per layer", at_least=1, at_most=MOST_WIDTH)
     shared: bool = setting(True, "one adapter for all layers (true) or one per layer (false)", off="separate")
     skip: bool = setting(False, "also feed the last layer's state to the output layer")
 

@@ -12,12 +12,12 @@ from torch.nn import functional
 
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, HeadConfig, Target
-from bertvision.settings import setting
+from bertvision.settings import MOST_WIDTH, setting
 
 
 @dataclass(frozen=True)
 class AttentiveConfig(HeadConfig):
-    queries: int = setting(8, "number of queries", at_least=1)
+    queries: int = setting(8, "number of queries", at_least=1, at_most=MOST_WIDTH)
     dropout: float = setting(0.0, "fraction of the pooled values to drop in training", at_least=0, below=1)
 
 

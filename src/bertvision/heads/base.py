@@ -10,25 +10,30 @@ import typing
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypedDict
 
 import torch
+from msgspec import Meta
 from torch import Tensor, nn
 
-from bertvision.disk import check_files, load_tensors, read_json, save_tensors, write_json
+from bertvision.disk import check_files, damaged, load_shapes, load_tensors, read_json, save_tensors, write_json
+from bertvision.disk.forms import Layers, Name, Width
 from bertvision.encoder.states import HiddenStates, ReadPart, StateShape
 from bertvision.errors import UserError
-from bertvision.kinds import KINDS, Kind
+from bertvision.kinds import KINDS, Kind, kind_in
 from bertvision.machine import drawing_from
 from bertvision.registry import Registry
-from bertvision.settings import out_of_range, setting
+from bertvision.settings import convert, describe_type, out_of_range, setting
 
 HEADS: Registry[type["Head"]] = Registry("head")
 CONTROL = "last_linear"
 CONVEX_CONTROL = "last_lr"
 CONTROLS = (CONTROL, CONVEX_CONTROL)
 """Heads that read only the last layer: trained in steps, and solved to convergence."""
+MOST_PARAMETERS = 2_000_000_000
 CONFIG, WEIGHTS = "config.json", "head.safetensors"
+MOST_ITEMS = 1000
+"""Of a setting that is a list, such as the layers to read."""
 
 
 @dataclass(frozen=True)
@@ -245,9 +250,35 @@ def build_head(member: MemberConfig, shape: StateShape, target: Target) -> Head:
 
 
 def outline_head(member: MemberConfig, shape: StateShape, target: Target) -> Head:
-    """Build the member's head on the meta device, to inspect it or to count its parameters."""
+    """Build the member's head on the meta device, to inspect it or to count its parameters. Raise UserError if it has
+    too many."""
     with torch.device("meta"):
-        return HEADS[member.head](member.head_config(), shape, target)
+        head = HEADS[member.head](member.head_config(), shape, target)
+    if (count := count_parameters(head)) > MOST_PARAMETERS:
+        raise UserError(
+            f"head '{member.name}' would have {count:,} parameters; a head can have at most {MOST_PARAMETERS:,}. Make "
+            "it smaller."
+        )
+    return head
+
+
+class SavedShape(TypedDict):
+    layers: Layers
+    hidden: Width
+    pooled: bool
+
+
+class SavedTarget(TypedDict):
+    kind: Name
+    labels: Annotated[int, Meta(ge=0, le=1_000_000)]
+
+
+class HeadFile(TypedDict):
+    """config.json of a saved head."""
+
+    member: MemberConfig
+    shape: SavedShape
+    target: SavedTarget
 
 
 def save_head(folder: Path, head: Head, member: MemberConfig) -> None:
@@ -262,17 +293,47 @@ def save_head(folder: Path, head: Head, member: MemberConfig) -> None:
     write_json(folder / CONFIG, facts)
 
 
+def read_head_file(folder: Path) -> HeadFile | None:
+    """The config.json of a saved head; None if there is none."""
+    found = read_json(folder / CONFIG, HeadFile)
+    if found is not None and (mistakes := _mistakes_in(folder / CONFIG, found)):
+        raise damaged(folder / CONFIG, mistakes[0])
+    return found
+
+
 def load_head(folder: Path) -> tuple[Head, MemberConfig]:
     """Load a head saved by `save_head`, ready to predict."""
     check_files(folder, CONFIG, WEIGHTS)
-    facts = read_json(folder / CONFIG)
-    if facts is None or not (folder / WEIGHTS).is_file():
+    facts, path = read_head_file(folder), folder / WEIGHTS
+    if facts is None or not path.is_file():
         raise UserError(f"no head in '{folder}': expected {CONFIG} and {WEIGHTS}.")
+    member, shape = facts["member"], StateShape(**facts["shape"])
+    target = Target(KINDS[facts["target"]["kind"]], facts["target"]["labels"])
+    there = load_shapes(path)
     try:
-        member = MemberConfig(**facts["member"])
-        target = Target(KINDS[facts["target"]["kind"]], facts["target"]["labels"])
-        head = build_head(member, StateShape(**facts["shape"]), target)
-        head.load_state_dict(load_tensors(folder / WEIGHTS))
-    except (KeyError, TypeError, RuntimeError) as error:
-        raise UserError(f"the head in '{folder}' is damaged: train it again, or copy it again. ({error})") from None
+        # Without memory first: the sizes may be anything.
+        wanted = {name: tuple(one.shape) for name, one in outline_head(member, shape, target).state_dict().items()}
+        if wanted != there:
+            raise damaged(path, f"its weights are not those of the head in {CONFIG}")
+        head = build_head(member, shape, target)
+        head.load_state_dict(load_tensors(path))
+    except (KeyError, TypeError, RuntimeError, AssertionError, OverflowError, ZeroDivisionError) as error:
+        raise damaged(folder / CONFIG, str(error)[:200] or "it makes no head") from None
     return head.eval(), member
+
+
+def _mistakes_in(path: Path, file: HeadFile) -> list[str]:
+    """What is wrong with a saved head, beyond the form of its file."""
+    member, kind = file["member"], kind_in(path, file["target"]["kind"])
+    if member.head not in HEADS:
+        return [f"there is no head '{member.head[:60]}'"]
+    if not HEADS[member.head].takes(kind):
+        return [f"{member.head} can't predict a {kind}"]
+    types = setting_types(member.head)
+    mistakes = [f"{member.head} has no setting '{key[:60]}'" for key in member.settings if key not in types]
+    for key, value in member.settings.items():
+        if key in types and not convert(value, types[key])[1]:
+            mistakes.append(f"`{key}` must be {describe_type(types[key])}")
+        elif isinstance(value, list) and len(value) > MOST_ITEMS:
+            mistakes.append(f"`{key}` has {len(value):,} items")
+    return mistakes or member.head_config().mistakes()

@@ -17,7 +17,7 @@ from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.errors import UserError
 from bertvision.heads.base import Head, HeadConfig, ReadConfig, Target
 from bertvision.heads.blocks import LearnedPooling, SharedAdapter, alignment_of, pad_to
-from bertvision.settings import setting
+from bertvision.settings import MOST_WIDTH, setting
 
 SIZES = (1, 2, 3, 4, 5, 6, 7)
 """The kernel sizes N of the 1×N and N×N heads."""
@@ -34,7 +34,7 @@ class WidthCnnConfig(ReadConfig):
 class TokenCnnConfig(HeadConfig):
     """Settings of the heads that convolve along tokens."""
 
-    size: int = setting(386, "output size of the adapter", at_least=1)
+    size: int = setting(386, "output size of the adapter", at_least=1, at_most=MOST_WIDTH)
 
 
 class TokenCnnHead(Head):

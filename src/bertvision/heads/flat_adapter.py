@@ -13,13 +13,13 @@ from torch.nn import functional
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, HeadConfig, Target
 from bertvision.heads.blocks import SharedAdapter
-from bertvision.settings import setting
+from bertvision.settings import MOST_WIDTH, setting
 
 
 @dataclass(frozen=True)
 class FlatAdapterConfig(HeadConfig):
-    tokens: int = setting(128, "number of tokens to read at the start of each sequence", at_least=1)
-    size: int = setting(128, "output size of the adapter, per token and layer", at_least=1)
+    tokens: int = setting(128, "number of tokens to read at the start of each sequence", at_least=1, at_most=MOST_WIDTH)
+    size: int = setting(128, "output size of the adapter, per token and layer", at_least=1, at_most=MOST_WIDTH)
 
 
 @HEADS.register("flat_adapter")

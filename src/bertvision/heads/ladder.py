@@ -20,22 +20,29 @@ from bertvision.heads.base import AS_MADE, HEADS, Head, HeadConfig, Target
 from bertvision.heads.convolutions import Neighbours
 from bertvision.heads.token_attention import attend
 from bertvision.heads.towers import compare, compared_size, pairs_setting
-from bertvision.settings import setting
+from bertvision.settings import MOST_LAYERS, MOST_WIDTH, setting
 
 
 @dataclass(frozen=True)
 class LadderConfig(HeadConfig):
-    width: int = setting(128, "width of the ladder: values per token", at_least=1)
-    attention_heads: int = setting(4, "number of attention heads, among which the width is divided", at_least=1)
-    expand: int = setting(2, "inner width of a block's MLP, as a multiple of `width`", at_least=1)
-    kernel: int = setting(7, "tokens that each block convolves over, an odd number; 1 = no convolution")
-    layers: tuple[int, ...] | None = setting(
-        None, "layers to read, in this order: 0 = embeddings, -1 = the last; default: all"
+    width: int = setting(128, "width of the ladder: values per token", at_least=1, at_most=MOST_WIDTH)
+    attention_heads: int = setting(
+        4, "number of attention heads, among which the width is divided", at_least=1, at_most=MOST_WIDTH
     )
+    expand: int = setting(2, "inner width of a block's MLP, as a multiple of `width`", at_least=1, at_most=64)
+    kernel: int = setting(
+        7, "tokens that each block convolves over, an odd number; 1 = no convolution", at_least=1, at_most=10_001
+    )
+    layers: tuple[int, ...] | None = setting(
+        None,
+        "layers to read, in this order: 0 = embeddings, -1 = the last; default: all",
+        at_least=-MOST_LAYERS, at_most=MOST_LAYERS,
+    )  # fmt: skip
     blocks: int | None = setting(
         None,
         "number of blocks; default: one per layer. With fewer, each reads several layers; extra blocks read none",
         at_least=1,
+        at_most=MOST_LAYERS,
     )
     shared: bool = setting(False, "one projection for all layers (true) or one per layer (false)", off="separate")
     shared_blocks: bool = setting(False, "use the same weights in every block")
@@ -57,8 +64,8 @@ class LadderConfig(HeadConfig):
                 f"`width` = {self.width} can't be divided among {self.attention_heads} `attention_heads`: "
                 "each needs a multiple of 8 values, at most 256"
             )
-        if self.kernel < 1 or self.kernel % 2 == 0:
-            mistakes.append(f"`kernel` must be odd and at least 1, not {self.kernel}")
+        if self.kernel % 2 == 0:
+            mistakes.append(f"`kernel` must be odd, not {self.kernel}")
         if self.layers is not None and not self.layers:
             mistakes.append("`layers` is empty: list at least one layer, or leave it out to read all")
         return mistakes

@@ -21,7 +21,10 @@ class LastConfig(HeadConfig):
     )
     pairs: str = pairs_setting()
     strength: float | None = setting(
-        None, "strength of the L2 penalty; default: chosen on held-out data from a path of strengths", above=0
+        None,
+        "strength of the L2 penalty; default: chosen on held-out data from a path of strengths",
+        above=0,
+        below=1e30,
     )
 
 

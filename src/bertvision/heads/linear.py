@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import AS_MADE, HEADS, Head, HeadConfig, Target
 from bertvision.heads.towers import compare, compared_size, cosines, pairs_setting
-from bertvision.settings import setting
+from bertvision.settings import MOST_LAYERS, setting
 
 READINGS = ("mean", "cls", "max", "deviation", "mean+max", "mean+deviation", "mean+max+deviation")
 
@@ -31,9 +31,15 @@ class LinearConfig(HeadConfig):
         "two towers: compare the states by all values, |u - v|, u · v and cosine ('all'), or by the cosine alone",
         choices=("all", "cosine"),
     )
-    layer: int | None = setting(None, "read this layer only, 0 = embeddings, -1 = the last; default: all layers")
+    layer: int | None = setting(
+        None, "read this layer only, 0 = embeddings, -1 = the last; default: all layers", at_least=-MOST_LAYERS,
+        at_most=MOST_LAYERS,
+    )  # fmt: skip
     strength: float | None = setting(
-        None, "strength of the L2 penalty; default: chosen on held-out data from a path of strengths", above=0
+        None,
+        "strength of the L2 penalty; default: chosen on held-out data from a path of strengths",
+        above=0,
+        below=1e30,
     )
 
     def mistakes(self) -> list[str]:

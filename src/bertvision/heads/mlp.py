@@ -13,7 +13,7 @@ from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import AS_MADE, HEADS, Head, HeadConfig, Target
 from bertvision.heads.linear import READINGS
 from bertvision.heads.towers import compare, compared_size, pairs_setting
-from bertvision.settings import setting
+from bertvision.settings import MOST_WIDTH, setting
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class MLPConfig(HeadConfig):
         choices=READINGS,
     )
     pairs: str = pairs_setting()
-    size: int = setting(192, "width of the hidden layer", at_least=1)
+    size: int = setting(192, "width of the hidden layer", at_least=1, at_most=MOST_WIDTH)
     dropout: float = setting(0.0, "fraction of the hidden units to drop in training", at_least=0, below=1)
 
 

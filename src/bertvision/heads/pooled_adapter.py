@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, ReadConfig, Target
 from bertvision.heads.blocks import POOLINGS, SharedAdapter, build_pooling
-from bertvision.settings import setting
+from bertvision.settings import MOST_WIDTH, setting
 
 
 @dataclass(frozen=True)
 class PooledAdapterConfig(ReadConfig):
-    size: int = setting(386, "output size of the adapter", at_least=1)
+    size: int = setting(386, "output size of the adapter", at_least=1, at_most=MOST_WIDTH)
     pooling: str = setting("learned", "how to pool the layers: 'learned' weights or 'average'", choices=POOLINGS)
     skip: bool = setting(True, "also feed the last layer's state to the output layer")
 

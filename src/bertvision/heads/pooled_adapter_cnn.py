@@ -13,12 +13,12 @@ from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, Target
 from bertvision.heads.blocks import LearnedPooling, SharedAdapter
 from bertvision.heads.convolutions import WidthCnn, WidthCnnConfig, linear_of_places
-from bertvision.settings import setting
+from bertvision.settings import MOST_WIDTH, setting
 
 
 @dataclass(frozen=True)
 class PooledAdapterCnnConfig(WidthCnnConfig):
-    size: int = setting(386, "output size of the adapter", at_least=1)
+    size: int = setting(386, "output size of the adapter", at_least=1, at_most=MOST_WIDTH)
 
 
 @HEADS.register("pooled_adapter_cnn")

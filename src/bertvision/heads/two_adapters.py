@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from bertvision.encoder.states import HiddenStates, StateShape
 from bertvision.heads.base import HEADS, Head, ReadConfig, Target
 from bertvision.heads.blocks import LearnedPooling, SharedAdapter, alignment_of, linear_of_parts
-from bertvision.settings import setting
+from bertvision.settings import MOST_WIDTH, setting
 
 
 @dataclass(frozen=True)
 class TwoAdaptersConfig(ReadConfig):
-    size: int = setting(386, "output size of each adapter", at_least=1)
+    size: int = setting(386, "output size of each adapter", at_least=1, at_most=MOST_WIDTH)
     skip: bool = setting(False, "also feed the last layer's state to the output layer")
 
 

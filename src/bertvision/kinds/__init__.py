@@ -13,6 +13,7 @@ from bertvision.kinds.base import (
     Figure,
     Kind,
     Predictions,
+    kind_in,
     load_results,
     save_predictions,
     save_results,
@@ -32,5 +33,5 @@ def metric_title(key: str) -> str:
 
 __all__ = [
     "KINDS", "LABEL", "SCORE", "SPAN", "Decoding", "Figure", "Kind", "ExampleResults", "Predictions",
-    "load_results", "metric_title", "save_predictions", "save_results",
+    "kind_in", "load_results", "metric_title", "save_predictions", "save_results",
 ]  # fmt: skip

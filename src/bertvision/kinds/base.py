@@ -170,6 +170,10 @@ class Kind(ABC):
     hub_task: ClassVar[str] = "text-classification"
     """The matching task on the Hugging Face Hub."""
     results: ClassVar[type[ExampleResults]]
+    row_form: ClassVar[Any] = dict[str, Any]
+    """The form of a line of predictions.jsonl that is read back."""
+    trust_form: ClassVar[Any] = trust.RatedTrust
+    """The form of what `measure_trust` returns, in a file."""
     baseline_note: ClassVar[str]
     """What the trivial baseline does, as a sentence below a table."""
     baseline_words: ClassVar[str]
@@ -378,6 +382,13 @@ class Kind(ABC):
 
 
 def find_kind(name: str) -> Kind:
+    return KINDS[name]
+
+
+def kind_in(path: Path, name: str) -> Kind:
+    """The kind that a file names."""
+    if name not in KINDS:
+        raise damaged(path, f"there is no kind of target '{name[:60]}'")
     return KINDS[name]
 
 

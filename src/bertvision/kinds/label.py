@@ -3,14 +3,15 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
 from bertvision.data.examples import Example
 from bertvision.data.windows import Features
-from bertvision.errors import UserError
+from bertvision.errors import UserError, list_names, shorten
 from bertvision.evaluation import combining, trust
 from bertvision.evaluation.metrics import LABEL_METRICS, majority_label, score_metrics
 from bertvision.evaluation.statistics import Measure
@@ -75,7 +76,15 @@ class LabelResults(ExampleResults):
         return self.predicted == self.target  # (example)
 
 
+class LabelRow(TypedDict):
+    """A line of predictions.jsonl."""
+
+    label: str
+    probabilities: Annotated[dict[str, float | None], Meta(min_length=1)]
+
+
 class LabelKind(Kind):
+    row_form = LabelRow
     has_labels = True
     results = LabelResults
     baseline_note = "The baseline always predicts the majority label of train."
@@ -203,7 +212,9 @@ class LabelKind(Kind):
     def parse(self, cell: Any, labels: Sequence[str], place: str, column: str) -> int:
         label = read_label(cell, place, column)
         if label not in labels:
-            raise UserError(f"{place}: unknown label {label!r} in column '{column}'; known: {', '.join(labels)}.")
+            raise UserError(
+                f"{place}: unknown label {shorten(label)} in column '{column}'; known: {list_names(labels, 300)}."
+            )
         return labels.index(label)
 
 
@@ -212,8 +223,8 @@ def read_label(cell: Any, place: str, column: str) -> str:
     if cell is None or cell == "":
         raise UserError(f"{place}: column '{column}' (task.label) is empty. Every row of train and dev needs a label.")
     if isinstance(cell, list | dict):
-        raise UserError(f"{place}: column '{column}' (task.label) must be one label, found {json.dumps(cell)[:80]}.")
-    return cell if isinstance(cell, str) else json.dumps(cell)
+        raise UserError(f"{place}: column '{column}' (task.label) must be one label, found {shorten(cell)}.")
+    return json.dumps(cell) if isinstance(cell, bool | int | float) else str(cell)
 
 
 def answerable_by_question(probabilities: Array, features: Features, examples: list[Example]) -> Float:

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
 from bertvision.data.examples import Example
 from bertvision.data.windows import Features
-from bertvision.errors import UserError
+from bertvision.errors import UserError, shorten
 from bertvision.evaluation import combining, trust
 from bertvision.evaluation.metrics import SCORE_METRICS, mean_score, score_metrics
 from bertvision.evaluation.statistics import Measure
@@ -60,7 +60,15 @@ class ScoreResults(ExampleResults):
         return np.abs(self.value - self.target)  # (example)
 
 
+class ScoreRow(TypedDict):
+    """A line of predictions.jsonl."""
+
+    score: float | None
+
+
 class ScoreKind(Kind):
+    row_form = ScoreRow
+    trust_form = trust.MeasuredTrust
     results = ScoreResults
     baseline_note = "The baseline always predicts the mean score of train."
     baseline_words = "always predicting the mean score"
@@ -135,10 +143,10 @@ class ScoreKind(Kind):
     def parse(self, cell: Any, labels: Sequence[str], place: str, column: str) -> float:
         try:
             score = math.nan if isinstance(cell, bool) else float(cell)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             score = math.nan
         if not math.isfinite(score):
-            raise UserError(f"{place}: column '{column}' (task.label) must be a number, found {cell!r}.")
+            raise UserError(f"{place}: column '{column}' (task.label) must be a number, found {shorten(cell)}.")
         return score
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
@@ -127,7 +127,17 @@ class SpanResults(ExampleResults):
         return self.exact_at(threshold) == 1  # (example)
 
 
+class SpanRow(TypedDict):
+    """A line of predictions.jsonl."""
+
+    answer: str
+    start: int | None
+    end: int | None
+    probability: float | None
+
+
 class SpanKind(Kind):
+    row_form = SpanRow
     position = "token"
     reads_answers = True
     has_threshold = True

@@ -8,30 +8,89 @@ then predicts from its hidden states, and every prediction comes with its trust.
 A kit is a folder with kit.json, and for each task a folder with a head (head.safetensors, config.json) and its card.
 """
 
+import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
+
+from msgspec import Meta
 
 from bertvision.data.examples import Example
 from bertvision.data.texts import Pair, Text, blank, call, check_texts, too_long
 from bertvision.data.windows import Features, build_features
-from bertvision.disk import inside, plain_name, read_json
+from bertvision.disk import as_path, damaged, fit, inside, plain_name, read_json
+from bertvision.disk.forms import Count, Few, Figures, Layer, Name, Seed, Share, Tokens
 from bertvision.encoder.loading import identify, load_encoder
 from bertvision.errors import UserError, suggest
-from bertvision.heads import Head, load_head
-from bertvision.kinds import Decoding, Predictions
+from bertvision.heads import Head, Target, load_head
+from bertvision.heads.base import CONFIG
+from bertvision.kinds import Decoding, Predictions, kind_in
 from bertvision.kinds.base import Scores
 from bertvision.kits.one_pass import HeadWindows, compute_in_one_pass
 from bertvision.machine import Machine, sharing_cores
 from bertvision.network import no_downloads
 from bertvision.pipeline.begin import SHIPPED
-from bertvision.pipeline.folder import restore_task
+from bertvision.pipeline.folder import TaskFacts, check_format, restore_task
 from bertvision.pipeline.snapshot import compute_outputs
 from bertvision.progress import Reporter
 from bertvision.tasks import Task
 
-FILE = "kit.json"
+FILE, FORMAT = "kit.json", 1
+
+
+class KitTaskFile(TypedDict):
+    """A task in kit.json."""
+
+    task: TaskFacts
+    pairs: bool
+    max_length: Tokens
+    overlap: Count
+    n_best: Few
+    max_answer_tokens: Tokens
+    threshold: float
+    head: Name
+    parameters: Count
+    share: Share | None
+    scores: dict[Name, Figures]
+    seed: Seed
+    hold_out: NotRequired[float]
+    beside: NotRequired[dict[Name, dict[Name, Figures]]]
+    """Scores of the baseline and the control, for the card."""
+    trust: dict[str, Any]
+    """Of the form of the task's kind."""
+
+
+class KitFile(TypedDict):
+    """kit.json."""
+
+    format: NotRequired[int]
+    """1 where it is missing."""
+    name: str
+    encoder: str
+    encoder_stamp: str
+    layers: Annotated[list[Layer], Meta(min_length=1, max_length=1001)] | None
+    tasks: Annotated[dict[Name, KitTaskFile], Meta(min_length=1)]
+
+
+def read_kit_file(folder: Path) -> KitFile | None:
+    """The contents of kit.json; None if there is none."""
+    path = inside(folder, FILE)
+    found = read_json(path, KitFile)
+    if found is None:
+        return None
+    check_format(folder, found.get("format", FORMAT), FORMAT, "build the kit again (`bertvision kit`)")
+    for name, facts in found["tasks"].items():
+        plain_name(name, f"a task in {path}")
+        kind = kind_in(path, facts["task"]["kind"])
+        if not math.isfinite(facts["threshold"]):
+            raise damaged(path, f"tasks.{name}.threshold: expected a number")
+        try:
+            fit(facts["trust"], kind.trust_form)
+        except ValueError as error:
+            raise damaged(path, f"tasks.{name}.trust: {error}") from None
+    return found
 
 
 @dataclass(frozen=True)
@@ -40,12 +99,12 @@ class KitTask:
 
     task: Task
     head: Head
-    facts: dict[str, Any]
+    facts: KitTaskFile
     """The task's entry in kit.json: threshold, lengths, scores, parameters, trust."""
 
     @property
     def threshold(self) -> float:
-        return float(self.facts["threshold"])
+        return self.facts["threshold"]
 
 
 class Kit:
@@ -61,12 +120,10 @@ class Kit:
         reporter: Reporter | None = None,
     ) -> None:
         """Load a kit from a folder. `tasks` selects its tasks (default: all)."""
-        found = read_json(inside(folder, FILE))
+        found = read_kit_file(folder)
         if found is None:
             raise UserError(f"'{folder}' is not a kit: it has no {FILE}. `bertvision kit` creates kits.")
-        self.name, self.encoder_name = str(found["name"]), str(found["encoder"])
-        for name in found["tasks"]:
-            plain_name(name, f"a task's name in {folder / FILE}")
+        self.name, self.encoder_name = found["name"], found["encoder"]
         wanted = self._check_tasks(tasks, found["tasks"])
         self.machine, self.reporter = Machine(device, dtype), reporter or Reporter()
         if identify(self.encoder_name) != found["encoder_stamp"]:
@@ -78,10 +135,11 @@ class Kit:
         self.encoder = encoder.eval().requires_grad_(False)
         self.tasks = {name: self._load(inside(folder, name), found["tasks"][name]) for name in wanted}
 
-    def _load(self, folder: Path, facts: dict[str, Any]) -> KitTask:
+    def _load(self, folder: Path, facts: KitTaskFile) -> KitTask:
         head, _ = load_head(folder)
-        assert head.shape == self.encoder.shape, "the head's input shape differs from the encoder's output shape"
-        task = restore_task({"takes_pairs": facts["pairs"], **facts["task"]})
+        task = restore_task(facts["task"], facts["pairs"])
+        if head.shape != self.encoder.shape or head.target != Target(task.kind, len(task.labels)):
+            raise damaged(folder / CONFIG, "it is a head for another encoder or task")
         return KitTask(task, head.to(self.machine.device), facts)
 
     def _check_tasks(self, wanted: Iterable[str] | None, known: Iterable[str]) -> list[str]:
@@ -224,10 +282,11 @@ def load(name: str | Path = "default", tasks: Iterable[str] | None = None, **set
 
 
 def find_kit(name: str | Path) -> Path:
+    as_path(name, "the kit")  # raises for what is no path
     if not is_kit(name):
         known = ", ".join(shipped_kits())
         raise UserError(f"no kit '{name}': give a shipped kit ({known}) or a folder with {FILE} in it.")
-    return Path(name) if (Path(name) / FILE).is_file() else SHIPPED / str(name)
+    return Path(name) if os.path.isfile(Path(name) / FILE) else SHIPPED / str(name)
 
 
 def shipped_kits() -> list[str]:
@@ -235,4 +294,4 @@ def shipped_kits() -> list[str]:
 
 
 def is_kit(name: str | Path) -> bool:
-    return (Path(name) / FILE).is_file() or (SHIPPED / str(name) / FILE).is_file()
+    return os.path.isfile(Path(name) / FILE) or os.path.isfile(SHIPPED / str(name) / FILE)

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.disk import (
+    as_path,
     check_files,
     inside,
     mark_done,
     plain_name,
-    read_json,
     read_stamp,
     write_sealed,
     write_text,
@@ -22,10 +22,12 @@ from bertvision.errors import UserError
 from bertvision.heads.base import CONFIG, WEIGHTS
 from bertvision.kinds.base import results_file
 from bertvision.kits.card import build_card
-from bertvision.kits.kit import FILE
+from bertvision.kits.kit import FILE, FORMAT, KitTaskFile
 from bertvision.network import no_downloads
 from bertvision.pipeline.finished import FinishedRun, Model
-from bertvision.pipeline.folder import HELD_OUT, RunFolder, describe_task
+from bertvision.pipeline.folder import HELD_OUT, RunFolder, TaskFacts, describe_task
+from bertvision.pipeline.job import read_reference
+from bertvision.pipeline.stamps import EncoderStamp, HeadStamp
 from bertvision.tasks.base import Task
 
 UNTOUCHED = 0.0
@@ -36,7 +38,7 @@ UNTOUCHED = 0.0
 class KitEntry:
     """One task of a kit, taken from a run."""
 
-    facts: dict[str, Any]
+    facts: KitTaskFile
     """The task's entry in kit.json."""
     head: Path
     """The head's folder."""
@@ -60,6 +62,7 @@ def make_kit(
     """
     if not runs:
         raise UserError("a kit needs at least one run: give the run folders.")
+    to = as_path(to, "the folder of the kit")
     _check_replaceable(to)
     _check_outlives(to, runs)
     entries = _collect(runs, heads or {})
@@ -77,7 +80,8 @@ def make_kit(
                 shutil.copyfile(entry.head / file, folder / file)
             mark_done(folder, entry.stamp)
             write_text(folder / "README.md", build_card(kit, entry.facts, (about or {}).get(name), entry.note))
-        write_sealed(fresh / FILE, {**kit, "tasks": {name: entry.facts for name, entry in entries.items()}})
+        tasks = {name: entry.facts for name, entry in entries.items()}
+        write_sealed(fresh / FILE, {"format": FORMAT, **kit, "tasks": tasks})
     return to
 
 
@@ -133,7 +137,7 @@ def _find_encoder(entries: Mapping[str, KitEntry]) -> tuple[str, str, tuple[int,
 
 def describe_run(run: FinishedRun, heads: dict[str, str]) -> KitEntry:
     """Choose a run's head and collect what the kit stores about it and its task."""
-    config, task, asked = run.config, run.task, heads.get(run.task.name)
+    config, task, asked = run.settings, run.task, heads.get(run.task.name)
     plain_name(task.name, f"the task's name in {run.folder.file('task.json')}")
     head = _choose(run, asked)
     if not results_file(head.predictions(HELD_OUT)).is_file() or HELD_OUT not in head.figures:
@@ -142,31 +146,33 @@ def describe_run(run: FinishedRun, heads: dict[str, str]) -> KitEntry:
             "Set data.hold_out > 0 and run again."
         )
     threshold = float(head.threshold or 0.0)
-    facts = {
+    facts: KitTaskFile = {
         "task": _describe_task(task),
         "pairs": task.takes_pairs,
-        "max_length": config["data"]["max_length"] or task.max_length,
-        "overlap": config["data"]["overlap"],
-        "n_best": config["evaluate"]["n_best"],
-        "max_answer_tokens": config["evaluate"]["max_answer_tokens"],
+        "max_length": config.data.max_length or task.max_length,
+        "overlap": config.data.overlap,
+        "n_best": config.evaluate.n_best,
+        "max_answer_tokens": config.evaluate.max_answer_tokens,
         "threshold": threshold,
         "head": head.name,
         "parameters": head.parameters,
         "share": head.share,
-        "scores": head.figures,
-        "seed": config["seed"],
+        "scores": {**head.figures},
+        "seed": config.seed,
         "beside": _find_comparisons(run, head),
         "trust": task.kind.measure_trust(head.results(HELD_OUT), task.labels, threshold),
     }
     stamp, layers = _read_stamps(run.folder, head.name)
     folder, note = run.folder.head(UNTOUCHED, head.name), _note(run, head, asked is not None)
-    return KitEntry(facts, folder, str(config["encoder"]["name"]), stamp, layers, note)
+    return KitEntry(facts, folder, config.encoder.name, stamp, layers, note)
 
 
-def _describe_task(task: Task) -> dict[str, Any]:
+def _describe_task(task: Task) -> TaskFacts:
     """Describe a task without the path of its data, and without `takes_pairs`, which kit.json stores as `pairs`."""
-    found = {**describe_task(task), "source": ""}
-    return {key: value for key, value in found.items() if key != "takes_pairs"}
+    found = describe_task(task)
+    found["source"] = ""
+    del found["takes_pairs"]
+    return found
 
 
 def _choose(run: FinishedRun, asked: str | None) -> Model:
@@ -222,23 +228,22 @@ def _note(run: FinishedRun, head: Model, asked: bool) -> str:
     return f"{note} No head that reads all layers is better on held-out data, so the other layers add nothing here."
 
 
-def _find_comparisons(run: FinishedRun, head: Model) -> dict[str, Any]:
+def _find_comparisons(run: FinishedRun, head: Model) -> dict[str, dict[str, Any]]:
     """Return the scores of the baseline and the control, which the card shows next to the head's."""
     models = run.models(UNTOUCHED)
     found = {"baseline": next((model for model in models if model.role == "baseline"), None)}
     if head.role != "control":
         found["control"] = next((model for model in models if model.role == "control"), None)
-    return {shown: model.figures for shown, model in found.items() if model is not None}
+    return {shown: {**model.figures} for shown, model in found.items() if model is not None}
 
 
 def _read_stamps(run: RunFolder, name: str) -> tuple[str, tuple[int, ...] | None]:
     """Return the fingerprint of the encoder that a head was trained on, and the layers it reads."""
-    check_files(run.encoder(UNTOUCHED), "reference.json")
-    encoder, reference = read_stamp(run.encoder(UNTOUCHED)), read_json(run.encoder(UNTOUCHED) / "reference.json")
-    head = read_stamp(run.head(UNTOUCHED, name))
+    encoder, reference = read_stamp(run.encoder(UNTOUCHED), EncoderStamp), read_reference(run.encoder(UNTOUCHED))
+    head = read_stamp(run.head(UNTOUCHED, name), HeadStamp)
     if not (encoder and reference and head) or head.get("encoder", encoder["stamp"]) != encoder["stamp"]:
         raise UserError(
             f"head '{name}' in '{run.path}' was not trained on the encoder that is there now: {run.repair}."
         )
     layers = head.get("layers")
-    return str(reference["stamp"]), None if layers is None else tuple(layers)
+    return reference["stamp"], None if layers is None else tuple(layers)

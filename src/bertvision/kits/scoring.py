@@ -4,6 +4,7 @@ from typing import Any
 
 from bertvision.errors import UserError
 from bertvision.kits.kit import Kit, KitTask
+from bertvision.pipeline.finished import total_of
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.score import columns_of, figure, score_figures
@@ -40,7 +41,7 @@ def _holds_out_the_same(own: KitTask, job: Job) -> bool:
     """Whether the config holds out the same examples as the head's training did; if not, the head may have been trained
     on some of them."""
     asked = job.config.seed, len(job.examples(HELD_OUT))
-    known = own.facts["seed"], own.facts["scores"][HELD_OUT]["total"]
+    known = own.facts["seed"], total_of(own.facts["scores"].get(HELD_OUT, {}))
     if asked != known:
         job.reporter.say(
             f"skipping held-out examples: the head was trained with seed = {known[0]} and {known[1]:,} examples held "
@@ -54,7 +55,7 @@ def kit_table(kit: Kit, scores: dict[str, Any]) -> Table:
     task = kit.tasks[scores["task"]].task
     columns = score_figures(task.kind, task.metrics, [s["head"] for s in scores["splits"].values()])
     rows = [
-        [split, who, f"{figures['total']:,}", *(figure(figures, one.key) for one in columns)]
+        [split, who, f"{total_of(figures):,}", *(figure(figures, one.key) for one in columns)]
         for split, found in scores["splits"].items()
         for who, figures in found.items()
         if figures

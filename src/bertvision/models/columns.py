@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
-from bertvision.errors import UserError
+from bertvision.errors import UserError, shorten
 from bertvision.models.table_rows import take_rows
 from bertvision.tasks.in_memory import as_list, is_missing
 from bertvision.tasks.own_table import OwnTable
@@ -33,7 +33,7 @@ def as_texts(values: Any) -> list[Any]:
         if not _is_text(entry) and not (
             isinstance(entry, list | tuple) and len(entry) == 2 and all(map(_is_text, entry))
         ):
-            raise UserError(f"texts must be strings, or pairs of strings, but entry {number} is {entry!r:.80}.")
+            raise UserError(f"texts must be strings, or pairs of strings, but entry {number} is {shorten(entry)}.")
     return found
 
 
@@ -50,7 +50,7 @@ def as_labels(values: Any) -> tuple[np.ndarray, list[str | None]]:
         raise UserError("no row has a label.")
     wrong = next((value for value in present.tolist() if not isinstance(value, str | int | float)), None)
     if wrong is not None:
-        raise UserError(f"labels must be text, whole numbers or booleans, found {wrong!r:.80}.")
+        raise UserError(f"labels must be text, whole numbers or booleans, found {shorten(wrong)}.")
     check_classification_targets(present)
     try:
         classes = np.unique(present)  # (class)

@@ -12,16 +12,20 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import numpy as np
+from msgspec import Meta
 
 from bertvision.disk import damaged, digest_of, inside, read_json, write_sealed, write_text, writing_folder
-from bertvision.errors import UserError
+from bertvision.disk.forms import Facts
+from bertvision.errors import UserError, shorten
 from bertvision.models.fit import Fit
 from bertvision.models.folder import FILE
 from bertvision.models.model import Model
+from bertvision.models.predict import read_facts
 from bertvision.models.save import SUSPECTS, check_free, save_fit, task_name
+from bertvision.pipeline.folder import check_format
 
 ESTIMATOR, FORMAT = "estimator.json", 1
 _NAME = re.compile(r"\w[\w.-]*", re.ASCII)
@@ -54,7 +58,7 @@ def unpack(files: dict[str, bytes]) -> Model:
         for name, data in files.items():
             parts = PurePosixPath(name).parts
             if not parts or not all(_NAME.fullmatch(part) for part in parts):
-                raise UserError(f"the pickled estimator has a file called {name!r:.80}, which no model has.")
+                raise UserError(f"the pickled estimator has a file called {shorten(name)}, which no model has.")
             path = folder.joinpath("model", *parts)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
@@ -106,32 +110,48 @@ def save_model(model: Model, to: Path, params: dict[str, Any], classes: np.ndarr
 
 def _rename(folder: Path, to: Path) -> None:
     """Put the final name of a model folder into its files."""
-    old, name, task = read_json(folder / FILE)["model"], to.name, task_name(to.name)
+    old, name, task = read_facts(folder)["model"], to.name, task_name(to.name)
     changes = {
         FILE: {"model": name, "task": task}, "scores.json": {"task": task}, "task.json": {"name": task},
         "config.json": {"run": str(to)},
     }  # fmt: skip
     for file, change in changes.items():
-        write_sealed(folder / file, {**read_json(folder / file), **change})
+        write_sealed(folder / file, {**(read_json(folder / file, Facts) or {}), **change})
     card = (folder / "README.md").read_text(encoding="utf-8")
     card = card.replace(f"# {old}\n", f"# {name}\n", 1).replace(f"models/{old}", f"models/{name}")
     write_text(folder / "README.md", card)
 
 
+class SavedClasses(TypedDict):
+    dtype: Annotated[str, Meta(pattern=r"^([<>|=][biufUS]\d{0,4}|\|O)$")]
+    values: list[bool | int | float | str]
+
+
+class EstimatorFile(TypedDict):
+    """estimator.json."""
+
+    format: int
+    params: Facts
+    classes: NotRequired[SavedClasses]
+    """The labels, for classifiers."""
+
+
 def read_estimator(folder: Path) -> tuple[dict[str, Any], np.ndarray | None]:
     """The parameters and classes in a saved folder; nothing if `bertvision fit` made it."""
-    found = read_json(inside(folder, ESTIMATOR))
+    path = inside(folder, ESTIMATOR)
+    found = read_json(path, EstimatorFile)
     if found is None:
         return {}, None
-    if found.get("format") != FORMAT:
-        raise UserError(f"'{folder}' was saved by another version of BERTVision: update it, or fit the model again.")
+    check_format(folder, found["format"], FORMAT, "fit the model again")
     params = dict(found["params"])
-    if isinstance(params.get("class_weight"), list):
-        params["class_weight"] = dict(params["class_weight"])
-    if "classes" not in found:
-        return params, None
-    dtype = np.dtype(str(found["classes"]["dtype"]))
-    return params, np.array(found["classes"]["values"], dtype=dtype)  # (class)
+    try:
+        if isinstance(params.get("class_weight"), list):
+            params["class_weight"] = dict(params["class_weight"])
+        if "classes" not in found:
+            return params, None
+        return params, np.array(found["classes"]["values"], dtype=found["classes"]["dtype"])  # (class)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise damaged(path, error) from None
 
 
 def read_suspects(folder: Path) -> list[dict[str, str]]:

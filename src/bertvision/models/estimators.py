@@ -15,6 +15,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
+from bertvision.disk import as_path
 from bertvision.errors import UserError
 from bertvision.kinds import Predictions
 from bertvision.kinds.label import LabelPredictions
@@ -98,14 +99,14 @@ class _TextEstimator(BaseEstimator):
     @property
     def notes_(self) -> list[str]:
         """Remarks on the data: rows left out, labels that look alike, too few rows …"""
-        return list(self.model_.facts["notes"])
+        return list(self.model_.facts.get("notes", ()))
 
     # ------------------------------------------------------------------ saving
 
     def save(self, path: str | Path, overwrite: bool = False) -> Path:
         """Save the model as a folder. `load`, `bv.load` and `bertvision predict` read it."""
         check_is_fitted(self)
-        to = Path(path).expanduser()
+        to = as_path(path, "the folder of the model")
         params = {**self.get_params(deep=False), "encoder": str(self.encoder)}
         save_model(self.model_, to, params, getattr(self, "classes_", None), overwrite)
         return to
@@ -113,14 +114,14 @@ class _TextEstimator(BaseEstimator):
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """A fitted estimator from a folder that `save`, `bv.fit` or `bertvision fit` wrote."""
-        folder = Path(path).expanduser()
+        folder = as_path(path, "the folder of the model")
         model = Model(folder)
         if model.kind != cls._kind:
             fitting = (kind.__name__ for kind in (Classifier, Regressor) if kind._kind == model.kind)
             right = ".".join(["bv", *fitting, "load"])  # no estimator predicts spans
             raise UserError(f"'{folder}' predicts a {model.kind}: load it with {right}.")
         params, classes = read_estimator(folder)
-        params = {"encoder": model.facts["encoder"], "seed": model.facts["seed"], **params}
+        params = {"encoder": model.facts["encoder"], "seed": model.facts.get("seed", 0), **params}
         estimator = cls(**{name: params[name] for name in cls._get_param_names() if name in params})
         estimator.model_ = model
         estimator._restore(classes)

@@ -16,11 +16,12 @@ import torch
 
 from bertvision.data.examples import Example
 from bertvision.data.windows import Features
+from bertvision.disk import as_path
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.reading import Reading, ways_to_read
 from bertvision.encoder.shared import shared_encoder
 from bertvision.encoder.states import HiddenStates
-from bertvision.errors import UserError
+from bertvision.errors import UserError, shorten
 from bertvision.heads import Target
 from bertvision.kinds import ExampleResults, Predictions
 from bertvision.kinds.base import Scores
@@ -61,6 +62,7 @@ from bertvision.models.trying import try_in_order
 from bertvision.models.tuned import FOLDS, Tuning, estimate_seconds, note_limit, tuned_candidates, wants_tuning
 from bertvision.pipeline.snapshot import compute_outputs
 from bertvision.progress import Reporter
+from bertvision.settings import MOST_SECONDS, MOST_SEED
 from bertvision.sources import MemoryStates
 from bertvision.tables import counted
 from bertvision.tasks.base import Task
@@ -234,11 +236,19 @@ def fit_table(
 def check_options(options: Options) -> None:
     seconds, seed, tune = options.seconds, options.seed, options.tune
     if not isinstance(tune, bool) and tune != "auto":
-        raise UserError(f"tune must be True, False or 'auto', not {tune!r}.")
-    if seconds is not None and (not isinstance(seconds, int | float) or not seconds > 0):
-        raise UserError(f"seconds must be a number above 0, or None, not {seconds!r}.")
-    if not isinstance(seed, int | np.integer) or seed < 0:
-        raise UserError(f"seed must be a whole number of 0 or more, not {seed!r}.")
+        raise UserError(f"tune must be True, False or 'auto', not {shorten(tune)}.")
+    if seconds is not None and (not isinstance(seconds, int | float) or not 0 < seconds <= MOST_SECONDS):
+        raise UserError(
+            f"seconds must be a number above 0 and at most {MOST_SECONDS:g}, or None, not {shorten(seconds)}."
+        )
+    if not isinstance(seed, int | np.integer) or not 0 <= seed <= MOST_SEED:
+        raise UserError(f"seed must be a whole number of 0 or more, up to {MOST_SEED:,}, not {shorten(seed)}.")
+    heads = [options.heads] if isinstance(options.heads, str) else options.heads
+    if not isinstance(heads, Sequence) or not all(isinstance(name, str) for name in heads):
+        raise UserError(f"heads must be 'auto' or names of heads, not {shorten(options.heads)}.")
+    if options.metric is not None and not isinstance(options.metric, str):
+        raise UserError(f"metric must be the name of a metric, or None, not {shorten(options.metric)}.")
+    as_path(options.encoder, "the encoder")  # raises for what is no path
 
 
 def _fit_again(needed: Sequence[Trial], others: Sequence[Trial], reporter: Reporter) -> dict[str, Fitted]:

@@ -1,5 +1,6 @@
 """Names in the folder of a fitted model, and how to recognise one."""
 
+import os
 from pathlib import Path
 
 from bertvision.pipeline.folder import ENCODER, FITTED
@@ -18,4 +19,4 @@ FOLDER_NAMES = {"last_lr": ENCODER, TUNED_LAST: ENCODER}
 
 def is_fitted(folder: Path | str) -> bool:
     """Whether `bertvision fit` made this folder."""
-    return (Path(folder).expanduser() / FILE).is_file()
+    return os.path.isfile(Path(os.path.expanduser(folder)) / FILE)

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from bertvision.disk import fit
+from bertvision.errors import UserError
 from bertvision.kinds import KINDS
 from bertvision.tables import Column, Headings, Rows, Table, counted
 
@@ -149,7 +151,10 @@ class Lines(list[dict[str, Any]]):
     def of(cls, facts: dict[str, Any]) -> "Lines":
         """`facts` are the contents of model.json."""
         found = cls(facts["leaderboard"])
-        lines = [Line(**row) for row in found]
+        try:
+            lines = fit(list(found), list[Line])
+        except ValueError as error:
+            raise UserError(f"model.json is damaged (leaderboard: {error}): fit the model again.") from None
         title = KINDS[facts["kind"]].title(facts["metric"]) or facts["metric"]
         choice = facts["choice"]
         found.board = Leaderboard(

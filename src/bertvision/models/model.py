@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.data.texts import Text
+from bertvision.disk import as_path
 from bertvision.errors import UserError
 from bertvision.kits.kit import Kit, is_kit, shipped_kits
 from bertvision.kits.kit import load as load_kit
@@ -24,7 +25,7 @@ class Model:
 
     def __init__(self, folder: Path | str, head: str | None = None, reporter: Reporter | None = None) -> None:
         """`head` names another model of the leaderboard than the chosen one."""
-        self.folder = Path(folder).expanduser()
+        self.folder = as_path(folder, "the model's folder")
         self._head, self._reporter = head, reporter
         self.facts: dict[str, Any] = read_facts(self.folder)
 
@@ -67,6 +68,7 @@ def load(name: str | Path = "default", tasks: Iterable[str] | None = None, **set
     For a fitted model, `head` names another model of its leaderboard than the chosen one. For a kit, `tasks` selects
     its tasks (default: all), and `settings` are `device` and `dtype` (default: "auto").
     """
+    as_path(name, "the model")  # raises for what is no path
     if is_fitted(name):
         return Model(name, **settings)
     if not is_kit(name):

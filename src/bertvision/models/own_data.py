@@ -1,10 +1,12 @@
 """From a file or data frame to a saved model: what `bertvision fit` and `bv.fit` share."""
 
+import os
 from pathlib import Path
 from typing import Any
 
-from bertvision.errors import UserError
-from bertvision.models.fit import Fit, Options, fit_table
+from bertvision.disk import as_path
+from bertvision.errors import UserError, shorten
+from bertvision.models.fit import Fit, Options, check_options, fit_table
 from bertvision.models.save import check_free, save_fit
 from bertvision.models.spans.fit import SpanFit, fit_questions
 from bertvision.models.spans.save import save_span_fit
@@ -31,7 +33,12 @@ def fit_own_data(
     reporter: Reporter,
 ) -> tuple[Fit | SpanFit, Path]:
     """Read the data, fit, and save the model. Return the fit and the model's folder."""
-    folder = Path(to).expanduser() if to is not None else default_folder(train)
+    for name, given in (("train", train), ("dev", dev)):
+        if isinstance(given, str | Path):
+            as_path(given, name)  # raises for what is no path
+    _check_arguments(columns, kind, rows)
+    check_options(options)
+    folder = as_path(to, "the folder of the model") if to is not None else default_folder(train)
     if has_questions(train):
         not_for_questions = {
             **columns, "kind": None if kind == "span" else kind, "skip_empty": skip_empty, "metric": options.metric,
@@ -42,13 +49,21 @@ def fit_own_data(
         return _fit_own_questions(train, dev, folder, options, overwrite, rows, reporter)
     if kind == "span":
         raise UserError("kind 'span' needs questions in SQuAD's JSON format, a file that ends in .json (.gz, .xz).")
-    if isinstance(train, str | Path) and columns.get("label") is None and Path(train).expanduser().is_file():
-        refuse_question_table(Path(train).expanduser())
+    if isinstance(train, str | Path) and columns.get("label") is None and os.path.isfile(as_path(train, "train")):
+        refuse_question_table(as_path(train, "train"))
     check_free(folder, overwrite)
     table = _read(train, **columns, kind=kind, skip_empty=skip_empty, most_rows=rows, seed=options.seed)
     held = None if dev is None else _read(dev, **columns, skip_empty=skip_empty, like=table)
     found = fit_table(table, options, held, reporter)
     return found, save_fit(found, folder, _path(train), _path(dev), overwrite)
+
+
+def _check_arguments(columns: dict[str, str | None], kind: Any, rows: Any) -> None:
+    for name, value in {**columns, "kind": kind}.items():
+        if value is not None and not isinstance(value, str):
+            raise UserError(f"{name} must be a text, not {shorten(value)}.")
+    if rows is not None and (not isinstance(rows, int) or isinstance(rows, bool)):
+        raise UserError(f"rows must be a whole number, or None for all rows, not {shorten(rows)}.")
 
 
 def _fit_own_questions(
@@ -86,4 +101,4 @@ def _read(given: Any, **options: Any) -> OwnTable:
 
 
 def _path(given: Any) -> str | None:
-    return str(Path(given).expanduser()) if isinstance(given, str | Path) else None
+    return str(Path(os.path.expanduser(given))) if isinstance(given, str | Path) else None

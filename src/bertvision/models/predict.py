@@ -2,25 +2,53 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from bertvision.config import EncoderConfig
 from bertvision.data.examples import Example
 from bertvision.data.texts import Text
 from bertvision.data.windows import Features
-from bertvision.disk import inside, read_json
+from bertvision.disk import as_path, damaged, fit, inside, read_json
+from bertvision.disk.forms import Count, Epochs, Facts, Few, Name, Seed
 from bertvision.encoder.shared import shared_encoder
 from bertvision.errors import UserError
-from bertvision.kinds import Predictions
+from bertvision.kinds import Predictions, kind_in
 from bertvision.models.folder import FILE, FOLDER_NAMES, FORMAT, TFIDF_FOLDER, TUNED
 from bertvision.models.tfidf import Tfidf
-from bertvision.pipeline.folder import ENCODER
+from bertvision.pipeline.folder import ENCODER, check_format
 from bertvision.pipeline.predict import Predictor
 from bertvision.progress import Reporter
 
 SPAN_ALIASES = {"last_linear": ENCODER}
-NEEDED = ("model", "task", "kind", "labels", "encoder", "metric", "choice", "chosen", "leaderboard", "trust")
-"""What is read of model.json."""
+
+
+class TuningFile(TypedDict):
+    epochs: Epochs
+
+
+class ChoiceFile(TypedDict):
+    how: str
+    folds: Few
+    rows: Count
+
+
+class FittedFile(TypedDict):
+    """What is read of model.json, which models/save.py writes. Its other entries are for people."""
+
+    format: int
+    model: str
+    task: Name
+    kind: Name
+    labels: list[str]
+    encoder: str
+    metric: str
+    choice: ChoiceFile
+    chosen: Name
+    leaderboard: list[dict[str, str | int | float | None]]
+    trust: dict[str, Any]
+    notes: NotRequired[list[str]]
+    seed: NotRequired[Seed]
+    tuned: NotRequired[TuningFile | None]
 
 
 class FittedPredictor(Predictor):
@@ -29,7 +57,7 @@ class FittedPredictor(Predictor):
     load_encoder = staticmethod(shared_encoder)
 
     def __init__(self, folder: Path | str, head: str | None = None, reporter: Reporter | None = None) -> None:
-        self.facts = read_facts(Path(folder))
+        self.facts = read_facts(as_path(folder, "the model's folder"))
         self._tfidf: Tfidf | None = None
         tuned, epochs = self.facts.get("tuned"), None
         if tuned is None and head is not None and head.startswith(TUNED):
@@ -38,7 +66,7 @@ class FittedPredictor(Predictor):
                 "chosen."
             )
         if tuned is not None and head is not None:  # the folder has two encoders
-            epochs = float(tuned["epochs"]) if head.startswith(TUNED) else 0.0
+            epochs = tuned["epochs"] if head.startswith(TUNED) else 0.0
         aliases = SPAN_ALIASES if self.facts["kind"] == "span" else FOLDER_NAMES
         super().__init__(folder, aliases.get(head, head) if head is not None else None, epochs, reporter)
         # Trust was measured for the chosen model only.
@@ -85,18 +113,18 @@ class FittedPredictor(Predictor):
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """The contents of model.json."""
-    found = read_json(inside(folder, FILE))
+    """The contents of model.json, with what is only shown."""
+    path = inside(folder, FILE)
+    found = read_json(path, Facts)
     if found is None:
         raise UserError(f"'{folder}' is not a fitted model: it has no {FILE}. `bertvision fit` creates one.")
-    if not isinstance(found, dict):
-        raise UserError(f"{folder / FILE} is damaged: expected a JSON object. Fit the model again.")
-    if found.get("format") != FORMAT:
-        raise UserError(
-            f"'{folder}' was written in format {found.get('format')}, but this version of BERTVision reads format "
-            f"{FORMAT}: update BERTVision, or fit the model again."
-        )
-    absent = [key for key in NEEDED if key not in found]
-    if absent:
-        raise UserError(f"{folder / FILE} is damaged: it lacks {', '.join(absent)}. Fit the model again.")
-    return found
+    stated = found.get("format")
+    check_format(folder, stated if isinstance(stated, int) else 0, FORMAT, "fit the model again")
+    try:
+        facts = fit(found, FittedFile)
+        fit(facts["trust"], kind_in(path, facts["kind"]).trust_form)
+    except UserError:
+        raise
+    except ValueError as error:
+        raise damaged(path, error) from None
+    return {**found, **facts}

@@ -41,9 +41,10 @@ from bertvision.models.folder import FILE, FOLDER_NAMES, FORMAT, TFIDF_FOLDER, T
 from bertvision.models.table_rows import most_tokens
 from bertvision.models.tfidf import Tfidf
 from bertvision.models.tuned import tuning_config
-from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, HELD_OUT_ROWS, describe_task
+from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, HELD_OUT_ROWS, write_task_file
 from bertvision.pipeline.job import Job
-from bertvision.pipeline.score import keep_lengths, keep_scored, read_scores
+from bertvision.pipeline.lengths import keep_lengths
+from bertvision.pipeline.score import keep_scored, read_scores
 from bertvision.pipeline.snapshot import save_snapshot
 from bertvision.progress import Reporter
 from bertvision.tasks.config import TASKS, TaskConfig
@@ -100,7 +101,7 @@ def save_fit(fit: Fit, to: Path, source: str | None = None, dev: str | None = No
         write_sealed(
             fresh / "config.json", dataclasses.replace(job.config, run=str(to)).with_absolute_paths().to_dict()
         )
-        write_sealed(fresh / "task.json", describe_task(job.task))
+        write_task_file(fresh, job.task)
         write_sealed(fresh / "environment.json", describe_environment(fit.machine))
         write_sealed(fresh / HELD_OUT_ROWS, {"rows": fit.split.judged.tolist(), "also_train": fit.split.how == "cv"})
         facts = describe(fit, to, job)

@@ -14,7 +14,7 @@ from bertvision.data.packing import fill_batches
 from bertvision.data.windows import Features, build_features
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.states import POOLED, Part, ReadPart, pack_tokens
-from bertvision.errors import UserError
+from bertvision.errors import UserError, shorten
 from bertvision.progress import Reporter
 from bertvision.sources import MemoryStates
 from bertvision.tasks.base import Task
@@ -91,7 +91,7 @@ def _class_weights(
         counts = torch.bincount(targets, weights, minlength=len(task.labels)).float()  # (label)
         return weights.sum() / (len(task.labels) * counts.clamp(min=1e-12))
     if not isinstance(wanted, dict):
-        raise UserError(f"class_weight is {wanted!r}: give 'balanced', or a dict from label to weight.")
+        raise UserError(f"class_weight is {shorten(wanted)}: give 'balanced', or a dict from label to weight.")
     named = {str(label): float(weight) for label, weight in wanted.items()}
     unknown = [label for label in named if label not in task.labels]
     if unknown:

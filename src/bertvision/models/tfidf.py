@@ -95,13 +95,18 @@ class Tfidf:
     @classmethod
     def load(cls, folder: Path) -> "Tfidf":
         check_files(folder)
-        vocabulary = read_json(folder / VOCABULARY)
+        vocabulary = read_json(folder / VOCABULARY, list[str])
         if vocabulary is None or not (folder / WEIGHTS).is_file():
             raise UserError(f"no TF-IDF model in '{folder}': expected {VOCABULARY} and {WEIGHTS}.")
         try:
             found = load_tensors(folder / WEIGHTS)
-            words = Words.restore([str(word) for word in vocabulary], found["idf"])
-            return cls(words, found["weight"], found["bias"])
+            idf, weight, bias = found["idf"], found["weight"], found["bias"]
+            count = len(set(vocabulary))
+            if idf.shape != (count,) or weight.shape[:1] != (count,) or bias.shape != weight.shape[1:]:
+                raise ValueError(f"its weights are not for {len(vocabulary):,} different words")
+            return cls(Words.restore(vocabulary, idf), weight, bias)
+        except UserError:
+            raise
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"the TF-IDF model in '{folder}' is damaged: fit the model again. ({error})") from None
 

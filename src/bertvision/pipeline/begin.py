@@ -3,17 +3,25 @@ check that they fit, and decide which of them to load."""
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-from safetensors import SafetensorError, safe_open
-
-from bertvision.disk import check_files, file_fingerprint, fingerprint, load_tensors, read_json, why_not_plain
+from bertvision.disk import (
+    check_files,
+    file_fingerprint,
+    fingerprint,
+    load_shapes,
+    load_tensors,
+    read_json,
+    why_not_plain,
+)
 from bertvision.errors import UserError
-from bertvision.heads import HEADS, Head, MemberConfig, Target
+from bertvision.heads import HEADS, Head, MemberConfig, Target, read_head_file
 from bertvision.heads.base import CONFIG, WEIGHTS
 from bertvision.kinds import KINDS
+from bertvision.pipeline.folder import TaskFacts, read_task_file
 from bertvision.tasks.base import Task
 
 OUTPUT = "output."  # prefix of the weights of every head's output layer
@@ -30,6 +38,16 @@ def find_folder(begin: str) -> Path:
         return folder
     shipped = SHIPPED.joinpath(*parts)
     return shipped if (shipped / CONFIG).is_file() else folder
+
+
+class KitTask(TypedDict):
+    task: TaskFacts
+
+
+class KitTasks(TypedDict):
+    """The part of a kit's kit.json (kits/kit.py) that is read here."""
+
+    tasks: dict[str, KitTask]
 
 
 @dataclass(frozen=True)
@@ -62,41 +80,43 @@ def read_begin(folder: Path) -> Begin:
     folder holds no head."""
     folder = folder.resolve()
     check_files(folder, CONFIG, WEIGHTS)
-    facts = read_json(folder / CONFIG)
-    if not isinstance(facts, dict) or not {"member", "shape", "target"} <= set(facts) or "head" not in facts["member"]:
+    facts = read_head_file(folder)
+    if facts is None:
         raise UserError(f"no head in '{folder}': expected {CONFIG} and {WEIGHTS}.")
     if not (folder / WEIGHTS).is_file():
         raise UserError(f"no weights in '{folder}': expected {WEIGHTS} next to {CONFIG}.")
     weights = file_fingerprint([folder / WEIGHTS])
-    return Begin(facts["member"]["head"], facts["shape"], facts["target"], _find_task(folder), weights)
+    shape, target = dict(facts["shape"]), dict(facts["target"])
+    return Begin(facts["member"].head, shape, target, _find_task(folder), weights)
 
 
 def find_begun_read(begin: str) -> str | None:
     """What the head in a `begin` folder reads of sequences. None if it predicts per token, has no such setting, or is
     no head at all (which `read_begin` reports)."""
     check_files(find_folder(begin), CONFIG)
-    facts = read_json(find_folder(begin) / CONFIG)
     try:
-        member, target = facts["member"], facts["target"]
-        if KINDS[target["kind"]].position == "token":
-            return None
-        found = member["settings"].get("read", getattr(HEADS[member["head"]].Config(), "read", None))
-    except (KeyError, TypeError, AttributeError, UserError):
+        facts = read_head_file(find_folder(begin))
+    except UserError:
         return None
+    if facts is None or KINDS[facts["target"]["kind"]].position == "token":
+        return None
+    member = facts["member"]
+    found = member.settings.get("read", getattr(HEADS[member.head].Config(), "read", None))
     return found if isinstance(found, str) else None
 
 
 def _find_task(folder: Path) -> dict[str, Any] | None:
     """Return name and labels of the task of a head in RUN/snapshots/epoch_1/heads/NAME or KIT/TASK."""
-    task = None
+    task: TaskFacts | None
     if folder.parts[-4:-3] == ("snapshots",):
-        task = read_json(folder.parents[3] / "task.json")
-    elif (kit := read_json(folder.parent / "kit.json")) is not None:
-        task = kit.get("tasks", {}).get(folder.name, {}).get("task")
-    return task and {"name": task["name"], "labels": task["labels"]}
+        task = read_task_file(folder.parents[3])
+    else:
+        kit = read_json(folder.parent / "kit.json", KitTasks)
+        task = kit["tasks"][folder.name]["task"] if kit and folder.name in kit["tasks"] else None
+    return None if task is None else {"name": task["name"], "labels": task["labels"]}
 
 
-def name_begin(begin: str | None, others: list[Any]) -> str | None:
+def name_begin(begin: str | None, others: Iterable[Any]) -> str | None:
     """Return a short name that distinguishes this folder from the others in a grid. Take the shortest path endings
     that differ, and keep the parts that are not common to all: given runs/mnli/heads/adapter and
     runs/qnli/heads/adapter, the first becomes begin_mnli."""
@@ -131,7 +151,10 @@ def check_begin(head: Head, member: MemberConfig, task: Task) -> list[str]:
     found = read_begin(Path(member.begin))
     if found.stamp != member.begin_stamp:
         raise UserError(f"the head in '{member.begin}' has changed since this run was started: start the run again.")
-    here, there = {name: tuple(t.shape) for name, t in head.state_dict().items()}, _read_shapes(member.begin)
+    here, there = (
+        {name: tuple(t.shape) for name, t in head.state_dict().items()},
+        load_shapes(Path(member.begin) / WEIGHTS),
+    )
     if not _predicts_the_same(found, head.target, task):
         here, there = (
             {name: shape for name, shape in shapes.items() if not name.startswith(OUTPUT)} for shapes in (here, there)
@@ -160,11 +183,3 @@ def _predicts_the_same(found: Begin, target: Target, task: Task) -> bool:
     same = found.target == {"kind": str(target.kind), "labels": target.labels}
     own = {"name": task.name, "labels": list(task.labels)}
     return same and (found.task is None or (found.task == own and task.name != "files"))
-
-
-def _read_shapes(folder: str) -> dict[str, tuple[int, ...]]:
-    try:
-        with safe_open(Path(folder) / WEIGHTS, framework="pt") as file:
-            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise UserError(f"{WEIGHTS} in '{folder}' is damaged ({error}): train that head again.") from None

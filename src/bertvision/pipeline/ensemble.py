@@ -12,28 +12,53 @@ seed.
 """
 
 import dataclasses
+import os
 import shutil
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict, cast
 
 import numpy as np
 
 from bertvision.data.examples import Example
-from bertvision.disk import check_files, fingerprint, load_arrays, read_json, read_stamp, write_sealed
+from bertvision.disk import (
+    check_files,
+    damaged,
+    fingerprint,
+    fit,
+    load_arrays,
+    read_json,
+    read_stamp,
+    repair_of,
+    write_sealed,
+)
+from bertvision.disk.forms import Few
 from bertvision.errors import UserError, suggest
 from bertvision.kinds import Predictions
 from bertvision.kinds.base import OUTPUTS
 from bertvision.network import no_downloads
 from bertvision.pipeline.ensemble_entries import MEMBER, NO_HELD_OUT, NOTHING_TO_CHOOSE_BY, Ensemble, read_entry
-from bertvision.pipeline.finished import FinishedRun, Model
+from bertvision.pipeline.finished import SCORES, FinishedRun, Model, SavedEntry, ScoresFile
 from bertvision.pipeline.folder import ADDED_ENSEMBLES, HELD_OUT
 from bertvision.pipeline.job import Job, reopen
 from bertvision.pipeline.score import keep_scored, read_scores
 from bertvision.tables import counted
 
 ENSEMBLE_VERSION = 2
+
+
+class AddedEnsemble(TypedDict):
+    members: list[str]
+    method: str
+    name: str
+    best: NotRequired[Few | None]
+
+
+class EnsemblesFile(TypedDict):
+    """ensembles.json."""
+
+    ensembles: list[AddedEnsemble]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,15 +69,22 @@ class Member:
     model: Model
 
     def stamp(self, split: str) -> str:
-        return str((read_stamp(self.model.predictions(split)) or {})["stamp"])
+        folder = self.model.predictions(split)
+        found = read_stamp(folder)
+        if found is None:
+            raise UserError(f"{folder} is not complete: {repair_of(folder)}")
+        return str(found["stamp"])
 
     def outputs(self, split: str) -> np.ndarray:
         folder = self.model.predictions(split)
         check_files(folder, OUTPUTS)
-        return load_arrays(folder / OUTPUTS)["outputs"]
+        found = load_arrays(folder / OUTPUTS)
+        if "outputs" not in found:
+            raise damaged(folder / OUTPUTS, "it has no outputs")
+        return found["outputs"]
 
 
-def add_ensembles(job: Job, scores: dict[str, Any]) -> None:
+def add_ensembles(job: Job, scores: ScoresFile) -> None:
     """Score the ensembles in the config and those added with `bertvision ensemble`, and add them to the scores."""
     asked = [ensemble for entry in job.config.ensembles if (ensemble := read_entry(entry, [])) is not None]
     asked += _added(job)
@@ -63,11 +95,11 @@ def add_ensembles(job: Job, scores: dict[str, Any]) -> None:
                     score_ensemble(job, ensemble, epochs, scores)
                 except UserError as error:  # not worth failing a run after hours of training
                     job.reporter.say(f"skipping ensemble '{ensemble.shown}': {error}")
-        write_sealed(job.folder.path / "scores.json", scores)
+        write_sealed(job.folder.path / SCORES, {**scores})
 
 
 @no_downloads()
-def add_ensemble(job: Job, ensemble: Ensemble, scores: dict[str, Any]) -> dict[str, Any]:
+def add_ensemble(job: Job, ensemble: Ensemble, scores: ScoresFile) -> dict[str, Any]:
     """Score one more ensemble and record it, so that the next evaluation includes it. Return its entries in scores.json
     by name, one per seed."""
     mistakes: list[str] = []
@@ -88,11 +120,11 @@ def add_ensemble(job: Job, ensemble: Ensemble, scores: dict[str, Any]) -> dict[s
     write_sealed(
         job.folder.path / ADDED_ENSEMBLES, {"ensembles": [dataclasses.asdict(one) for one in [*kept, ensemble]]}
     )
-    write_sealed(job.folder.path / "scores.json", scores)
+    write_sealed(job.folder.path / SCORES, {**scores})
     return added
 
 
-def _is_taken(job: Job, ensemble: Ensemble, scores: dict[str, Any]) -> bool:
+def _is_taken(job: Job, ensemble: Ensemble, scores: ScoresFile) -> bool:
     """Whether its name belongs to another model, or to an ensemble with other members or another method."""
     models = FinishedRun(job.folder.path, scores).models()
     if any(ensemble.shown in (model.name, model.group) for model in models if model.role != "ensemble"):
@@ -111,13 +143,23 @@ def _with_whole_path(member: str) -> str:
     found = MEMBER.fullmatch(member)
     if found is None or found["run"] is None:
         return member
-    return f"{Path(found['run']).expanduser().absolute()}:{member[found.end('run') + 1 :]}"
+    return f"{Path(os.path.expanduser(found['run'])).absolute()}:{member[found.end('run') + 1 :]}"
 
 
 def _added(job: Job) -> list[Ensemble]:
-    found = read_json(job.folder.file(ADDED_ENSEMBLES)) or []
-    found = found["ensembles"] if isinstance(found, dict) else found  # earlier versions wrote a list
-    return [Ensemble(**{**entry, "members": tuple(entry["members"])}) for entry in found]
+    path = job.folder.file(ADDED_ENSEMBLES)
+    found = read_json(path)
+    found = {"ensembles": found} if isinstance(found, list) else found  # earlier versions wrote a list
+    try:
+        added = fit(found, EnsemblesFile)["ensembles"] if found is not None else []
+    except ValueError as error:
+        raise damaged(path, error) from None
+    for entry in added:
+        mistakes: list[str] = []
+        read_entry({"members": entry["members"], "method": entry["method"], "name": entry["name"]}, mistakes)
+        if mistakes:
+            raise damaged(path, mistakes[0].rstrip("."))
+    return [Ensemble(tuple(one["members"]), one["method"], one["name"]) for one in added]
 
 
 def _snapshots_of(job: Job, ensemble: Ensemble) -> list[float]:
@@ -129,7 +171,7 @@ def _snapshots_of(job: Job, ensemble: Ensemble) -> list[float]:
     return [max(fixed, default=job.head_snapshots[-1])]
 
 
-def score_ensemble(job: Job, ensemble: Ensemble, epochs: float, scores: dict[str, Any]) -> dict[str, Any]:
+def score_ensemble(job: Job, ensemble: Ensemble, epochs: float, scores: ScoresFile) -> dict[str, Any]:
     """Score an ensemble at one snapshot, once per seed of its members. Return the entries added to the scores."""
     run = FinishedRun(job.folder.path, scores)
     if ensemble.best is not None:
@@ -162,7 +204,7 @@ def score_ensemble(job: Job, ensemble: Ensemble, epochs: float, scores: dict[str
             added[name]["best"] = ensemble.best
         if weights is not None:
             added[name]["weights"] = [round(float(weight), 6) for weight in weights]
-        scores["snapshots"][f"{epochs:g}"][name] = added[name]
+        scores["snapshots"][f"{epochs:g}"][name] = cast(SavedEntry, added[name])
     return added
 
 

@@ -8,30 +8,55 @@ Among the models that finished training on all of the data, the best is the one 
 averaged over seeds, is highest. If nothing was held out, the first dev split is used instead, and `reason` says so.
 """
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, NotRequired, TypedDict, TypeVar
 
+from msgspec import Meta
+
+from bertvision.config import RunConfig
 from bertvision.data.examples import Example
-from bertvision.disk import DamagedError, check_files, damaged, plain_name, read_bytes, read_json, unseal_line
+from bertvision.disk import (
+    DamagedError,
+    as_path,
+    check_files,
+    damaged,
+    fit,
+    parse_json,
+    plain_name,
+    read_json,
+    unreadable,
+)
+from bertvision.disk.forms import Count, Epochs, EpochsName, Facts, Few, Figures, Layer, Name, Seconds, Seed, Share
 from bertvision.encoder.output_layer import CONFIG as OUTPUT_LAYER
+from bertvision.encoder.output_layer import OutputFile
 from bertvision.errors import UserError, suggest
 from bertvision.heads import CONTROLS
-from bertvision.kinds import KINDS, ExampleResults, Kind, load_results
+from bertvision.kinds import KINDS, ExampleResults, Kind, kind_in, load_results
 from bertvision.kinds.base import PREDICTIONS
-from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, LOG, RunFolder, restore_task
+from bertvision.pipeline.folder import (
+    BASELINE,
+    ENCODER,
+    HELD_OUT,
+    RunFolder,
+    TaskFile,
+    read_task_file,
+    restore_task,
+)
 from bertvision.pipeline.job import Job, reopen
+from bertvision.pipeline.lengths import LengthsFile, read_lengths
+from bertvision.pipeline.log import Log, read_log
+from bertvision.settings import build_section
 from bertvision.tables import counted
 from bertvision.tasks.base import Task
-from bertvision.tasks.config import TaskConfig
 from bertvision.tasks.glue import GLUE
 
 K = TypeVar("K")
 ROLES = ("baseline", "encoder", "control", "peer", "head", "ensemble")
+SCORES, CONFIG = "scores.json", "config.json"
 FITTED = "fitted"
 """The method of ensembles whose weights are fitted on held-out data."""
 
@@ -44,7 +69,13 @@ def read_figure(scores: Mapping[str, Any], key: str) -> float | None:
     value: Any = scores
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
-    return value
+    return value if isinstance(value, int | float) else None
+
+
+def total_of(scores: Mapping[str, Any]) -> int:
+    """How many examples a model was scored on; 0 if that was not recorded."""
+    found = read_figure(scores, "total")
+    return int(found) if found is not None and math.isfinite(found) else 0
 
 
 def as_kept(epochs: float) -> float:
@@ -61,6 +92,56 @@ def rank_by_mean(figures: Mapping[K, Sequence[float]]) -> list[K]:
 def best_by_mean(figures: Mapping[K, Sequence[float]]) -> K | None:
     """Return the key with the highest mean score; the first one in a tie."""
     return next(iter(rank_by_mean(figures)), None)
+
+
+# ---------------------------------------------------------------------- scores.json
+
+
+class SavedVoice(TypedDict):
+    """One of the models that an ensemble combines."""
+
+    run: str | None
+    epochs: Epochs
+    name: Name
+
+
+class SavedEntry(TypedDict, total=False):
+    """A model at a snapshot in scores.json. Older runs lack some of it."""
+
+    scores: dict[Name, Figures]
+    parameters: Count | None
+    trained_parameters: Count | None
+    share: Share | None
+    seconds: Seconds | None
+    tokens: Count | None
+    memory: Count | None
+    states: str | None
+    failed: bool | None
+    head: Name | None
+    layer: Layer | None
+    group: Name
+    seed: Seed | None
+    epochs: Annotated[int, Meta(ge=0, le=1_000_000)] | None
+    data_fraction: Annotated[float, Meta(gt=0, le=1)] | None
+    begun: bool | None
+    peer: bool | None
+    ensemble: list[str]
+    voices: list[SavedVoice]
+    method: Name | None
+    best: Few | None
+    weights: list[float] | None
+
+
+class ScoresFile(TypedDict):
+    """scores.json."""
+
+    task: Name
+    kind: Name
+    metrics: Annotated[list[Name], Meta(min_length=1)]
+    snapshots: dict[EpochsName, dict[Name, SavedEntry]]
+    chosen: NotRequired[Name]
+    """The model that `fit` chose."""
+    chosen_by: NotRequired[str]
 
 
 # ---------------------------------------------------------------------- models
@@ -148,24 +229,31 @@ class Entry:
     @property
     def threshold(self) -> float | None:
         """The no-answer threshold chosen on held-out questions."""
-        return self.scores(HELD_OUT).get("threshold")
+        return read_figure(self.scores(HELD_OUT), "threshold")
 
 
-def build_entry(name: str, epochs: float, found: Mapping[str, Any]) -> Entry:
-    """Read an entry of scores.json. Only this function knows the keys; older runs lack some of them."""
-    weights, share = found.get("weights"), found.get("share")
+def build_entry(name: str, epochs: float, found: SavedEntry) -> Entry:
+    """The model that an entry of scores.json describes."""
+    weights = found.get("weights")
     return Entry(
         name=name,
         epochs=epochs,
         figures=found.get("scores", {}),
-        parameters=int(found.get("parameters") or 0),
+        parameters=found.get("parameters") or 0,
         trained_parameters=found.get("trained_parameters"),
-        share=None if share is None else float(share),
-        **{key: found.get(key) for key in ("seconds", "tokens", "memory", "states", "head", "layer", "seed", "method")},
+        share=found.get("share"),
+        seconds=found.get("seconds"),
+        tokens=found.get("tokens"),
+        memory=found.get("memory"),
+        states=found.get("states"),
+        head=found.get("head"),
+        layer=found.get("layer"),
+        seed=found.get("seed"),
+        method=found.get("method"),
         failed=bool(found.get("failed")),
-        group=str(found.get("group", name)),
+        group=found.get("group", name),
         trained_epochs=found.get("epochs"),
-        data_fraction=float(found.get("data_fraction") or 1),
+        data_fraction=found.get("data_fraction") or 1.0,
         begun=bool(found.get("begun")),
         peer=bool(found.get("peer")),
         ensemble=tuple(found.get("ensemble", ())),
@@ -201,9 +289,21 @@ class Model(Entry):
 
     def said(self, split: str, numbers: set[int]) -> dict[int, dict[str, Any]]:
         """Its predictions for some examples, read from predictions.jsonl and keyed by their index in the split."""
-        check_files(self.predictions(split), PREDICTIONS)
-        with (self.predictions(split) / PREDICTIONS).open(encoding="utf-8") as file:
-            return {number: json.loads(line) for number, line in enumerate(file) if number in numbers}
+        path = self.predictions(split) / PREDICTIONS
+        check_files(path.parent, path.name)
+        try:
+            with path.open("rb") as file:
+                lines = {number: line for number, line in enumerate(file) if number in numbers}
+            if missing := numbers - lines.keys():
+                raise ValueError(f"it has no line {min(missing) + 1:,}")
+            rows: dict[int, dict[str, Any]] = {number: parse_json(line) for number, line in lines.items()}
+            for row in rows.values():
+                fit(row, self.kind.row_form)
+            return rows
+        except OSError as error:
+            raise UserError(unreadable(path, error)) from None
+        except ValueError as error:
+            raise damaged(path, error) from None
 
 
 @dataclass(frozen=True)
@@ -270,22 +370,39 @@ class Group:
 # ---------------------------------------------------------------------- the run
 
 
+class EnvironmentFile(TypedDict, total=False):
+    """environment.json, which machine.py writes. The rest of it is for people."""
+
+    device: str
+    packages: dict[str, str | None]
+
+
+def read_scores_file(folder: RunFolder) -> ScoresFile:
+    """The contents of scores.json. Raise UserError if there is none."""
+    path = folder.file(SCORES)
+    found = read_json(path, ScoresFile)
+    if found is None:
+        raise not_finished(folder, SCORES)
+    kind = kind_in(path, found["kind"])
+    if unknown := [metric for metric in found["metrics"] if kind.title(metric) is None]:
+        raise damaged(path, f"a {kind} has no metric '{unknown[0]}'")
+    return found
+
+
+def not_finished(folder: RunFolder, name: str) -> UserError:
+    return UserError(f"'{folder.path}' is not a finished run or model: it has no {name}. To write it, {folder.repair}.")
+
+
 class FinishedRun:
     """Everything in the folder of a finished run."""
 
-    def __init__(self, folder: Path | str, scores: dict[str, Any] | None = None) -> None:
+    def __init__(self, folder: Path | str, scores: ScoresFile | None = None) -> None:
         """`scores` are the contents of scores.json, for callers that already have them."""
-        self.folder = RunFolder(folder)
-        self.scores: dict[str, Any] = self._read("scores") if scores is None else scores
+        self.folder = RunFolder(as_path(folder, "the run folder"))
+        self.scores: ScoresFile = read_scores_file(self.folder) if scores is None else scores
 
-    def _read(self, name: str) -> dict[str, Any]:
-        found = read_json(self.folder.file(f"{name}.json"))
-        if found is None:
-            raise UserError(
-                f"'{self.folder.path}' is not a finished run or model: it has no {name}.json. To write it, "
-                f"{self.folder.repair}."
-            )
-        return dict(found)
+    def _missing(self, name: str) -> UserError:
+        return not_finished(self.folder, name)
 
     @property
     def name(self) -> str:
@@ -294,13 +411,13 @@ class FinishedRun:
     @cached_property
     def task(self) -> Task:
         """The task's name, kind, labels and metrics, without its data."""
-        described = self._read("task")
-        kind = KINDS[described["kind"]]
-        if unknown := [metric for metric in described["metrics"] if kind.title(metric) is None]:
-            raise damaged(self.folder.file("task.json"), f"it has an unknown metric, {unknown[0]!r:.60}")
-        if "takes_pairs" in described:
-            return restore_task(described)
-        return restore_task({**described, "takes_pairs": _took_pairs(described, self.config)})
+        facts = read_task_file(self.folder.path)
+        if facts is None:
+            raise self._missing("task.json")
+        if facts["kind"] != self.scores["kind"]:
+            raise damaged(self.folder.path / "task.json", "its kind is not that of scores.json")
+        takes_pairs = facts["takes_pairs"] if "takes_pairs" in facts else _took_pairs(facts, self.settings)
+        return restore_task(facts, takes_pairs)
 
     @property
     def task_name(self) -> str:
@@ -315,12 +432,25 @@ class FinishedRun:
         return tuple(self.scores["metrics"])
 
     @cached_property
-    def config(self) -> dict[str, Any]:
-        return self._read("config")
+    def config(self) -> Facts:
+        """The contents of config.json, as they were written."""
+        found = read_json(self.folder.file(CONFIG), Facts)
+        if found is None:
+            raise self._missing(CONFIG)
+        return found
 
     @cached_property
-    def environment(self) -> dict[str, Any]:
-        return dict(read_json(self.folder.file("environment.json")) or {})
+    def settings(self) -> RunConfig:
+        """The settings in config.json. The run's data is not needed, unlike in `job`."""
+        mistakes: list[str] = []
+        found: RunConfig = build_section(RunConfig, self.config, "", mistakes)
+        if mistakes:
+            raise damaged(self.folder.path / CONFIG, mistakes[0].rstrip("."))
+        return found
+
+    @cached_property
+    def environment(self) -> EnvironmentFile:
+        return read_json(self.folder.file("environment.json"), EnvironmentFile) or {}
 
     # ------------------------------------------------------------------ snapshots, splits and models
 
@@ -387,7 +517,10 @@ class FinishedRun:
         return (self.head_snapshots or self.snapshots)[-1]
 
     def encoder(self, epochs: float) -> Group:
-        return self.groups(epochs, "encoder")[0]
+        found = self.groups(epochs, "encoder")
+        if not found:
+            raise damaged(self.folder.path / SCORES, f"snapshots: there is no {ENCODER} at {counted(epochs, 'epoch')}")
+        return found[0]
 
     def control(self, epochs: float) -> Group | None:
         """The control trained on all of the data; the best, if it reads the states in several ways."""
@@ -422,14 +555,13 @@ class FinishedRun:
     @property
     def chosen(self) -> str | None:
         """The model that `fit` chose; None for a run, whose best model is found by its scores."""
-        found: str | None = self.scores.get("chosen")
-        return found
+        return self.scores.get("chosen")
 
     @property
     def reason(self) -> str:
         """Why the best model is called best."""
         if self.chosen is not None:
-            return f"chosen by {self.scores['chosen_by']}"
+            return f"chosen by {self.scores.get('chosen_by', 'fit')}"
         if self.has_held_out:
             return "best on held-out training data"
         return f"best on {self.judged_on} (nothing was held out, so its score there is optimistic)"
@@ -462,8 +594,8 @@ class FinishedRun:
         if group.role != "encoder" or group.epochs != 0 or self.chosen is not None:
             return False
         check_files(self.folder.encoder(0.0), OUTPUT_LAYER)
-        layer = read_json(self.folder.encoder(0.0) / OUTPUT_LAYER)
-        return bool(layer) and layer.get("form") == "linear"
+        layer = read_json(self.folder.encoder(0.0) / OUTPUT_LAYER, OutputFile)
+        return layer is not None and layer["form"] == "linear"
 
     def has_seen_all(self, group: Group) -> bool:
         """Whether a model, or every member of an ensemble, was trained on all of the data."""
@@ -498,19 +630,9 @@ class FinishedRun:
         return self.folder.head(model.epochs, model.name)
 
     @cached_property
-    def log(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl, oldest first, without those that are damaged or were cut off by a kill."""
-        return [line for line in self._log if line is not None]
-
-    @property
-    def lost_lines(self) -> int:
-        """How many lines of metrics.jsonl are damaged or cut off."""
-        return self._log.count(None)
-
-    @cached_property
-    def _log(self) -> list[dict[str, Any] | None]:
-        data = read_bytes(self.folder.file(LOG), math.inf) or b""
-        return [unseal_line(line) for line in data.split(b"\n") if line]
+    def log(self) -> Log:
+        """The lines of metrics.jsonl, oldest first."""
+        return read_log(self.folder.path)
 
     @cached_property
     def lengths(self) -> dict[str, tuple[list[int], list[int]]]:
@@ -525,8 +647,8 @@ class FinishedRun:
         return {split: (one["lengths"], one["texts"]) for split, one in found.items()}
 
     @cached_property
-    def _lengths(self) -> dict[str, Any]:
-        return dict(read_json(self.folder.file("lengths.json")) or {})
+    def _lengths(self) -> LengthsFile:
+        return read_lengths(self.folder.path)
 
     @cached_property
     def job(self) -> Job:
@@ -541,12 +663,13 @@ class FinishedRun:
         except UserError:
             return None
         # The files may have changed: these scores must not appear next to other texts.
-        stamp = self._lengths.get(split, {}).get("stamp")
+        known = self._lengths.get(split)
+        stamp = known.get("stamp") if known else None
         return found if stamp in (None, self.job.stamps.data(split)) else None
 
 
-def _took_pairs(task: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+def _took_pairs(task: TaskFile, config: RunConfig) -> bool:
     """Whether a run's examples have two texts, for a task.json that is older than `takes_pairs`."""
     if task["name"] in GLUE:
         return GLUE[task["name"]].text_pair is not None
-    return bool(task["windowed"]) or TaskConfig(**config["task"]).text_pair is not None
+    return task["windowed"] or config.task.text_pair is not None

@@ -12,24 +12,28 @@ ensembles.json                                          ensembles added after th
 report.html report.md report.json report/ analyses/     the report, and the analyses behind it
 """
 
-import json
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
+
+from msgspec import Meta
 
 from bertvision.disk import (
     TEMPORARY,
     DamagedError,
     check_files,
-    clear_disk_errors,
+    damaged,
     inside,
     read_json,
     read_stamp,
     remove,
-    seal_line,
+    write_sealed,
 )
-from bertvision.kinds import KINDS
+from bertvision.disk.forms import Name, Tokens
+from bertvision.disk.reading import Form
+from bertvision.errors import UserError
+from bertvision.kinds import KINDS, kind_in
+from bertvision.pipeline.log import append_line
 from bertvision.tasks.base import Task
 
 BASELINE, ENCODER = "baseline", "encoder"
@@ -41,7 +45,9 @@ HELD_OUT = "held_out"
 HELD_OUT_ROWS = "held_out.json"
 """Folders of fitted models: which rows were held out. In a cross-validation, these rows were trained on as well."""
 
-LOG = "metrics.jsonl"
+TASK, FORMAT = "task.json", 1
+"""The task, and the format of the run folder, which task.json states. Raise it if earlier versions of BERTVision would
+misread the folder, and migrate folders in the former format where they are read."""
 FITTED = "model.json"
 """In folders of fitted models only: what `fit` chose, and why."""
 
@@ -67,10 +73,10 @@ class RunFolder:
         """The path of a file in the folder, by its plain names."""
         return inside(self.path, *names)
 
-    def read(self, name: str) -> Any:
+    def read(self, name: str, form: type[Form]) -> Form | None:
         """The value in a JSON file that is made again where it is missing or damaged."""
         try:
-            return read_json(self.file(name))
+            return read_json(self.file(name), form)
         except DamagedError as error:
             self.say(f"{error} It is made again.")
             return None
@@ -117,16 +123,32 @@ class RunFolder:
             remove(left)
 
     def log(self, event: str, **values: Any) -> None:
-        """Append one JSON line to metrics.jsonl."""
-        line = json.dumps({"time": round(time.time(), 3), "event": event, **values}, ensure_ascii=False)
-        with clear_disk_errors(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-            with self.file(LOG).open("a", encoding="utf-8") as file:
-                file.write(seal_line(line) + "\n")
+        """Append a line to metrics.jsonl."""
+        append_line(self.path, event, **values)
 
 
-def describe_task(task: Task) -> dict[str, Any]:
-    """The contents of task.json: enough to predict without the data."""
+class TaskFacts(TypedDict):
+    """A task as task.json and kit.json describe it: enough to predict without the data."""
+
+    name: Name
+    kind: Name
+    metrics: Annotated[list[Name], Meta(min_length=1)]
+    labels: list[str]
+    windowed: bool
+    max_length: Tokens
+    source: str
+    takes_pairs: NotRequired[bool]
+    """kit.json stores it as `pairs`; earlier versions lack it."""
+
+
+class TaskFile(TaskFacts):
+    """task.json."""
+
+    format: NotRequired[int]
+    """Of the run folder; 1 where it is missing."""
+
+
+def describe_task(task: Task) -> TaskFacts:
     return {
         "name": task.name,
         "kind": str(task.kind),
@@ -139,8 +161,42 @@ def describe_task(task: Task) -> dict[str, Any]:
     }
 
 
-def restore_task(facts: dict[str, Any]) -> Task:
-    """Rebuild the task from the output of `describe_task`, without splits. Older descriptions lack `takes_pairs`; the
-    caller must add it."""
-    lists = {"metrics": tuple(facts["metrics"]), "labels": tuple(facts["labels"])}
-    return Task(**{**facts, **lists, "kind": KINDS[facts["kind"]]}, readers={})
+def restore_task(facts: TaskFacts, takes_pairs: bool) -> Task:
+    """Rebuild the task from the output of `describe_task`, without splits."""
+    return Task(
+        name=facts["name"],
+        kind=KINDS[facts["kind"]],
+        metrics=tuple(facts["metrics"]),
+        readers={},
+        labels=tuple(facts["labels"]),
+        windowed=facts["windowed"],
+        max_length=facts["max_length"],
+        source=facts["source"],
+        takes_pairs=takes_pairs,
+    )
+
+
+def write_task_file(folder: Path, task: Task) -> None:
+    write_sealed(folder / TASK, {"format": FORMAT, **describe_task(task)})
+
+
+def read_task_file(folder: Path) -> TaskFile | None:
+    """The contents of a run's task.json; None if there is none. Raise UserError for a run of a newer version."""
+    found = read_json(inside(folder, TASK), TaskFile)
+    if found is not None:
+        check_format(folder, found.get("format", FORMAT), FORMAT, RunFolder(folder).repair)
+        kind = kind_in(folder / TASK, found["kind"])
+        if unknown := [metric for metric in found["metrics"] if kind.title(metric) is None]:
+            raise damaged(folder / TASK, f"a {kind} has no metric '{unknown[0]}'")
+        if kind.has_labels and len(set(found["labels"])) != max(2, len(found["labels"])):
+            raise damaged(folder / TASK, "labels: expected two or more different names")
+    return found
+
+
+def check_format(folder: Path, found: int, newest: int, repair: str) -> None:
+    """Refuse a folder in a format that this version can't read."""
+    if not 1 <= found <= newest:
+        raise UserError(
+            f"'{folder}' was written in format {found:.4g}, but this version of BERTVision reads formats up to "
+            f"{newest}: update BERTVision, or {repair} with this version."
+        )

@@ -6,10 +6,11 @@ job.features("train")      job.stamps.finetune      job.stamps.member(epochs, me
 import copy
 import dataclasses
 import hashlib
+import os
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -19,7 +20,8 @@ from bertvision.config import EvaluateConfig, RunConfig, load_config
 from bertvision.data.examples import Example
 from bertvision.data.splits import draw, hold_out
 from bertvision.data.windows import Features, build_features
-from bertvision.disk import check_files, fingerprint, read_json
+from bertvision.disk import check_files, check_path, fingerprint, read_json
+from bertvision.disk.forms import Count
 from bertvision.encoder.loading import identify, load_tokenizer, shape_of, weights_stamp
 from bertvision.encoder.reading import ways_to_read
 from bertvision.errors import UserError
@@ -42,6 +44,29 @@ OUTPUT_TIMES = 10
 # Settings that have no effect with a given method; leaving them out keeps older runs finished.
 LORA = ("lora_rank", "lora_alpha")
 UNUSED = {"full": ("method", *LORA), "bitfit": LORA, "lora": (), "contrastive": LORA}
+
+
+REFERENCE = "reference.json"
+
+
+class ReferenceFile(TypedDict):
+    """reference.json, instead of the weights of an untouched encoder."""
+
+    name: str
+    stamp: str
+
+
+class HeldOutFile(TypedDict):
+    """held_out.json in folders of fitted models."""
+
+    rows: list[Count]
+    also_train: bool
+
+
+def read_reference(folder: Path) -> ReferenceFile | None:
+    """The encoder that a snapshot's folder refers to; None if the folder has the weights."""
+    check_files(folder, REFERENCE)
+    return read_json(folder / REFERENCE, ReferenceFile)
 
 
 class Job:
@@ -140,7 +165,7 @@ class Job:
         if "train" not in self.task.splits:
             raise UserError(f'{self.task.name} has no training data in {self.task.source}: set task.train = "FILE".')
         examples = draw(self._labelled("train"), self.config.data.limit_train, self.config.seed)
-        kept = read_json(self.folder.file(HELD_OUT_ROWS))
+        kept = read_json(self.folder.file(HELD_OUT_ROWS), HeldOutFile)
         if kept is not None:
             return _fitted_parts(examples, kept)
         return hold_out(examples, self.config.data.hold_out, self.config.seed)
@@ -265,8 +290,7 @@ class Stamps:
 
     def _hash_weights(self, epochs: float) -> str:
         folder = self.job.folder.encoder(epochs)
-        check_files(folder, "reference.json")
-        reference = read_json(folder / "reference.json")
+        reference = read_reference(folder)
         return weights_stamp(reference["name"] if reference else str(folder))
 
     # ------------------------------------------------------------------ results
@@ -323,7 +347,7 @@ class Stamps:
         return fingerprint("score", SCORE_VERSION, model_stamp, self.data(split), held_out, settings)
 
 
-def _fitted_parts(examples: list[Example], kept: dict[str, Any]) -> tuple[list[Example], list[Example]]:
+def _fitted_parts(examples: list[Example], kept: HeldOutFile) -> tuple[list[Example], list[Example]]:
     """The training and held-out examples of a fitted model."""
     held = set(kept["rows"])
     if max(held, default=0) >= len(examples):
@@ -349,7 +373,8 @@ def reopen(folder: Path | str, reporter: Reporter | None = None) -> Job:
 
 def _free_of_files(folder: Path) -> Path:
     """Return the run folder. Raise UserError if it or one of its parents is a file."""
+    check_path(folder, "run")
     for path in (folder, *folder.parents):
-        if path.exists() and not path.is_dir():
+        if os.path.exists(path) and not os.path.isdir(path):
             raise UserError(f"run = '{folder}': '{path}' is a file. Set `run` to an existing or a new folder.")
     return folder

@@ -11,13 +11,18 @@ heads = [
 
 import dataclasses
 import itertools
+import math
 import re
+from collections import Counter
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 from bertvision.config import RunConfig, TrainConfig
+from bertvision.disk import why_no_path, why_not_plain
+from bertvision.disk.names import MOST_BYTES
 from bertvision.encoder.reading import ways_to_read
-from bertvision.errors import ConfigError, UserError, suggest
+from bertvision.errors import ConfigError, UserError, shorten, suggest
 from bertvision.heads import (
     CONTROL,
     CONVEX_CONTROL,
@@ -40,6 +45,8 @@ TRAINING: dict[str, Any] = {
 # A search can vary everything in TRAINING, but not `begin`.
 MEMBER: dict[str, Any] = {**TRAINING, "begin": str | None}
 RESERVED = ("encoder", "baseline")
+MOST_MEMBERS = 10_000
+"""Of a run. Settings that multiply (lists, seeds) are counted before members are built."""
 NAME = re.compile(r"[^\W\d_][\w.-]*")
 
 
@@ -62,8 +69,13 @@ def build_members(
             members[first:first] = builder.build([{"head": name}])
     mistakes = builder.mistakes
     members = _without_tried_twice(members, builder.tried)
-    names = [member.name for member in members]
-    for name in sorted({name for name in names if names.count(name) > 1}):
+    names = Counter(member.name for member in members)
+    mistakes += [
+        f"the name of head {shorten(name)} can't be the name of a folder: {why}. Give it a `name`."
+        for name in names
+        if (why := why_not_plain(name))
+    ]
+    for name in sorted(name for name, count in names.items() if count > 1):
         mistakes.append(f"two heads are named '{name}': remove the duplicate, or give one of them another `name`.")
     groups: dict[str, list[dict[str, Any]]] = {}
     for member in members:
@@ -96,7 +108,8 @@ def find_head_mistakes(config: RunConfig) -> list[str]:
     entries = [e for e in config.heads if isinstance(e, str) or (isinstance(e, dict) and _is_head(e.get("head")))]
     try:
         # Default [train] settings: a mistake there is reported once, not once per head.
-        build_members(entries, TrainConfig(), 0, target_kind(config.task) or LABEL)
+        train = TrainConfig(seeds=config.train.seeds)
+        build_members(entries, train, config.seed, target_kind(config.task) or LABEL)
     except ConfigError as error:
         return error.mistakes
     return []
@@ -116,6 +129,7 @@ class _Builder:
     def __init__(self, train: TrainConfig, seed: int, kind: Kind, encoder: str | None) -> None:
         self.train, self.seed, self.kind, self.encoder = train, seed, kind, encoder
         self.mistakes: list[str] = []
+        self.count = 0
         self.tried: set[str] = set()
         """Names of members that try one of several ways of reading."""
 
@@ -143,15 +157,17 @@ class _Builder:
         if self.encoder is None or self.kind.position == "token" or "read" in given:
             return []
         found = default_reads(name, self._ways)
-        begun = find_begun_read(given["begin"]) if found and isinstance(given.get("begin"), str) else None
+        begin = given.get("begin")
+        is_path = isinstance(begin, str) and not why_no_path(begin)
+        begun = find_begun_read(str(begin)) if found and is_path else None
         return [begun] if begun else found
 
     # ------------------------------------------------------------------ grids
 
-    def _expand(self, name: str, table: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, list[Any]]]:
+    def _expand(self, name: str, table: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Sequence[Any]]]:
         """Return the points of an entry's grid for one of its heads or presets, and the settings that vary."""
         if name not in list_presets() and name not in HEADS:
-            self.mistakes.append(f"unknown head '{name}': {suggest(name, sorted({*HEADS, *list_presets()}))}")
+            self.mistakes.append(f"unknown head {shorten(name)}: {suggest(name, sorted({*HEADS, *list_presets()}))}")
             return [], {}
         given = {key: value for key, value in table.items() if key != "head"}
         hints = setting_types(find_preset(name)[0]) | MEMBER | {"name": list}
@@ -162,31 +178,38 @@ class _Builder:
         if seeds is not None:
             given["seed"] = seeds
         choices = {key: _choices(value, hints.get(key)) for key, value in given.items()}
+        self.count += math.prod(map(len, choices.values()))
+        if self.count > MOST_MEMBERS:
+            self.mistakes.append(
+                f"`heads` has more than {MOST_MEMBERS:,} members, as lists and seeds multiply: try fewer values or "
+                "seeds at a time."
+            )
+            return [], {}
         varied = {key: values for key, values in choices.items() if len(values) > 1}
         if len(as_list(table["head"])) > 1:
             varied["head"] = table["head"]
         return [dict(zip(given, point, strict=True)) for point in itertools.product(*choices.values())], varied
 
-    def _find_seeds(self, name: str, given: dict[str, Any]) -> int | list[int] | None:
+    def _find_seeds(self, name: str, given: dict[str, Any]) -> int | range | None:
         """Expand `seeds = 5` of an entry or of [train] into seeds; None if the entry lists its own."""
         own = given.pop("seeds", None)
         if own is None:
             # The solution of a convex head does not depend on a seed.
             if "seed" in given or self.train.seeds == 1 or HEADS[find_preset(name)[0]].convex:
                 return None
-            return list(range(self.seed, self.seed + self.train.seeds))
+            return range(self.seed, self.seed + self.train.seeds)
         if isinstance(own, bool) or not isinstance(own, int) or own < 1:
-            self.mistakes.append(f"`seeds` of head '{name}' must be a whole number of at least 1, not {own!r}.")
+            self.mistakes.append(f"`seeds` of head '{name}' must be a whole number of at least 1, not {shorten(own)}.")
             return None
         first = given.get("seed", self.seed)
-        if not isinstance(first, int):
+        if not isinstance(first, int) or isinstance(first, bool):
             self.mistakes.append(f"head '{name}': set either `seed` to a list or `seeds` to a number, not both.")
             return None
-        return list(range(first, first + own)) if own > 1 else first
+        return range(first, first + own) if own > 1 else first
 
     # ------------------------------------------------------------------ one member
 
-    def _build_member(self, name: str, given: dict[str, Any], varied: dict[str, list[Any]]) -> MemberConfig | None:
+    def _build_member(self, name: str, given: dict[str, Any], varied: dict[str, Sequence[Any]]) -> MemberConfig | None:
         own_name, found = given.pop("name", None), len(self.mistakes)
         member = self._convert(name, given)
         if len(self.mistakes) == found:
@@ -204,8 +227,8 @@ class _Builder:
             )
         if own_name is not None and not _is_name(own_name):
             self.mistakes.append(
-                f"the `name` of head '{name}' can't be {own_name!r}: use a letter, then letters, digits, '_', '-' or "
-                f"'.' ({' and '.join(map(repr, RESERVED))} are reserved)."
+                f"the `name` of head '{name}' can't be {shorten(own_name)}: use a letter, then at most "
+                f"{MOST_BYTES - 1} letters, digits, '_', '-' or '.' ({' and '.join(map(repr, RESERVED))} are reserved)."
             )
         if len(self.mistakes) > found:
             return None
@@ -233,11 +256,12 @@ class _Builder:
             wanted = MEMBER.get(key) or hints.get(key)
             if wanted is None:
                 known = suggest(key, [*hints, *MEMBER, "seeds", "name"])
-                self.mistakes.append(f"head '{name}' has no setting '{key}': {known}")
+                self.mistakes.append(f"head '{name}' has no setting {shorten(key)}: {known}")
                 continue
             converted, fits = convert(value, wanted)
             if not fits:
-                self.mistakes.append(f"`{key}` of head '{name}' must be {describe_type(wanted)}, not {value!r}.")
+                wrong = f"must be {describe_type(wanted)}, not {shorten(value)}"
+                self.mistakes.append(f"`{key}` of head '{name}' {wrong}.")
             else:
                 (training if key in MEMBER else settings)[key] = given[key] = converted
         return MemberConfig("", head, settings, **training)
@@ -245,6 +269,9 @@ class _Builder:
     def _with_begin(self, member: MemberConfig, name: str) -> MemberConfig:
         """Return the member with the full path and the fingerprint of its initial weights."""
         if member.begin is None:
+            return member
+        if why := why_no_path(member.begin):
+            self.mistakes.append(f"head '{name}': `begin` can't be {shorten(member.begin)}: {why}.")
             return member
         folder = find_folder(member.begin)
         try:
@@ -263,8 +290,10 @@ class _Builder:
         return dataclasses.replace(member, begin=str(folder), begin_stamp=found.stamp)
 
 
-def _choices(value: Any, hint: Any) -> list[Any]:
+def _choices(value: Any, hint: Any) -> Sequence[Any]:
     """Return the values of one setting. A list is a grid, unless the setting itself takes a list."""
+    if isinstance(value, range):
+        return value
     if isinstance(value, list) and value and (hint is None or not convert(value, hint)[1]):
         return value
     return [value]
@@ -288,7 +317,9 @@ def _check_training(member: MemberConfig) -> list[str]:
 
 def _is_name(value: Any) -> bool:
     """Names become folder names, so they must not be hidden or contain path separators."""
-    return isinstance(value, str) and NAME.fullmatch(value) is not None and value not in RESERVED
+    if not isinstance(value, str) or value in RESERVED or why_not_plain(value):
+        return False
+    return NAME.fullmatch(value) is not None
 
 
 def _number(value: float) -> str:

@@ -8,21 +8,23 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bertvision.config import DataConfig, EncoderConfig, EvaluateConfig
+from bertvision.config import EncoderConfig
 from bertvision.data.examples import Example
 from bertvision.data.texts import Text, blank, check_texts, name_texts, too_long
 from bertvision.data.windows import Features, build_features
-from bertvision.disk import read_stamp
+from bertvision.disk import damaged, read_stamp
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.loading import load_encoder
 from bertvision.errors import UserError
-from bertvision.heads import Head, load_head
+from bertvision.heads import Head, Target, load_head
+from bertvision.heads.base import CONFIG
 from bertvision.kinds import Decoding, Predictions
 from bertvision.machine import Machine, sharing_cores
 from bertvision.network import no_downloads
 from bertvision.pipeline.finished import FinishedRun, Model
 from bertvision.pipeline.folder import ENCODER
 from bertvision.pipeline.snapshot import compute_outputs, load_snapshot
+from bertvision.pipeline.stamps import EncoderStamp, HeadStamp
 from bertvision.progress import Reporter
 from bertvision.tables import counted
 from bertvision.tasks import TaskConfig, build_task
@@ -42,18 +44,17 @@ class Predictor:
         """`head` names a head or an ensemble, or is "encoder" for the encoder alone (default: the run's best model on
         held-out data). A name without a seed selects the best seed."""
         self.run, self.reporter = FinishedRun(folder), reporter or Reporter()
-        self.task, config = self.run.task, self.run.config
-        self.task_config = TaskConfig(**config["task"])
-        self.data, self.evaluate = DataConfig(**config["data"]), EvaluateConfig(**config["evaluate"])
+        self.task, config = self.run.task, self.run.settings
+        self.task_config, self.data, self.evaluate = config.task, config.data, config.evaluate
         self.model, self.why = _choose(self.run, head, epochs)
         self.folder, self.epochs, self.name = self.run.folder, self.model.epochs, self.model.name
-        self._load(_members(self.model), EncoderConfig(**config["encoder"]))
+        self._load(_members(self.model), config.encoder)
 
     def _load(self, names: list[str], settings: EncoderConfig) -> None:
         """Load the encoder and the models with these names."""
         # Use the layers the heads were trained on: the config may have changed.
-        trained = [read_stamp(self.folder.head(self.epochs, name)) or {} for name in names]
-        layers = next((stamp["layers"] for stamp in trained if "layers" in stamp), None)
+        trained = [read_stamp(self.folder.head(self.epochs, name), HeadStamp) for name in names]
+        layers = next((stamp["layers"] for stamp in trained if stamp and "layers" in stamp), None)
         encoder = dataclasses.replace(settings, layers=layers)
         self.machine = Machine(encoder.device, encoder.dtype)
         self.encoder, output = load_snapshot(self.folder.encoder(self.epochs), encoder, self.machine, self.load_encoder)
@@ -180,14 +181,17 @@ class Predictor:
 
     def _load_head(self, name: str) -> Head:
         """Load a head. Raise UserError if the encoder was fine-tuned again after the head was trained."""
-        encoder = read_stamp(self.folder.encoder(self.epochs))
-        head = read_stamp(self.folder.head(self.epochs, name))
+        encoder = read_stamp(self.folder.encoder(self.epochs), EncoderStamp)
+        head = read_stamp(self.folder.head(self.epochs, name), HeadStamp)
         if encoder is None or head is None or head.get("encoder", encoder["stamp"]) != encoder["stamp"]:
             raise UserError(
                 f"head '{name}' in '{self.folder.path}' was not trained on the encoder that is in the folder now: "
                 f"{self.folder.repair}."
             )
-        return load_head(self.folder.head(self.epochs, name))[0].to(self.machine.device)
+        found, _ = load_head(self.folder.head(self.epochs, name))
+        if found.shape != self.encoder.shape or found.target != Target(self.task.kind, len(self.task.labels)):
+            raise damaged(self.folder.head(self.epochs, name) / CONFIG, "it is a head for another encoder or task")
+        return found.to(self.machine.device)
 
 
 def _choose(run: FinishedRun, head: str | None, epochs: float | None) -> tuple[Model, str]:

@@ -5,7 +5,6 @@ predictions → scores.
 """
 
 from pathlib import Path
-from typing import Any
 
 from bertvision import threads
 from bertvision.disk import write_sealed, write_text
@@ -13,8 +12,8 @@ from bertvision.encoder.reading import read_as_made
 from bertvision.machine import describe_environment, is_crowded
 from bertvision.pipeline.ensemble import add_ensembles
 from bertvision.pipeline.finetune import finetune
-from bertvision.pipeline.finished import FinishedRun
-from bertvision.pipeline.folder import ADDED_ENSEMBLES, describe_task
+from bertvision.pipeline.finished import FinishedRun, ScoresFile
+from bertvision.pipeline.folder import ADDED_ENSEMBLES, write_task_file
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.score import evaluate, score_tables
 from bertvision.pipeline.states import check_stores
@@ -31,7 +30,7 @@ def open_run(job: Job) -> None:
     if job.machine.is_main:
         job.folder.sweep()
         write_sealed(job.folder.path / "config.json", job.config.with_absolute_paths().to_dict())
-        write_sealed(job.folder.path / "task.json", describe_task(job.task))
+        write_task_file(job.folder.path, job.task)
         write_sealed(job.folder.path / "environment.json", describe_environment(job.machine))
     if threads.spins and is_crowded():
         job.reporter.say(
@@ -42,7 +41,7 @@ def open_run(job: Job) -> None:
     job.machine.wait()
 
 
-def run_job(job: Job) -> dict[str, Any]:
+def run_job(job: Job) -> ScoresFile:
     """Run all stages of a job in order. Return the contents of scores.json."""
     _ = job.members, job.dev_splits  # raise for invalid heads or a missing dev set before any work
     check_heads(job)
@@ -62,7 +61,7 @@ def _report_reading(job: Job) -> None:
     job.reporter.say(f"the encoder {how} (`read` of a head, finetune.read).")
 
 
-def score_job(job: Job) -> dict[str, Any]:
+def score_job(job: Job) -> ScoresFile:
     """The last stage: score every model, and write scores.json and summary.md."""
     scores = evaluate(job)
     if job.config.ensembles or (job.folder.path / ADDED_ENSEMBLES).is_file():
@@ -73,7 +72,7 @@ def score_job(job: Job) -> dict[str, Any]:
     return scores
 
 
-def write_summary(job: Job, scores: dict[str, Any]) -> None:
+def write_summary(job: Job, scores: ScoresFile) -> None:
     tables = "\n".join(to_markdown(table) for table in score_tables(FinishedRun(job.folder.path, scores)))
     write_text(job.folder.path / "summary.md", _heading(job) + tables)
 

@@ -12,10 +12,12 @@ from bertvision.encoder.encoder import Encoder
 from bertvision.errors import UserError
 from bertvision.heads import load_head
 from bertvision.kinds import Figure, Kind, Predictions, save_predictions, save_results
-from bertvision.pipeline.finished import Entry, FinishedRun, Group, read_figure
+from bertvision.pipeline.finished import SCORES, Entry, FinishedRun, Group, ScoresFile, read_figure
 from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT
 from bertvision.pipeline.job import Job
+from bertvision.pipeline.lengths import keep_lengths
 from bertvision.pipeline.snapshot import compute_outputs, load_snapshot
+from bertvision.pipeline.stamps import EncoderStamp, HeadStamp, PredictionsStamp
 from bertvision.tables import Column, Headings, Table, counted
 
 
@@ -28,11 +30,11 @@ class Row:
     facts: dict[str, Any]
 
 
-def evaluate(job: Job) -> dict[str, Any]:
+def evaluate(job: Job) -> ScoresFile:
     """Score the baseline, the encoder at every snapshot and every head. Write scores.json and return its contents."""
     task, train = job.task, job.examples("train")
     baseline = {split: task.kind.baseline(task.metrics, train, job.examples(split)) for split in job.dev_splits}
-    scores: dict[str, Any] = {
+    scores: ScoresFile = {
         "task": task.name,
         "kind": str(task.kind),
         "metrics": list(task.metrics),
@@ -41,7 +43,7 @@ def evaluate(job: Job) -> dict[str, Any]:
     for epochs in job.snapshots:
         rows = _rows(job, epochs)
         _predict_missing(job, epochs, rows)
-        models = {BASELINE: {"scores": baseline, "parameters": 0, "seconds": 0.0}}
+        models: dict[str, Any] = {BASELINE: {"scores": baseline, "parameters": 0, "seconds": 0.0}}
         for row in rows:
             models[row.name] = {
                 **row.facts,
@@ -49,38 +51,14 @@ def evaluate(job: Job) -> dict[str, Any]:
             }
         scores["snapshots"][f"{epochs:g}"] = models
     if job.machine.is_main:
-        write_sealed(job.folder.path / "scores.json", scores)
+        write_sealed(job.folder.path / SCORES, {**scores})
         keep_lengths(job)
     return scores
 
 
-def keep_lengths(job: Job) -> None:
-    """Save lengths.json: how many windows of each length there are, and where texts are cut into windows, how many
-    texts of each length before. Reports then need no tokenizer."""
-    path = job.folder.path / "lengths.json"
-    known, found = job.folder.read("lengths.json") or {}, {}
-    for split in ("train", *job.scored_splits):
-        stamp, old = job.stamps.data(split), known.get(split, {})
-        if old.get("stamp") == stamp and ("uncut" in old or not job.task.windowed):  # older files lack it
-            found[split] = old
-            continue
-        features = job.features(split)
-        found[split] = {"stamp": stamp, **_count_lengths(features.lengths, "windows")}
-        if job.task.windowed:
-            found[split]["uncut"] = _count_lengths(features.uncut_lengths(job.config.data.overlap), "texts")
-    if found != known:
-        write_sealed(path, found)
-
-
-def _count_lengths(lengths: np.ndarray, what: str) -> dict[str, list[int]]:
-    """The lengths that occur, and how many windows or texts have each."""
-    values, counts = np.unique(lengths, return_counts=True)
-    return {"lengths": values.tolist(), what: counts.tolist()}
-
-
 def _rows(job: Job, epochs: float) -> list[Row]:
     """The models to score at a snapshot: the encoder, and the heads if any were trained on it."""
-    found = read_stamp(job.folder.encoder(epochs))
+    found = read_stamp(job.folder.encoder(epochs), EncoderStamp)
     if found is None or found["stamp"] != job.stamps.finetune:
         raise UserError(
             f"'{job.folder.path}' has no encoder fine-tuned for {counted(epochs, 'epoch')} with these settings: "
@@ -93,19 +71,24 @@ def _rows(job: Job, epochs: float) -> list[Row]:
     rows = [Row(ENCODER, f"{found['stamp']}@{epochs:g}", {**facts, "share": 1.0})]
     for member in job.members if epochs in job.head_snapshots else []:
         stamp = job.stamps.member(epochs, member)
-        found = read_stamp(job.folder.head(epochs, member.name))
-        if found is None or found["stamp"] != stamp:
+        trained = read_stamp(job.folder.head(epochs, member.name), HeadStamp)
+        if trained is None or trained["stamp"] != stamp:
             job.reporter.say(
                 f"skipping head '{member.name}': it has not been trained with these settings (run `bertvision train`)."
             )
             continue
         keys = ("parameters", "seconds", "tokens", "memory", "states", "failed")
-        own = {"share": found["parameters"] / whole, "head": member.head, "group": member.group, "seed": member.seed}
+        own: dict[str, Any] = {
+            "share": trained["parameters"] / whole,
+            "head": member.head,
+            "group": member.group,
+            "seed": member.seed,
+        }
         if member.settings.get("layer") is not None:
             own["layer"] = member.settings["layer"]
         own |= {"epochs": member.epochs, "data_fraction": member.data_fraction}
         own |= {"begun": True} if member.begin_stamp else {}
-        rows.append(Row(member.name, stamp, {key: found.get(key) for key in keys} | own))
+        rows.append(Row(member.name, stamp, {key: trained.get(key) for key in keys} | own))
     return rows
 
 
@@ -158,8 +141,8 @@ def keep_scored(
         if split == HELD_OUT:
             threshold = kind.pick_threshold(results, job.config.evaluate.unanswerable)
         else:
-            chosen = read_stamp(job.folder.predictions(epochs, HELD_OUT, name))
-            threshold = chosen["scores"]["threshold"] if chosen else 0.0
+            chosen = read_stamp(job.folder.predictions(epochs, HELD_OUT, name), PredictionsStamp)
+            threshold = read_figure(chosen["scores"], "threshold") if chosen else 0.0
     scores = kind.score(job.task.metrics, results, threshold)
     with writing_folder(job.folder.predictions(epochs, split, name)) as fresh:
         save_predictions(fresh, predictions, outputs, threshold or 0.0)
@@ -171,7 +154,7 @@ def keep_scored(
 def read_scores(job: Job, epochs: float, name: str) -> dict[str, Any]:
     """Return split → scores of a model, for the splits it was scored on."""
     folder = job.folder.predictions
-    found = {split: read_stamp(folder(epochs, split, name)) for split in job.scored_splits}
+    found = {split: read_stamp(folder(epochs, split, name), PredictionsStamp) for split in job.scored_splits}
     return {split: stamp["scores"] for split, stamp in found.items() if stamp is not None}
 
 

@@ -3,6 +3,7 @@
 `compute_outputs` runs the encoder over some windows and returns the outputs of every model: output layer and heads.
 """
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from torch import Tensor
 from bertvision.config import EncoderConfig
 from bertvision.data.packing import fill_batches
 from bertvision.data.windows import Features
-from bertvision.disk import check_files, mark_done, read_json, write_json, writing_folder
+from bertvision.disk import check_files, mark_done, write_json, writing_folder
 from bertvision.encoder.encoder import Encoder, RouteError, check_route
 from bertvision.encoder.loading import identify, load_encoder
 from bertvision.encoder.output_layer import restore_output_layer
@@ -23,7 +24,7 @@ from bertvision.errors import UserError
 from bertvision.heads import count_parameters
 from bertvision.kinds import Kind
 from bertvision.machine import Machine
-from bertvision.pipeline.job import Job
+from bertvision.pipeline.job import REFERENCE, Job, read_reference
 from bertvision.progress import Bar
 from bertvision.sources import encode_pairs
 from bertvision.sources.base import make_ahead
@@ -37,7 +38,7 @@ def load_snapshot(
 ) -> tuple[Encoder, Any]:
     """Load the frozen encoder of a snapshot, in the machine's precision, and its output layer."""
     check_files(folder)
-    reference = read_json(folder / "reference.json")
+    reference = read_reference(folder)
     name = reference["name"] if reference else str(folder)
     if reference and identify(name) != reference["stamp"]:
         raise UserError(
@@ -51,9 +52,9 @@ def load_snapshot(
 def save_snapshot(job: Job, epochs: float, encoder: Encoder, output: Any, stamp: str, facts: dict[str, Any]) -> None:
     with writing_folder(job.folder.encoder(epochs)) as fresh:
         if epochs == 0:  # the untouched encoder: a reference is enough
-            path = Path(job.config.encoder.name).expanduser()
+            path = Path(os.path.expanduser(job.config.encoder.name))
             name = str(path.absolute()) if path.is_dir() else job.config.encoder.name
-            write_json(fresh / "reference.json", {"name": name, "stamp": job.stamps.encoder})
+            write_json(fresh / REFERENCE, {"name": name, "stamp": job.stamps.encoder})
         else:
             encoder.save(fresh)
         output.save(fresh)

@@ -36,6 +36,9 @@ from bertvision.sources.store.upkeep import verify_store
 # States in memory take at most this fraction of the free memory; while they are computed, they need three times that.
 MEMORY_SHARE = 0.25
 WIDER: tuple[Part, ...] = ("cls", "mean")  # a store of both serves heads that read one of them
+SOURCES = "sources.json"
+SourcesFile = dict[str, Choice]
+"""States → where they came from, and why."""
 SHOWN = {MEMORY: "held in memory", STREAMED: "streamed", STORED: "stored"}
 
 
@@ -169,9 +172,9 @@ class States:
         if asked != "auto":
             return Choice(asked, f'train.source = "{asked}"')
         if (spec.name, passes) not in self._choices:
-            before = (job.folder.read("sources.json") or {}).get(spec.name)
-            if resumed and before is not None and before["source"] in (STREAMED, STORED):
-                choice: Choice | None = Choice(**before)
+            before = (job.folder.read(SOURCES, SourcesFile) or {}).get(spec.name)
+            if resumed and before is not None and before.source in (STREAMED, STORED):
+                choice: Choice | None = before
             else:
                 # On all processes at once, because they also share the machine during training.
                 rate = self._encoder_rate(keep) if passes > 1 else None
@@ -194,10 +197,10 @@ class States:
         job = self.job
         if not job.machine.is_main:
             return
-        path, name = job.folder.path / "sources.json", self._spec(keep).name + ("_towers" if towers else "")
-        known, entry = job.folder.read(path.name) or {}, asdict(choice)
-        if known.get(name) != entry:
-            write_sealed(path, {**known, name: entry})
+        path, name = job.folder.path / SOURCES, self._spec(keep).name + ("_towers" if towers else "")
+        known = job.folder.read(SOURCES, SourcesFile) or {}
+        if known.get(name) != choice:
+            write_sealed(path, {key: asdict(one) for key, one in {**known, name: choice}.items()})
         alone = ", each text alone" if towers else ""
         line = f"hidden states ({', '.join(keep)}{alone}) are {SHOWN[choice.source]}: {choice.reason}."
         job.reporter.say_if_new("states", line)

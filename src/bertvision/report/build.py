@@ -7,7 +7,7 @@ from pathlib import Path
 from bertvision.errors import UserError
 from bertvision.network import no_downloads
 from bertvision.pipeline.finished import FinishedRun
-from bertvision.pipeline.folder import LOG
+from bertvision.pipeline.log import LOG
 from bertvision.progress import Reporter
 from bertvision.report.analyses.comparisons import comparisons
 from bertvision.report.analyses.layer_map import layer_map_section
@@ -36,8 +36,8 @@ def make_report(
     runs, reporter = [FinishedRun(folder) for folder in folders], reporter or Reporter()
     report = build_report(runs[0], reporter, with_encoder) if len(runs) == 1 else _build_several(runs)
     for run in runs:
-        if run.lost_lines:
-            lines = counted(run.lost_lines, "line")
+        if run.log.lost:
+            lines = counted(run.log.lost, "line")
             reporter.say(f"{run.folder.path / LOG}: {lines} are damaged or were cut off, and are left out.")
     page = write_report(report, to or _place(folders))
     for run in runs:

@@ -1,6 +1,7 @@
 """Model cards: README.md in the folder of each head of a run, in Hugging Face's format. The cards of kits share a few
 parts with them."""
 
+import os
 from pathlib import Path
 
 from bertvision import __version__
@@ -92,8 +93,8 @@ def _front_matter(run: FinishedRun, model: Model) -> str:
 
 def _hub_name(run: FinishedRun) -> str | None:
     """The encoder's name on the Hugging Face Hub; None for a local folder or the embedded encoder."""
-    name = str(run.config["encoder"]["name"])
-    return None if name == "embedded" or Path(name).expanduser().exists() or Path(name).is_absolute() else name
+    name = run.settings.encoder.name
+    return None if name == "embedded" or Path(os.path.expanduser(name)).exists() or Path(name).is_absolute() else name
 
 
 def _use(run: FinishedRun, model: Model) -> str:
@@ -132,7 +133,7 @@ def _scores(run: FinishedRun, model: Model, split: str) -> str:
 
 
 def _training(run: FinishedRun, model: Model) -> str:
-    rate = run.config["finetune"]["lr"]
+    rate = run.settings.finetune.lr
     return "\n".join(
         [
             "## Training",

@@ -181,7 +181,7 @@ def _layers(run: FinishedRun, head: Group | None) -> str:
     """The layers that a head reads, or the heads of a run."""
     if head is not None and head.first.layer is not None:
         return f"layer {head.first.layer}"
-    chosen = run.config["encoder"].get("layers")
+    chosen = run.settings.encoder.layers
     return "all layers" if chosen is None else f"{len(chosen)} layers"
 
 

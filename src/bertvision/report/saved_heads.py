@@ -1,17 +1,21 @@
 """The saved heads of a run, the layers they read, and the names of layers."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from bertvision.disk import DamagedError, read_json, read_stamp
+from bertvision.disk import DamagedError, read_json, read_stamp, repair_of
+from bertvision.disk.forms import Facts
 from bertvision.encoder.encoder import Encoder
+from bertvision.errors import UserError
 from bertvision.heads import Head
 from bertvision.pipeline.finished import FinishedRun, Group, Model
 from bertvision.pipeline.snapshot import load_snapshot
+from bertvision.pipeline.stamps import HeadStamp
 from bertvision.progress import Reporter
 
+Known = TypeVar("Known")
 POOLED = "pooled output"
 
 
@@ -29,8 +33,8 @@ def saved_groups(run: FinishedRun) -> list[Group]:
 def layers_of(run: FinishedRun, model: Model) -> list[int] | None:
     """The layers whose states a head was trained on; None means all. Read from the head's stamp, because the config may
     have changed since."""
-    found: list[int] | None = (read_stamp(run.head_folder(model)) or {}).get("layers")
-    return found
+    found = read_stamp(run.head_folder(model), HeadStamp)
+    return found.get("layers") if found else None
 
 
 def name_layers(layers: Sequence[int], pooled: bool = False) -> list[str]:
@@ -76,16 +80,22 @@ ANALYSES = "analyses"
 """The folder of what reports compute once."""
 
 
-def read_known(path: Path, reporter: Reporter) -> Any:
-    """What an earlier report computed; None if that has to be computed again."""
+def read_known(path: Path, stamp: str, parse: Callable[[Any], Known], reporter: Reporter) -> Known | None:
+    """What an earlier report computed from the same things; None if that has to be computed again. `parse` raises
+    ValueError if the file has another form."""
     try:
-        return read_json(path)
-    except DamagedError:
+        found = read_json(path, Facts)
+        return parse(found) if found is not None and found.get("stamp") == stamp else None
+    except ValueError as error:
+        if isinstance(error, UserError) and not isinstance(error, DamagedError):
+            raise
         reporter.say(f"{path} is damaged, so it is computed again.")
         return None
 
 
 def predictions_stamp(model: Model, split: str) -> str:
     """Hash of everything that affects a model's predictions: weights, data, scoring settings."""
-    found = read_stamp(model.predictions(split)) or {}
+    found = read_stamp(model.predictions(split))
+    if found is None:
+        raise UserError(f"{model.predictions(split)} is not complete: {repair_of(model.predictions(split))}")
     return str(found["stamp"])

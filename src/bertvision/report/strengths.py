@@ -17,7 +17,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ import torch
 
 from bertvision.data.examples import Example
 from bertvision.data.windows import Features
+from bertvision.disk.forms import Count, Name
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.states import pack_tokens
 from bertvision.errors import UserError, suggest
@@ -45,6 +46,29 @@ NEAR_OUTCOMES = ("The head is closer", "Both are close", "Both are far off", "Th
 """The same for scores, which are not right or wrong."""
 
 Numbers = npt.NDArray[np.int64]
+
+
+class SavedMap(TypedDict):
+    """A layer map in a file: `LayerMap.to_dict`."""
+
+    example: str
+    head: Name
+    tokens: list[str]
+    layers: list[str]
+    strength: list[list[float]]
+    score: float
+    what: str
+    through: bool
+    said: str
+    gold: str
+    other: str
+    answer: tuple[int, int] | None
+    target: tuple[int, int] | None
+    front: Count
+    texts: tuple[str, ...]
+    place: tuple[int, int] | None
+    gold_place: tuple[int, int] | None
+    outcome: str
 
 
 @dataclass(frozen=True)
@@ -83,11 +107,16 @@ class LayerMap:
         return {**dataclasses.asdict(self), "strength": self.strength.tolist()}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "LayerMap":
+    def from_dict(cls, values: "SavedMap") -> "LayerMap":
+        """Raise ValueError if the parts do not belong together."""
         strength = np.array(values["strength"], dtype=np.float64)  # (layer, token)
-        lists = ("answer", "target", "texts", "place", "gold_place")
-        tuples = {key: None if values[key] is None else tuple(values[key]) for key in lists}
-        return cls(**{**values, **tuples, "strength": strength})
+        if strength.shape != (len(values["layers"]), len(values["tokens"])) or not values["tokens"]:
+            raise ValueError("strength: expected a number for each token of each layer")
+        for span in (values["answer"], values["target"]):
+            if span is not None and not 0 <= span[0] <= span[1] < len(values["tokens"]):
+                raise ValueError("answer, target: expected tokens")
+        facts: dict[str, Any] = {**values, "strength": strength}
+        return cls(**facts)
 
 
 def compute_layer_map(

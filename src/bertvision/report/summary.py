@@ -4,7 +4,7 @@
 import re
 from pathlib import Path
 
-from bertvision.pipeline.finished import FinishedRun, Group
+from bertvision.pipeline.finished import FinishedRun, Group, total_of
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.report.certainty import Against, Certainty
 from bertvision.report.finding import find_trivial
@@ -50,12 +50,12 @@ def count_examples(run: FinishedRun) -> str:
 
 
 def encoder_name(run: FinishedRun) -> str:
-    name = str(run.config["encoder"]["name"])
+    name = run.settings.encoder.name
     return EMBEDDED if name == "embedded" else Path(name).name
 
 
 def _total(run: FinishedRun, split: str) -> int:
-    return int(run.encoder(run.last).models[0].scores(split)["total"])
+    return total_of(run.encoder(run.last).models[0].scores(split))
 
 
 def build_summary(certainty: Certainty) -> list[str]:

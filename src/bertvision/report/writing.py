@@ -11,7 +11,7 @@ import io
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from bertvision.disk import clear_disk_errors, inside, read_json, write_bytes, write_text
 from bertvision.errors import UserError
@@ -48,13 +48,27 @@ def write_report(report: Report, folder: Path) -> Path:
     return folder / "report.html"
 
 
+class SavedBlock(TypedDict):
+    key: str
+
+
+class SavedSection(TypedDict):
+    blocks: list[SavedBlock]
+
+
+class ReportFile(TypedDict):
+    """The part of report.json that is read again."""
+
+    sections: list[SavedSection]
+
+
 def _files_of_earlier(folder: Path) -> set[Path]:
     """The files of the report that is already there."""
     try:
-        found = read_json(folder / "report.json") or {}
-        keys = [str(block["key"]) for section in found["sections"] for block in section["blocks"]] if found else []
-    except (UserError, KeyError, TypeError):  # not one of ours
+        found = read_json(folder / "report.json", ReportFile)
+    except UserError:  # not one of ours
         return set()
+    keys = [block["key"] for section in found["sections"] for block in section["blocks"]] if found else []
     return {inside(folder, FOLDER) / f"{key}{ending}" for key in keys if KEY.fullmatch(key) for ending in ENDINGS}
 
 

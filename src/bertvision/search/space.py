@@ -13,11 +13,11 @@ from typing import Any
 
 from bertvision.config import RunConfig, TrainConfig
 from bertvision.encoder.reading import ways_to_read
-from bertvision.errors import ConfigError, suggest
+from bertvision.errors import ConfigError, shorten, suggest
 from bertvision.heads import HEADS, MemberConfig, default_reads, find_preset, list_presets, setting_types
 from bertvision.kinds import LABEL, Kind
 from bertvision.pipeline.members import TRAINING, as_list, build_members, find_head_mistakes
-from bertvision.settings import convert
+from bertvision.settings import MOST_ITEMS, convert
 from bertvision.tasks.config import TASKS, target_kind
 
 DEFAULT_HEADS = ["learned_pooling", "adapter", "pooled_adapter"]
@@ -180,11 +180,11 @@ def _known_metrics(config: RunConfig) -> tuple[str, ...]:
 def _space_mistakes(config: RunConfig) -> list[str]:
     tables = space_tables(config)
     names, mistakes = as_list(tables["head"]), []
-    if not names or not all(isinstance(name, str) for name in names):
-        return [f"'search.space.head' must be a head or a list of heads, not {tables['head']!r}."]
+    if not 0 < len(names) <= MOST_ITEMS or not all(isinstance(name, str) for name in names):
+        return [f"'search.space.head' must be a head or a list of heads, not {shorten(tables['head'])}."]
     known = [name for name in names if name in HEADS or name in list_presets()]
     for name in sorted(set(names) - set(known)):
-        mistakes.append(f"'search.space.head' has '{name}': {suggest(name, {*HEADS, *list_presets()})}")
+        mistakes.append(f"'search.space.head' has {shorten(name)}: {suggest(name, {*HEADS, *list_presets()})}")
     hints = TRAINING | {key: hint for name in known for key, hint in setting_types(find_preset(name)[0]).items()}
     for key, value in tables.items():
         if key == "head":
@@ -194,7 +194,7 @@ def _space_mistakes(config: RunConfig) -> list[str]:
         elif len(known) == len(names):  # otherwise it may belong to the misspelt head
             heads = ", ".join(names)
             hint = suggest(key, hints, "search.space.")
-            mistakes.append(f"'search.space.{key}' is not a setting of {heads}: {hint}")
+            mistakes.append(f"{shorten(f'search.space.{key}')} is not a setting of {heads}: {hint}")
     if mistakes:
         return mistakes
     own = {key for entries in build_space(config).heads.values() for key in entries}
@@ -205,19 +205,19 @@ def _space_mistakes(config: RunConfig) -> list[str]:
 
 def _entry_mistakes(key: str, value: Any, hint: Any) -> list[str]:
     name = f"'search.space.{key}'"
-    if isinstance(value, list) and not value:
-        return [f"{name} is an empty list: list the values to try."]
+    if isinstance(value, list) and not 0 < len(value) <= MOST_ITEMS:
+        return [f"{name} has {len(value):,} values: list 1 to {MOST_ITEMS:,} values to try."]
     if not isinstance(value, dict):
         return []
     if not {"low", "high"} <= set(value) <= {"low", "high", "log"}:
-        return [f"{name} must be a table {{low = …, high = …, log = true or false}}, not {value!r}."]
+        return [f"{name} must be a table {{low = …, high = …, log = true or false}}, not {shorten(value)}."]
     low, high, log = value["low"], value["high"], value.get("log", False)
     wanted = int if not convert(0.5, hint)[1] else float
     if not convert(1, hint)[1]:
         return [f"{name} can't be a range: give a list of choices."]
     if not convert(low, wanted)[1] or not convert(high, wanted)[1] or not isinstance(log, bool):
         kind = "whole numbers" if wanted is int else "numbers"
-        return [f"{name}: `low` and `high` must be {kind} and `log` true or false, not {value!r}."]
+        return [f"{name}: `low` and `high` must be {kind} and `log` true or false, not {shorten(value)}."]
     if not low < high:
         return [f"{name}: `low` ({low}) must be less than `high` ({high})."]
     return [f"{name}: `low` must be above 0 if `log` is true, not {low}."] if log and low <= 0 else []

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
-from bertvision.errors import UserError, suggest
+from bertvision.errors import UserError, shorten, suggest
 from bertvision.kinds import KINDS, LABEL, SCORE, Kind
 from bertvision.tables import counted
 from bertvision.tasks.base import check_unique_ids
@@ -142,8 +142,8 @@ def _check_targets(kind: Kind, values: Counter[str], column: str, source: Source
     elif len(values) < 2:
         (label, rows), *_ = values.items()
         raise UserError(
-            f"{source.name}: column '{column}' has only one label, {label!r} ({counted(rows, 'row')}). At least two "
-            f"are needed. If another column holds the label, name it with {source.option('label', 'COLUMN')}."
+            f"{source.name}: column '{column}' has only one label, {shorten(label)} ({counted(rows, 'row')}). At least "
+            f"two are needed. If another column holds the label, name it with {source.option('label', 'COLUMN')}."
         )
 
 
@@ -204,12 +204,12 @@ def _score(row: KeptRow, column: str, source: Source) -> float:
     number = (numbers_in({row.label: 1}, codes=True) or {}).get(row.label)
     if number is None or math.isnan(number):
         raise UserError(
-            f"{row.place}: column '{column}' must hold numbers, found {row.label!r:.80}. Correct it, or treat the "
+            f"{row.place}: column '{column}' must hold numbers, found {shorten(row.label)}. Correct it, or treat the "
             f"column as labels with {source.option('kind', 'label')}."
         )
     if abs(number) > LARGEST:
         raise UserError(
             f"{row.place}: column '{column}' must hold numbers between {-LARGEST:g} and {LARGEST:g}, found "
-            f"{row.label!r:.80}. Divide all of them by the same number."
+            f"{shorten(row.label)}. Divide all of them by the same number."
         )
     return number

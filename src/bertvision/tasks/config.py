@@ -1,5 +1,6 @@
 """The `task` section of a config: the list of tasks, checks before any data is read, and building the task."""
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import partial
@@ -7,27 +8,28 @@ from pathlib import Path
 
 from bertvision.data.examples import Example
 from bertvision.data.splits import hold_out
-from bertvision.errors import ConfigError, NoDataError, UserError, suggest
+from bertvision.errors import ConfigError, NoDataError, UserError, shorten, suggest
 from bertvision.kinds import KINDS, LABEL, SPAN, Kind
-from bertvision.settings import out_of_range, setting
+from bertvision.settings import MOST_SEED, out_of_range, setting
 from bertvision.tasks import files, glue, hub, squad
 from bertvision.tasks.base import PAIR_HEADS, PASSAGES, SPAN_RECIPE, Recipe, Task, TaskInfo
-from bertvision.tasks.text_files import plain_suffix
+from bertvision.tasks.text_files import MOST_MEGABYTES, list_folder, plain_suffix, reading_up_to
 
 SPLITS = ("train", "dev", "test")
 FILES_ONLY = ("kind", "text", "text_pair", "label", "id", "dev_share", "labels")
 COLUMN_KEYS = ("text", "text_pair", "label", "id")
+MOST_QUESTIONS = 1_000_000
 LOCATIONS = ("data", *SPLITS, "hub", "hub_config")
 
 
 @dataclass(frozen=True)
 class TaskConfig:
     name: str = setting(MISSING, "name of the task; `bertvision tasks` lists them")
-    data: str | None = setting(None, "local folder with the official files; default: the hub")
-    train: str | None = setting(None, "training file, instead of the one in task.data")
-    dev: str | None = setting(None, "dev file, instead of the one in task.data")
-    test: str | None = setting(None, "test file, with or without labels")
-    hub: str | None = setting(None, "hub dataset to use instead of the task's own")
+    data: str | None = setting(None, "local folder with the official files; default: the hub", is_path=True)
+    train: str | None = setting(None, "training file, instead of the one in task.data", is_path=True)
+    dev: str | None = setting(None, "dev file, instead of the one in task.data", is_path=True)
+    test: str | None = setting(None, "test file, with or without labels", is_path=True)
+    hub: str | None = setting(None, "hub dataset to use instead of the task's own", is_path=True)
     hub_config: str | None = setting(None, "configuration (subset) of the hub dataset")
     kind: str | None = setting(
         None, f"files: kind of target ({', '.join(KINDS)}); default: span for .json files, else label"
@@ -39,10 +41,18 @@ class TaskConfig:
     dev_share: float | None = setting(
         None, "files: share of the training file to score as dev, instead of a dev file", above=0, below=1
     )
-    labels: list[str] | None = setting(None, "files: all labels in order; default: those in the training file, sorted")
-    seed: int = setting(0, "demo: seed of the corpus")
-    train_questions: int = setting(3000, "demo: number of training questions", at_least=1)
-    dev_questions: int = setting(600, "demo: number of dev questions", at_least=1)
+    labels: list[str] | None = setting(
+        None, "files: all labels in order; default: those in the training file, sorted", most_items=100_000
+    )
+    most_megabytes: int = setting(
+        MOST_MEGABYTES,
+        "largest data file, decompressed and as its rows take memory: 500 bytes each, and their text",
+        at_least=1,
+        at_most=10**9,
+    )
+    seed: int = setting(0, "demo: seed of the corpus", at_least=0, at_most=MOST_SEED)
+    train_questions: int = setting(3000, "demo: number of training questions", at_least=1, at_most=MOST_QUESTIONS)
+    dev_questions: int = setting(600, "demo: number of dev questions", at_least=1, at_most=MOST_QUESTIONS)
 
 
 TASKS: dict[str, TaskInfo] = {
@@ -93,14 +103,15 @@ def check_task_config(config: TaskConfig) -> list[str]:
     if not config.name:
         return []  # reported as missing, or as no string
     if config.name not in TASKS:
-        return [f"task.name: there is no task '{config.name}': {suggest(config.name, TASKS)}"]
+        return [f"task.name: there is no task {shorten(config.name)}: {suggest(config.name, TASKS)}"]
     mistakes = [*_keys_that_do_not_apply(config), *_wrong_values(config), *_missing_paths(config)]
     if mistakes or config.name == "demo":
         return mistakes
     try:
         found = {} if config.hub else locate_files(config)
         if config.name == "files" and found:
-            mistakes += _wrong_files(config, found)
+            with reading_up_to(config.most_megabytes):
+                mistakes += _wrong_files(config, found)
     except UserError as error:
         mistakes.append(f"task: {error}")
     return mistakes
@@ -108,13 +119,13 @@ def check_task_config(config: TaskConfig) -> list[str]:
 
 def locate_files(config: TaskConfig) -> dict[str, Path]:
     """The local file of each split: the one that the config names, otherwise the one in task.data."""
-    given = {split: Path(path).expanduser() for split in SPLITS if (path := getattr(config, split))}
+    given = {split: Path(os.path.expanduser(path)) for split in SPLITS if (path := getattr(config, split))}
     if config.name in glue.GLUE:
         row = glue.GLUE[config.name]
         given = {glue.split_of_file(row, path, split): path for split, path in given.items()}
     if not config.data:
         return given
-    folder = Path(config.data).expanduser()
+    folder = Path(os.path.expanduser(config.data))
     wanted = [split for split in SPLITS if not any(name.startswith(split) for name in given)]
     found = {split: path for split, path in _find_in(folder, config, wanted).items() if _wanted(split, wanted)}
     if not found and not given:
@@ -158,7 +169,7 @@ def _nothing_found(folder: Path, config: TaskConfig) -> str:
     is_table = config.name == "files" and not files_kind(config).reads_answers
     tables = 'train.csv, train.tsv, train.jsonl (SQuAD-format JSON with task.kind = "span")'
     names = tables if is_table else "train-v2.0.json, dev-v2.0.json, train*.json, dev*.json"
-    contents = ", ".join(sorted(path.name for path in folder.iterdir())[:10]) or "nothing"
+    contents = ", ".join(path.name for path in list_folder(folder)[:10]) or "nothing"
     return f"no {config.name} data in {folder}: looked for {names}, also .gz and .xz; found {contents}."
 
 
@@ -201,7 +212,7 @@ def _wrong_values(config: TaskConfig) -> Iterator[str]:
     for item in fields(TaskConfig):
         yield from out_of_range(item, f"'task.{item.name}'", getattr(config, item.name))
     if config.kind is not None and files_kind_or_none(config) is None:
-        yield f"task.kind: there is no kind '{config.kind}': {suggest(config.kind, KINDS)}"
+        yield f"task.kind: there is no kind {shorten(config.kind)}: {suggest(config.kind, KINDS)}"
     local = [f"task.{key}" for key in ("data", *SPLITS) if getattr(config, key)]
     if config.hub and local:
         yield f"task.hub and {', '.join(local)} can't be combined: use the hub or local files."
@@ -213,15 +224,15 @@ def _wrong_values(config: TaskConfig) -> Iterator[str]:
         yield 'task.train is missing: task.name = "files" needs a training file (or task.data, a folder with one).'
     if config.labels is not None:
         if len(set(config.labels)) < max(2, len(config.labels)):
-            yield f"task.labels must be at least two different names, found {config.labels}."
+            yield f"task.labels must be at least two different names, found {shorten(config.labels)}."
         kind = files_kind_or_none(config)
         if kind is not None and not kind.has_labels and not kind.reads_answers:
             yield f"task.labels does not apply to {kind}s. Remove it."
 
 
 def _missing_paths(config: TaskConfig) -> Iterator[str]:
-    if config.data and not Path(config.data).expanduser().is_dir():
-        is_file = Path(config.data).expanduser().is_file()
+    if config.data and not os.path.isdir(os.path.expanduser(config.data)):
+        is_file = os.path.isfile(os.path.expanduser(config.data))
         hint = (
             "this is a file. Set task.train, task.dev or task.test instead."
             if is_file
@@ -230,11 +241,11 @@ def _missing_paths(config: TaskConfig) -> Iterator[str]:
         yield f"task.data = '{config.data}': {hint}"
     for split in SPLITS:
         path = getattr(config, split)
-        if path and not Path(path).expanduser().is_file():
-            inside = Path(config.data or "").expanduser() / path
-            if Path(path).expanduser().is_dir():
+        if path and not os.path.isfile(os.path.expanduser(path)):
+            inside = Path(os.path.expanduser(config.data or "")) / path
+            if os.path.isdir(os.path.expanduser(path)):
                 hint = "this is a folder. Set task.data instead."
-            elif config.data and inside.is_file():
+            elif config.data and os.path.isfile(inside):
                 hint = f'there is no such file here. Did you mean task.{split}="{inside}"?'
             else:
                 hint = f"there is no such file. Set task.{split}=FILE to the right one."
@@ -251,6 +262,18 @@ def build_task(config: TaskConfig) -> Task:
     mistakes = check_task_config(config)
     if mistakes:
         raise ConfigError(mistakes)
+    with reading_up_to(config.most_megabytes):
+        task = _build_task(config)
+    readers = {split: partial(_read_up_to, config.most_megabytes, read) for split, read in task.readers.items()}
+    return replace(task, readers=readers)
+
+
+def _read_up_to(megabytes: float, read: Callable[[], list[Example]]) -> list[Example]:
+    with reading_up_to(megabytes):
+        return read()
+
+
+def _build_task(config: TaskConfig) -> Task:
     if config.name == "demo":
         return _squad_task(config, _demo_readers(config), f"the demo corpus, synthetic, seed {config.seed}")
     paths = {} if config.hub else locate_files(config)

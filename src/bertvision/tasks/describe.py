@@ -4,6 +4,7 @@ A file that can't be read is listed with its error.
 """
 
 import math
+import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -13,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.data.examples import Example
+from bertvision.disk import check_path
 from bertvision.errors import UserError
 from bertvision.kinds import LABEL, SCORE
 from bertvision.tasks import files, glue, squad
-from bertvision.tasks.text_files import find_file, read_lines
+from bertvision.tasks.text_files import find_file, list_folder, read_lines, split_tabs
 
 DEPTH = 2
 """Levels of subfolders to search."""
@@ -42,8 +44,9 @@ def describe_folder(path: str | Path) -> list[dict[str, Any]]:
      "labels": {"entailment": 0.53, "not_entailment": 0.47}, "words": {"50": 53, "90": 103, "98": 167, "100": 208}}
     Instead of "labels", questions have "answerable" (a fraction) and scores have "scores" (mean, min, max).
     """
-    folder = Path(path).expanduser()
-    if not folder.is_dir():
+    check_path(path, "the folder of data")
+    folder = Path(os.path.expanduser(path))
+    if not os.path.isdir(folder):
         raise UserError(f"there is no folder {folder}.")
     entries = [_describe(found) for inside in _folders(folder, DEPTH) for found in _find(inside)]
     if not entries:
@@ -87,8 +90,17 @@ def _describe(found: Found) -> dict[str, Any]:
 def _folders(folder: Path, depth: int) -> Iterator[Path]:
     yield folder
     if depth:
-        for inside in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
+        for inside in list_folder(folder):
+            if inside.name.startswith(".") or not _can_be_listed(inside):
+                continue
             yield from _folders(inside, depth - 1)
+
+
+def _can_be_listed(path: Path) -> bool:
+    try:
+        return os.path.isdir(path) and list_folder(path) is not None
+    except UserError:
+        return False
 
 
 def _find(folder: Path) -> Iterator[Found]:
@@ -127,8 +139,8 @@ def _own_files(folder: Path) -> dict[str, Path]:
             found |= files.find_files(folder, [split])
         except UserError:  # several files: list each under its own name
             stems = files.STEMS[split]
-            paths = sorted(path for path in folder.iterdir() if path.name.split(".")[0] in stems)
-            found |= {path.name: path for path in paths if path.is_file()}
+            paths = [path for path in list_folder(folder) if path.name.split(".")[0] in stems]
+            found |= {path.name: path for path in paths if os.path.isfile(path)}
     return found
 
 
@@ -171,7 +183,7 @@ def _first_row_fits(row: glue.GlueTask, folder: Path) -> bool:
     paths = glue.find_glue_files(row, folder)
     path = next((path for split, path in paths.items() if split.startswith(("train", "dev"))), None)
     try:
-        lines = [line.split("\t") for _, (_, line) in zip(range(2), read_lines(path), strict=False)] if path else []
+        lines = [split_tabs(line) for _, (_, line) in zip(range(2), read_lines(path), strict=False)] if path else []
     except UserError:
         return False
     columns = list(row.headerless) or (lines[0] if lines else [])

@@ -7,6 +7,9 @@ extension promises are read with theirs (`delimiter_of`).
 
 import csv
 import json
+import os
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -14,18 +17,34 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.data.examples import Example
-from bertvision.errors import UserError, suggest
+from bertvision.disk import parse_json, why_no_path
+from bertvision.errors import UserError, list_names, shorten, suggest
 from bertvision.kinds import Kind
 from bertvision.kinds.label import read_label
+from bertvision.tables import counted
 from bertvision.tasks.base import check_unique_ids
 from bertvision.tasks.table_source import Gap, Source, unit_of
-from bertvision.tasks.text_files import find_file, plain_suffix, read_lines, read_raw_lines, the_only_file
+from bertvision.tasks.text_files import (
+    MOST_COLUMNS,
+    MOST_LINE,
+    ROW_BYTES,
+    Bound,
+    find_file,
+    plain_suffix,
+    read_lines,
+    read_raw_lines,
+    split_tabs,
+    the_only_file,
+    too_long,
+)
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 DELIMITER_NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 PEEKED = 20
 """Rows by which another delimiter is recognised."""
+MOST_NAME, PARQUET_ROWS = 200, 1000
+"""Characters of a column's name, and rows of a batch of a Parquet file."""
 STEMS = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test",)}
 """File names without their extension, by split."""
 
@@ -110,7 +129,9 @@ def check_columns(path: Path, columns: Columns, labelled: bool) -> list[str]:
 
 def read_rows(path: Path) -> Iterator[Row]:
     """Every row of a CSV, TSV or JSON lines file; the file extension decides which."""
-    if path.is_dir():
+    if why := why_no_path(path):
+        raise UserError(f"there is no file {shorten(str(path))}: {why}.")
+    if os.path.isdir(path):
         raise UserError(f"{path} is a folder, but a file was expected.")
     suffix = plain_suffix(path)
     if suffix in DELIMITERS:
@@ -162,17 +183,26 @@ def _widths(path: Path, delimiter: str) -> set[int]:
 
 
 def _read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    return ((number, line.split("\t")) for number, line in read_lines(path) if line)
+    return ((number, split_tabs(line)) for number, line in read_lines(path) if line)
 
 
 def _read_csv(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader((line for _, line in read_raw_lines(path)), delimiter=delimiter, strict=True)
-    number = 1
+    number, size = 1, 0
+
+    def lines() -> Iterator[str]:
+        nonlocal size
+        for _, line in read_raw_lines(path):
+            size += len(line)
+            if size > MOST_LINE:  # quoted cells with line ends
+                raise UserError(too_long(path, number))
+            yield line
+
+    reader = csv.reader(lines(), delimiter=delimiter, strict=True)
     try:
         for cells in reader:
             if cells:  # skip empty lines
                 yield number, cells
-            number = reader.line_num + 1
+            number, size = reader.line_num + 1, 0
     except csv.Error as error:
         raise UserError(
             f"{path}, line {number}: the row that starts here is not valid CSV ({error}). "
@@ -183,15 +213,26 @@ def _read_csv(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]
 
 def _tabular(path: Path, lines: Iterator[tuple[int, list[str]]]) -> Iterator[Row]:
     _, header = next(lines)
-    if len(set(header)) < len(header):
-        raise UserError(f"{path}, line 1: two columns have the same name in the header: {', '.join(header)}.")
+    check_header(header, f"{path}, line 1")
     for number, cells in lines:
         if len(cells) != len(header):
             raise UserError(
-                f"{path}, line {number}: expected {len(header)} cells, as in the header ({', '.join(header)}), "
-                f"found {len(cells)}."
+                f"{path}, line {number}: expected {counted(len(header), 'cell')}, as in the header "
+                f"({list_names(header, 300)}), found {len(cells)}{' or more' if len(cells) > MOST_COLUMNS else ''}."
             )
         yield f"{path}, line {number}", dict(zip(header, cells, strict=True))
+
+
+def check_header(names: Sequence[str], place: str) -> None:
+    if len(names) > MOST_COLUMNS:
+        raise UserError(f"{place}: more than {MOST_COLUMNS:,} columns, the most that a table can have.")
+    if long := next((name for name in names if len(str(name)) > MOST_NAME), None):
+        raise UserError(
+            f"{place}: a column is called {shorten(long)}, but names of columns have at most {MOST_NAME} characters. "
+            "Does the file begin with a line of names?"
+        )
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise UserError(f"{place}: two columns have the same name in the header: {list_names(twice, 300)}.")
 
 
 def _read_parquet(path: Path) -> Iterator[Row]:
@@ -200,17 +241,22 @@ def _read_parquet(path: Path) -> Iterator[Row]:
         from pyarrow import parquet
     except ImportError:
         raise UserError(f"{path}: reading Parquet needs pyarrow: pip install pyarrow.") from None
-    number = 0
+    number, bound = 0, Bound(path)
     try:
         with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches():
+            check_header(file.schema_arrow.names, str(path))
+            for batch in file.iter_batches(batch_size=PARQUET_ROWS):
+                bound.add(batch.nbytes + ROW_BYTES * batch.num_rows, f", row {number + 1}")
                 for row in batch.to_pylist():
                     number += 1
                     yield f"{path}, row {number}", row
     except FileNotFoundError:
         raise UserError(f"there is no file {path}.") from None
-    except (OSError, pyarrow.ArrowException) as error:
-        raise UserError(f"{path} is not a valid Parquet file: {error}.") from error
+    except (OSError, ValueError, OverflowError, pyarrow.ArrowException) as error:
+        if isinstance(error, UserError):
+            raise
+        why = re.sub(r"\b\w+(Exception|Error): ", "", " ".join(str(error).split()))[:300].rstrip(".")
+        raise UserError(f"{path} is not a valid Parquet file: {why}.") from error
 
 
 def _read_json_lines(path: Path) -> Iterator[Row]:
@@ -218,16 +264,20 @@ def _read_json_lines(path: Path) -> Iterator[Row]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except json.JSONDecodeError as error:
             raise UserError(f"{path}, line {number}: not valid JSON: {error.msg} at column {error.colno}.") from error
+        except ValueError as error:
+            raise UserError(f"{path}, line {number}: not valid JSON: {error}.") from None
         if not isinstance(row, dict):
-            raise UserError(f"{path}, line {number}: expected an object {{…}}, found {type(row).__name__}.")
+            raise UserError(f"{path}, line {number}: expected an object {{…}}, found {shorten(row)}.")
+        if len(row) > MOST_COLUMNS:
+            check_header(list(row), f"{path}, line {number}")
         yield f"{path}, line {number}", row
 
 
 def _no_column(row: Mapping[str, Any], column: str, key: str, place: str) -> str:
-    return f"{place}: there is no column '{column}' (task.{key}): {suggest(column, row)}"
+    return f"{place}: there is no column {shorten(column)} (task.{key}): {suggest(column, row)}"
 
 
 def _cell(row: Mapping[str, Any], column: str, key: str, place: str) -> Any:
@@ -239,7 +289,7 @@ def _cell(row: Mapping[str, Any], column: str, key: str, place: str) -> Any:
 def _text(row: Mapping[str, Any], column: str, key: str, place: str) -> str:
     cell = _cell(row, column, key, place)
     if not isinstance(cell, str):
-        raise UserError(f"{place}: column '{column}' (task.{key}) must be text, found {json.dumps(cell, default=str)}.")
+        raise UserError(f"{place}: column '{column}' (task.{key}) must be text, found {shorten(cell)}.")
     return cell
 
 

@@ -3,16 +3,17 @@
 The files are not quoted: a line is a row, tabs separate cells, and quotation marks are ordinary characters.
 """
 
+import os
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from bertvision.data.examples import Example
-from bertvision.errors import NoDataError, UserError
+from bertvision.errors import NoDataError, UserError, list_names, shorten
 from bertvision.kinds import LABEL, SCORE, Kind
 from bertvision.tasks.base import Recipe, TaskInfo, check_unique_ids
-from bertvision.tasks.text_files import find_file, read_lines
+from bertvision.tasks.text_files import find_file, list_folder, read_lines, split_tabs
 
 # Batch size and learning rate of the 2021 paper.
 LARGE_SETS = Recipe(lr=1e-5, batch_rows=32)
@@ -120,7 +121,7 @@ def find_glue_files(task: GlueTask, folder: Path) -> dict[str, Path]:
 def glue_folder(task: GlueTask, folder: Path) -> Path:
     """`folder` itself if it has the task's files, else its subfolder with the official name, ignoring case."""
     names = split_files(task).values()
-    inside = [path for path in sorted(folder.iterdir()) if path.is_dir() and is_folder_of(task, path)]
+    inside = [path for path in list_folder(folder) if is_folder_of(task, path) and os.path.isdir(path)]
     for candidate in [folder, *inside]:
         if any(find_file(candidate, name) for name in names):
             return candidate
@@ -162,7 +163,7 @@ def read_glue(task: GlueTask, path: Path, split: str) -> list[Example]:
 
 def _read_rows(task: GlueTask, path: Path, headerless: bool, labelled: bool) -> Iterator[tuple[int, dict[str, str]]]:
     """Each row as column → cell, with its line number."""
-    lines = ((number, line.split("\t")) for number, line in read_lines(path) if line)
+    lines = ((number, split_tabs(line)) for number, line in read_lines(path) if line)
     columns = list(task.headerless) if headerless else next(lines)[1]
     _check_columns(task, columns, path, labelled)
     broken, count = [], 0
@@ -184,7 +185,7 @@ def _check_columns(task: GlueTask, columns: list[str], path: Path, labelled: boo
     if missing:
         raise UserError(
             f"{path} is not an official {task.folder} file: its first line has no column {', '.join(missing)}; "
-            f'it has {", ".join(columns)[:200]}. For your own files, set task.name = "files".'
+            f'it has {list_names(columns, 300)}. For your own files, set task.name = "files".'
         )
 
 
@@ -208,7 +209,7 @@ def _target(task: GlueTask, cell: str, place: str) -> int | float:
     if task.labels:
         if cell not in task.values:
             raise UserError(
-                f"{place}: unknown label {cell!r} in column {task.label}, expected {', '.join(task.values)}."
+                f"{place}: unknown label {shorten(cell)} in column {task.label}, expected {', '.join(task.values)}."
             )
         return task.values.index(cell)
     try:
@@ -216,5 +217,5 @@ def _target(task: GlueTask, cell: str, place: str) -> int | float:
     except ValueError:
         score = float("nan")
     if not 0 <= score <= 5:
-        raise UserError(f"{place}: the score must be a number from 0 to 5, found {cell!r}.")
+        raise UserError(f"{place}: the score must be a number from 0 to 5, found {shorten(cell)}.")
     return score

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bertvision.errors import UserError, suggest
-from bertvision.tasks.files import Columns
-from bertvision.tasks.table_source import Source
+from bertvision.errors import UserError, list_names, suggest
+from bertvision.tasks.files import Columns, check_header
+from bertvision.tasks.table_source import SHOWN, Source
 
 # Names by rank: the first rank that occurs decides.
 TEXTS = (
@@ -46,6 +46,7 @@ class Given:
 def guess_columns(sample: Sequence[Mapping[str, Any]], given: Given, source: Source) -> Columns:
     """The given columns, with the others guessed. UserError if one is missing or if two would do."""
     columns = list(dict.fromkeys(name for row in sample for name in row))
+    check_header(columns, source.name)
     _check_given(columns, given, source)
     identity = given.id or next((name for name in columns if _plain(name) == ID and name not in _names(given)), None)
     free = [n for n in columns if n not in _names(given) and n != identity and _plain(n) not in ROW_NUMBERS]
@@ -92,7 +93,7 @@ def _find(columns: list[str], ranks: Sequence[Sequence[str]], what: str, source:
         if len(found) > 1:
             raise UserError(
                 f"{source.name}: which column is the {what}? It could be "
-                f"{' or '.join(repr(name) for name in found)}. Choose one with {source.option(what)}."
+                f"{' or '.join(repr(name) for name in found[:SHOWN])}. Choose one with {source.option(what)}."
             )
         if found:
             return found[0]
@@ -135,7 +136,7 @@ def _longest(sample: Sequence[Mapping[str, Any]], columns: list[str], source: So
 
 
 def _unknown(what: str, columns: Sequence[str], source: Source) -> str:
-    found = f"The columns are {', '.join(columns)}." if columns else "No other column is left."
+    found = f"The columns are {list_names(columns, 300)}." if columns else "No other column is left."
     return (
         f"{source.name}: can't tell which column is the {what}. {found} Name it with {source.option(what, 'COLUMN')}."
     )

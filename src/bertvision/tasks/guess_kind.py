@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-from bertvision.errors import UserError
+from bertvision.errors import UserError, shorten
 from bertvision.kinds import LABEL, SCORE, Kind
 from bertvision.tables import counted
 from bertvision.tasks.table_source import Source, quoted
@@ -64,8 +64,9 @@ def _refuse_odd_numbers(values: Counter[str], column: str, source: Source) -> No
     commas = [value for value in values if _COMMA.fullmatch(value)]
     if commas and all(_NUMBER.fullmatch(value) or _COMMA.fullmatch(value) for value in values):
         raise UserError(
-            f"{source.name}: column '{column}' holds numbers with a comma, such as {commas[0]!r}. Write them with a "
-            f"decimal point and no thousands separators, or treat them as labels with {source.option('kind', 'label')}."
+            f"{source.name}: column '{column}' holds numbers with a comma, such as {shorten(commas[0])}. Write them "
+            "with a decimal point and no thousands separators, or treat them as labels with "
+            f"{source.option('kind', 'label')}."
         )
     odd = [value for value in values if not _NUMBER.fullmatch(value) and value.strip().lower() not in NOT_A_NUMBER]
     mostly = sum(values[value] for value in odd) <= MOST_ODD * sum(values.values())

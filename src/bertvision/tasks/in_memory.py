@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from bertvision.errors import UserError
+from bertvision.errors import UserError, list_names, shorten
 from bertvision.tasks.files import Row
 
 PANDAS_MISSING = ("NAType", "NaTType")
@@ -47,7 +47,7 @@ def rows_of_frame(frame: Any) -> Iterator[Row]:
         raise UserError(f"expected a data frame, found {type(frame).__name__}. Pass lists of texts and labels instead.")
     names = list(frame.columns)
     if len(set(names)) < len(names):
-        raise UserError(f"two columns of the data frame have the same name: {', '.join(map(str, names))}.")
+        raise UserError(f"two columns of the data frame have the same name: {list_names(list(map(str, names)), 300)}.")
     yield from rows_of_columns({str(name): as_list(frame[name], str(name)) for name in names})
 
 
@@ -57,5 +57,5 @@ def split_pairs(texts: list[Any]) -> tuple[list[Any], list[Any] | None]:
         return texts, None
     for number, entry in enumerate(texts, start=1):
         if not isinstance(entry, list | tuple) or len(entry) != 2:
-            raise UserError(f"row {number}: expected a pair of texts as in row 1, found {entry!r:.80}.")
+            raise UserError(f"row {number}: expected a pair of texts as in row 1, found {shorten(entry)}.")
     return [first for first, _ in texts], [second for _, second in texts]

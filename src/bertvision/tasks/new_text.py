@@ -3,17 +3,19 @@
 Empty texts are read as they are: whoever predicts reports them, row by row.
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from bertvision.data.examples import Example
-from bertvision.errors import UserError
+from bertvision.disk import check_path
+from bertvision.errors import UserError, shorten
 from bertvision.tasks import glue, squad
 from bertvision.tasks.base import Task
 from bertvision.tasks.files import Columns, check_columns, read_rows
 from bertvision.tasks.table_source import number_of
-from bertvision.tasks.text_files import plain_suffix, read_lines
+from bertvision.tasks.text_files import plain_suffix, read_lines, split_tabs
 
 QUESTION_COLUMNS = ("question", "passage"), ("question", "context"), ("text", "text_pair")
 ID = "id"
@@ -22,8 +24,7 @@ ANY_COLUMNS = *QUESTION_COLUMNS, ("sentence1", "sentence2"), ("text", None), ("s
 
 def read_new_text(task: Task, path: Path, columns: Columns) -> list[Example]:
     """Read the examples of a file, ignoring any targets. `columns` are those of the run's own files."""
-    if not path.is_file():
-        raise UserError(f"there is no file '{path}' to predict on.")
+    _check_file(path)
     suffix = plain_suffix(path)
     if suffix == ".json":
         if not task.windowed:
@@ -39,7 +40,7 @@ def read_new_text(task: Task, path: Path, columns: Columns) -> list[Example]:
     if task.name in glue.GLUE:
         row = glue.GLUE[task.name]
         if suffix == ".tsv":
-            first = next(read_lines(path))[1].split("\t")
+            first = split_tabs(next(read_lines(path))[1])
             labelled = bool(row.headerless) and row.text not in first  # CoLA's train and dev have no header
             return glue.read_glue(row, path, "dev" if labelled else glue.split_of_file(row, path, "test"))
         columns = Columns(row.text, row.text_pair)
@@ -54,8 +55,7 @@ def read_new_text(task: Task, path: Path, columns: Columns) -> list[Example]:
 
 def read_any_text(path: Path) -> list[Example]:
     """Read texts or pairs from a file of any task. Columns are recognised by their names; `id` is optional."""
-    if not path.is_file():
-        raise UserError(f"there is no file '{path}' to predict on.")
+    _check_file(path)
     suffix = plain_suffix(path)
     if suffix == ".json":
         return squad.read_squad(path)
@@ -69,6 +69,12 @@ def read_any_text(path: Path) -> list[Example]:
         f"{path}: expected one of these sets of columns: {wanted}. Rename the columns, or use a .txt file with one "
         "text per line."
     )
+
+
+def _check_file(path: Path) -> None:
+    check_path(path, "the file to predict on")
+    if not os.path.isfile(path):
+        raise UserError(f"there is no file '{path}' to predict on.")
 
 
 def _read_text_lines(path: Path) -> list[Example]:
@@ -91,5 +97,5 @@ def _read_unlabelled(path: Path, columns: Columns) -> list[Example]:
 def _text(row: Mapping[str, Any], column: str, place: str) -> str:
     cell = row.get(column)
     if cell is not None and not isinstance(cell, str):
-        raise UserError(f"{place}: column '{column}' must be text, found {cell!r:.80}.")
+        raise UserError(f"{place}: column '{column}' must be text, found {shorten(cell)}.")
     return cell or ""

@@ -2,6 +2,7 @@
 that such a file makes. Columns and kind are guessed as `bertvision fit` guesses them.
 """
 
+import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from bertvision.tasks.text_files import plain_suffix, read_json
 
 DEV_SHARE = 0.2
 """Share of the rows that are scored as dev if no dev file is given."""
+MOST_CONFIG = 64_000_000
+"""Bytes. A longer JSON file is no config."""
 COLUMNS = ("text", "text_pair", "label")
 
 
@@ -34,8 +37,10 @@ def is_data_file(path: Path) -> bool:
     """Whether a path names a table or a file in SQuAD format, not a config."""
     if plain_suffix(path) in FORMATS:
         return True
-    if plain_suffix(path) != ".json" or not path.is_file():
+    if plain_suffix(path) != ".json" or not os.path.isfile(path):
         return False
+    if path.suffix != ".json" or os.path.getsize(path) > MOST_CONFIG:
+        return True
     try:
         found = read_json(path)
     except UserError:

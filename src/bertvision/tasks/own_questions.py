@@ -4,6 +4,7 @@ questions = read_own_questions("questions.json")     questions.notes says what w
 notes = check_unseen(questions, dev)
 """
 
+import os
 import re
 from dataclasses import dataclass
 from itertools import islice
@@ -13,6 +14,7 @@ from typing import Any
 from bertvision.data.examples import Example
 from bertvision.data.splits import draw
 from bertvision.data.texts import blank
+from bertvision.disk import check_path
 from bertvision.errors import UserError
 from bertvision.tables import counted
 from bertvision.tasks.files import FORMATS, read_rows
@@ -54,8 +56,9 @@ def has_questions(given: Any) -> bool:
 def read_own_questions(path: Path | str, most: int | None = None, seed: int = 0, training: bool = True) -> OwnQuestions:
     """Read a SQuAD file, also .gz or .xz. `most` draws a random sample of a longer file. Only `training` questions must
     suffice to train a model."""
-    path = Path(path).expanduser()
-    if not path.is_file():
+    path = Path(os.path.expanduser(path))
+    check_path(path, "the file of questions")
+    if not os.path.isfile(path):
         raise UserError(f"there is no file '{path}'.")
     document = read_json(path)
     if not isinstance(document, dict) or "data" not in document:

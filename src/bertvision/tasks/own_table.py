@@ -5,11 +5,12 @@ table = from_columns(texts, labels)                 lists, arrays, Series
 notes = check_same_labels(train, dev)
 """
 
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from bertvision.errors import UserError
+from bertvision.errors import UserError, shorten
 from bertvision.kinds import Kind
 from bertvision.tables import counted
 from bertvision.tasks.build_table import IN_MEMORY, Options, OwnTable, build_table
@@ -43,7 +44,7 @@ def read_own_table(
     `most_rows` draws a random sample of a longer file. `like` is the training table: its columns and kind are used,
     nothing is guessed, and the labels need not suffice for training.
     """
-    path = Path(path).expanduser()
+    path = Path(os.path.expanduser(path))
     given = Given(text, text_pair, label, weight, id)
     options = Options(kind, skip_empty, most_rows, seed, like)
     return build_table(read_rows(path), Source(path.name), given, options, note_on_delimiter(path))
@@ -114,7 +115,7 @@ def _compare_labels(train: OwnTable, dev: OwnTable) -> list[str]:
     if train.labels is None or dev.labels is None:
         return []
     known, found = Counter(train.labels), Counter(dev.labels)
-    unknown = [f"{label!r} ({counted(rows, 'row')})" for label, rows in found.items() if label not in known]
+    unknown = [f"{shorten(label)} ({counted(rows, 'row')})" for label, rows in found.items() if label not in known]
     if unknown:
         more = f" and {len(unknown) - SHOWN} more" if len(unknown) > SHOWN else ""
         raise UserError(

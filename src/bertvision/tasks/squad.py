@@ -3,6 +3,7 @@
 The same questions make two tasks: `squad2` asks where the answer is, `squad2_answerable` whether there is one.
 """
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -10,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.data.examples import Answer, Example
-from bertvision.errors import UserError
+from bertvision.errors import MOST_SHOWN, UserError, list_names, shorten
 from bertvision.tasks.base import check_unique_ids
-from bertvision.tasks.text_files import find_file, read_json, the_only_file
+from bertvision.tasks.text_files import find_file, list_folder, read_json, the_only_file
 
 HUB = "rajpurkar/squad_v2"
 MAX_LENGTH = 384
@@ -31,7 +32,7 @@ def parse_squad(document: Any, where: str) -> list[Example]:
     examples = []
     for article_number, article in enumerate(_field(document, "data", list, where), start=1):
         title = article.get("title") if isinstance(article, Mapping) else None
-        place = f"{where}, article {article_number}" + (f" ('{title}')" if title else "")
+        place = f"{where}, article {article_number}" + (f" ({shorten(title, 40)})" if title else "")
         for number, paragraph in enumerate(_field(article, "paragraphs", list, place), start=1):
             paragraph_place = f"{place}, paragraph {number}"
             passage = _field(paragraph, "context", str, paragraph_place)
@@ -51,8 +52,9 @@ def make_question(
         found = passage[start : start + len(text)] if start >= 0 else ""
         if not text or found != text:
             raise UserError(
-                f"{where}, question {identity}: the answer {text!r} is not in its passage at answer_start {start}; "
-                f"the passage has {passage[max(start, 0) : max(start, 0) + max(len(text), 20)]!r} there. "
+                f"{where}, question {identity[:MOST_SHOWN]}: the answer {shorten(text)} is not in its passage at "
+                f"answer_start {str(start)[:20]}; the passage has "
+                f"{shorten(passage[max(start, 0) : max(start, 0) + max(len(text), 20)])} there. "
                 "Correct answer_start (in characters, from 0) or the answer's text."
             )
     return Example(id=identity, text=question, text_pair=passage, answers=answers, group=title or passage)
@@ -80,14 +82,14 @@ def find_squad_files(folder: Path, splits: Iterable[str] = ("train", "dev", "tes
 def squad_files(folder: Path, split: str) -> list[Path]:
     """Every file in `folder` whose name could be this split in SQuAD's format."""
     pattern = re.compile(rf"{split}.*\.json(\.gz|\.xz)?", re.IGNORECASE)
-    return sorted(path for path in folder.iterdir() if path.is_file() and pattern.fullmatch(path.name))
+    return sorted(path for path in list_folder(folder) if pattern.fullmatch(path.name) and os.path.isfile(path))
 
 
 def _parse_question(question: Any, passage: str, title: str | None, where: str, paragraph: str) -> Example:
     identity = question.get("id") if isinstance(question, Mapping) else None
     if not isinstance(identity, str | int) or identity == "":
         raise UserError(f"{paragraph}: a question has no 'id'. Every question needs a unique one.")
-    place = f"{where}, question {identity}"
+    place = f"{where}, question {str(identity)[:MOST_SHOWN]}"
     text = _field(question, "question", str, place)
     answers = None
     if "answers" in question:
@@ -98,6 +100,8 @@ def _parse_question(question: Any, passage: str, title: str | None, where: str, 
 
 
 def _check_possible(is_impossible: Any, answers: tuple[Answer, ...], place: str) -> None:
+    if is_impossible is not None and not isinstance(is_impossible, bool):
+        raise UserError(f"{place}: is_impossible must be true or false, found {shorten(is_impossible)}.")
     if is_impossible is not None and bool(is_impossible) == bool(answers):
         conflict = (
             "is_impossible is true but it has answers" if answers else "is_impossible is false but it has no answers"
@@ -110,7 +114,7 @@ def _field(value: Any, key: str, kind: type, place: str) -> Any:
     if not isinstance(value, Mapping):
         raise UserError(f"{place}: expected an object with '{key}' (SQuAD format), found {type(value).__name__}.")
     if key not in value:
-        raise UserError(f"{place}: '{key}' is missing; found {', '.join(map(str, value)) or 'nothing'}.")
+        raise UserError(f"{place}: '{key}' is missing; found {list_names(list(map(str, value)), 300) or 'nothing'}.")
     if not isinstance(value[key], kind) or isinstance(value[key], bool):
         raise UserError(f"{place}: '{key}' must be of type {kind.__name__}, found {type(value[key]).__name__}.")
     return value[key]

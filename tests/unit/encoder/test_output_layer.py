@@ -7,6 +7,7 @@ import torch
 from tiny_encoders import ARCHITECTURES, plain_call, random_sequences, tiny_model
 from transformers import AutoModelForMaskedLM, AutoModelForQuestionAnswering, AutoModelForSequenceClassification
 
+from bertvision.disk import read_json, write_json
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.loading import load_encoder
 from bertvision.encoder.output_layer import (
@@ -115,3 +116,26 @@ def test_a_fresh_layer_survives_saving_and_follows_its_generator(tmp_path: Path)
 def test_a_folder_without_an_output_layer_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no output layer in .*: output_layer.json is missing"):
         restore_output_layer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"hidden": 10**9}, "hidden: expected `int` <= 1000000"),
+        ({"hidden": 10**6, "outputs": 10**6}, "its weights are not those of the layer"),
+        ({"outputs": 3}, "its weights are not those of the layer"),
+        ({"kind": "grade"}, "there is no kind of target 'grade'"),
+        ({"reads": "everything"}, "reads: invalid enum value 'everything'"),
+        ({"form": "pickle"}, "form: invalid enum value 'pickle'"),
+        ({"form": "checkpoint"}, "missing required field `model`"),
+        ({"form": "checkpoint", "model": {"model_type": "bert", "hidden_size": 10**9}}, "hidden_size is 1e\\+09"),
+        ({"form": "checkpoint", "model": {"model_type": "bert", "num_hidden_layers": 10**6}}, "at most 1,000"),
+        ({"form": "checkpoint", "model": {"model_type": "none"}}, "is damaged"),
+    ],
+)
+def test_a_changed_description_is_one_sentence(tmp_path: Path, change: dict[str, Any], says: str) -> None:
+    build_output_layer(LABEL, SHAPE, 2).save(tmp_path)
+    write_json(tmp_path / "output_layer.json", {**read_json(tmp_path / "output_layer.json"), **change})
+    with pytest.raises(UserError, match=says) as caught:
+        restore_output_layer(tmp_path)
+    assert "is damaged" in str(caught.value) and len(str(caught.value)) < 600

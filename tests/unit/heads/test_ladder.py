@@ -276,7 +276,7 @@ def test_dropout_on_states_drops_single_values_and_rescales_the_rest() -> None:
         ({"width": 48}, ["each needs a multiple of 8 values, at most 256"]),
         ({"width": 1024, "attention_heads": 2}, ["each needs a multiple of 8 values, at most 256"]),
         ({"layers": ()}, ["`layers` is empty"]),
-        ({"kernel": 4}, ["`kernel` must be odd and at least 1, not 4"]),
+        ({"kernel": 4}, ["`kernel` must be odd, not 4"]),
         ({"dropout": 1.0}, ["`dropout` must be from 0 to less than 1, not 1.0"]),
         ({"drop_states": -0.1}, ["`drop_states` must be from 0 to less than 1, not -0.1"]),
     ],

@@ -1,5 +1,6 @@
 """The shipped kit: its contents, and whether its scores can be reproduced on the real data."""
 
+import json
 import tomllib
 from pathlib import Path
 
@@ -7,9 +8,11 @@ import pytest
 
 import bertvision as bv
 from bertvision.config import load_config
-from bertvision.disk import read_json
+from bertvision.disk import check_files, read_json, read_stamp, write_json
+from bertvision.errors import UserError
 from bertvision.heads import count_parameters
 from bertvision.kits import Kit
+from bertvision.kits.kit import FORMAT
 from bertvision.kits.scoring import score_kit
 from bertvision.pipeline.begin import SHIPPED, read_begin
 from bertvision.pipeline.job import Job
@@ -30,6 +33,52 @@ def test_seven_tasks_ship_in_twenty_megabytes() -> None:
     found = read_json(FOLDER / "kit.json")
     assert set(found["tasks"]) == TASKS and found["encoder"] == "embedded"
     assert sum(path.stat().st_size for path in SHIPPED.rglob("*") if path.is_file()) <= LIMIT
+
+
+def test_every_file_of_the_kit_has_a_checksum_and_the_kit_a_format() -> None:
+    found = json.loads((FOLDER / "kit.json").read_bytes())
+    assert found["format"] == FORMAT and list(found)[-1] == "sha256"
+    for task in TASKS:
+        stamp = read_stamp(FOLDER / task)
+        assert stamp is not None and set(stamp["files"]) == {"config.json", "head.safetensors"}
+        check_files(FOLDER / task)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"format": 2}, r"format 2, but .* up to 1: update BERTVision, or build the kit again"),
+        ({"format": "1"}, "format: expected `int`"),
+        ({"layers": [10**9]}, r"layers\[0\]"),
+        ({"tasks": {}}, "tasks"),
+        ({"tasks": None}, "tasks: expected `object`, got `null`"),
+    ],
+)
+def test_a_kit_of_another_form_is_one_sentence(tmp_path: Path, change: dict[str, object], says: str) -> None:
+    write_json(tmp_path / "kit.json", {**read_json(FOLDER / "kit.json"), **change})
+    with pytest.raises(UserError, match=says):
+        bv.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("trust", {"negative": [{"from": 0.5}]}, "trust: .*missing required field"),
+        ("trust", {"negative": []}, "trust"),
+        ("n_best", 10**9, "n_best: expected `int` <= 10000"),
+        ("max_length", -1, "max_length"),
+        ("threshold", float("nan"), "threshold"),
+        ("task", {"name": "sst2"}, "task: object missing required field"),
+        ("pairs", "no", "pairs: expected `bool`"),
+    ],
+)
+def test_a_changed_task_of_a_kit_names_the_place(tmp_path: Path, key: str, value: object, says: str) -> None:
+    found = read_json(FOLDER / "kit.json")
+    found["tasks"]["sst2"][key] = value
+    write_json(tmp_path / "kit.json", found)
+    with pytest.raises(UserError, match=says) as caught:
+        bv.load(tmp_path)
+    assert "kit.json is damaged" in str(caught.value)
 
 
 @pytest.mark.parametrize("task", sorted(TASKS))

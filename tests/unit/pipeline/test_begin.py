@@ -306,8 +306,8 @@ def test_a_head_of_a_shipped_kit_is_found_by_name_unless_a_local_folder_has_that
 
 def test_an_unknown_home_and_a_missing_head_are_reported(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"member": {}, "shape": {}, "target": {}}')
-    for begin in ("~nobody_here/head", str(tmp_path)):
-        with pytest.raises(ConfigError, match="no head in"):
+    for begin, says in (("~nobody_here/head", "no head in"), (str(tmp_path), "config.json is damaged")):
+        with pytest.raises(ConfigError, match=says):
             build_members([{"head": "adapter", "begin": begin}], TrainConfig(epochs=1), 0, LABEL)
 
 

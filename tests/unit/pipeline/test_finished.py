@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +116,62 @@ def test_missing_fields_of_an_old_run_are_none() -> None:
     found = build_entry("both", 1.0, {"ensemble": ["encoder", "there:adapter_64"], "voices": voices, "weights": [1, 2]})
     assert found.members[1] == EnsembleMember("there", 2.0, "adapter_64")
     assert found.role == "ensemble" and not found.is_local and found.weights == (1, 2)
+
+
+def first_encoder(scores: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = scores["snapshots"]["1"]["encoder"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda scores: scores.pop("snapshots"), "missing required field `snapshots`"),
+        (lambda scores: scores.update(kind="grade"), "there is no kind of target 'grade'"),
+        (lambda scores: scores.update(metrics=["speed"]), "a label has no metric 'speed'"),
+        (lambda scores: scores["snapshots"].update({"1e999": {}}), "regex"),
+        (lambda scores: first_encoder(scores).update(parameters="many"), "expected `int | null`, got `str`"),
+        (lambda scores: first_encoder(scores).update(scores={"dev": {"accuracy": "high"}}), "got `str`"),
+        (lambda scores: first_encoder(scores).update(epochs=10**9), "expected `int` <= 1000000"),
+        (lambda scores: first_encoder(scores).update(voices=[{"run": None}]), "missing required field `epochs`"),
+    ],
+)
+def test_changed_scores_are_one_sentence(change: Callable[[Any], Any], says: str, tmp_path: Path) -> None:
+    run = TinyRun(tmp_path)
+    run.add("encoder", scores={"dev": {"accuracy": 50.0}})
+    scores = read_json(run.write().folder.path / "scores.json")
+    change(scores)
+    write_json(tmp_path / "scores.json", scores)
+    with pytest.raises(UserError, match=re.escape(says)) as caught:
+        FinishedRun(tmp_path)
+    assert "scores.json is damaged" in str(caught.value)
+
+
+def test_a_snapshot_without_the_encoder_is_one_sentence(tmp_path: Path) -> None:
+    run = TinyRun(tmp_path)
+    run.add("adapter_64", scores={"dev": {"accuracy": 50.0}})
+    with pytest.raises(UserError, match="there is no encoder at 1 epoch"):
+        run.write().encoder(1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"label": "no"}', "probabilities"),
+        ('{"label": 1, "probabilities": {"no": 0.5}}', "label: expected `str`"),
+        ('{"label": "no", "probabilities": {}}', "probabilities"),
+        ("", "it has no line 1"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_predictions_of_another_form_are_one_sentence(text: str, says: str, tmp_path: Path) -> None:
+    run = TinyRun(tmp_path)
+    run.add("encoder", results=label_results([0], [0.2]))
+    model = run.write().models(1.0)[1]
+    (model.predictions("dev") / "predictions.jsonl").write_text(text + "\n" if text else "")
+    with pytest.raises(UserError, match=says) as caught:
+        model.said("dev", {0})
+    assert "predictions.jsonl is damaged" in str(caught.value)
 
 
 @pytest.mark.parametrize("missing", ["scores", "task", "config"])

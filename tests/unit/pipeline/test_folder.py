@@ -3,8 +3,11 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from bertvision.disk import mark_done, read_json, temporary, write_json, write_text, writing_folder
-from bertvision.pipeline.folder import RunFolder, snapshot_name
+from bertvision.errors import UserError
+from bertvision.pipeline.folder import RunFolder, read_task_file, snapshot_name
 
 
 def test_sweeping_removes_temporary_files_and_no_user_files(tmp_path: Path) -> None:
@@ -47,3 +50,41 @@ def test_snapshots_are_named_by_their_epochs() -> None:
     assert [snapshot_name(epochs) for epochs in (0, 0.1, 0.3, 1.0, 2.0)] == [
         "epoch_0", "epoch_0.1", "epoch_0.3", "epoch_1", "epoch_2",
     ]  # fmt: skip
+
+
+TASK = {
+    "name": "rte", "kind": "label", "metrics": ["accuracy"], "labels": ["yes", "no"], "windowed": False,
+    "max_length": 64, "source": "", "takes_pairs": True,
+}  # fmt: skip
+
+
+def test_a_run_of_a_newer_version_is_refused_and_an_older_one_is_read(tmp_path: Path) -> None:
+    assert read_task_file(tmp_path) is None
+    for format in ({}, {"format": 1}):
+        write_json(tmp_path / "task.json", {**format, **TASK})
+        found = read_task_file(tmp_path)
+        assert found is not None and found["name"] == "rte"
+    for newer in (2, 10**200, 0, -1):
+        write_json(tmp_path / "task.json", {"format": newer, **TASK})
+        with pytest.raises(UserError, match="update BERTVision, or run `bertvision run"):
+            read_task_file(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"kind": "grade"}, "there is no kind of target 'grade'"),
+        ({"metrics": ["speed"]}, "a label has no metric 'speed'"),
+        ({"metrics": []}, "metrics"),
+        ({"labels": ["yes"]}, "two or more different names"),
+        ({"labels": ["yes", "yes"]}, "two or more different names"),
+        ({"labels": [1, 2]}, r"labels\[0\]: expected `str`"),
+        ({"max_length": 10**12}, "max_length"),
+        ({"name": -1}, "name: expected `str`, got `int`"),
+    ],
+)
+def test_a_changed_task_is_one_sentence(tmp_path: Path, change: dict[str, object], says: str) -> None:
+    write_json(tmp_path / "task.json", {**TASK, **change})
+    with pytest.raises(UserError, match=says) as caught:
+        read_task_file(tmp_path)
+    assert "task.json is damaged" in str(caught.value)

@@ -10,7 +10,7 @@ from tiny_encoders import say_how_to_read
 from bertvision.config import TrainConfig
 from bertvision.encoder.states import StateShape
 from bertvision.errors import ConfigError, UserError
-from bertvision.heads import HEADS, MemberConfig, Target, build_head, list_presets, load_head, save_head
+from bertvision.heads import HEADS, MemberConfig, Target, build_head, list_presets, load_head, outline_head, save_head
 from bertvision.kinds import LABEL, SPAN, Kind
 from bertvision.pipeline.members import build_members
 
@@ -101,7 +101,7 @@ def test_different_numbers_give_different_names_without_a_plus() -> None:
     assert [member.name for member in seeds[1:]] == [
         "adapter_seed20240101", "adapter_seed20240102", "adapter_lr0.3", "adapter_lr0.3000001",
     ]  # fmt: skip
-    assert members_of({"head": "adapter", "lr": 1e6})[-1].name == "adapter_lr1e06"
+    assert members_of({"head": "adapter", "clip": 1e6})[-1].name == "adapter_clip1e06"
     assert members_of({"head": "adapter", "clip": "none"})[-1].name == "adapter_no_clip"
 
 
@@ -153,13 +153,13 @@ def test_all_mistakes_of_all_heads_are_shown_at_once() -> None:
         ({"lr": "fast"}, "a number"),
         ({"lr": 0}, "`lr` must be above 0"),
         ({"lr": float("nan")}, "`lr` must be above 0"),
-        ({"lr": float("inf")}, "`lr` must be finite"),
+        ({"lr": float("inf")}, "`lr` must be above 0 and less than 1,000"),
         ({"epochs": 0}, "`epochs` must be at least 1"),
         ({"epochs": 1.5}, "a whole number"),
         ({"schedule": "cosine"}, "choose from constant, linear"),
         ({"warmup": 1.0}, "`warmup` must be from 0 to less than 1"),
-        ({"decay": -0.1}, "`decay` must be at least 0"),
-        ({"decay": float("inf")}, "`decay` must be finite"),
+        ({"decay": -0.1}, "`decay` must be from 0 to less than 1,000"),
+        ({"decay": float("inf")}, "`decay` must be from 0 to less than 1,000"),
         ({"clip": 0}, "`clip` must be above 0"),
         ({"seed": -1}, "`seed` must be at least 0"),
     ],
@@ -254,3 +254,53 @@ def test_a_head_that_continues_another_reads_what_that_one_read(made_for: Callab
         for made in ("max", None):
             folder = tmp_path / f"made_for_{made}"
             assert read_by(folder if folder.exists() else made_for(made), entry)["begun"] == read
+
+
+def test_members_are_counted_before_they_are_built() -> None:
+    entries: list[Any] = [
+        {"head": "adapter", "seeds": 1_000_000_000},
+        {"head": "adapter", "seeds": 10**18},
+        {"head": "adapter", "seed": 2**32 - 1, "lr": [0.1, 0.2], "seeds": 5001},
+        {"head": ["adapter", "mlp"], "size": list(range(1, 5002))},
+        {"head": "adapter", "size": list(range(1, 102)), "decay": [0.1 + 0.001 * x for x in range(100)]},
+    ]
+    for entry in entries:
+        found = mistakes_of(entry)
+        assert found == [
+            "`heads` has more than 10,000 members, as lists and seeds multiply: try fewer values or seeds at a time."
+        ]
+    with pytest.raises(ConfigError, match="more than 10,000 members"):
+        build_members(["adapter", "mlp"], TrainConfig(seeds=9000), 0, LABEL)
+
+
+def test_ten_thousand_members_are_built() -> None:
+    found = build_members([{"head": "last_linear", "seeds": 10_000}], TRAIN, 0, LABEL)
+    assert len(found) == 10_000 and found[-1].seed == 9999
+
+
+@pytest.mark.parametrize("setting", ["size", "lr", "epochs", "seed", "decay", "warmup"])
+def test_every_number_of_a_head_has_an_upper_bound(setting: str) -> None:
+    (found,) = mistakes_of({"head": "adapter", setting: 99_999_999_999})
+    assert f"`{setting}` must be" in found and ("at most" in found or "less than" in found)
+
+
+def test_every_number_of_every_head_has_bounds() -> None:
+    for name in HEADS:
+        for item in dataclasses.fields(HEADS[name].Config):
+            if isinstance(item.default, int | float) and not isinstance(item.default, bool):
+                assert any(item.metadata[key] is not None for key in ("below", "at_most")), (name, item.name)
+
+
+def test_names_that_are_too_long_for_a_folder_are_found_before_any_work() -> None:
+    assert "at most 199 letters" in mistakes_of({"head": "adapter", "name": "a" * 300})[0]
+    (found,) = mistakes_of({"head": "adapter", "name": "a" * 190, "size": [8, 16], "lr": [0.1, 0.2], "epochs": [1, 200]}
+    )[:1]  # fmt: skip
+    assert "can't be the name of a folder: it is longer than 200 bytes. Give it a `name`." in found
+
+
+def test_a_head_with_too_many_parameters_is_refused_by_arithmetic() -> None:
+    member = members_of({"head": "adapter", "size": 100_000, "shared": False})[-1]
+    with pytest.raises(
+        UserError, match="'adapter_100000_separate' would have .* a head can have at most 2,000,000,000"
+    ):
+        outline_head(member, StateShape(layers=25, hidden=1024, pooled=True), Target(LABEL, 2))

@@ -11,6 +11,7 @@ from bertvision.errors import UserError
 from bertvision.kinds import KINDS, LABEL, SCORE, SPAN
 from bertvision.tasks import TaskConfig, build_task
 from bertvision.tasks.files import Columns, find_files, read_file, read_rows
+from bertvision.tasks.text_files import reading_up_to
 
 SQUAD_TINY = Path(__file__).parents[2] / "fixtures" / "squad_tiny"
 CELL = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"))
@@ -151,7 +152,7 @@ def test_a_folders_files_are_found_by_split(tmp_path: Path) -> None:
             "label",
             "a.jsonl, line 2: not valid JSON",
         ),
-        ("a.jsonl", '["x", "bad"]\n', "label", "line 1: expected an object .* found list"),
+        ("a.jsonl", '["x", "bad"]\n', "label", r"line 1: expected an object .* found \['x', 'bad'\]"),
         ("a.jsonl", '{"text": 3, "label": "bad"}\n', "label", "line 1: column 'text' .* must be text, found 3"),
         ("a.jsonl", '{"text": "x", "label": null}\n', "label", "line 1: column 'label' .* is empty"),
         ("a.jsonl", '{"text": "x", "label": ["bad"]}\n', "label", "must be one label"),
@@ -179,3 +180,80 @@ def test_a_single_label_is_refused(tmp_path: Path) -> None:
     train = write(tmp_path / "t.csv", "text,label\nx,bad\ny,bad\n")
     with pytest.raises(UserError, match="only one label: bad"):
         build_task(TaskConfig("files", train=train))
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        list(read_rows(path))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "mark"), [("a.csv", ","), ("a.tsv", "\t")])
+def test_a_table_can_have_two_thousand_columns(name: str, mark: str, tmp_path: Path) -> None:
+    path, names = tmp_path / name, [f"c{number}" for number in range(2001)]
+    write(path, mark.join(names[:2000]) + "\n" + mark.join("x" * 2000) + "\n")
+    assert len(next(read_rows(path))[1]) == 2000
+    write(path, mark.join(names) + "\n")
+    assert "line 1: more than 2,000 columns, the most that a table can have." in refusal(path)
+    write(path, f"text{mark}label\n" + mark * 5_000_000 + "\n")
+    assert "line 2: expected 2 cells" in refusal(path) and len(refusal(path)) < 300
+
+
+def test_an_object_of_json_lines_can_have_two_thousand_columns(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", json.dumps({f"c{number}": 1 for number in range(2001)}))
+    assert "line 1: more than 2,000 columns" in refusal(tmp_path / "a.jsonl")
+
+
+def test_a_name_of_a_column_is_not_a_text(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", "label," + "word " * 100 + "\na,b\n")
+    assert "names of columns have at most 200 characters. Does the file begin with a line of names?" in refusal(
+        tmp_path / "a.csv"
+    )
+
+
+def test_a_row_of_many_lines_has_a_bound(tmp_path: Path) -> None:
+    cell = '"' + "x\n" * 60_000 + '",'  # below the csv module's limit for one cell
+    write(tmp_path / "a.csv", "text,label\n" + cell * 200)
+    assert "a.csv, line 2: it has more than 16 MB, the most that a row can have" in refusal(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"), [("[" * 100_000, "nested too deeply"), ('{"text": ' + "9" * 5000 + "}", "too many digits")]
+)
+def test_json_lines_that_python_cannot_hold_are_named(line: str, words: str, tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", '{"text": "a"}\n' + line + "\n")
+    found = refusal(tmp_path / "a.jsonl")
+    assert found.startswith(f"{tmp_path / 'a.jsonl'}, line 2: not valid JSON: it ") and found.endswith(f"{words}.")
+
+
+def test_a_parquet_file_has_the_same_bounds(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"text": ["x" * 10_000] * 1000, "label": ["a"] * 1000}), path)
+    assert path.stat().st_size < 50_000  # the text is stored once
+    with reading_up_to(5):
+        assert "the file takes more than the 5 MB allowed" in refusal(path)
+    assert len(list(read_rows(path))) == 1000
+    parquet.write_table(pyarrow.table({f"c{number}": [1] for number in range(2001)}), path)
+    assert "more than 2,000 columns" in refusal(path)
+    path.write_bytes(path.read_bytes()[:-200])
+    assert "Exception" not in refusal(path) and "is not a valid Parquet file" in refusal(path)
+
+
+def test_a_label_can_be_any_value_of_parquet(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    days = pyarrow.array([0, 1], pyarrow.date32())
+    parquet.write_table(pyarrow.table({"text": ["a", "b"], "label": days}), tmp_path / "a.parquet")
+    task = build_task(TaskConfig("files", train=str(tmp_path / "a.parquet")))
+    assert task.labels == ("1970-01-01", "1970-01-02")
+
+
+def test_the_setting_raises_what_the_files_of_a_task_may_take(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text,label\n" + "x,a\ny,b\n" * 2000)  # 4,000 rows of 504 bytes
+    with pytest.raises(UserError, match="line 1985: the file takes more than the 1 MB allowed"):
+        build_task(TaskConfig("files", train=path, most_megabytes=1))
+    assert len(build_task(TaskConfig("files", train=path, most_megabytes=3)).read("train")) == 4000

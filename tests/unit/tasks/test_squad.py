@@ -88,6 +88,9 @@ def test_another_unicode_form_of_the_answer_is_not_guessed_at() -> None:
         (changed(answers=[{"text": "", "answer_start": 3}]), "question dev0a: the answer '' is not"),
         (changed(is_impossible=True), "question dev0a: is_impossible is true but it has answers"),
         (changed(answers=[]), "question dev0a: is_impossible is false but it has no answers"),
+        (changed(is_impossible=-1), "question dev0a: is_impossible must be true or false, found -1"),
+        (changed(is_impossible=float("nan")), "question dev0a: is_impossible must be true or false, found nan"),
+        (changed(is_impossible="no"), "question dev0a: is_impossible must be true or false, found 'no'"),
         (changed(id="dev0b"), "more than once: dev0b"),
     ],
 )

@@ -1,13 +1,17 @@
 import gzip
 import lzma
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bertvision.errors import UserError
-from bertvision.tasks.text_files import find_file, plain_suffix, read_json, read_lines
+from bertvision.tasks import text_files
+from bertvision.tasks.text_files import find_file, plain_suffix, read_json, read_lines, reading_up_to
 
 LINE = st.text(st.characters(exclude_characters="\r\n", exclude_categories=("Cs",)))
 
@@ -87,3 +91,78 @@ def test_the_format_is_the_extension_before_the_compression() -> None:
         ".jsonl",
         "",
     ]
+
+
+def peak_of(read: Callable[[], Any], words: str) -> float:
+    """The MB that a refused read takes."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match=words):
+            read()
+        return tracemalloc.get_traced_memory()[1] / 1e6
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("pack, ending", [(gzip.compress, ".gz"), (lzma.compress, ".xz"), (bytes, "")])
+def test_a_file_that_is_one_endless_line_is_refused_in_bounded_memory(pack: Any, ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.csv{ending}"
+    path.write_bytes(pack(b"text,label\n" + b"a" * 200_000_000))
+    assert peak_of(lambda: list(read_lines(path)), "a.csv.*, line 2: it has more than 16 MB") < 60
+
+
+@pytest.mark.parametrize("pack, ending", [(gzip.compress, ".gz"), (lzma.compress, ".xz"), (bytes, "")])
+def test_what_a_file_takes_is_bounded_with_a_setting_to_raise_it(pack: Any, ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.csv{ending}"
+    path.write_bytes(pack(b"ab,c\n" * 10_000))  # 505 bytes each
+    words = "a.csv.*, line 1981: the file takes more than the 1 MB allowed.*task.most_megabytes.*--most-megabytes"
+    with reading_up_to(1):
+        assert peak_of(lambda: list(read_lines(path)), words) < 20  # 1,000,000 / 505 = 1,980.2
+    with reading_up_to(6):
+        assert len(list(read_lines(path))) == 10_000
+
+
+@pytest.mark.parametrize("pack, ending", [(gzip.compress, ".gz"), (lzma.compress, ".xz"), (bytes, "")])
+def test_a_json_document_counts_its_items(pack: Any, ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.json{ending}"
+    path.write_bytes(pack(b"[" + b"[]," * 1_000_000 + b"1]"))
+    with reading_up_to(50):
+        assert peak_of(lambda: read_json(path), "takes more than the 50 MB allowed") < 20
+    with reading_up_to(140):  # 3 bytes and two items of 64 bytes, a million times
+        assert len(read_json(path)) == 1_000_001
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("[" * 100_000, "nested too deeply"), ("[" + "9" * 5000 + "]", "too many digits"), ("[1", "at line 1, column 3")],
+)
+def test_json_that_python_cannot_hold_is_named(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(UserError, match=f"a.json is not valid JSON: .*{words}"):
+        read_json(tmp_path / "a.json")
+
+
+def test_several_xz_streams_with_padding_are_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.xz"
+    path.write_bytes(lzma.compress(b"a\n") + bytes(8) + lzma.compress(b"b\n" * 3_000_000) + bytes(4))
+    found = [line for _, line in read_lines(path)]
+    assert found[0] == "a" and len(found) == 3_000_001 and set(found[1:]) == {"b"}
+
+
+def test_an_xz_file_may_not_ask_for_more_memory_than_any_level_needs(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.xz"
+    dictionary = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30}]
+    path.write_bytes(lzma.compress(b"a\n", filters=dictionary))
+    with pytest.raises(UserError, match="a.txt.xz is not a valid .xz file: Memory usage limit exceeded"):
+        list(read_lines(path))
+    (tmp_path / "b.xz").write_bytes(lzma.compress(b"a\n", preset=9 | lzma.PRESET_EXTREME))
+    assert list(read_lines(tmp_path / "b.xz")) == [(1, "a")]
+
+
+def test_the_longest_line_allowed_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_files, "MOST_LINE", 10)
+    (tmp_path / "a").write_bytes(b"123456789\n" * 2)
+    assert len(list(read_lines(tmp_path / "a"))) == 2
+    (tmp_path / "a").write_bytes(b"123456789\n1234567890\n")
+    with pytest.raises(UserError, match="line 2: it has more than"):
+        list(read_lines(tmp_path / "a"))

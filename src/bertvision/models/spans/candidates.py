@@ -21,7 +21,6 @@ from bertvision.config import TrainConfig
 from bertvision.data.examples import Example
 from bertvision.data.packing import fill_batches
 from bertvision.data.windows import Features
-from bertvision.disk import read_json
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.loading import identify
 from bertvision.errors import UserError, suggest
@@ -39,6 +38,7 @@ from bertvision.heads import (
 )
 from bertvision.kinds import Decoding
 from bertvision.kinds.span import SpanResults
+from bertvision.kits.kit import read_kit_file
 from bertvision.machine import Machine
 from bertvision.models.candidates import NoResultError
 from bertvision.models.clock import Clock
@@ -273,7 +273,7 @@ def compute_span_outputs(asked: Asked, heads: Sequence[Head]) -> np.ndarray:
 
 def kit_fits(encoder: str) -> bool:
     """Whether the shipped head was trained on this encoder."""
-    kit = read_json(SHIPPED / Path(KIT_HEAD).parent / "kit.json")
+    kit = read_kit_file(SHIPPED / Path(KIT_HEAD).parent)
     return kit is not None and identify(encoder) == kit["encoder_stamp"]
 
 

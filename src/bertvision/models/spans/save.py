@@ -22,9 +22,10 @@ from bertvision.models.save import check_free, task_name
 from bertvision.models.spans.card import build_card
 from bertvision.models.spans.fit import SpanFit, overlap_of
 from bertvision.models.spans.trial import Trial
-from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, HELD_OUT_ROWS, describe_task
+from bertvision.pipeline.folder import BASELINE, ENCODER, HELD_OUT, HELD_OUT_ROWS, write_task_file
 from bertvision.pipeline.job import Job
-from bertvision.pipeline.score import keep_lengths, keep_scored, read_scores
+from bertvision.pipeline.lengths import keep_lengths
+from bertvision.pipeline.score import keep_scored, read_scores
 from bertvision.pipeline.snapshot import save_snapshot
 from bertvision.progress import Reporter
 from bertvision.tasks.config import TaskConfig
@@ -54,7 +55,7 @@ def save_span_fit(
         write_sealed(
             fresh / "config.json", dataclasses.replace(job.config, run=str(to)).with_absolute_paths().to_dict()
         )
-        write_sealed(fresh / "task.json", describe_task(job.task))
+        write_task_file(fresh, job.task)
         write_sealed(fresh / "environment.json", describe_environment(fit.asked.machine))
         write_sealed(fresh / HELD_OUT_ROWS, {"rows": fit.split.judged.tolist(), "also_train": fit.split.how == "cv"})
         facts = describe(fit, to, job)

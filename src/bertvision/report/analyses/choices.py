@@ -1,7 +1,7 @@
 """The choices of a run and the data they were made on."""
 
 from bertvision.heads import HEADS
-from bertvision.pipeline.finished import FinishedRun
+from bertvision.pipeline.finished import FinishedRun, total_of
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.report.analysis import analysis
 from bertvision.report.block import Block
@@ -11,8 +11,8 @@ from bertvision.tables import Table, counted
 @analysis("Scores", 50, "Choices and the data they were made on")
 def choices(run: FinishedRun, split: str) -> Block:
     held = run.has_held_out
-    total = run.encoder(run.last).models[0].scores(HELD_OUT).get("total") if held else None
-    data = f"held-out training data ({counted(int(total), 'example')})" if total else "the reported dev split"
+    total = total_of(run.encoder(run.last).models[0].scores(HELD_OUT)) if held else None
+    data = f"held-out training data ({counted(total, 'example')})" if total else "the reported dev split"
     best, used = run.best_head(run.last), run.best_model(run.last)
     ensembles = run.groups(run.last, "ensemble")
     searched = (run.folder.path / "search").is_dir()

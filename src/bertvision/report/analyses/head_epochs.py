@@ -71,7 +71,7 @@ def read_passes(log: list[dict[str, Any]], name: str) -> list[LoggedPass]:
 def _passes_by_snapshot(run: FinishedRun, name: str) -> dict[float, LoggedPass]:
     """The newest pass of a head on each snapshot. If the log does not name snapshots, passes are in the run's order."""
     there = [model.epochs for model in run.models() if model.name == name]
-    passes = read_passes(run.log, name)
+    passes = read_passes(run.log.lines, name)
     known = {one.snapshot: one for one in passes if one.snapshot is not None}
     if known:
         return {epochs: known[epochs] for epochs in there if epochs in known}
@@ -81,12 +81,10 @@ def _passes_by_snapshot(run: FinishedRun, name: str) -> dict[float, LoggedPass]:
 
 def epoch_losses(losses: dict[int, float], epochs: int) -> dict[int, float]:
     """Epoch → mean of its logged losses; steps are divided evenly among the epochs."""
-    last, found = max(losses), {}
-    for epoch in range(1, epochs + 1):
-        inside = [loss for step, loss in losses.items() if math.ceil(step * epochs / last) == epoch]
-        if inside:
-            found[epoch] = sum(inside) / len(inside)
-    return found
+    last, found = max(1, *losses), dict[int, list[float]]()
+    for step, loss in losses.items():
+        found.setdefault(math.ceil(step * epochs / last), []).append(loss)
+    return {epoch: sum(found[epoch]) / len(found[epoch]) for epoch in sorted(found) if epoch}
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
+from msgspec import Meta
 from torch import Tensor
 
 from bertvision.data.examples import Example
 from bertvision.data.splits import draw
-from bertvision.disk import fingerprint, write_sealed
+from bertvision.disk import fingerprint, fit, write_sealed
+from bertvision.disk.forms import Count, Name
 from bertvision.encoder.states import HiddenStates, ReadPart
 from bertvision.errors import UserError
 from bertvision.heads import Head, load_head
@@ -84,7 +86,28 @@ class Without:
         raise IndexError(self.layer)
 
 
-def measure_layers(run: FinishedRun, split: str, reporter: Reporter, examples: int = EXAMPLES) -> dict[str, Any]:
+class HeadLosses(TypedDict):
+    name: Name
+    title: str
+    role: str
+    layers: list[str]
+    score: float
+    without: Annotated[list[float], Meta(min_length=1)]
+    """The score without each of the layers."""
+
+
+class LayersFile(TypedDict):
+    """analyses/layers_<split>.json."""
+
+    stamp: str
+    split: str
+    figure: str
+    examples: Count
+    of: Count
+    heads: Annotated[list[HeadLosses], Meta(min_length=1)]
+
+
+def measure_layers(run: FinishedRun, split: str, reporter: Reporter, examples: int = EXAMPLES) -> LayersFile:
     """Score each head on some examples, with all layers and with each layer it reads set to zero in turn.
 
     The result is saved in analyses/layers_<split>.json and reused as long as heads, data and settings are the same.
@@ -96,20 +119,29 @@ def measure_layers(run: FinishedRun, split: str, reporter: Reporter, examples: i
     path = run.folder.file(ANALYSES, f"layers_{split}.json")
     parts = [predictions_stamp(model, split) for model in models]
     stamp = fingerprint("layers", VERSION, parts, [model.name for model in models], examples, run.main)
-    known: dict[str, Any] | None = read_known(path, reporter)
-    if known is not None and known.get("stamp") == stamp:
+    known = read_known(path, stamp, _read_losses, reporter)
+    if known is not None:
         return known
     given = run.examples(split)
     if given is None:
         raise UserError(f"the examples of {split} that were scored are no longer available.")
     chosen = draw(given, examples, SEED)
-    found = {"stamp": stamp, "split": split, "figure": run.main, "examples": len(chosen), "of": len(given)}
-    found["heads"] = _measure(run, models, chosen, reporter)
-    write_sealed(path, found)
+    found: LayersFile = {
+        "stamp": stamp, "split": split, "figure": run.main, "examples": len(chosen), "of": len(given),
+        "heads": _measure(run, models, chosen, reporter),
+    }  # fmt: skip
+    write_sealed(path, {**found})
     return found
 
 
-def _measure(run: FinishedRun, models: list[Model], chosen: list[Example], reporter: Reporter) -> list[dict[str, Any]]:
+def _read_losses(value: Any) -> LayersFile:
+    found = fit(value, LayersFile)
+    if any(len(one["layers"]) != len(one["without"]) for one in found["heads"]):
+        raise ValueError("without: expected a score for each layer")
+    return found
+
+
+def _measure(run: FinishedRun, models: list[Model], chosen: list[Example], reporter: Reporter) -> list[HeadLosses]:
     job, encoder = run.job, open_encoder(run, models[0])
     heads = {model.name: load_head(run.head_folder(model))[0].to(job.machine.device) for model in models}
     tried: dict[tuple[str, int | None], Callable[[HiddenStates], Tensor]] = {}
@@ -280,7 +312,7 @@ def _draw_losses(losses: list[Loss], figure: str) -> dict[str, Any]:
     return dict(chart.to_dict())
 
 
-def _note_of_losses(run: FinishedRun, found: dict[str, Any]) -> str:
+def _note_of_losses(run: FinishedRun, found: LayersFile) -> str:
     drawn = f" (drawn with seed {SEED})" if found["examples"] < found["of"] else ""
     some = f"{found['examples']:,} of {counted(found['of'], 'example')}" if drawn else f"all {found['of']:,} examples"
     has_pooled = any(POOLED in one["layers"] for one in found["heads"])

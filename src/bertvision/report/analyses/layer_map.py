@@ -1,11 +1,11 @@
 """Layer maps as a report shows them: tokens across, layers up, and how strongly each hidden state pushes towards the
 best head's prediction for an example (strengths.py computes it). The reader picks one of several examples."""
 
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
-from bertvision.disk import DamagedError, fingerprint, write_sealed
+from bertvision.disk import DamagedError, fingerprint, fit, write_sealed
 from bertvision.errors import UserError
 from bertvision.kinds import Kind
 from bertvision.kinds.score import ScoreResults
@@ -23,7 +23,7 @@ from bertvision.report.saved_heads import (
     the_layer,
     upper_half,
 )
-from bertvision.report.strengths import MAPS, LayerMap, compute_layer_maps, find_model
+from bertvision.report.strengths import MAPS, LayerMap, SavedMap, compute_layer_maps, find_model
 from bertvision.report.wording import listed
 from bertvision.tables import Column, Rows, Table
 
@@ -57,18 +57,25 @@ def layer_map_section(run: FinishedRun, split: str, reporter: Reporter, with_enc
     return Section(TITLE, blocks, intro, is_picked=True) if blocks else None
 
 
+class MapsFile(TypedDict):
+    """analyses/layer_map_<split>.json."""
+
+    stamp: str
+    maps: list[SavedMap]
+
+
 def _cached_maps(run: FinishedRun, split: str, reporter: Reporter, with_encoder: bool) -> list[LayerMap]:
     """The maps in analyses/layer_map_<split>.json, computed where they are missing or out of date."""
     path = run.folder.file(ANALYSES, f"layer_map_{split}.json")
-    known = read_known(path, reporter)
-    if known is None and not with_encoder:
+    if not path.is_file() and not with_encoder:
         return []
     model = find_model(run, None)
     encoder = run.encoder(model.epochs).models[0]
     stamps = [predictions_stamp(one, split) for one in (model, encoder)]
     stamp = fingerprint("layer map", VERSION, stamps, model.name, layers_of(run, model))
-    if known is not None and known["stamp"] == stamp:
-        return [LayerMap.from_dict(one) for one in known["maps"]]
+    known = read_known(path, stamp, _read_maps, reporter)
+    if known is not None:
+        return known
     if not with_encoder:
         return []
     found = []
@@ -78,6 +85,10 @@ def _cached_maps(run: FinishedRun, split: str, reporter: Reporter, with_encoder:
             bar.advance(1)
     write_sealed(path, {"stamp": stamp, "maps": [one.to_dict() for one in found]})
     return found
+
+
+def _read_maps(value: Any) -> list[LayerMap]:
+    return [LayerMap.from_dict(one) for one in fit(value, MapsFile)["maps"]]
 
 
 def _build_block(found: LayerMap, kind: Kind, split: str, number: int) -> Block:

@@ -1,6 +1,7 @@
 """Text lengths in tokens."""
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,18 +22,42 @@ UNCUT: list[Column | str] = [
     "uncut longest",
 ]
 
-Lengths = dict[str, np.ndarray]
-"""Split → length in tokens of each window, or of each text before it is cut."""
+
+@dataclass(frozen=True)
+class Counted:
+    """Lengths in tokens of windows, or of texts before they are cut, and how often each occurs."""
+
+    values: np.ndarray  # (length)
+    times: np.ndarray  # (length)
+
+    def __len__(self) -> int:
+        return int(self.times.sum())
+
+    @property
+    def mean(self) -> float:
+        return float((self.values * self.times).sum() / self.times.sum())
+
+    @property
+    def longest(self) -> int:
+        return int(self.values.max())
+
+    def middle(self, share: float) -> int:
+        """The shortest length that this fraction of the windows or texts does not exceed."""
+        return int(np.quantile(self.values, share, method="inverted_cdf", weights=self.times))
+
+
+Lengths = dict[str, Counted]
+"""By split."""
 
 
 @analysis("Training", 40, "Text lengths in tokens")
 def length_histogram(run: FinishedRun, split: str) -> Block | None:
     """Lengths in tokens of the windows of train and of a dev split, and of texts before they were cut into windows."""
-    found, uncut = _repeat(run.lengths, split), _repeat(run.uncut_lengths, split)
+    found, uncut = _of_splits(run.lengths, split), _of_splits(run.uncut_lengths, split)
     if not found:
         return None
-    limit = int(run.config.get("data", {}).get("max_length") or run.task.max_length)
-    width = _bin_width(max(int(lengths.max()) for lengths in found.values()))
+    limit = run.settings.data.max_length or run.task.max_length
+    width = _bin_width(max(lengths.longest for lengths in found.values()))
     return Block(
         sentences=[
             *(_describe_lengths(*pair) for pair in found.items()),
@@ -52,15 +77,10 @@ def length_histogram(run: FinishedRun, split: str) -> Block | None:
     )
 
 
-def _repeat(counts: dict[str, tuple[list[int], list[int]]], split: str) -> Lengths:
-    """Each length as often as it occurs, for train and a dev split, where there is any."""
+def _of_splits(counts: dict[str, tuple[list[int], list[int]]], split: str) -> Lengths:
+    """The lengths of train and a dev split, where there are any."""
     there = {name: counts[name] for name in ("train", split) if name in counts}
-    return {name: np.repeat(*map(np.array, pair)) for name, pair in there.items() if sum(pair[1])}
-
-
-def _middle(lengths: np.ndarray, share: float) -> int:
-    """The shortest length that this fraction of the windows or texts does not exceed."""
-    return int(np.quantile(lengths, share, method="inverted_cdf"))
+    return {name: Counted(*map(np.array, pair)) for name, pair in there.items() if sum(pair[1])}
 
 
 def _bin_width(longest: int) -> int:
@@ -68,15 +88,15 @@ def _bin_width(longest: int) -> int:
     return int(2 ** max(0, math.ceil(math.log2(longest / BINS))))
 
 
-def _describe_lengths(name: str, lengths: np.ndarray) -> str:
+def _describe_lengths(name: str, lengths: Counted) -> str:
     return (
-        f"{name} has {counted(len(lengths), 'window')}. The median length is {_middle(lengths, 0.5)} tokens, the 95th "
-        f"percentile {_middle(lengths, 0.95)} and the maximum {int(lengths.max())}."
+        f"{name} has {counted(len(lengths), 'window')}. The median length is {lengths.middle(0.5)} tokens, the 95th "
+        f"percentile {lengths.middle(0.95)} and the maximum {lengths.longest}."
     )
 
 
 def _describe_limit(run: FinishedRun, found: Lengths, limit: int) -> str:
-    full = {name: int((lengths >= limit).sum()) for name, lengths in found.items()}
+    full = {name: int(lengths.times[lengths.values >= limit].sum()) for name, lengths in found.items()}
     if not any(full.values()):
         return f"No window reaches the limit of {counted(limit, 'token')}, so no text was cut."
     counts = " and ".join(
@@ -88,39 +108,44 @@ def _describe_limit(run: FinishedRun, found: Lengths, limit: int) -> str:
 
 def _describe_uncut(uncut: Lengths) -> str:
     parts = [
-        f"{counted(len(lengths), 'text')} of {name} have {lengths.mean():.1f} tokens on average, 98 % of them at most "
-        f"{_middle(lengths, 0.98)} and 99 % at most {_middle(lengths, 0.99)}"
+        f"{counted(len(lengths), 'text')} of {name} have {lengths.mean:.1f} tokens on average, 98 % of them at most "
+        f"{lengths.middle(0.98)} and 99 % at most {lengths.middle(0.99)}"
         for name, lengths in uncut.items()
     ]
     return f"Before they are cut into windows, {'; '.join(parts)}."
 
 
-def _row_of(name: str, lengths: np.ndarray, limit: int) -> Row:
-    full = int((lengths >= limit).sum())
+def _row_of(name: str, lengths: Counted, limit: int) -> Row:
+    full = int(lengths.times[lengths.values >= limit].sum())
     return {
         "split": name,
         "windows": len(lengths),
-        Column("mean", 1): float(lengths.mean()),
-        "median": _middle(lengths, 0.5),
-        "95th percentile": _middle(lengths, 0.95),
-        "longest": int(lengths.max()),
+        Column("mean", 1): lengths.mean,
+        "median": lengths.middle(0.5),
+        "95th percentile": lengths.middle(0.95),
+        "longest": lengths.longest,
         Column("at the limit", None, f"Windows with the maximum of {limit} tokens"): full,
         Column("at the limit (%)", 1): 100 * full / len(lengths),
     }
 
 
-def _uncut_cells(lengths: np.ndarray | None) -> Row:
+def _uncut_cells(lengths: Counted | None) -> Row:
     """Of the texts before they were cut; None where that was not recorded."""
     if lengths is None:
         return dict.fromkeys(UNCUT)
-    ranks = [_middle(lengths, rank) for rank in (0.98, 0.99)]
-    return dict(zip(UNCUT, [len(lengths), float(lengths.mean()), *ranks, int(lengths.max())], strict=True))
+    ranks = [lengths.middle(rank) for rank in (0.98, 0.99)]
+    return dict(zip(UNCUT, [len(lengths), lengths.mean, *ranks, lengths.longest], strict=True))
+
+
+def _fill_bins(lengths: Counted, width: int) -> list[int]:
+    bins = (lengths.values - 1) // width  # (length)
+    return [int(count) for count in np.bincount(bins, weights=lengths.times)]
 
 
 def _draw_lengths(found: Lengths, width: int) -> dict[str, Any]:
     rows = []
     for name, lengths in found.items():
-        for number, count in enumerate(np.bincount((lengths - 1) // width).tolist()):  # a bin holds left + 1 to right
+        for number, count in enumerate(_fill_bins(lengths, width)):  # a bin holds left + 1 to right
             left = width * number
             place = {"from": left + 1, "to": left + width, "left": left, "right": left + width}
             if count:

@@ -116,7 +116,7 @@ def _import_h5py() -> Any:
 def _check_file(file: str | Path) -> Path:
     if "://" in str(file):
         raise UserError(f"--hdf5 is '{file}': expected a local file. Export to one, then copy it.")
-    path = Path(file).expanduser()
+    path = Path(os.path.expanduser(file))
     if path.exists():
         raise UserError(f"--hdf5: '{path}' already exists and is not overwritten. Choose another file.")
     if path.parent.exists() and not path.parent.is_dir():

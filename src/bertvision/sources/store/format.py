@@ -10,13 +10,16 @@ import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import numpy as np
+from msgspec import Meta
 
 from bertvision import disk
 from bertvision.data.windows import Features
 from bertvision.disk import DamagedError, fingerprint
+from bertvision.disk.forms import Count, Layer, Width
+from bertvision.disk.reading import Form
 from bertvision.encoder.states import POOLED, Part, StateShape
 from bertvision.errors import UserError
 from bertvision.sources.store.dtypes import SAFETENSORS, item_bytes, stored_width
@@ -110,6 +113,56 @@ class Shard:
         return f"examples {self.first:,} to {self.stop - 1:,}"
 
 
+class ContentsFile(TypedDict):
+    parts: Annotated[tuple[Part, ...], Meta(min_length=1)]
+    layers: Annotated[tuple[Layer, ...], Meta(min_length=1, max_length=1001)]
+    hidden: Width
+    pooled: bool
+    dtype: Literal["float32", "float16", "bfloat16", "int8"]
+
+
+class ShardFile(TypedDict):
+    first: Count
+    stop: Count
+    windows: Annotated[int, Meta(ge=0, le=10**9)]
+    tokens: Annotated[int, Meta(ge=0, le=10**12)]
+    bytes: Count
+    at: dict[str, Count]
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{16}$")]
+
+
+class ManifestFile(TypedDict):
+    """manifest.json."""
+
+    identity: dict[str, Any]
+    contents: ContentsFile
+    about: dict[str, Any]
+    shards: list[ShardFile]
+
+
+class WritingFile(TypedDict):
+    """writing.json: what a writer has begun."""
+
+    identity: dict[str, Any]
+    about: NotRequired[dict[str, Any]]
+    shards: list[tuple[Count, Count]]
+
+
+def _check_shards(shards: list[Shard], contents: Contents) -> None:
+    """Raise ValueError if shards do not follow each other, or can't hold what they say: readers make room for it."""
+    if not shards:
+        raise ValueError("shards: expected one or more")
+    before = 0
+    for shard in shards:
+        if not before <= shard.first < shard.stop:
+            raise ValueError(f"shards: expected examples from {before:,} on, found {shard.examples}")
+        before = shard.stop
+        if set(shard.at) != set(contents.parts) or not shard.windows <= shard.tokens <= shard.bytes:
+            raise ValueError(f"shards: {shard.examples} can't be as described")
+        if contents.bytes_of(shard.windows, shard.tokens) > shard.bytes or max(shard.at.values()) > shard.bytes:
+            raise ValueError(f"shards: {shard.examples} are larger than their file")
+
+
 @dataclass(frozen=True)
 class Manifest:
     """The description of a store. A store with a manifest is complete."""
@@ -159,16 +212,17 @@ class Manifest:
         value = unseal(data, where)
         if value.get("format") != FORMAT:
             raise UserError(
-                f"{where} has store format {value.get('format')}; this version of BERTVision reads format {FORMAT}. "
-                "Remove the store and encode again."
+                f"{where} has store format {str(value.get('format'))[:20]}; this version of BERTVision reads format "
+                f"{FORMAT}. Remove the store and encode again."
             )
-        shards = [Shard(**{key: item for key, item in row.items() if key != "file"}) for row in value["shards"]]
-        for shard in shards:
-            if SHARD_NAME.fullmatch(shard.file) is None:  # it could be a path
-                raise DamagedError(f"{where} is damaged (it lists {shard.file!r:.100}, which is not a shard's name).")
-        contents = value["contents"]
-        contents |= {key: tuple(contents[key]) for key in ("parts", "layers")}
-        return cls(value["identity"], Contents(**contents), shards, value["about"])
+        file = fit_file(value, ManifestFile, where)
+        shards = [Shard(**row) for row in file["shards"]]
+        contents = Contents(**file["contents"])
+        try:
+            _check_shards(shards, contents)
+        except ValueError as error:
+            raise damaged_file(where, error) from None
+        return cls(file["identity"], contents, shards, file["about"])
 
 
 # ---------------------------------------------------------------------- identity
@@ -240,7 +294,19 @@ def unseal(data: bytes, where: str) -> dict[str, Any]:
             raise ValueError("it has no checksum")
         return dict(disk.unseal(value, data, _render))
     except ValueError as error:
-        raise DamagedError(f"{where} is damaged ({error}): `bertvision encode` repairs the store.") from None
+        raise damaged_file(where, error) from None
+
+
+def fit_file(value: Any, form: type[Form], where: str) -> Form:
+    """The contents of a store's file, if they have the given form. Else raise DamagedError."""
+    try:
+        return disk.fit(value, form)
+    except ValueError as error:
+        raise damaged_file(where, error) from None
+
+
+def damaged_file(where: str, why: object) -> DamagedError:
+    return DamagedError(f"{where} is damaged ({why}): `bertvision encode` repairs the store.")
 
 
 def _render(value: Any) -> str:
@@ -393,4 +459,7 @@ def parse_header(data: Data) -> tuple[dict[str, Any], int]:
     size = int.from_bytes(data[:8], "little")
     if not 0 < size < HEADER_MOST:
         raise ValueError("it has no safetensors header")
-    return json.loads(data[8 : 8 + size]), 8 + size
+    header = disk.parse_json(data[8 : 8 + size])
+    if not isinstance(header, dict):
+        raise ValueError("its safetensors header is not an object")
+    return header, 8 + size

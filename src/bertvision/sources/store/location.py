@@ -172,7 +172,7 @@ class Folder(Location):
     at_once = 8 << 20
 
     def __init__(self, path: str) -> None:
-        self.folder = Path(path).expanduser()
+        self.folder = Path(os.path.expanduser(path))
         self.path, self.root = str(self.folder), str(self.folder.absolute())
         self.files = fsspec.filesystem("file")
 

@@ -20,7 +20,9 @@ from bertvision.sources.store.format import (
     Data,
     Manifest,
     Shard,
+    WritingFile,
     find_differences,
+    fit_file,
     read_header,
     unseal,
 )
@@ -108,7 +110,7 @@ class Scan:
 
 
 def scan(location: Location) -> Scan:
-    sizes, manifest, problem, known = location.sizes(), None, None, {}
+    sizes, manifest, problem = location.sizes(), None, None
     data = _read(location, MANIFEST, sizes)
     try:
         manifest = Manifest.parse(data, f"{location}/{MANIFEST}") if data is not None else None
@@ -118,10 +120,10 @@ def scan(location: Location) -> Scan:
         ranges = [(shard.first, shard.stop) for shard in manifest.shards]
         return Scan(location, sizes, manifest, None, manifest.identity, manifest.about, ranges)
     data = _read(location, WRITING, sizes)
+    known: WritingFile = {"identity": {}, "shards": []}
     with suppress(DamagedError):  # the shards hold the fingerprint as well
-        known = unseal(data, WRITING) if data is not None else {}
-    ranges = [(first, stop) for first, stop in known.get("shards", [])]
-    return Scan(location, sizes, None, problem, known.get("identity", {}), known.get("about", {}), ranges)
+        known = fit_file(unseal(data, WRITING), WritingFile, WRITING) if data is not None else known
+    return Scan(location, sizes, None, problem, known["identity"], known.get("about", {}), known["shards"])
 
 
 def _read(location: Location, name: str, sizes: dict[str, int]) -> Data | None:

@@ -11,7 +11,7 @@ from bertvision.data.windows import build_features
 from bertvision.disk import read_json
 from bertvision.kinds import KINDS, SPAN, Kind
 from bertvision.pipeline.finished import FinishedRun
-from bertvision.pipeline.score import keep_lengths
+from bertvision.pipeline.lengths import keep_lengths
 from bertvision.report.analyses.token_lengths import length_histogram
 
 

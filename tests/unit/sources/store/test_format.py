@@ -188,6 +188,36 @@ def test_a_manifest_round_trips(tmp_path: Path) -> None:
     assert again == manifest and again.dump() == manifest.dump() == (tmp_path / "manifest.json").read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        (("contents", "hidden"), 10**9, "contents.hidden: expected `int` <= 1000000"),
+        (("contents", "hidden"), 10**6, "are larger than their file"),
+        (("contents", "dtype"), "complex", "contents.dtype"),
+        (("contents", "parts"), [], "contents.parts"),
+        (("shards",), [], "shards: expected one or more"),
+        (("shards", 0, "windows"), 10**9, "can't be as described"),
+        (("shards", 0, "tokens"), 10**12, "can't be as described"),
+        (("shards", 0, "stop"), 0, "expected examples from 0 on"),
+        (("shards", 0, "at"), {}, "can't be as described"),
+        (("shards", 0, "sha256"), "../../x", "sha256"),
+        (("identity",), None, "identity: expected `object`"),
+    ],
+)
+def test_a_manifest_made_by_hand_is_refused_before_memory_is_taken(
+    path: tuple[Any, ...], value: Any, says: str, tmp_path: Path
+) -> None:
+    write_tiny_store(tmp_path)
+    found = json.loads((tmp_path / "manifest.json").read_bytes())
+    del found["sha256"]
+    inner: Any = found
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    with pytest.raises(DamagedError, match=says):
+        Manifest.parse(seal(found), "there")
+
+
 def test_a_manifest_of_another_format_is_refused(tmp_path: Path) -> None:
     write_tiny_store(tmp_path)
     value = json.loads((tmp_path / "manifest.json").read_bytes())
