@@ -62,7 +62,9 @@ def attempt(made: Made, number: int, random: Random) -> Outcome:
     value = nasty_value(random)
     if case == "bv.load":
         name = "x" if value in ("default", "", ".") else value
-        return judge(case, _safe(name), lambda: bv.load(name))
+        folder = made.place / "model"
+        wrong_head = lambda: bv.load(folder, head=value).predict(["a"])  # noqa: E731
+        return judge(case, _safe(name), random.choice([lambda: bv.load(name), wrong_head]))
     if case == "bv.fit":
         option = random.choice(
             ["text", "label", "kind", "rows", "heads", "seconds", "metric", "seed", "tune", "to", "dev"]

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from tiny_encoders import say_how_to_read
 
-from bertvision.config import TrainConfig
+from bertvision.config import RunConfig, TrainConfig
 from bertvision.encoder.states import StateShape
 from bertvision.errors import ConfigError, UserError
 from bertvision.heads import HEADS, MemberConfig, Target, build_head, list_presets, load_head, outline_head, save_head
 from bertvision.kinds import LABEL, SPAN, Kind
-from bertvision.pipeline.members import build_members
+from bertvision.pipeline.members import build_members, find_head_mistakes
+from bertvision.tasks import TaskConfig
 
 TRAIN = TrainConfig(lr=0.5, epochs=3, schedule="constant", warmup=0.2, decay=0.1, clip=2.0, batch_rows=4)
 
@@ -271,6 +272,15 @@ def test_members_are_counted_before_they_are_built() -> None:
         ]
     with pytest.raises(ConfigError, match="more than 10,000 members"):
         build_members(["adapter", "mlp"], TrainConfig(seeds=9000), 0, LABEL)
+
+
+def test_heads_are_counted_on_every_snapshot() -> None:
+    snapshots = [number / 1000 for number in range(1, 1000)]
+    config = RunConfig(
+        TaskConfig("rte"), heads=[{"head": "adapter", "seeds": 11}], train=TrainConfig(snapshots=snapshots)
+    )
+    (found,) = find_head_mistakes(config)  # and the control: 12 heads
+    assert found.startswith("12 heads on 999 snapshots ('train.snapshots') are more than 10,000 to train")
 
 
 def test_ten_thousand_members_are_built() -> None:
