@@ -13,11 +13,13 @@ PACKAGE = SRC / "bertvision"
 
 # Bottom up: a module imports only from its own subpackage, or from those listed before it.
 ORDER = (
-    "errors", "settings", "tables", "threads", "registry", "progress", "disk", "machine",
+    "interrupts", "waiting", "errors", "settings", "tables", "threads", "registry", "progress", "disk", "machine",
     "data", "evaluation", "kinds", "tasks", "config", "encoder", "sources", "heads", "training",
     "pipeline", "report", "papers", "kits", "models", "api", "search", "cli", "__main__",
 )  # fmt: skip
 LIGHT = (
+    "interrupts",
+    "waiting",
     "threads",
     "errors",
     "settings",

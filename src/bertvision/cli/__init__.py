@@ -8,6 +8,7 @@ import importlib
 import json
 import logging
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from bertvision import progress
+from bertvision import interrupts, progress
 from bertvision.errors import UserError
 from bertvision.progress import RichReporter
 from bertvision.tables import MINUS, MISSING, Table
@@ -42,8 +43,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard out
 
 
 class Commands(TyperGroup):
-    """The group of commands. Prints a message on Ctrl-C, where typer would exit silently. --verbose may also follow the
-    command's name."""
+    """The group of commands. Prints a message on Ctrl-C and SIGTERM, where typer would exit silently. --verbose may
+    also follow the command's name."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         command = super().get_command(ctx, cmd_name)
@@ -51,13 +52,27 @@ class Commands(TyperGroup):
             command.params.append(next(option for option in self.params if option.name == "verbose"))
         return command
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        found = super().resolve_command(ctx, args)
+        interrupts.resumes = found[0] in RESUMABLE
+        return found
+
     def invoke(self, ctx: Any) -> Any:
+        interrupts.orderly = True
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            saved = " Progress is saved: run the same command again to resume."
-            typer.echo("\nInterrupted." + (saved if ctx.invoked_subcommand in RESUMABLE else ""), err=True)
-            raise typer.Exit(130) from None
+        except KeyboardInterrupt as error:
+            number = getattr(error, "number", signal.SIGINT)
+        except (UserError, typer.Exit):
+            raise
+        except Exception:  # a library may turn an interrupt into an error of its own, as typer's prompt does
+            if not interrupts.received:
+                raise
+            number = interrupts.received[0]
+        finally:
+            interrupts.orderly = False
+        typer.echo(f"\n{interrupts.sentence(number)}", err=True)
+        raise typer.Exit(interrupts.exit_code(number))
 
 
 app = typer.Typer(
@@ -109,8 +124,6 @@ def main() -> None:
         app()
     except UserError as error:
         sys.exit(_print_error(f"error: {error}", 2))
-    except KeyboardInterrupt:
-        sys.exit(_print_error("\nInterrupted.", 130))  # before a command started
     except BrokenPipeError:
         sys.exit(1)
     except RuntimeError as error:

@@ -7,7 +7,7 @@ predictions → scores.
 from pathlib import Path
 from typing import Any
 
-from bertvision import threads
+from bertvision import waiting
 from bertvision.disk import write_sealed, write_text
 from bertvision.encoder.reading import read_as_made
 from bertvision.machine import describe_environment, is_crowded
@@ -33,7 +33,7 @@ def open_run(job: Job) -> None:
         write_sealed(job.folder.path / "config.json", job.config.with_absolute_paths().to_dict())
         write_sealed(job.folder.path / "task.json", describe_task(job.task))
         write_sealed(job.folder.path / "environment.json", describe_environment(job.machine))
-    if threads.spins and is_crowded():
+    if waiting.spins and is_crowded():
         job.reporter.say(
             "this machine is busy, and torch was imported before bertvision, so its idle threads waste CPU time. "
             "Import bertvision first or set OMP_WAIT_POLICY=PASSIVE to train several times faster."
