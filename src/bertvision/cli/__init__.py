@@ -39,6 +39,9 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="Settings that override the config, as section.key=value.", show_default=False),
 ]
+Wait = Annotated[
+    bool, typer.Option("--wait", help="If another command is writing to the same folder, wait until it ends.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 
 
@@ -141,10 +144,16 @@ def _print_error(text: str, code: int) -> int:
 # ---------------------------------------------------------------------- shared by the commands
 
 
-def load_job(config: str, overrides: list[str] | None, find_more: Callable[[Any], list[str]] | None = None) -> Any:
+def load_job(
+    config: str,
+    overrides: list[str] | None,
+    find_more: Callable[[Any], list[str]] | None = None,
+    wait: bool = False,
+) -> Any:
     """Return the job of a config, with progress shown on the terminal.
 
-    `find_more` checks more than the settings; by default it checks the heads and ensembles.
+    `wait`: if another process is writing to the run folder, wait until it ends. `find_more` checks more than the
+    settings; by default it checks the heads and ensembles.
     """
     from bertvision.config import load_config
 
@@ -155,7 +164,7 @@ def load_job(config: str, overrides: list[str] | None, find_more: Callable[[Any]
     quiet_libraries()
     from bertvision.pipeline.job import Job
 
-    return Job(settings, reporter)
+    return Job(settings, reporter, wait)
 
 
 def find_mistakes(config: Any) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bertvision.cli import AsJson, app, print_json, print_table, quiet_libraries
+from bertvision.cli import AsJson, Wait, app, print_json, print_table, quiet_libraries
 from bertvision.errors import UserError
 from bertvision.progress import RichReporter
 from bertvision.tables import counted
@@ -46,6 +46,7 @@ def fit(
     ] = False,
     balanced: Annotated[bool, typer.Option(help="Give rare labels the same total weight as common ones.")] = False,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    wait: Wait = False,
     json: AsJson = False,
 ) -> None:
     """Fit a model to your own texts, or to questions on passages.
@@ -67,7 +68,7 @@ def fit(
     columns = {"text": text, "text_pair": text_pair, "label": label, "weight": weight}
     found, folder = fit_own_data(
         train, dev, to, options=options, columns=columns, kind=kind, overwrite=overwrite, skip_empty=skip_empty,
-        rows=most, reporter=RichReporter(),
+        rows=most, reporter=RichReporter(), wait=wait,
     )  # fmt: skip
     if isinstance(found, SpanFit):
         print_json({"model": str(folder), **span_summary(found)}) if json else _print_span_fit(found, folder)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bertvision.cli import app
+from bertvision.cli import Wait, app
 from bertvision.errors import UserError
 
 
@@ -27,6 +27,7 @@ def kit(
         Path | None,
         typer.Option(help='TOML file with notes on data and licence for the model cards: TASK = "…" for each task.'),
     ] = None,
+    wait: Wait = False,
 ) -> None:
     """Combine heads for several tasks into a kit. A text then goes through the encoder once for all tasks."""
     choices = [choice.partition("=") for choice in head or []]
@@ -34,9 +35,10 @@ def kit(
         raise UserError("--head must be TASK=NAME, such as --head rte=adapter_64.")
     from bertvision.disk import read_json
     from bertvision.kits.make import make_kit
+    from bertvision.progress import RichReporter
     from bertvision.tables import counted
 
-    made = make_kit(runs, to, {task: name for task, _, name in choices}, _read_about(about))
+    made = make_kit(runs, to, {task: name for task, _, name in choices}, _read_about(about), wait, RichReporter())
     tasks = (read_json(made / "kit.json") or {})["tasks"]
     for task, facts in tasks.items():
         typer.echo(f"{task}: {facts['head']}, {facts['parameters']:,} parameters")

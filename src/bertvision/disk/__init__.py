@@ -1,5 +1,6 @@
 """Files: written whole or not at all, checked when they are read, and never outside their folder."""
 
+from bertvision.disk.locks import LOCKS, REPORT_LOCK, lock_beside, lock_in, writing_in
 from bertvision.disk.names import inside, plain_name, why_not_plain
 from bertvision.disk.reading import (
     DamagedError,
@@ -26,6 +27,7 @@ from bertvision.disk.writing import (
     is_abandoned,
     remove,
     sweep,
+    sweep_below,
     temporary,
     write_bytes,
     write_json,
@@ -35,6 +37,8 @@ from bertvision.disk.writing import (
 )
 
 __all__ = [
+    "LOCKS",
+    "REPORT_LOCK",
     "SEAL",
     "TEMPORARY",
     "DamagedError",
@@ -52,6 +56,8 @@ __all__ = [
     "is_whole",
     "load_arrays",
     "load_tensors",
+    "lock_beside",
+    "lock_in",
     "mark_done",
     "parse_json",
     "parse_toml",
@@ -63,6 +69,7 @@ __all__ = [
     "repair_of",
     "seal",
     "sweep",
+    "sweep_below",
     "temporary",
     "unreadable",
     "unseal",
@@ -73,4 +80,5 @@ __all__ = [
     "write_text",
     "writing_file",
     "writing_folder",
+    "writing_in",
 ]

@@ -94,6 +94,8 @@ def host_name() -> str:
 
 def is_abandoned(name: str) -> bool:
     """Whether a temporary file or folder was left behind by a process of this machine that has ended."""
+    import psutil
+
     begun = _UNFINISHED.fullmatch(name)
     if begun is None or begun["host"] != host_name():
         return False
@@ -102,18 +104,33 @@ def is_abandoned(name: str) -> bool:
     return not psutil.pid_exists(int(begun["process"]))
 
 
-def sweep(folder: Path) -> None:
-    """Remove what killed processes left of writes into this folder. Files of other kinds are not touched."""
+def _is_of_others(name: str) -> bool:
+    """Whether a process of another machine wrote a temporary file or folder."""
+    begun = _UNFINISHED.fullmatch(name)
+    return begun is not None and begun["host"] != host_name()
+
+
+def sweep(folder: Path, locked: bool = False) -> None:
+    """Remove what killed processes left of writes into this folder. Files of other kinds are not touched. In a folder
+    that is `locked`, those of other machines were abandoned as well."""
     try:
         names = [entry.name for entry in os.scandir(folder) if entry.name.startswith(TEMPORARY)]
     except OSError:
         return
-    for left in filter(is_abandoned, names):
-        begun = _UNFINISHED.fullmatch(left)
+    for left in names:
+        if not is_abandoned(left) and not (locked and _is_of_others(left)):
+            continue
         former = folder / left / OLD
-        if begun and former.is_dir() and not (folder / begun["name"]).exists():  # killed between two renames
-            os.rename(former, folder / begun["name"])
+        for one in former.iterdir() if former.is_dir() else ():
+            if not (folder / one.name).exists():  # killed between two renames
+                os.rename(one, folder / one.name)
         remove(folder / left)
+
+
+def sweep_below(folder: Path, locked: bool = False) -> None:
+    """`sweep` this folder and all folders in it."""
+    for parent in {left.parent for left in folder.rglob(f"{TEMPORARY}*")}:
+        sweep(parent, locked)
 
 
 def _sweep_once(folder: Path) -> None:
@@ -206,7 +223,8 @@ def _replace_folder(fresh: Path, path: Path) -> None:
         remove(fresh)
     else:
         old = _make_folder(path)
-        os.rename(path, old / OLD)
+        (old / OLD).mkdir()
+        os.rename(path, old / OLD / path.name)
         os.rename(fresh, path)
         remove(old)
 

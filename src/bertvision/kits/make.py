@@ -6,7 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertvision.disk import check_files, mark_done, read_json, read_stamp, write_sealed, write_text, writing_folder
+from bertvision.disk import (
+    check_files,
+    lock_beside,
+    mark_done,
+    read_json,
+    read_stamp,
+    sweep,
+    write_sealed,
+    write_text,
+    writing_folder,
+    writing_in,
+)
 from bertvision.encoder.loading import identify, resolve
 from bertvision.errors import UserError
 from bertvision.heads.base import CONFIG, WEIGHTS
@@ -15,6 +26,7 @@ from bertvision.kits.card import build_card
 from bertvision.kits.kit import FILE
 from bertvision.pipeline.finished import FinishedRun, Model
 from bertvision.pipeline.folder import HELD_OUT, RunFolder, describe_task
+from bertvision.progress import Reporter
 from bertvision.tasks.base import Task
 
 UNTOUCHED = 0.0
@@ -39,15 +51,26 @@ class KitEntry:
 
 
 def make_kit(
-    runs: Sequence[Path], to: Path, heads: dict[str, str] | None = None, about: dict[str, str] | None = None
+    runs: Sequence[Path],
+    to: Path,
+    heads: dict[str, str] | None = None,
+    about: dict[str, str] | None = None,
+    wait: bool = False,
+    reporter: Reporter | None = None,
 ) -> Path:
     """Write a kit to `to`, replacing any kit that is there.
 
     `heads` maps tasks to head names (default: the best head on held-out data). `about` maps tasks to a text for the
-    card, about the data and their licence.
+    card, about the data and their licence. `wait`: if another process is writing to the folder, wait until it ends.
     """
     if not runs:
         raise UserError("a kit needs at least one run: give the run folders.")
+    with writing_in(lock_beside(to), wait, (reporter or Reporter()).say):
+        return _make(runs, to, heads, about)
+
+
+def _make(runs: Sequence[Path], to: Path, heads: dict[str, str] | None, about: dict[str, str] | None) -> Path:
+    sweep(to.resolve().parent)
     _check_replaceable(to)
     _check_outlives(to, runs)
     entries = _collect(runs, heads or {})

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from bertvision.disk import read_json, write_sealed, write_text, writing_folder
+from bertvision.disk import lock_beside, read_json, write_sealed, write_text, writing_folder, writing_in
 from bertvision.errors import UserError
 from bertvision.models.fit import Fit
 from bertvision.models.folder import FILE
@@ -83,6 +83,11 @@ def _remove(folder: Path, process: int) -> None:
 
 def save_model(model: Model, to: Path, params: dict[str, Any], classes: np.ndarray | None, overwrite: bool) -> None:
     """Copy a model to its final folder, with what the estimator needs on top."""
+    with writing_in(lock_beside(to, "save it in another folder")):
+        _save(model, to, params, classes, overwrite)
+
+
+def _save(model: Model, to: Path, params: dict[str, Any], classes: np.ndarray | None, overwrite: bool) -> None:
     check_free(to, overwrite, "", "overwrite=True")
     with writing_folder(to.resolve()) as fresh:
         shutil.copytree(model.folder, fresh, dirs_exist_ok=True)

@@ -12,13 +12,15 @@ ensembles.json                                          ensembles added after th
 report.html report.md report.json report/ analyses/     the report, and the analyses behind it
 """
 
+import contextlib
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from bertvision.disk import TEMPORARY, DamagedError, check_files, clear_disk_errors, inside, read_stamp, remove
+from bertvision.disk import TEMPORARY, DamagedError, check_files, clear_disk_errors, inside, read_stamp, sweep
 from bertvision.kinds import KINDS
 from bertvision.tasks.base import Task
 
@@ -45,6 +47,8 @@ class RunFolder:
     def __init__(self, path: Path | str, say: Callable[[str], None] = lambda _: None) -> None:
         """`say` is called with what is damaged and made again."""
         self.path, self.say = Path(path), say
+        self.is_locked = False
+        """Whether this object has the lock of the folder (`Job.writing`)."""
 
     @property
     def repair(self) -> str:
@@ -89,17 +93,31 @@ class RunFolder:
 
     def sweep(self) -> None:
         """Remove temporary files left by a kill, and nothing else: users may have files of their own in the folder, and
-        other processes may be writing states right now (stores clean up after themselves)."""
-        for left in [left for left in self.path.rglob(f"{TEMPORARY}*") if self.states not in left.parents]:
-            remove(left)
+        other processes may be writing states or a report right now. The folder must be locked."""
+        for parent in {left.parent for left in self.path.rglob(f"{TEMPORARY}*")}:
+            sweep(parent, locked=self.states not in (parent, *parent.parents))
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Remove empty folders of checkpoints."""
+        for folder in (*self.checkpoints.glob("*/*"), *self.checkpoints.glob("*"), self.checkpoints):
+            with contextlib.suppress(OSError):  # it is not empty, or a file
+                folder.rmdir()
 
     def log(self, event: str, **values: Any) -> None:
         """Append one JSON line to metrics.jsonl."""
         line = json.dumps({"time": round(time.time(), 3), "event": event, **values}, ensure_ascii=False)
         with clear_disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+            with (self.path / "metrics.jsonl").open("ab+") as file:
+                if file.tell() and not _ends_a_line(file):  # cut off by a kill
+                    file.write(b"\n")
+                file.write(f"{line}\n".encode())
+
+
+def _ends_a_line(file: BinaryIO) -> bool:
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"
 
 
 def describe_task(task: Task) -> dict[str, Any]:

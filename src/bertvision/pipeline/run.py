@@ -29,7 +29,6 @@ def open_run(job: Job) -> None:
     for split in ("train", *job.task.dev_splits):
         job.examples(split)
     if job.machine.is_main:
-        job.folder.sweep()
         write_sealed(job.folder.path / "config.json", job.config.with_absolute_paths().to_dict())
         write_sealed(job.folder.path / "task.json", describe_task(job.task))
         write_sealed(job.folder.path / "environment.json", describe_environment(job.machine))
@@ -46,10 +45,11 @@ def run_job(job: Job) -> dict[str, Any]:
     """Run all stages of a job in order. Return the contents of scores.json."""
     _ = job.members, job.dev_splits  # raise for invalid heads or a missing dev set before any work
     check_heads(job)
-    open_run(job)
-    finetune(job)
-    train(job)
-    return score_job(job)
+    with job.writing():
+        open_run(job)
+        finetune(job)
+        train(job)
+        return score_job(job)
 
 
 def _report_reading(job: Job) -> None:
@@ -64,12 +64,13 @@ def _report_reading(job: Job) -> None:
 
 def score_job(job: Job) -> dict[str, Any]:
     """The last stage: score every model, and write scores.json and summary.md."""
-    scores = evaluate(job)
-    if job.config.ensembles or (job.folder.path / ADDED_ENSEMBLES).is_file():
-        add_ensembles(job, scores)
-    if job.machine.is_main:
-        write_summary(job, scores)
-    job.machine.wait()
+    with job.writing():
+        scores = evaluate(job)
+        if job.config.ensembles or (job.folder.path / ADDED_ENSEMBLES).is_file():
+            add_ensembles(job, scores)
+        if job.machine.is_main:
+            write_summary(job, scores)
+        job.machine.wait()
     return scores
 
 

@@ -2,8 +2,10 @@
 
 import dataclasses
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 
+from bertvision.disk import REPORT_LOCK, lock_in, sweep_below, writing_in
 from bertvision.errors import UserError
 from bertvision.pipeline.finished import FinishedRun
 from bertvision.progress import Reporter
@@ -22,7 +24,11 @@ from bertvision.report.writing import write_report
 
 
 def make_report(
-    folders: list[Path], to: Path | None = None, reporter: Reporter | None = None, with_encoder: bool = True
+    folders: list[Path],
+    to: Path | None = None,
+    reporter: Reporter | None = None,
+    with_encoder: bool = True,
+    wait: bool = False,
 ) -> Path:
     """Write the report of one run, or of several side by side, and a model card for each head; return the page."""
     if not folders:
@@ -30,14 +36,22 @@ def make_report(
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise UserError("a run is named twice: name each run once.")
     runs, reporter = [FinishedRun(folder) for folder in folders], reporter or Reporter()
-    report = build_report(runs[0], reporter, with_encoder) if len(runs) == 1 else _build_several(runs)
-    page = write_report(report, to or _place(folders))
-    for run in runs:
-        try:
-            write_cards(run)
-        except UserError as error:  # the run may belong to somebody else
-            reporter.say(f"without model cards: {error}")
+    place = to or _place(folders)
+    with writing_report(place, wait, reporter):
+        report = build_report(runs[0], reporter, with_encoder) if len(runs) == 1 else _build_several(runs)
+        page = write_report(report, place)
+        for run in runs:
+            sweep_below(run.folder.path)
+            try:
+                write_cards(run)
+            except UserError as error:  # the run may belong to somebody else
+                reporter.say(f"without model cards: {error}")
     return page
+
+
+def writing_report(place: Path, wait: bool, reporter: Reporter) -> AbstractContextManager[None]:
+    """The lock for a report. It is not that of the run: a report of a run that is training is useful."""
+    return writing_in(lock_in(place, REPORT_LOCK, "choose another folder with --to"), wait, reporter.say)
 
 
 def _place(folders: list[Path]) -> Path:
