@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 
-ATTACKS: tuple[str, ...] = ()
+ATTACKS: tuple[str, ...] = ("kills", "signals")
 """Modules of this folder, in the order of the table."""
 
 
