@@ -1,13 +1,26 @@
 import errno
 import os
+import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors import SafetensorError
 
-from bertvision.disk import file_fingerprint, fingerprint, read_json, write_json, write_text, writing, writing_folder
+from bertvision.disk import (
+    file_fingerprint,
+    fingerprint,
+    read_json,
+    sweep,
+    temporary,
+    write_json,
+    write_text,
+    writing,
+    writing_folder,
+)
 from bertvision.errors import UserError
 
 
@@ -126,3 +139,52 @@ def test_a_file_fingerprint_depends_on_its_bytes(tmp_path: Path) -> None:
     assert file_fingerprint([tmp_path / "a"]) == file_fingerprint([tmp_path / "b"])
     (tmp_path / "b").write_bytes(b"x" * 2_999_999 + b"y")
     assert file_fingerprint([tmp_path / "a"]) != file_fingerprint([tmp_path / "b"])
+
+
+# ---------------------------------------------------------------------- kills
+
+KILLED = """
+import os, signal
+from pathlib import Path
+from bertvision.disk import writing, writing_folder
+swaps, at, renames = {swaps}, {at}, []
+if not swaps:
+    writing._exchange = lambda *_: False
+for name in ("rename", "fsync"):
+    real = getattr(os, name)
+    def call(*given, name=name, real=real):
+        if name == "rename":
+            renames.append(given)
+            if len(renames) == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return real(*given)
+    setattr(os, name, call)
+with writing_folder(Path({place!r})) as fresh:
+    (fresh / "new").write_text("new")
+"""
+
+
+@pytest.mark.parametrize("name", ["place", "p" * 200])
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_folder_whose_replacement_was_killed_between_two_renames_is_put_back(
+    name: str, at: int, tmp_path: Path
+) -> None:
+    place = tmp_path / name
+    with writing_folder(place) as fresh:
+        (fresh / "old").write_text("old")
+    code = KILLED.format(swaps=False, at=at, place=str(place))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True)
+    assert done.returncode == -signal.SIGKILL and len(names(tmp_path)) > 1
+    sweep(tmp_path)
+    assert names(tmp_path) == [name] and names(place) == ["old"]
+
+
+def test_only_abandoned_writes_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, theirs = f"{temporary(tmp_path / 'a')}1", ".writing-a@another-1-x"
+    (tmp_path / ".writing-by-hand").touch()
+    for name in (mine, theirs, f".writing-a@{writing.host_name()}-{2**22 + 1}-x"):
+        (tmp_path / name).touch()
+    sweep(tmp_path)
+    assert names(tmp_path) == sorted([mine, theirs, ".writing-by-hand"])
+    sweep(tmp_path, locked=True)
+    assert names(tmp_path) == sorted([mine, ".writing-by-hand"]), "whoever has the lock knows that nobody writes"
