@@ -19,7 +19,7 @@ prepare = processes.prepare
 
 
 def attempt(made: Made, number: int, random: Random) -> Outcome:
-    name = choose(random, made) if number >= len(CASES) else sorted(CASES)[number]
+    name = choose(random) if number >= len(CASES) else sorted(CASES)[number]
     is_cold = number % EVERY_COLD == EVERY_COLD - 1
     made.begin(name)
     how, killed = [], 0

@@ -23,7 +23,7 @@ prepare = processes.prepare
 def attempt(made: Made, number: int, random: Random) -> Outcome:
     if number % 3 == 2:
         return _attempt_together(made, random)
-    name, is_cold = choose(random, made), number % 3 == 1
+    name, is_cold = choose(random), number % 3 == 1
     number = random.choice(list(SENTENCES))
     made.begin(name)
     if is_cold:

@@ -183,9 +183,10 @@ def _write_facts(file: Path) -> None:
 
 
 def _describe_this_process() -> dict[str, Any]:
-    name = Path(sys.argv[0]).name if sys.argv else ""
-    words = ["bertvision" if name in ("__main__.py", "bertvision") else name or "python", *sys.argv[1:]]
-    command = shlex.join(words)
+    program, *words = sys.argv or [""]
+    name = Path(program).name
+    name = {"__main__.py": "bertvision", "": "python", "-": "python", "-c": "python"}.get(name, name)
+    command = shlex.join([name, *words])
     return {
         "command": command if len(command) <= 200 else command[:200] + "…",
         "process": os.getpid(),

@@ -121,9 +121,10 @@ def sweep(folder: Path, locked: bool = False) -> None:
         if not is_abandoned(left) and not (locked and _is_of_others(left)):
             continue
         former = folder / left / OLD
-        for one in former.iterdir() if former.is_dir() else ():
-            if not (folder / one.name).exists():  # killed between two renames
-                os.rename(one, folder / one.name)
+        if not any(path.is_symlink() for path in (folder / left, former)):  # the folder may be a stranger's
+            for one in former.iterdir() if former.is_dir() else ():
+                if not (folder / one.name).exists():  # killed between two renames
+                    os.rename(one, folder / one.name)
         remove(folder / left)
 
 

@@ -38,10 +38,11 @@ def make_report(
     runs, reporter = [FinishedRun(folder) for folder in folders], reporter or Reporter()
     place = to or _place(folders)
     with writing_report(place, wait, reporter):
+        for run in runs:
+            sweep_below(run.folder.path)  # before its files are measured
         report = build_report(runs[0], reporter, with_encoder) if len(runs) == 1 else _build_several(runs)
         page = write_report(report, place)
         for run in runs:
-            sweep_below(run.folder.path)
             try:
                 write_cards(run)
             except UserError as error:  # the run may belong to somebody else

@@ -188,3 +188,16 @@ def test_only_abandoned_writes_are_swept(tmp_path: Path, monkeypatch: pytest.Mon
     assert names(tmp_path) == sorted([mine, theirs, ".writing-by-hand"])
     sweep(tmp_path, locked=True)
     assert names(tmp_path) == sorted([mine, ".writing-by-hand"]), "whoever has the lock knows that nobody writes"
+
+
+@pytest.mark.parametrize("link", ["", "old"])
+def test_sweeping_moves_nothing_through_a_link(link: str, tmp_path: Path) -> None:
+    (tmp_path / "outside" / "old").mkdir(parents=True)
+    (tmp_path / "outside" / "old" / "mine").touch()
+    left = tmp_path / "run" / f".writing-a@{writing.host_name()}-{2**22 + 1}-x"
+    (tmp_path / "run").mkdir()
+    if link:
+        left.mkdir()
+    (left / link).symlink_to(tmp_path / "outside" / link)
+    sweep(tmp_path / "run")
+    assert names(tmp_path / "run") == [] and names(tmp_path / "outside" / "old") == ["mine"]
