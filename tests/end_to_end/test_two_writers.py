@@ -81,7 +81,7 @@ def test_kits_models_and_features_have_locks_that_leave_no_file(
     ):
         with writing_in(place):
             said = command(*words)
-        assert said.code == 2 and BUSY in said.err and "choose another folder with --to" in said.err, words
+        assert said.code == 2 and BUSY in said.err and "set `--to` to another folder" in said.err, words
         assert not place.file.exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.toml", "rows.csv"]
     with writing_in(lock_beside(tmp_path / "model")), pytest.raises(UserError, match=BUSY):

@@ -44,23 +44,23 @@ class Place:
 
     file: Path
     folder: Path
-    advice: str
-    """How to work in another folder."""
+    setting: str
+    """How a user chooses another folder."""
 
     @property
     def is_inside(self) -> bool:
         return self.file.parent == self.folder.absolute()
 
 
-def lock_in(folder: Path, name: str = LOCK, advice: str = "set `run` to another folder") -> Place:
-    return Place(folder.absolute() / name, folder, advice)
+def lock_in(folder: Path, name: str = LOCK, setting: str = "run") -> Place:
+    return Place(folder.absolute() / name, folder, setting)
 
 
-def lock_beside(folder: Path, advice: str = "choose another folder with --to") -> Place:
+def lock_beside(folder: Path, setting: str = "--to") -> Place:
     """A lock that leaves no file near the folder. Other users and machines do not see it."""
     user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "")
     name = digest(os.fsencode(folder.resolve())) + ".lock"
-    return Place(Path(tempfile.gettempdir()) / f"bertvision-locks-{user}" / name, folder, advice)
+    return Place(Path(tempfile.gettempdir()) / f"bertvision-locks-{user}" / name, folder, setting)
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def writing_in(
             if not wait:
                 raise UserError(
                     f"another process is writing to '{place.folder}': {found}. Wait until it ends (--wait; in Python, "
-                    f"wait=True), or {place.advice}."
+                    f"wait=True), or set `{place.setting}` to another folder."
                 )
             lock.say_once(f"waiting: another process is writing to '{place.folder}': {found}.")
         yield
@@ -122,7 +122,7 @@ class _Lock:
         place = self.place
         lock = FileLock(place.file, timeout=0, thread_local=False, fallback_to_soft=False)
         try:
-            with clear_disk_errors(place.folder):
+            with clear_disk_errors(place.folder, place.setting):
                 try:
                     self._make_folder()
                     lock.acquire()

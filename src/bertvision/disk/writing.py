@@ -12,6 +12,7 @@ import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,6 +24,8 @@ OLD = "old"
 MOST_NAME = 150
 """Characters of a file's name that are part of its temporary name."""
 _UNFINISHED = re.compile(rf"{re.escape(TEMPORARY)}(?P<name>.*)@(?P<host>[^@-]*)-(?P<process>\d+)-\w*")
+_is_inner: ContextVar[bool] = ContextVar("is_inner", default=False)
+"""Whether `clear_disk_errors` is at work further out."""
 _swept: set[str] = set()
 """Folders that this process has swept."""
 
@@ -44,10 +47,15 @@ def file_fingerprint(paths: list[Path]) -> str:
 
 @contextmanager
 def clear_disk_errors(path: Path, setting: str = "run") -> Iterator[None]:
-    """Turn errors from a full or read-only disk into a UserError that names the setting to change.
+    """Turn errors from a full or read-only disk into a UserError that names the setting to change. Of nested blocks,
+    the outermost knows what the user asked for.
 
     Existing files are untouched, since everything is written to a temporary name first.
     """
+    if _is_inner.get():
+        yield
+        return
+    before = _is_inner.set(True)
     try:
         yield
     except Exception as error:
@@ -67,6 +75,8 @@ def clear_disk_errors(path: Path, setting: str = "run") -> Iterator[None]:
                 f"'{path}' can't be created: a file is in the way. Set `{setting}` to another folder."
             ) from None
         raise
+    finally:
+        _is_inner.reset(before)
 
 
 def existing_folder(path: Path) -> Path:
@@ -177,8 +187,8 @@ def writing_file(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
-def write_json(path: Path, value: Any) -> None:
-    write_text(path, render(value))
+def write_json(path: Path, value: Any, setting: str = "run") -> None:
+    write_text(path, render(value), setting)
 
 
 def escape_line_ends(text: str) -> str:
@@ -189,9 +199,10 @@ def escape_line_ends(text: str) -> str:
 
 
 @contextmanager
-def writing_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder that replaces `path` if the block succeeds, and is deleted if it fails."""
-    with clear_disk_errors(path):
+def writing_folder(path: Path, setting: str = "run") -> Iterator[Path]:
+    """A temporary folder that replaces `path` if the block succeeds, and is deleted if it fails. Errors name the
+    setting to change."""
+    with clear_disk_errors(path, setting):
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep_once(path.parent)
         fresh = _make_folder(path)

@@ -79,7 +79,7 @@ def _make(runs: Sequence[Path], to: Path, heads: dict[str, str] | None, about: d
     encoder, stamp, layers = _find_encoder(entries)
     _check_outlives(to, [Path(resolve(encoder))])
     kit = {"name": to.resolve().name, "encoder": encoder, "encoder_stamp": stamp, "layers": layers}
-    with writing_folder(to.resolve()) as fresh:
+    with writing_folder(to.resolve(), "--to") as fresh:
         for name, entry in entries.items():
             (fresh / name).mkdir(parents=True)
             check_files(entry.head, WEIGHTS, CONFIG)

@@ -83,13 +83,13 @@ def _remove(folder: Path, process: int) -> None:
 
 def save_model(model: Model, to: Path, params: dict[str, Any], classes: np.ndarray | None, overwrite: bool) -> None:
     """Copy a model to its final folder, with what the estimator needs on top."""
-    with writing_in(lock_beside(to, "save it in another folder")):
+    with writing_in(lock_beside(to, "path")):
         _save(model, to, params, classes, overwrite)
 
 
 def _save(model: Model, to: Path, params: dict[str, Any], classes: np.ndarray | None, overwrite: bool) -> None:
     check_free(to, overwrite, "", "overwrite=True")
-    with writing_folder(to.resolve()) as fresh:
+    with writing_folder(to.resolve(), "path") as fresh:
         shutil.copytree(model.folder, fresh, dirs_exist_ok=True)
         _rename(fresh, to.resolve())
         weights = params.get("class_weight")

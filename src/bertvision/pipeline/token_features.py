@@ -23,7 +23,7 @@ FOLDER = "features"
 def write_token_features(job: Job, folder: Path | None = None) -> dict[Path, Features]:
     """Write the features of train, the held-out part and every dev split. Return what each file holds."""
     place = folder or job.folder.path / FOLDER
-    with writing_in(lock_in(place, advice="choose another folder with --to"), job.wait, job.reporter.say):
+    with writing_in(lock_in(place, setting="--to"), job.wait, job.reporter.say):
         return _write(job, place)
 
 

@@ -52,7 +52,7 @@ def make_report(
 
 def writing_report(place: Path, wait: bool, reporter: Reporter) -> AbstractContextManager[None]:
     """The lock for a report. It is not that of the run: a report of a run that is training is useful."""
-    return writing_in(lock_in(place, REPORT_LOCK, "choose another folder with --to"), wait, reporter.say)
+    return writing_in(lock_in(place, REPORT_LOCK, "--to"), wait, reporter.say)
 
 
 def _place(folders: list[Path]) -> Path:

@@ -38,7 +38,7 @@ def write_submission(
         text = json.dumps(dict(zip(ids, outputs, strict=True)), ensure_ascii=False, indent=1) + "\n"
     else:
         text = _glue_table(GLUE[task], split, ids, outputs)
-    write_text(folder / name, text)
+    write_text(folder / name, text, "--submission")
     return folder / name
 
 

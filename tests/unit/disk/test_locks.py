@@ -59,7 +59,7 @@ def test_a_second_writer_is_told_who_is_at_work_since_when_and_what_to_do(place:
         pass
     said = str(refused.value)
     assert f"another process is writing to '{place.folder}': `bertvision run rte.toml`, process {process.pid} " in said
-    assert f"on {socket.gethostname()}, since {today}" in said and "--wait" in said and place.advice in said
+    assert f"on {socket.gethostname()}, since {today}" in said and "--wait" in said and f"`{place.setting}`" in said
     end(process)
     with writing_in(place):
         pass

@@ -87,6 +87,20 @@ def test_a_disk_that_fills_up_while_a_folder_is_written_is_a_user_error(tmp_path
     assert names(tmp_path) == ["place"] and names(place) == ["old"]
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_write_inside_a_folder_names_the_folder_and_its_setting(tmp_path: Path) -> None:
+    with (
+        pytest.raises(UserError) as full,
+        writing_folder(tmp_path / "kit", "--to") as fresh,
+        writing_folder(fresh / "head") as inner,
+    ):
+        (inner / "full").symlink_to("/dev/full")
+        (inner / "full").write_text("x" * 100_000)
+    assert f"for '{tmp_path / 'kit'}'" in str(full.value) and "set `--to`" in str(full.value)
+    with pytest.raises(UserError, match="Set `run`"):  # afterwards, each names its own again
+        write_text(Path("/dev/null/inside"), "x")
+
+
 def test_a_disk_that_fills_up_under_safetensors_is_the_same_user_error(tmp_path: Path) -> None:
     # safetensors raises its own error with the system's number in the text, as seen on a small tmpfs.
     full = SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
