@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import bertvision as bv
+from bertvision.cli import COMMANDS
 from bertvision.disk import REPORT_LOCK, lock_beside, lock_in, writing_in
 from bertvision.errors import UserError
 
@@ -28,6 +29,12 @@ def test_a_stage_of_a_run_that_another_process_writes_is_refused(name: str, rte:
         assert said.code == 2 and f"{BUSY} '{rte.parent / 'run'}'" in said.err and "--wait" in said.err
         assert [path.name for path in (rte.parent / "run").iterdir()] == [".lock"], "nothing was written"
     assert not (rte.parent / "run").exists()
+
+
+def test_every_command_that_writes_a_folder_can_wait(command: Command) -> None:
+    readers = {"predict", "check", "tasks", "heads", "settings", "store"}
+    for name in COMMANDS:
+        assert ("--wait" in command(name, "--help").out) == (name not in readers), name
 
 
 def test_waiting_is_said_once_and_then_the_run_is_made(rte: Path, command: Command) -> None:
