@@ -104,8 +104,6 @@ def host_name() -> str:
 
 def is_abandoned(name: str) -> bool:
     """Whether a temporary file or folder was left behind by a process of this machine that has ended."""
-    import psutil
-
     begun = _UNFINISHED.fullmatch(name)
     if begun is None or begun["host"] != host_name():
         return False
